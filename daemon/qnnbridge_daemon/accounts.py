@@ -262,6 +262,12 @@ class Account:
                 "Close generators that are done",
             )
 
+    @property
+    def kv_room(self) -> int:
+        """Bytes of KV caches that the client may still hold."""
+        with self._lock:
+            return self.limits.kv_bytes - self.kv_bytes
+
     def drop_kv(self, size: int) -> None:
         with self._lock:
             self.kv_bytes -= size

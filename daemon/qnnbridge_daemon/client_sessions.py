@@ -299,6 +299,9 @@ class ClientObjects:
         header = request.header
         found = self._find(header.get("object"))
         forwarded = {**_forwarded(header), "objects": found.numbers_of(self._others(header))}
+        if header.get("operation") == "generator" and isinstance(header.get("arguments"), dict):
+            # For the host, which does not start a generator that `_keep` will refuse.
+            forwarded["arguments"] = {**header["arguments"], "kv_room": self._client.account.kv_room}
         self._check_limit()
         with (
             self._broker.fair_share.turn(self._client.queue, cancellation),

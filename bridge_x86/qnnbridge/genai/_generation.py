@@ -17,9 +17,10 @@ import math
 import operator
 import time
 import weakref
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from qnnbridge._host_objects import object_message
 from qnnbridge._supervision.host_process import deadline_after
 from qnnbridge._threads import TerminateFlag, TerminateRelay
 from qnnbridge._transport.channel import CallContext, ChannelFailed, ReplyStream
@@ -44,6 +45,7 @@ from qnnbridge_protocol.errors import (
     GenerationUnsupported,
     OptionError,
     PromptRefused,
+    desync,
 )
 from qnnbridge_protocol.field_types import field
 from qnnbridge_protocol.shown import Shown, counted
@@ -63,12 +65,78 @@ LONGEST_STEP: Final = 32
 LONGEST_STEP_OF_DAEMON: Final = 8
 
 
+class _Step(NamedTuple):
+    """Request for a step.
+
+    arguments, values: of the request. others: further objects in the host that it refers to. context: what is
+    blamed for a crash in the step.
+    """
+
+    arguments: dict[str, Any]
+    values: list[Any]
+    others: tuple[Remade, ...]
+    context: CallContext
+
+
+class _RemoteGenerator(Remade):
+    """Native generator in the current host. The request that creates it also runs its first step.
+
+    stopping: flag with which another thread can end the first step.
+    """
+
+    def __init__(self, model: RemoteModel, recipe: GenerationRecipe, stopping: TerminateFlag) -> None:
+        super().__init__(model.host, "GenaiGenerator")
+        self._model = model
+        self._recipe = recipe
+        self._stopping = stopping
+        # The step for the next new generator. It contains the whole history.
+        self.first: _Step | None = None
+        self._answer: Frame | None = None
+
+    def answer_of_creation(self) -> Frame | None:
+        answer, self._answer = self._answer, None
+        return answer
+
+    def _request(self, process: HostProcess, deadline: float | None) -> Any:
+        step, recipe = self.first, self._recipe
+        assert step is not None
+        arguments = {**recipe.arguments(), "step": step.arguments}
+        header, buffers = object_message(arguments, [*recipe.values(), *step.values])
+        numbers = [one.number_in(process, deadline) for one in (*recipe.objects(), *step.others)]
+        number = self._model.number_in(process, deadline)
+        header |= {"op": "object.call", "object": number, "operation": "generator", "objects": numbers}
+        return header, buffers, step.context
+
+    def _send(
+        self,
+        process: HostProcess,
+        header: dict[str, Any],
+        buffers: tuple[Any, ...],
+        deadline: float | None,
+        context: CallContext,
+        on_sent: Callable[[int], None],
+    ) -> Frame:
+        with TerminateRelay(self._stopping, process.channel) as stoppable:
+
+            def sent(number: int) -> None:
+                on_sent(number)
+                if stoppable is not None:
+                    stoppable(number)
+
+            return process.channel.call(header, buffers, deadline, context, sent)
+
+    def _made(self, frame: Frame) -> None:
+        result = field(frame.header, "result", "Mapping[str, Any]")
+        self._answer = frame._replace(header={**frame.header, "result": result.get("step")})
+
+
 class RemoteGeneration:
     """Generation in the host, with the history needed to create it again.
 
     Attributes:
         tokens: the history: prompts and answers.
         base: length of the history at the end of the last prompt.
+        text: the text that the last token added, if `decode_with` was called.
     """
 
     def __init__(self, model: RemoteModel, recipe: GenerationRecipe) -> None:
@@ -95,9 +163,11 @@ class RemoteGeneration:
         self._stream: ReplyStream | None = None
         self._process: HostProcess | None = None
         self._context = dataclasses.replace(model.context, op="genai.step")
-        # `times_made` of the host's object that answered a step last. A newer object may lack the history, which is
-        # sent with each step until the object has answered once.
-        self._answered = 0
+        self.text = ""
+        # Texts of the tokens in `ahead`, and the tokenizer that decodes them: see `decode_with`.
+        self._texts: collections.deque[str] = collections.deque()
+        self._tokenizer: Remade | None = None
+        self._answer_start = 0
         # Statistics of earlier native generators of this generation.
         self._earlier = GenerationStats()
         self.remade = self._new_object()
@@ -117,13 +187,12 @@ class RemoteGeneration:
         self.settle()
         # A cancel that is sent with the request may arrive after a short prompt has been processed.
         self._refuse_terminated()
-        context, began = self._context_of([*self.tokens, *prompt]), time.monotonic()
+        context, began, deadline = self._context_of([*self.tokens, *prompt]), time.monotonic(), self._deadline
 
         def attempt(process: HostProcess) -> Frame:
-            number, values, arguments = self._prepared(process, prompt, count)
-            return call_object(process, number, "step", arguments, values, self._deadline, context, self.stopping)
+            return self._run_step(process, prompt, count, deadline, context)
 
-        frame = self._with_replay(attempt, context)
+        frame = self._with_replay(attempt, context, deadline)
         # Only after the host has accepted the prompt: a refused prompt must not change the history.
         self.tokens += prompt
         self.base, self._context = len(self.tokens), context
@@ -156,6 +225,16 @@ class RemoteGeneration:
             self.change()
             raise
 
+    def decode_with(self, tokenizer: Remade | None, start: int = 0) -> None:
+        """Let the host decode each token in the step that generates it; see `text`.
+
+        Args:
+            tokenizer: the tokenizer; ``None``: no longer decode tokens.
+            start: length of the history before the answer.
+        """
+        self.settle()
+        self._tokenizer, self._answer_start, self.text = tokenizer, start, ""
+
     def next(self) -> int:
         """Return the next token."""
         if self.done:
@@ -173,6 +252,8 @@ class RemoteGeneration:
             self.done = True
             raise GenerationError("The generation is done.", fix="Look at is_done() before, or append more tokens.")
         token = self.ahead.popleft()
+        if self._tokenizer is not None:
+            self.text = self._texts.popleft()
         self.done = self._done_after_ahead and not self.ahead
         # The end token is not part of the sequence, as in genai.
         if not (self.done and self.model.info is not None and token in self.model.info.eos):
@@ -211,17 +292,17 @@ class RemoteGeneration:
         self.settle()
         # A program that reads logits between tokens would make all tokens generated ahead useless each time.
         self._longest = 1
+        deadline = self._deadline
 
         def attempt(process: HostProcess) -> Frame:
             # First a step without tokens: it rewinds the host's generator to the application's last token, or gives
             # a new generator the history. The request of the operation does neither.
-            number, history, step = self._prepared(process, (), 0)
-            call_object(process, number, "step", step, history, self._deadline, self._context)
-            self._answered = self.remade.times_made
-            return call_object(process, number, operation, arguments, values, self._deadline, self._context)
+            self._run_step(process, (), 0, deadline, self._context)
+            number = self.remade.number_in(process, deadline)
+            return call_object(process, number, operation, arguments, values, deadline, self._context)
 
         # Both requests are one attempt: if the host dies between them, the next host needs the history again.
-        frame: Frame = self._with_replay(attempt, self._context)
+        frame: Frame = self._with_replay(attempt, self._context, deadline)
         return frame
 
     def settle(self) -> None:
@@ -230,6 +311,7 @@ class RemoteGeneration:
         if stream is not None:
             stream.close()
         self.ahead.clear()
+        self._texts.clear()
         self._done_after_ahead = False
 
     def change(self) -> None:
@@ -237,7 +319,7 @@ class RemoteGeneration:
         self.settle()
         self._keep_stats()
         self.remade.forget()
-        self.remade, self._answered = self._new_object(), 0
+        self.remade = self._new_object()
         if self.tokens:
             self._context = self._context_of(self.tokens)
 
@@ -275,8 +357,10 @@ class RemoteGeneration:
                 self._stream = None
                 raise
             if frame.header.get("event") == "tokens":
-                self._answered = self.remade.times_made
-                self.ahead.extend(field(frame.header, "tokens", "tuple[Any, ...]"))
+                self._take_tokens(
+                    field(frame.header, "tokens", "tuple[Any, ...]"),
+                    field(frame.header, "texts", "tuple[str, ...]"),
+                )
             elif "result" in frame.header:
                 self._stream = None
                 self._take(frame)
@@ -285,60 +369,89 @@ class RemoteGeneration:
 
     def _begin_step(self, process: HostProcess, deadline: float | None) -> bool:
         """Request the next tokens. Return whether they have arrived, else they come through `_stream`."""
-        host = self.model.host
         count = self._step if self.most is None else max(1, min(self._step, self.most - len(self.tokens)))
-        number, values, arguments = self._prepared(process, (), count)
+        is_new = not self.remade.is_in(process)
         self.stats.steps += 1
         self._process = process
         # A step of one token needs no stream. Suspects of a crash run alone, which an open stream would prevent.
-        if count > 1 and not host.blame.active:
-            header, buffers = operation_request(number, "step", {**arguments, "stream": True}, values)
+        if count > 1 and not is_new and not self.model.host.blame.active:
+            step = self._request((), count, self._context, is_new=False)
+            number, others = self._numbers_in(process, step, deadline)
+            header, buffers = operation_request(
+                number, "step", {**step.arguments, "stream": True}, step.values, others
+            )
             self._stream = ReplyStream.open(process.channel, header, buffers, deadline, self._context)
         # 1, 2, 4, 8 ...: a program that stops early has wasted at most about as many tokens as it used.
         self._step = min(2 * self._step, self._longest)
         if self._stream is not None:
             return False
-        frame = call_object(process, number, "step", arguments, values, deadline, self._context, self.stopping)
-        self._take(frame)
+        # The request that creates a generator answers only when its step is complete, so that step is short.
+        self._take(self._run_step(process, (), 1 if is_new else count, deadline, self._context))
         return True
 
-    def _prepared(
-        self, process: HostProcess, prompt: Sequence[int], count: int
-    ) -> tuple[int, list[Any], dict[str, Any]]:
-        """Return the generator's number in the process, and values and arguments of a step.
-
-        The step starts after the last token that the application has taken.
-        """
-        made_before = self.remade.times_made
-        number = self.remade.number_in(process, self._deadline)
-        # The new generator counts from 0: `_take` adds the counts of the earlier ones.
-        if self.remade.times_made > made_before:
+    def _run_step(
+        self,
+        process: HostProcess,
+        prompt: Sequence[int],
+        count: int,
+        deadline: float | None,
+        context: CallContext,
+    ) -> Frame:
+        """Run a step. If the process has no generator, the request that creates it also runs the step."""
+        self._process, remade = process, self.remade
+        if not remade.is_in(process):
+            remade.first = self._request(prompt, count, context, is_new=True)
+            made_before = remade.times_made
+            try:
+                remade.number_in(process, deadline)
+            finally:
+                remade.first = None
+            # The new generator counts from 0: `_take` adds the counts of the earlier ones.
             self._keep_stats()
             # Not counted by process: through a daemon the connection survives the host. The first object is not a
             # restart.
-            self.stats.restarts += self.remade.times_made > 1
-        self._process = process
-        arguments = {"length": len(self.tokens), "base": self.base, "count": count}
-        # `times_made` alone is not enough: the first step of a new object can fail at a full queue or a deadline.
-        if self._is_blank and self.tokens:
-            # The whole history is sent once to each new host.
-            return number, token_values(prompt, self.tokens), {**arguments, "restore": True}
-        return number, token_values(prompt) if prompt else [], arguments
+            self.stats.restarts += made_before > 0
+            answer = remade.answer_of_creation()
+            assert answer is not None
+            return answer
+        step = self._request(prompt, count, context, is_new=False)
+        number, others = self._numbers_in(process, step, deadline)
+        return call_object(
+            process, number, "step", step.arguments, step.values, deadline, context, self.stopping, others
+        )
 
-    @property
-    def _is_blank(self) -> bool:
-        """Whether the host's object needs the history: it has not answered a step yet."""
-        return self._answered != self.remade.times_made
+    def _request(self, prompt: Sequence[int], count: int, context: CallContext, *, is_new: bool) -> _Step:
+        """Return the request for a step after the last token that the application has taken.
+
+        is_new: whether the generator is created by the request, and therefore needs the history.
+        """
+        arguments = {"length": len(self.tokens), "base": self.base, "count": count}
+        values = token_values(prompt) if prompt else []
+        if is_new and self.tokens:
+            arguments["restore"] = True
+            values = token_values(prompt, self.tokens)
+        if self._tokenizer is None:
+            return _Step(arguments, values, (), context)
+        return _Step({**arguments, "answer_start": self._answer_start}, values, (self._tokenizer,), context)
+
+    def _numbers_in(self, process: HostProcess, step: _Step, deadline: float | None) -> tuple[int, list[int]]:
+        """Return the numbers of the generator and of the step's other objects in the process."""
+        return self.remade.number_in(process, deadline), [one.number_in(process, deadline) for one in step.others]
 
     def _take(self, frame: Frame) -> None:
-        self._answered = self.remade.times_made
-        result = field(frame.header, "result", "tuple[tuple[Any, ...], bool, int, int, bool]")
-        tokens, done, replays, forced, reseeded = result
-        self.ahead.extend(tokens)
+        result = field(frame.header, "result", "tuple[tuple[Any, ...], bool, int, int, bool, tuple[str, ...]]")
+        tokens, done, replays, forced, reseeded, texts = result
+        self._take_tokens(tokens, texts)
         self._done_after_ahead = bool(done)
         self.stats.replays = self._earlier.replays + int(replays)
         self.stats.forced = self._earlier.forced + int(forced)
         self.stats.reseeded = self._earlier.reseeded or bool(reseeded)
+
+    def _take_tokens(self, tokens: Sequence[Any], texts: Sequence[str]) -> None:
+        if self._tokenizer is not None and len(texts) != len(tokens):
+            raise desync(f"{len(texts)} texts for {len(tokens)} tokens")
+        self.ahead.extend(tokens)
+        self._texts.extend(texts)
 
     def _keep_stats(self) -> None:
         stats = self.stats
@@ -365,12 +478,8 @@ class RemoteGeneration:
         digest = "" if made is None else made.digest
         return self.model.context_of(label, [recipe.arguments(), list(prompt), digest], recipe.values())
 
-    def _new_object(self) -> Remade:
-        # A local variable: the functions must not refer to this generation, which owns the object (see `Remade`).
-        recipe = self.recipe
-        return self.model.child(
-            "GenaiGenerator", "generator", recipe.arguments, *recipe.objects(), values=recipe.values
-        )
+    def _new_object(self) -> _RemoteGenerator:
+        return _RemoteGenerator(self.model, self.recipe, self.stopping)
 
     def _myself(self) -> weakref.ref[RunsAhead]:
         return weakref.ref(self)
@@ -658,14 +767,11 @@ class RemoteBatch(RemoteGeneration):
         self.tokens, self._log, self.done = [], [], False
         self.change()
 
-    def _prepared(
-        self, process: HostProcess, prompt: Sequence[int], count: int
-    ) -> tuple[int, list[Any], dict[str, Any]]:
-        number, _, _ = super()._prepared(process, prompt, count)
+    def _request(self, prompt: Sequence[int], count: int, context: CallContext, *, is_new: bool) -> _Step:
         arguments: dict[str, Any] = {"count": count, "length": 0}
-        if self._is_blank and self._log:
+        if is_new and self._log:
             arguments["log"] = [[tokens, steps] for tokens, steps in self._log]
-        return number, token_values(prompt) if prompt else [], arguments
+        return _Step(arguments, token_values(prompt) if prompt else [], (), context)
 
     def _with_replay(self, attempt: Any, context: CallContext, deadline: float | None = None) -> Any:
         try:

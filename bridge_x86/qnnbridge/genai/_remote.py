@@ -131,22 +131,30 @@ def call_object(
     deadline: float | None,
     context: CallContext,
     stopping: Terminable | None = None,
+    objects: Sequence[int] = (),
 ) -> Frame:
     """Call an operation of the object with this number. Raises the same errors as `Channel.call`.
 
     stopping: flag with which another thread can end the call.
+    objects: numbers of further objects that the request refers to.
     """
-    header, buffers = operation_request(number, operation, arguments, values)
+    header, buffers = operation_request(number, operation, arguments, values, objects)
     with TerminateRelay(stopping, process.channel) as on_sent:
         return process.channel.call(header, buffers, deadline, context, on_sent)
 
 
 def operation_request(
-    number: int, operation: str, arguments: dict[str, Any], values: Sequence[Any]
+    number: int, operation: str, arguments: dict[str, Any], values: Sequence[Any], objects: Sequence[int] = ()
 ) -> tuple[dict[str, Any], tuple[Any, ...]]:
     """Return header and buffers of the request that calls an operation of an object."""
     header, buffers = object_message(arguments, values)
-    return {**header, "op": "object.call", "object": number, "operation": operation, "objects": []}, buffers
+    return {
+        **header,
+        "op": "object.call",
+        "object": number,
+        "operation": operation,
+        "objects": list(objects),
+    }, buffers
 
 
 # How long native code may continue after the deadline of its call.
@@ -199,11 +207,11 @@ class Remade:
         # Read once, because another thread may replace it, and without the lock, because the common case must not
         # wait for a model that is being loaded.
         found = self._object
-        if found is not None and self._is_in(found, process):
+        if found is not None and self._exists(found, process):
             return found.number
 
         def make() -> int:
-            if self._object is None or not self._is_in(self._object, process):
+            if self._object is None or not self._exists(self._object, process):
                 # Before the new object is created: if that fails, the object of the dead host must not count as
                 # existing.
                 self._object = None
@@ -214,6 +222,11 @@ class Remade:
             return in_turn(self._lock, -1 if deadline is None else max(0.0, deadline - time.monotonic()), make)
         except TooLate:
             raise Deadline("not-started") from None
+
+    def is_in(self, process: HostProcess) -> bool:
+        """Return whether the object exists in the process."""
+        found = self._object
+        return found is not None and self._exists(found, process)
 
     @property
     def is_loaded(self) -> bool:
@@ -233,7 +246,7 @@ class Remade:
         # Read before the request: if the daemon's host dies during the request, the new object counts as lost.
         losses = _losses.get(self.host, 0)
         try:
-            frame = process.channel.call(header, buffers, deadline, context, sent.append)
+            frame = self._send(process, header, buffers, deadline, context, sent.append)
         except BaseException:
             # The host may create the object all the same; its number is the id of the request.
             for number in sent:
@@ -252,6 +265,18 @@ class Remade:
         assert self._make is not None
         return self._make(process, deadline)
 
+    def _send(
+        self,
+        process: HostProcess,
+        header: dict[str, Any],
+        buffers: tuple[Any, ...],
+        deadline: float | None,
+        context: CallContext,
+        on_sent: Callable[[int], None],
+    ) -> Frame:
+        """Send the request that creates the object, and return the answer."""
+        return process.channel.call(header, buffers, deadline, context, on_sent)
+
     def _made(self, frame: Frame) -> None:
         """Process the answer to the request that created the object."""
 
@@ -259,7 +284,7 @@ class Remade:
         """Return the answer to the request that created the object if it also answers the call, and only once."""
         return None
 
-    def _is_in(self, found: HostObject, process: HostProcess) -> bool:
+    def _exists(self, found: HostObject, process: HostProcess) -> bool:
         there = found.generation == process.generation and not found.released
         # Through a daemon the generation stays the same when the host dies, so these deaths are counted separately.
         return there and self._made_after == _losses.get(self.host, 0)

@@ -92,7 +92,7 @@ class TextStream(Shown, Iterator[str]):
         self.cached_tokens = 0
         self.finish_reason: FinishReason | None = None
         self._generator = generator
-        self._pieces = tokenizer.create_stream()
+        self._tokenizer = tokenizer
         self._max_tokens = max_tokens
         self._stop = tuple(stop)
         self._deadline = deadline
@@ -162,6 +162,7 @@ class TextStream(Shown, Iterator[str]):
     def begin(self, prompt: _ReadPrompt) -> None:
         """Process the part of the prompt that the generator has not processed yet. Called by `generate`."""
         have = self._generator.token_count()
+        self._generator._remote.decode_with(self._tokenizer.remade, len(prompt.tokens))
         try:
             if prompt.inputs is not None:
                 self._generator.set_inputs(prompt.inputs)
@@ -207,7 +208,7 @@ class TextStream(Shown, Iterator[str]):
         # The end token belongs to `tokens`, but not to the text.
         if token in self._generator._model.info.eos:
             return self._finish("stop")
-        return self._up_to_stop(self._pieces.decode(token, timeout=_left_s(self._deadline)))
+        return self._up_to_stop(self._generator._remote.text)
 
     def _up_to_stop(self, piece: str) -> str:
         """Return the text that can be delivered: without a stop text, and without a possible beginning of one."""

@@ -234,12 +234,18 @@ class ObjectCall(NamedTuple):
 class ObjectResult(NamedTuple):
     """Result of an operation.
 
-    result: a value of msgpack types. values: tensors and other values. made: a new object for the client.
+    Attributes:
+        result: a value of msgpack types.
+        values: tensors and other values.
+        made: a new object for the client, with its kind.
+        after: returns the final result instead. It is called without the lock of the operation's object, so that
+            other operations of that object need not wait for it.
     """
 
     result: Any = None
     values: Sequence[Any] = ()
     made: tuple[ObjectKind, Any] | None = None
+    after: Callable[[], ObjectResult] | None = None
 
 
 class ObjectKind(NamedTuple):

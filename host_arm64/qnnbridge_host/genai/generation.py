@@ -33,6 +33,7 @@ from qnnbridge_host.genai.guidance import check_guidance
 from qnnbridge_host.genai.models import GenaiModel
 from qnnbridge_host.genai.multimodal import named_tensors
 from qnnbridge_host.genai.native import Object, make_tensor, read_tensor, token_array
+from qnnbridge_host.genai.tokenizers import AnswerTexts
 from qnnbridge_host.request.client import StopSignal
 from qnnbridge_protocol.errors import (
     BridgeError,
@@ -111,6 +112,8 @@ class Generation:
         self.done = False
         self.rows = 1
         self.repairs = Repairs()
+        # Decoder of the current answer, if the client takes texts.
+        self.texts: AnswerTexts | None = None
         folder = model.folder
         self._window = folder.window
         # A model with a stage for pictures or sound cannot be rewound: onnxruntime-genai does not change its KV

@@ -5,139 +5,27 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from ctypes import byref, c_char_p, c_int32
 from typing import Any
 
 from qnnbridge_host.engine.calls import ObjectCall, ObjectKind, ObjectResult, argument
 from qnnbridge_host.genai.generation import Generation, GenerationSettings, PromptInputs
 from qnnbridge_host.genai.models import GenaiModel, ModelRequest, load
 from qnnbridge_host.genai.multimodal import ModelInputs, ModelProcessor, check_given
-from qnnbridge_host.genai.native import Object, token_array
+from qnnbridge_host.genai.native import token_array
+from qnnbridge_host.genai.tokenizers import AnswerTexts, ModelTokenizer, TokenStream, check_tokens
 from qnnbridge_host.genai.trial import TIMEOUT_S
 from qnnbridge_host.model.genai_folder import GenaiFolder
 from qnnbridge_host.request.client import StopSignal
 from qnnbridge_protocol.errors import (
     BridgeError,
     Cancelled,
-    GenerationError,
     GenerationUnsupported,
     OptionError,
-    PromptRefused,
     StateLost,
     desync,
 )
 from qnnbridge_protocol.specs import Placement, SessionSpec
-
-
-class ModelTokenizer:
-    """Tokenizer of a model. options: as for ``Tokenizer.update_options``."""
-
-    def __init__(self, model: GenaiModel, options: Mapping[str, str]) -> None:
-        self.model = model
-        self._native = model.library
-        self._object = self._native.make("Tokenizer", "OgaCreateTokenizer", model.model.handle, keeps=(model,))
-        if options:
-            self.update_options(options)
-
-    def update_options(self, options: Mapping[str, str]) -> None:
-        keys = (c_char_p * len(options))(*(key.encode() for key in options))
-        values = (c_char_p * len(options))(*(value.encode() for value in options.values()))
-        self._native.call("OgaUpdateTokenizerOptions", self._object.handle, keys, values, len(options))
-
-    def ids(self) -> dict[str, Any]:
-        """Return the ids of the special tokens, ``None`` where the release or the model has none."""
-        return {
-            "bos_token_id": self._id("OgaTokenizerGetBosTokenId"),
-            "pad_token_id": self._pad(),
-            "eos_token_ids": self._optional("OgaTokenizerGetEosTokenIds"),
-        }
-
-    def _pad(self) -> int | None:
-        """Return the config's pad token: genai may use a different token as padding."""
-        found = self._id("OgaTokenizerGetPadTokenId")
-        return self.model.folder.pad if found is not None and found == self.model.filler else found
-
-    def encode(self, text: str) -> list[int]:
-        sequences = self._native.make("Sequences", "OgaCreateSequences")
-        self._native.call("OgaTokenizerEncode", self._object.handle, text.encode(), sequences.handle)
-        count = self._native.get("OgaSequencesGetSequenceCount", sequences.handle, 0)
-        found: list[int] = self._native.get("OgaSequencesGetSequenceData", sequences.handle, 0)[:count]
-        return found
-
-    def decode(self, tokens: Sequence[int]) -> str:
-        check_tokens(self.model, tokens)
-        return self._native.text("OgaTokenizerDecode", self._object.handle, token_array(tokens), len(tokens))
-
-    def to_token_id(self, text: str) -> int:
-        out = c_int32()
-        self._native.call("OgaTokenizerToTokenId", self._object.handle, text.encode(), byref(out))
-        return out.value
-
-    def apply_chat_template(
-        self, messages: str, template: str | None, tools: str | None, *, add_generation_prompt: bool
-    ) -> str:
-        given = [None if text is None else text.encode() for text in (template, messages, tools)]
-        try:
-            return self._native.text(
-                "OgaTokenizerApplyChatTemplate", self._object.handle, *given, add_generation_prompt
-            )
-        except GenerationError as error:
-            raise GenerationError(
-                "The chat template cannot be applied to the messages.",
-                cause=error.message,
-                fix="Give a JSON list of maps with role and content, with roles that the template knows, "
-                "or another template_str.",
-                details=error.details,
-            ) from None
-
-    def stream(self) -> TokenStream:
-        return TokenStream(self.model, "OgaCreateTokenizerStream", self._object)
-
-    def _id(self, function: str) -> int | None:
-        out = c_int32()
-        with contextlib.suppress(BridgeError):
-            self._native.call(function, self._object.handle, byref(out))
-            return out.value
-        return None
-
-    def _optional(self, function: str) -> list[int] | None:
-        with contextlib.suppress(BridgeError):
-            return self._native.ints(function, self._object.handle)
-        return None
-
-
-def check_tokens(model: GenaiModel, tokens: Sequence[int]) -> None:
-    """Raise `PromptRefused` for a token that genai would truncate, or that would make it read beyond the
-    vocabulary."""
-    size = model.folder.vocab_size or 2**31  # genai truncates tokens to 32 bits
-    wrong = next((one for one in tokens if not 0 <= one < size), None)
-    if wrong is not None:
-        raise PromptRefused(
-            f"The token id {wrong} is outside of the model's vocabulary of {size}.",
-            fix="Decode tokens of this model.",
-        )
-
-
-class TokenStream:
-    """Decoder of single tokens. A token may add no text until the next token arrives.
-
-    function: creates the native stream from `source`, a tokenizer or a processor.
-    """
-
-    def __init__(self, model: GenaiModel, function: str, source: Object) -> None:
-        self._model = model
-        self._object = model.library.make("TokenizerStream", function, source.handle, keeps=(source,))
-
-    def decode(self, tokens: Sequence[int]) -> list[str]:
-        """Return the text that each token adds."""
-        check_tokens(self._model, tokens)
-        pieces, out = [], c_char_p()
-        for token in tokens:
-            self._model.library.call("OgaTokenizerStreamDecode", self._object.handle, token, byref(out))
-            pieces.append((out.value or b"").decode("utf-8", "replace"))
-        return pieces
 
 
 class ModelAdapters:
@@ -299,27 +187,49 @@ def _new_generator(model: GenaiModel, call: ObjectCall) -> ObjectResult:
         None if guidance is None else (str(guidance[0]), str(guidance[1]), bool(guidance[2])),
         None if adapter is None else (objects.pop(0).object, str(adapter)),
         tuple((str(k), str(v)) for k, v in arguments.get("runtime") or ()),
-        tuple(zip(names, values, strict=False)),
-        _prompt_inputs(arguments, values[len(names) :], objects),
+        tuple(zip(names, _taken(values, len(names)), strict=True)),
+        _prompt_inputs(arguments, values, objects),
     )
     wide = any(int(search.get(name, model.folder.search.get(name, 1)) or 1) > 1 for name in _WIDE)
     # On a fixed window, `Generation` refuses several sequences with the reason.
     kind = BatchGeneration if wide and model.folder.window is None else Generation
-    return ObjectResult(made=(GENERATOR, kind(model, settings)))
+    generation = kind(model, settings)
+    made = (GENERATOR, generation)
+    step, room = arguments.get("step"), arguments.get("kv_room")
+    # The daemon refuses a generator that needs more memory than its client has left. Until the first step, the
+    # generator has allocated none.
+    if not isinstance(step, Mapping) or (room is not None and generation.kv_bytes > room):
+        return ObjectResult(made=made)
+    rest = call._replace(arguments=step, values=tuple(values), objects=tuple(objects))
+
+    def first_step() -> ObjectResult:
+        return ObjectResult(GENERATOR.describe(generation) | {"step": _step(generation, rest).result}, made=made)
+
+    # Afterwards: other generators of the model are created while this one processes its prompt.
+    return ObjectResult(after=first_step)
+
+
+def _taken(values: list[Any], count: int) -> list[Any]:
+    """Remove the first values from the list and return them."""
+    if count > len(values):
+        raise desync(f"a generator with {len(values)} of {count} values")
+    taken, values[:] = values[:count], values[count:]
+    return taken
 
 
 def _prompt_inputs(arguments: Mapping[str, Any], values: list[Any], objects: list[Any]) -> PromptInputs | None:
+    """Return the inputs that accompany the prompt. Remove their values and objects from the lists."""
     given = arguments.get("named")
     if given is None:
         return None
-    arrays = dict(zip(map(str, given), values, strict=True))
+    arrays = dict(zip(map(str, given), _taken(values, len(given)), strict=True))
     check_given(arrays)
     chosen = arguments.get("made")
     if chosen is None:
         return PromptInputs(arrays)
     if not (objects and isinstance(objects[0], ModelInputs)):
         raise desync("a generator with processed inputs and without their object")
-    made = objects[0]
+    made = objects.pop(0)
     return PromptInputs({str(name): made.tensor(str(name)) for name in chosen} | arrays, frozenset(made.tokens))
 
 
@@ -377,16 +287,32 @@ def _step(generation: Generation, call: ObjectCall) -> ObjectResult:
             generation.align(length)
         if prompt:
             generation.append(prompt, stop)
-        emit = call.request.emit
-        made = generation.generate(
-            count,
-            stop,
-            (lambda tokens: emit({"event": "tokens", "tokens": tokens})) if arguments.get("stream") else None,
-        )
+        decode = _decoder(generation, call)
+
+        def emit(tokens: list[int]) -> None:
+            call.request.emit({"event": "tokens", "tokens": tokens, "texts": decode(tokens)})
+
+        made = generation.generate(count, stop, emit if arguments.get("stream") else None)
     if stop.stopped:
         raise Cancelled("The call was cancelled.")
     repairs = generation.repairs
-    return ObjectResult([made, generation.done, repairs.replays, repairs.forced, repairs.reseeded])
+    done = [generation.done, repairs.replays, repairs.forced, repairs.reseeded]
+    return ObjectResult([made, *done, decode(made)])
+
+
+def _decoder(generation: Generation, call: ObjectCall) -> Callable[[list[int]], list[str]]:
+    """Return a function that decodes the generator's latest tokens; without `answer_start` it returns no texts."""
+    if "answer_start" not in call.arguments:
+        generation.texts = None
+        return lambda _: []
+    start, tokenizer = argument(call, "answer_start", int), call.objects[-1] if call.objects else None
+    if not isinstance(tokenizer, ModelTokenizer) or isinstance(generation, BatchGeneration):
+        raise desync("a step with texts of several sequences or without a tokenizer")
+    texts = generation.texts
+    # Another answer or tokenizer. The decoder itself checks the tokens.
+    if texts is None or texts.start != start or texts.tokenizer is not tokenizer:
+        texts = generation.texts = AnswerTexts(tokenizer, start)
+    return lambda tokens: texts.decode(generation.tokens, tokens, done=generation.done)
 
 
 def _tensor(generation: Generation, call: ObjectCall) -> ObjectResult:

@@ -18,7 +18,7 @@ from qnnbridge_host.genai.generation import Generation, GenerationSettings
 from qnnbridge_host.genai.models import GenaiModel, ModelRequest, load_plain
 from qnnbridge_host.genai.multimodal import ModelProcessor, load_media, named_tensors, read_tensors, text_array
 from qnnbridge_host.genai.native import GenaiLibrary, Object, make_tensor
-from qnnbridge_host.genai.object_kinds import ModelTokenizer, TokenStream
+from qnnbridge_host.genai.tokenizers import ModelTokenizer, TokenStream
 from qnnbridge_host.request.client import StopSignal
 from qnnbridge_protocol.errors import BridgeError, GenerationUnsupported
 

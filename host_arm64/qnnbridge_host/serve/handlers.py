@@ -411,6 +411,8 @@ class HostObjects:
             if held.value is None:
                 raise _released()
             found = _natively(lambda: operation(held.value, call)) or ObjectResult()
+        if found.after is not None:
+            found = _natively(found.after)
         encoder = Encoder()
         values = [encoder.add(value) for value in found.values]
         number, result = None, found.result
