@@ -301,6 +301,7 @@ class ClientObjects:
         forwarded = {**_forwarded(header), "objects": found.numbers_of(self._others(header))}
         if header.get("operation") == "generator" and isinstance(header.get("arguments"), dict):
             # For the host, which does not start a generator that `_keep` will refuse.
+            self._forget_memory_before(found.generation)
             forwarded["arguments"] = {**header["arguments"], "kv_room": self._client.account.kv_room}
         self._check_limit()
         with (

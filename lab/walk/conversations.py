@@ -62,6 +62,7 @@ class Pair:
         self._library = onnxruntime_genai
         self.there, self.here = genai.Model(folder, host=host), onnxruntime_genai.Model(str(folder))
         self.tokenizer = genai.Tokenizer(self.there)
+        self._tokenizer_here = onnxruntime_genai.Tokenizer(self.here)
         self.pool = genai.GeneratorPool(4)
 
     def fresh(
@@ -86,6 +87,11 @@ class Pair:
             generator.generate_next_token()
             made.append(int(generator.get_next_tokens()[0]))
         return made
+
+    def text_of(self, answer: Sequence[int]) -> str:
+        """Return the text of an answer, decoded by onnxruntime_genai. Its end token has none."""
+        stream, ends = self._tokenizer_here.create_stream(), self.there.info.eos
+        return "".join(stream.decode(token) for token in answer if token not in ends)
 
     def begin(self, tokens: Sequence[int], count: int, **options: Any) -> genai.TextStream:
         """Begin an answer with the pool."""
@@ -173,6 +179,8 @@ class Client:
             if answer.tokens != expected:
                 raise Wrong(f"{talk} with {options} gave {answer.tokens}, expected {expected}")
             self.counts.compared += len(answer.tokens)
+        if answer.text != self._pair.text_of(answer.tokens):
+            raise Wrong(f"{talk} with {options} gave {answer.tokens} as {answer.text!r}")
         self.counts.cached += answer.cached_tokens
         self._talks = [*self._talks[-5:], [*talk, *answer.tokens]]
 

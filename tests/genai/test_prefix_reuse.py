@@ -57,7 +57,6 @@ def test_the_same_prompt_again_keeps_all_but_its_last_token(pair: walk.Pair) -> 
     [
         {"temperature": 1.0, "seed": 3},
         {"logprobs": 1},
-        {"num_beams": 2},
         {"past_present_share_buffer": False},
     ],
     ids=str,

@@ -127,7 +127,8 @@ class _RemoteGenerator(Remade):
 
     def _made(self, frame: Frame) -> None:
         result = field(frame.header, "result", "Mapping[str, Any]")
-        self._answer = frame._replace(header={**frame.header, "result": result.get("step")})
+        if "step" in result:
+            self._answer = frame._replace(header={**frame.header, "result": result["step"]})
 
 
 class RemoteGeneration:
@@ -399,9 +400,10 @@ class RemoteGeneration:
     ) -> Frame:
         """Run a step. If the process has no generator, the request that creates it also runs the step."""
         self._process, remade = process, self.remade
-        if not remade.is_in(process):
-            remade.first = self._request(prompt, count, context, is_new=True)
-            made_before = remade.times_made
+        is_new = not remade.is_in(process)
+        step = self._request(prompt, count, context, is_new=is_new)
+        if is_new:
+            made_before, remade.first = remade.times_made, step
             try:
                 remade.number_in(process, deadline)
             finally:
@@ -412,13 +414,19 @@ class RemoteGeneration:
             # restart.
             self.stats.restarts += made_before > 0
             answer = remade.answer_of_creation()
-            assert answer is not None
-            return answer
-        step = self._request(prompt, count, context, is_new=False)
-        number, others = self._numbers_in(process, step, deadline)
-        return call_object(
-            process, number, "step", step.arguments, step.values, deadline, context, self.stopping, others
-        )
+            if answer is not None:
+                return answer
+        # A daemon leaves the step of a new generator out if another generator has to be freed first.
+        try:
+            number, others = self._numbers_in(process, step, deadline)
+            return call_object(
+                process, number, "step", step.arguments, step.values, deadline, context, self.stopping, others
+            )
+        except BaseException:
+            if is_new:
+                # The new generator lacks the history.
+                remade.forget()
+            raise
 
     def _request(self, prompt: Sequence[int], count: int, context: CallContext, *, is_new: bool) -> _Step:
         """Return the request for a step after the last token that the application has taken.
@@ -499,6 +507,12 @@ _LARGEST = 2**53
 _SEVERAL = ("num_beams", "batch_size", "num_return_sequences")
 
 
+def several_sequences(params: GeneratorParams) -> str:
+    """Return the name of an option that makes a generator have several sequences, "" without one."""
+    options = params.get_search_options()
+    return next((name for name in _SEVERAL if int(options.get(name) or 1) > 1), "")
+
+
 class GeneratorParams(Shown):
     """Search options of a generator. The defaults come from the model's config."""
 
@@ -567,10 +581,10 @@ class Generator(Shown):
         self._model = model
         self._params = params
         recipe = GenerationRecipe(dict(params._search), params._guidance)
-        several = any(int(params.get_search_options().get(name) or 1) > 1 for name in _SEVERAL)
+        several = several_sequences(params)
         # A pipeline accepts one sequence only. An ordinary generation is created, so that the host refuses it
         # below.
-        is_batch = several and model.info.layout == "dynamic"
+        is_batch = bool(several) and model.info.layout == "dynamic"
         self._remote = (RemoteBatch if is_batch else RemoteGeneration)(model._remote, recipe)
         self._last: list[int] = []
         if several and not is_batch:

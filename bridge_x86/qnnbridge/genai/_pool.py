@@ -25,7 +25,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from qnnbridge.genai._generation import Generator, GeneratorParams
+from qnnbridge.genai._generation import Generator, GeneratorParams, several_sequences
 from qnnbridge_os.forks import renew_in_forks
 from qnnbridge_os.native import Lock
 from qnnbridge_protocol.errors import OptionError
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 # Above this length Phi models use other rotary factors. onnxruntime-genai recomputes the KV cache when generation
 # reaches it, and not when a prompt goes beyond it.
 _LONG_ROPE: Final = 4096
-_SEVERAL: Final = ("num_beams", "batch_size", "num_return_sequences")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -217,7 +216,7 @@ def can_reuse(params: GeneratorParams) -> bool:
         info.layout == "dynamic"
         and (shares is None or bool(shares))
         and not (options.get("do_sample") and seed is not None and seed >= 0)
-        and all(int(options.get(name) or 1) == 1 for name in _SEVERAL)
+        and not several_sequences(params)
     )
 
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from qnnbridge.genai._generation import Generator, GeneratorParams
+from qnnbridge.genai._generation import Generator, GeneratorParams, several_sequences
 from qnnbridge.genai._media import Audios, Images
 from qnnbridge.genai._model import Model
 from qnnbridge.genai._parts import split_media
@@ -293,6 +293,7 @@ def generate(
         Iterator over the pieces of the answer. The prompt has been processed already.
 
     Raises:
+        OptionError: an option is out of range, or makes several sequences (beams, batches).
         PromptRefused: the prompt is empty or too long, or a picture or recording cannot be read.
     """
     deadline = None if timeout is None else time.monotonic() + timeout
@@ -311,6 +312,13 @@ def generate(
         search |= {"do_sample": False} if temperature == 0 else {"do_sample": True, "temperature": temperature}
     most = None if max_tokens is None else len(tokens) + max_tokens
     params.set_search_options(top_p=top_p, top_k=top_k, random_seed=seed, **search)
+    several = several_sequences(params)
+    if several:
+        raise OptionError(
+            f"{several}={params.get_search_options()[several]:g} makes several sequences, and an answer is one.",
+            cause="While a token is generated, it is not known which sequence will be the best.",
+            fix=f"Pass {several}=1, or set it to 1 in genai_config.json. A Generator makes several sequences.",
+        )
     if guidance is not None:
         params.set_guidance(*guidance)
     reusable = pool is not None and pool.takes(model) and can_reuse(params)
