@@ -112,6 +112,8 @@ class Generation:
         self.done = False
         self.rows = 1
         self.repairs = Repairs()
+        # How often tokens of the history were dropped or replaced.
+        self.cuts = 0
         # Decoder of the current answer, if the client takes texts.
         self.texts: AnswerTexts | None = None
         folder = model.folder
@@ -137,6 +139,7 @@ class Generation:
         """Set the history of an earlier generator. The native generator is created later."""
         # The application keeps the history (ADR 0017), which may come from an earlier host.
         self.tokens, self.base = list(tokens), base
+        self.cuts += 1
         self.done, self._is_ahead, self._native = False, False, None
 
     def align(self, length: int) -> None:
@@ -145,6 +148,7 @@ class Generation:
             raise GenerationError("The host's generator has fewer tokens than the application.")
         if length < len(self.tokens):
             del self.tokens[length:]
+            self.cuts += 1
             self.base = min(self.base, length)
             self._is_ahead, self.done = True, False
             # In these cases (pads, no shared cache, no tokens left) the native generator cannot be rewound: a new

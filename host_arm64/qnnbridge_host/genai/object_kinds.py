@@ -312,7 +312,7 @@ def _decoder(generation: Generation, call: ObjectCall) -> Callable[[list[int]], 
     # Another answer or tokenizer. The decoder itself checks the tokens.
     if texts is None or texts.start != start or texts.tokenizer is not tokenizer:
         texts = generation.texts = AnswerTexts(tokenizer, start)
-    return lambda tokens: texts.decode(generation.tokens, tokens, done=generation.done)
+    return lambda tokens: texts.decode(generation.tokens, tokens, done=generation.done, cuts=generation.cuts)
 
 
 def _tensor(generation: Generation, call: ObjectCall) -> ObjectResult:

@@ -124,8 +124,8 @@ class TokenStream:
 class AnswerTexts:
     """Decoder of the answers of a generator, which decodes each token in the step that generates it.
 
-    The native stream is kept between steps. It is the right one if it has decoded exactly the earlier tokens of the
-    answer: its text depends on nothing else.
+    The native stream is kept between steps. Its texts depend only on the tokens of the answer that it has decoded
+    before. These are the right ones as long as the history ends where the stream stopped and was not cut since.
 
     Args:
         tokenizer: creates the native stream.
@@ -136,26 +136,25 @@ class AnswerTexts:
         self.tokenizer = tokenizer
         self.start = start
         self._stream: TokenStream | None = None
-        # Tokens that the stream has decoded.
-        self._decoded: list[int] = []
+        # Length and number of cuts of the history when the stream decoded last.
+        self._place = (0, 0)
 
-    def decode(self, history: Sequence[int], tokens: Sequence[int], *, done: bool) -> list[str]:
+    def decode(self, history: Sequence[int], tokens: Sequence[int], *, done: bool, cuts: int) -> list[str]:
         """Return the text that each of the latest tokens adds.
 
         Args:
             history: all tokens, including the latest, but without the end token of a finished answer.
             tokens: the latest tokens. An end token adds no text.
             done: whether the answer is finished.
+            cuts: how often tokens of the history were dropped or replaced.
         """
         ended = done and bool(tokens) and tokens[-1] in self.tokenizer.model.folder.eos
-        answer = list(history[self.start :])
-        before = max(0, len(answer) - (len(tokens) - ended))
-        stream = self._stream
-        if stream is None or self._decoded != answer[:before]:
+        before = max(self.start, len(history) - (len(tokens) - ended))
+        # If an error occurs below, the stream has decoded an unknown number of tokens.
+        stream, self._stream = self._stream, None
+        if stream is None or self._place != (before, cuts):
             stream = self.tokenizer.stream()
-            stream.decode(answer[:before])
-        # If an error occurs, the stream has decoded an unknown number of tokens.
-        self._stream = None
-        texts = stream.decode(answer[before:])
-        self._stream, self._decoded = stream, answer
+            stream.decode(history[self.start : before])
+        texts = stream.decode(history[before:])
+        self._stream, self._place = stream, (len(history), cuts)
         return [*texts, ""] if ended else texts
