@@ -10,7 +10,6 @@ returns an empty list for an unknown text. All functions are pure functions over
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import itertools
 import re
 from collections.abc import Iterator
@@ -26,6 +25,7 @@ from qnnbridge._diagnosis.ort_log import occurs, search
 from qnnbridge._diagnosis.tables import TEXTS
 from qnnbridge._launch.stderr import shorten
 from qnnbridge_protocol.errors import OptionError
+from qnnbridge_protocol.shown import closest
 from qnnbridge_protocol.tables import read_tables
 from qnnbridge_tools import own_errors
 
@@ -194,8 +194,8 @@ def _explain_name(original: str, body: str) -> Explanation:
 
 
 def _nonsense(text: str) -> OptionError:
-    close = difflib.get_close_matches(text.upper(), codes.known_names(), n=1, cutoff=0.75)
-    hint = f"Did you mean {close[0]}? " if close else ""
+    close = closest(text.upper(), codes.known_names(), 0.75)
+    hint = f"Did you mean {close}? " if close else ""
     return OptionError(
         f"{text!r} is not an exit code, a signal or a QNN error." if text else "There is no code to explain.",
         fix=f"{hint}Give a number (3221226505, -11, 127), a hexadecimal number (0xC0000409) or a name "

@@ -19,6 +19,7 @@ from qnnbridge_protocol import errors
 from qnnbridge_protocol.errors import BridgeError, OrtError, RemoteError
 from qnnbridge_protocol.records import NamedTuple
 from qnnbridge_protocol.shell import fix_command, fixed_file, model_command
+from qnnbridge_protocol.shown import listed
 from qnnbridge_protocol.tables import read_tables
 
 _GIT_LFS = b"version https://git-lfs"
@@ -207,9 +208,7 @@ def _compose_cause(circumstances: Circumstances) -> str:
             "QNN accepted every node and could not build its graph from them. It does not report a reason. A known "
             "one is an infinite scale, which results from quantising a mask of minus infinity."
         )
-    more = f" and {len(empty) - _NAMED} more" if len(empty) > _NAMED else ""
-    named = ", ".join(empty[:_NAMED])
-    return f"QNN cannot build a graph with empty tensors, and the model has {named}{more}."
+    return f"QNN cannot build a graph with empty tensors, and the model has {listed(empty, _NAMED)}."
 
 
 def _compose_fix(circumstances: Circumstances) -> str:
