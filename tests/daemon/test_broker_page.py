@@ -41,7 +41,7 @@ def test_the_fields_of_its_own_operations_are_those_that_it_reads() -> None:
 @pytest.mark.parametrize(
     ("operation", "function"), [("session.create", BrokerHandlers._open), ("session.run", BrokerHandlers._run)]
 )
-def test_the_fields_that_it_reads_besides_are_those_of_the_page(operation: str, function: Any) -> None:
+def test_the_additional_fields_that_the_daemon_reads_are_those_of_the_page(operation: str, function: Any) -> None:
     needed, asked = fields_read(OPERATIONS[operation])
     read = set.union(*fields_read(function))
     listed = {bare(row[0]) for row in rows(TITLE, f"field of `{operation}`")}
