@@ -8,14 +8,13 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, TypeVar, overload
 
 from qnnbridge_protocol import errors
+from qnnbridge_protocol.shown import closest
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
     """Return `` Did you mean 'x'?`` with a leading space, or an empty string."""
-    import difflib  # imports heapq: only for errors
-
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
-    return f" Did you mean {close[0]!r}?" if close else ""
+    close = closest(name, known)
+    return f" Did you mean {close!r}?" if close else ""
 
 
 class _Members:

@@ -48,7 +48,7 @@ class BrokerHandlers:
         self._closed_early: set[int] = set()
         self._making: set[int] = set()
         self._closed = False
-        self._operations: dict[str, Callable[[Request, Cancellation], Answer]] = {
+        self.operations: dict[str, Callable[[Request, Cancellation], Answer]] = {
             "host.info": self._forward_to_host,
             "host.stats": self._forward_to_host,
             **dict.fromkeys(("model.identify", "model.choose", "model.samples"), self._forward_model),
@@ -81,7 +81,7 @@ class BrokerHandlers:
     def handle(self, request: Request, _enter: Callable[[str], None]) -> Answer:
         """Handle a request. Declares no phase: no native code runs here, and a client that does not read must not
         block a thread that holds a slot."""
-        operation = self._operations.get(str(request.op))
+        operation = self.operations.get(str(request.op))
         if operation is None:
             raise _unknown(request.op)
         # CANCEL frames reach the request through this. The check of `withdrawn` after the assignment handles an

@@ -20,6 +20,7 @@ from collections.abc import Iterator, Sequence
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_protocol.records import NamedTuple
 from qnnbridge_protocol.settings import engine_of
+from qnnbridge_protocol.version_numbers import numbers_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ def installed(paths: Sequence[str] | None = None) -> Installed:
     runtime = built.get("__version__") or _runtime_version(distributions)
     if qnn is None:
         return Installed(distributions, onnxruntime=runtime)
-    if parse_version(qnn) >= (2,):
+    if numbers_of(qnn) >= (2,):
         info = build_info(plugin) if plugin else {}
         return Installed(
             distributions,
@@ -151,19 +152,6 @@ def _is_elsewhere() -> bool:
         return engine_of(os.environ)[0] in ("windowsml", "folder")
     except OptionError:  # a session reports it
         return False
-
-
-def parse_version(text: str | None) -> tuple[int, ...]:
-    """Parse ``"1.24.1"`` to ``(1, 24, 1)``; return ``()`` for a text that does not start with a number."""
-    numbers: list[int] = []
-    for part in (text or "").split("."):
-        digits = part[: len(part) - len(part.lstrip("0123456789"))]
-        if digits:
-            numbers.append(int(digits))
-        # A release candidate counts as its release: 1.24.0rc1 gives (1, 24, 0).
-        if digits != part or not part:
-            break
-    return tuple(numbers)
 
 
 def _distributions(folders: Sequence[str]) -> Iterator[tuple[str, str]]:

@@ -18,10 +18,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final, NoReturn
 
-from qnnbridge_host.machine import CATALOGUE_DISTRIBUTION, installed_here, parse_version
+from qnnbridge_host.machine import CATALOGUE_DISTRIBUTION, installed_here
 from qnnbridge_protocol.errors import BridgeError, DeadlineExceeded, ProviderUnavailable
 from qnnbridge_protocol.records import NamedTuple
 from qnnbridge_protocol.shell import command_line
+from qnnbridge_protocol.version_numbers import numbers_of
 
 QNN: Final = "QNNExecutionProvider"
 
@@ -140,7 +141,7 @@ def _best(found: list[Any]) -> tuple[Any, CatalogueEntry]:
             fix="Update Windows and the NPU driver (Windows Update), or use engine='wheel' (onnxruntime-qnn).",
             details={"engine": "windowsml", "found": [entry.name for _, entry in entries[:_SHOWN]]},
         )
-    return min(fitting, key=lambda one: (_STATES.index(one[1].state), [-n for n in parse_version(one[1].version)]))
+    return min(fitting, key=lambda one: (_STATES.index(one[1].state), [-n for n in numbers_of(one[1].version)]))
 
 
 def _entries(found: list[Any]) -> list[tuple[Any, CatalogueEntry]]:

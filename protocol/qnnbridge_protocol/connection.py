@@ -332,7 +332,7 @@ def _stay(state: State, kinds: set[Kind]) -> dict[Kind, State]:
 
 
 # (role, state) -> kinds that may be sent, and the state after each.
-_SENDS: dict[tuple[Role, State], dict[Kind, State]] = {
+SENDS: dict[tuple[Role, State], dict[Kind, State]] = {
     (Role.CLIENT, State.START): {Kind.HELLO: State.GREETING},
     (Role.CLIENT, State.READY): _stay(State.READY, _ASKING | {Kind.RETURN}) | {Kind.GOODBYE: State.CLOSING},
     (Role.HOST, State.GREETING): {Kind.HELLO_OK: State.READY, Kind.HELLO_ERR: State.CLOSED},
@@ -341,7 +341,7 @@ _SENDS: dict[tuple[Role, State], dict[Kind, State]] = {
 }
 
 # (role, state) -> kinds that may be received, and the state after each.
-_RECEIVES: dict[tuple[Role, State], dict[Kind, State]] = {
+RECEIVES: dict[tuple[Role, State], dict[Kind, State]] = {
     (Role.CLIENT, State.GREETING): {Kind.HELLO_OK: State.READY, Kind.HELLO_ERR: State.CLOSED},
     (Role.CLIENT, State.READY): _stay(State.READY, _ANSWERING | _TELLING | _CALLING),
     # A CALL_BACK that crosses a GOODBYE is dropped.
@@ -351,7 +351,7 @@ _RECEIVES: dict[tuple[Role, State], dict[Kind, State]] = {
     (Role.HOST, State.READY): _stay(State.READY, _ASKING | {Kind.RETURN}) | {Kind.GOODBYE: State.CLOSING},
 }
 
-_ANSWERS = {Kind.REQUEST: {Kind.REPLY, Kind.ERROR}, Kind.CANCEL: {Kind.REPLY}, Kind.PING: {Kind.PONG}}
+ANSWERS = {Kind.REQUEST: {Kind.REPLY, Kind.ERROR}, Kind.CANCEL: {Kind.REPLY}, Kind.PING: {Kind.PONG}}
 
 
 class Connection:
@@ -402,7 +402,7 @@ class Connection:
         return clean
 
     def _accept(self, frame: Frame) -> bool:
-        after = _RECEIVES.get((self.role, self.state), {}).get(frame.kind)
+        after = RECEIVES.get((self.role, self.state), {}).get(frame.kind)
         if after is None:
             raise desync(f"{frame.kind.name} is not allowed in state {self.state.value}")
         if self.role is Role.CLIENT and frame.kind in _ANSWERING and not self._close_request(frame):
@@ -427,7 +427,7 @@ class Connection:
         if asked is None:
             raise desync(f"{frame.kind.name} to request {frame.request_id}, which is not open")
         self._called_back.discard(frame.request_id)
-        if frame.kind not in _ANSWERS[asked]:
+        if frame.kind not in ANSWERS[asked]:
             raise desync(f"{frame.kind.name} to a {asked.name}")
         if frame.request_id in self._given_up:
             self._given_up.discard(frame.request_id)
@@ -499,7 +499,7 @@ class Connection:
 
     def send(self, frame: Frame) -> list[memoryview]:
         """Return the bytes of a frame. Raise `TooLarge`, or `RuntimeError` for a frame that is not allowed now."""
-        after = _SENDS.get((self.role, self.state), {}).get(frame.kind)
+        after = SENDS.get((self.role, self.state), {}).get(frame.kind)
         if after is None:
             raise RuntimeError(f"{self.role.value} may not send {frame.kind.name} in state {self.state.value}")
         chunks = write_frame(frame, self._limits)

@@ -66,7 +66,7 @@ class ChannelKind(enum.IntEnum):
 # Phases by their number in PHASE and in the phase record.
 PHASES = ("", "running", "creating", "compiling")
 
-_FROM_CLIENT = frozenset((ChannelKind.CALL, ChannelKind.ASK, ChannelKind.PING))
+FROM_CLIENT = frozenset((ChannelKind.CALL, ChannelKind.ASK, ChannelKind.PING))
 _KINDS = {int(kind): kind for kind in ChannelKind}
 
 
@@ -90,7 +90,7 @@ def parse_head(data: bytes | bytearray | memoryview, limits: Limits, *, from_cli
     if magic != CHANNEL_MAGIC:
         raise desync("a channel does not continue with a head", data)
     kind = _KINDS.get(kind_number)
-    if kind is None or (kind in _FROM_CLIENT) is not from_client:
+    if kind is None or (kind in FROM_CLIENT) is not from_client:
         raise desync(f"a channel does not carry kind {kind_number} in this direction", data)
     if zero or zeros or not number or (phase and kind is not ChannelKind.PHASE) or phase >= len(PHASES):
         raise desync("reserved bytes of a channel's head are not zero, or its call has no number", data)

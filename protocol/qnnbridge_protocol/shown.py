@@ -14,7 +14,7 @@ from qnnbridge_protocol.visible import visible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
     from types import FrameType, TracebackType
     from typing import Any, Literal
 
@@ -88,6 +88,19 @@ def beginning(text: str, most: int = 60) -> str:
 def counted(count: int, noun: str) -> str:
     """Return a count with its noun, such as "1 token" and "2 tokens"."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def listed(names: Sequence[str], most: int) -> str:
+    """Return the first names, and how many more there are: "a, b and 3 more"."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+def closest(name: str, among: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """Return the most similar name, or ``None`` if none is similar enough. cutoff: as that of `difflib`."""
+    import difflib  # imports heapq: only for errors
+
+    return next(iter(difflib.get_close_matches(name, list(among), n=1, cutoff=cutoff)), None)
 
 
 # Folders that contain users' files. Names of nodes such as `/model.0/conv/Conv` look like paths, too, but not like

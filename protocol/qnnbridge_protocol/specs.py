@@ -160,6 +160,15 @@ class FixSpec(Record):
             object.__setattr__(self, "constants", plain_constants(self.constants))
 
 
+_FIELDS_OF_0_1_0: Final = frozenset(
+    (
+        *("providers", "fallback", "options", "config_entries", "free_dimensions_by_name"),
+        *("free_dimensions_by_denotation", "initializers", "external_initializers", "custom_op_libraries"),
+        "disabled_optimizers",
+    )
+)
+
+
 @record(frozen=True, repr=False, eq=False)
 class SessionSpec(Record):
     """Everything that defines a session, apart from the model's bytes and initializer tensors.
@@ -213,14 +222,12 @@ class SessionSpec(Record):
         import hashlib
         import json
 
-        # `model_files` was a field of 0.1.0, empty in these hashes; including it keeps the hashes unchanged.
-        # Quarantine files and manifests of earlier releases contain these hashes, so they must never change.
-        plain = {**self.to_wire(), "model_path": None, "model_files": []}
-        # Fields that are younger than those hashes.
-        if self.fix is None:
-            plain.pop("fix")
-        if not self.files_in_memory:
-            plain.pop("files_in_memory")
+        # Quarantine files and manifests of earlier releases contain these hashes, so they must never change. A
+        # field that is younger than 0.1.0 is therefore left out while it has its default.
+        default = SessionSpec(None).to_wire()
+        plain = {k: v for k, v in self.to_wire().items() if k in _FIELDS_OF_0_1_0 or v != default[k]}
+        # `model_files` was a field of 0.1.0, empty in these hashes.
+        plain |= {"model_path": None, "model_files": []}
         return hashlib.sha256(json.dumps(plain, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 

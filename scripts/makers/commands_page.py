@@ -25,7 +25,7 @@ def page() -> str:
     """Return the page's text."""
     command: Any = typer.main.get_command(cli.app)
     lines = [_TOP]
-    for group, names in cli._GROUPS.items():
+    for group, names in cli.GROUPS.items():
         lines += [f"## {group}", ""]
         first: dict[str, str] = {}
         for name, place in names.items():

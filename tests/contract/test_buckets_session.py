@@ -414,7 +414,7 @@ def test_dropped_it_is_released_with_all_its_variants(host: qnnbridge.Host) -> N
         host.release_later = real  # type: ignore[method-assign]
 
 
-def test_other_providers_make_all_variants_anew(session: qnnbridge.InferenceSession) -> None:
+def test_other_providers_create_all_variants_again(session: qnnbridge.InferenceSession) -> None:
     session.warm()
     session.set_providers([CPU])
     assert [variant.made for variant in session.buckets.variants] == [True, False, False]

@@ -102,7 +102,7 @@ def test_a_float_model_is_right_from_the_second_session_on(host: qnnbridge.Host)
         assert session.verify(harmed.feeds).state == "agrees"
 
 
-def test_who_wants_an_error_is_told_that_it_is_the_optimizer(host: qnnbridge.Host) -> None:
+def test_a_session_that_raises_on_a_difference_reports_the_optimizer(host: qnnbridge.Host) -> None:
     harmed = models.integers_divided(2.5)
     with (
         qnnbridge.InferenceSession(harmed.data, providers=SOC, host=host, verify="raise") as session,

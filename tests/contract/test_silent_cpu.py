@@ -273,7 +273,9 @@ def test_a_missing_backend_library_is_named(host_without: HostWithout) -> None:
         assert "Reinstall onnxruntime-qnn" in (caught.value.fix or "")
 
 
-def test_a_missing_system_library_is_named_by_those_who_need_it(host_without: HostWithout, tmp_path: Path) -> None:
+def test_a_missing_system_library_is_reported_with_the_libraries_that_need_it(
+    host_without: HostWithout, tmp_path: Path
+) -> None:
     """Models run without it; compiled ones are neither written nor read, and ONNX Runtime does not say why."""
     with host_without(["libQnnSystem.so"]) as host:
         with qnnbridge.InferenceSession(MODEL, host=host) as session:

@@ -25,23 +25,23 @@ HANDLERS = BrokerHandlers(cast(Any, None), cast(Any, None))
 
 def test_a_daemon_knows_the_operations_of_a_host_but_those_of_compiling_and_those_of_its_own() -> None:
     listed = [bare(row[0]) for row in rows(TITLE, "`op`", "fields")]
-    assert [name for name in HANDLERS._operations if name not in OPERATIONS] == listed
+    assert [name for name in HANDLERS.operations if name not in OPERATIONS] == listed
     compiling = ["model.compile", "worker.compile", "worker.create", "worker.fix", "worker.generate", "worker.wrap"]
-    assert sorted(name for name in OPERATIONS if name not in HANDLERS._operations) == compiling
+    assert sorted(name for name in OPERATIONS if name not in HANDLERS.operations) == compiling
 
 
 def test_the_fields_of_its_own_operations_are_those_that_it_reads() -> None:
     for row in rows(TITLE, "`op`", "fields"):
-        needed, asked = fields_read(HANDLERS._operations[bare(row[0])])
+        needed, asked = fields_read(HANDLERS.operations[bare(row[0])])
         assert not needed
         assert asked == set(re.findall(r"\[`(\w+)`\]", row[1]))
-        assert keys_answered(HANDLERS._operations[bare(row[0])]) == set(re.findall(r"`(\w+)`", row[2]))
+        assert keys_answered(HANDLERS.operations[bare(row[0])]) == set(re.findall(r"`(\w+)`", row[2]))
 
 
 @pytest.mark.parametrize(
     ("operation", "function"), [("session.create", BrokerHandlers._open), ("session.run", BrokerHandlers._run)]
 )
-def test_the_fields_that_it_reads_besides_are_those_of_the_page(operation: str, function: Any) -> None:
+def test_the_additional_fields_that_the_daemon_reads_are_those_of_the_page(operation: str, function: Any) -> None:
     needed, asked = fields_read(OPERATIONS[operation])
     read = set.union(*fields_read(function))
     listed = {bare(row[0]) for row in rows(TITLE, f"field of `{operation}`")}

@@ -285,7 +285,7 @@ def test_several_that_ask_for_the_same_at_once_make_it_once(lab: Lab, tmp_path: 
     assert all(s.run(None, {"x": V})[0].tolist() == (V * 2).tolist() for s in sessions)
 
 
-def test_an_error_of_making_it_is_told_to_all_who_wait_and_tried_again_by_the_next(
+def test_a_failed_creation_fails_all_waiting_clients_and_the_next_request_tries_again(
     lab: Lab, tmp_path: Path
 ) -> None:
     note = tmp_path / "created"
@@ -306,7 +306,9 @@ def test_an_error_of_making_it_is_told_to_all_who_wait_and_tried_again_by_the_ne
     assert qnnbridge.InferenceSession(model, host=hosts[0]).run(None, {"x": V})[0].tolist() == (V * 2).tolist()
 
 
-def test_who_waits_for_anothers_attempt_that_ran_out_of_time_makes_it_itself(lab: Lab, tmp_path: Path) -> None:
+def test_a_client_creates_the_session_itself_if_the_creation_of_another_client_timed_out(
+    lab: Lab, tmp_path: Path
+) -> None:
     go = tmp_path / "go"
     model = script(on_create=[f"wait:{go}"])
     hasty, patient = lab.client(), lab.client()

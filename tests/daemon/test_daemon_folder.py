@@ -184,7 +184,7 @@ def test_where_nothing_can_be_written_nothing_is_left() -> None:
 
 @needs.posix
 @pytest.mark.parametrize("length", [40, 95, 104, 200], ids=lambda n: f"{n} bytes")
-def test_a_path_of_any_length_holds_a_door(
+def test_an_endpoint_works_in_a_folder_with_a_path_of_any_length(
     length: int, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The kernel's address of a socket holds 108 bytes."""

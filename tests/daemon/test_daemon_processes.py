@@ -166,7 +166,7 @@ def test_without_leave_to_start_one_the_words_say_how_to() -> None:
     assert daemons_alive() == []
 
 
-def test_a_daemon_that_was_stopped_is_not_started_by_who_may_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stopped_daemon_is_not_started_by_a_client_without_permission(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("qnnbridge._daemon.connector.RECONNECT_TIMEOUT_S", 0.5)
     with qnnbridge.connect() as starter, qnnbridge.connect(start=False) as guest:
         guest.ping()

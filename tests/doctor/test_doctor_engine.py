@@ -60,7 +60,7 @@ def test_a_catalogue_that_is_as_new_as_the_wheel_is_no_better() -> None:
     assert codes(report(machine)) == {"sdk.newer-than-system"}
 
 
-def test_a_catalogue_that_is_not_downloaded_does_no_harm_beside_a_wheel() -> None:
+def test_a_catalogue_that_is_not_downloaded_does_not_prevent_the_use_of_a_wheel() -> None:
     found = report(with_catalogue(ABSENT, wheel="2.7.0", engine=""))
     assert codes(found) == set()
 

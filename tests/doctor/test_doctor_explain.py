@@ -151,7 +151,7 @@ def test_texts_of_deaths_are_known_too() -> None:
     assert "two QNN versions" in meaning.cause
 
 
-def test_a_long_log_means_what_its_lines_mean() -> None:
+def test_a_long_log_gives_the_same_findings_as_its_lines() -> None:
     lines = [line for text, _, _ in KNOWN for line in text.splitlines()]
     noise = [f"{number:x} of a log that says nothing" for number in range(2000)]
     rules = (*MESSAGE_RULES, *SETUP_RULES, *MODEL_RULES, *LAST_RULES)
@@ -163,7 +163,9 @@ def test_a_long_log_means_what_its_lines_mean() -> None:
     assert search(mixed, rules) == alone
 
 
-def test_the_lines_of_a_long_log_are_asked_no_rule_that_cannot_match(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_lines_of_a_long_log_are_not_matched_with_rules_that_cannot_match(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """5 MB of short lines took a minute."""
     asked: list[int] = []
     real = ort_log._search_lines
@@ -180,7 +182,7 @@ def test_the_lines_of_a_long_log_are_asked_no_rule_that_cannot_match(monkeypatch
     assert asked == [0, 0, 0, 1, 0]
 
 
-def test_a_line_that_comes_again_and_again_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_repeated_line_is_searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[int] = []
 
     def counted(lines: Any, rules: Any) -> Any:
@@ -192,7 +194,7 @@ def test_a_line_that_comes_again_and_again_is_read_once(monkeypatch: pytest.Monk
     assert read == [2, 2]
 
 
-def test_of_many_codes_in_one_text_few_are_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_first_codes_of_a_text_are_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
     looked_up: list[str] = []
     real = explanations.explain_code
 
@@ -232,7 +234,8 @@ def test_the_page_lists_the_errors_that_are_tested() -> None:
 
 def test_each_own_error_without_a_base_of_onnxruntime_has_its_own_explanation() -> None:
     inherited = (errors.OrtError, errors.RemoteError, errors.ProtocolDesync)
-    lacking = [one for one in own_errors._all(errors.BridgeError) if one not in own_errors.TABLE]
+    own = [one for one in vars(errors).values() if isinstance(one, type) and issubclass(one, errors.BridgeError)]
+    lacking = [one for one in own if one not in own_errors.TABLE]
     assert [one.__name__ for one in lacking if not issubclass(one, inherited)] == []
 
 

@@ -194,7 +194,7 @@ def test_the_bounds_of_onnxruntime_are_those_of_the_known_faults() -> None:
         assert fixes.ort_requirement(facts, release.version) == f"onnxruntime{ort_bounds(release)}"
 
 
-def test_what_does_not_fit_is_not_installed_anew() -> None:
+def test_a_release_that_does_not_fit_is_not_reinstalled() -> None:
     """A damaged library of a release that the driver is too old for: mending it would only lead to the next finding."""
     machine, _, host = snapdragon(system_qnn="2.40.0.0")
     machine.remove(host.path("onnxruntime_qnn/QnnSystem.dll"))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 from machines import File, install, snapdragon
+from tests.fakes import schemas
 
 from qnnbridge_tools.doctor.examine import CHECKS, SurveyOptions, diagnose, survey
 from qnnbridge_tools.doctor.facts import ProbeResult
@@ -222,27 +222,7 @@ def test_the_document_is_what_the_schema_says() -> None:
     schema = json.loads((DOCS / "doctor.schema.json").read_text("utf-8"))
     for report in (report_of_much_trouble(), diagnose(survey(snapdragon()[0], SurveyOptions()))):
         document = json.loads(json.dumps(report_document(report)))
-        _hold(document, schema, schema)
-
-
-def _hold(value: Any, schema: dict[str, Any], root: dict[str, Any]) -> None:
-    """The few words of JSON Schema that ours uses."""
-    if "$ref" in schema:
-        schema = root["$defs"][schema["$ref"].rpartition("/")[2]]
-    kinds = {"object": dict, "array": list, "string": str, "integer": int, "number": (int, float)}
-    assert isinstance(value, kinds[schema["type"]]), (value, schema)
-    if "enum" in schema:
-        assert value in schema["enum"]
-    if "const" in schema:
-        assert value == schema["const"]
-    if "pattern" in schema:
-        assert re.search(schema["pattern"], value)
-    if schema["type"] == "object":
-        assert set(schema["required"]) <= set(value) <= set(schema["properties"])
-        for name, item in value.items():
-            _hold(item, schema["properties"][name], root)
-    for item in value if schema["type"] == "array" else ():
-        _hold(item, schema["items"], root)
+        schemas.hold(document, schema, schema)
 
 
 def test_installing_the_fitting_release_clears_the_finding() -> None:

@@ -121,7 +121,7 @@ def compiled_by_onnxruntime(place: str, name: str, target: Path) -> bytes:
     return target.read_bytes()
 
 
-def test_a_file_has_its_binary_beside_it_whatever_was_said(tmp_path: Path) -> None:
+def test_the_context_binary_is_written_next_to_the_model_whatever_place_was_set(tmp_path: Path) -> None:
     made = compiler()
     made.set_ep_context_binary_information(f"{tmp_path / 'elsewhere'}/", "other.onnx")
     made.compile_to_file(str(tmp_path / "net.onnx"))

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from qnnbridge_host.engine import providers
-from qnnbridge_host.machine import installed, installed_versions, parse_version
+from qnnbridge_host.machine import installed, installed_versions
 from qnnbridge_protocol.errors import ProviderUnavailable
 from qnnbridge_protocol.specs import ProviderSpec, SessionSpec
 
@@ -144,13 +144,6 @@ def test_relatives_of_onnx_runtime_are_not_taken_for_it(tmp_path: Path) -> None:
     ):
         (tmp_path / f"{name}.dist-info").mkdir()
     assert installed([str(tmp_path)]).distributions == {}
-
-
-@pytest.mark.parametrize(
-    ("text", "parts"), [("1.24.1", (1, 24, 1)), ("2.7.0.dev20260101", (2, 7, 0)), ("", ()), (None, ()), ("x", ())]
-)
-def test_versions_are_compared_as_numbers(text: str | None, parts: tuple[int, ...]) -> None:
-    assert parse_version(text) == parts
 
 
 def test_looking_takes_a_few_milliseconds_even_among_a_thousand_packages(tmp_path: Path) -> None:

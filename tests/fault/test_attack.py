@@ -60,7 +60,7 @@ def test_files_that_are_exchanged_while_they_are_read_are_never_taken_for_others
     assert report.counts["cache miss"]
 
 
-def test_a_daemon_serves_others_beside_half_open_connections_scribblers_and_stopped_clients(
+def test_a_daemon_serves_clients_despite_half_open_connections_random_bytes_and_stopped_clients(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The whole: ``python -m lab.attack daemon --scale 10``."""

@@ -71,7 +71,7 @@ def test_qnn_code_1011_means_a_new_process_at_once(tmp_path):
         assert host.stats.generation == 2
 
 
-def test_a_call_beside_the_one_that_loses_the_npu_does_not_pay_for_it(tmp_path):
+def test_a_concurrent_call_survives_the_loss_of_the_npu_by_another_call(tmp_path):
     """Both hosts end while it is inside native code, and its `retry` of 1 is for what it does itself."""
     text = f"QNN graph execute error. Error: X, Code: {(3 << 24 << 16) | 1011}"
     inside, done = tmp_path / "inside", tmp_path / "done"

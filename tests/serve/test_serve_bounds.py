@@ -321,7 +321,7 @@ def test_a_chat_template_without_an_end_is_answered_in_time_and_leaves_the_serve
 
 @pytest.mark.process
 @pytest.mark.timeout(400)  # the long form attacks for two minutes
-def test_an_honest_client_beside_all_attacks() -> None:
+def test_a_well_behaved_client_is_served_during_all_attacks() -> None:
     pytest.importorskip("onnxruntime_genai")
     from tests.serve.attacked import attacked
 

@@ -360,7 +360,7 @@ def token_file(folder: Path, text: str = "0123456789abcdef0123456789abcdef\n", m
     return path
 
 
-def test_with_a_token_only_who_has_it_is_served(counter: Path, tmp_path: Path) -> None:
+def test_a_server_with_a_token_serves_only_requests_with_the_token(counter: Path, tmp_path: Path) -> None:
     options = ("--model", f"counter={counter}", "--token-file", token_file(tmp_path))
     with serving(*PRIVATE, *options) as server:
         for path in ("/v2", "/v2/models/counter", "/v2/models/counter/ready", "/v2/nothing"):

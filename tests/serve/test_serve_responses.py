@@ -354,7 +354,7 @@ def test_what_is_not_supported_is_named(client: Any, options: dict[str, Any], pa
     assert caught.value.message
 
 
-def test_other_doors_of_it_are_closed(server: Server, client: Any) -> None:
+def test_other_endpoints_of_the_daemon_are_closed(server: Server, client: Any) -> None:
     with pytest.raises(openai.NotFoundError):
         client.responses.retrieve("resp_1")
     assert server.ask("POST", "/v1/responses", b"[]").status == 400

@@ -52,9 +52,9 @@ def test_every_command_has_help(command: list[str]) -> None:
 def test_help_shows_each_command_in_one_group_on_one_whole_line() -> None:
     lines = qnnbridge("--help").stdout.splitlines()
     shown = lines[lines.index("Start:") :]
-    assert [line[:-1] for line in shown if line.endswith(":")] == list(cli._GROUPS)
+    assert [line[:-1] for line in shown if line.endswith(":")] == list(cli.GROUPS)
     rows = [line.split(maxsplit=1) for line in shown if line.startswith("  ")]
-    assert [name for name, _ in rows] == list(cli._COMMANDS), "a second line begins with another word"
+    assert [name for name, _ in rows] == list(cli.COMMANDS), "a second line begins with another word"
     assert all(what.endswith(".") and not what.endswith("...") for _, what in rows)
 
 
@@ -68,8 +68,8 @@ def test_commands_below_another_are_on_whole_lines_too(command: str) -> None:
 def commands() -> list[list[str]]:
     """All commands, with those below another."""
     found = [[]]
-    for name in cli._COMMANDS:
-        below = getattr(cli._Commands(cli._COMMANDS)[name], "commands", {})
+    for name in cli.COMMANDS:
+        below = getattr(cli._Commands(cli.COMMANDS)[name], "commands", {})
         found += [[name], *([name, one] for one in below)]
     return found
 
@@ -82,7 +82,7 @@ def test_help_fits_into_80_columns(command: list[str]) -> None:
 
 
 def test_examples_are_about_every_command_and_name_a_page_that_exists() -> None:
-    assert set(GUIDES) == set(cli._COMMANDS)
+    assert set(GUIDES) == set(cli.COMMANDS)
     for guide in GUIDES.values():
         assert (DOCS / guide.page).is_file(), guide.page
         assert len(guide.examples) == 3

@@ -123,7 +123,7 @@ def test_the_table_of_metrics_is_what_is_printed() -> None:
     assert rows == [(name, types[name], helps[name]) for name in types]
 
 
-def test_the_live_view_on_the_page_is_one() -> None:
+def test_the_example_of_the_live_view_on_the_page_has_the_lines_that_are_printed() -> None:
     for line in head(read_figures(busy_daemon())):
         assert line in part("top").splitlines()
     assert f"(`--sort`: {', '.join(order.value for order in SortOrder)})" in part("top")

@@ -139,7 +139,7 @@ def test_changed_options_do_again_what_depends_on_them_and_nothing_else(copy: Pa
     assert other["chips"][0]["name"] == "SoC 57 (SM8650, V75)"
 
 
-def test_another_model_of_the_same_name_is_prepared_anew(copy: Path) -> None:
+def test_another_model_of_the_same_name_is_prepared_again(copy: Path) -> None:
     made = verify_models.free_batch()
     made.graph.initializer[0].CopyFrom(models.weights("w", 4, 3, seed=8))
     models.saved(made, copy / "m.onnx")

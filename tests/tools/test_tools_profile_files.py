@@ -148,7 +148,7 @@ def test_a_profile_without_any_call_is_empty(tmp_path: Path) -> None:
     assert recording.read_qnn(written(tmp_path, HEADER)) == ()
 
 
-def test_a_missing_file_says_who_should_have_written_it(tmp_path: Path) -> None:
+def test_the_error_of_a_missing_file_contains_its_producer(tmp_path: Path) -> None:
     with pytest.raises(BridgeError, match=r"QNN wrote no profile[\s\S]*qnn\.csv does not exist"):
         recording.read_qnn(tmp_path / "qnn.csv")
     with pytest.raises(BridgeError, match=r"ONNX Runtime wrote no profile[\s\S]*disk is full"):

@@ -44,7 +44,7 @@ def test_bandwidth_is_that_of_both_ways_without_the_ping() -> None:
     assert bandwidth.value(figures) == pytest.approx(20 / 25)
 
 
-def test_what_a_bridge_that_does_nothing_would_reach_is_told_beside_it() -> None:
+def test_a_target_is_relative_to_the_time_of_a_bridge_that_does_nothing() -> None:
     zero_copy = next(target for target in TARGETS if "zero-copy, 4 KB" in target.name)
     figures = {"zero-copy 4 KB": 30e-6, "direct 4 KB": 20e-6, "raw ping": 5e-6, "floor 4 KB": 25e-6}
     assert zero_copy.value(of_the_floor(figures)) == pytest.approx(1.0)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -55,6 +57,23 @@ SPEC = SessionSpec(
     disabled_optimizers=("ConstantFolding",),
 )
 VALUES = (np.ones(3, np.float32),)
+
+
+# Fields that do not have to be in the key. Each other field of `SessionSpec` is in it.
+NOT_IN_THE_KEY = {
+    "model_path": "the fingerprint has the model's contents",
+    "files_in_memory": "among the values",
+    "external_initializers": "among the values",
+    "custom_op_libraries": "such a session is not cached",
+    "fix": "a rewritten copy has a fingerprint of its own",
+}
+
+
+def test_each_field_of_a_session_is_in_the_key_or_has_a_reason() -> None:
+    """A field that changes the compiled model and is not in the key gives sessions the wrong model."""
+    read = set(re.findall(r"\bspec\.(\w+)", inspect.getsource(key_parts))) - {"value_names"} | {"initializers"}
+    assert read | NOT_IN_THE_KEY.keys() == {field.name for field in dataclasses.fields(SessionSpec)}
+    assert not read & NOT_IN_THE_KEY.keys()
 
 
 def key(

@@ -216,7 +216,7 @@ def test_hits_are_counted(store: Store) -> None:
     assert store.hits(KEY).last > 0
 
 
-def test_who_uses_an_entry_is_known_until_they_stop(store: Store) -> None:
+def test_the_users_of_an_entry_are_recorded_until_they_release_it(store: Store) -> None:
     put(store, KEY)
     assert not store.in_use(KEY)
     first, second = store.use(KEY), store.use(KEY)

@@ -60,7 +60,9 @@ def test_a_change_of_a_config_that_does_not_fit_it_is_refused(
         read_folder(str(tmp_path), [step])
 
 
-def test_where_a_stage_runs_is_found_out_anew_for_another_file_of_the_same_size_and_date(tmp_path: Path) -> None:
+def test_the_place_of_a_stage_is_determined_again_for_another_file_of_the_same_size_and_date(
+    tmp_path: Path,
+) -> None:
     file, cache = tmp_path / "stage.onnx", str(tmp_path / "cache")
     folder: Any = SimpleNamespace(stages=[GenaiStage("decoder", str(file), (("qnn", {}),))])
     probed: list[SessionSpec] = []

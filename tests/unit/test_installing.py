@@ -82,8 +82,8 @@ def test_a_folder_that_is_gone_is_no_origin(monkeypatch: pytest.MonkeyPatch, tmp
     assert installed_from() == Origin(str(tmp_path / "gone"))
 
 
-# The package by its name, as an index would have it.
-_BY_NAME = re.compile(r"pip install(?: [^\n`#]*?)? [\"']?qnnbridge(?:\[[\w,]+\])?(?=[\s\"'`.),=]|$)")
+# The package by its name, as an index would have it, in one sentence.
+_BY_NAME = re.compile(r"pip install(?: (?:(?!\. )[^\n`#])*?)? [\"']?qnnbridge(?:\[[\w,]+\])?(?=[\s\"'`.),=]|$)")
 _TEXTS = ("bridge_x86", "daemon", "docs", "examples", "host_arm64", "protocol", "tools")
 
 

@@ -73,7 +73,7 @@ def test_what_a_subgraph_of_a_dead_node_uses_is_dead_too(tmp_path: Path) -> None
     assert Editor(model, tmp_path).drop_dead() == 2
 
 
-def test_what_can_be_computed_is_computed_beside_what_onnxruntime_refuses(tmp_path: Path) -> None:
+def test_constants_are_folded_although_onnxruntime_refuses_others(tmp_path: Path) -> None:
     model = large_models.refused_constants(40)
     good = helper.make_node("Add", ["one", "one"], ["two"])
     model.graph.node.insert(17, good)

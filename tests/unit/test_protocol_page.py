@@ -152,7 +152,7 @@ def test_the_kinds_are_those_of_the_code() -> None:
     table = rows("Kinds", "number", "kind", "from")
     assert [(int(row[0]), row[1]) for row in table] == [(int(kind), kind.name) for kind in Kind]
     for _, name, speaker, *_ in table:
-        said_by = {role.value for (role, _), kinds in connection._SENDS.items() if Kind[name] in kinds}
+        said_by = {role.value for (role, _), kinds in connection.SENDS.items() if Kind[name] in kinds}
         assert said_by == ({"client", "host"} if speaker == "both" else {speaker})
 
 
@@ -223,13 +223,13 @@ def test_the_states_are_those_of_the_code(role: Role) -> None:
     assert [State(row[0]) for row in listed] == list(State)
     for row in listed:
         state = State(row[0])
-        assert moves(row[1], state) == connection._SENDS.get((role, state), {})
-        assert moves(row[2], state) == connection._RECEIVES.get((role, state), {})
+        assert moves(row[1], state) == connection.SENDS.get((role, state), {})
+        assert moves(row[2], state) == connection.RECEIVES.get((role, state), {})
 
 
 def test_each_question_has_the_answers_that_the_code_takes() -> None:
     listed = {Kind[row[0]]: {Kind[kind] for kind in row[1].split(" or ")} for row in rows("Requests", "asked")}
-    assert listed == connection._ANSWERS
+    assert listed == connection.ANSWERS
 
 
 def returned_texts(function: Any) -> set[str]:
@@ -270,7 +270,7 @@ def test_the_stages_of_progress_are_those_of_the_code() -> None:
 
 OPERATIONS: Mapping[str, Any] = handlers.HostHandlers(
     lambda _on_phase: pytest.fail("not loaded"), introduction()
-)._operations
+).operations
 
 
 def test_every_operation_has_a_place_of_its_own() -> None:

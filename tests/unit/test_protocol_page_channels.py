@@ -29,7 +29,7 @@ def test_the_head_is_laid_out_as_the_page_says() -> None:
 def test_the_kinds_are_those_of_the_code() -> None:
     table = rows("Fast channels", "number", "kind", "from")
     assert [(int(row[0]), row[1]) for row in table] == [(int(kind), kind.name) for kind in ChannelKind]
-    assert {row[1] for row in table if row[2] == "client"} == {kind.name for kind in fastpath._FROM_CLIENT}
+    assert {row[1] for row in table if row[2] == "client"} == {kind.name for kind in fastpath.FROM_CLIENT}
 
 
 def test_the_operations_on_channels_are_those_of_the_code() -> None:

@@ -13,13 +13,13 @@ from qnnbridge_host.model.releases import (
     is_final,
     load_releases,
     newest_final,
-    numbers_of,
     satisfies,
     sdk_is_newer,
     sdk_numbers,
     standing_of,
     version_key,
 )
+from qnnbridge_protocol.version_numbers import numbers_of
 
 numbers = st.lists(st.integers(0, 99), min_size=1, max_size=4).map(lambda parts: ".".join(map(str, parts)))
 
@@ -166,6 +166,7 @@ def test_the_table_of_options_ends_with_the_same_release() -> None:
         ("2.8.0.dev20261101", (2, 8, 0)),
         ("v2.10.1.post2", (2, 10, 1)),
         ("nightly", ()),
+        ("", ()),
         (None, ()),
     ],
 )

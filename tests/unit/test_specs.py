@@ -9,7 +9,7 @@ import re
 import pytest
 
 from qnnbridge_protocol.field_types import read_document
-from qnnbridge_protocol.specs import NodeInfo, Placement, ProviderSpec, SessionSpec
+from qnnbridge_protocol.specs import FixSpec, NodeInfo, Placement, ProviderSpec, SessionSpec
 
 SPEC = SessionSpec("m.onnx", (ProviderSpec("CPUExecutionProvider"),), fallback="cpu", initializers=("w",))
 
@@ -87,3 +87,13 @@ def test_a_document_becomes_the_dataclass_that_declares_it() -> None:
 def test_what_is_no_such_document_is_refused_with_its_place(document: object, said: str) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(said)}$"):
         read_document(Whole, document, "file")
+
+
+def test_a_session_with_the_fields_of_earlier_releases_keeps_its_hash() -> None:
+    """Computed with 0.2.0. Quarantines and manifests contain these hashes."""
+    assert SessionSpec("m").options_hash == SessionSpec("n").options_hash == "76e275aac21625bf"
+    first = {"fallback": "cpu", "initializers": ("w",), "options": {"a": 1}}
+    providers = (ProviderSpec("Q", {"b": "1"}),)
+    assert SessionSpec("m", providers, **first).options_hash == "0ab40a60ab7370b1"  # type: ignore[arg-type]
+    younger = SessionSpec("m", files_in_memory=("a",), fix=FixSpec())
+    assert younger.options_hash == "015e7401a335e995"

@@ -246,7 +246,7 @@ def test_a_handler_that_raises_does_not_stop_the_reading(writer: Writer) -> None
 # --- the end -----------------------------------------------------------------------------------------------------
 
 
-def test_closing_does_not_wait_and_releases_who_waits(writer: Writer) -> None:
+def test_closing_does_not_wait_and_releases_waiting_threads(writer: Writer) -> None:
     found: list[bytes] = []
     writer.write(b"@qnnbridge begin 1\n")
     asker = threading.Thread(target=lambda: found.append(writer.collector.section(1, TIMEOUT_S)))

@@ -59,7 +59,7 @@ def test_a_command_that_is_given_has_the_last_word() -> None:
 # --- being stopped ---
 
 
-def test_a_stop_calls_those_who_work_and_nobody_who_is_done() -> None:
+def test_a_stop_calls_back_running_jobs_once_and_no_finished_job() -> None:
     stop, told = StopSignal(), []
     with stop.calling(lambda: told.append("done")):
         pass

@@ -19,7 +19,7 @@ from qnnbridge_tools import output, reporting
 from qnnbridge_tools.examples import GUIDES
 
 # For each group in --help and each name of a command: the place of its function, or of its subcommands.
-_GROUPS = {
+GROUPS = {
     "Start": {
         "setup": "qnnbridge_tools.setup_host.command:setup_host",
         "setup-host": "qnnbridge_tools.setup_host.command:setup_host",
@@ -62,7 +62,7 @@ _GROUPS = {
         "cache": "qnnbridge_tools.cache.command:app",
     },
 }
-_COMMANDS = {name: place for commands in _GROUPS.values() for name, place in commands.items()}
+COMMANDS = {name: place for commands in GROUPS.values() for name, place in commands.items()}
 
 
 class _Commands(UserDict[str, Any]):
@@ -78,12 +78,12 @@ class _Commands(UserDict[str, Any]):
 class _Group(TyperGroup):
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self.commands = _Commands(_COMMANDS)
+        self.commands = _Commands(COMMANDS)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the commands by groups; one whole line for each."""
-        width = max(map(len, _COMMANDS))
-        for group, names in _GROUPS.items():
+        width = max(map(len, COMMANDS))
+        for group, names in GROUPS.items():
             with formatter.section(group):
                 formatter.write_dl(
                     [(name.ljust(width), self.commands[name].get_short_help_str(formatter.width)) for name in names]

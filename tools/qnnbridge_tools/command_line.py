@@ -29,6 +29,7 @@ from typing import Annotated, Any, Final, Literal
 import typer
 
 from qnnbridge_protocol.errors import OptionError
+from qnnbridge_protocol.shown import closest
 from qnnbridge_tools import reporting
 
 WORDS: Final[Any] = tuple[str, ...]
@@ -286,14 +287,12 @@ def _is_path(parameter: Any) -> bool:
 
 
 def _unknown(key: str, known: Iterable[str], path: Path) -> Exception:
-    import difflib
-
     names = sorted(set(known))
-    near = difflib.get_close_matches(key, names, 1)
+    near = closest(key, names)
     return OptionError(
         f'{path}: there is no option "{key}".',
         cause=f"The keys are the options without the two dashes: {', '.join(names)}.",
-        fix=f'Did you mean "{near[0]}"?' if near else "Remove the key.",
+        fix=f'Did you mean "{near}"?' if near else "Remove the key.",
     )
 
 

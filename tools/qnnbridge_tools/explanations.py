@@ -10,20 +10,23 @@ returns an empty list for an unknown text. All functions are pure functions over
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import itertools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Final
 
 from qnnbridge._diagnosis import exit_codes as codes
 from qnnbridge._diagnosis import log_rules
 from qnnbridge._diagnosis.crash import DEATH_RULES
 from qnnbridge._diagnosis.exit_codes import WINDOWS, ExitCode, ExitStatus
-from qnnbridge._diagnosis.log_rules import HINT, MODEL_RULES, SETUP_RULES, STRONG, SYMPTOM, LogRule
+from qnnbridge._diagnosis.log_rules import MODEL_RULES, SETUP_RULES, STRONG, SYMPTOM
 from qnnbridge._diagnosis.ort_log import occurs, search
+from qnnbridge._diagnosis.tables import TEXTS
 from qnnbridge._launch.stderr import shorten
 from qnnbridge_protocol.errors import OptionError
+from qnnbridge_protocol.shown import closest
+from qnnbridge_protocol.tables import read_tables
 from qnnbridge_tools import own_errors
 
 # --- codes ---
@@ -58,44 +61,11 @@ class LoadError:
     advice: str
 
 
-_ONE_SET_OF_LIBRARIES = (
-    "Use one set of libraries: remove QNN SDK folders from PATH, mind the old onnxruntime.dll in "
-    "System32, reinstall onnxruntime-qnn."
-)
-_POLICY = "Reinstall the wheel; allow its libraries in Smart App Control, WDAC or the antivirus."
-
+_TABLES: Final = read_tables(Path(__file__).with_name("assets").joinpath("messages.json").read_text("utf-8"), TEXTS)
 # Windows' numbers for a failure to load a library or program.
-# fmt: off
-LOAD_ERRORS: Final[Mapping[int, LoadError]] = {
-    2: LoadError("ERROR_FILE_NOT_FOUND", "the file is not there", "Check the path."),
-    5: LoadError("ERROR_ACCESS_DENIED", "no permission for the file",
-        "Check its rights and the antivirus log."),
-    126: LoadError("ERROR_MOD_NOT_FOUND",
-        "the library, or one that it needs, was not found (often the Visual C++ runtime)",
-        "Install the Visual C++ redistributable for the interpreter's machine; check backend_path."),
-    127: LoadError("ERROR_PROC_NOT_FOUND", "a library was found that lacks a function: versions are mixed",
-        _ONE_SET_OF_LIBRARIES),
-    182: LoadError("ERROR_INVALID_ORDINAL", "a library of another version was found first",
-        _ONE_SET_OF_LIBRARIES),
-    193: LoadError("ERROR_BAD_EXE_FORMAT", "the file is for another machine type, or damaged", codes.ONE_MACHINE),
-    216: LoadError("ERROR_EXE_MACHINE_TYPE_MISMATCH", "the program is for another machine type", codes.ONE_MACHINE),
-    225: LoadError("ERROR_VIRUS_INFECTED", "the antivirus removed or blocked the file", _POLICY),
-    577: LoadError("ERROR_INVALID_IMAGE_HASH", "the file's signature is missing or broken", _POLICY),
-    998: LoadError("ERROR_NOACCESS", "the library touched invalid memory while it was loaded",
-        _ONE_SET_OF_LIBRARIES),
-    1114: LoadError("ERROR_DLL_INIT_FAILED",
-        "the library's own start-up failed (driver missing, or loaded after a conflicting one)",
-        "Import onnxruntime before other native packages; check the NPU driver."),
-    1260: LoadError("ERROR_ACCESS_DISABLED_BY_POLICY", "a policy forbids the program", _POLICY),
-    1455: LoadError("ERROR_COMMITMENT_LIMIT", "the page file is too small for what the library maps",
-        "Close programs; enlarge the page file."),
-    4551: LoadError("ERROR_SYSTEM_INTEGRITY_POLICY_VIOLATION", "Smart App Control or WDAC blocked the file",
-        _POLICY),
-    14001: LoadError("ERROR_SXS_CANT_GEN_ACTCTX",
-        "the side-by-side configuration is wrong: an old Visual C++ runtime is missing",
-        "Install the Visual C++ redistributable that is listed in the library's manifest."),
+LOAD_ERRORS: Final = {
+    row["number"]: LoadError(row["name"], row["meaning"], row["advice"]) for row in _TABLES["load_errors"]
 }
-# fmt: on
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -224,8 +194,8 @@ def _explain_name(original: str, body: str) -> Explanation:
 
 
 def _nonsense(text: str) -> OptionError:
-    close = difflib.get_close_matches(text.upper(), codes.known_names(), n=1, cutoff=0.75)
-    hint = f"Did you mean {close[0]}? " if close else ""
+    close = closest(text.upper(), codes.known_names(), 0.75)
+    hint = f"Did you mean {close}? " if close else ""
     return OptionError(
         f"{text!r} is not an exit code, a signal or a QNN error." if text else "There is no code to explain.",
         fix=f"{hint}Give a number (3221226505, -11, 127), a hexadecimal number (0xC0000409) or a name "
@@ -365,123 +335,13 @@ def _elsewhere(number: int) -> tuple[tuple[str, str], ...]:
 
 # --- pasted texts: a code, a message, a piece of a log, in whatever form a user copied it ---
 
-_REINSTALL = (
-    "Reinstall onnxruntime and onnxruntime-qnn with the host's interpreter: qnnbridge doctor shows the command."
-)
-_VC = (
-    "Install the Visual C++ redistributable of the interpreter's machine type: winget install "
-    "Microsoft.VCRedist.2015+.arm64 (x64 for an x64 Python)."
-)
-_MACHINE = "Use packages and an interpreter of one machine type: qnnbridge doctor shows which one differs."
-
 # Messages that users see around a host: of Python, pip, Windows and shells. The first rule that matches a line
 # explains it. These rules come before the rules for the host's log, whose fixes apply only to the host's
 # interpreter. A rule for deaths needs exit code and phase as well; in a pasted text only its line can be
 # searched for.
-# fmt: off
-MESSAGE_RULES: Final[tuple[LogRule, ...]] = (
-    LogRule("message.dynamic-shape",
-        r"Dynamic shape is not supported yet(?:, for (?:input|output): *(?P<name>[^\s\"]+))?",
-        "QNN needs fixed dimensions, and the model has a free dimension.",
-        "Give it a size: SessionOptions.add_free_dimension_override_by_name(NAME, SIZE), or qnnbridge run "
-        "MODEL --random --dim "
-        "NAME=SIZE."),
-    LogRule("message.epcontext-not-implemented",
-        r"NOT_IMPLEMENTED.*EPContext|Could not find an implementation for EPContext",
-        "The model is compiled for QNN (EPContext), and this session has no QNN provider to run it: the provider "
-        "was not requested, its libraries could not be loaded, or the host has only the CPU.",
-        "Request QNNExecutionProvider on a host that has it (qnnbridge doctor), or run the original model.",
-        STRONG),
-    LogRule("message.not-available",
-        r"Specified provider '?QNNExecutionProvider'? is not in available provider names",
-        "This onnxruntime has no QNN: plain onnxruntime has replaced onnxruntime-qnn 1.x, or with "
-        "2.x the plugin was "
-        "not registered (the old providers=[...] call never registers it).",
-        "Install a matching set: pip uninstall -y onnxruntime onnxruntime-qnn, then pip install "
-        "onnxruntime-qnn (1.x) or "
-        "both (2.x). qnnbridge registers the plugin itself."),
-    LogRule("message.fell-back", r"\*+ EP Error \*+|Falling back to \['CPUExecutionProvider'\]",
-        "ONNX Runtime's Python layer could not make the session on QNN and made one on the CPU "
-        "instead, with no error.",
-        "Read the line above it for the reason. qnnbridge sessions raise this reason as an error instead.",
-        STRONG),
-    LogRule("message.dll-load-failed", r"DLL load failed while importing (?P<module>\S+?):? (?P<why>.+)",
-        "A library that {module} needs could not be loaded ({why}): the Visual C++ runtime is "
-        "missing, or libraries of "
-        "another machine type or version are found first.", _VC + " " + _REINSTALL, STRONG),
-    LogRule("message.not-a-valid-win32",
-        r"is not a valid Win32 application|%1 ist keine zulässige Win32|n.est pas une application Win32 valide",
-        "The file is built for another machine type than the program that loads it, or it is truncated.",
-        _MACHINE, STRONG),
-    LogRule("message.no-driver",
-        r"Could not find module '[^']*QnnHtpV\d+Stub\.dll'|MCDM service name discovery failed|"
-        r"open registry key '[^']*\\Services\\(?:qcnspmcdm|qcadsprpc)'|OpenServiceW error: 1060|"
-        r"^ *libcdsprpc\.dll *$",
-        "The NPU's driver is not installed. The driver installs its service (qcnspmcdm or qcadsprpc) and "
-        "libcdsprpc.dll, which every stub library of QNN (QnnHtpV73Stub.dll) needs.",
-        "Install the NPU driver (Windows Update, or the computer maker's support page), then restart; "
-        "qnnbridge doctor checks for it.", STRONG),
-    LogRule("message.htp-startup", r"Htp startup on load failed",
-        "QNN's library for the NPU did not find an NPU when it was loaded: the NPU or its driver is missing.",
-        "Run qnnbridge doctor, which shows which of the two is missing.", SYMPTOM),
-    LogRule("message.plugin-too-old", r"OrtEp has invalid\b|invalid ort_version_supported",
-        "This onnxruntime (1.28 or later) refuses the provider of onnxruntime-qnn 2.0 to 2.3, though pip allows "
-        "the pair.",
-        "Update the provider in the host's interpreter: pip install -U onnxruntime-qnn; or install onnxruntime "
-        "1.24.2 to 1.27.", STRONG),
-    LogRule("message.module-not-found",
-        r"specified module could not be found|angegebene Modul wurde nicht gefunden|"
-        r"Could not find module '[^']+' \(or one of its dependencies\)",
-        "The library, or one that it needs, is missing.", _VC + " " + _REINSTALL, STRONG),
-    LogRule("message.procedure-not-found",
-        r"specified procedure could not be found|angegebene Prozedur wurde nicht gefunden",
-        "A library of another version was found first: versions are mixed.",
-        "Remove QNN SDK folders from PATH; " + _REINSTALL[0].lower() + _REINSTALL[1:], STRONG),
-    LogRule("message.elf", r"wrong ELF class|invalid ELF header|file too short",
-        "The library is for another machine type, or it is truncated.", _REINSTALL, STRONG),
-    LogRule("message.no-wheel",
-        r"Could not find a version that satisfies the requirement (?P<name>onnxruntime[\w-]*)",
-        "{name} has no wheel for this interpreter: its version of Python or its machine type is not supported.",
-        "See which ones are supported: qnnbridge versions. For a host on Windows on Arm use an ARM64 Python "
-        "3.11 to 3.14."),
-    LogRule("message.no-wheel",
-        r"Could not find a version that satisfies the requirement (?P<name>\S+)|"
-        r"Failed building wheel for (?P<built>\S+)|Microsoft Visual C\+\+ 14\.0 or greater is required",
-        "A package has no prebuilt wheel for this interpreter, often because it is an ARM64 interpreter.",
-        "Keep the application in its x64 Python and give qnnbridge an ARM64 host: the host needs only "
-        "onnxruntime, onnxruntime-qnn, onnx, numpy and msgpack.", SYMPTOM),
-    LogRule("message.not-supported-wheel", r"(?P<wheel>(?<!\S)\S+\.whl) is not a supported wheel on this platform",
-        "The wheel {wheel} is for another machine type or version of Python than this pip.",
-        "Use the pip of the interpreter that the wheel is for: PATH-TO-PYTHON -m pip install ..."),
-    LogRule("message.no-module",
-        r"No module named '?(?P<module>onnxruntime(?:_qnn)?|numpy|msgpack|qnnbridge\w*)\b",
-        "The package {module} is not installed for the interpreter that runs this program.",
-        "For the host: qnnbridge setup. For the application: run the program with the Python that qnnbridge is "
-        "installed in."),
-    LogRule("message.node-inserted", r"Conflicting session configuration: explicitly added the CPU EP",
-        "ONNX Runtime's retry on the CPU contradicts disable_cpu_ep_fallback and hides the true reason.",
-        "Pass enable_fallback=0 to see the reason; qnnbridge always passes it.", STRONG),
-    LogRule("message.unsupported-arch",
-        r"No libraries available for architecture: (?P<arch>\S+)|Unsupported architecture: (?P<other>\S+)",
-        "The installed onnxruntime_qnn wheel has no libraries for this machine type: it is for another "
-        "one (an x64 wheel in an ARM64 Python, or the reverse).",
-        "Install onnxruntime-qnn with the interpreter's own pip."),
-    LogRule("message.terminated-by", r"invalid stoi argument|std::invalid_argument.*\bsto[a-z]+",
-        "An option that should be a number is not a number, and QNN ends the process.",
-        "Correct the provider or run option (device_id, vtcm_mb, qnn.rpc_control_latency)."),
-    LogRule("message.command-not-found", r"command not found|is not recognized as an internal or external command",
-        "The shell did not find a program with that name, and nothing was started.",
-        "Use the full path of the interpreter.", STRONG),
-)
-# fmt: on
-
+MESSAGE_RULES: Final = log_rules.log_rules(_TABLES["messages"])
 # Rules for lines that no other rule matches.
-# fmt: off
-LAST_RULES: Final[tuple[LogRule, ...]] = (
-    LogRule("message.qnn-log", r"QnnDsp <E>|QNN_\w+_ERROR_\w+", "QNN reports an error.",
-        "Paste the lines around it, too.", HINT),
-)
-# fmt: on
+LAST_RULES: Final = log_rules.log_rules(_TABLES["last"])
 
 
 MAX_MEANINGS: Final = 5

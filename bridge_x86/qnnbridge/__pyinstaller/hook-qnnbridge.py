@@ -1,4 +1,4 @@
-"""Modules that the bridge imports by name, when they are first needed.
+"""Modules that the bridge imports by name when they are first needed, and its tables.
 
 Host and daemon are not among them: they run in the host's own Python. An application imports `qnnbridge.speech` and
 `qnnbridge.testing` by itself, so PyInstaller finds them, and only then brings tokenizers, soxr or pytest.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 
-from PyInstaller.utils.hooks import collect_submodules
+from PyInstaller.utils.hooks import collect_data_files, collect_submodules
 
 _OWN = "qnnbridge.__pyinstaller"
 _IF_IMPORTED = ("qnnbridge.speech", "qnnbridge.testing", "qnnbridge._pytest_plugin")
@@ -20,6 +20,8 @@ hiddenimports = [
     "psutil",
     "tomllib" if sys.version_info >= (3, 11) else "tomli",
 ]
+# Tables that explain the end of a host.
+datas = collect_data_files("qnnbridge", includes=["**/*.json"])
 # What only tools and host use, which may be installed beside. Only `onnxruntime.backend` uses onnx, and a program
 # that imports that module imports onnx, too.
 excludedimports = ["qnnbridge_host", "qnnbridge_daemon", "qnnbridge_tools", "onnxruntime", "onnx", _OWN]

@@ -17,6 +17,7 @@ from qnnbridge_protocol.elements import LAYOUTS, ElementType
 from qnnbridge_protocol.errors import CompiledModelRefused, OptionError
 from qnnbridge_protocol.input_tensors import array_of, resolved
 from qnnbridge_protocol.model_records import ModelDescription
+from qnnbridge_protocol.shown import listed
 from qnnbridge_protocol.specs import FixSpec, NodeInfo, SessionSpec
 
 if TYPE_CHECKING:
@@ -249,7 +250,7 @@ def refuse_dimensions_left(left: tuple[BucketAxis, ...], label: str) -> OptionEr
     nameless = [dim for dim in left if dim.symbol is None]
     each = [next(dim for dim in left if dim.symbol == name) for name in names]
     each += nameless
-    shown = ", ".join(map(str, each[:5])) + (f" and {len(each) - 5} more" if len(each) > 5 else "")
+    shown = listed([str(dim) for dim in each], 5)
     fixes = []
     if names:
         fixes.append(

@@ -23,6 +23,7 @@ from qnnbridge_protocol.errors import (
     ProviderUnavailable,
     RemoteRuntimeError,
 )
+from qnnbridge_protocol.shown import listed
 
 _UNIT = re.compile(r"Validation FAILED for \d+ nodes in OrtNodeUnit \((?P<unit>[^)]*)\)")
 _NODE = re.compile(r"^\s*Operator type: (?P<op>\S*) Node name: (?P<name>.*?) Node index: \d+\s*$")
@@ -207,16 +208,14 @@ def _add_nodes(error: BridgeError, nodes: Sequence[NodeReason]) -> None:
     if not nodes:
         return
     error.details["unsupported_nodes"] = [[node.name, node.op_type, node.reason] for node in nodes]
-    listed = ", ".join(node.label for node in nodes[:MAX_EVIDENCE])
-    if len(nodes) > MAX_EVIDENCE:
-        listed += f" and {len(nodes) - MAX_EVIDENCE} more"
+    names = listed([node.label for node in nodes], MAX_EVIDENCE)
     others = _nodes_around(error, nodes)
     if others:
         error.cause = (
-            f"QNN refuses {len(nodes)} of the nodes that would run on the CPU: {listed}. It refuses none of the "
+            f"QNN refuses {len(nodes)} of the nodes that would run on the CPU: {names}. It refuses none of the "
             f"{others} others: they are inside of those, belong to them, or lie between them."
         )
-    error.cause = error.cause or f"QNN does not support these nodes as they are: {listed}"
+    error.cause = error.cause or f"QNN does not support these nodes as they are: {names}"
     error.fix = error.fix or "Change these nodes, or quantize them if they are float, or allow fallback='cpu'."
     error.evidence += tuple(shorten(str(node)) for node in nodes[:MAX_EVIDENCE] if node.reason)
 

@@ -18,6 +18,7 @@ from qnnbridge_host.model.source import FileStamp, take_stamp
 from qnnbridge_protocol import errors
 from qnnbridge_protocol.config_keys import RUN_KEYS, SESSION_KEYS
 from qnnbridge_protocol.records import NamedTuple
+from qnnbridge_protocol.shown import closest
 from qnnbridge_protocol.specs import RunSpec, SessionSpec, in_memory
 
 Kind = Literal["bool", "int", "str"]
@@ -240,7 +241,7 @@ def _fits(kind: Kind, value: Any) -> bool:
 
 
 def _unknown_attribute(what: str, name: str, known: Iterable[str]) -> errors.OptionError:
-    close = qnn_options.closest(name, known)
+    close = closest(name, known)
     return errors.OptionError(
         f"{what} does not have an attribute {name!r} that can be set.",
         fix=f"Did you mean {close!r}?" if close else f"Allowed are {', '.join(sorted(known))}.",

@@ -40,7 +40,7 @@ from qnnbridge_host.engine.ort_errors import (
 )
 from qnnbridge_host.engine.providers import ProviderChoice, QnnAdapter
 from qnnbridge_host.engine.qnn_options import DISABLE_COMPILE, DISABLE_CPU_FALLBACK, PROVIDER
-from qnnbridge_host.machine import Installed, parse_version
+from qnnbridge_host.machine import Installed
 from qnnbridge_host.model.external_lengths import EXTERNAL_DATA_FOLDER, file_with_lengths, with_lengths
 from qnnbridge_host.model.known_wrong import arch_of, cure_text, fault_text, find_in_model
 from qnnbridge_host.model.scan import lacking_weights
@@ -49,6 +49,7 @@ from qnnbridge_protocol import errors
 from qnnbridge_protocol.errors import BridgeError, InvalidArgument, PlacementRefused
 from qnnbridge_protocol.limits import fitting
 from qnnbridge_protocol.specs import RunSpec, SessionInfo, SessionSpec
+from qnnbridge_protocol.version_numbers import numbers_of
 
 if TYPE_CHECKING:
     from qnnbridge_host.request.client import StopSignal
@@ -70,7 +71,7 @@ class OrtEngine:
         self._found = found
         # Since 1.24. The session entry for recording is set only if this method exists.
         self._records = hasattr(ort.InferenceSession, "get_provider_graph_assignment_info")
-        self.create_holds_gil = parse_version(ort.__version__) < _CREATION_RELEASES_GIL_SINCE
+        self.create_holds_gil = numbers_of(ort.__version__) < _CREATION_RELEASES_GIL_SINCE
 
     def versions(self) -> dict[str, str]:
         """Return the versions of all components that a result depends on."""

@@ -18,10 +18,12 @@ from qnnbridge_host.engine.ort_errors import translate
 from qnnbridge_host.engine.placement import CPU_PROVIDER, PlacementTarget
 from qnnbridge_host.engine.qnn_options import DISABLE_CPU_FALLBACK, PROVIDER, RECORD_ASSIGNMENT, SESSION_PREFIX
 from qnnbridge_host.engine.sources import QnnSource
-from qnnbridge_host.machine import QNN_DISTRIBUTION, Installed, parse_version
+from qnnbridge_host.machine import QNN_DISTRIBUTION, Installed
 from qnnbridge_protocol.errors import BridgeError, OptionError, ProviderUnavailable
 from qnnbridge_protocol.records import NamedTuple
+from qnnbridge_protocol.shown import closest
 from qnnbridge_protocol.specs import ProviderSpec, SessionSpec
+from qnnbridge_protocol.version_numbers import numbers_of
 
 Providers = Sequence[tuple[str, dict[str, str]]]
 
@@ -211,7 +213,7 @@ def _did_you_mean(name: str, usable: Sequence[str]) -> str | None:
     """
     short = {other.removesuffix(_SUFFIX).lower(): other for other in usable}
     asked = re.split(r"[ _-]*(?:exec|prov|ep$)", name.strip().lower(), maxsplit=1)[0]
-    return short.get(qnn_options.closest(asked, short) or "")
+    return short.get(closest(asked, short) or "")
 
 
 def _unknown(name: str, available: Sequence[str], qnn: QnnAdapter) -> ProviderUnavailable:
@@ -283,7 +285,7 @@ def load_builtin(available: Sequence[str], found: Installed) -> QnnAdapter:
     source = QnnSource(
         "wheel", "", QNN_DISTRIBUTION, release, QNN_DISTRIBUTION, None, release, "it is built into ONNX Runtime"
     )
-    return BuiltinQnn(found.qnn_folder, parse_version(release), source)
+    return BuiltinQnn(found.qnn_folder, numbers_of(release), source)
 
 
 # A symbol that every QNN library exports; a provider that loads such libraries contains its name as text.
@@ -299,7 +301,7 @@ class PluginQnn:
         # The provider's file, for other libraries that have their own ONNX Runtime environment.
         self.library: str | None = source.library
         self.library_folder: str | None = os.path.dirname(source.library)
-        self.version = parse_version(source.release)
+        self.version = numbers_of(source.release)
 
     @property
     def simulator(self) -> bool:

@@ -26,6 +26,8 @@ from qnnbridge_host.model.chips import CHIPS, chip_named, chip_of, known_chips_t
 from qnnbridge_host.model.option_names import first_releases, library_contains, newest_release
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_protocol.records import NamedTuple
+from qnnbridge_protocol.shown import closest
+from qnnbridge_protocol.version_numbers import numbers_of
 
 PROVIDER = "QNNExecutionProvider"
 
@@ -397,8 +399,6 @@ def _known(
 
 def _unread(name: str, what: str, version: tuple[int, ...]) -> OptionError | None:
     """Return the error for an option that, by the table, other releases read and the installed one ignores."""
-    from qnnbridge_host.model.releases import numbers_of
-
     systems = first_releases(name)
     here, shown = ("windows" if sys.platform == "win32" else "linux"), ".".join(map(str, version))
     since = systems.get(here)
@@ -460,13 +460,6 @@ def newer_than_tables(options: Mapping[str, Any]) -> list[str]:
             "it is passed to QNN without a check."
         )
     return found
-
-
-def closest(name: str, among: Iterable[str], cutoff: float = 0.6) -> str | None:
-    """Return the most similar name, or ``None`` if none is similar enough. cutoff: as that of `difflib`."""
-    import difflib  # imported here because only errors need it
-
-    return next(iter(difflib.get_close_matches(name, list(among), n=1, cutoff=cutoff)), None)
 
 
 def _text(value: Any) -> str:

@@ -5,14 +5,12 @@ Reads the file without onnx, because every session needs the result. Pure functi
 
 from __future__ import annotations
 
-import io
-import os
 import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
-from qnnbridge_host.model.graph_index import read_graph
-from qnnbridge_host.model.protobuf import UNKNOWN, Garbage
+from qnnbridge_host.model.graph_index import read_model
+from qnnbridge_host.model.protobuf import UNKNOWN
 from qnnbridge_protocol.records import NamedTuple
 
 if TYPE_CHECKING:
@@ -82,15 +80,8 @@ def double_edges(source: ModelSource) -> DoubleEdges:
     wide = any(map(_may_be_wide, (*scan.inputs, *scan.outputs)))
     if not inputs and not outputs and not wide:
         return DoubleEdges()
-    given = source.given
-    try:
-        if isinstance(given, bytes):
-            graph = read_graph(io.BytesIO(given), len(given))
-        else:
-            # Unbuffered, because `read_graph` reads in blocks.
-            with open(given, "rb", buffering=0) as file:
-                graph = read_graph(file, os.fstat(file.fileno()).st_size)
-    except (OSError, Garbage):
+    graph = read_model(source.given)
+    if graph is None:
         return DoubleEdges()
     nodes = [(one.op, one.inputs, one.outputs) for one in graph.entries]
     converting = [(one.inputs, one.outputs) for one in graph.entries if is_conversion(one.name)]

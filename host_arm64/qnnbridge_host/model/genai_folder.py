@@ -22,6 +22,7 @@ from qnnbridge_host.model.source import KnownFile
 from qnnbridge_protocol.errors import BridgeError, GenerationFolderInvalid
 from qnnbridge_protocol.records import NamedTuple
 from qnnbridge_protocol.specs import NodeInfo
+from qnnbridge_protocol.version_numbers import numbers_of
 
 CONFIG: Final = "genai_config.json"
 QNN_NAMES: Final = ("qnn", "qnnexecutionprovider")
@@ -471,24 +472,18 @@ def is_untried(version: str | None) -> bool:
     return version is not None and standing_of(version) in AFTER_THE_TABLE
 
 
-def version_of(text: str | None) -> tuple[int, ...]:
-    """Parse the numbers of a version; return an empty tuple if there are none."""
-    found = re.match(r"\d+(?:\.\d+)*", text or "")
-    return tuple(map(int, found[0].split("."))) if found else ()
-
-
 def is_too_old(version: str | None) -> bool:
-    numbers = version_of(version)
+    numbers = numbers_of(version)
     return bool(numbers) and numbers < OLDEST
 
 
 def refusal(layout: Layout, version: str | None) -> str | None:
     """Return why this release of genai does not run the layout; ``None`` if it does or this is unknown."""
     row = next(one for one in LAYOUTS if one.layout == layout)
-    numbers = version_of(version)
+    numbers = numbers_of(version)
     if row.refused is None or not numbers:
         return None
-    first, last = map(version_of, row.refused)
+    first, last = map(numbers_of, row.refused)
     return row.reason if first <= numbers <= last else None
 
 

@@ -42,10 +42,11 @@ from qnnbridge_host.model.merged import (
     softmax_factor,
     transposes_int64_output,
 )
-from qnnbridge_host.model.releases import numbers_of
 from qnnbridge_host.model.static_shapes import complete, in_float32, scaled_sizes, slid_sizes, window_of
 from qnnbridge_protocol.shell import fix_command
+from qnnbridge_protocol.shown import listed
 from qnnbridge_protocol.specs import QNN
+from qnnbridge_protocol.version_numbers import numbers_of
 
 if TYPE_CHECKING:
     from qnnbridge_host.model.source import ModelSource
@@ -253,18 +254,13 @@ def fault_text(found: Sequence[KnownWrong]) -> str:
     for one in found:
         by_fault.setdefault((one.op, one.fault.says), []).append(one.node)
     kinds = list(by_fault.items())[:_SHOWN]
-    shown = "; ".join(f"{op} {_names(nodes)} ({says})" for (op, says), nodes in kinds)
+    shown = "; ".join(f"{op} {listed(nodes, _SHOWN)} ({says})" for (op, says), nodes in kinds)
     left = len(found) - sum(len(nodes) for _, nodes in kinds)
     more = f"; and {left} more" if left else ""
     count = "one operator" if len(found) == 1 else f"{len(found)} operators"
     if all(one.fault.fails for one in found):
         return f"QNN is known to fail with {count} of it: {shown}{more}."
     return f"QNN is known to compute {count} of it wrong: {shown}{more}."
-
-
-def _names(nodes: Sequence[str]) -> str:
-    more = f" and {len(nodes) - _SHOWN} more" if len(nodes) > _SHOWN else ""
-    return ", ".join(nodes[:_SHOWN]) + more
 
 
 def cure_text(found: Sequence[KnownWrong], path: str | None) -> str:

@@ -6,13 +6,10 @@ error of either.
 
 from __future__ import annotations
 
-import io
-import os
 from collections.abc import Mapping
 from typing import Final
 
-from qnnbridge_host.model.graph_index import FileGraph, read_graph
-from qnnbridge_host.model.protobuf import Garbage
+from qnnbridge_host.model.graph_index import FileGraph, read_model
 
 _DEQUANTIZE: Final = frozenset(("DequantizeLinear", "com.microsoft.DequantizeLinear"))
 # Operators that move values without changing them.
@@ -27,14 +24,8 @@ def quantised_steps(source: str | bytes) -> Mapping[str, float]:
     Args:
         source: path of a model file, or its bytes. The result is empty for a file that is not a model.
     """
-    try:
-        if isinstance(source, bytes):
-            return _steps_in(read_graph(io.BytesIO(source), len(source)))
-        # Unbuffered: the reader reads large blocks itself.
-        with open(source, "rb", buffering=0) as file:
-            return _steps_in(read_graph(file, os.fstat(file.fileno()).st_size))
-    except (OSError, Garbage):
-        return {}
+    graph = read_model(source)
+    return {} if graph is None else _steps_in(graph)
 
 
 def _steps_in(graph: FileGraph) -> dict[str, float]:

@@ -43,13 +43,6 @@ def version_key(text: str) -> Key:
     return tuple(numbers), 0 if found[5] else _FINAL, int(found[5] or 0)
 
 
-def numbers_of(text: str | None) -> tuple[int, ...]:
-    """Return the numbers at the start of a version, at least three: (2, 8, 0) for "2.8rc1". Empty without any."""
-    found = re.match(r"\s*v?(\d+(?:\.\d+)*)", text or "")
-    numbers = tuple(map(int, found[1].split("."))) if found else ()
-    return numbers + (0,) * (3 - len(numbers)) if numbers else ()
-
-
 def is_final(text: str) -> bool:
     """Return whether a version is neither a development build nor a candidate."""
     return version_key(text)[1] >= _FINAL

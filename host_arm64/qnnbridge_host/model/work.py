@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import math
-import os
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from qnnbridge_host.model.graph_index import GraphNode, read_graph
-from qnnbridge_host.model.protobuf import Garbage
+from qnnbridge_host.model.graph_index import GraphNode, read_model
 from qnnbridge_host.model.static_shapes import complete
 
 # Processor time of a call on the simulator of onnxruntime-qnn 2.7.0, fitted to five float models of 0.01 to 1.5
@@ -40,11 +37,8 @@ def seconds_on_simulator(model: str | bytes, sizes: Mapping[str, int]) -> float 
         model: the model's path, or its bytes.
         sizes: sizes of free dimensions by name, as the session sets them.
     """
-    try:
-        with io.BytesIO(model) if isinstance(model, bytes) else open(model, "rb", buffering=0) as file:
-            size = len(model) if isinstance(model, bytes) else os.fstat(file.fileno()).st_size
-            graph = read_graph(file, size, sizes)
-    except (Garbage, OSError):
+    graph = read_model(model, sizes)
+    if graph is None:
         return None
     if not graph.operators.isdisjoint(_QUANTISED):
         return None

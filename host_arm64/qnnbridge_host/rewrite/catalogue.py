@@ -7,7 +7,6 @@ returns a line of text for each kind of change; the list is empty if nothing was
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Iterable
 from typing import Final
 
@@ -28,6 +27,7 @@ from qnnbridge_host.rewrite import (
 )
 from qnnbridge_host.rewrite.rewriting import Rewriting
 from qnnbridge_protocol.errors import OptionError
+from qnnbridge_protocol.shown import closest
 
 GATES: Final = "gates"
 FIXED_SHAPES: Final = "fixed-shapes"
@@ -344,10 +344,10 @@ def chosen(only: Iterable[str], skip: Iterable[str]) -> list[Rewrite]:
     names = [rewrite.name for rewrite in REWRITES]
     for name in (*only, *skip):
         if name not in names:
-            close = difflib.get_close_matches(name, names, n=1)
+            close = closest(name, names)
             raise OptionError(
                 f'The rewrite "{name}" does not exist.',
-                fix=(f'Did you mean "{close[0]}"? ' if close else "") + "qnnbridge fix --list shows all rewrites.",
+                fix=(f'Did you mean "{close}"? ' if close else "") + "qnnbridge fix --list shows all rewrites.",
             )
     return [
         rewrite

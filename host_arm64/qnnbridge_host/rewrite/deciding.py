@@ -24,6 +24,7 @@ from qnnbridge_host.rewrite.constants import fix_inputs, fix_values
 from qnnbridge_host.rewrite.fixer import fix_model
 from qnnbridge_protocol.errors import BridgeError
 from qnnbridge_protocol.input_constants import EXAMPLE_SIZES, MOST_SIZES
+from qnnbridge_protocol.shown import listed
 from qnnbridge_protocol.specs import NodeInfo
 
 # Rewrites that only tidy a model: QNN does not support more nodes after them.
@@ -253,5 +254,4 @@ def _all_known(path: Path, results: Iterable[str]) -> bool:
 
 def results_text(names: list[str]) -> str:
     """Return the first of some results for a message."""
-    more = f" and {len(names) - _RESULTS_SHOWN} more" if len(names) > _RESULTS_SHOWN else ""
-    return ", ".join(names[:_RESULTS_SHOWN]) + more
+    return listed(names, _RESULTS_SHOWN)

@@ -59,7 +59,7 @@ class HostHandlers:
         self._objects = HostObjects(self._sessions, KINDS, work=self._in_worker)
         self._numbers: NumbersService | None = None
         self._started_at = time.monotonic()
-        self._operations: dict[str, Callable[[Request, Enter], Answer]] = {
+        self.operations: dict[str, Callable[[Request, Enter], Answer]] = {
             "host.info": self._host_info,
             "host.stats": self._host_stats,
             "model.identify": models.identify,
@@ -99,7 +99,7 @@ class HostHandlers:
         return None
 
     def handle(self, request: Request, enter: Enter) -> Answer:
-        operation = self._operations.get(str(request.op))
+        operation = self.operations.get(str(request.op))
         if operation is None:
             raise UnknownOperation(
                 f"This host does not support the operation {request.op!r}.",

@@ -30,6 +30,7 @@ from qnnbridge_models.analyze.rules import QUANTISE_AGAIN
 from qnnbridge_protocol.errors import BridgeError
 from qnnbridge_protocol.input_tensors import options_text
 from qnnbridge_protocol.shell import fix_command
+from qnnbridge_protocol.shown import listed
 
 NO_SHAPE: Final = "replace the first operator before them whose output shape is unknown or depends on values"
 _NAMED = 3
@@ -440,13 +441,12 @@ def _advice(
     first = verdicts[nodes[0]]
     ops = list(dict.fromkeys(view.nodes[index].op for index in nodes))
     count = "1 node" if len(nodes) == 1 else f"{len(nodes)} nodes"
-    names = ", ".join(view.nodes[index].label for index in nodes[:_NAMED])
-    more = f" and {len(nodes) - _NAMED} more" if len(nodes) > _NAMED else ""
+    names = listed([view.nodes[index].label for index in nodes], _NAMED)
     shown = ", ".join(ops[:_NAMED]) + (" and others" if len(ops) > _NAMED else "")
     what = first.fix or f"Replace {shown}, or accept that it stays on the CPU"
     return Advice(
         what[0].upper() + what[1:] if not what.startswith("qnnbridge") else what,
-        f"{count} ({shown}): {first.reason.rstrip('.')}. In: {names}{more}",
+        f"{count} ({shown}): {first.reason.rstrip('.')}. In: {names}",
         tuple(nodes),
         sum(costs[index].macs for index in nodes),
         max(parts, 0),

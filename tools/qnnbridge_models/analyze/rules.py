@@ -23,6 +23,7 @@ from qnnbridge_host.model.qnn_operators import REGISTERED, REPLACED
 from qnnbridge_host.rewrite import rank
 from qnnbridge_models.analyze.analysis import Advice, NodePlace, NodeVerdict
 from qnnbridge_protocol.shell import fix_command
+from qnnbridge_protocol.shown import listed
 from qnnbridge_tools import output
 
 # Reason, or (reason, fix).
@@ -559,8 +560,7 @@ def wrong_numbers(
 
 def _advice(view: ModelIndex, found: Sequence[KnownWrong], path: str, evidence: str, sizes: str) -> Advice:
     fault = found[0].fault
-    names = ", ".join(one.node for one in found[:_NAMED])
-    more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
+    names = listed([one.node for one in found], _NAMED)
     # The rewrite finds a node only after the sizes or paddings that the model computes are constants.
     given = [tensor for one in found if not one.inside for tensor in view.node(one.index).given]
     computed = any(tensor.values is not None and not tensor.constant for tensor in given)
@@ -573,7 +573,7 @@ def _advice(view: ModelIndex, found: Sequence[KnownWrong], path: str, evidence: 
     fault_text = f"QNN fails with {op} here" if fault.fails else f"QNN computes {op} wrong here"
     return Advice(
         what,
-        f"{fault_text}: {fault.says}. In: {names}{more}{evidence and f'.{evidence}'}",
+        f"{fault_text}: {fault.says}. In: {names}{evidence and f'.{evidence}'}",
         tuple(dict.fromkeys(one.index for one in found)),
         severity="fails" if fault.fails else known_wrong.CODE,
         code=known_wrong.CODE,

@@ -18,7 +18,7 @@ from qnnbridge_models.quantize.precision import LayerError
 from qnnbridge_models.quantize.qnn_check import QnnCheck
 from qnnbridge_models.quantize.samples import SampleSets
 from qnnbridge_models.quantize.search import FoundPrecision
-from qnnbridge_protocol.shown import Shown, more
+from qnnbridge_protocol.shown import Shown, listed, more
 from qnnbridge_tools import output, reporting
 from qnnbridge_tools.output import written_pairs
 
@@ -223,9 +223,7 @@ def _precision_pairs(precision: Precision) -> list[tuple[str, str]]:
 
 
 def _listed(names: frozenset[str]) -> str:
-    shown = sorted(names)
-    more = f" and {len(shown) - _MOST_NAMES} more" if len(shown) > _MOST_NAMES else ""
-    return f"{len(shown)} nodes: {', '.join(shown[:_MOST_NAMES])}{more}"
+    return f"{len(names)} nodes: {listed(sorted(names), _MOST_NAMES)}"
 
 
 def _print_layers(layers: Sequence[LayerError]) -> None:

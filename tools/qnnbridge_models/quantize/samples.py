@@ -20,6 +20,7 @@ from qnnbridge_host.graph import shapes
 from qnnbridge_host.numerics.sampling import Feeds, random_samples
 from qnnbridge_protocol import elements
 from qnnbridge_protocol.errors import OptionError
+from qnnbridge_protocol.shown import listed
 from qnnbridge_protocol.specs import NodeInfo
 from qnnbridge_tools import feeds as readers
 from qnnbridge_tools.arguments import InputFile
@@ -113,10 +114,11 @@ def _natural(path: Path) -> list[tuple[int, str]]:
 
 
 def _arrays_of(file: Path, names: Sequence[str], ignored: set[str]) -> dict[str, npt.NDArray[Any]]:
+    inputs = listed(names, MAX_NAMES_SHOWN)
     if file.suffix.lower() == ".npy":
         if len(names) != 1:
             raise OptionError(
-                f"{file} contains one array, but the model has {len(names)} inputs: {_listed(names)}.",
+                f"{file} contains one array, but the model has {len(names)} inputs: {inputs}.",
                 fix="Save samples as .npz files with the inputs' names as keys.",
             )
         return {names[0]: np.asarray(readers.load([InputFile(names[0], file)], None)[0].value)}
@@ -125,7 +127,7 @@ def _arrays_of(file: Path, names: Sequence[str], ignored: set[str]) -> dict[str,
     if missing:
         raise OptionError(
             f'{file} has no array "{missing[0]}", which the model needs as input.',
-            cause=f"It has {_listed(list(arrays)) or 'none'}; the model's inputs are {_listed(names)}.",
+            cause=f"It has {listed(list(arrays), MAX_NAMES_SHOWN) or 'none'}; the model's inputs are {inputs}.",
             fix="Save it with the inputs' names as keys: numpy.savez(FILE, **{"
             + ", ".join(f'"{name}": ...' for name in names[:MAX_NAMES_SHOWN])
             + "}).",
@@ -198,11 +200,6 @@ def _stacked(array: npt.NDArray[Any], node: NodeInfo, file: Path) -> Sequence[np
 
 def _fits(shape: tuple[int, ...], want: Sequence[int | str | None]) -> bool:
     return len(shape) == len(want) and all(size in (None, got) for got, size in zip(shape, want, strict=True))
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - MAX_NAMES_SHOWN} more" if len(names) > MAX_NAMES_SHOWN else ""
-    return ", ".join(names[:MAX_NAMES_SHOWN]) + more
 
 
 class ChosenSamples(Sequence[Feeds]):

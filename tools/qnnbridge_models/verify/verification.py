@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from qnnbridge._buckets import sizes_text
 from qnnbridge_host.numerics.judge import NumberFormat, State, rank
 from qnnbridge_protocol.errors import BridgeError, OptionError, OrtError
 from qnnbridge_protocol.model_records import JudgedNumbers
@@ -441,7 +442,7 @@ def _how_pairs(result: Verification) -> list[tuple[str, str]]:
         assert worst is not None
         pairs.append(("given alone", f"{_state_text(worst.state)}: {worst.name}, {worst.numbers}"))
     if result.sizes:
-        pairs.append(("sizes", _sizes_text(result.sizes)))
+        pairs.append(("sizes", sizes_text(result.sizes)))
     shown = ("onnxruntime", "onnxruntime-qnn", "qnn_sdk")
     pairs.append(("with", ", ".join(f"{n} {result.versions[n]}" for n in shown if n in result.versions) or "?"))
     pairs.append(("time", output.seconds(result.seconds)))
@@ -521,18 +522,14 @@ def verify_buckets(
     return BucketsVerification(tuple(results), tuple(ruled_out))
 
 
-def _sizes_text(sizes: Mapping[str, int]) -> str:
-    return ", ".join(f"{name}={size}" for name, size in sizes.items())
-
-
 def print_buckets(result: BucketsVerification) -> None:
     """Print the verdict for each combination of sizes, below all reports."""
     pairs = [
-        (_sizes_text(sizes), f"{one.verdict}: {one.reason}" if one.reason else one.verdict)
+        (sizes_text(sizes), f"{one.verdict}: {one.reason}" if one.reason else one.verdict)
         for sizes, one in result.results
     ]
     left_out = "skipped, the CPU refuses it"
-    pairs += [(_sizes_text(sizes), f"{left_out}: {reason}") for sizes, reason in result.ruled_out]
+    pairs += [(sizes_text(sizes), f"{left_out}: {reason}") for sizes, reason in result.ruled_out]
     output.print_pairs("Buckets", pairs)
 
 

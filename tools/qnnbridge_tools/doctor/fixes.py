@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from qnnbridge._launch import VARIABLE
 from qnnbridge_protocol.installing import ON_INDEX, PACKAGE, Origin, requirement
+from qnnbridge_protocol.version_numbers import numbers_of
 from qnnbridge_tools.doctor.facts import Facts
 from qnnbridge_tools.doctor.findings import Remedy
 from qnnbridge_tools.versions.fitness import (
@@ -417,9 +418,8 @@ def host_packages(facts: Facts, path: str | None = None) -> Remedy:
 
 def python_of(facts: Facts, path: str) -> tuple[int, int] | None:
     """Return major and minor version of an interpreter that was found."""
-    version = next((one.version for one in facts.interpreters if one.path == path), None)
-    parts = (version or "").split(".")
-    return (int(parts[0]), int(parts[1])) if len(parts) > 1 and parts[0].isdigit() and parts[1].isdigit() else None
+    numbers = numbers_of(next((one.version for one in facts.interpreters if one.path == path), None))
+    return (numbers[0], numbers[1]) if numbers else None
 
 
 # --- a separate environment for the host ---

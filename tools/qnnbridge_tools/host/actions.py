@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from qnnbridge_protocol.connection import LEAVE_FEATURE, LEAVING
 from qnnbridge_protocol.errors import BridgeError, HostError, OptionError, VersionMismatch
+from qnnbridge_protocol.shown import listed
 from qnnbridge_tools import output
 from qnnbridge_tools.host import link
 from qnnbridge_tools.host.figures import Figures, read_figures
@@ -279,9 +280,8 @@ def _stopped_text(figures: Figures) -> str:
         ended.append(f"and with it the NPU host, pid {figures.host.pid}")
     text = " ".join(ended)
     if others:
-        names = ", ".join(f"{output.visible(client.name)} ({client.pid})" for client in others[:NAMED_CLIENTS])
-        more = f" and {len(others) - NAMED_CLIENTS} more" if len(others) > NAMED_CLIENTS else ""
-        text += f". Clients that were connected: {names}{more}"
+        names = listed([f"{output.visible(client.name)} ({client.pid})" for client in others], NAMED_CLIENTS)
+        text += f". Clients that were connected: {names}"
     return text + "."
 
 

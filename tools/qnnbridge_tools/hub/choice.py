@@ -27,6 +27,7 @@ from qnnbridge_host.model.scan import OK, Verdict, scan_start
 from qnnbridge_protocol.errors import BridgeError, InvalidProtobuf, OptionError
 from qnnbridge_protocol.model_records import PREPARED_MANIFEST
 from qnnbridge_protocol.shell import model_command, shell_word
+from qnnbridge_protocol.shown import listed
 from qnnbridge_tools.hub import archive
 from qnnbridge_tools.hub.remote import Hub, HubRepository
 
@@ -174,7 +175,8 @@ def find_candidates(
         missing = next((one for one, matching in zip(wanted, found, strict=True) if not matching), None)
         if missing is not None:
             raise OptionError(
-                f'{repository.label} does not contain a file "{missing}".', fix=f"Choose among {_listed(names)}."
+                f'{repository.label} does not contain a file "{missing}".',
+                fix=f"Choose among {listed(names, _SHOWN)}.",
             )
         names = list(dict.fromkeys(name for matching in found for name in matching))
         if len(wanted) > 1 or (len(names) == 1 and not _is_model(names[0])):
@@ -188,7 +190,7 @@ def find_candidates(
         binaries = [name for name in names if name.endswith((".bin", ".dlc")) and "pytorch" not in name]
         raise OptionError(
             f"{repository.label} has no ONNX model.",
-            cause=f"Its files: {_listed(names)}." if names else "The repository is empty.",
+            cause=f"Its files: {listed(names, _SHOWN)}." if names else "The repository is empty.",
             fix=f"Pull its context binary with --file {shell_word(binaries[0])} and give it to `qnnbridge wrap`."
             if binaries
             else "Choose a repository with an .onnx file, or export the model to ONNX.",
@@ -224,11 +226,6 @@ def _is_model(name: str) -> bool:
     return name.lower().endswith((".onnx", ".zip"))
 
 
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more
-
-
 def _size(repository: HubRepository, names: Iterable[str]) -> int:
     return sum(repository.files[name].size for name in names)
 
@@ -248,7 +245,7 @@ def _variants(hub: Hub, repository: HubRepository, names: Sequence[str], judge: 
         shown = [found[0] for found in bases.values()]
         options = " ".join(f"--file {shell_word(name)}" for name in _suggested(bases))
         raise OptionError(
-            f"{repository.label} has several models: {_listed(shown)}.",
+            f"{repository.label} has several models: {listed(shown, _SHOWN)}.",
             fix="Choose one, or the parts of one, with --file: " + model_command("pull", repository.label, options),
         )
     if len(names) > _MOST_MODELS:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
+from qnnbridge_protocol.shown import closest
 from qnnbridge_tools.doctor import fixes
 from qnnbridge_tools.doctor.facts import Crash, Facts, FolderFacts, PythonReport, SavedState
 from qnnbridge_tools.doctor.findings import Finding, Remedy, SubjectCheck, finding
@@ -199,11 +200,9 @@ def find_variables(facts: Facts) -> Iterator[Finding]:
 
 def _close_name(name: str) -> str | None:
     """Return the most similar known variable, compared without the common prefix; ``None`` if none is similar."""
-    import difflib
-
     known = {one.removeprefix(PREFIX): one for one in KNOWN_VARIABLES}
-    close = difflib.get_close_matches(name.upper().removeprefix(PREFIX), known, n=1, cutoff=_CLOSE)
-    return known[close[0]] if close else None
+    close = closest(name.upper().removeprefix(PREFIX), known, _CLOSE)
+    return known[close] if close else None
 
 
 def removal(facts: Facts, name: str, words: str = "Remove it") -> Remedy:

@@ -10,6 +10,7 @@ from typing import Final, cast
 
 from qnnbridge_protocol.errors import BridgeError
 from qnnbridge_protocol.specs import AFTER_OPTIMISATION
+from qnnbridge_protocol.version_numbers import numbers_of
 from qnnbridge_tools.doctor import fixes
 from qnnbridge_tools.doctor.facts import Distribution, ExaminedModel, Facts, Packages, ProbeResult
 from qnnbridge_tools.doctor.findings import Finding, Remedy, SubjectCheck, finding
@@ -310,7 +311,7 @@ def _wheel(facts: Facts, installed: Distribution) -> Iterator[Finding]:
 
 def _versions(facts: Facts, packages: Packages, installed: Distribution) -> Iterator[Finding]:
     # Imported here because it also imports the reader of models, and most computers lack onnxruntime-genai.
-    from qnnbridge_host.model.genai_folder import OLDEST, TRIED, is_too_old, version_of
+    from qnnbridge_host.model.genai_folder import OLDEST, TRIED, is_too_old
 
     if is_too_old(installed.version):
         yield finding(
@@ -324,7 +325,7 @@ def _versions(facts: Facts, packages: Packages, installed: Distribution) -> Iter
     if "ort-too-old" in fixes.known_reasons(facts):
         return  # `packages.onnxruntime-too-old` reports the cause and the fix
     runtime, least = packages.version("onnxruntime"), _LEAST.search(installed.needs)
-    if runtime is not None and least is not None and version_of(runtime) < version_of(least[1]):
+    if runtime is not None and least is not None and numbers_of(runtime) < numbers_of(least[1]):
         wanted = "onnxruntime" + installed.needs
         is_whole = fixes.is_1x(packages.version(fixes.QNN) or "")
         yield finding(

@@ -9,8 +9,8 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from qnnbridge_host.model.releases import numbers_of
 from qnnbridge_protocol.installing import PACKAGE, read_origin
+from qnnbridge_protocol.version_numbers import numbers_of
 from qnnbridge_tools.doctor import fixes
 from qnnbridge_tools.doctor.facts import DamagedFile, Distribution, Facts, Packages, PythonReport, QnnSet
 from qnnbridge_tools.doctor.findings import Finding, Remedy, SubjectCheck, finding
