@@ -206,7 +206,7 @@ class InferenceSession(Shown):
             limits = NO_LIMITS
             if timeout is not None or retry is not None or on_deadline != "raise":
                 limits = CallLimits(timeout, retry, on_deadline).checked()
-            names = self._names(output_names, input_feed)
+            names = None if output_names is None else self._names(output_names, input_feed)
             wish = None
             if out is not None or borrow:
                 from qnnbridge._fastpath.call import Wish
