@@ -161,6 +161,7 @@ def call_id(channel: int, number: int) -> int:
 
 # Record in the phase slab, at 64 times the channel's slot: number of the call, and the phase that the host entered.
 PHASE_RECORD = struct.Struct("<IB")
+PHASE_WORD = 1
 
 # One cache line per channel, so that two channels that write their phase do not slow each other down.
 PHASE_RECORD_BYTES = 64

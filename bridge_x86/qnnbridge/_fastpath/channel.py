@@ -24,7 +24,7 @@ from qnnbridge._fastpath.call import CallKey, CallSignature, Out, TensorSignatur
 from qnnbridge._fastpath.memory import Array, SharedBlock, Slab, SlabOfArrays
 from qnnbridge._transport.open_requests import NO_CONTEXT, CallContext, ChannelFailed
 from qnnbridge_os.processes import ChannelStreams, wait_readable, wait_writable, writer
-from qnnbridge_protocol.errors import ProtocolDesync, desync, from_wire
+from qnnbridge_protocol.errors import desync, from_wire
 from qnnbridge_protocol.fastpath import (
     CHANNEL_MAGIC,
     HEAD,
