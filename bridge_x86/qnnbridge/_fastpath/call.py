@@ -153,7 +153,7 @@ class CallKey(NamedTuple):
 
 
 def key_of(
-    session: int, names: Names, feed: Feed, out: Out | None, own: SharedArrays | None, *, in_place: bool = False
+    session: int, names: Names, feed: Feed, out: Out | None, own: SharedArrays | None, in_place: bool = False
 ) -> CallKey | None:
     """Return the key; ``None`` for a call that cannot use the fast path.
 

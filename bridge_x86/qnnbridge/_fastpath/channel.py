@@ -184,7 +184,7 @@ class FastChannel:
         """Make a call. Return ``None`` if its outputs are in shared memory, otherwise the head of the answer."""
         # A poll before the read costs a tenth of the call; `wake_reader` ends a read that gets nothing.
         blocked = deadline is None and self._may_block
-        self._begin(blocked=blocked)
+        self._begin(blocked)
         out, expected = self._out_words, self._expected_words
         out[NUMBER_AT] = expected[NUMBER_AT] = self._call_number
         out[PLAN_AT] = plan
@@ -252,7 +252,7 @@ class FastChannel:
 
     # --- parts ---
 
-    def _begin(self, *, blocked: bool) -> None:
+    def _begin(self, blocked: bool) -> None:
         # Broken until the answer has been read, so an interruption never leaves a usable channel with half an
         # answer in it.
         self.broken = True
@@ -264,7 +264,7 @@ class FastChannel:
 
     def _send(self, kind: ChannelKind, chunks: Sequence[memoryview], size: int, deadline: float | None) -> Head:
         """Send a message of any kind; return the head of its answer."""
-        self._begin(blocked=False)
+        self._begin(False)
         head = pack_head(kind, self._call_number, tail_bytes=size)
         self._send_all(memoryview(b"".join((head, *chunks))), deadline)
         self.sent = True

@@ -5,9 +5,8 @@ burst are recognised as idle. Without channels or shared memory `Sharing` contai
 connection.
 
 A channel has an owner as long as something refers to its `ChannelPlans`: the deque of idle ones, or a running call.
-The table of channels refers to them weakly. A caller that gives up a running call drops its channel, and so does an
-exception of a signal handler between two lines. `reap` closes a channel without an owner, once the host does not use
-its memory any more.
+A caller that gives up a running call drops its channel, and so does an exception of a signal handler between two
+lines. `reap` closes a channel without an owner, once the host does not use its memory any more.
 
 Thread-safe. Taking and returning a channel are single operations on a deque; everything rare happens under a lock.
 A maintenance thread serves idle channels, callers without an answer, and channels without an owner. It runs while
@@ -150,8 +149,8 @@ class ChannelPool:
     def give_back(self, plans: ChannelPlans) -> None:
         """Return a channel after a call, successful or not.
 
-        If the host may still work on the call, the channel is given up: it stays an open request, and the memory that
-        the host may write to stays reserved, until `reap`.
+        If the host may still work on the call, the channel is given up: it stays an open request, and the memory
+        that the host may write to stays reserved, until `reap`.
         """
         channel = plans.channel
         if not (channel.broken or self.closed):
@@ -177,8 +176,8 @@ class ChannelPool:
         return self._requests.abandoned
 
     def reap(self) -> None:
-        """Close the channels without an owner: of calls that were given up, once their answers have arrived, and those
-        that an exception dropped."""
+        """Close the channels without an owner: of calls that were given up, once their answers have arrived, and
+        those that an exception dropped."""
         with self._lock:
             for channel in list(self._all.values()):
                 if not channel.owned and (self.closed or not channel.busy or channel.answered()):

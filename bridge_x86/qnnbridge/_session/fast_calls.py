@@ -91,9 +91,11 @@ def run(
     # them.
     if (any(host.slow_path_reasons) or monotonic() >= remote.next_upkeep) and not _upkeep(remote, process, feed):
         return None
-    pool = process.open_pool or process.pool
+    pool = process.open_pool
     if pool is None:
-        return None
+        pool = process.pool
+        if pool is None:
+            return None
     out = signature = None
     in_place = False
     if wish is not None:
@@ -105,7 +107,7 @@ def run(
             if signature is None:
                 return None
             out = _fresh(host, signature, wish)
-    key = key_of(session, names, feed, out, host.own_arrays, in_place=in_place)
+    key = key_of(session, names, feed, out, host.own_arrays, in_place)
     if key is None:
         return None
     deadline = None if timeout_s is None else deadline_after(timeout_s)
@@ -292,7 +294,7 @@ def _host_gone(process: HostProcess, deadline: float | None) -> None:
 def _give_up(process: HostProcess, channel: FastChannel) -> str:
     """Cancel the call and return the state of the work.
 
-    The channel stays busy, and reserved together with the memory that the host may write to, if the work may continue.
+    If the work may continue, the channel stays busy, and reserved with the memory that the host may write to.
     """
     try:
         state = process.channel.cancel(channel.call_id, monotonic() + CANCEL_TIMEOUT_S)

@@ -142,7 +142,7 @@ class RemoteSession(ReplayingSession):
     def refuse_repetition(self, failed: FastCallFailed) -> None:
         """Raise `StateLost` for a call on the fast path whose inputs were lost with the host.
 
-        An output that is bound to the memory of an input may be half written, and a repetition would compute from it.
+        An output that is bound to an input's memory may be half written, and a repetition would compute from it.
         Return for any other call, and if the host still runs: the slow path then reports a missed deadline or the
         host's own error.
         """
