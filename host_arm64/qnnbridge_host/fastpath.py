@@ -175,36 +175,28 @@ def make_plan(
         raise desync("plan.make without a proper description")
     # Raises `Closed` for an unknown session; the client then treats the plan as refused for now.
     session, lane = find(number)
-    tensors = [_parse_tensor(item) for item in (*inputs, *outputs)]
-    bound = [_shared(tensor, slabs, written=at >= len(inputs)) for at, tensor in enumerate(tensors)]
-    call = BoundCall(tuple(bound[: len(inputs)]), tuple(bound[len(inputs) :]))
+    used: set[int] = set()
+    call = BoundCall(
+        tuple([_bind(item, slabs, used, written=False) for item in inputs]),
+        tuple([_bind(item, slabs, used, written=True) for item in outputs]),
+    )
     # `feeds` is a dict: with a duplicate name it is shorter than the list.
     if len(call.feeds) != len(inputs) or len(set(call.output_names)) != len(outputs) or not outputs:
         raise desync("plan.make with a duplicate name, or without an output")
-    return BoundPlan(session, lane, call, frozenset(tensor.slab for tensor in tensors))
+    return BoundPlan(session, lane, call, frozenset(used))
 
 
-class _Tensor(NamedTuple):
-    """A tensor of a plan, checked by itself. slab, offset: its location."""
-
-    name: str
-    shape: list[int]
-    dtype: np.dtype[Any]
-    nbytes: int
-    slab: int
-    offset: int
-
-
-def _parse_tensor(item: Any) -> _Tensor:
+def _bind(item: Any, slabs: Slabs, used: set[int], *, written: bool) -> BoundTensor:
+    """Return a tensor of a plan in its memory, and add the slab's number to `used`."""
     from qnnbridge_protocol.elements import LAYOUTS, ElementType, measure
 
     if type(item) is not list or len(item) != 5 or type(item[0]) is not str or type(item[2]) is not list:
         raise desync("a tensor of a plan is [name, element, shape, slab, offset]")
-    name, number, shape, slab, offset = item
+    name, element_number, shape, number, offset = item
     try:
         if any(type(dim) is not int for dim in shape):
             raise ValueError("a dimension is not an integer")
-        element = ElementType(number)
+        element = ElementType(element_number)
         # Python integers do not overflow; the size is compared with the slab below.
         size = measure(LAYOUTS[element].bits, shape)[1]
     except (ValueError, TypeError, KeyError) as error:
@@ -212,21 +204,16 @@ def _parse_tensor(item: Any) -> _Tensor:
     kind = LAYOUTS[element]
     if not kind.named or kind.packed or element is ElementType.STRING:
         raise InvalidArgument(f"A {element.text} tensor cannot be part of a plan.")
-    if type(slab) is not int or type(offset) is not int or offset < 0 or offset % ALIGNMENT:
+    if type(number) is not int or type(offset) is not int or offset < 0 or offset % ALIGNMENT:
         raise desync("a tensor of a plan has an invalid location")
-    return _Tensor(name, shape, kind.storage, size, slab, offset)
-
-
-def _shared(tensor: _Tensor, slabs: Slabs, *, written: bool) -> BoundTensor:
-    slab = slabs.get(tensor.slab)
+    slab = slabs.get(number)
     # Each slab has one writing side; an output where the client writes would race with its next inputs.
     if written and not slab.host_writes:
         raise desync("an output lies in memory that the host does not write")
-    if tensor.offset + tensor.nbytes > slab.data.nbytes:
-        raise desync(
-            f"a tensor of {tensor.nbytes} bytes at {tensor.offset} lies beyond its slab of {slab.data.nbytes}"
-        )
-    return BoundTensor(tensor.name, slab.view(tensor.shape, tensor.dtype, tensor.offset))
+    if offset + size > slab.data.nbytes:
+        raise desync(f"a tensor of {size} bytes at {offset} lies beyond its slab of {slab.data.nbytes}")
+    used.add(number)
+    return BoundTensor(name, slab.view(shape, kind.storage, offset))
 
 
 # --- channels ------------------------------------------------------------------------------------------------

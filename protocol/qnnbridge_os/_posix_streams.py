@@ -28,9 +28,9 @@ assert sys.platform != "win32"
 
 _fcntl = fcntl.fcntl
 
-# Stamps by which `ChannelStreams.write` recognises its open file. A stamp is the signal that the file would send with
-# O_ASYNC, which channels do not use. Other files have the default, 0, and a channel's stamp is used again after 62
-# others. Comparing inode and device, which are unique, takes four times as long (1.0 us of a call).
+# Stamps by which `ChannelStreams.write` recognises its open file. A stamp is the signal that the file would send
+# with O_ASYNC, which channels do not use. Other files have the default, 0, and a channel's stamp is used again only
+# after 62 others. A comparison of inode and device takes four times as long (1.0 us more for each call).
 _GET_STAMP = fcntl.F_GETSIG if sys.platform == "linux" else 0
 _stamps = itertools.cycle(range(1, 64))
 

@@ -140,16 +140,13 @@ def _tensor(name: str, array: Any) -> TensorSignature | None:
     return TensorSignature(name, layout.storage, array.shape, element, array.nbytes)
 
 
-Blocks = tuple["SharedBlock | None", ...]
-
-
 class CallKey(NamedTuple):
     """Key of a call's plans (see the theory of operation), its arrays, and the blocks at its places."""
 
     key: tuple[Any, ...]
-    arrays: tuple[Array, ...]
-    inputs: Blocks
-    outputs: Blocks
+    arrays: list[Array]
+    inputs: list[SharedBlock | None]
+    outputs: list[SharedBlock | None]
 
 
 def key_of(
@@ -167,7 +164,9 @@ def key_of(
         in_place: an output may have the place of an input.
     """
     parts: list[Any] = [session, names]
-    arrays, inputs, outputs = [], [], []
+    arrays: list[Array] = []
+    inputs: list[SharedBlock | None] = []
+    outputs: list[SharedBlock | None] = []
     for name, array in feed.items():
         if array.__class__ is not ndarray:
             return None
@@ -177,8 +176,8 @@ def key_of(
         inputs.append(block)
         parts += name, array.dtype, array.shape, None if block is None else block.place
     if out is not None and own is not None:
-        taken = [None] if in_place else [None, *[block.place for block in inputs if block is not None]]
-        places = []
+        taken = [None, *(() if in_place else [block.place for block in inputs if block is not None])]
+        places: list[tuple[int, int] | None] = []
         for target in out:
             block = None if target is None else block_of(target, own)
             place = None if block is None or not block.slab.host_writes else block.place
@@ -189,18 +188,22 @@ def key_of(
             outputs.append(block)
         parts.append(tuple(places))
     # `CallKey(...)` would call a function of Python.
-    return tuple.__new__(CallKey, (tuple(parts), tuple(arrays), tuple(inputs), tuple(outputs)))
+    return tuple.__new__(CallKey, (tuple(parts), arrays, inputs, outputs))
 
 
-def fits(out: Out, signature: CallSignature, *, writeable: bool = True) -> bool:
-    """Return whether the arrays have the types and shapes of the outputs."""
-    if len(out) != len(signature.outputs):
+def fits(out: Out, signature: CallSignature) -> bool:
+    """Return whether the arrays, which are writable, have the types and shapes of the outputs."""
+    outputs = signature.outputs
+    if len(out) != len(outputs):
         return False
-    for target, tensor in zip(out, signature.outputs, strict=True):
+    # `zip` and its keyword `strict` take longer than the comparisons.
+    for index, target in enumerate(out):
         if target is None:
             continue
-        if target.__class__ is not ndarray or target.dtype != tensor.dtype or target.shape != tensor.shape:
-            return False
-        if writeable and not target.flags.writeable:
+        if (
+            target.__class__ is not ndarray
+            or target.dtype != outputs[index].dtype
+            or target.shape != outputs[index].shape
+        ):
             return False
     return True

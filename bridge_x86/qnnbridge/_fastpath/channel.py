@@ -405,7 +405,7 @@ class CallPlan:
             (source, tensor.dtype == BOOL) for source, tensor in zip(outputs, signature.outputs, strict=True)
         )
 
-    def put_in(self, arrays: tuple[Array, ...]) -> None:
+    def put_in(self, arrays: Sequence[Array]) -> None:
         """Copy the inputs into shared memory."""
         for index, target, is_bool in self._inputs:
             if is_bool:
@@ -518,6 +518,6 @@ class ChannelPlans:
         return slab
 
 
-def _layout(tensors: tuple[TensorSignature, ...], places: tuple[SharedBlock | None, ...]) -> tuple[list[int], int]:
+def _layout(tensors: Sequence[TensorSignature], places: Sequence[SharedBlock | None]) -> tuple[list[int], int]:
     """Return the offsets of the tensors without a place, and their total size."""
     return layout([0 if block else tensor.nbytes for tensor, block in zip(tensors, places, strict=True)])

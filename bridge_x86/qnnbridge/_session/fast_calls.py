@@ -130,9 +130,7 @@ def run(
             plan.used = True
         assert plans is not None
         # Arrays that do not fit go by the connection, which raises the application's error or converts.
-        if signature.slow or (
-            out is not None and not fits(out, signature, writeable=wish is None or not wish.fresh)
-        ):
+        if signature.slow or (out is not None and not fits(out, signature)):
             return None
         channel = plans.channel
         channel.context = remote.context
