@@ -399,15 +399,17 @@ def check_out(out: Out, names: Sequence[str]) -> list[Array | None]:
             f"out= has {len(arrays)} arrays for {len(names)} outputs.",
             fix="Give an array or None for each output.",
         )
-    for name, array in zip(names, arrays, strict=True):
+    for index, array in enumerate(arrays):
         if array is not None and (not isinstance(array, np.ndarray) or not array.flags.writeable):
-            raise InvalidArgument(f"The value of out= for {name!r} is not a writable array.")
+            raise InvalidArgument(f"The value of out= for {names[index]!r} is not a writable array.")
     return arrays
 
 
-def deliver(values: Sequence[Any], out: Sequence[Array | None]) -> list[Any]:
+def deliver(values: list[Any], out: Sequence[Array | None]) -> list[Any]:
     """Copy results into the arrays of ``out=``, unless they are there already: either all of them or none."""
-    for value, target in zip(values, out, strict=True):
+    to_copy = []
+    for index, target in enumerate(out):
+        value = values[index]
         if target is None or value is target:
             continue
         if value.__class__ is not np.ndarray or value.dtype != target.dtype or value.shape != target.shape:
@@ -416,9 +418,10 @@ def deliver(values: Sequence[Any], out: Sequence[Array | None]) -> list[Any]:
                 f"An array of out= is {target.dtype} {target.shape}, the output is {got}.",
                 fix="Give an array of the output's type and shape, or None for this output.",
             )
-    results: list[Any] = []
-    for value, target in zip(values, out, strict=True):
-        if target is not None and value is not target:
-            np.copyto(target, value)
-        results.append(value if target is None else target)
-    return results
+        to_copy.append(index)
+    for index in to_copy:
+        target = out[index]
+        assert target is not None
+        np.copyto(target, values[index])
+        values[index] = target
+    return values

@@ -169,6 +169,11 @@ class InferenceSession(Shown):
         # Only when it exists: `set_providers`, which calls this a second time, leaves the old one in use if the new
         # one cannot be made.
         self._runner = runner
+        # The runner has imported both modules. An import statement in `run` would take 2 us of each call.
+        from qnnbridge._fastpath.call import Wish
+        from qnnbridge._feeds import check_out, deliver
+
+        self._for_outputs = Wish, check_out, deliver
         self._inputs = [NodeArg(node) for node in runner.inputs]
         self._outputs = [NodeArg(node) for node in runner.outputs]
         self._overridable = [NodeArg(node) for node in runner.overridable]
@@ -206,17 +211,15 @@ class InferenceSession(Shown):
             limits = NO_LIMITS
             if timeout is not None or retry is not None or on_deadline != "raise":
                 limits = CallLimits(timeout, retry, on_deadline).checked()
-            names = self._names(output_names, input_feed)
-            wish = None
+            names = None if output_names is None else self._names(output_names, input_feed)
+            wish = arrays = None
             if out is not None or borrow:
-                from qnnbridge._fastpath.call import Wish
-                from qnnbridge._feeds import check_out, deliver
-
-                out = None if out is None else check_out(out, names or self._runner.output_names)
-                wish = Wish(out, "borrowed" if out is None else "")
+                make_wish, check_out, deliver = self._for_outputs
+                arrays = None if out is None else check_out(out, names or self._runner.output_names)
+                wish = make_wish(arrays, "borrowed" if arrays is None else "")
             results = self._runner.run(names, input_feed, run_options, limits, wish)
-            if out is not None:
-                return deliver(results, out)
+            if arrays is not None:
+                return deliver(results, arrays)
         except BridgeError as error:
             raise as_onnxruntime(error) from None
         if borrow:

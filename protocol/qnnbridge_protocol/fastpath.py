@@ -32,6 +32,8 @@ from qnnbridge_protocol.records import NamedTuple
 CHANNEL_MAGIC = b"\x89NPL"
 HEAD = struct.Struct("<4sBBHIIQQ")
 HEAD_BYTES = HEAD.size
+# Indices of the call's number and of the plan among the words of four bytes.
+NUMBER_AT, PLAN_AT = 2, 3
 LAST_NUMBER = 2**32 - 1
 
 # Channels of one connection, including those of abandoned calls.
@@ -159,6 +161,7 @@ def call_id(channel: int, number: int) -> int:
 
 # Record in the phase slab, at 64 times the channel's slot: number of the call, and the phase that the host entered.
 PHASE_RECORD = struct.Struct("<IB")
+PHASE_WORD = 1
 
 # One cache line per channel, so that two channels that write their phase do not slow each other down.
 PHASE_RECORD_BYTES = 64

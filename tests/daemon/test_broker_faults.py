@@ -168,7 +168,6 @@ def test_a_deadline_is_kept_and_the_call_is_stopped(
         "qnnbridge_daemon.client_sessions",
     ):
         monkeypatch.setattr(f"{name}.CANCEL_TIMEOUT_S", GRACE_S)
-    monkeypatch.setattr("qnnbridge._session.fast_calls.SETTLE_TIMEOUT_S", GRACE_S)
     monkeypatch.setattr("qnnbridge_host.serve.server.CANCEL_GRACE_S", GRACE_S)
     later = Later(tmp_path, "stoppable:60")
     session = later.open(lab.client())

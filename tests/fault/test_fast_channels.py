@@ -30,8 +30,7 @@ def host(no_leaks: Any) -> Iterator[qnnbridge.Host]:
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait for the state of an abandoned call as long as a busy machine may need."""
-    for name in ("CANCEL_TIMEOUT_S", "SETTLE_TIMEOUT_S"):
-        monkeypatch.setattr(f"qnnbridge._session.fast_calls.{name}", GRACE_S)
+    monkeypatch.setattr("qnnbridge._session.fast_calls.CANCEL_TIMEOUT_S", GRACE_S)
     monkeypatch.setattr("qnnbridge._transport.channel.CANCEL_TIMEOUT_S", GRACE_S)
 
 
@@ -120,7 +119,7 @@ def test_a_call_that_is_late_says_so_and_the_session_goes_on(host: qnnbridge.Hos
     assert len(process.pool) == 1
 
 
-def test_a_call_that_can_be_stopped_is_stopped_and_its_channel_is_used_again(
+def test_a_call_that_can_be_stopped_is_stopped_and_its_channel_is_closed(
     tmp_path: Path, no_leaks: Any, patient: None
 ):
     model = Later(tmp_path, "stoppable:60", npu=False)

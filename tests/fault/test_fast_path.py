@@ -99,13 +99,11 @@ def test_channels_of_a_dead_host_and_arrays_of_its_calls_are_freed_at_once(
     for way in ("killed", "restarted", "closed"):
         left = calls()
         _, pool = running(host)
-        for open_ in pool._all.values():
-            plans = open_.plans()
-            assert plans is not None
+        for plans in pool.idle:
             left += [weakref.ref(thing) for thing in (plans, plans.channel, plans.channel._streams)]
             left += [weakref.ref(slab.data) for slab in (plans._request, plans._reply) if slab is not None]
         assert len(left) > 15
-        del open_, plans, pool
+        del plans, pool
         end(way)
         if way != "closed":
             left += call()
@@ -125,17 +123,17 @@ def test_a_call_that_is_overtaken_by_the_next_host_does_not_cost_the_later_ones_
     warm(session)
     keeps_it_open, _ = in_thread(lambda: slow.run(None, {"x": X}))
     waiting, go_on = threading.Event(), threading.Event()
-    careful = ChannelPlans.find
+    careful = ChannelPool.take_idle
 
     def wait(*arguments: Any) -> Any:
         waiting.set()
         assert go_on.wait(GRACE_S)
         return careful(*arguments)
 
-    monkeypatch.setattr(ChannelPlans, "find", wait)
+    monkeypatch.setattr(ChannelPool, "take_idle", wait)
     overtaken, result = in_thread(lambda: session.run(None, {"x": X}))
     assert waiting.wait(GRACE_S)
-    monkeypatch.setattr(ChannelPlans, "find", careful)
+    monkeypatch.setattr(ChannelPool, "take_idle", careful)
     host.supervisor.retire(running(host)[0], wait=False)
     session.run(None, {"x": X})
     go_on.set()

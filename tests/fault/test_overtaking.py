@@ -187,7 +187,7 @@ def test_a_cancel_ahead_of_its_call_is_not_lost(host: qnnbridge.Host, tmp_path: 
     process, pool = running(host)
     model.now()
     plans = taken(pool)
-    channel, (plan,) = plans.channel, plans._plans.values()
+    channel, (plan,) = plans.channel, plans.plans.values()
     assert process.channel.cancel(channel.next_call_id, process.started_at + 3600) == "not-started"
     with pytest.raises(errors.Cancelled):
         call(channel, plan.number)
@@ -236,7 +236,7 @@ def test_releasing_memory_before_its_last_call_does_not_end_the_host(tmp_path: P
         warm(session)
         process, pool = running(host)
         plans = taken(pool)
-        (plan,) = plans._plans.values()
+        (plan,) = plans.plans.values()
         assert plans._reply is not None
         process.channel.call({"op": "slab.release", "slab": plans._reply.number})
         head = plans.channel.call(plan.number, None)
@@ -255,7 +255,8 @@ def test_abandoning_a_call_of_an_ended_host_leaves_no_channel(host: qnnbridge.Ho
     process, pool = running(host)
     plans = taken(pool)
     process.close()
-    pool.abandon(plans)
+    plans.channel.broken = plans.channel.busy = True
+    pool.give_back(plans)
     assert len(pool) == 0
     assert plans.channel._streams.read_fd == -1
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy import ndarray
 
 from qnnbridge._fastpath.memory import Array, SharedArrays, SharedBlock, block_of
 from qnnbridge_protocol.elements import LAYOUTS, ElementType, element_of
@@ -118,7 +119,7 @@ def _known_as(names: Names, feed: Feed) -> tuple[Any, ...] | None:
     for name, array in feed.items():
         # Subclasses may override the attributes read here (matrix, masked arrays, memmap); the connection converts
         # them.
-        if array.__class__ is not np.ndarray:
+        if array.__class__ is not ndarray:
             return None
         parts += name, array.dtype, array.shape
     return tuple(parts)
@@ -126,7 +127,7 @@ def _known_as(names: Names, feed: Feed) -> tuple[Any, ...] | None:
 
 def _tensor(name: str, array: Any) -> TensorSignature | None:
     """Return the signature; ``None`` for other classes, strings, other byte orders, and arrays without elements."""
-    if array.__class__ is not np.ndarray or not array.size or not _LITTLE:
+    if array.__class__ is not ndarray or not array.size or not _LITTLE:
         return None
     element = element_of(array.dtype)
     if element is None or element is ElementType.STRING:
@@ -139,20 +140,17 @@ def _tensor(name: str, array: Any) -> TensorSignature | None:
     return TensorSignature(name, layout.storage, array.shape, element, array.nbytes)
 
 
-Blocks = tuple["SharedBlock | None", ...]
-
-
 class CallKey(NamedTuple):
     """Key of a call's plans (see the theory of operation), its arrays, and the blocks at its places."""
 
     key: tuple[Any, ...]
-    arrays: tuple[Array, ...]
-    inputs: Blocks
-    outputs: Blocks
+    arrays: list[Array]
+    inputs: list[SharedBlock | None]
+    outputs: list[SharedBlock | None]
 
 
 def key_of(
-    session: int, names: Names, feed: Feed, out: Out | None, own: SharedArrays | None, *, in_place: bool = False
+    session: int, names: Names, feed: Feed, out: Out | None, own: SharedArrays | None, in_place: bool = False
 ) -> CallKey | None:
     """Return the key; ``None`` for a call that cannot use the fast path.
 
@@ -166,37 +164,46 @@ def key_of(
         in_place: an output may have the place of an input.
     """
     parts: list[Any] = [session, names]
-    inputs = []
+    arrays: list[Array] = []
+    inputs: list[SharedBlock | None] = []
+    outputs: list[SharedBlock | None] = []
     for name, array in feed.items():
-        if array.__class__ is not np.ndarray:
+        if array.__class__ is not ndarray:
             return None
         # Only the place of an array is part of the key: a new array in the same block has the same plan.
-        block = None if own is None else block_of(array, own)
+        block = None if own is None or array.base is None else block_of(array, own)
+        arrays.append(array)
         inputs.append(block)
         parts += name, array.dtype, array.shape, None if block is None else block.place
-    outputs: list[SharedBlock | None] = []
     if out is not None and own is not None:
-        taken = set() if in_place else {block.place for block in inputs if block is not None}
+        taken = [None, *(() if in_place else [block.place for block in inputs if block is not None])]
+        places: list[tuple[int, int] | None] = []
         for target in out:
             block = None if target is None else block_of(target, own)
-            if block is not None and (block.place in taken or not block.slab.host_writes):
-                block = None
-            if block is not None:
-                taken.add(block.place)
+            place = None if block is None or not block.slab.host_writes else block.place
+            if place in taken:
+                block = place = None
+            taken.append(place)
+            places.append(place)
             outputs.append(block)
-        parts.append(tuple([None if block is None else block.place for block in outputs]))
-    return CallKey(tuple(parts), tuple(feed.values()), tuple(inputs), tuple(outputs))
+        parts.append(tuple(places))
+    # `CallKey(...)` would call a function of Python.
+    return tuple.__new__(CallKey, (tuple(parts), arrays, inputs, outputs))
 
 
-def fits(out: Out, signature: CallSignature, *, writeable: bool = True) -> bool:
-    """Return whether the arrays have the types and shapes of the outputs."""
-    if len(out) != len(signature.outputs):
+def fits(out: Out, signature: CallSignature) -> bool:
+    """Return whether the arrays, which are writable, have the types and shapes of the outputs."""
+    outputs = signature.outputs
+    if len(out) != len(outputs):
         return False
-    for target, tensor in zip(out, signature.outputs, strict=True):
+    # `zip` and its keyword `strict` take longer than the comparisons.
+    for index, target in enumerate(out):
         if target is None:
             continue
-        if target.__class__ is not np.ndarray or target.dtype != tensor.dtype or target.shape != tensor.shape:
-            return False
-        if writeable and not target.flags.writeable:
+        if (
+            target.__class__ is not ndarray
+            or target.dtype != outputs[index].dtype
+            or target.shape != outputs[index].shape
+        ):
             return False
     return True

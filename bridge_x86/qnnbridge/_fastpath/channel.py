@@ -14,7 +14,8 @@ import contextlib
 import io
 import itertools
 import time
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -23,19 +24,23 @@ from qnnbridge._fastpath.call import CallKey, CallSignature, Out, TensorSignatur
 from qnnbridge._fastpath.memory import Array, SharedBlock, Slab, SlabOfArrays
 from qnnbridge._transport.open_requests import NO_CONTEXT, CallContext, ChannelFailed
 from qnnbridge_os.processes import ChannelStreams, wait_readable, wait_writable, writer
-from qnnbridge_protocol.errors import ProtocolDesync, desync, from_wire
+from qnnbridge_protocol.errors import desync, from_wire
 from qnnbridge_protocol.fastpath import (
     CHANNEL_MAGIC,
     HEAD,
     HEAD_BYTES,
+    LAST_NUMBER,
+    NUMBER_AT,
     PHASE_RECORD,
     PHASES,
+    PLAN_AT,
     ChannelKind,
     Head,
     TailReader,
     call_id,
     layout,
     next_number,
+    pack_head,
     parse_head,
     tail_of,
 )
@@ -46,9 +51,6 @@ from qnnbridge_protocol.limits import Limits
 LOOK_INTERVAL_S = 5.0
 
 _LOOK_INTERVAL_MS = LOOK_INTERVAL_S * 1000
-# Kinds as plain numbers, which `HEAD` packs faster.
-_CALL, _RESULT = int(ChannelKind.CALL), int(ChannelKind.RESULT)
-_PING, _PONG = int(ChannelKind.PING), int(ChannelKind.PONG)
 
 # How long an eager caller polls before it sleeps; a wake-up on another core costs as much.
 SPIN_S = 25e-6
@@ -79,7 +81,7 @@ class FastChannel:
 
     Attributes:
         pinned: memory that the host uses in the call under way, besides the channel's own.
-        slabs: numbers of the slabs that were created for it.
+        slabs: the slabs that were created for it.
     """
 
     def __init__(
@@ -97,11 +99,12 @@ class FastChannel:
         self.slot = slot
         self.busy = False
         self.sent = False
-        self.abandoned = False
         self.broken = False
         self.context: CallContext = NO_CONTEXT
         self.pinned: object = None
-        self.slabs: list[int] = []
+        self.slabs: list[Slab] = []
+        # ``None`` once a call was given up that the host may still work on.
+        self.owner: weakref.ref[ChannelPlans] | None = None
         self._streams = streams
         self._limits = limits
         self._on_look = on_look
@@ -110,8 +113,13 @@ class FastChannel:
         self._eager = eager
         self._back_off = self._skip = 0
         # Created once, so that a call allocates nothing. One thread at a time has the channel, so they need no
-        # lock.
-        self._in, self._out, self._expected = (bytearray(HEAD_BYTES) for _ in range(3))
+        # lock. From call to call only the numbers of a CALL and of its usual answer change: assigning to a word is
+        # five times faster than packing a head.
+        self._in = bytearray(HEAD_BYTES)
+        self._out, self._expected = (
+            bytearray(pack_head(kind, 0)) for kind in (ChannelKind.CALL, ChannelKind.RESULT)
+        )
+        self._out_words, self._expected_words = (memoryview(head).cast("I") for head in (self._out, self._expected))
         # `readinto` of a raw file reads into existing memory without a bytes object; os.readinto is new in Python
         # 3.14. The descriptor belongs to `streams`.
         self._file = io.FileIO(streams.read_fd, "rb", closefd=False)
@@ -137,6 +145,16 @@ class FastChannel:
         return call_id(self.number, next_number(self._call_number))
 
     @property
+    def owned(self) -> bool:
+        """Whether a caller has the channel, or can take it."""
+        return self.owner is not None and self.owner() is not None
+
+    @property
+    def abandoned(self) -> bool:
+        """Whether the host may still work on a call that was given up."""
+        return self.busy and not self.owned
+
+    @property
     def phase(self) -> str | None:
         """Native step that the host declared for the call under way."""
         # The host writes this record without a lock; a record of another call counts as no phase.
@@ -148,7 +166,7 @@ class FastChannel:
     @property
     def blocked(self) -> bool:
         """Whether a caller waits in a blocking read and checks nothing itself. Thread-safe."""
-        return self._blocked and self.busy and not self.abandoned
+        return self._blocked and self.busy and self.owned
 
     def wake_reader(self) -> None:
         """Wake the caller from its read, because the host was given up. Thread-safe.
@@ -164,33 +182,22 @@ class FastChannel:
 
     def call(self, plan: int, deadline: float | None) -> Head | None:
         """Make a call. Return ``None`` if its outputs are in shared memory, otherwise the head of the answer."""
-        return self._exchange(_CALL, plan, _RESULT, deadline)
-
-    def ping(self, deadline: float | None) -> None:
-        head = self._exchange(_PING, 0, _PONG, deadline)
-        if head is not None:
-            raise desync(f"{head.kind.name} as the answer to a PING")
-
-    def _exchange(self, kind: int, plan: int, answer: int, deadline: float | None) -> Head | None:
-        self._begin()
-        number = self._call_number
-        HEAD.pack_into(self._out, 0, CHANNEL_MAGIC, kind, 0, 0, number, plan, 0, 0)
-        # The usual answer is known in advance: comparing 32 bytes replaces parsing them.
-        HEAD.pack_into(self._expected, 0, CHANNEL_MAGIC, answer, 0, 0, number, 0, 0, 0)
+        # A poll before the read costs a tenth of the call; `wake_reader` ends a read that gets nothing.
+        blocked = deadline is None and self._may_block
+        self._begin(blocked)
+        out, expected = self._out_words, self._expected_words
+        out[NUMBER_AT] = expected[NUMBER_AT] = self._call_number
+        out[PLAN_AT] = plan
         try:
             self._streams.write(self._out)
         except OSError:
             raise ChannelEnded from None
         self.sent = True
-        if deadline is None and self._may_block:
-            # A poll before the read costs a tenth of the call; `wake_reader` ends a read that gets nothing.
-            self._blocked = True
-            count = self._readinto(self._in)
-            self._blocked = False
-        else:
+        if not blocked:
             self._wait(deadline)
-            count = self._readinto(self._in)
-        # A write of up to PIPE_BUF (4,096 bytes on Linux) arrives in one piece; `_head` reads anything else.
+        count = self._readinto(self._in)
+        # The usual answer is known in advance: comparing 32 bytes replaces parsing them. A write of up to PIPE_BUF
+        # (4,096 bytes on Linux) arrives in one piece; `_head` reads anything else.
         if count == HEAD_BYTES and self._in == self._expected:
             # Last: an exception before this line leaves the channel broken, and it is closed.
             self.busy = self.broken = False
@@ -199,14 +206,15 @@ class FastChannel:
             raise ChannelEnded
         return self._head(deadline, count)
 
+    def ping(self, deadline: float | None) -> None:
+        head = self._send(ChannelKind.PING, (), 0, deadline)
+        if head.kind is not ChannelKind.PONG:
+            raise desync(f"{head.kind.name} as the answer to a PING")
+        self.busy = self.broken = False
+
     def ask(self, header: dict[str, Any], deadline: float | None) -> None:
         """Send a request about plans. Raise the host's errors."""
-        self._begin()
-        chunks, size = tail_of(Frame(Kind.REQUEST, 1, header), self._limits)
-        head = HEAD.pack(CHANNEL_MAGIC, ChannelKind.ASK, 0, 0, self._call_number, 0, size, 0)
-        self._send_all(memoryview(b"".join((head, *chunks))), deadline)
-        self.sent = True
-        answer = self._head(deadline, 0)
+        answer = self._send(ChannelKind.ASK, *tail_of(Frame(Kind.REQUEST, 1, header), self._limits), deadline)
         frame = self.read_frame(answer, deadline)
         if answer.kind is not ChannelKind.ANSWER:
             self.broken = True
@@ -231,31 +239,6 @@ class FastChannel:
 
     # --- after a failed call ---
 
-    @property
-    def answer_begun(self) -> bool:
-        """Whether a part of the answer has been read, so the host has finished the call."""
-        _, kind, _, _, number, _, _, _ = HEAD.unpack_from(self._in)
-        # If nothing has been read, `_in` still holds the head of the previous call, with another number.
-        return bool(number == self._call_number and kind != ChannelKind.PHASE)
-
-    def settle(self, timeout_s: float) -> bool:
-        """Read and drop the answer of a cancelled call. Return False if it does not arrive in time."""
-        deadline = time.monotonic() + timeout_s
-        try:
-            left = self._head(deadline, 0).tail_bytes
-            # In pieces: the dropped answer may be as large as the limit of a frame.
-            scratch = memoryview(bytearray(min(left, 65536)))
-            while left:
-                self._wait(deadline)
-                count = self._readinto(scratch[:left])
-                if not count:
-                    return False
-                left -= count
-        except (ChannelTimeout, ChannelEnded, ProtocolDesync, ChannelFailed, OSError):
-            return False
-        self.busy = self.broken = False
-        return True
-
     def answered(self) -> bool:
         """Return whether the answer of an abandoned call has arrived, or the channel has ended. Thread-safe."""
         try:
@@ -269,13 +252,23 @@ class FastChannel:
 
     # --- parts ---
 
-    def _begin(self) -> None:
+    def _begin(self, blocked: bool) -> None:
         # Broken until the answer has been read, so an interruption never leaves a usable channel with half an
         # answer in it.
         self.broken = True
-        self.sent = self._blocked = False
-        self._call_number = next_number(self._call_number)
+        self.sent = False
+        self._blocked = blocked
+        number = self._call_number
+        self._call_number = number + 1 if number < LAST_NUMBER else 1
         self.busy = True
+
+    def _send(self, kind: ChannelKind, chunks: Sequence[memoryview], size: int, deadline: float | None) -> Head:
+        """Send a message of any kind; return the head of its answer."""
+        self._begin(False)
+        head = pack_head(kind, self._call_number, tail_bytes=size)
+        self._send_all(memoryview(b"".join((head, *chunks))), deadline)
+        self.sent = True
+        return self._head(deadline, 0)
 
     def _send_all(self, rest: memoryview, deadline: float | None) -> None:
         fd = self._streams.write_fd
@@ -382,9 +375,10 @@ class CallPlan:
     Attributes:
         number: number of the plan on the channel.
         size: bytes of inputs and outputs without a separate place.
+        used: whether a call used it since the last check of the maintenance thread.
     """
 
-    __slots__ = ("_inputs", "_outputs", "number", "signature", "size")
+    __slots__ = ("_inputs", "_outputs", "number", "signature", "size", "used")
 
     def __init__(
         self,
@@ -403,6 +397,7 @@ class CallPlan:
         self.number = number
         self.signature = signature
         self.size = size
+        self.used = True
         self._inputs = tuple(
             (index, target, target.dtype == BOOL) for index, target in enumerate(inputs) if target is not None
         )
@@ -410,7 +405,7 @@ class CallPlan:
             (source, tensor.dtype == BOOL) for source, tensor in zip(outputs, signature.outputs, strict=True)
         )
 
-    def put_in(self, arrays: tuple[Array, ...]) -> None:
+    def put_in(self, arrays: Sequence[Array]) -> None:
         """Copy the inputs into shared memory."""
         for index, target, is_bool in self._inputs:
             if is_bool:
@@ -421,18 +416,15 @@ class CallPlan:
     def take_out(self, out: Out | None) -> list[Array]:
         """Return the results as new arrays, or in the arrays of `out`."""
         results: list[Array] = []
-        for index, (source, is_bool) in enumerate(self._outputs):
-            target = None if out is None else out[index]
+        for source, is_bool in self._outputs:
+            target = None if out is None else out[len(results)]
             if target is None:
                 assert source is not None
-                if not is_bool:
-                    results.append(source.copy())
-                    continue
-                target = np.empty(source.shape, BOOL)
+                target = np.empty(source.shape, BOOL) if is_bool else source.copy()
+            elif source is not None and not is_bool:
+                target[...] = source
             if is_bool:
                 _copy_bools(target, target if source is None else source)
-            elif source is not None:
-                np.copyto(target, source)
             results.append(target)
         return results
 
@@ -447,20 +439,13 @@ class ChannelPlans:
 
     def __init__(self, channel: FastChannel, slabs: SlabSource) -> None:
         self.channel = channel
+        channel.owner = weakref.ref(self)
         self._slabs = slabs
-        self._plans: dict[tuple[Any, ...], CallPlan] = {}
+        # By `CallKey.key`.
+        self.plans: dict[tuple[Any, ...], CallPlan] = {}
         self._numbers = itertools.count(1)
         self._request: Slab | None = None
         self._reply: Slab | None = None
-        # Bytes that the largest call since the last check of the maintenance thread needed.
-        self._needed = 0
-
-    def find(self, key: CallKey) -> CallPlan | None:
-        plan = self._plans.get(key.key)
-        # The maintenance thread reads and resets it in `outgrown` without a lock, since it has the channel then.
-        if plan is not None and plan.size > self._needed:
-            self._needed = plan.size
-        return plan
 
     def make(self, session: int, key: CallKey, signature: CallSignature, deadline: float | None) -> CallPlan:
         """Create a plan in the host. Raise the host's errors, and `NoSharedMemory`."""
@@ -471,7 +456,7 @@ class ChannelPlans:
         # would slow down every call.
         pairs = (self._request, in_size), (self._reply, out_size)
         too_small = any(wanted and (slab is None or slab.size < wanted) for slab, wanted in pairs)
-        if len(self._plans) >= MAX_PLANS or too_small:
+        if len(self.plans) >= MAX_PLANS or too_small:
             self._start_again(in_size, out_size, deadline)
         header: dict[str, Any] = {
             "op": "plan.make",
@@ -499,21 +484,22 @@ class ChannelPlans:
         # up, and the host drops the plan with the channel.
         self.channel.ask(header, deadline)
         plan = CallPlan(header["plan"], signature, views["inputs"], views["outputs"], in_size + out_size)
-        self._plans[key.key] = plan
-        self._needed = max(self._needed, plan.size)
+        self.plans[key.key] = plan
         return plan
 
     def outgrown(self) -> bool:
         """Return whether the calls since the last check needed much less memory than the channel has."""
         there = sum(slab.size for slab in (self._request, self._reply) if slab is not None)
-        needed, self._needed = self._needed, 0
+        needed = max([plan.size for plan in self.plans.values() if plan.used], default=0)
+        for plan in self.plans.values():
+            plan.used = False
         return there > max(SMALL_BYTES, ROOMY * needed)
 
     # --- parts ---
 
     def _start_again(self, in_size: int, out_size: int, deadline: float | None) -> None:
         """Drop all plans, and replace memory that is too small for this call."""
-        plans, self._plans = self._plans, {}
+        plans, self.plans = self.plans, {}
         if plans:
             dropped = [plan.number for plan in plans.values()]
             self.channel.ask({"op": "plan.drop", "plans": dropped}, deadline)
@@ -525,13 +511,13 @@ class ChannelPlans:
             return old
         slab = self._slabs.new_slab(wanted, deadline, host_writes=host_writes)
         # Entered before the old slab is released: if an exception comes here, the end of the channel releases both.
-        self.channel.slabs.append(slab.number)
+        self.channel.slabs.append(slab)
         if old is not None:
             self._slabs.release(old.number)
-            self.channel.slabs.remove(old.number)
+            self.channel.slabs.remove(old)
         return slab
 
 
-def _layout(tensors: tuple[TensorSignature, ...], places: tuple[SharedBlock | None, ...]) -> tuple[list[int], int]:
+def _layout(tensors: Sequence[TensorSignature], places: Sequence[SharedBlock | None]) -> tuple[list[int], int]:
     """Return the offsets of the tensors without a place, and their total size."""
     return layout([0 if block else tensor.nbytes for tensor, block in zip(tensors, places, strict=True)])

@@ -4,12 +4,12 @@ The most recently used channel is used first, so a single caller always has the 
 burst are recognised as idle. Without channels or shared memory `Sharing` contains the reason, and calls use the
 connection.
 
-A channel belongs to what refers to its `ChannelPlans`: the deque of idle ones, a running call, or the list of
-abandoned calls. The pool itself refers to it weakly. So if an exception of a signal handler drops a channel between
-two lines, its `ChannelPlans` is gone, and `_close_lost` closes the channel.
+A channel has an owner as long as something refers to its `ChannelPlans`: the deque of idle ones, or a running call.
+A caller that gives up a running call drops its channel, and so does an exception of a signal handler between two
+lines. `reap` closes a channel without an owner, once the host does not use its memory any more.
 
 Thread-safe. Taking and returning a channel are single operations on a deque; everything rare happens under a lock.
-A maintenance thread serves idle channels, callers without an answer, and answers of abandoned calls. It runs while
+A maintenance thread serves idle channels, callers without an answer, and channels without an owner. It runs while
 there are channels, and does not keep the pool alive.
 """
 
@@ -20,7 +20,7 @@ import itertools
 import time
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from qnnbridge._fastpath import Sharing
 from qnnbridge._fastpath import channel as fast_channel
@@ -32,7 +32,7 @@ from qnnbridge_os import fds
 from qnnbridge_os.native import RLock
 from qnnbridge_os.processes import ChannelStreams, ShareHandle, reclaim
 from qnnbridge_os.shield import TooLate, in_turn, start_thread
-from qnnbridge_protocol.errors import BridgeError, InvalidArgument, ProtocolDesync
+from qnnbridge_protocol.errors import BridgeError, ProtocolDesync
 from qnnbridge_protocol.fastpath import MAX_CHANNELS, PHASE_RECORD_BYTES, PHASE_SLAB_BYTES
 
 if TYPE_CHECKING:
@@ -75,16 +75,11 @@ def maintain(reference: weakref.ref[ChannelPool], wake: WakeEvent) -> None:
         del pool
 
 
-# Channels of abandoned calls do not count, up to the host's limit.
+# Channels without an owner do not count, up to the host's limit.
 MAX_OPEN_CHANNELS = 32
 
 # Time until the next attempt after a channel could not be opened, or memory was not available.
 RETRY_S = 1.0
-
-
-class _Open(NamedTuple):
-    channel: FastChannel
-    plans: weakref.ref[ChannelPlans]
 
 
 class ChannelPool:
@@ -104,15 +99,11 @@ class ChannelPool:
         self._attaching = RLock()
         # Idle channels; the most recently used one is the last.
         self.idle: collections.deque[ChannelPlans] = collections.deque()
-        self._all: dict[int, _Open] = {}
-        self._abandoned: list[ChannelPlans] = []
-        # Memory that the host may still write to, without a known end. Kept until the host ends.
-        self._kept: list[object] = []
+        # All channels by number. The requests' table is the same: a busy channel is an open request.
+        self._all: dict[int, FastChannel] = {}
         self._channel_numbers = itertools.count(1)
-        self._attached: set[int] = set()
-        # Slabs that the host may have attached, or may still attach: its reply did not come in time. The host would
-        # refuse to attach such a slab twice, so it is released first (`_attach_again`).
-        self._unsure: set[int] = set()
+        # Slabs of arrays. False while the host may have attached one: its reply has not come (yet).
+        self._attached: dict[int, bool] = {}
         self._next_try = 0.0
         self._phases: Slab | None = None
         # Whether the maintenance thread runs.
@@ -120,6 +111,7 @@ class ChannelPool:
         self._wake = WakeEvent()
         self.closed = False
         connection.requests.on_left = self._wake.wake
+        connection.requests.channels = self._all
 
     def __len__(self) -> int:
         return len(self._all)
@@ -151,33 +143,31 @@ class ChannelPool:
         except ProtocolDesync as error:
             raise self._connection.fail(error) from None
         finally:
+            channel.busy = False  # a ping uses no memory
             self.give_back(plans)
 
     def give_back(self, plans: ChannelPlans) -> None:
-        """Return a channel after a call, successful or not."""
+        """Return a channel after a call, successful or not.
+
+        If the host may still work on the call, the channel is given up: it stays an open request, and the memory
+        that the host may write to stays reserved, until `reap`.
+        """
         channel = plans.channel
-        if channel.broken or self.closed:
-            self._retire(channel)
-        else:
-            channel.busy = False
+        if not (channel.broken or self.closed):
             channel.pinned = None
             self.idle.append(plans)
             if self.closed:
                 self._close_idle()
+        elif channel.busy and not self.closed:
+            channel.owner = None
+            self._wake.wake()
+            if self.closed:
+                self.reap()
+        else:
+            self._retire(channel)
         # If the host accepts no more concurrent calls, callers wait for a free channel.
         if self._requests.idle_wanted:
             self._requests.channel_is_free()
-
-    def abandon(self, plans: ChannelPlans) -> None:
-        """Abandon the running call. The host may continue it, and write to the memory pinned for it."""
-        with self._lock:
-            plans.channel.abandoned = True
-            self._abandoned.append(plans)
-        if self.closed:
-            self._close_abandoned()
-        if self._requests.idle_wanted:
-            self._requests.channel_is_free()
-        self._wake.wake()
 
     def take_in(self) -> bool:
         """Read answers of abandoned calls. Return whether more may come."""
@@ -186,26 +176,19 @@ class ChannelPool:
         return self._requests.abandoned
 
     def reap(self) -> None:
-        """Close the channels of abandoned calls whose answers have arrived, and channels without an owner."""
+        """Close the channels without an owner: of calls that were given up, once their answers have arrived, and
+        those that an exception dropped."""
         with self._lock:
-            for plans in [plans for plans in self._abandoned if plans.channel.answered()]:
-                self._abandoned.remove(plans)
-                self._retire(plans.channel, answered=True)
-        self._close_lost()
+            for channel in list(self._all.values()):
+                if not channel.owned and (self.closed or not channel.busy or channel.answered()):
+                    self._retire(channel)
 
     def close(self) -> None:
         """Close all channels, because the host is gone. A running caller closes its own channel."""
         self.closed = True
         self._wake.wake()
         self._close_idle()
-        self._close_abandoned()
-
-    def _close_abandoned(self) -> None:
-        with self._lock:
-            abandoned, self._abandoned = self._abandoned, []
-        for plans in abandoned:
-            self._retire(plans.channel)
-        self._kept.clear()
+        self.reap()
 
     # --- opening and closing ---
 
@@ -243,9 +226,9 @@ class ChannelPool:
         with self._lock:
             # The slot is the index of the channel's record in the phase slab, where the host records its native
             # step.
-            taken = {open_.channel.slot for open_ in self._all.values()}
+            taken = {channel.slot for channel in self._all.values()}
             free = [slot for slot in range(MAX_CHANNELS) if slot not in taken]
-            if not free or len(self._all) - len(self._abandoned) >= MAX_OPEN_CHANNELS:
+            if not free or sum(channel.owned for channel in self._all.values()) >= MAX_OPEN_CHANNELS:
                 return None
             streams = ChannelStreams()
             at = free[0] * PHASE_RECORD_BYTES
@@ -256,7 +239,7 @@ class ChannelPool:
             # The channel is registered, and occupies its slot, before the host has it: so no other thread can give
             # away a slot that the host uses.
             plans = ChannelPlans(channel, self)
-            self._all[number] = _Open(channel, weakref.ref(plans))
+            self._all[number] = channel
         try:
             read, write = streams.share_handles(self._connection.peer.pid)
             header = {"op": "channel.open", "channel": number, "slot": channel.slot, "phases": phases.number}
@@ -267,7 +250,6 @@ class ChannelPool:
         except BaseException:
             self._retire(channel)
             raise
-        self._requests.channels[number] = channel
         with self._lock:
             if not self._maintained:
                 # In this order: two such threads do no harm, but none would.
@@ -275,26 +257,15 @@ class ChannelPool:
                 self._maintained = True
         return plans
 
-    def _retire(self, channel: FastChannel, *, answered: bool = False) -> None:
-        """Close an unused channel. `answered`: the answer of its call has arrived, or never comes."""
-        # Memory in which a late answer may still arrive must not be reused, so it stays alive until the host has
-        # ended.
-        if channel.busy and channel.sent and not answered:
-            self._kept.append(channel.pinned)
+    def _retire(self, channel: FastChannel) -> None:
+        """Close a channel that neither a caller nor the host uses."""
         channel.busy = False
         # `pop` with a default: an interrupted `_retire` may be repeated, and each step can be done twice.
         self._all.pop(channel.number, None)
-        self._requests.channels.pop(channel.number, None)
         channel.close()
         channel.pinned = None
         while channel.slabs:
-            self.release(channel.slabs.pop())
-
-    def _close_lost(self) -> None:
-        """Close channels without an owner, which an exception dropped."""
-        for open_ in list(self._all.values()):
-            if open_.plans() is None:
-                self._retire(open_.channel)
+            self.release(channel.slabs.pop().number)
 
     def _close_idle(self) -> None:
         while self.idle:
@@ -310,7 +281,7 @@ class ChannelPool:
         `under_way`: the waiting calls at the last check, by channel.
         """
         # A copy, because other threads open and close channels meanwhile.
-        blocked = [open_.channel for open_ in list(self._all.values()) if open_.channel.blocked]
+        blocked = [channel for channel in list(self._all.values()) if channel.blocked]
         # The same call at two checks has waited for at least `LOOK_INTERVAL_S`. Only then is a check of the host
         # worth its time.
         stuck = any(under_way.get(channel.number) == channel.calls for channel in blocked)
@@ -345,7 +316,7 @@ class ChannelPool:
             self._sharing.collect()
         self._connection.one_way.send()
         seen.clear()
-        seen.update((number, open_.channel.calls) for number, open_ in list(self._all.items()))
+        seen.update((number, channel.calls) for number, channel in list(self._all.items()))
         with self._lock:
             # Under the lock, like the start of the thread: either this thread sees a new channel, or its opener
             # sees that there is no thread.
@@ -385,29 +356,34 @@ class ChannelPool:
 
     def release(self, number: int) -> None:
         """Tell the host that it may detach the slab, if it has attached it."""
-        self._attached.discard(number)
-        self._unsure.discard(number)
+        self._attached.pop(number, None)
         # A host that has ended needs no message.
         if not self.closed:
             self._connection.one_way.add({"op": "slab.release", "slab": number})
 
     def forget(self, number: int) -> None:
         """Forget a slab of arrays that is gone, and that the host may never have attached."""
-        if number in self._attached or number in self._unsure:
+        if number in self._attached:
             self.release(number)
 
     def show(self, slab: SlabOfArrays, deadline: float | None) -> None:
-        if slab.number in self._attached:
+        if self._attached.get(slab.number):
             return
 
         def attach() -> None:
-            if slab.number not in self._attached:
-                try:
-                    (self._attach_again if slab.number in self._unsure else self._attach)(slab, deadline)
-                except (BridgeError, OSError) as error:
-                    self._sharing.last_error = str(error)
-                    raise NoSharedMemory from None
-                self._attached.add(slab.number)
+            if self._attached.get(slab.number):
+                return
+            try:
+                if slab.number in self._attached:
+                    # The host refuses to attach a slab twice, and does not attach one that was released since.
+                    self._connection.call({"op": "slab.release", "slab": slab.number}, deadline=deadline)
+                # Set from before the request until after its answer, because an exception may come at any place.
+                self._attached[slab.number] = False
+                self._attach(slab, deadline)
+                self._attached[slab.number] = True
+            except (BridgeError, OSError) as error:
+                self._sharing.last_error = str(error)
+                raise NoSharedMemory from None
 
         # If two callers attach one slab at once, the host refuses the second attempt.
         self._one_at_a_time(attach, deadline)
@@ -421,10 +397,7 @@ class ChannelPool:
     def _attach(self, slab: SlabOfArrays, deadline: float | None) -> None:
         share_handle = slab.share_handle(self._connection.peer.pid)
         header = {"op": "slab.attach", "slab": slab.number, "size": slab.size, "host_writes": slab.host_writes}
-        # Set from before the request until after its answer, because an exception may come at any place.
-        self._unsure.add(slab.number)
         self._give(header, {"where": share_handle}, deadline)
-        self._unsure.discard(slab.number)
 
     def _give(self, header: dict[str, Any], share_handles: dict[str, ShareHandle], deadline: float | None) -> None:
         """Send a request with share handles. The host that receives it owns the handles, whatever it answers."""
@@ -439,18 +412,6 @@ class ChannelPool:
                 for share_handle in share_handles.values():
                     reclaim(share_handle, self._connection.peer.pid)
             raise
-
-    def _attach_again(self, slab: SlabOfArrays, deadline: float | None) -> None:
-        """Attach a slab after an attach that timed out: release it first, and once more if the late attach came in
-        between."""
-        for last in (False, True):
-            self._connection.call({"op": "slab.release", "slab": slab.number}, deadline=deadline)
-            try:
-                self._attach(slab, deadline)
-                break
-            except InvalidArgument:
-                if last:
-                    raise
 
     def _phase_slab(self, deadline: float | None) -> Slab:
         """Return the slab of phase records. Raise `OSError`, or an error that ends a call on the connection."""

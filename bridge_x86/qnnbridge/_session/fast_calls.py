@@ -35,12 +35,9 @@ from qnnbridge_protocol.values import decode_all
 if TYPE_CHECKING:
     from qnnbridge._fastpath.channel_pool import ChannelPool
     from qnnbridge._host import Host
-    from qnnbridge._session.replay import Live, ReplayingSession
+    from qnnbridge._session.replay import ReplayingSession
     from qnnbridge._supervision.host_process import HostProcess
 
-
-# How long to wait for the answer of a stopped call, so that its channel can be used again.
-SETTLE_TIMEOUT_S = 0.2
 
 # Interval between two looks at the state that makes calls take the slow path, such as the quarantine's file.
 UPKEEP_INTERVAL_S = 1.0
@@ -54,9 +51,6 @@ REFUSED_S = 1.0
 
 Array = np.ndarray[Any, np.dtype[Any]]
 OnChannel = Callable[["HostProcess", FastChannel], None]
-
-
-_PLAIN = Wish()
 
 
 def run(
@@ -87,8 +81,8 @@ def run(
     live = remote.live
     if live is None:
         return None
-    wish = wish or _PLAIN
-    process, host, out = live.process, remote.host, wish.out
+    process, session = live
+    host = remote.host
     # Both are plain attributes. A host that fails right after this check fails the call below, which is handled
     # like any crash.
     if process.retiring or process.channel.requests.failure is not None:
@@ -97,25 +91,31 @@ def run(
     # them.
     if (any(host.slow_path_reasons) or monotonic() >= remote.next_upkeep) and not _upkeep(remote, process, feed):
         return None
-    pool = process.pool
+    pool = process.open_pool
     if pool is None:
-        return None
-    signature = None
-    if wish.fresh:
-        # A result that may stay in shared memory is allocated before the key is made: its memory is part of the
-        # key.
-        signature = find(names, feed)
-        if signature is None:
+        pool = process.pool
+        if pool is None:
             return None
-        out = _fresh(host, signature, wish)
-    key = key_of(live.session, names, feed, out, host.own_arrays, in_place=wish.in_place)
+    out = signature = None
+    in_place = False
+    if wish is not None:
+        out, fresh, in_place = wish
+        if fresh:
+            # A result that may stay in shared memory is allocated before the key is made: its memory is part of the
+            # key.
+            signature = find(names, feed)
+            if signature is None:
+                return None
+            out = _fresh(host, signature, wish)
+    key = key_of(session, names, feed, out, host.own_arrays, in_place)
     if key is None:
         return None
     deadline = None if timeout_s is None else deadline_after(timeout_s)
     # From here on this thread has the channel. `finally` gives it back, unless the call was abandoned.
     plans = pool.take_idle()
+    channel = None
     try:
-        plan = None if plans is None else plans.find(key)
+        plan = None if plans is None else plans.plans.get(key.key)
         if plan is None:
             signature = signature or find(names, feed)
             # Each channel has its own plans, so a known call may have none on this one.
@@ -127,43 +127,19 @@ def run(
                     return None
         else:
             signature = plan.signature
+            plan.used = True
         assert plans is not None
         # Arrays that do not fit go by the connection, which raises the application's error or converts.
-        if signature.slow or (out is not None and not fits(out, signature, writeable=not wish.fresh)):
+        if signature.slow or (out is not None and not fits(out, signature)):
             return None
-        return _call(remote, live, plans, plan, key, signature, out, deadline, on_channel)
-    finally:
-        if plans is not None and not plans.channel.abandoned:
-            pool.give_back(plans)
-
-
-def _open(process: HostProcess, pool: ChannelPool, deadline: float | None) -> ChannelPlans | None:
-    try:
-        return pool.open(deadline)
-    except (ChannelFailed, ChannelRetired, Deadline, BridgeError) as error:
-        raise FastCallFailed(process, error, deadline) from None
-
-
-def _call(
-    remote: ReplayingSession,
-    live: Live,
-    plans: ChannelPlans,
-    plan: CallPlan | None,
-    key: CallKey,
-    signature: CallSignature,
-    out: Out | None,
-    deadline: float | None,
-    on_channel: OnChannel | None,
-) -> list[Any] | None:
-    process, channel = live.process, plans.channel
-    channel.context = remote.context
-    # The host may read and write these arrays until the call is over, also if this side gives it up. Set before
-    # anything is sent: an exception may come between two lines, and `_retire` keeps pinned arrays alive for as long
-    # as the host may write to them.
-    channel.pinned = key
-    try:
+        channel = plans.channel
+        channel.context = remote.context
+        # The host may read and write these arrays until the call is over, also if this side gives it up. Set before
+        # anything is sent: an exception may come between two lines, and `_retire` keeps pinned arrays alive for as
+        # long as the host may write to them.
+        channel.pinned = key
         if plan is None:
-            plan = _plan(live, plans, key, signature, deadline)
+            plan = _plan(session, plans, key, signature, deadline)
             if plan is None:
                 return None
         if on_channel is not None:
@@ -174,15 +150,26 @@ def _call(
         # The deadline does not cover the copy: memory bandwidth bounds it, and a half copied input is harmless.
         plan.put_in(key.arrays)
         # Not exact with several threads, which is enough for a statistic.
-        remote.host.sharing.shared_calls += 1
+        host.sharing.shared_calls += 1
         remote.calls += 1
         head = channel.call(plan.number, deadline)
         if head is None:
             return plan.take_out(out)
         return _other_answer(channel, head, signature, deadline)
     except BaseException as error:
-        _look_after(process, plans, error, deadline, key, out)
+        if channel is not None:
+            _look_after(process, channel, error, deadline, key, out)
         raise
+    finally:
+        if plans is not None:
+            pool.give_back(plans)
+
+
+def _open(process: HostProcess, pool: ChannelPool, deadline: float | None) -> ChannelPlans | None:
+    try:
+        return pool.open(deadline)
+    except (ChannelFailed, ChannelRetired, Deadline, BridgeError) as error:
+        raise FastCallFailed(process, error, deadline) from None
 
 
 def _fresh(host: Host, signature: CallSignature, wish: Wish) -> list[Array | None]:
@@ -199,13 +186,14 @@ def _fresh(host: Host, signature: CallSignature, wish: Wish) -> list[Array | Non
 
 
 def _plan(
-    live: Live, plans: ChannelPlans, key: CallKey, signature: CallSignature, deadline: float | None
+    session: int, plans: ChannelPlans, key: CallKey, signature: CallSignature, deadline: float | None
 ) -> CallPlan | None:
     """Return the new plan for this call; ``None`` if the host refuses it or has too little memory."""
     try:
-        return plans.make(live.session, key, signature, deadline)
+        return plans.make(session, key, signature, deadline)
     # The request for a plan computes nothing, so the call itself has not begun.
     except ChannelTimeout:
+        plans.channel.busy = False
         raise Deadline("not-started") from None
     except ProtocolDesync:
         raise
@@ -252,40 +240,38 @@ def _upkeep(remote: ReplayingSession, process: HostProcess, feed: Feed) -> bool:
 
 def _look_after(
     process: HostProcess,
-    plans: ChannelPlans,
+    channel: FastChannel,
     error: BaseException,
     deadline: float | None,
     key: CallKey,
     out: Out | None,
 ) -> None:
     """Settle a call that failed or was interrupted. Raise `FastCallFailed` unless the error is the caller's own."""
-    channel = plans.channel
+    # Whether the host may have written over an input of the call. `busy` counts as well: an interrupt between the
+    # write and the assignment of `sent` leaves a call that the host has.
+    in_place = (channel.sent or channel.busy) and any(
+        block is not None and any(np.may_share_memory(array, target) for array in key.arrays)
+        for block, target in zip(key.outputs, out or (), strict=False)
+    )
     try:
         if isinstance(error, ChannelEnded):
             # Either the host has ended or only the channel. Only the end of a host needs an explanation.
             _host_gone(process, deadline)
             error = ChannelRetired()
         elif isinstance(error, ChannelTimeout):
-            error = Deadline(_give_up(process, plans) if channel.sent else "not-started")
+            error = Deadline(_give_up(process, channel) if channel.sent else "not-started")
         elif isinstance(error, ProtocolDesync):
             error = process.channel.fail(error)
         # All other interruptions come from outside: KeyboardInterrupt, SystemExit, an exception of a signal
         # handler.
-        elif channel.broken and channel.busy and not isinstance(error, (ChannelFailed, ChannelRetired, Deadline)):
+        elif channel.busy and not isinstance(error, (ChannelFailed, ChannelRetired, Deadline)):
             # Ctrl+C, for example: cancel the call. The host may have it even if it is not marked as sent yet.
-            _give_up(process, plans)
+            _give_up(process, channel)
     except (ChannelFailed, ChannelRetired, Deadline, BridgeError) as found:
         error = found
     if isinstance(error, ChannelFailed):
         error.request_id = channel.call_id
     if isinstance(error, (ChannelFailed, ChannelRetired, Deadline, BridgeError)):
-        # `busy` counts as well: an interrupt between the write and the assignment of `sent` leaves a call
-        # that the host has.
-        # Whether the host may have written over an input of the call.
-        in_place = (channel.sent or channel.busy) and any(
-            block is not None and any(np.may_share_memory(array, target) for array in key.arrays)
-            for block, target in zip(key.outputs, out or (), strict=False)
-        )
         raise FastCallFailed(process, error, deadline, in_place=in_place) from None
 
 
@@ -303,33 +289,16 @@ def _host_gone(process: HostProcess, deadline: float | None) -> None:
         raise
 
 
-def _give_up(process: HostProcess, plans: ChannelPlans) -> str:
+def _give_up(process: HostProcess, channel: FastChannel) -> str:
     """Cancel the call and return the state of the work.
 
-    If the work continues, the channel and the blocks that the host may write to stay reserved until its answer.
+    If the work may continue, the channel stays busy, and reserved with the memory that the host may write to.
     """
-    channel, pool = plans.channel, process.pool
-    assert pool is not None
-    # The work is done; only its answer was not read completely. `give_back` closes the broken channel.
-    if channel.answer_begun:
-        channel.busy = False
-        return "finished"
-    state = "still-running"
     try:
         state = process.channel.cancel(channel.call_id, monotonic() + CANCEL_TIMEOUT_S)
-        # A call that was not started never will be, and perhaps was not sent. A cancelled call answers soon with
-        # its error; once that is read, the channel can be used again.
-        if state != "still-running" and (channel.settle(SETTLE_TIMEOUT_S) or state == "not-started"):
-            channel.busy = False
-            return state
-        if state == "finished":
-            state = "still-running"  # a finished call would have its answer here
     except (Deadline, ChannelFailed, ChannelRetired, BridgeError):
-        pass
-    except BaseException:  # a second Ctrl+C
-        pool.abandon(plans)
-        raise
-    pool.abandon(plans)
+        return "still-running"
+    channel.busy = state == "still-running"
     return state
 
 

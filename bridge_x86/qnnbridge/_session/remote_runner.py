@@ -207,12 +207,20 @@ class RemoteRunner:
         limits: CallLimits,
         wish: Wish | None = None,
     ) -> list[Any]:
-        results, failed = None, None
+        remote, failed = self.remote, None
         # A plan has no run options (tags, `terminate`, profiling), so a call with them always takes the connection.
-        if run_options is None:
-            results, failed = self._run_repeated(names, feed, wish, limits)
-        if results is not None:
-            return results
+        if run_options is None and feed.__class__ is dict and (limits is NO_LIMITS or remote.may_go_quick(limits)):
+            timeout = self._timeout if limits.timeout is None else limits.timeout
+            try:
+                results = self._run_fast(remote, self._known.find, names, feed, timeout, wish)
+                if results is not None:
+                    return results
+            # The exception is left before the slow path goes on: it would keep this frame, and with it the call's
+            # arrays, alive until the repetition has ended.
+            except FastCallFailed as failure:
+                failed = failure.alone()
+            if failed is not None:
+                remote.refuse_repetition(failed)
         refuse_at_the_end()
         from qnnbridge._ort_value import to_application
 
@@ -222,30 +230,6 @@ class RemoteRunner:
             # application's dict meanwhile.
             self._known.learn(names, dict(feed), values)
         return [to_application(value) for value in values]
-
-    def _run_repeated(
-        self, names: Names, feed: Any, wish: Wish | None, limits: CallLimits
-    ) -> tuple[list[Any] | None, FastCallFailed | None]:
-        """Try the fast path. Without results the call must take the slow path, which continues a failure."""
-        remote = self.remote
-        if feed.__class__ is not dict:
-            return None, None
-        timeout = self._timeout
-        if limits is not NO_LIMITS:
-            if not remote.may_go_quick(limits.retry, limits.on_deadline):
-                return None, None
-            timeout = timeout if limits.timeout is None else limits.timeout
-        try:
-            return self._run_fast(remote, self._known.find, names, feed, timeout, wish), None
-        except FastCallFailed as failure:
-            # The exception is left before the slow path goes on: it would keep this frame, and with it the
-            # call's arrays, alive until the repetition has ended.
-            failed = failure.alone()
-        # An output that is bound to an input's memory may be half written. A repetition would compute from
-        # these bytes, so the caller gets `StateLost` where the host has ended.
-        if failed.in_place:
-            remote.refuse_repetition(failed)
-        return None, failed
 
     def run_bound(
         self,
@@ -262,7 +246,15 @@ class RemoteRunner:
         failed = None
         bound = BoundValues(self.remote.host, inputs, outputs)
         try:
-            results, failed = self._run_repeated(names, bound.feed, bound.wish, limits)
+            results = None
+            if self.remote.may_go_quick(limits):
+                timeout = self._timeout if limits.timeout is None else limits.timeout
+                try:
+                    results = self._run_fast(self.remote, self._known.find, names, bound.feed, timeout, bound.wish)
+                except FastCallFailed as failure:
+                    failed = failure.alone()
+                if failed is not None:
+                    self.remote.refuse_repetition(failed)
             if results is None:
                 results = self.run_values(names, self.checker.complete(inputs), None, limits, failed=failed)
                 self._known.learn(names, bound.feed, results)

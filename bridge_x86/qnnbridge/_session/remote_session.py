@@ -115,11 +115,11 @@ class RemoteSession(ReplayingSession):
         when_gone(self, functools.partial(_release_later, self.host, self._place))
         self._watched_in = fds.forks
 
-    def may_go_quick(self, retry: int | None, on_deadline: OnDeadline) -> bool:
-        """Return whether a call may take the fast path, whose requests cannot carry these arguments to a daemon."""
+    def may_go_quick(self, limits: CallLimits) -> bool:
+        """Return whether a call may take the fast path, whose requests cannot carry these limits to a daemon."""
         # This side repeats the calls of a private host and ends it. A daemon does both itself and reads the
         # arguments from the header of the request, which does not fit into the 32 bytes of a fast call.
-        return not self.host.is_daemon or (retry in (None, self.retry) and on_deadline == "raise")
+        return not self.host.is_daemon or (limits.retry in (None, self.retry) and limits.on_deadline == "raise")
 
     def open(self, timeout_s: float | None, on_deadline: OnDeadline, stop: Terminable | None = None) -> SessionInfo:
         """Create the session. Raise the host's error, with the cause from its log.
@@ -142,8 +142,12 @@ class RemoteSession(ReplayingSession):
     def refuse_repetition(self, failed: FastCallFailed) -> None:
         """Raise `StateLost` for a call on the fast path whose inputs were lost with the host.
 
-        Return if the host still runs: the slow path then reports a missed deadline or the host's own error.
+        An output that is bound to an input's memory may be half written, and a repetition would compute from it.
+        Return for any other call, and if the host still runs: the slow path then reports a missed deadline or the
+        host's own error.
         """
+        if not failed.in_place:
+            return
         from qnnbridge._io_binding import lost_in_place
 
         # The inputs may be overwritten if the host has crashed, its connection was replaced, or its NPU was lost.

@@ -235,9 +235,10 @@ class ChannelInUse(Protocol):
 
     busy: bool
     sent: bool
-    abandoned: bool
     context: CallContext
 
+    @property
+    def abandoned(self) -> bool: ...
     @property
     def call_id(self) -> int: ...
     @property
@@ -339,7 +340,7 @@ class OpenRequests:
         # Whether a thread waits in `wait_idle`.
         self.idle_wanted = False
         # All fast channels by number. A busy channel is an open request.
-        self.channels: dict[int, ChannelInUse] = {}
+        self.channels: Mapping[int, ChannelInUse] = {}
         # Called by any thread when a caller abandons a request whose answer may still arrive.
         self.on_left: Callable[[], None] | None = None
         # Calls whose answers come in parts (`ReplyStream`); at most `MAX_STREAMS`.
