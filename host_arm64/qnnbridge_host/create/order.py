@@ -183,4 +183,4 @@ def known_faults(
     simulator = machine != "ARM64"
     here = rows_of_session(spec, versions, simulator=simulator, soc_model=soc_model)
     found = find_for_session(source, spec, versions, simulator=simulator, soc_model=soc_model, rows=here.rows)
-    return warning_of(source.label, found, source.path, here.evidence(simulator))
+    return warning_of(source.label, found, spec.in_commands(source.path), here.evidence(simulator))
