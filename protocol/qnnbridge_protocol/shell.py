@@ -9,7 +9,10 @@ character. A word with ``$`` then has another value in the Command Prompt, but s
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from qnnbridge_protocol.records import NamedTuple
 
 
 def shell_word(text: str | os.PathLike[str]) -> str:
@@ -49,6 +52,36 @@ def fixed_file(model: str | os.PathLike[str] | None) -> str:
     """Return the file that a suggested `qnnbridge fix` writes, as a word of a command: in the current folder."""
     stem = os.path.splitext(os.path.basename(os.fspath(model)))[0] if model else "model"
     return shell_word(f"{stem}_fixed.onnx")
+
+
+class ModelInCommands(NamedTuple):
+    """The model of a session in suggested commands.
+
+    path: its file; ``None`` for a model given as bytes. sizes: sizes of free dimensions, by name. soc_model: the
+    chip, if the session sets it.
+    """
+
+    path: str | None = None
+    sizes: Mapping[str, int] = {}
+    soc_model: str | None = None
+
+    def examine(self, command: str) -> str:
+        """Return the line of "verify" or "analyze" for the session."""
+        chip = f"--soc-model {shell_word(self.soc_model)}" if self.soc_model is not None else ""
+        return model_command(command, self.path, self._sizes, chip)
+
+    def fix(self, *rewrites: str, constants: str = "") -> str:
+        """Return the line of "fix". rewrites: by name; all if none is given. constants: option, already quoted."""
+        # `fix` refuses sizes if the rewrite that sets them is excluded.
+        only = ("fixed-shapes", *rewrites) if rewrites and self.sizes else rewrites
+        return fix_command(self.path, self._sizes, *(f"--only {name}" for name in only), constants)
+
+    @property
+    def _sizes(self) -> str:
+        return " ".join(f"--dim {shell_word(f'{name}={size}')}" for name, size in self.sizes.items())
+
+
+NO_FILE: Final = ModelInCommands()
 
 
 def command_line(words: Sequence[str | os.PathLike[str]]) -> str:

@@ -17,6 +17,7 @@ from qnnbridge_protocol.shown import Shown, counted, more
 if TYPE_CHECKING:
     from dataclasses import dataclass as record
 
+    from qnnbridge_protocol.shell import ModelInCommands
     from qnnbridge_protocol.shown import Fact
 
 T = TypeVar("T", bound="Record")
@@ -205,6 +206,14 @@ class SessionSpec(Record):
         """Names of the values that are sent with the record, in their order."""
         files = (in_memory(name) for name in self.files_in_memory)
         return (*self.initializers, *self.external_initializers, *files)
+
+    def in_commands(self, path: str | None) -> ModelInCommands:
+        """Return the model at `path` with the sizes and the chip of this session, for suggested commands."""
+        from qnnbridge_protocol.shell import ModelInCommands
+
+        options = [one.options for one in self.providers if one.name == QNN]
+        chips = [str(given["soc_model"]) for given in options if "soc_model" in given]
+        return ModelInCommands(path, self.free_dimensions_by_name, chips[0] if chips else None)
 
     @property
     def again(self) -> SessionSpec:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +111,13 @@ def test_a_size_that_a_session_fixes_counts(tmp_path: Path, caplog: pytest.LogCa
         options.add_free_dimension_override_by_name("length", size)
         found = warnings_of(caplog, model, provider_options=CHIP, sess_options=options)
         assert len(found) == count
+        for text in found:
+            # The command has the size: without it the rewrite finds nothing to change.
+            words = shlex.split(text.partition("Fix: run: ")[2].rstrip("."))
+            assert words[0] == "qnnbridge"
+            command = [sys.executable, "-m", "qnnbridge_tools", *words[1:]]
+            subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True)
+            assert warnings_of(caplog, tmp_path / "m_fixed.onnx", provider_options=CHIP) == []
 
 
 def test_a_compiled_model_is_delivered_with_the_warning(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from qnnbridge_host.engine.ort_errors import Circumstances, is_cpu_fallback_refusal, translate
 from qnnbridge_protocol import errors
+from qnnbridge_protocol.shell import ModelInCommands
 
 state = pytest.importorskip("onnxruntime.capi.onnxruntime_pybind11_state")
 
@@ -140,7 +141,7 @@ def test_a_text_that_misleads_gets_a_cause(text: str, word: str) -> None:
 
 
 def test_a_graph_that_qnn_cannot_build_names_the_tensors_without_elements() -> None:
-    given = Circumstances(model_path="/m/my model.onnx", empty_results=("e (1x0x4)",))
+    given = Circumstances(model=ModelInCommands("/m/my model.onnx"), empty_results=("e (1x0x4)",))
     error = translate(state.Fail("Failed to compose Qnn graph."), given)
     assert "the model has e (1x0x4)." in (error.cause or "")
     assert "qnnbridge fix '/m/my model.onnx' -o 'my model_fixed.onnx'" in (error.fix or "")

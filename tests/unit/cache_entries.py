@@ -23,7 +23,13 @@ def key_number(number: int) -> str:
 
 
 def put(
-    store: Store, key: str, blob: bytes = b"blob" * 1000, *, label: str = "m.onnx", created: float = 1.0
+    store: Store,
+    key: str,
+    blob: bytes = b"blob" * 1000,
+    *,
+    label: str = "m.onnx",
+    created: float = 1.0,
+    warning: str = "",
 ) -> CacheEntry:
     """Make an entry. Its .onnx file is another one for each key."""
     store.prepare()
@@ -46,6 +52,7 @@ def put(
             compile_seconds=1.5,
             source_path="/models/m.onnx",
             source_bytes=1234,
+            warning=warning,
         )
         return store.publish(draft, manifest)
 

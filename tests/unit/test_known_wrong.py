@@ -13,6 +13,7 @@ from qnnbridge_host.model import known_wrong
 from qnnbridge_host.model.graph_index import FileGraph, GraphNode, GraphTensor, read_graph
 from qnnbridge_host.model.known_wrong import all_true, nearest_places
 from qnnbridge_host.model.static_shapes import complete
+from qnnbridge_protocol.shell import ModelInCommands
 
 onnx = pytest.importorskip("onnx")
 helper, numpy_helper = onnx.helper, pytest.importorskip("onnx.numpy_helper")
@@ -142,7 +143,7 @@ def test_the_shape_behind_other_operators_is_found_without_onnx(op: str, domain:
 
 def test_the_warning_names_operator_node_condition_and_command() -> None:
     found = known_wrong.find_in_model(conv(32, 3, 6), arch=73)
-    text = known_wrong.warning_of("m.onnx", found, "m.onnx")
+    text = known_wrong.warning_of("m.onnx", found, ModelInCommands("m.onnx"))
     assert "Conv conv" in text
     assert ROWS["conv-equal-padding"].says in text
     assert "qnnbridge fix m.onnx -o m_fixed.onnx --only conv-padding" in text
@@ -937,7 +938,7 @@ def test_an_operator_in_the_branch_that_is_always_taken_is_cured_after_the_branc
     assert (found.inside, found.node) == ("a branch of the If choice", "b")
     assert found.rewrites == ("shape-computations", "untaken-branches", "exponent-limits")
     command = "qnnbridge fix m.onnx -o m_fixed.onnx --only shape-computations --only untaken-branches --only exponent-limits"
-    assert command in known_wrong.warning_of("m", [found], "m.onnx")
+    assert command in known_wrong.warning_of("m", [found], ModelInCommands("m.onnx"))
 
 
 def test_shapes_and_constants_are_followed_into_a_function() -> None:

@@ -11,9 +11,8 @@ from unittest.mock import patch
 
 import pytest
 
-from qnnbridge_host.create import replaced
-from qnnbridge_host.create import session as session_creation
-from qnnbridge_host.create.order import Creation, NeedsRewrite, WorkOrder
+from qnnbridge_host.create import choose, replaced
+from qnnbridge_host.create.order import Creation, WorkOrder
 from qnnbridge_host.create.session import MadeSession, SessionMaker
 from qnnbridge_host.model.source import ModelSource
 from qnnbridge_host.request.client import StopSignal
@@ -59,8 +58,6 @@ class Maker(SessionMaker):
         self.models = models
 
     def _from_model(self, creation: Creation) -> MadeSession:
-        if creation.watched:
-            raise NeedsRewrite(["edge-padding"])
         if self.refuses:
             raise PlacementRefused("Not all of it runs on QNN.")
         return MadeSession(7, None, CacheReply("off", ""), "", [])  # type: ignore[arg-type]
@@ -76,6 +73,7 @@ def creation_of(fix: FixSpec | None = None, **fields: Any) -> Creation:
 def made(maker: Maker, fix: FixSpec | None = None, **fields: Any) -> MadeSession:
     with (
         patch.object(replaced, "fixed_source", maker.models.fixed_source),
+        patch.object(choose, "curing_rewrites", lambda *_: ("edge-padding",)),
         # It would ask a worker.
         patch.object(replaced, "suggest_fix", lambda *_, **__: None),
     ):
@@ -129,21 +127,6 @@ def test_a_refusal_is_told_as_it_is_if_the_copy_fails_too() -> None:
     with pytest.raises(PlacementRefused, match="Not all of it") as refused:
         made(maker, FixSpec(when="refused"))
     assert refused.value.evidence == ("Rewritten (fix=True), it fails as well: The rewrites do not do.",)
-
-
-@pytest.mark.parametrize(("simulator", "stops"), [(True, True), (False, True), (None, False)])
-def test_a_host_without_qnn_rewrites_nothing(
-    monkeypatch: pytest.MonkeyPatch, simulator: bool | None, stops: bool
-) -> None:
-    monkeypatch.setattr(session_creation, "curing_rewrites", lambda *_: ("edge-padding",))
-    maker = SessionMaker(None, HELLO)  # type: ignore[arg-type]
-    maker._info = SimpleNamespace(simulator=simulator, versions={})  # type: ignore[assignment]
-    try:
-        maker._refuse_curable(creation_of()._replace(watched=True))
-    except NeedsRewrite:
-        assert stops
-    else:
-        assert not stops
 
 
 INFO = SimpleNamespace(placement=Placement())

@@ -11,6 +11,7 @@ import pytest
 from tests import needs
 
 from qnnbridge_protocol import shell
+from qnnbridge_protocol.specs import QNN, ProviderSpec, SessionSpec
 
 COMMAND = [
     r"C:\my hosts\python.exe",
@@ -165,3 +166,20 @@ def test_a_word_is_text_for_sh(text: str) -> None:
     assert line.endswith(shell.shell_word(text))
     done = subprocess.run(["/bin/sh", "-c", line], capture_output=True, check=True)
     assert os.fsdecode(done.stdout) == text
+
+
+def test_commands_have_the_sizes_and_the_chip_of_the_session() -> None:
+    model = shell.ModelInCommands("m.onnx", {"n": 4, "a b": 2}, "60")
+    sizes = f"--dim n=4 --dim {shell.shell_word('a b=2')}"
+    assert model.examine("verify") == f"qnnbridge verify m.onnx {sizes} --soc-model 60"
+    assert model.fix() == f"qnnbridge fix m.onnx -o m_fixed.onnx {sizes}"
+    # With other rewrites only, `fix` would refuse the sizes.
+    assert model.fix("rank") == f"qnnbridge fix m.onnx -o m_fixed.onnx {sizes} --only fixed-shapes --only rank"
+    assert shell.ModelInCommands("m.onnx").fix("rank") == "qnnbridge fix m.onnx -o m_fixed.onnx --only rank"
+
+
+def test_a_session_without_sizes_and_chip_gives_plain_commands() -> None:
+    spec = SessionSpec("m.onnx", providers=(ProviderSpec(QNN, {"htp_performance_mode": "burst"}),))
+    assert spec.in_commands("m.onnx") == shell.ModelInCommands("m.onnx")
+    chosen = SessionSpec("m.onnx", providers=(ProviderSpec(QNN, {"soc_model": "60"}),))
+    assert chosen.in_commands("m.onnx").examine("analyze") == "qnnbridge analyze m.onnx --soc-model 60"

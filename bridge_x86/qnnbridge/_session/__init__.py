@@ -149,18 +149,7 @@ class SessionRecipe:
         name: "verify" or "analyze", which take the same options.
         """
         spec = self.spec
-        if spec.model_path is None:
-            return ""
-        from qnnbridge_protocol.shell import shell_word
-
-        words = ["qnnbridge", name, spec.model_path]
-        for dimension, size in spec.free_dimensions_by_name.items():
-            words += ["--dim", f"{dimension}={size}"]
-        chip = next(
-            (p.options["soc_model"] for p in spec.providers if p.name == QNN and "soc_model" in p.options), None
-        )
-        words += ["--soc-model", str(chip)] if chip is not None else []
-        return " ".join(map(shell_word, words))
+        return spec.in_commands(spec.model_path).examine(name) if spec.model_path is not None else ""
 
     def forget_model(self) -> SessionRecipe:
         """Return the recipe without the model's identity, which a later creation determines again.

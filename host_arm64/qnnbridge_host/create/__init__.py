@@ -2,9 +2,9 @@
 
 Theory of operation. The callers pass one record down, `order.Creation`, with a `WorkOrder`: the stop signal, the
 deadline and the receiver of progress events. The result is one record, `session.MadeSession`. The layers of calls
-are `service` (the operations, and the reading of their requests) -> `session` (chooses the cache entry, the model
-or a rewritten copy) -> `lookup` (finds or creates the cache entry) -> `compiler` (checks the compiled files) ->
-`worker` (the client of a fresh host process, which compiles and ends).
+are `service` (the operations, and the reading of their requests) -> `session` (creates the session) -> `lookup`
+(finds or creates the cache entry) -> `compiler` (checks the compiled files) -> `worker` (the client of a fresh host
+process, which compiles and ends). `choose` decides in advance which model is loaded: as given, or a copy.
 
 Further modules: `replaced` provides substitutes for the model (a rewritten copy, the model around a bare context
 binary, a copy together with context binaries from a function of the application). For `model.compile`,

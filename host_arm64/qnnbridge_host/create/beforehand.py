@@ -13,7 +13,6 @@ thread.
 from __future__ import annotations
 
 import dataclasses
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -77,8 +76,7 @@ def refuse_beforehand(
     placed = info.placement
     if not placed.known or not placed.qnn_nodes or doubted.isdisjoint(op for _, op in placed.cpu_list):
         return
-    name = os.path.basename(source.path) if source.path is not None else "the model"
-    refused = refusal(name, placed, info.inputs)
+    refused = refusal(source.label, placed, info.inputs)
     refused.evidence = tuple(map(_evidence, trace.get("unsupported_nodes", ())[:_MOST_EVIDENCE]))
     raise refused
 

@@ -25,7 +25,7 @@ from qnnbridge_host.cache.measured import rows_of_session
 from qnnbridge_host.cache.memo import DAY_S, Kind, NegativeEntries, Verdicts
 from qnnbridge_host.cache.store import Fault, Store, shrink
 from qnnbridge_host.create import parting
-from qnnbridge_host.create.order import Creation, NeedsRewrite, curing_rewrites, known_faults
+from qnnbridge_host.create.order import Creation, known_faults
 from qnnbridge_host.model.paths import native_path
 from qnnbridge_host.model.source import hash_file, interruptible
 from qnnbridge_protocol.errors import (
@@ -122,6 +122,30 @@ class SessionCache:
         """Record that the session is created from its model, and the reason."""
         self._state, self._reason, self._key = "off", reason, key or self._key
 
+    # --- before the model to load is chosen ---
+
+    def parting_needed(self, host: HostInfo) -> parting.Parting | None:
+        """Return why gates of the model must be separated; ``None`` without a stored verdict "differs"."""
+        if not self._settings.in_use:
+            return None
+        with contextlib.suppress(OSError):  # `find` fails in the same way and reports it
+            key = key_of(self._parts(host))
+            report = Verdicts(self._store.root).read(key)
+            # The numbers of most models agree, or were never compared.
+            if report is not None and report.state == "differs":
+                return parting.needed(self._store.root, key, report, self._source)
+        return None
+
+    def has_right_entry(self, host: HostInfo) -> bool:
+        """Return whether the model has an entry without a warning, that is, a model without known faults."""
+        if self.reason_against is not None:
+            return False
+        with contextlib.suppress(Damaged, OSError):
+            key = key_of(self._parts(host))
+            entry = self._store.peek(key)
+            return entry is not None and entry.manifest.key == key and not entry.manifest.warning
+        return False
+
     # --- before the session is created ---
 
     def set_aside(self, faults: Sequence[EntryFault]) -> None:
@@ -139,7 +163,6 @@ class SessionCache:
             host: everything that an entry depends on besides model and options.
 
         Raises:
-            NeedsRewrite: the creation is watched, and the model with known faults would be compiled now.
             DeadlineExceeded: another process was still compiling the model.
             BridgeError: the error of compiling the model.
         """
@@ -161,21 +184,6 @@ class SessionCache:
             self.release()
             self._unusable(error.strerror or str(error))
             return None
-
-    def refuse_poor(self, host: HostInfo) -> None:
-        """Raise `NeedsParting` for a watched creation with the stored verdict "differs" if the rewrite may help."""
-        if not self._creation.watched or host.simulator is None or not self._settings.in_use:
-            return
-        with contextlib.suppress(OSError):  # `find` fails in the same way and reports it
-            key = key_of(self._parts(host))
-            report = Verdicts(self._store.root).read(key)
-            # The numbers of most models agree, or were never compared.
-            if report is None or report.state != "differs":
-                return
-            needed = parting.needed(self._store.root, key, report, self._source)
-            # Rewrite operators that are known to be wrong first, because they are the more likely cause.
-            if needed is not None and not curing_rewrites(self._creation, host.machine, host.versions):
-                raise needed
 
     def _parts(self, host: HostInfo) -> dict[str, Any]:
         """Return everything that an entry depends on. Raise `OSError` if the cache's disk fails."""
@@ -209,9 +217,6 @@ class SessionCache:
                 self._announce_update(parts)
                 # Check the disk before a compilation that may take minutes.
                 self._store.check_room(size_of(self._source))
-                # Check for known faults only on a miss: the manifest of an existing entry contains the warning.
-                if rewrites := curing_rewrites(self._creation, host.machine, host.versions):
-                    raise NeedsRewrite(rewrites)
                 entry = self._make(key, parts)
             if entry is None:
                 return

@@ -63,7 +63,7 @@ from qnnbridge_protocol.model_records import (
     ProgressStage,
     Validation,
 )
-from qnnbridge_protocol.shell import fix_command, fixed_file, model_command, shell_word
+from qnnbridge_protocol.shell import fixed_file
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -431,7 +431,8 @@ def _cure(job: CompilerInput) -> str:
     """Return the advice for a model whose compiled form fails in each run; "" if there is none."""
     if not double_edges(job.source).bare:
         return ""
-    return f"Run {fix_command(job.source.path, f'--only {REWRITE}')}, and compile {fixed_file(job.source.path)}. "
+    path = job.source.path
+    return f"Run {job.spec.in_commands(path).fix(REWRITE)}, and compile {fixed_file(path)}. "
 
 
 def _wrong_numbers(job: CompilerInput, result: Validation) -> CompileFailed:
@@ -447,13 +448,10 @@ def _wrong_numbers(job: CompilerInput, result: Validation) -> CompileFailed:
 
 
 def _look_for_it(job: CompilerInput) -> str:
-    """Return the advice with the command that finds the node, with the sizes of this compilation."""
+    """Return the advice with the command that finds the node, for the sizes and the chip of this compilation."""
     if job.source.path is None:
         return "`qnnbridge verify` of the model finds the first node that differs."
-    sizes = [
-        f"--dim {shell_word(f'{name}={size}')}" for name, size in sorted(job.spec.free_dimensions_by_name.items())
-    ]
-    return f"Find the first node that differs: {model_command('verify', job.source.path, *sizes)}."
+    return f"Find the first node that differs: {job.spec.in_commands(job.source.path).examine('verify')}."
 
 
 # --- the difference of an output -------------------------------------------------------------------------

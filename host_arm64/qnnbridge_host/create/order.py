@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from qnnbridge_host.model.source import ModelSource
     from qnnbridge_host.request.client import StopSignal
     from qnnbridge_host.request.in_flight import Request
-    from qnnbridge_protocol.model_records import CacheSettings, EntryFault, NumbersReport, ProgressStage
+    from qnnbridge_protocol.model_records import CacheSettings, EntryFault, ProgressStage
     from qnnbridge_protocol.specs import SessionSpec
 
 
@@ -81,7 +81,6 @@ class Creation(NamedTuple):
         seed: seed of random operators.
         quarantined: fingerprints that the application refuses.
         faults: cache entries that have crashed a host.
-        watched: whether known faults of the model raise `NeedsRewrite`.
     """
 
     request: Request
@@ -96,7 +95,6 @@ class Creation(NamedTuple):
     seed: int | None = None
     quarantined: frozenset[str] = frozenset()
     faults: Sequence[EntryFault] = ()
-    watched: bool = False
 
     @property
     def by_name(self) -> dict[str, Any]:
@@ -163,26 +161,6 @@ def refuse_quarantined(source: ModelSource, quarantined: frozenset[str]) -> None
         )
 
 
-class NeedsRewrite(Exception):
-    """QNN computes operators of the model wrong, and these rewrites fix them in a copy for the session."""
-
-    def __init__(self, rewrites: Sequence[str]) -> None:
-        super().__init__(", ".join(rewrites))
-        self.rewrites = tuple(rewrites)
-
-
-class NeedsParting(NeedsRewrite):
-    """An earlier session's numbers differ from the CPU's, and separating gates from linear operators may fix that.
-
-    report: verdict on the unchanged model. note: key of the record that the rewrite does not help.
-    """
-
-    def __init__(self, rewrite: str, report: NumbersReport, note: str) -> None:
-        super().__init__([rewrite])
-        self.report = report
-        self.note = note
-
-
 def known_faults(
     source: ModelSource,
     spec: SessionSpec,
@@ -205,25 +183,4 @@ def known_faults(
     simulator = machine != "ARM64"
     here = rows_of_session(spec, versions, simulator=simulator, soc_model=soc_model)
     found = find_for_session(source, spec, versions, simulator=simulator, soc_model=soc_model, rows=here.rows)
-    return warning_of(source.label, found, source.path, here.evidence(simulator))
-
-
-def curing_rewrites(creation: Creation, machine: str, versions: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the rewrites that fix the model's known faults, and 64-bit floats at its inputs and outputs.
-
-    The result is empty unless the creation is watched.
-    """
-    if not creation.watched:
-        return ()
-    from qnnbridge_host.cache.measured import rows_of_session
-    from qnnbridge_host.model.double_edges import REWRITE, double_edges
-    from qnnbridge_host.model.known_wrong import computes_on_htp, find_for_session
-
-    simulator = machine != "ARM64"
-    here = rows_of_session(creation.spec, versions, simulator=simulator)
-    found = find_for_session(creation.source, creation.spec, versions, simulator=simulator, rows=here.rows)
-    cures = (one.fault for one in found if one.fault.rewrite)
-    # A strict session cannot use a rewrite that leaves nodes to the CPU.
-    allowed = (fault.rewrite for fault in cures if not fault.on_cpu or creation.spec.fallback != "error")
-    edges = (REWRITE,) if computes_on_htp(creation.spec) and double_edges(creation.source).bare else ()
-    return (*dict.fromkeys(allowed), *edges)
+    return warning_of(source.label, found, spec.in_commands(source.path), here.evidence(simulator))

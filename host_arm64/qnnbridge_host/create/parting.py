@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from qnnbridge_host.cache.memo import NegativeEntries, Verdicts
-from qnnbridge_host.create.order import NeedsParting
 from qnnbridge_host.model.scan import scan_model
 from qnnbridge_protocol import __version__
+from qnnbridge_protocol.records import NamedTuple
 
 if TYPE_CHECKING:
     from qnnbridge_host.model.source import ModelSource
@@ -25,7 +25,18 @@ if TYPE_CHECKING:
 GATES: Final = "gates"
 
 
-def needed(root: Path, key: str, report: NumbersReport, source: ModelSource) -> NeedsParting | None:
+class Parting(NamedTuple):
+    """Separation of gates because an earlier session's numbers differ from the CPU's.
+
+    report: verdict on the unchanged model. note: key of the record that the rewrite does not help.
+    """
+
+    report: NumbersReport
+    note: str
+    rewrite: str = GATES
+
+
+def needed(root: Path, key: str, report: NumbersReport, source: ModelSource) -> Parting | None:
     """Return why gates must be separated; ``None`` if the cause is another one or the rewrite did not help before.
 
     Args:
@@ -42,7 +53,7 @@ def needed(root: Path, key: str, report: NumbersReport, source: ModelSource) -> 
     if NegativeEntries(root).read(note) is not None:
         return None
     has_gates = {"Sigmoid", "Tanh"} & scan_model(source.given).ops.keys()
-    return NeedsParting(GATES, report, note) if has_gates else None
+    return Parting(report, note) if has_gates else None
 
 
 def note_key(key: str) -> str:

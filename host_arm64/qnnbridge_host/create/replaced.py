@@ -49,7 +49,7 @@ from qnnbridge_protocol.errors import (
     WorkerDied,
 )
 from qnnbridge_protocol.input_tensors import options_text
-from qnnbridge_protocol.shell import fix_command, model_command, shell_word
+from qnnbridge_protocol.shell import model_command
 from qnnbridge_protocol.specs import FixSpec, SessionSpec
 
 if TYPE_CHECKING:
@@ -351,10 +351,7 @@ def _add(
     if not changes and not constants:
         return
     argument = repr({"constants": dict(constants)}) if constants else "True"
-    # The command needs the session's sizes for constants.
-    sizes = spec.free_dimensions_by_name if decides else {}
-    options = [f"--dim {shell_word(f'{name}={size}')}" for name, size in sizes.items()]
-    command = fix_command(source.path, *options, options_text(constants).strip())
+    command = spec.in_commands(source.path).fix(constants=options_text(constants).strip())
     shown = changes[:MOST_CHANGES] + [f"input {one} decides {what}" for one, what in decides.items()]
     cure = (
         f"It may help to create the session with fix={argument}, or to run once: "

@@ -4,13 +4,15 @@ Theory of operation. The input is a `Creation`: model, options, cache settings, 
 The result is a `MadeSession`: number, description, result of the cache, the fingerprint to blame for a crash. The
 order of choices:
 
-    fix="always"? -------------------------------------------------------> rewritten copy
-    else: the entry of the cache, compiled by a worker if it is missing
-          does not load or does not match --> set aside, looked up again, at most `MAX_ENTRIES` times
-          the cache cannot be used        --> the model itself
-    QNN is known to compute an operator wrong --> a copy without it, if the rewrite computes the same on the CPU
-    a stored verdict is "differs"             --> a copy with separated gates, unless its numbers were not better
-    QNN refuses the model, fix="refused"      --> rewritten copy; the first refusal is raised if that fails, too
+    the model, chosen before anything is created (`choose`):
+        fix="always"                              --> rewritten copy
+        QNN is known to compute an operator wrong --> a copy without it, if the rewrite computes the same on the CPU
+        a stored verdict is "differs"             --> a copy with separated gates, unless it was no better before
+        otherwise, or if such a copy is not used  --> the model as given
+    for this model the entry of the cache, compiled by a worker if it is missing
+        does not load or does not match --> set aside, looked up again, at most `MAX_ENTRIES` times
+        the cache cannot be used        --> the model itself
+    QNN refuses the model, fix="refused" --> rewritten copy; the first refusal is raised if that fails, too
 
 Before each native step `request.blame` is set to what a crash is attributed to: the entry if one is loaded, else
 the model. It must be set before `enter`, because a crashed process cannot report it.
@@ -28,13 +30,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from qnnbridge_host.create.choose import AS_GIVEN, ModelChoice, choose_model, may_rewrite, writes_files
 from qnnbridge_host.create.optimizers import Optimizers
 from qnnbridge_host.create.order import (
     Creation,
-    NeedsParting,
-    NeedsRewrite,
     WorkOrder,
-    curing_rewrites,
     known_faults,
     refuse_quarantined,
     worker_command,
@@ -47,12 +47,13 @@ if TYPE_CHECKING:
     from qnnbridge_host.cache.entry import CacheEntry
     from qnnbridge_host.cache.memo import OptimizerChoice
     from qnnbridge_host.create.lookup import SessionCache
+    from qnnbridge_host.create.parting import Parting
     from qnnbridge_host.engine.sessions import ResettableSession, Sessions
     from qnnbridge_host.model.genai_folder import GenaiFolder
     from qnnbridge_host.model.source import ModelSource
     from qnnbridge_host.request.client import StopSignal
     from qnnbridge_protocol.connection import Hello
-    from qnnbridge_protocol.model_records import CacheReply, Notice, NoticeKind
+    from qnnbridge_protocol.model_records import CacheReply, CacheSettings, Notice, NoticeKind
     from qnnbridge_protocol.specs import FixSpec, HostInfo, SessionInfo, SessionSpec
 
 # Number of entries of one key that are tried for one session; after the second failure the model is not cached.
@@ -60,10 +61,6 @@ MAX_ENTRIES: Final = 3
 # Number of loads of a model whose files are touched meanwhile, because native code may have read other contents.
 # Creating a hard link touches a file, too, and compilations and tools do so.
 ATTEMPTS: Final = 4
-# A larger model is rewritten only on request, because its copy would fill the cache.
-MAX_UNASKED_BYTES: Final = 512 * 2**20
-# Configuration entries with which creating a session writes files of the model.
-_WRITES: Final = ("ep.context_enable",)
 
 
 class MadeSession(NamedTuple):
@@ -133,42 +130,79 @@ class SessionMaker:
         )
 
     def make(self, creation: Creation) -> MadeSession:
-        """Create the session from the model or from a rewritten copy.
+        """Choose the model to load, and create the session from it.
 
         Raises:
             PlacementRefused: QNN refuses the model; the error suggests rewrites that may help.
             BridgeError: the session cannot be created for another reason.
         """
+        made = self._from_choice(creation, self._choice(creation))
+        if isinstance(made, PlacementRefused):
+            made = self._after_refusal(creation, made)
+        if isinstance(made, BridgeError):
+            try:
+                raise made
+            finally:
+                del made  # would keep this frame alive, as its traceback refers to the frame
+        return made
+
+    def _choice(self, creation: Creation) -> ModelChoice:
+        """Return the model to load. Waits for the engine unless the session's options decide."""
+        fix, settings = creation.spec.fix, creation.settings
+        if fix is not None and fix.when == "always":
+            return ModelChoice(fix)
+        if not may_rewrite(creation):
+            return AS_GIVEN
+        cache = None
+        if settings is not None and settings.in_use:
+            from qnnbridge_host.create.lookup import SessionCache
+
+            cache = SessionCache(self._as_loaded(creation), settings, self.hello)
+        return choose_model(creation, self.host_info, cache)
+
+    def _from_choice(self, creation: Creation, choice: ModelChoice) -> MadeSession | BridgeError:
+        if choice.fix is not None and not choice.rewrites:
+            return self._attempt(creation, choice.fix)
+        plain = creation._replace(spec=dataclasses.replace(creation.spec, fix=None))
+        made = self._attempt(plain, choice.fix)
+        if choice.fix is None:
+            return made
+        if choice.parting is not None:
+            return self._parted(plain, choice, choice.parting, made)
+        return self._cured(plain, choice, made)
+
+    def _attempt(self, creation: Creation, fix: FixSpec | None) -> MadeSession | BridgeError:
+        """Return the session of the model as given, or of a copy with the rewrites `fix`; or why there is none.
+
+        Raises:
+            Cancelled, DeadlineExceeded: the request has ended, so there is no other attempt.
+        """
+        try:
+            return self._from_model(creation) if fix is None else self._from_copy(creation, fix)
+        except (Cancelled, DeadlineExceeded):
+            raise
+        except BridgeError as error:
+            # The traceback would keep the frames alive, and with them the bytes of the model.
+            return error.with_traceback(None)
+
+    def _after_refusal(self, creation: Creation, refusal: PlacementRefused) -> MadeSession | PlacementRefused:
+        """Return the session of a rewritten copy if the application allows one, else the refusal with advice."""
         from qnnbridge_protocol.model_records import Notice
         from qnnbridge_protocol.specs import FixSpec
 
         fix = creation.spec.fix
-        if fix is not None and fix.when == "always":
-            try:
-                return self._from_copy(creation, fix)
-            except PlacementRefused as refusal:
-                self._suggest(refusal, creation, rewritten=True)
-                raise
-        try:
-            return self._watched(creation)
-        except PlacementRefused as refusal:
-            if fix is not None and fix.when == "refused" and _may_rewrite(creation):
-                try:
-                    made = self._from_copy(creation, FixSpec())
-                except (Cancelled, DeadlineExceeded):
-                    raise
-                except BridgeError as error:
-                    refusal.evidence = (
-                        *refusal.evidence,
-                        f"Rewritten (fix=True), it fails as well: {error.message}",
-                    )
-                    if isinstance(error, PlacementRefused):
-                        self._suggest(refusal, creation, rewritten=True)
-                    raise refusal from None
-                text = f"QNN refuses {creation.order.label}, so it was rewritten ({'; '.join(made.changes)})."
-                return made._replace(fix=FixSpec(), notices=[*made.notices, Notice("done", text)])
-            self._suggest(refusal, creation)
-            raise
+        rewritten = fix is not None and fix.when == "always"
+        if fix is not None and fix.when == "refused" and may_rewrite(creation):
+            copy = self._attempt(creation, FixSpec())
+            if isinstance(copy, MadeSession):
+                text = f"QNN refuses {creation.order.label}, so it was rewritten ({'; '.join(copy.changes)})."
+                return copy._replace(fix=FixSpec(), notices=[*copy.notices, Notice("done", text)])
+            refusal.evidence = (*refusal.evidence, f"Rewritten (fix=True), it fails as well: {copy.message}")
+            if not isinstance(copy, PlacementRefused):
+                return refusal
+            rewritten = True
+        self._suggest(refusal, creation, rewritten=rewritten)
+        return refusal
 
     def _suggest(self, refusal: PlacementRefused, creation: Creation, *, rewritten: bool = False) -> None:
         """Add suggested rewrites to a refusal. rewritten: whether the session was refused with all rewrites."""
@@ -176,104 +210,84 @@ class SessionMaker:
 
         suggest_fix(refusal, creation.source, creation.spec, creation.order, rewritten=rewritten)
 
-    def _watched(self, creation: Creation) -> MadeSession:
-        """Create the session from the model, or from a copy without the operators that QNN computes wrong."""
-        from qnnbridge_host.model.double_edges import REWRITE
-        from qnnbridge_protocol.model_records import Notice
-        from qnnbridge_protocol.specs import FixSpec
+    def _cured(
+        self, plain: Creation, choice: ModelChoice, copy: MadeSession | BridgeError
+    ) -> MadeSession | BridgeError:
+        """Return the session of the copy without operators that QNN computes wrong, or else one of the model.
 
-        plain = creation._replace(spec=dataclasses.replace(creation.spec, fix=None))
-        try:
-            return self._from_model(plain._replace(watched=_may_rewrite(creation)))
-        except NeedsParting as found:
-            return self._parted(creation, plain, found)
-        except NeedsRewrite as found:
-            try:
-                fix = FixSpec(only=_whole(found.rewrites, creation.spec))
-                made = self._from_copy(creation, fix)
-                # The other rewrites only prepare for these (`_whole`). Without these the copy is as wrong as the
-                # model.
-                if not any(change.startswith(found.rewrites) for change in made.changes):
-                    self.sessions.close(made.session)
-                    raise ModelError("No rewrite of them computes the same on the CPU.")
-            except (Cancelled, DeadlineExceeded):
-                raise
-            except BridgeError as error:
-                from qnnbridge_host.model.known_wrong import rewrites_of_failures
-
-                if not rewrites_of_failures().isdisjoint(found.rewrites):
-                    if isinstance(error, PlacementRefused):
-                        raise
-                    # Compiling the unchanged model would crash the compiler.
-                    raise ModelError(
-                        f"No session of {creation.order.label} was made.",
-                        cause=self._known_faults(plain),
-                        evidence=(f"Rewritten, it cannot be used: {error.message}",),
-                        fix="Export the model without these operators. fix=False compiles the unchanged model.",
-                    ) from None
-                made = self._from_model_or(plain, error)
-                why = f"{creation.order.label} was not rewritten without being asked: {error.message}"
-                return made._replace(notices=[*made.notices, Notice("model", why)])
-            cured = "; ".join(change for change in made.changes if change.startswith(found.rewrites))
-            what = "operators that QNN is known to compute wrong"
-            if found.rewrites == (REWRITE,):
-                what = "64-bit floats, with which QNN fails,"
-            text = f"{creation.order.label}: {what} were rewritten ({cured}). fix=False leaves them."
-            return made._replace(fix=fix, notices=[*made.notices, Notice("done", text)])
-
-    def _from_model_or(self, plain: Creation, of_copy: BridgeError) -> MadeSession:
-        """Create the session from the model itself, after the copy failed with the error `of_copy`.
-
-        If the model fails, too, raise the copy's refusal, if it is one, because it lists the nodes on the CPU.
+        copy: the session of the copy, or why it could not be created.
         """
-        try:
-            return self._from_model(plain)
-        except (Cancelled, DeadlineExceeded, PlacementRefused):
-            raise
-        except BridgeError as error:
-            # The user can change nodes on the CPU; a rewrite fixes the fault of the plain model anyway.
-            raise of_copy if isinstance(of_copy, PlacementRefused) else error from None
+        from qnnbridge_host.model.double_edges import REWRITE
+        from qnnbridge_host.model.known_wrong import rewrites_of_failures
+        from qnnbridge_protocol.model_records import Notice
 
-    def _parted(self, creation: Creation, plain: Creation, found: NeedsParting) -> MadeSession:
-        """Create the session from a copy with separated gates, or from the model if that does not help.
+        label = plain.order.label
+        if isinstance(copy, MadeSession):
+            # The other rewrites only prepare for these. Without these the copy is as wrong as the model.
+            if cured := [change for change in copy.changes if change.startswith(choice.rewrites)]:
+                what = "operators that QNN is known to compute wrong"
+                if choice.rewrites == (REWRITE,):
+                    what = "64-bit floats, with which QNN fails,"
+                text = f"{label}: {what} were rewritten ({'; '.join(cured)}). fix=False leaves them."
+                return copy._replace(fix=choice.fix, notices=[*copy.notices, Notice("done", text)])
+            self.sessions.close(copy.session)
+            copy = ModelError("No rewrite of them computes the same on the CPU.")
+        if rewrites_of_failures().isdisjoint(choice.rewrites):
+            made = self._attempt(plain, None)
+            if isinstance(made, MadeSession):
+                why = f"{label} was not rewritten without being asked: {copy.message}"
+                return made._replace(notices=[*made.notices, Notice("model", why)])
+            # The copy's refusal lists nodes on the CPU, which the user can change; a rewrite fixes the fault of the
+            # plain model anyway.
+            return made if isinstance(made, PlacementRefused) or not isinstance(copy, PlacementRefused) else copy
+        if isinstance(copy, PlacementRefused):
+            return copy
+        # Compiling the unchanged model would crash the compiler.
+        return ModelError(
+            f"No session of {label} was made.",
+            cause=self._known_faults(plain),
+            evidence=(f"Rewritten, it cannot be used: {copy.message}",),
+            fix="Export the model without these operators. fix=False compiles the unchanged model.",
+        )
 
-        In the second case a note prevents later sessions from trying again.
+    def _parted(
+        self, plain: Creation, choice: ModelChoice, found: Parting, copy: MadeSession | BridgeError
+    ) -> MadeSession | BridgeError:
+        """Return the session of the copy with separated gates, or one of the model if that does not help.
+
+        In the second case a note prevents later sessions from trying again. copy: as for `_cured`.
         """
         from qnnbridge_host.cache.memo import NegativeEntries
         from qnnbridge_host.cache.store import Store
         from qnnbridge_host.create import parting
         from qnnbridge_protocol.model_records import Notice
-        from qnnbridge_protocol.specs import FixSpec
 
-        label = creation.order.label
-        root = Store(Path(creation.settings.folder if creation.settings is not None else "")).root
-        fix = FixSpec(only=_whole(found.rewrites, creation.spec))
-        try:
-            made = self._from_copy(creation, fix)
-        except (Cancelled, DeadlineExceeded):
-            raise
-        except BridgeError as error:
-            _leave_native_code(creation)
+        label = plain.order.label
+        root = Store(Path(plain.settings.folder if plain.settings is not None else "")).root
+        if isinstance(copy, BridgeError):
+            _leave_native_code(plain)
             # A refusal will occur again; other failures may be temporary.
-            if isinstance(error, PlacementRefused):
-                NegativeEntries(root).write(found.note, "gates", error.message, label)
-            made = self._from_model(plain)
-            why = f"{label}: its numbers on QNN differ, and its gates were not separated: {error.message}"
+            if isinstance(copy, PlacementRefused):
+                NegativeEntries(root).write(found.note, "gates", copy.message, label)
+            made = self._attempt(plain, None)
+            if isinstance(made, BridgeError):
+                return made
+            why = f"{label}: its numbers on QNN differ, and its gates were not separated: {copy.message}"
             return made._replace(notices=[*made.notices, Notice("model", why)])
-        # The other rewrites only prepare for the gates (`_whole`).
-        changes = [change for change in made.changes if change.startswith(found.rewrites)]
-        why = parting.is_no_better(root, made.cache.key, found.report) if changes else "it has no such gates"
+        # The other rewrites only prepare for the gates.
+        changes = [change for change in copy.changes if change.startswith(choice.rewrites)]
+        why = parting.is_no_better(root, copy.cache.key, found.report) if changes else "it has no such gates"
         if why:
-            self.sessions.close(made.session)
+            self.sessions.close(copy.session)
             NegativeEntries(root).write(found.note, "gates", why, label)
-            return self._from_model(plain)
+            return self._attempt(plain, None)
         text = (
             f"{label}: its numbers on QNN differed from the CPU's ({found.report.worst or found.report.reason}). "
             f"So Sigmoid and Tanh were separated from operators that QNN merges them with ({'; '.join(changes)}). "
             "It takes more cycles: 1.1 to 10 times as many in the simulator's estimate (docs/fix.md). "
             "fix=False leaves them."
         )
-        return made._replace(fix=fix, notices=[*made.notices, Notice("done", text)])
+        return copy._replace(fix=choice.fix, notices=[*copy.notices, Notice("done", text)])
 
     def _from_copy(self, creation: Creation, fix: FixSpec) -> MadeSession:
         from qnnbridge_host.cache.measured import rows_of_session
@@ -298,20 +312,24 @@ class SessionMaker:
 
     def _from_model(self, creation: Creation) -> MadeSession:
         """Create the session; the CPU converts 64-bit floats at the edges even if the session forbids the CPU."""
-        from qnnbridge_host.model.double_edges import double_edges
-
-        if creation.spec.fallback != "error" or not double_edges(creation.source).converted:
-            return self._with_optimizers(creation)
-        made = self._with_optimizers(creation._replace(spec=_converting(creation.spec)))
-        self._refuse_other_nodes(made, creation.order.label)
+        converting = _converting_if_needed(creation)
+        made = self._with_optimizers(converting)
+        if converting is not creation:
+            self._refuse_other_nodes(made, creation.order.label)
         return made
+
+    def _as_loaded(self, creation: Creation) -> Creation:
+        """Return the creation with the options that its model is loaded with, by which its cache entry is found."""
+        creation = _converting_if_needed(creation)
+        choice = self.optimizers.chosen(*_optimized(creation))
+        return creation._replace(spec=choice.applied(creation.spec))
 
     def _with_optimizers(self, creation: Creation) -> MadeSession:
         """Create the session without ONNX Runtime's optimizers that change the model's results or break it."""
         from qnnbridge_protocol.model_records import Notice
 
         _leave_native_code(creation)
-        model = (creation.source, creation.spec, creation.initializers, creation.settings, creation.order)
+        model = _optimized(creation)
         choice = self.optimizers.chosen(*model)
         refused = ""
         if choice.why:
@@ -323,7 +341,7 @@ class SessionMaker:
             made = self._from_source(creation)
         except BridgeError as error:
             _leave_native_code(creation)
-            if _writes(creation.spec):
+            if writes_files(creation.spec):
                 raise
             found = self.optimizers.after_failure(*model, error)
             if found is None:
@@ -370,7 +388,6 @@ class SessionMaker:
         reason = cache.reason_against
         try:
             loadable = None
-            cache.refuse_poor(self.host_info)
             if reason is not None:
                 cache.off(reason)
             else:
@@ -399,9 +416,6 @@ class SessionMaker:
         for _ in range(MAX_ENTRIES):
             if loadable is None:
                 break
-            # The model of an entry without a warning does not have known faults.
-            if loadable.manifest.warning:
-                self._refuse_curable(creation)
             try:
                 session, loaded = self._native(creation, loadable)
             except BridgeError as error:
@@ -442,8 +456,7 @@ class SessionMaker:
 
         source, request = creation.source, creation.request
         if loadable is None:
-            self._refuse_curable(creation)
-            if self.host_info.simulator is not None and not _writes(creation.spec):
+            if self.host_info.simulator is not None and not writes_files(creation.spec):
                 refuse_beforehand(source, creation.spec, creation.initializers, creation.order)
             # A known fault explains a crash better than its symptoms do, so add it to the crash report.
             known = self._known_faults(creation)
@@ -469,7 +482,7 @@ class SessionMaker:
             stop=creation.order.stop,
         )
         size = manifest.size_bytes if loadable is not None else size_of(source)
-        for _ in range(1 if _writes(spec) else ATTEMPTS):
+        for _ in range(1 if writes_files(spec) else ATTEMPTS):
             before = source.stamps() if loadable is None else ()
             session = self._loaded(creation, spec, create, size)
             if session.info.placement.qnn_nodes and session.info.placement.simulator:
@@ -525,12 +538,6 @@ class SessionMaker:
             session.info = dataclasses.replace(session.info, placement=placement_with_memory)
         return session
 
-    def _refuse_curable(self, creation: Creation) -> None:
-        """Raise `NeedsRewrite` for a watched creation whose model has known faults that a rewrite fixes."""
-        rewrites = curing_rewrites(creation, self.hello.machine, self.host_info.versions)
-        if rewrites and self.host_info.simulator is not None:  # None without QNN
-            raise NeedsRewrite(rewrites)
-
     def _known_faults(self, creation: Creation) -> str:
         return known_faults(creation.source, creation.spec, self.hello.machine, self.host_info.versions)
 
@@ -555,27 +562,20 @@ def _leave_native_code(creation: Creation) -> None:
         creation.enter(NO_STEP)
 
 
-def _writes(spec: SessionSpec) -> bool:
-    """Return whether creating the session writes files, so that a second attempt would find them."""
-    return any(spec.config_entries.get(name, "0") not in ("", "0") for name in _WRITES)
+def _optimized(
+    creation: Creation,
+) -> tuple[ModelSource, SessionSpec, Sequence[Any], CacheSettings | None, WorkOrder]:
+    """Return the arguments of `Optimizers` for a creation."""
+    return creation.source, creation.spec, creation.initializers, creation.settings, creation.order
 
 
-def _may_rewrite(creation: Creation) -> bool:
-    """Return whether the host may use a rewritten copy without a request for it."""
-    spec, source = creation.spec, creation.source
-    if spec.fix is not None and spec.fix.when == "never":
-        return False
-    # The copy lacks weights that the session passes, and ONNX Runtime's optimized model would be that of the copy.
-    if spec.value_names or spec.options.get("optimized_model_filepath"):
-        return False
-    if _writes(spec):
-        return False
-    scan = source.scan
-    if scan is None or scan.format != "onnx" or scan.is_compiled:
-        return False
-    from qnnbridge_host.cache.key import size_of
+def _converting_if_needed(creation: Creation) -> Creation:
+    """Return the creation with `_converting` if it is strict and its model converts 64-bit floats; else itself."""
+    from qnnbridge_host.model.double_edges import double_edges
 
-    return size_of(source) <= MAX_UNASKED_BYTES
+    if creation.spec.fallback != "error" or not double_edges(creation.source).converted:
+        return creation
+    return creation._replace(spec=_converting(creation.spec))
 
 
 def _converting(spec: SessionSpec) -> SessionSpec:
@@ -591,12 +591,3 @@ def _converting(spec: SessionSpec) -> SessionSpec:
     )
     entries = {DISABLE_CPU_FALLBACK: "0", **spec.config_entries}
     return dataclasses.replace(spec, providers=providers, config_entries=entries)
-
-
-def _whole(rewrites: Sequence[str], spec: SessionSpec) -> tuple[str, ...]:
-    """Return the rewrites with those that they depend on: fixed sizes, constants and branches."""
-    from qnnbridge_host.model.known_wrong import BRANCH_REWRITES
-    from qnnbridge_host.rewrite.catalogue import FIXED_SHAPES
-
-    sizes = (FIXED_SHAPES,) if spec.free_dimensions_by_name else ()
-    return (*sizes, "constants", *BRANCH_REWRITES, *rewrites)

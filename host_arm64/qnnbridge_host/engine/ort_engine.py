@@ -143,7 +143,7 @@ class OrtEngine:
             spec, source = with_given_values(spec, source, initializers)
         choice = providers.choose(spec, self._ort.get_available_providers(), self._qnn, records=self._records)
         circumstances = Circumstances(
-            model_path=spec.model_path if model is None else None,
+            model=spec.in_commands(spec.model_path if model is None else None),
             soc_model=choice.target.soc_model if choice.target else None,
             simulator=bool(choice.target and choice.target.simulator),
             custom_op_libraries=tuple(spec.custom_op_libraries),
@@ -157,7 +157,7 @@ class OrtEngine:
             session = self._make(spec, source, choice, choice.entries, tensors, on_phase, stop)
             info = self._info(session, choice, time.perf_counter() - started)
         except Exception as error:
-            lacking = _lacking(spec) if circumstances.model_path is not None else ()
+            lacking = _lacking(spec) if circumstances.model.path is not None else ()
             if choice.strict and is_cpu_fallback_refusal(error) and not lacking:
                 raise self._refused(spec, source, choice, tensors, on_phase) from error
             if NOT_COMPOSED in str(error):
@@ -180,7 +180,7 @@ class OrtEngine:
         found = [one for one in all_known if one.fault.fails]
         if not found:
             return circumstances
-        cure = cure_text(found, circumstances.model_path)
+        cure = cure_text(found, circumstances.model)
         return circumstances._replace(known_fault=fault_text(found), known_cure=f"{cure[:1].upper()}{cure[1:]}.")
 
     def _make(

@@ -18,7 +18,7 @@ from qnnbridge_host.engine.qnn_options import arch_of, chip_label, parse_chips
 from qnnbridge_protocol import errors
 from qnnbridge_protocol.errors import BridgeError, OrtError, RemoteError
 from qnnbridge_protocol.records import NamedTuple
-from qnnbridge_protocol.shell import fix_command, fixed_file, model_command
+from qnnbridge_protocol.shell import NO_FILE, ModelInCommands, fixed_file
 from qnnbridge_protocol.shown import listed
 from qnnbridge_protocol.tables import read_tables
 
@@ -31,7 +31,7 @@ class Circumstances(NamedTuple):
     """Facts about the failed call, which the rules use.
 
     Attributes:
-        model_path: the model's file, if it was not given as bytes.
+        model: the model that was loaded, with its file unless it was given as bytes.
         soc_model: the chip that the session computes for, if one was given.
         simulator: whether the session runs on the HTP simulator.
         lacking: missing or truncated files with weights (`scan.lacking_weights`).
@@ -41,7 +41,7 @@ class Circumstances(NamedTuple):
         known_fault, known_cure: description and fix of the model's operators for which QNN is known to fail.
     """
 
-    model_path: str | None = None
+    model: ModelInCommands = NO_FILE
     soc_model: str | None = None
     simulator: bool = False
     lacking: tuple[str, ...] = ()
@@ -73,7 +73,7 @@ def hint(text: str, circumstances: Circumstances) -> tuple[str | None, str | Non
     if circumstances.lacking:
         return _LACKING_CAUSE, _LACKING_FIX
     if any(words in text for words in _NOT_A_MODEL):
-        return _not_a_model(circumstances.model_path)
+        return _not_a_model(circumstances.model.path)
     if circumstances.known_fault:
         return circumstances.known_fault, circumstances.known_cure
     for rule in _rules():
@@ -214,14 +214,13 @@ def _compose_cause(circumstances: Circumstances) -> str:
 def _compose_fix(circumstances: Circumstances) -> str:
     if circumstances.empty_inputs:
         return f"Give {circumstances.empty_inputs[0]} at least one element, or run the model on the CPU provider."
-    path = circumstances.model_path
     if circumstances.empty_results:
-        return f"Create the session with fix=True, or run: {fix_command(path)}. It removes these tensors."
+        return f"Create the session with fix=True, or run: {circumstances.model.fix()}. It removes these tensors."
     return (
-        f"Run: {model_command('analyze', path)}. It reports an infinite scale, if the model has one; then quantise "
-        "the float model with qnnbridge quantize, which makes masks small first. Otherwise run the model again "
-        "with QNNBRIDGE_VERBOSE=1 in the environment: QNN then logs what it builds. Change the failing operator, "
-        "or run the model on the CPU provider."
+        f"Run: {circumstances.model.examine('analyze')}. It reports an infinite scale, if the model has one; then "
+        "quantise the float model with qnnbridge quantize, which makes masks small first. Otherwise run the model "
+        "again with QNNBRIDGE_VERBOSE=1 in the environment: QNN then logs what it builds. Change the failing "
+        "operator, or run the model on the CPU provider."
     )
 
 
@@ -229,21 +228,21 @@ def _wide_edges_fix(circumstances: Circumstances) -> str:
     return (
         "Sessions convert these numbers on the CPU automatically, unless fix=False. If the numbers need 64 bits, "
         "run the model on the CPU provider. To change the file, for 64-bit floats: "
-        f"{fix_command(circumstances.model_path, '--only double-edges')}; for integers: --only int64-output."
+        f"{circumstances.model.fix('double-edges')}; for integers: --only int64-output."
     )
 
 
 def _definitions_fix(circumstances: Circumstances) -> str:
-    path = circumstances.model_path
+    model = circumstances.model
     return (
-        f"For Mish and GroupNormalization run: {fix_command(path, '--only definitions')}, and compile "
-        f"{fixed_file(path)}. A session without a cache runs the unchanged model."
+        f"For Mish and GroupNormalization run: {model.fix('definitions')}, and compile "
+        f"{fixed_file(model.path)}. A session without a cache runs the unchanged model."
     )
 
 
 def _body_weights_fix(circumstances: Circumstances) -> str:
-    command = fix_command(circumstances.model_path, "--only body-weights")
-    return f"Run: {command}, and compile {fixed_file(circumstances.model_path)}."
+    model = circumstances.model
+    return f"Run: {model.fix('body-weights')}, and compile {fixed_file(model.path)}."
 
 
 # Texts that depend on the circumstances, by their names in `ort_hints.json`.

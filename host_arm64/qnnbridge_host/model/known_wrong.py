@@ -43,7 +43,7 @@ from qnnbridge_host.model.merged import (
     transposes_int64_output,
 )
 from qnnbridge_host.model.static_shapes import complete, in_float32, scaled_sizes, slid_sizes, window_of
-from qnnbridge_protocol.shell import fix_command
+from qnnbridge_protocol.shell import NO_FILE, ModelInCommands
 from qnnbridge_protocol.shown import listed
 from qnnbridge_protocol.specs import QNN
 from qnnbridge_protocol.version_numbers import numbers_of
@@ -237,14 +237,21 @@ def _where_it_is(found: KnownWrong, entry: NodeEntry) -> KnownWrong:
 def warning_of(
     label: str,
     found: Sequence[KnownWrong],
-    path: str | None = None,
+    model: ModelInCommands = NO_FILE,
     evidence: Callable[[Sequence[str]], str] = lambda rows: "",
 ) -> str:
-    """Return a warning about a model, "" without matches. evidence: returns where the given rows were measured."""
+    """Return a warning about a model, "" without matches.
+
+    Args:
+        label: name of the model.
+        found: the matches.
+        model: the model in the suggested command.
+        evidence: returns where the given rows were measured.
+    """
     if not found:
         return ""
     measured = evidence(list(dict.fromkeys(one.fault.name for one in found)))
-    return f"{label}: {fault_text(found)}{measured} Fix: {cure_text(found, path)}."
+    return f"{label}: {fault_text(found)}{measured} Fix: {cure_text(found, model)}."
 
 
 def fault_text(found: Sequence[KnownWrong]) -> str:
@@ -263,12 +270,11 @@ def fault_text(found: Sequence[KnownWrong]) -> str:
     return f"QNN is known to compute {count} of it wrong: {shown}{more}."
 
 
-def cure_text(found: Sequence[KnownWrong], path: str | None) -> str:
+def cure_text(found: Sequence[KnownWrong], model: ModelInCommands) -> str:
     """Return what to do about the matches, without a full stop."""
     rewrites = list(dict.fromkeys(name for one in found if one.fault.rewrite for name in one.rewrites))
-    only = " ".join(f"--only {name}" for name in rewrites)
     advice = list(dict.fromkeys(one.fault.advice for one in found if not one.fault.rewrite and one.fault.advice))
-    fixes = [f"run: {fix_command(path, only)}"] if rewrites else []
+    fixes = [f"run: {model.fix(*rewrites)}"] if rewrites else []
     if any(one.fault.on_cpu and one.fault.rewrite for one in found):
         fixes.append('create the session with fallback="cpu", which leaves the random operators to the CPU')
     return "; ".join(fixes + advice)

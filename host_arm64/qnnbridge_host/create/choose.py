@@ -1,0 +1,113 @@
+"""Choose the model to load: the model as given, or a rewritten copy of it.
+
+The choice is made once, before the session is created, from the session's options, the table of known-wrong
+operators, and the cache. `SessionMaker` then creates the session from this model. A bare context binary is wrapped
+even earlier, when the model is opened (`service`). Any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from qnnbridge_protocol.records import NamedTuple
+from qnnbridge_protocol.specs import FixSpec, HostInfo, SessionSpec
+
+if TYPE_CHECKING:
+    from qnnbridge_host.create.lookup import SessionCache
+    from qnnbridge_host.create.order import Creation
+    from qnnbridge_host.create.parting import Parting
+
+# A larger model is rewritten only on request, because its copy would fill the cache.
+MAX_UNASKED_BYTES: Final = 512 * 2**20
+# Configuration entries with which creating a session writes files of the model.
+_WRITES: Final = ("ep.context_enable",)
+
+
+class ModelChoice(NamedTuple):
+    """The model to create a session from, and the reason.
+
+    Attributes:
+        fix: the rewrites of the copy to load; ``None`` for the model as given.
+        rewrites: those for which the host has chosen the copy, and the others only prepare for them; empty for a
+            copy that the application requests.
+        parting: the verdict that is the reason; ``None`` for known faults of the model.
+    """
+
+    fix: FixSpec | None = None
+    rewrites: tuple[str, ...] = ()
+    parting: Parting | None = None
+
+
+AS_GIVEN: Final = ModelChoice()
+
+
+def choose_model(creation: Creation, host: HostInfo, cache: SessionCache | None) -> ModelChoice:
+    """Return the choice for a session that may use a rewritten copy without a request for it (`may_rewrite`).
+
+    Args:
+        creation: the creation with the model as given.
+        host: the host.
+        cache: the cache's part for the model as given; ``None`` if the session does not use the cache.
+    """
+    if host.simulator is None:  # without QNN
+        return AS_GIVEN
+    parting = cache.parting_needed(host) if cache is not None else None
+    # The search for known faults reads the graph, so skip it for a model whose entry has no warning.
+    if parting is None and cache is not None and cache.has_right_entry(host):
+        return AS_GIVEN
+    # Rewrite operators that are known to be wrong first: if the numbers differ, they are the more likely cause.
+    if rewrites := curing_rewrites(creation, host):
+        return ModelChoice(FixSpec(only=_whole(rewrites, creation.spec)), rewrites)
+    if parting is not None:
+        return ModelChoice(FixSpec(only=_whole((parting.rewrite,), creation.spec)), (parting.rewrite,), parting)
+    return AS_GIVEN
+
+
+def may_rewrite(creation: Creation) -> bool:
+    """Return whether the host may use a rewritten copy without a request for it."""
+    spec, source = creation.spec, creation.source
+    if spec.fix is not None and spec.fix.when == "never":
+        return False
+    # The copy lacks weights that the session passes, and ONNX Runtime's optimized model would be that of the copy.
+    if spec.value_names or spec.options.get("optimized_model_filepath"):
+        return False
+    if writes_files(spec):
+        return False
+    scan = source.scan
+    if scan is None or scan.format != "onnx" or scan.is_compiled:
+        return False
+    from qnnbridge_host.cache.key import size_of
+
+    return size_of(source) <= MAX_UNASKED_BYTES
+
+
+def writes_files(spec: SessionSpec) -> bool:
+    """Return whether creating the session writes files, so that a second attempt would find them."""
+    return any(spec.config_entries.get(name, "0") not in ("", "0") for name in _WRITES)
+
+
+def curing_rewrites(creation: Creation, host: HostInfo) -> tuple[str, ...]:
+    """Return the rewrites that fix the model's known faults, and 64-bit floats at its inputs and outputs."""
+    from qnnbridge_host.cache.measured import rows_of_session
+    from qnnbridge_host.model.double_edges import REWRITE, double_edges
+    from qnnbridge_host.model.known_wrong import computes_on_htp, find_for_session
+
+    source, spec = creation.source, creation.spec
+    simulator = host.machine != "ARM64"
+    here = rows_of_session(spec, host.versions, simulator=simulator)
+    found = find_for_session(source, spec, host.versions, simulator=simulator, rows=here.rows)
+    cures = (one.fault for one in found if one.fault.rewrite)
+    # A strict session cannot use a rewrite that leaves nodes to the CPU.
+    allowed = (fault.rewrite for fault in cures if not fault.on_cpu or spec.fallback != "error")
+    edges = (REWRITE,) if computes_on_htp(spec) and double_edges(source).bare else ()
+    return (*dict.fromkeys(allowed), *edges)
+
+
+def _whole(rewrites: Sequence[str], spec: SessionSpec) -> tuple[str, ...]:
+    """Return the rewrites with those that they depend on: fixed sizes, constants and branches."""
+    from qnnbridge_host.model.known_wrong import BRANCH_REWRITES
+    from qnnbridge_host.rewrite.catalogue import FIXED_SHAPES
+
+    sizes = (FIXED_SHAPES,) if spec.free_dimensions_by_name else ()
+    return (*sizes, "constants", *BRANCH_REWRITES, *rewrites)
