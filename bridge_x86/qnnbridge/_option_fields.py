@@ -434,7 +434,7 @@ def incompatible(function: str, signature: str, *given: Any, **named: Any) -> er
     shown = ", ".join(repr(value) for value in given)
     if named:
         pairs = ", ".join(f"{name}={value!r}" for name, value in named.items())
-        shown = f"{shown}{', ' if given else ''}kwargs: {pairs}"
+        shown = f"{shown}{'; ' if given else ''}kwargs: {pairs}"
     kind = "constructor" if function == "__init__" else "function"
     return errors.RemoteTypeError(
         f"{function}(): incompatible {kind} arguments. The following argument types are supported:\n"

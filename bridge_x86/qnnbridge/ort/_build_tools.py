@@ -25,7 +25,7 @@ import numpy as np
 from qnnbridge import _ep_context
 from qnnbridge._host import Host, default_host
 from qnnbridge._host_objects import ObjectReply, create_object
-from qnnbridge._option_fields import GraphOptimizationLevel, OrtCompileApiFlags, incompatible
+from qnnbridge._option_fields import GraphOptimizationLevel, OrtCompileApiFlags
 from qnnbridge._providers import QNN
 from qnnbridge._session import SessionRecipe
 from qnnbridge._session.runs import coerce_session_options
@@ -34,6 +34,7 @@ from qnnbridge._threads import CalledFunction
 from qnnbridge._transport.channel import CallContext
 from qnnbridge.ort._errors import as_ort_raises
 from qnnbridge.ort._placement import policy
+from qnnbridge.ort._signatures import refused
 from qnnbridge_protocol.errors import (
     CompileFailed,
     Fail,
@@ -343,12 +344,7 @@ class ModelCompiler:
         if write_func is None:
             raise RemoteRuntimeError("EPContext data write callback must not be None.")
         if not callable(write_func):
-            native = "onnxruntime.capi.onnxruntime_pybind11_state"
-            signature = (
-                f"(self: {native}.ModelCompiler, write_func: collections.abc.Callable[[str, "
-                f"{native}.OrtEpContextData], None]) -> None"
-            )
-            raise incompatible("set_ep_context_data_write_func", signature, self, write_func)
+            raise refused("ModelCompiler.set_ep_context_data_write_func", self, write_func)
         self._functions["ep_context_write"] = _ep_context.context_write(write_func)
 
     def clear_ep_context_data_write_func(self) -> None:

@@ -9,7 +9,6 @@ crash of the host keeps the selected devices.
 
 from __future__ import annotations
 
-import functools
 import io
 import json
 import os
@@ -22,7 +21,6 @@ from qnnbridge._option_fields import (
     GraphOptimizationLevel,
     OrtCompiledModelCompatibility,
     OrtDeviceEpIncompatibilityReason,
-    incompatible,
 )
 from qnnbridge._providers import CPU, QNN
 from qnnbridge._session import SessionRecipe, model_parts
@@ -38,6 +36,7 @@ from qnnbridge.ort._environment import (
     qnn_device,
 )
 from qnnbridge.ort._placement import Named
+from qnnbridge.ort._signatures import bound
 from qnnbridge_protocol.errors import Fail, InvalidArgument, OrtError, RemoteRuntimeError
 from qnnbridge_protocol.specs import SessionSpec
 
@@ -51,62 +50,13 @@ _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _WIDTHS = {_FIXED64: 8, _FIXED32: 4}
 
 
-def _bound(signature: str, *takes: Callable[[Any], Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Decorate a function to check its arguments as the bindings do.
-
-    The bindings take these arguments by position only, and raise a `TypeError` with pybind's text for wrong types.
-
-    Args:
-        takes: for each argument, a function that converts it or raises `TypeError`.
-    """
-
-    def with_arguments(function: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(function)
-        def call(*given: Any, **named: Any) -> Any:
-            try:
-                if named or len(given) != len(takes):
-                    raise TypeError
-                values = [take(value) for take, value in zip(takes, given, strict=True)]
-            except TypeError:
-                raise incompatible(function.__name__, signature, *given, **named) from None
-            return function(*values)
-
-        return call
-
-    return with_arguments
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, (bytes, bytearray)):
-        return value.decode(errors="surrogateescape")
-    if not isinstance(value, str):
-        raise TypeError
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        raise TypeError from None
-    return value
-
-
-def _devices(value: Any) -> list[OrtEpDevice]:
-    if not isinstance(value, Sequence) or not all(isinstance(one, OrtEpDevice) for one in value):
-        raise TypeError
-    return list(value)
-
-
-def _hardware(value: Any) -> OrtHardwareDevice | None:
-    if not isinstance(value, (OrtHardwareDevice, type(None))):
-        raise TypeError
-    return value
-
-
 def get_hardware_devices() -> list[OrtHardwareDevice]:
     """Return the CPU and the QNN devices of the host's machine."""
     info = default_host().info
     return [device.device for device in (cpu_device(""), *map(qnn_device, info.devices))]
 
 
-@_bound("(arg0: str, arg1: OrtHardwareDevice) -> dict", _text, _hardware)
+@bound("get_hardware_device_ep_incompatibility_details")
 def get_hardware_device_ep_incompatibility_details(
     ep_name: str, device: OrtHardwareDevice | None, /
 ) -> dict[str, Any]:
@@ -119,9 +69,7 @@ def get_hardware_device_ep_incompatibility_details(
     return {"reasons_bitmask": int(OrtDeviceEpIncompatibilityReason.NONE), "notes": None, "error_code": 0}
 
 
-@_bound(
-    "(arg0: collections.abc.Sequence[OrtEpDevice], arg1: str) -> OrtCompiledModelCompatibility", _devices, _text
-)
+@bound("get_model_compatibility_for_ep_devices")
 def get_model_compatibility_for_ep_devices(
     ep_devices: Sequence[OrtEpDevice], compatibility_info: str, /
 ) -> OrtCompiledModelCompatibility:
@@ -132,7 +80,7 @@ def get_model_compatibility_for_ep_devices(
     return OrtCompiledModelCompatibility(0)
 
 
-@_bound("(arg0: str, arg1: str) -> object", _text, _text)
+@bound("get_compatibility_info_from_model")
 def get_compatibility_info_from_model(model_path: str, ep_type: str, /) -> str | None:
     """Return the compatibility information for a provider in the model's metadata; ``None`` if it has none."""
     try:
@@ -142,7 +90,7 @@ def get_compatibility_info_from_model(model_path: str, ep_type: str, /) -> str |
         raise RemoteRuntimeError(f"Load model {model_path} failed. File doesn't exist") from None
 
 
-@_bound("(arg0: typing_extensions.Buffer, arg1: str) -> object", memoryview, _text)
+@bound("get_compatibility_info_from_model_bytes")
 def get_compatibility_info_from_model_bytes(model_data: memoryview, ep_type: str, /) -> str | None:
     data = bytes(model_data)
     if not data:

@@ -18,6 +18,7 @@ from qnnbridge._io_binding import IOBinding, view_of_memory
 from qnnbridge._ort_value import OrtValue, SparseBlockSparseView, SparseCooView, SparseCsrView, SparseTensor
 from qnnbridge._providers import CPU_DEVICE, DeviceNumbers, refused_device
 from qnnbridge.ort._environment import copy_tensors
+from qnnbridge.ort._signatures import BINDINGS, no_constructor
 from qnnbridge_protocol.element_types import ElementType
 from qnnbridge_protocol.errors import RemoteIndexError, RemoteRuntimeError, RemoteTypeError
 
@@ -39,21 +40,18 @@ def require_cpu_device(device: Any) -> None:
     numbers = getattr(device, "_ort_device", device)
     if not isinstance(numbers, DeviceNumbers):
         raise RemoteTypeError(
-            "incompatible function arguments: an onnxruntime.capi.onnxruntime_pybind11_state.OrtDevice is needed, "
-            f"not {type(device).__name__}."
+            f"incompatible function arguments: an {BINDINGS}.OrtDevice is needed, not {type(device).__name__}."
         )
     if numbers.device_type() != CPU_DEVICE:
         raise refused_device(f"type {numbers.device_type()}")
 
 
+@no_constructor
 @named("OrtValue")
 class NativeOrtValue(OrtValue):
     """A value with static factories that take an ``OrtDevice`` of the bindings."""
 
     __slots__ = ()
-
-    def __init__(self, *_: Any) -> None:
-        raise RemoteTypeError("onnxruntime.capi.onnxruntime_pybind11_state.OrtValue: No constructor defined!")
 
     @classmethod
     def of(cls, value: OrtValue) -> NativeOrtValue:
