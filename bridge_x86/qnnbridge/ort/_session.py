@@ -439,7 +439,8 @@ class InferenceSession(Session):
         if asked:
             from qnnbridge.ort._model_metadata import with_model_config
 
-            self._ort_options = with_model_config(path_or_bytes, self._ort_options, self._read_config_from_model)
+            given = path_or_bytes, self._ort_options, self._read_config_from_model
+            self._ort_options = with_model_config(*given, kwargs.get("host"), kwargs.get("timeout"))
         try:
             self._begin(providers, provider_options)
         except (ValueError, RuntimeError) as error:
