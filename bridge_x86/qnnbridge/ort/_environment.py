@@ -471,10 +471,10 @@ def _register(name: str, info: OrtMemoryInfo, arena: OrtArenaCfg | None, **more:
             cause="Other applications share the sessions of the daemon, and would share the allocator.",
             fix="Use a private host (QNNBRIDGE_HOST=private), or omit the allocator.",
         )
-    settings = None if arena is None else {name: getattr(arena, name) for name in OrtArenaCfg.__slots__}
-    if settings is not None:
-        # -1 selects ONNX Runtime's default; for max_mem it is 0.
-        settings = {name: value for name, value in settings.items() if name == "max_mem" or value != -1}
+    # -1 selects ONNX Runtime's default; for max_mem it is 0.
+    settings = arena and {
+        name: value for name in OrtArenaCfg.__slots__ if (value := getattr(arena, name)) != -1 or name == "max_mem"
+    }
     memory = {
         "name": info.name,
         "allocator_type": int(info.allocator_type),

@@ -59,6 +59,7 @@ SIGNATURES: Final = {
     "get_compatibility_info_from_model_bytes": "(arg0: typing_extensions.Buffer, arg1: str) -> object",
     "get_hardware_device_ep_incompatibility_details": "(arg0: str, arg1: OrtHardwareDevice) -> dict",
     "get_model_compatibility_for_ep_devices": "(arg0: collections.abc.Sequence[OrtEpDevice], arg1: str) -> OrtCompiledModelCompatibility",
+    "get_registered_ep_kernel_defs": "(ep_name: str) -> list[onnxruntime::KernelDef]",
     "register_execution_provider_library": "(arg0: str, arg1: str) -> None",
     "set_default_logger_callback": "(callback: object, severity: typing.SupportsInt | typing.SupportsIndex = 2) -> None",
     "set_default_logger_severity": "(arg0: typing.SupportsInt | typing.SupportsIndex) -> None",
