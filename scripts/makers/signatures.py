@@ -1,26 +1,26 @@
-"""Record the signatures of ONNX Runtime's bindings that `qnnbridge.ort` needs, in `qnnbridge.ort._recorded`.
+"""Record the signatures of ONNX Runtime's bindings that the bridge needs, in `qnnbridge._bindings`.
 
 ``python -m scripts.makers.signatures`` imports the installed onnxruntime, which should be the newest release: texts
-of errors follow it. The drop-in cannot ask onnxruntime, because applications run without it. Recorded are the
-functions whose names occur in the package as ``@bound("NAME")`` or ``refused("NAME", ...)``, and all methods of the
-classes in ``@remote("CLASS")``. A signature that only an older release has is kept.
+of errors follow it. The bridge itself cannot ask onnxruntime, because applications run without it. Recorded are the
+functions whose names occur in the bridge as ``@bound("NAME")`` or ``refused("NAME", ...)``, and all methods of the
+classes in ``@remote("CLASS")``. A signature that this release lacks is kept.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from qnnbridge.ort import _recorded
+from qnnbridge import _bindings
 
-TABLE = Path(_recorded.__file__)
+TABLE = Path(_bindings.__file__)
 _NAMED = re.compile(r'\b(?:bound|refused)\("([\w.]+)"')
 _REMOTE = re.compile(r'@remote\("(\w+)"')
 # A signature in a docstring of pybind11, on a line of its own; overloads are numbered.
 _SIGNATURE = re.compile(r"^(?:\d+\. )?\w*(\(.*\) -> .+)$", re.MULTILINE)
-_BEGIN, _END = "SIGNATURES: Final = {\n", "}\n"
 
 
 def wanted(bindings: Any) -> Iterator[str]:
@@ -28,8 +28,8 @@ def wanted(bindings: Any) -> Iterator[str]:
     text = "".join(path.read_text("utf-8") for path in TABLE.parent.rglob("*.py"))
     yield from _NAMED.findall(text)
     for cls in _REMOTE.findall(text):
-        members = vars(getattr(bindings, cls, object))
-        yield from (f"{cls}.{name}" for name in members if not name.startswith("_"))
+        yield from (f"{cls}.{name}" for name in vars(getattr(bindings, cls)) if not name.startswith("_"))
+        yield from (name for name in _bindings.SIGNATURES if name.startswith(f"{cls}."))
 
 
 def signature(bindings: Any, name: str) -> str | None:
@@ -46,22 +46,16 @@ def signature(bindings: Any, name: str) -> str | None:
 
 
 def recorded(bindings: Any) -> dict[str, str]:
-    """Return the signatures of this release, and of older releases for names that this release lacks."""
-    names = sorted(set(wanted(bindings)) | {*_recorded.SIGNATURES})
-    found = {name: signature(bindings, name) or _recorded.SIGNATURES.get(name) for name in names}
-    return {name: text for name, text in found.items() if text}
+    """Return all wanted signatures. Raises `KeyError` for a name that no release has."""
+    return {name: signature(bindings, name) or _bindings.SIGNATURES[name] for name in sorted(set(wanted(bindings)))}
 
 
 def main() -> None:
     from onnxruntime.capi import onnxruntime_pybind11_state as bindings
 
-    head, _, _ = TABLE.read_text("utf-8").partition(_BEGIN)
-    rows = "".join(f"    {_quoted(name)}: {_quoted(text)},\n" for name, text in recorded(bindings).items())
-    TABLE.write_text(head + _BEGIN + rows + _END, "utf-8", newline="\n")
-
-
-def _quoted(text: str) -> str:
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
+    head, begin, _ = TABLE.read_text("utf-8").partition("SIGNATURES: Final = {\n")
+    rows = "".join(f"    {json.dumps(name)}: {json.dumps(text)},\n" for name, text in recorded(bindings).items())
+    TABLE.write_text(f"{head}{begin}{rows}}}\n", "utf-8", newline="\n")
 
 
 if __name__ == "__main__":

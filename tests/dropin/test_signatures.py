@@ -17,7 +17,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as real_bindings
 from scripts.makers import signatures
 
 import qnnbridge.ort as ort
-from qnnbridge.ort import _recorded
+from qnnbridge import _bindings
 from qnnbridge.ort.capi import onnxruntime_pybind11_state as bindings
 
 pytestmark = [
@@ -66,6 +66,11 @@ CALLS: dict[str, Callable[[Any, Any], Any]] = {
     "nothing for a text": lambda m, _: m.ModelPackage().set_metadata(None, None, None),
     "a constructor by a name": lambda m, _: m.ModelPackageContext(package_root=3),
     "a property": lambda _, c: setattr(c.AdapterFormat(), "model_version", "1"),
+    "a function that is a number": lambda m, _: m.SessionOptions().set_ep_context_data_read_func(3, 5),
+    "a size that is a text": lambda m, _: m.SessionOptions().set_ep_context_data_read_func(
+        print, max_data_size="5"
+    ),
+    "a delegate that is a number": lambda m, _: m.SessionOptions().set_provider_selection_policy_delegate(3),
     "devices that are texts": lambda _, c: c.get_model_compatibility_for_ep_devices(["a"], "b"),
 }
 _ADDRESS = re.compile(r"<\S+ object at 0x[0-9a-f]+>")
@@ -97,7 +102,7 @@ def test_a_call_ends_as_with_the_bindings(name: str) -> None:
 
 
 def test_the_record_is_that_of_the_installed_release() -> None:
-    assert signatures.recorded(real_bindings) == _recorded.SIGNATURES
+    assert signatures.recorded(real_bindings) == _bindings.SIGNATURES
 
 
 def test_a_remote_class_has_all_methods_of_the_bindings() -> None:

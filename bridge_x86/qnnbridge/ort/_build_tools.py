@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from qnnbridge import _ep_context
+from qnnbridge._bindings import refused
 from qnnbridge._host import Host, default_host
 from qnnbridge._host_objects import ObjectReply, create_object
 from qnnbridge._option_fields import GraphOptimizationLevel, OrtCompileApiFlags
@@ -34,7 +35,7 @@ from qnnbridge._threads import CalledFunction
 from qnnbridge._transport.channel import CallContext
 from qnnbridge.ort._errors import as_ort_raises
 from qnnbridge.ort._placement import policy
-from qnnbridge.ort._signatures import bound, refused
+from qnnbridge.ort._signatures import bound
 from qnnbridge_protocol.errors import (
     CompileFailed,
     Fail,

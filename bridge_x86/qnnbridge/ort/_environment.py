@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import Distribution, DistributionFinder, MetadataPathFinder
 from typing import TYPE_CHECKING, Any, Final
 
+from qnnbridge._bindings import refused
 from qnnbridge._callers import warn_application
 from qnnbridge._host import default_host
 from qnnbridge._host_objects import HostObject, create_object
@@ -30,7 +31,7 @@ from qnnbridge._option_fields import (
 from qnnbridge._providers import CPU, QNN
 from qnnbridge._session_options import KNOWN_PROVIDERS
 from qnnbridge.ort._errors import as_ort_raises
-from qnnbridge.ort._signatures import Int64, bound, no_constructor, refused
+from qnnbridge.ort._signatures import Int64, bound, no_constructor
 from qnnbridge_os.forks import renew_in_forks
 from qnnbridge_os.native import Lock
 from qnnbridge_protocol.errors import BridgeError, Fail, OptionError, RemoteRuntimeError

@@ -11,6 +11,7 @@ import os
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
+from qnnbridge._bindings import refused
 from qnnbridge._host import default_host
 from qnnbridge._host_objects import HostObject, create_object
 from qnnbridge._option_fields import ModelPackageWriteMode
@@ -19,7 +20,7 @@ from qnnbridge._providers import CPU
 from qnnbridge._session.runs import coerce_session_options
 from qnnbridge._session_options import SessionOptions
 from qnnbridge.ort._errors import as_ort_raises
-from qnnbridge.ort._signatures import absolute, bound, no_constructor, refused, remote
+from qnnbridge.ort._signatures import absolute, bound, no_constructor, remote
 from qnnbridge_protocol.errors import EPFail, RemoteRuntimeError, RemoteTypeError
 from qnnbridge_protocol.specs import SessionSpec
 

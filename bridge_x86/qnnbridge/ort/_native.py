@@ -14,11 +14,12 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
+from qnnbridge._bindings import BINDINGS
 from qnnbridge._io_binding import IOBinding, view_of_memory
 from qnnbridge._ort_value import OrtValue, SparseBlockSparseView, SparseCooView, SparseCsrView, SparseTensor
 from qnnbridge._providers import CPU_DEVICE, DeviceNumbers, refused_device
 from qnnbridge.ort._environment import copy_tensors
-from qnnbridge.ort._signatures import BINDINGS, no_constructor
+from qnnbridge.ort._signatures import no_constructor
 from qnnbridge_protocol.element_types import ElementType
 from qnnbridge_protocol.errors import RemoteIndexError, RemoteRuntimeError, RemoteTypeError
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from qnnbridge import _inference_session as bridge
+from qnnbridge._bindings import BINDINGS, refused
 from qnnbridge._io_binding import IOBinding
 from qnnbridge._ort_value import OrtValue
 from qnnbridge._providers import CPU, QNN
@@ -30,7 +31,6 @@ from qnnbridge.ort._environment import OrtMemoryInfo, cpu_memory
 from qnnbridge.ort._errors import as_ort_raises
 from qnnbridge.ort._native import NativeSession
 from qnnbridge.ort._placement import Named, OrtEpAssignedNode, OrtEpAssignedSubgraph, journal
-from qnnbridge.ort._signatures import BINDINGS, refused
 from qnnbridge_protocol.errors import (
     BridgeError,
     Fail,

@@ -1,4 +1,4 @@
-"""Functions and objects of ONNX Runtime's bindings, by their recorded signatures (`qnnbridge.ort._recorded`).
+"""Functions and objects of ONNX Runtime's bindings, by their recorded signatures (`qnnbridge._bindings`).
 
 `bound` gives a function of this package the arguments of a function of the bindings: it accepts and converts the
 same types, and raises the same `TypeError` for others. `remote` gives a class the methods of an object in the host.
@@ -14,40 +14,15 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Final, TypeVar
 
-from qnnbridge._option_fields import incompatible
+from qnnbridge._bindings import BINDINGS, SIGNATURES, refused
 from qnnbridge.ort._errors import as_ort_raises
-from qnnbridge.ort._recorded import SIGNATURES
 from qnnbridge_protocol.errors import RemoteTypeError
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T", bound=type)
 
-BINDINGS: Final = "onnxruntime.capi.onnxruntime_pybind11_state"
 # `int` in an annotation stands for an int of C, which has 32 bits.
 Int64 = Annotated[int, 64]
-
-
-def refused(name: str, *given: Any, **named: Any) -> RemoteTypeError:
-    """Return the error that the bindings raise for arguments of wrong types.
-
-    Args:
-        name: the function, ``Class.method`` for a method, or ``Class.property`` for assigning to a property.
-        given: positional arguments of the call; the first one of a method is its object.
-    """
-    cls, _, function = name.rpartition(".")
-    overloads = SIGNATURES[name].replace("C.", f"{BINDINGS}.").split("\n")
-    if function == "__init__":
-        # pybind11 shows the name of the class, and no `self`.
-        own = f"{BINDINGS}.{cls}"
-        overloads = [
-            one.replace(f"(self: {own}, ", f"{own}(").replace(f"(self: {own}", f"{own}(").partition(" -> ")[0]
-            for one in overloads
-        ]
-        given = given[1:]
-    elif overloads[0].startswith(f"(arg0: {BINDINGS}.{cls},"):
-        function = ""  # setters of properties have no name
-    signature = "\n".join(f"    {number}. {one}" for number, one in enumerate(overloads, 1))
-    return incompatible(function, signature.removeprefix("    1. "), *given, **named)
 
 
 def no_constructor(cls: T) -> T:

@@ -1,13 +1,46 @@
-"""Signatures of ONNX Runtime's bindings, written by ``python -m scripts.makers.signatures``.
-
-``C.`` stands for the module ``onnxruntime.capi.onnxruntime_pybind11_state``. Overloads are on lines of their own.
-"""
+"""Signatures of functions of ONNX Runtime's bindings, and the error for arguments that they refuse."""
 # ruff: noqa: E501 - one signature a line
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
+from qnnbridge_protocol.errors import RemoteTypeError
+
+BINDINGS: Final = "onnxruntime.capi.onnxruntime_pybind11_state"
+
+
+def refused(name: str, *given: Any, **named: Any) -> RemoteTypeError:
+    """Return the error that pybind11 raises for arguments of wrong types.
+
+    Args:
+        name: the function, ``Class.method`` for a method, or ``Class.property`` for assigning to a property.
+        given: positional arguments of the call; the first one of a method is its object.
+    """
+    cls, _, function = name.rpartition(".")
+    overloads = SIGNATURES[name].replace("C.", f"{BINDINGS}.").split("\n")
+    kind = "function"
+    if function == "__init__":
+        # pybind11 shows the name of the class, and no `self`.
+        own, kind, given = f"{BINDINGS}.{cls}", "constructor", given[1:]
+        overloads = [
+            one.replace(f"(self: {own}, ", f"{own}(").replace(f"(self: {own}", f"{own}(").partition(" -> ")[0]
+            for one in overloads
+        ]
+    elif overloads[0].startswith(f"(arg0: {BINDINGS}.{cls},"):
+        function = ""  # setters of properties have no name
+    supported = "".join(f"    {number}. {one}\n" for number, one in enumerate(overloads, 1))
+    shown = ", ".join(map(repr, given))
+    if named:
+        pairs = ", ".join(f"{key}={value!r}" for key, value in named.items())
+        shown = f"{shown}{'; ' if given else ''}kwargs: {pairs}"
+    return RemoteTypeError(
+        f"{function}(): incompatible {kind} arguments. The following argument types are supported:\n"
+        f"{supported}\nInvoked with: {shown}"
+    )
+
+
+# Written by ``python -m scripts.makers.signatures``. ``C.`` stands for `BINDINGS`; overloads are separated by a line feed.
 SIGNATURES: Final = {
     "AdapterFormat.adapter_version": "(arg0: C.AdapterFormat, arg1: typing.SupportsInt | typing.SupportsIndex) -> None",
     "AdapterFormat.export_adapter": "(self: C.AdapterFormat, arg0: str) -> None",
@@ -51,8 +84,12 @@ SIGNATURES: Final = {
     "ModelPackageContext.select_component": "(self: C.ModelPackageContext, component_name: str, options: C.ModelPackageOptions) -> C.ModelPackageComponentContext",
     "ModelPackageOptions.__init__": "(self: C.ModelPackageOptions, sess_options: C.SessionOptions) -> None",
     "OrtArenaCfg.__init__": "(self: C.OrtArenaCfg, arg0: typing.SupportsInt | typing.SupportsIndex, arg1: typing.SupportsInt | typing.SupportsIndex, arg2: typing.SupportsInt | typing.SupportsIndex, arg3: typing.SupportsInt | typing.SupportsIndex) -> None\n(self: C.OrtArenaCfg, arg0: dict) -> None",
+    "OrtEpContextData.read": "(self: C.OrtEpContextData, offset: typing.SupportsInt | typing.SupportsIndex = 0, length: typing.SupportsInt | typing.SupportsIndex | None = None) -> bytes",
+    "OrtEpContextDataBuffer.allocate": "(self: C.OrtEpContextDataBuffer, size: typing.SupportsInt | typing.SupportsIndex) -> None",
     "OrtMemoryInfo.__init__": "(self: C.OrtMemoryInfo, arg0: str, arg1: C.OrtAllocatorType, arg2: typing.SupportsInt | typing.SupportsIndex, arg3: C.OrtMemType) -> None",
     "OrtMemoryInfo.create_v2": "(arg0: str, arg1: C.OrtMemoryInfoDeviceType, arg2: typing.SupportsInt | typing.SupportsIndex, arg3: typing.SupportsInt | typing.SupportsIndex, arg4: C.OrtDeviceMemoryType, arg5: typing.SupportsInt | typing.SupportsIndex, arg6: C.OrtAllocatorType) -> C.OrtMemoryInfo",
+    "SessionOptions.set_ep_context_data_read_func": "(self: C.SessionOptions, read_func: collections.abc.Callable[[str, C.OrtEpContextDataBuffer], None], max_data_size: typing.SupportsInt | typing.SupportsIndex) -> None",
+    "SessionOptions.set_provider_selection_policy_delegate": "(self: C.SessionOptions, arg0: collections.abc.Callable[[collections.abc.Sequence[C.OrtEpDevice], collections.abc.Mapping[str, str], collections.abc.Mapping[str, str], typing.SupportsInt | typing.SupportsIndex], list[C.OrtEpDevice]]) -> None",
     "create_and_register_allocator": "(arg0: OrtMemoryInfo, arg1: OrtArenaCfg) -> None",
     "create_and_register_allocator_v2": "(arg0: str, arg1: OrtMemoryInfo, arg2: collections.abc.Mapping[str, str], arg3: OrtArenaCfg) -> None",
     "get_compatibility_info_from_model": "(arg0: str, arg1: str) -> object",
