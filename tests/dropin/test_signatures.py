@@ -67,9 +67,7 @@ CALLS: dict[str, Callable[[Any, Any], Any]] = {
     "a constructor by a name": lambda m, _: m.ModelPackageContext(package_root=3),
     "a property": lambda _, c: setattr(c.AdapterFormat(), "model_version", "1"),
     "a function that is a number": lambda m, _: m.SessionOptions().set_ep_context_data_read_func(3, 5),
-    "a size that is a text": lambda m, _: m.SessionOptions().set_ep_context_data_read_func(
-        print, max_data_size="5"
-    ),
+    "a size that is a text": lambda m, _: m.SessionOptions().set_ep_context_data_read_func(print, "5"),
     "a delegate that is a number": lambda m, _: m.SessionOptions().set_provider_selection_policy_delegate(3),
     "devices that are texts": lambda _, c: c.get_model_compatibility_for_ep_devices(["a"], "b"),
 }
