@@ -88,6 +88,7 @@ SIGNATURES: Final = {
     "OrtEpContextDataBuffer.allocate": "(self: C.OrtEpContextDataBuffer, size: typing.SupportsInt | typing.SupportsIndex) -> None",
     "OrtMemoryInfo.__init__": "(self: C.OrtMemoryInfo, arg0: str, arg1: C.OrtAllocatorType, arg2: typing.SupportsInt | typing.SupportsIndex, arg3: C.OrtMemType) -> None",
     "OrtMemoryInfo.create_v2": "(arg0: str, arg1: C.OrtMemoryInfoDeviceType, arg2: typing.SupportsInt | typing.SupportsIndex, arg3: typing.SupportsInt | typing.SupportsIndex, arg4: C.OrtDeviceMemoryType, arg5: typing.SupportsInt | typing.SupportsIndex, arg6: C.OrtAllocatorType) -> C.OrtMemoryInfo",
+    "OrtSyncStream.get_handle": "(self: C.OrtSyncStream) -> int",
     "SessionOptions.set_ep_context_data_read_func": "(self: C.SessionOptions, read_func: collections.abc.Callable[[str, C.OrtEpContextDataBuffer], None], max_data_size: typing.SupportsInt | typing.SupportsIndex) -> None",
     "SessionOptions.set_provider_selection_policy_delegate": "(self: C.SessionOptions, arg0: collections.abc.Callable[[collections.abc.Sequence[C.OrtEpDevice], collections.abc.Mapping[str, str], collections.abc.Mapping[str, str], typing.SupportsInt | typing.SupportsIndex], list[C.OrtEpDevice]]) -> None",
     "create_and_register_allocator": "(arg0: OrtMemoryInfo, arg1: OrtArenaCfg) -> None",

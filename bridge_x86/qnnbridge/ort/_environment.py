@@ -31,7 +31,7 @@ from qnnbridge._option_fields import (
 from qnnbridge._providers import CPU, QNN
 from qnnbridge._session_options import KNOWN_PROVIDERS
 from qnnbridge.ort._errors import as_ort_raises
-from qnnbridge.ort._signatures import Int64, bound, no_constructor
+from qnnbridge.ort._signatures import Int64, bound, no_constructor, remote
 from qnnbridge_os.forks import renew_in_forks
 from qnnbridge_os.native import Lock
 from qnnbridge_protocol.errors import BridgeError, Fail, OptionError, RemoteRuntimeError
@@ -490,9 +490,13 @@ def _register(name: str, info: OrtMemoryInfo, arena: OrtArenaCfg | None, **more:
     made.release()
 
 
+@remote("OrtSyncStream")
 @no_constructor
 class OrtSyncStream:
-    """A stream of a device of the host, created by ``OrtEpDevice.create_sync_stream``."""
+    """A stream of a device of the host, created by ``OrtEpDevice.create_sync_stream``.
+
+    Its handle is the address in the host, for session options.
+    """
 
     __slots__ = ("_object",)
 
@@ -503,11 +507,6 @@ class OrtSyncStream:
         stream = cls.__new__(cls)
         stream._object, _ = create_object(default_host(), "OrtSyncStream", {"device": dict(device)})
         return stream
-
-    @as_ort_raises
-    def get_handle(self) -> int:
-        """Return the address of the stream in the host, for session options."""
-        return int(self._object.call("get_handle").result)
 
 
 def copy_tensors(src: Sequence[OrtValue], dst: Sequence[OrtValue], stream: Any = None) -> None:

@@ -203,10 +203,8 @@ class NativeAdapterFormat:
         return held | self._strings
 
     @parameters.setter
-    @as_ort_raises
+    @bound("AdapterFormat.parameters")
     def parameters(self, values: Mapping[str, Any]) -> None:
-        if not isinstance(values, Mapping) or not all(isinstance(name, str) for name in values):
-            raise refused("AdapterFormat.parameters", self, values)
         wrong = next((value for value in values.values() if not isinstance(value, OrtValue)), None)
         if wrong is not None:
             raise RemoteRuntimeError(
