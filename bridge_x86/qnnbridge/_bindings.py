@@ -48,6 +48,7 @@ SIGNATURES: Final = {
     "AdapterFormat.parameters": "(arg0: C.AdapterFormat, arg1: dict) -> None",
     "AdapterFormat.read_adapter": "(arg0: str) -> C.AdapterFormat",
     "InferenceSession.run_async": "(self: object, arg0: collections.abc.Sequence[str], arg1: collections.abc.Mapping[str, object], arg2: collections.abc.Callable[[collections.abc.Sequence[object], object, str], None], arg3: object, arg4: object) -> None",
+    "ModelCompiler.__init__": "(self: C.ModelCompiler, arg0: C.SessionOptions, arg1: str, arg2: bool, arg3: bool, arg4: str, arg5: typing.SupportsInt | typing.SupportsIndex, arg6: typing.SupportsInt | typing.SupportsIndex, arg7: C.GraphOptimizationLevel, arg8: collections.abc.Callable[[str, OrtValue, C.OrtExternalInitializerInfo], C.OrtExternalInitializerInfo]) -> None",
     "ModelCompiler.set_ep_context_data_write_func": "(self: C.ModelCompiler, write_func: collections.abc.Callable[[str, C.OrtEpContextData], None]) -> None",
     "ModelPackage.add_shared_asset": "(self: C.ModelPackage, source_dir: str, expected_uri: str | None = None, copy_in: bool = True) -> str",
     "ModelPackage.close": "(self: C.ModelPackage) -> None",

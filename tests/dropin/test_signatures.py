@@ -69,6 +69,7 @@ CALLS: dict[str, Callable[[Any, Any], Any]] = {
     "a function that is a number": lambda m, _: m.SessionOptions().set_ep_context_data_read_func(3, 5),
     "a size that is a text": lambda m, _: m.SessionOptions().set_ep_context_data_read_func(print, "5"),
     "a delegate that is a number": lambda m, _: m.SessionOptions().set_provider_selection_policy_delegate(3),
+    "a compiler for a number": lambda _, c: c.ModelCompiler(3, "a", True),
     "devices that are texts": lambda _, c: c.get_model_compatibility_for_ep_devices(["a"], "b"),
 }
 _ADDRESS = re.compile(r"<\S+ object at 0x[0-9a-f]+>")

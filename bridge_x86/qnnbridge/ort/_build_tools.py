@@ -35,7 +35,7 @@ from qnnbridge._threads import CalledFunction
 from qnnbridge._transport.channel import CallContext
 from qnnbridge.ort._errors import as_ort_raises
 from qnnbridge.ort._placement import policy
-from qnnbridge.ort._signatures import bound
+from qnnbridge.ort._signatures import Int64, bound, named
 from qnnbridge_protocol.errors import (
     CompileFailed,
     Fail,
@@ -500,9 +500,11 @@ class ModelCompiler:
             ) from None
 
 
+@named("ModelCompiler")
 class NativeCompiler(ModelCompiler):
     """The compiler class of the bindings, with a positional argument `is_path`."""
 
+    @bound("ModelCompiler.__init__")
     def __init__(
         self,
         sess_options: SessionOptions,
@@ -510,16 +512,13 @@ class NativeCompiler(ModelCompiler):
         is_path: bool,
         embed: bool = False,
         external_path: str = "",
-        threshold: int = 1024,
-        flags: int = 0,
+        threshold: Int64 = 1024,
+        flags: Int64 = 0,
         level: GraphOptimizationLevel = GraphOptimizationLevel.ORT_DISABLE_ALL,
         get_location: Callable[..., Any] | None = None,
         /,
     ) -> None:
         super().__init__(sess_options, model, embed, external_path or None, threshold, flags, level, get_location)
-
-
-NativeCompiler.__name__ = NativeCompiler.__qualname__ = "ModelCompiler"
 
 
 def _there(output: Any) -> set[str]:

@@ -20,7 +20,7 @@ from qnnbridge._providers import CPU
 from qnnbridge._session.runs import coerce_session_options
 from qnnbridge._session_options import SessionOptions
 from qnnbridge.ort._errors import as_ort_raises
-from qnnbridge.ort._signatures import absolute, bound, no_constructor, remote
+from qnnbridge.ort._signatures import absolute, bound, named, no_constructor, remote
 from qnnbridge_protocol.errors import EPFail, RemoteRuntimeError, RemoteTypeError
 from qnnbridge_protocol.specs import SessionSpec
 
@@ -162,6 +162,7 @@ def _no_other_providers(*_: Any, **__: Any) -> NoReturn:
 # --- LoRA adapters ---
 
 
+@named("AdapterFormat")
 class NativeAdapterFormat:
     """``onnxruntime.capi.onnxruntime_pybind11_state.AdapterFormat``."""
 
@@ -279,6 +280,3 @@ class AdapterFormat:
 
     def get_parameters(self) -> dict[str, OrtValue]:
         return {name: OrtValue(value.value) for name, value in self._adapter.parameters.items()}
-
-
-NativeAdapterFormat.__name__ = NativeAdapterFormat.__qualname__ = "AdapterFormat"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -19,21 +19,9 @@ from qnnbridge._io_binding import IOBinding, view_of_memory
 from qnnbridge._ort_value import OrtValue, SparseBlockSparseView, SparseCooView, SparseCsrView, SparseTensor
 from qnnbridge._providers import CPU_DEVICE, DeviceNumbers, refused_device
 from qnnbridge.ort._environment import copy_tensors
-from qnnbridge.ort._signatures import no_constructor
+from qnnbridge.ort._signatures import named, no_constructor
 from qnnbridge_protocol.element_types import ElementType
 from qnnbridge_protocol.errors import RemoteIndexError, RemoteRuntimeError, RemoteTypeError
-
-T = TypeVar("T")
-
-
-def named(name: str) -> Callable[[T], T]:
-    """Decorate a class or a function to give it its name in ONNX Runtime."""
-
-    def rename(cls: Any) -> Any:
-        cls.__name__ = cls.__qualname__ = name
-        return cls
-
-    return rename
 
 
 def require_cpu_device(device: Any) -> None:

@@ -19,13 +19,24 @@ from qnnbridge.ort._errors import as_ort_raises
 from qnnbridge_protocol.errors import RemoteTypeError
 
 F = TypeVar("F", bound=Callable[..., Any])
-T = TypeVar("T", bound=type)
+C = TypeVar("C", bound=type)
+T = TypeVar("T")
 
 # `int` in an annotation stands for an int of C, which has 32 bits.
 Int64 = Annotated[int, 64]
 
 
-def no_constructor(cls: T) -> T:
+def named(name: str) -> Callable[[T], T]:
+    """Decorate a class or a function to give it its name in ONNX Runtime."""
+
+    def rename(value: Any) -> Any:
+        value.__name__ = value.__qualname__ = name
+        return value
+
+    return rename
+
+
+def no_constructor(cls: C) -> C:
     """Decorate a class that the bindings create themselves, so that calling it raises their error."""
 
     def init(self: Any, *_: Any) -> None:
@@ -68,13 +79,13 @@ def bound(name: str) -> Callable[[F], F]:
 _FOLDERS: Final = ("source_dir", "base_dir")
 
 
-def remote(kind: str) -> Callable[[T], T]:
+def remote(kind: str) -> Callable[[C], C]:
     """Decorate a class to call the host's object in `_object` for all methods of the bindings' class `kind`.
 
     Methods that the class defines stay. Arguments and results of the others are plain values.
     """
 
-    def decorate(cls: T) -> T:
+    def decorate(cls: C) -> C:
         for name in SIGNATURES:
             owner, _, method = name.partition(".")
             if owner == kind and method not in vars(cls):
