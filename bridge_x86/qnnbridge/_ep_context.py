@@ -12,12 +12,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from qnnbridge._option_fields import incompatible
+from qnnbridge._bindings import BINDINGS, refused
 from qnnbridge._ort_value import OrtValue
 from qnnbridge._threads import CalledFunction
 from qnnbridge_protocol.errors import Fail, RemoteIndexError, RemoteRuntimeError, RemoteTypeError
 
-_MODULE: Final = "onnxruntime.capi.onnxruntime_pybind11_state"
 _DOES_NOT_FIT: Final = "Python buffer does not fit in the allocated EPContext data output range."
 
 
@@ -42,7 +41,7 @@ class OrtExternalInitializerInfo:
             numbers = "typing.SupportsInt | typing.SupportsIndex"
             raise RemoteTypeError(
                 "__init__(): incompatible constructor arguments. The following argument types are supported:\n"
-                f"    1. {_MODULE}.OrtExternalInitializerInfo(arg0: str, arg1: {numbers}, arg2: {numbers})\n\n"
+                f"    1. {BINDINGS}.OrtExternalInitializerInfo(arg0: str, arg1: {numbers}, arg2: {numbers})\n\n"
                 f"Invoked with: {filepath!r}, {file_offset!r}, {byte_size!r}"
             )
         self._place: tuple[str, int, int] = (filepath, offset or 0, size or 0)
@@ -69,7 +68,7 @@ class OrtEpContextData:
     __slots__ = ("_data",)
 
     def __init__(self, *_: Any) -> None:
-        raise RemoteTypeError(f"{_MODULE}.OrtEpContextData: No constructor defined!")
+        raise RemoteTypeError(f"{BINDINGS}.OrtEpContextData: No constructor defined!")
 
     @classmethod
     def of(cls, data: memoryview) -> OrtEpContextData:
@@ -89,7 +88,7 @@ class OrtEpContextData:
         data = self._valid()
         start, count = _number(offset), None if length is None else _number(length)
         if start is None or start < 0 or (length is not None and (count is None or count < 0)):
-            raise incompatible("read", f"(self: {_MODULE}.OrtEpContextData, ...) -> bytes", self, offset, length)
+            raise refused("OrtEpContextData.read", self, offset, length)
         if start > len(data):
             raise RemoteIndexError("EPContext data offset exceeds the payload size.")
         end = len(data) if count is None else start + count
@@ -112,7 +111,7 @@ class OrtEpContextDataBuffer:
     __slots__ = ("_data", "_expired", "_max_size")
 
     def __init__(self, *_: Any) -> None:
-        raise RemoteTypeError(f"{_MODULE}.OrtEpContextDataBuffer: No constructor defined!")
+        raise RemoteTypeError(f"{BINDINGS}.OrtEpContextDataBuffer: No constructor defined!")
 
     @classmethod
     def of(cls, max_size: int) -> OrtEpContextDataBuffer:
@@ -143,7 +142,7 @@ class OrtEpContextDataBuffer:
         self._check()
         count = _number(size)
         if count is None or count < 0:
-            raise incompatible("allocate", f"(self: {_MODULE}.OrtEpContextDataBuffer, size) -> None", self, size)
+            raise refused("OrtEpContextDataBuffer.allocate", self, size)
         if self._data is not None:
             raise RemoteRuntimeError("EPContext data output has already been allocated.")
         if count > self._max_size:

@@ -428,19 +428,6 @@ def as_text_mapping(name: str, value: Any) -> dict[str, str]:
     return out
 
 
-def incompatible(function: str, signature: str, *given: Any, **named: Any) -> errors.RemoteTypeError:
-    """Return the error that pybind11 raises for arguments of wrong types; `signature` is the accepted signature."""
-    shown = ", ".join(repr(value) for value in given)
-    if named:
-        pairs = ", ".join(f"{name}={value!r}" for name, value in named.items())
-        shown = f"{shown}{', ' if given else ''}kwargs: {pairs}"
-    kind = "constructor" if function == "__init__" else "function"
-    return errors.RemoteTypeError(
-        f"{function}(): incompatible {kind} arguments. The following argument types are supported:\n"
-        f"    1. {signature}\n\nInvoked with: {shown}"
-    )
-
-
 def wrong_type(name: str, value: Any, wanted: str) -> errors.RemoteTypeError:
     return errors.RemoteTypeError(f"{name} must be {wanted}, not {value!r:.100} ({type(value).__name__}).")
 

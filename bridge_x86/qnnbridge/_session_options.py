@@ -27,7 +27,6 @@ from qnnbridge._option_fields import (
     as_int64,
     as_text,
     as_text_mapping,
-    incompatible,
     suggest,
     wrong_type,
 )
@@ -337,32 +336,23 @@ class SessionOptions(HasFields):
         """Let a function choose the devices when a session of `qnnbridge.ort` is created. Its arguments are the
         devices, the model's metadata, an empty map, and how many devices it may choose."""
         if delegate is not None and not callable(delegate):
-            native = "onnxruntime.capi.onnxruntime_pybind11_state"
-            texts = "collections.abc.Mapping[str, str]"
-            signature = (
-                f"(self: {native}.SessionOptions, arg0: collections.abc.Callable[[collections.abc.Sequence["
-                f"{native}.OrtEpDevice], {texts}, {texts}, typing.SupportsInt | typing.SupportsIndex], "
-                f"list[{native}.OrtEpDevice]]) -> None"
-            )
-            raise incompatible("set_provider_selection_policy_delegate", signature, self, delegate)
+            from qnnbridge._bindings import refused  # a table: only for errors
+
+            raise refused("SessionOptions.set_provider_selection_policy_delegate", self, delegate)
         # A tuple, because an application may set the delegate None.
         self._delegate = (delegate,)
 
     def set_ep_context_data_read_func(self, read_func: Callable[[str, Any], Any], max_data_size: int) -> None:
         """Take the context binaries of a compiled model from a function, whose arguments are a name and an
         `OrtEpContextDataBuffer`."""
-        native = "onnxruntime.capi.onnxruntime_pybind11_state"
-        signature = (
-            f"(self: {native}.SessionOptions, read_func: collections.abc.Callable[[str, "
-            f"{native}.OrtEpContextDataBuffer], None], max_data_size: typing.SupportsInt | typing.SupportsIndex) "
-            "-> None"
-        )
         try:
             size = None if isinstance(max_data_size, (float, str, bytes)) else int(max_data_size)
         except (TypeError, ValueError):
             size = None
         if size is None or not 0 <= size < 2**64 or (read_func is not None and not callable(read_func)):
-            raise incompatible("set_ep_context_data_read_func", signature, self, read_func, max_data_size)
+            from qnnbridge._bindings import refused  # a table: only for errors
+
+            raise refused("SessionOptions.set_ep_context_data_read_func", self, read_func, max_data_size)
         if read_func is None:
             raise errors.RemoteRuntimeError("EPContext data read callback must not be None.")
         # 2**64 - 1 is SIZE_MAX of C.

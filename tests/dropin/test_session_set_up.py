@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,13 +21,16 @@ import pytest
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnx")
 
+import onnx
 import onnxruntime as real
 from onnx import TensorProto, helper
+from onnxruntime.capi import onnxruntime_pybind11_state as real_bindings
 
 import qnnbridge
 import qnnbridge.ort as ort
 from qnnbridge._host import default_host
 from qnnbridge.errors import Fail, ModelLoadCanceled, OptionError
+from qnnbridge.ort.capi import onnxruntime_pybind11_state as bindings
 from tests.dropin.wrong_uses import MUL as MODEL
 from tests.fakes.hosts import fake_host, script
 
@@ -193,6 +197,39 @@ def test_a_gpu_of_qnn_means_its_gpu_backend() -> None:
     options = qnnbridge.SessionOptions()
     options.add_provider_for_devices([gpu], {"backend_path": "libQnnCpu.so"})
     assert options.to_spec_parts()["providers"][0].options == {"backend_path": "libQnnCpu.so"}
+
+
+# --- metadata --------------------------------------------------------------------------------------------
+
+
+# An entry of the metadata, and another field: longer than the rest, or than any file.
+@pytest.mark.parametrize("begin", [b"\x72\x7f", b"\x72" + b"\x80" * 9 + b"\x01", b"\x0a" + b"\x80" * 9 + b"\x01"])
+def test_metadata_of_what_is_no_model_is_refused_in_words(begin: bytes) -> None:
+    with pytest.raises(RuntimeError, match="not in ONNX's format"):
+        bindings.get_compatibility_info_from_model_bytes(begin + b"x", QNN)
+
+
+def test_compatibility_information_may_be_long(tmp_path: Path) -> None:
+    model, path = onnx.load_model_from_string(described()), tmp_path / "m.onnx"
+    helper.set_model_props(model, {f"ep_compatibility_info.{QNN}": "v" * 100_000})
+    onnx.save(model, path)
+    for module in (bindings, real_bindings):
+        assert module.get_compatibility_info_from_model(str(path), QNN) == "v" * 100_000
+        assert module.get_compatibility_info_from_model(str(path), CPU) is None
+
+
+def test_a_function_that_chooses_devices_gets_long_metadata() -> None:
+    model = onnx.load_model_from_string(described())
+    helper.set_model_props(model, {"long": "v" * 100_000})
+    got = []
+
+    def delegate(devices: Any, metadata: Any, *_: Any) -> Any:
+        got.append(metadata["long"])
+        return devices[-1:]
+
+    for module in (real, ort):
+        assert chosen(module, model.SerializeToString(), delegate) == [CPU]
+    assert got == ["v" * 100_000] * 2
 
 
 # --- loading that is cancelled ---------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from tests import needs
 
 from qnnbridge_host.model.scan import scan_model, scan_open
 from qnnbridge_protocol.errors import InvalidProtobuf, NoSuchFile
+from qnnbridge_protocol.limits import MAX_METADATA_BYTES
 
 onnx = pytest.importorskip("onnx")
 
@@ -140,6 +141,12 @@ def test_a_real_model_is_understood_as_onnx_understands_it(path: Path) -> None:
     weights = {tensor.name for tensor in model.graph.initializer} if model.ir_version < 4 else set()
     assert [node.name for node in found.inputs] == [i.name for i in model.graph.input if i.name not in weights]
     assert [node.name for node in found.outputs] == [o.name for o in model.graph.output]
+
+
+def test_metadata_is_read_as_far_as_it_fits_into_a_message() -> None:
+    model = models.model_of()
+    helper.set_model_props(model, {"long": "x" * 100_000, "empty": "", "too long": "x" * (MAX_METADATA_BYTES + 1)})
+    assert scan(model).metadata == {"long": "x" * 100_000, "empty": ""}
 
 
 @pytest.mark.parametrize("path", sorted(MODELS.glob("*.onnx")), ids=lambda path: path.name)

@@ -23,9 +23,10 @@ from typing import Any
 import numpy as np
 
 from qnnbridge import _ep_context
+from qnnbridge._bindings import refused
 from qnnbridge._host import Host, default_host
 from qnnbridge._host_objects import ObjectReply, create_object
-from qnnbridge._option_fields import GraphOptimizationLevel, OrtCompileApiFlags, incompatible
+from qnnbridge._option_fields import GraphOptimizationLevel, OrtCompileApiFlags
 from qnnbridge._providers import QNN
 from qnnbridge._session import SessionRecipe
 from qnnbridge._session.runs import coerce_session_options
@@ -34,6 +35,7 @@ from qnnbridge._threads import CalledFunction
 from qnnbridge._transport.channel import CallContext
 from qnnbridge.ort._errors import as_ort_raises
 from qnnbridge.ort._placement import policy
+from qnnbridge.ort._signatures import Int64, bound, named
 from qnnbridge_protocol.errors import (
     CompileFailed,
     Fail,
@@ -54,43 +56,31 @@ class _Facts:
     """Attributes of an object of the bindings, as reported by the host."""
 
     def __init__(self, **facts: Any) -> None:
-        vars(self).update(facts)
-
-
-class FormalParameter(_Facts):
-    """An input or an output of an operator."""
-
-
-class Attribute(_Facts):
-    """An attribute of an operator."""
-
-
-class TypeConstraintParam(_Facts):
-    """The types allowed for a type parameter of an operator."""
-
-
-class AttrType(_Facts):
-    """Namespace of the kinds of attributes, which this module represents by their names."""
-
-
-class FormalParameterOption(_Facts):
-    """Namespace of the parameter options (single, optional, variadic), represented by their names."""
-
-
-class SupportType(_Facts):
-    """Namespace of the support levels of operators, represented by their names."""
+        for name, value in facts.items():
+            setattr(self, name, value)
 
 
 class OpSchema(_Facts):
-    """The schema of an operator."""
+    """The schema of an operator. Kinds and options are represented by their names."""
 
-    # The bindings nest these classes in `OpSchema`: programs write `OpSchema.AttrType`.
-    AttrType, Attribute, FormalParameter = AttrType, Attribute, FormalParameter
-    FormalParameterOption, SupportType, TypeConstraintParam = (
-        FormalParameterOption,
-        SupportType,
-        TypeConstraintParam,
-    )
+    class AttrType(_Facts):
+        """Namespace of the kinds of attributes."""
+
+    class Attribute(_Facts):
+        """An attribute of an operator."""
+
+    class FormalParameter(_Facts):
+        """An input or an output of an operator."""
+
+    class FormalParameterOption(_Facts):
+        """Namespace of the parameter options: single, optional, variadic."""
+
+    class SupportType(_Facts):
+        """Namespace of the support levels of operators."""
+
+    class TypeConstraintParam(_Facts):
+        """The types allowed for a type parameter of an operator."""
+
     __slots__ = (
         *("attributes", "deprecated", "doc", "domain", "file", "has_type_and_shape_inference_function"),
         *("inputs", "line", "max_input", "max_output", "min_input", "min_output", "name", "outputs"),
@@ -98,13 +88,14 @@ class OpSchema(_Facts):
     )
 
     def __init__(self, **facts: Any) -> None:
-        for name, value in facts.items():
-            setattr(self, name, value)
+        super().__init__(**facts)
         # The bindings return types as a set, and JSON has lists only.
-        for part in ("inputs", "outputs"):
-            setattr(self, part, [FormalParameter(**{**one, "types": set(one["types"])}) for one in facts[part]])
-        self.attributes = {name: Attribute(**one) for name, one in facts["attributes"].items()}
-        self.type_constraints = [TypeConstraintParam(**one) for one in facts["type_constraints"]]
+        self.inputs, self.outputs = (
+            [self.FormalParameter(**{**one, "types": set(one["types"])}) for one in facts[part]]
+            for part in ("inputs", "outputs")
+        )
+        self.attributes = {name: self.Attribute(**one) for name, one in facts["attributes"].items()}
+        self.type_constraints = [self.TypeConstraintParam(**one) for one in facts["type_constraints"]]
 
     @staticmethod
     def is_infinite(version: int) -> bool:
@@ -118,10 +109,6 @@ class KernelDef(_Facts):
 
     __slots__ = ("domain", "op_name", "provider", "type_constraints", "version_range")
 
-    def __init__(self, **facts: Any) -> None:
-        for name, value in facts.items():
-            setattr(self, name, tuple(value) if name == "version_range" else value)
-
 
 def get_all_operator_schema() -> list[OpSchema]:
     """Return the schema of each operator in the host's ONNX Runtime."""
@@ -130,12 +117,18 @@ def get_all_operator_schema() -> list[OpSchema]:
 
 def get_all_opkernel_def() -> list[KernelDef]:
     """Return all kernels of the providers that the host's ONNX Runtime was built with."""
-    return [KernelDef(**facts) for facts in _listed("get_all_opkernel_def")]
+    return _kernels("get_all_opkernel_def")
 
 
+@bound("get_registered_ep_kernel_defs")
 def get_registered_ep_kernel_defs(ep_name: str) -> list[KernelDef]:
     """Return all kernels of one provider."""
-    return [KernelDef(**facts) for facts in _listed("get_registered_ep_kernel_defs", ep_name)]
+    return _kernels("get_registered_ep_kernel_defs", ep_name)
+
+
+def _kernels(name: str, *arguments: str) -> list[KernelDef]:
+    found = _listed(name, *arguments)
+    return [KernelDef(**{**facts, "version_range": tuple(facts["version_range"])}) for facts in found]
 
 
 def _quantizer(name: str) -> Callable[..., Any]:
@@ -343,12 +336,7 @@ class ModelCompiler:
         if write_func is None:
             raise RemoteRuntimeError("EPContext data write callback must not be None.")
         if not callable(write_func):
-            native = "onnxruntime.capi.onnxruntime_pybind11_state"
-            signature = (
-                f"(self: {native}.ModelCompiler, write_func: collections.abc.Callable[[str, "
-                f"{native}.OrtEpContextData], None]) -> None"
-            )
-            raise incompatible("set_ep_context_data_write_func", signature, self, write_func)
+            raise refused("ModelCompiler.set_ep_context_data_write_func", self, write_func)
         self._functions["ep_context_write"] = _ep_context.context_write(write_func)
 
     def clear_ep_context_data_write_func(self) -> None:
@@ -512,9 +500,11 @@ class ModelCompiler:
             ) from None
 
 
+@named("ModelCompiler")
 class NativeCompiler(ModelCompiler):
     """The compiler class of the bindings, with a positional argument `is_path`."""
 
+    @bound("ModelCompiler.__init__")
     def __init__(
         self,
         sess_options: SessionOptions,
@@ -522,16 +512,13 @@ class NativeCompiler(ModelCompiler):
         is_path: bool,
         embed: bool = False,
         external_path: str = "",
-        threshold: int = 1024,
-        flags: int = 0,
+        threshold: Int64 = 1024,
+        flags: Int64 = 0,
         level: GraphOptimizationLevel = GraphOptimizationLevel.ORT_DISABLE_ALL,
         get_location: Callable[..., Any] | None = None,
         /,
     ) -> None:
         super().__init__(sess_options, model, embed, external_path or None, threshold, flags, level, get_location)
-
-
-NativeCompiler.__name__ = NativeCompiler.__qualname__ = "ModelCompiler"
 
 
 def _there(output: Any) -> set[str]:

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import Distribution, DistributionFinder, MetadataPathFinder
 from typing import TYPE_CHECKING, Any, Final
 
+from qnnbridge._bindings import refused
 from qnnbridge._callers import warn_application
 from qnnbridge._host import default_host
 from qnnbridge._host_objects import HostObject, create_object
@@ -26,14 +27,14 @@ from qnnbridge._option_fields import (
     OrtHardwareDeviceType,
     OrtMemoryInfoDeviceType,
     OrtMemType,
-    incompatible,
 )
 from qnnbridge._providers import CPU, QNN
 from qnnbridge._session_options import KNOWN_PROVIDERS
 from qnnbridge.ort._errors import as_ort_raises
+from qnnbridge.ort._signatures import Int64, bound, no_constructor, remote
 from qnnbridge_os.forks import renew_in_forks
 from qnnbridge_os.native import Lock
-from qnnbridge_protocol.errors import BridgeError, Fail, OptionError, RemoteRuntimeError, RemoteTypeError
+from qnnbridge_protocol.errors import BridgeError, Fail, OptionError, RemoteRuntimeError
 from qnnbridge_protocol.specs import GLOBAL_THREADS_VARIABLE
 
 if TYPE_CHECKING:
@@ -99,9 +100,6 @@ def package_folders(python: str) -> Iterator[str]:
             )
 
 
-# Fatal, the highest severity of log lines.
-MOST_SEVERE = 4
-
 _lock = renew_in_forks(Lock())
 _settings: dict[str, int] = {}
 _version: str | None = None
@@ -148,29 +146,30 @@ def has_collective_ops() -> bool:
     return False
 
 
-@as_ort_raises
+@bound("set_default_logger_severity")
 def set_default_logger_severity(severity: int, /) -> None:
     """Set the log severity of later sessions whose options do not set one.
 
     Args:
         severity: 0 verbose, 1 info, 2 warning, 3 error, 4 fatal.
     """
-    _keep("log_severity_level", severity, 0, MOST_SEVERE)
+    _check_severity(severity)
+    _keep("log_severity_level", severity)
 
 
-@as_ort_raises
+@bound("set_default_logger_verbosity")
 def set_default_logger_verbosity(verbosity: int, /) -> None:
-    _keep("log_verbosity_level", verbosity, 0, 2**31 - 1)
+    _keep("log_verbosity_level", verbosity)
 
 
-@as_ort_raises
+@bound("set_default_logger_callback")
 def set_default_logger_callback(callback: object, severity: int = 2) -> None:
     """Pass the log lines of this process's calls to a function; ``None`` removes the function.
 
     The function runs before the call that logs returns. Lines of background threads of the host go only to the
     logger qnnbridge.host, which gets all lines.
     """
-    _check("severity", severity, 0, MOST_SEVERE)
+    _check_severity(severity)
     host = default_host()
     if callback is None:
         host.set_log_function(None)
@@ -179,17 +178,24 @@ def set_default_logger_callback(callback: object, severity: int = 2) -> None:
         raise RemoteRuntimeError("callback must be a callable")
     from qnnbridge._threads import LogFunction
 
-    _keep("log_severity_level", severity, 0, MOST_SEVERE)
-    host.set_log_function(LogFunction(callback, int(severity)))
+    _keep("log_severity_level", severity)
+    host.set_log_function(LogFunction(callback, severity))
 
 
-@as_ort_raises
-def set_seed(seed: int, /) -> None:
+def _check_severity(severity: int) -> None:
+    if not 0 <= severity <= 4:
+        raise RemoteRuntimeError(
+            "Invalid logging severity. 0:Verbose, 1:Info, 2:Warning, 3:Error, 4:Fatal", cause=f"Got {severity}."
+        )
+
+
+@bound("set_seed")
+def set_seed(seed: Int64, /) -> None:
     """Set the seed of random operators for sessions created later."""
-    _keep("seed", seed, -(2**63), 2**63 - 1)
+    _keep("seed", seed)
 
 
-@as_ort_raises
+@bound("set_global_thread_pool_sizes")
 def set_global_thread_pool_sizes(intra_op_num_threads: int = 0, inter_op_num_threads: int = 0) -> None:
     """Make all sessions share two thread pools of these sizes. Call this function before the first session.
 
@@ -199,12 +205,6 @@ def set_global_thread_pool_sizes(intra_op_num_threads: int = 0, inter_op_num_thr
         intra_op_num_threads: threads that share the work of one node; 0 lets ONNX Runtime choose.
         inter_op_num_threads: threads that run different nodes; 0 lets ONNX Runtime choose.
     """
-    sizes = intra_op_num_threads, inter_op_num_threads
-    no_numbers = any(isinstance(size, (float, str, bytes)) or not hasattr(size, "__int__") for size in sizes)
-    if no_numbers or not all(-(2**31) <= int(size) < 2**31 for size in sizes):
-        number = "typing.SupportsInt | typing.SupportsIndex = 0"
-        signature = f"(intra_op_num_threads: {number}, inter_op_num_threads: {number}) -> None"
-        raise incompatible("set_global_thread_pool_sizes", signature, *sizes)
     host = default_host()
     if host.is_daemon:
         raise OptionError(
@@ -219,7 +219,7 @@ def set_global_thread_pool_sizes(intra_op_num_threads: int = 0, inter_op_num_thr
             fix="Call it before the first session.",
         )
     # ONNX Runtime creates the pools with its environment, when a host starts: a new host process is needed.
-    if not host.restart_with(GLOBAL_THREADS_VARIABLE, ",".join(map(str, map(int, sizes)))):
+    if not host.restart_with(GLOBAL_THREADS_VARIABLE, f"{intra_op_num_threads},{inter_op_num_threads}"):
         raise Fail(
             "[ONNXRuntimeError] : 1 : FAIL : Global thread pools have already been created, cannot replace them"
         )
@@ -253,25 +253,9 @@ def setting(name: str) -> int | None:
     return _settings.get(name)
 
 
-def _keep(name: str, value: Any, least: int, most: int) -> None:
-    number = _check(name, value, least, most)
+def _keep(name: str, number: int) -> None:
     with _lock:
         _settings[name] = number
-
-
-def _check(name: str, value: Any, least: int, most: int) -> int:
-    # Accept numpy's integers, which are not `int` but have `__index__`, unlike floats and texts.
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise RemoteTypeError(f"{name} must be an int, not {type(value).__name__}.")
-    number = value.__index__()
-    # Only severities have the maximum 4, so the bound also selects the text of the error.
-    if not least <= number <= most:
-        if most == MOST_SEVERE:
-            raise RemoteRuntimeError(
-                "Invalid logging severity. 0:Verbose, 1:Info, 2:Warning, 3:Error, 4:Fatal", cause=f"Got {number}."
-            )
-        raise RemoteRuntimeError(f"{name} {number} is not valid.", fix=f"Give {least} to {most}.")
-    return int(number)
 
 
 _registered: set[str] = set()
@@ -320,27 +304,27 @@ def get_ep_devices() -> list[OrtEpDevice]:
     return devices
 
 
-@as_ort_raises
+@bound("register_execution_provider_library")
 def register_execution_provider_library(registration_name: str, library_path: str, /) -> None:
     """Make QNN's devices visible in `get_ep_devices`.
 
     Raises:
         OptionError: for any other plugin library.
     """
-    name = os.path.basename(os.fsdecode(library_path)).lower()
+    name = os.path.basename(library_path).lower()
     # Compare the file name only: the path may be in the application's own Python, from which the host loads
     # nothing.
     if "providers_qnn" not in name:
         raise OptionError(
-            f"The execution provider library {os.fsdecode(library_path)} cannot be registered through qnnbridge.",
+            f"The execution provider library {library_path} cannot be registered through qnnbridge.",
             cause="Only the host loads native libraries, and it offers QNN and the CPU.",
             fix="Register onnxruntime_qnn.get_library_path(), or use onnxruntime itself for other providers.",
         )
-    _registered.add(str(registration_name))
+    _registered.add(registration_name)
     default_host().info  # noqa: B018 - raises an error now if the host cannot start
 
 
-@as_ort_raises
+@bound("unregister_execution_provider_library")
 def unregister_execution_provider_library(registration_name: str, /) -> None:
     if registration_name not in _registered:
         raise Fail(
@@ -398,33 +382,34 @@ class OrtMemoryInfo:
 
     __slots__ = ("allocator_type", "device_id", "device_mem_type", "device_vendor_id", "mem_type", "name")
 
+    @bound("OrtMemoryInfo.__init__")
     def __init__(
         self, name: str, allocator_type: OrtAllocatorType, device_id: int, mem_type: OrtMemType, /
     ) -> None:
-        known = _MEMORY.get(name) if isinstance(name, str) else None
+        known = _MEMORY.get(name)
         if known is None:
             raise RemoteRuntimeError("Specified device is not supported. Try CreateMemoryInfo_V2.")
         self.name, self.device_mem_type, self.device_vendor_id = known
         self.allocator_type = allocator_type
         # ONNX Runtime reports 0 for the CPU, whatever number is given.
-        self.device_id = 0 if name == "Cpu" else int(device_id)
+        self.device_id = 0 if name == "Cpu" else device_id
         self.mem_type = mem_type
 
-    @classmethod
+    @staticmethod
+    @bound("OrtMemoryInfo.create_v2")
     def create_v2(
-        cls,
         name: str,
         device_type: OrtMemoryInfoDeviceType,
-        vendor_id: int,
+        vendor_id: Int64,
         device_id: int,
         device_mem_type: OrtDeviceMemoryType,
-        alignment: int,
+        alignment: Int64,
         allocator_type: OrtAllocatorType,
         /,
     ) -> OrtMemoryInfo:
-        info = cls.__new__(cls)
-        info.name, info.allocator_type, info.device_id = name, allocator_type, int(device_id)
-        info.device_mem_type, info.device_vendor_id = device_mem_type, int(vendor_id)
+        info = OrtMemoryInfo.__new__(OrtMemoryInfo)
+        info.name, info.allocator_type, info.device_id = name, allocator_type, device_id
+        info.device_mem_type, info.device_vendor_id = device_mem_type, vendor_id
         shared = device_mem_type == OrtDeviceMemoryType.HOST_ACCESSIBLE
         info.mem_type = OrtMemType.CPU_OUTPUT if shared else OrtMemType.DEFAULT
         return info
@@ -458,35 +443,25 @@ class OrtArenaCfg:
         elif len(settings) == 4:
             given = dict(zip(self._FIELDS, settings, strict=False))
         else:
-            raise RemoteTypeError("OrtArenaCfg takes four numbers, or one dict.")
+            raise refused("OrtArenaCfg.__init__", self, *settings)
         for field in self._FIELDS:
             setattr(self, field, int(given.get(field, 0 if field == "max_mem" else -1)))
 
 
-@as_ort_raises
+@bound("create_and_register_allocator")
 def create_and_register_allocator(mem_info: OrtMemoryInfo, arena_cfg: OrtArenaCfg | None, /) -> None:
     """Register an allocator in the host for all sessions with the config entry ``session.use_env_allocators``."""
-    if not isinstance(mem_info, OrtMemoryInfo) or not isinstance(arena_cfg, (OrtArenaCfg, type(None))):
-        signature = "(arg0: OrtMemoryInfo, arg1: OrtArenaCfg) -> None"
-        raise incompatible("create_and_register_allocator", signature, mem_info, arena_cfg)
     _register("create_and_register_allocator", mem_info, arena_cfg)
 
 
-@as_ort_raises
+@bound("create_and_register_allocator_v2")
 def create_and_register_allocator_v2(
     provider_type: str, mem_info: OrtMemoryInfo, options: Mapping[str, str], arena_cfg: OrtArenaCfg | None, /
 ) -> None:
     """Register an allocator of one execution provider, with its options; see `create_and_register_allocator`."""
-    given = isinstance(provider_type, str) and isinstance(mem_info, OrtMemoryInfo) and isinstance(options, Mapping)
-    if not given or not isinstance(arena_cfg, (OrtArenaCfg, type(None))):
-        signature = (
-            "(arg0: str, arg1: OrtMemoryInfo, arg2: collections.abc.Mapping[str, str], arg3: OrtArenaCfg) -> None"
-        )
-        raise incompatible(
-            "create_and_register_allocator_v2", signature, provider_type, mem_info, options, arena_cfg
-        )
-    texts = {str(key): str(text) for key, text in options.items()}
-    _register("create_and_register_allocator_v2", mem_info, arena_cfg, provider=provider_type, options=texts)
+    _register(
+        "create_and_register_allocator_v2", mem_info, arena_cfg, provider=provider_type, options=dict(options)
+    )
 
 
 def _register(name: str, info: OrtMemoryInfo, arena: OrtArenaCfg | None, **more: Any) -> None:
@@ -497,10 +472,10 @@ def _register(name: str, info: OrtMemoryInfo, arena: OrtArenaCfg | None, **more:
             cause="Other applications share the sessions of the daemon, and would share the allocator.",
             fix="Use a private host (QNNBRIDGE_HOST=private), or omit the allocator.",
         )
-    settings = None if arena is None else {name: getattr(arena, name) for name in OrtArenaCfg.__slots__}
-    if settings is not None:
-        # -1 selects ONNX Runtime's default; for max_mem it is 0.
-        settings = {name: value for name, value in settings.items() if name == "max_mem" or value != -1}
+    # -1 selects ONNX Runtime's default; for max_mem it is 0.
+    settings = arena and {
+        name: value for name in OrtArenaCfg.__slots__ if (value := getattr(arena, name)) != -1 or name == "max_mem"
+    }
     memory = {
         "name": info.name,
         "allocator_type": int(info.allocator_type),
@@ -515,26 +490,23 @@ def _register(name: str, info: OrtMemoryInfo, arena: OrtArenaCfg | None, **more:
     made.release()
 
 
+@remote("OrtSyncStream")
+@no_constructor
 class OrtSyncStream:
-    """A stream of a device of the host, created by ``OrtEpDevice.create_sync_stream``."""
+    """A stream of a device of the host, created by ``OrtEpDevice.create_sync_stream``.
+
+    Its handle is the address in the host, for session options.
+    """
 
     __slots__ = ("_object",)
 
     _object: HostObject
-
-    def __init__(self, *_: Any) -> None:
-        raise RemoteTypeError("onnxruntime.capi.onnxruntime_pybind11_state.OrtSyncStream: No constructor defined!")
 
     @classmethod
     def of(cls, device: Mapping[str, Any]) -> OrtSyncStream:
         stream = cls.__new__(cls)
         stream._object, _ = create_object(default_host(), "OrtSyncStream", {"device": dict(device)})
         return stream
-
-    @as_ort_raises
-    def get_handle(self) -> int:
-        """Return the address of the stream in the host, for session options."""
-        return int(self._object.call("get_handle").result)
 
 
 def copy_tensors(src: Sequence[OrtValue], dst: Sequence[OrtValue], stream: Any = None) -> None:

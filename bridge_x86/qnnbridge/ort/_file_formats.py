@@ -7,96 +7,66 @@ host. The values of an adapter are sent when they are set: later changes of thei
 
 from __future__ import annotations
 
-import inspect
 import os
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from collections.abc import Mapping
+from typing import Any, NoReturn
 
+from qnnbridge._bindings import refused
 from qnnbridge._host import default_host
 from qnnbridge._host_objects import HostObject, create_object
-from qnnbridge._option_fields import ModelPackageWriteMode, incompatible
+from qnnbridge._option_fields import ModelPackageWriteMode
 from qnnbridge._ort_value import OrtValue
 from qnnbridge._providers import CPU
 from qnnbridge._session.runs import coerce_session_options
 from qnnbridge._session_options import SessionOptions
 from qnnbridge.ort._errors import as_ort_raises
+from qnnbridge.ort._signatures import absolute, bound, named, no_constructor, remote
 from qnnbridge_protocol.errors import EPFail, RemoteRuntimeError, RemoteTypeError
 from qnnbridge_protocol.specs import SessionSpec
 
-if TYPE_CHECKING:
-    from qnnbridge.ort._session import InferenceSession
-
-
 # --- model packages: folders with several variants of a model ---
 
-_MODULE: Final = "onnxruntime.capi.onnxruntime_pybind11_state"
 
-
-class _Proxy:
-    """An object of the host with methods whose arguments and results are plain values."""
-
-    __slots__ = ("_object",)
-
-    _object: HostObject
-
-
-def _absolute(path: Any) -> Any:
-    return os.path.abspath(path) if isinstance(path, str) and path else path
-
-
-class ModelPackage(_Proxy):
+@remote("ModelPackage")
+class ModelPackage:
     """See ``onnxruntime.ModelPackage``."""
 
-    __slots__ = ()
+    __slots__ = ("_object",)
 
     @as_ort_raises
     def __init__(self) -> None:
         self._object, _ = create_object(default_host(), "ModelPackage")
 
     @staticmethod
-    @as_ort_raises
+    @bound("ModelPackage.open")
     def open(
         package_root: str,
         allow_external_paths: bool = False,
         follow_symlinks: bool = True,
         strict_unknown_fields: bool = True,
     ) -> ModelPackage:
-        given = (allow_external_paths, follow_symlinks, strict_unknown_fields)
-        if not isinstance(package_root, str) or not all(isinstance(value, bool) for value in given):
-            signature = (
-                "(package_root: str, allow_external_paths: bool = False, follow_symlinks: bool = True, "
-                f"strict_unknown_fields: bool = True) -> {_MODULE}.ModelPackage"
-            )
-            raise incompatible("open", signature, package_root)
+        given = [absolute(package_root), allow_external_paths, follow_symlinks, strict_unknown_fields]
         package = ModelPackage.__new__(ModelPackage)
-        arguments = {"open": {"positional": [_absolute(package_root), *given], "named": {}}}
+        arguments = {"open": {"positional": given, "named": {}}}
         package._object, _ = create_object(default_host(), "ModelPackage", arguments)
         return package
 
     @staticmethod
-    @as_ort_raises
+    @bound("ModelPackage.compute_directory_hash")
     def compute_directory_hash(source_dir: str) -> str:
-        if not isinstance(source_dir, str):
-            raise incompatible("compute_directory_hash", "(source_dir: str) -> str", source_dir)
         # The function is static in the bindings, but an operation in the host needs an object: an empty package.
         made, _ = create_object(default_host(), "ModelPackage")
         try:
-            return str(made.call("compute_directory_hash", {"source_dir": _absolute(source_dir)}).result)
+            return str(made.call("compute_directory_hash", {"source_dir": absolute(source_dir)}).result)
         finally:
             made.release()
 
-    @as_ort_raises
+    @bound("ModelPackage.commit")
     def commit(
         self, dest_root: str | None = None, mode: ModelPackageWriteMode = ModelPackageWriteMode.PRESERVE
     ) -> None:
         """Write the package to its own folder, or to the empty folder `dest_root`."""
-        if not isinstance(dest_root, (str, type(None))) or not isinstance(mode, ModelPackageWriteMode):
-            signature = (
-                f"(self: {_MODULE}.ModelPackage, dest_root: str | None = None, mode: "
-                f"{_MODULE}.ModelPackageWriteMode = <ModelPackageWriteMode.PRESERVE: 0>) -> None"
-            )
-            raise incompatible("commit", signature, self, dest_root, mode)
-        self._object.call("commit", {"dest_root": _absolute(dest_root), "mode": int(mode)})
+        self._object.call("commit", {"dest_root": absolute(dest_root), "mode": int(mode)})
 
 
 class ModelPackageOptions:
@@ -109,40 +79,33 @@ class ModelPackageOptions:
         try:
             self._options = coerce_session_options(sess_options)
         except RemoteTypeError:
-            signature = f"{_MODULE}.ModelPackageOptions(sess_options: {_MODULE}.SessionOptions)"
-            raise incompatible("__init__", signature, sess_options) from None
+            raise refused("ModelPackageOptions.__init__", self, sess_options) from None
         spec = SessionSpec(model_path=None, fallback="cpu", **self._options.to_spec_parts())
         values = list(self._options.initializer_values().values())
         self._object, _ = create_object(default_host(), "ModelPackageOptions", {"spec": spec.to_wire()}, values)
 
 
-class ModelPackageContext(_Proxy):
+@remote("ModelPackageContext")
+class ModelPackageContext:
     """A package from which variants are selected."""
 
-    __slots__ = ()
+    __slots__ = ("_object",)
 
-    @as_ort_raises
+    @bound("ModelPackageContext.__init__")
     def __init__(self, package_root: str) -> None:
-        if not isinstance(package_root, str):
-            raise incompatible("__init__", f"{_MODULE}.ModelPackageContext(package_root: str)", package_root)
-        arguments = {"package_root": _absolute(package_root)}
+        arguments = {"package_root": absolute(package_root)}
         self._object, _ = create_object(default_host(), "ModelPackageContext", arguments)
 
-    @as_ort_raises
+    @bound("ModelPackageContext.select_component")
     def select_component(self, component_name: str, options: ModelPackageOptions) -> ModelPackageComponentContext:
         """Select the variant of a component that fits the options best."""
-        if not isinstance(component_name, str) or not isinstance(options, ModelPackageOptions):
-            signature = (
-                f"(self: {_MODULE}.ModelPackageContext, component_name: str, options: "
-                f"{_MODULE}.ModelPackageOptions) -> {_MODULE}.ModelPackageComponentContext"
-            )
-            raise incompatible("select_component", signature, self, component_name, options)
         found = self._object.call("select_component", {"component_name": component_name}, (), [options._object])
         chosen = ModelPackageComponentContext.__new__(ModelPackageComponentContext)
         chosen._object, chosen._description, chosen._options = found.made, found.result, options._options
         return chosen
 
 
+@no_constructor
 class ModelPackageComponentContext:
     """A selected variant of a component."""
 
@@ -152,39 +115,29 @@ class ModelPackageComponentContext:
     _options: SessionOptions
     _description: Mapping[str, Any]
 
-    def __init__(self, *_: Any) -> None:
-        raise RemoteTypeError(f"{_MODULE}.ModelPackageComponentContext: No constructor defined!")
-
     def get_selected_variant_name(self) -> str:
         return str(self._description["name"])
 
     def get_selected_variant_folder_path(self) -> str:
         return str(self._description["folder"])
 
-    @as_ort_raises
-    def create_session(self, sess_options: SessionOptions | None = None) -> InferenceSession:
+    @bound("ModelPackageComponentContext._create_session")
+    def create_session(self, sess_options: SessionOptions | None = None) -> Any:
         """Create a session of the variant. Without `sess_options` the options of the package apply."""
         from qnnbridge.ort._session import InferenceSession
 
         settings = self._description["ort"]
         ep = str(self._description["ep"] or next(iter(_providers(self._options)), CPU))
-        if sess_options is None:
+        options, providers = sess_options, None
+        if options is None:
             options, providers = SessionOptions(), [(ep, dict(settings.get("provider_options") or {}))]
             for key, text in (settings.get("session_options") or {}).items():
                 options.add_session_config_entry(str(key), str(text))
-        else:
-            if not isinstance(sess_options, SessionOptions):
-                native = f"{_MODULE}.ModelPackageComponentContext"
-                signature = (
-                    f"(self: {native}, sess_options: {_MODULE}.SessionOptions = None) -> {_MODULE}.InferenceSession"
-                )
-                raise incompatible("_create_session", signature, self, sess_options)
-            options, providers = sess_options, None
-            if ep != CPU and ep not in _providers(sess_options):
-                raise EPFail(
-                    "[ONNXRuntimeError] : 11 : EP_FAIL : The selected model package execution provider was not "
-                    f"registered: {ep}"
-                )
+        elif ep != CPU and ep not in _providers(options):
+            raise EPFail(
+                "[ONNXRuntimeError] : 11 : EP_FAIL : The selected model package execution provider was not "
+                f"registered: {ep}"
+            )
         path = os.path.join(self.get_selected_variant_folder_path(), str(settings.get("model_file", "")))
         # Disabled: the fallback would load files made for another provider on the CPU.
         session = InferenceSession(path, options, providers, enable_fallback=0)
@@ -206,86 +159,10 @@ def _no_other_providers(*_: Any, **__: Any) -> NoReturn:
     )
 
 
-# Arguments with paths. The host's working folder differs, so relative paths are made absolute here.
-_FOLDERS: Final = ("source_dir", "base_dir")
-
-
-def _remote(owner: type[_Proxy], name: str, shape: Callable[..., Any]) -> Callable[..., Any]:
-    # `shape` only describes the method. Its parameters are those of the method, so `bind` raises Python's own
-    # TypeError for wrong ones. Its return value is the function that converts the host's result, or None.
-    takes = inspect.signature(shape)
-
-    def method(self: _Proxy, /, *positional: Any, **named: Any) -> Any:
-        given = takes.bind(*positional, **named)
-        given.apply_defaults()
-        values = [_absolute(value) if key in _FOLDERS else value for key, value in given.arguments.items()]
-        # Methods of the tables below take these types only; other types cannot be sent as plain values.
-        if not all(value is None or isinstance(value, (str, bool, int)) for value in values):
-            raise incompatible(name, f"(self: {_MODULE}.{type(self).__name__}, ...)", self, *values)
-        found = self._object.call(name, {"positional": values, "named": {}}).result
-        result = shape(*given.args)
-        return found if found is None or result is None else result(found)
-
-    own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    method.__name__, method.__qualname__ = name, f"{owner.__name__}.{name}"
-    method.__dict__["__signature__"] = takes.replace(parameters=[own, *takes.parameters.values()])
-    return as_ort_raises(method)
-
-
-def _remote_methods(owner: type[_Proxy], **shapes: Callable[..., Any]) -> None:
-    """Add methods that call the host's object and return a plain value.
-
-    Args:
-        shapes: by name, a function with the method's parameters that returns the converter of the result, or None.
-    """
-    for name, shape in shapes.items():
-        setattr(owner, name, _remote(owner, name, shape))
-
-
-_remote_methods(
-    ModelPackage,
-    close=lambda: None,
-    get_info=lambda: dict,
-    add_shared_asset=lambda source_dir, expected_uri=None, copy_in=True: str,
-    remove_shared_asset=lambda uri: None,
-    resolve_asset_uri=lambda uri: str,
-    resolve_string_ref=lambda string_ref, base_dir=None, must_exist=False: str,
-    prune=lambda: None,
-    set_layout=lambda layout: None,
-    set_metadata=lambda name=None, version=None, description=None: None,
-    set_additional_metadata_json=lambda scope, component_name=None, variant_name=None, json=None: None,
-    get_component_json=lambda component_name: str,
-    set_component_inline=lambda name, component_json: None,
-    set_component_external=lambda name, path: None,
-    remove_component=lambda name: None,
-    get_variant_json=lambda component_name, variant_name: str,
-    set_variant=lambda component_name, variant_name, variant_json: None,
-    remove_variant=lambda component_name, variant_name: None,
-    set_variant_executor_info_inline=lambda component_name, variant_name, namespace_key, info_json: None,
-    set_variant_executor_info_external=lambda component_name, variant_name, namespace_key, path: None,
-    remove_variant_executor_info=lambda component_name, variant_name, namespace_key: None,
-)
-_remote_methods(
-    ModelPackageContext,
-    get_component_count=lambda: int,
-    get_component_names=lambda: list,
-    get_schema_version=lambda: int,
-    get_variant_count=lambda component_name: int,
-    get_variant_ep_name=lambda component_name, variant_name: str,
-    get_variant_names=lambda component_name: list,
-    resolve_string_ref=lambda string_ref, base_dir=None, must_exist=False: str,
-)
-
-
 # --- LoRA adapters ---
 
-_KIND = "AdapterFormat"
 
-
-def _version(name: str) -> Any:
-    return property(lambda self: self._facts[name], lambda self, version: self._set(name, version))
-
-
+@named("AdapterFormat")
 class NativeAdapterFormat:
     """``onnxruntime.capi.onnxruntime_pybind11_state.AdapterFormat``."""
 
@@ -296,25 +173,21 @@ class NativeAdapterFormat:
         self._begin({})
 
     def _begin(self, arguments: dict[str, Any]) -> None:
-        made, facts = create_object(default_host(), _KIND, arguments)
+        made, facts = create_object(default_host(), "AdapterFormat", arguments)
         self._object: HostObject = made
         self._facts: dict[str, int] = dict(facts)
         # Adapter files cannot contain strings; as in ONNX Runtime, only `export_adapter` raises the error.
         self._strings: dict[str, OrtValue] = {}
 
     @staticmethod
-    @as_ort_raises
+    @bound("AdapterFormat.read_adapter")
     def read_adapter(path: str, /) -> NativeAdapterFormat:
-        if not isinstance(path, str):
-            raise incompatible("read_adapter", f"(arg0: str) -> {_MODULE}.{_KIND}", path)
         adapter = NativeAdapterFormat.__new__(NativeAdapterFormat)
         adapter._begin({"path": os.path.abspath(path)})
         return adapter
 
-    @as_ort_raises
+    @bound("AdapterFormat.export_adapter")
     def export_adapter(self, path: str, /) -> None:
-        if not isinstance(path, str):
-            raise incompatible("export_adapter", f"(self: {_MODULE}.{_KIND}, arg0: str) -> None", self, path)
         for name, value in self._strings.items():
             raise RemoteRuntimeError(
                 f"Lora adapter parameter '{name}' has element type STRING, which is not supported by the adapter "
@@ -331,10 +204,8 @@ class NativeAdapterFormat:
         return held | self._strings
 
     @parameters.setter
-    @as_ort_raises
+    @bound("AdapterFormat.parameters")
     def parameters(self, values: Mapping[str, Any]) -> None:
-        if not isinstance(values, Mapping) or not all(isinstance(name, str) for name in values):
-            raise incompatible("", f"(arg0: {_MODULE}.{_KIND}, arg1: dict) -> None", self, values)
         wrong = next((value for value in values.values() if not isinstance(value, OrtValue)), None)
         if wrong is not None:
             raise RemoteRuntimeError(
@@ -348,22 +219,29 @@ class NativeAdapterFormat:
         self._strings = strings
 
     format_version = property(lambda self: self._facts["format_version"])
-    adapter_version, model_version = _version("adapter_version"), _version("model_version")
 
-    @as_ort_raises
-    def _set(self, name: str, version: int) -> None:
-        # Like the bindings, accept values with __int__ or __index__, except floats and texts.
-        try:
-            number = None if isinstance(version, (float, str, bytes)) else int(version)
-        except (TypeError, ValueError):
-            number = None
-        if number is None or not -(2**31) <= number < 2**31:
-            signature = f"(arg0: {_MODULE}.{_KIND}, arg1: typing.SupportsInt | typing.SupportsIndex) -> None"
-            raise incompatible("", signature, self, version)
-        facts = self._facts | {name: number}
-        wanted = {key: facts[key] for key in ("adapter_version", "model_version")}
-        self._object.call("set_versions", wanted)
-        self._facts = facts
+    @property
+    def adapter_version(self) -> int:
+        return self._facts["adapter_version"]
+
+    @adapter_version.setter
+    @bound("AdapterFormat.adapter_version")
+    def adapter_version(self, version: int) -> None:
+        self._set_versions(version, self.model_version)
+
+    @property
+    def model_version(self) -> int:
+        return self._facts["model_version"]
+
+    @model_version.setter
+    @bound("AdapterFormat.model_version")
+    def model_version(self, version: int) -> None:
+        self._set_versions(self.adapter_version, version)
+
+    def _set_versions(self, adapter_version: int, model_version: int) -> None:
+        versions = {"adapter_version": adapter_version, "model_version": model_version}
+        self._object.call("set_versions", versions)
+        self._facts |= versions
 
 
 class AdapterFormat:
@@ -402,6 +280,3 @@ class AdapterFormat:
 
     def get_parameters(self) -> dict[str, OrtValue]:
         return {name: OrtValue(value.value) for name, value in self._adapter.parameters.items()}
-
-
-NativeAdapterFormat.__name__ = NativeAdapterFormat.__qualname__ = _KIND

@@ -1,28 +1,25 @@
 """A model's metadata, and the session options and devices that are selected by it.
 
 The metadata of a compiled model may contain compatibility information (``ep_compatibility_info.<provider>``), and
-that of any model may contain session options (``ort_config``). Both are read from the file or the bytes, without a
-session. The application's function that selects devices (``set_provider_selection_policy_delegate``) gets the
+that of any model may contain session options (``ort_config``). The host reads both, without a session. The
+application's function that selects devices (``set_provider_selection_policy_delegate``) gets the
 metadata. It runs in this process, before the session is requested, so that a session that is recreated after a
 crash of the host keeps the selected devices.
 """
 
 from __future__ import annotations
 
-import functools
-import io
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, BinaryIO, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
-from qnnbridge._host import chosen_host, default_host
+from qnnbridge._host import Host, chosen_host, default_host
 from qnnbridge._option_fields import (
     ExecutionMode,
     GraphOptimizationLevel,
     OrtCompiledModelCompatibility,
     OrtDeviceEpIncompatibilityReason,
-    incompatible,
 )
 from qnnbridge._providers import CPU, QNN
 from qnnbridge._session import SessionRecipe, model_parts
@@ -38,66 +35,13 @@ from qnnbridge.ort._environment import (
     qnn_device,
 )
 from qnnbridge.ort._placement import Named
+from qnnbridge.ort._signatures import bound
 from qnnbridge_protocol.errors import Fail, InvalidArgument, OrtError, RemoteRuntimeError
 from qnnbridge_protocol.specs import SessionSpec
 
 # --- compatibility of compiled models and devices ---
 
 _KEY = "ep_compatibility_info."
-# Field numbers of onnx.proto: ModelProto.metadata_props, and key and value of its entries.
-_METADATA_PROPS, _ENTRY_KEY, _ENTRY_VALUE = 14, 1, 2
-# Wire types of protobuf. 3 and 4, the deprecated groups, occur in no ONNX model.
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
-_WIDTHS = {_FIXED64: 8, _FIXED32: 4}
-
-
-def _bound(signature: str, *takes: Callable[[Any], Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Decorate a function to check its arguments as the bindings do.
-
-    The bindings take these arguments by position only, and raise a `TypeError` with pybind's text for wrong types.
-
-    Args:
-        takes: for each argument, a function that converts it or raises `TypeError`.
-    """
-
-    def with_arguments(function: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(function)
-        def call(*given: Any, **named: Any) -> Any:
-            try:
-                if named or len(given) != len(takes):
-                    raise TypeError
-                values = [take(value) for take, value in zip(takes, given, strict=True)]
-            except TypeError:
-                raise incompatible(function.__name__, signature, *given, **named) from None
-            return function(*values)
-
-        return call
-
-    return with_arguments
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, (bytes, bytearray)):
-        return value.decode(errors="surrogateescape")
-    if not isinstance(value, str):
-        raise TypeError
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        raise TypeError from None
-    return value
-
-
-def _devices(value: Any) -> list[OrtEpDevice]:
-    if not isinstance(value, Sequence) or not all(isinstance(one, OrtEpDevice) for one in value):
-        raise TypeError
-    return list(value)
-
-
-def _hardware(value: Any) -> OrtHardwareDevice | None:
-    if not isinstance(value, (OrtHardwareDevice, type(None))):
-        raise TypeError
-    return value
 
 
 def get_hardware_devices() -> list[OrtHardwareDevice]:
@@ -106,7 +50,7 @@ def get_hardware_devices() -> list[OrtHardwareDevice]:
     return [device.device for device in (cpu_device(""), *map(qnn_device, info.devices))]
 
 
-@_bound("(arg0: str, arg1: OrtHardwareDevice) -> dict", _text, _hardware)
+@bound("get_hardware_device_ep_incompatibility_details")
 def get_hardware_device_ep_incompatibility_details(
     ep_name: str, device: OrtHardwareDevice | None, /
 ) -> dict[str, Any]:
@@ -119,9 +63,7 @@ def get_hardware_device_ep_incompatibility_details(
     return {"reasons_bitmask": int(OrtDeviceEpIncompatibilityReason.NONE), "notes": None, "error_code": 0}
 
 
-@_bound(
-    "(arg0: collections.abc.Sequence[OrtEpDevice], arg1: str) -> OrtCompiledModelCompatibility", _devices, _text
-)
+@bound("get_model_compatibility_for_ep_devices")
 def get_model_compatibility_for_ep_devices(
     ep_devices: Sequence[OrtEpDevice], compatibility_info: str, /
 ) -> OrtCompiledModelCompatibility:
@@ -132,77 +74,36 @@ def get_model_compatibility_for_ep_devices(
     return OrtCompiledModelCompatibility(0)
 
 
-@_bound("(arg0: str, arg1: str) -> object", _text, _text)
+@bound("get_compatibility_info_from_model")
 def get_compatibility_info_from_model(model_path: str, ep_type: str, /) -> str | None:
     """Return the compatibility information for a provider in the model's metadata; ``None`` if it has none."""
-    try:
-        with open(model_path, "rb") as file:
-            return dict(metadata_props(file)).get(_KEY + ep_type)
-    except FileNotFoundError:
-        raise RemoteRuntimeError(f"Load model {model_path} failed. File doesn't exist") from None
+    if not os.path.exists(model_path):
+        raise RemoteRuntimeError(f"Load model {model_path} failed. File doesn't exist")
+    return _parsed(model_path).get(_KEY + ep_type)
 
 
-@_bound("(arg0: typing_extensions.Buffer, arg1: str) -> object", memoryview, _text)
+@bound("get_compatibility_info_from_model_bytes")
 def get_compatibility_info_from_model_bytes(model_data: memoryview, ep_type: str, /) -> str | None:
-    data = bytes(model_data)
-    if not data:
+    if not model_data.nbytes:
         raise RemoteRuntimeError("Invalid argument provided to GetCompatibilityInfoFromModelBytes.")
-    return dict(metadata_props(io.BytesIO(data))).get(_KEY + ep_type)
+    return _parsed(bytes(model_data)).get(_KEY + ep_type)
 
 
-def metadata_props(model: BinaryIO) -> Iterator[tuple[str, str]]:
-    """Yield key and value of each metadata entry of an ONNX model. Raises `RemoteRuntimeError` for other files."""
+def _parsed(model: str | bytes) -> Mapping[str, str]:
+    found = _metadata(model)
+    if found is None:
+        raise RemoteRuntimeError("Failed to parse the model: it is not in ONNX's format.")
+    return found
+
+
+def _metadata(model: Any, host: Host | None = None, timeout_s: float | None = None) -> Mapping[str, str] | None:
+    """Return the metadata of a model, as the host reads it; ``None`` for an unreadable model or no model."""
     try:
-        for number, value in _fields(model):
-            if number == _METADATA_PROPS and isinstance(value, bytes):
-                # If a field occurs twice, the last one counts, as protobuf requires.
-                entry = dict(_fields(io.BytesIO(value), all_of_it=True))
-                key, text = entry.get(_ENTRY_KEY, b""), entry.get(_ENTRY_VALUE, b"")
-                if isinstance(key, bytes) and isinstance(text, bytes):
-                    yield key.decode(), text.decode()
-    except (ValueError, EOFError, OverflowError):  # UnicodeDecodeError is a ValueError
-        raise RemoteRuntimeError("Failed to parse the model: it is not in ONNX's format.") from None
-
-
-def _fields(stream: BinaryIO, all_of_it: bool = False) -> Iterator[tuple[int, bytes | int]]:
-    """Yield number and content of the fields of a message.
-
-    Args:
-        all_of_it: yield all byte fields; by default only the metadata is read.
-    """
-    while (tag := _varint(stream, may_end=True)) is not None:
-        number, wire = tag >> 3, tag & 7
-        if wire == _VARINT:
-            yield number, _varint(stream) or 0
-        elif wire in _WIDTHS:
-            stream.seek(_WIDTHS[wire], os.SEEK_CUR)
-        elif wire == _BYTES:
-            size = _varint(stream) or 0
-            if all_of_it or number == _METADATA_PROPS:
-                data = stream.read(size)
-                if len(data) != size:
-                    raise EOFError
-                yield number, data
-            else:
-                # Skip weights. A seek beyond the end of the file succeeds; the next tag then ends the loop.
-                stream.seek(size, os.SEEK_CUR)
-        else:
-            raise ValueError(f"wire type {wire}")
-
-
-def _varint(stream: BinaryIO, may_end: bool = False) -> int | None:
-    value = 0
-    # Seven bits per byte, low bits first: 64 bits take ten bytes.
-    for shift in range(0, 64, 7):
-        byte = stream.read(1)
-        if not byte:
-            if may_end and shift == 0:
-                return None
-            raise EOFError
-        value |= (byte[0] & 0x7F) << shift
-        if byte[0] < 0x80:
-            return value
-    raise ValueError("a number of more than 64 bits")
+        path, data = model_parts(model)
+        described = identify(chosen_host(host), SessionRecipe(SessionSpec(path), data), deadline_after(timeout_s))
+    except (OrtError, TypeError):
+        return None
+    return described.metadata if described.readable else None
 
 
 # --- session options in a model's metadata, as ONNX Runtime reads them ---
@@ -211,7 +112,9 @@ _CONFIG = "ort_config"
 _NO_CONFIG = "Could not finalize session options while constructing the inference session. Error Message: "
 
 
-def with_model_config(model: Any, options: SessionOptions | None, read: bool) -> SessionOptions | None:
+def with_model_config(
+    model: Any, options: SessionOptions | None, read: bool, host: Any, timeout_s: float | None
+) -> SessionOptions | None:
     """Return the session options with those of the model's metadata applied.
 
     Args:
@@ -224,7 +127,8 @@ def with_model_config(model: Any, options: SessionOptions | None, read: bool) ->
         raise RemoteRuntimeError(
             "is_model_proto_parsed was false. ModelProto needs to be parsed to check for ORT config within it"
         )
-    text = _config_text(model)
+    # A session reports an unreadable model.
+    text = (_metadata(model, host, timeout_s) or {}).get(_CONFIG)
     if text is None:
         return options if options is None else _fresh(options)
     return configured(text, _fresh(options))
@@ -281,15 +185,6 @@ def _fresh(options: SessionOptions | None) -> SessionOptions:
     return SessionOptions() if options is None else options.providers_alone()
 
 
-def _config_text(model: Any) -> str | None:
-    """Return the configuration text; ``None`` without one, or for an unreadable model: the session reports that."""
-    try:
-        with io.BytesIO(model) if isinstance(model, bytes) else open(model, "rb") as stream:
-            return dict(metadata_props(stream)).get(_CONFIG)
-    except (OSError, RemoteRuntimeError):
-        return None
-
-
 # --- devices selected by a function of the application ---
 
 # The limit of ONNX Runtime.
@@ -308,17 +203,13 @@ def selected(
     """
     if delegate is None:
         raise Fail(f"{_FAILED}failed: bad_function_call", fix="Give a function.")
-    path, data = model_parts(model)
-    try:
-        described = identify(chosen_host(host), SessionRecipe(SessionSpec(path), data), deadline_after(timeout_s))
-    except OrtError:
+    metadata = _metadata(model, host, timeout_s)
+    if metadata is None:
         return [(CPU, {})]  # creating the session reports the error of the model
-    if not described.readable:
-        return [(CPU, {})]
     # CPUs last, as in ONNX Runtime. The sort is stable: QNN devices keep the order of the host.
     devices = sorted(get_ep_devices(), key=lambda device: device.ep_name == CPU)
     try:
-        chosen = delegate(devices, dict(sorted(described.metadata.items())), {}, MAX_SELECTIONS)
+        chosen = delegate(devices, dict(sorted(metadata.items())), {}, MAX_SELECTIONS)
     except Exception as error:
         raise Fail(f"{_FAILED}failed: {type(error).__name__}: {error}") from error
     return _providers(chosen)

@@ -10,28 +10,18 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import numpy as np
 
+from qnnbridge._bindings import BINDINGS
 from qnnbridge._io_binding import IOBinding, view_of_memory
 from qnnbridge._ort_value import OrtValue, SparseBlockSparseView, SparseCooView, SparseCsrView, SparseTensor
 from qnnbridge._providers import CPU_DEVICE, DeviceNumbers, refused_device
 from qnnbridge.ort._environment import copy_tensors
+from qnnbridge.ort._signatures import named, no_constructor
 from qnnbridge_protocol.element_types import ElementType
 from qnnbridge_protocol.errors import RemoteIndexError, RemoteRuntimeError, RemoteTypeError
-
-T = TypeVar("T")
-
-
-def named(name: str) -> Callable[[T], T]:
-    """Decorate a class or a function to give it its name in ONNX Runtime."""
-
-    def rename(cls: Any) -> Any:
-        cls.__name__ = cls.__qualname__ = name
-        return cls
-
-    return rename
 
 
 def require_cpu_device(device: Any) -> None:
@@ -39,21 +29,18 @@ def require_cpu_device(device: Any) -> None:
     numbers = getattr(device, "_ort_device", device)
     if not isinstance(numbers, DeviceNumbers):
         raise RemoteTypeError(
-            "incompatible function arguments: an onnxruntime.capi.onnxruntime_pybind11_state.OrtDevice is needed, "
-            f"not {type(device).__name__}."
+            f"incompatible function arguments: an {BINDINGS}.OrtDevice is needed, not {type(device).__name__}."
         )
     if numbers.device_type() != CPU_DEVICE:
         raise refused_device(f"type {numbers.device_type()}")
 
 
+@no_constructor
 @named("OrtValue")
 class NativeOrtValue(OrtValue):
     """A value with static factories that take an ``OrtDevice`` of the bindings."""
 
     __slots__ = ()
-
-    def __init__(self, *_: Any) -> None:
-        raise RemoteTypeError("onnxruntime.capi.onnxruntime_pybind11_state.OrtValue: No constructor defined!")
 
     @classmethod
     def of(cls, value: OrtValue) -> NativeOrtValue:

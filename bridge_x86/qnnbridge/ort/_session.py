@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from qnnbridge import _inference_session as bridge
+from qnnbridge._bindings import BINDINGS, refused
 from qnnbridge._io_binding import IOBinding
-from qnnbridge._option_fields import incompatible
 from qnnbridge._ort_value import OrtValue
 from qnnbridge._providers import CPU, QNN
 from qnnbridge._session import SessionRecipe
@@ -238,12 +238,7 @@ class Session(bridge.InferenceSession):
     ) -> None:
         """Run in the background; the callback gets results, `user_data`, and an error text as in ONNX Runtime."""
         if not callable(callback):
-            signature = (
-                "(self: object, arg0: collections.abc.Sequence[str], arg1: collections.abc.Mapping[str, object], "
-                "arg2: collections.abc.Callable[[collections.abc.Sequence[object], object, str], None], "
-                "arg3: object, arg4: object) -> None"
-            )
-            raise incompatible("run_async", signature, self, output_names, input_feed, callback, user_data)
+            raise refused("InferenceSession.run_async", self, output_names, input_feed, callback, user_data)
 
         def on_results(results: list[Any], given: Any, error: str) -> None:
             try:
@@ -375,7 +370,7 @@ class Session(bridge.InferenceSession):
 
     def __getstate__(self) -> Any:
         raise RemoteTypeError(
-            "cannot pickle 'onnxruntime.capi.onnxruntime_pybind11_state.InferenceSession' object",
+            f"cannot pickle '{BINDINGS}.InferenceSession' object",
             fix="Give the worker the model's path and make the session there.",
         )
 
@@ -444,7 +439,8 @@ class InferenceSession(Session):
         if asked:
             from qnnbridge.ort._model_metadata import with_model_config
 
-            self._ort_options = with_model_config(path_or_bytes, self._ort_options, self._read_config_from_model)
+            given = path_or_bytes, self._ort_options, self._read_config_from_model
+            self._ort_options = with_model_config(*given, kwargs.get("host"), kwargs.get("timeout"))
         try:
             self._begin(providers, provider_options)
         except (ValueError, RuntimeError) as error:

@@ -279,12 +279,14 @@ class _Collector:
 
     def _close_entry(self, entry: Message) -> None:
         key, parent = entry.text(schema.ENTRY_KEY), entry.parent
-        if key is None or parent is None:
-            return
-        if parent.kind is schema.MODEL:
-            self._metadata[key] = entry.text(schema.ENTRY_VALUE) or ""
-        elif key in ("location", "offset", "length"):
+        if parent is not None and key in ("location", "offset", "length"):
             parent.notes[key] = entry.text(schema.ENTRY_VALUE)
+
+    def _close_metadata(self, entry: Message) -> None:
+        key, value = entry.text(schema.ENTRY_KEY), entry.values.get(schema.ENTRY_VALUE, b"")
+        # A longer value is left out, as `limits.fitting` leaves it out: an empty text would be a wrong value.
+        if key is not None and not isinstance(value, schema.Span):
+            self._metadata[key] = entry.text(schema.ENTRY_VALUE) or ""
 
     def _close_tensor(self, tensor: Message) -> None:
         # ONNX Runtime checks data_location: it ignores the path of a tensor that contains its own data.
@@ -406,6 +408,7 @@ _CLOSING: Final = {
     schema.FUNCTION: _Collector._close_function,
     schema.OPSET: _Collector._close_opset,
     schema.ENTRY: _Collector._close_entry,
+    schema.METADATA: _Collector._close_metadata,
     schema.TENSOR: _Collector._close_tensor,
     schema.SPARSE_TENSOR: _Collector._close_sparse_tensor,
     schema.VALUE: _Collector._close_value,

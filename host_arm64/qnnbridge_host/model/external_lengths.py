@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from qnnbridge_host.model import protobuf as schema
-from qnnbridge_host.model.protobuf import ENTRY, EXTERNAL, SCHEMA, TENSOR, Garbage, MessageKind, varint
+from qnnbridge_host.model.protobuf import EXTERNAL, SCHEMA, TENSOR, Garbage, MessageKind, varint
 from qnnbridge_protocol.element_types import ElementType
 
 # Session config entry: the folder of the weight files of a model given as bytes.
@@ -82,7 +82,7 @@ def _completed(kind: MessageKind, data: bytes, depth: int) -> bytes:
     kept = 0  # `parts` contains everything before this position
     for number, wire, start, begin, end in _fields(data):
         child = children.get(number) if wire == _BYTES else None
-        if child is None or child is ENTRY or depth == _MAX_DEPTH or _ANY_ENTRY not in data[begin:end]:
+        if child is None or not SCHEMA[child] or depth == _MAX_DEPTH or _ANY_ENTRY not in data[begin:end]:
             continue
         value = data[begin:end]
         changed = _completed(child, value, depth + 1)

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, BinaryIO, Final, Protocol
 
 from qnnbridge_protocol.element_types import text_of
+from qnnbridge_protocol.limits import MAX_METADATA_BYTES
 from qnnbridge_protocol.records import NamedTuple
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 WINDOW_BYTES: Final = 8192
 # A field's tag and its value or length: two varints.
 _LONGEST_HEADER_BYTES: Final = 20
-# Names, paths and short texts are shorter; for longer values only position and size are kept.
+# Names, paths and short texts are shorter.
 MAX_KEPT_BYTES: Final = 4096
 # One value more is kept for a repeated field, to show that the list is incomplete.
 MAX_KEPT_VALUES: Final = 4096
@@ -60,11 +61,16 @@ class TooMuch(Garbage):
 
 
 class MessageKind(NamedTuple):
-    """A kind of message. kept: fields whose values are wanted. repeated: those of which every value is wanted."""
+    """A kind of message.
+
+    kept: fields whose values are wanted. repeated: those of which every value is wanted. longest: limit on the
+    bytes of a value; for longer values only position and size are kept.
+    """
 
     name: str
     kept: frozenset[int] = frozenset()
     repeated: frozenset[int] = frozenset()
+    longest: int = MAX_KEPT_BYTES
 
 
 class Span(NamedTuple):
@@ -232,7 +238,7 @@ def walk(
                             raise Garbage(_TOO_DEEP)
                         continue
                 if number in top.kept:
-                    if length <= MAX_KEPT_BYTES:
+                    if length <= top.kind.longest:
                         top.keep(number, window[at : at + length] if inside else _read(file, start, length))
                     else:
                         top.keep(number, Span(start, length))
@@ -358,7 +364,9 @@ SPARSE_TENSOR = MessageKind("sparse tensor")
 TENSOR_NAME, TENSOR_LOCATION = 8, 14
 TENSOR = MessageKind("tensor", frozenset((TENSOR_NAME, TENSOR_LOCATION)))
 ENTRY_KEY, ENTRY_VALUE = 1, 2
+# Of external data. Entries of metadata have the same fields, and may contain documents.
 ENTRY = MessageKind("entry", frozenset((1, 2)))
+METADATA = MessageKind("metadata", frozenset((1, 2)), longest=MAX_METADATA_BYTES)
 OPSET_DOMAIN, OPSET_VERSION = 1, 2
 OPSET = MessageKind("opset", frozenset((1, 2)))
 VALUE_NAME = 1
@@ -381,7 +389,7 @@ EXTERNAL: Final = 1
 # Fields (by number) that contain messages to read. Training graphs are not run, so they are not included.
 SCHEMA: Final[Mapping[MessageKind, Mapping[int, MessageKind]]] = {
     # graph, opset_import, metadata_props, functions.
-    MODEL: {7: GRAPH, 8: OPSET, 14: ENTRY, 25: FUNCTION},
+    MODEL: {7: GRAPH, 8: OPSET, 14: METADATA, 25: FUNCTION},
     GRAPH: {
         GRAPH_NODE: NODE,
         GRAPH_INITIALIZER: TENSOR,
@@ -405,6 +413,7 @@ SCHEMA: Final[Mapping[MessageKind, Mapping[int, MessageKind]]] = {
     # external_data: one entry each for location, offset and length.
     TENSOR: {13: ENTRY},
     ENTRY: {},
+    METADATA: {},
     OPSET: {},
     VALUE: {2: TYPE},
     TYPE: {1: TENSOR_TYPE, 4: SEQUENCE_TYPE, 5: MAP_TYPE, 8: SPARSE_TYPE, 9: OPTIONAL_TYPE},

@@ -10,27 +10,10 @@ import importlib
 from types import ModuleType
 from typing import Any
 
-from qnnbridge_protocol import errors as _errors
+from qnnbridge_protocol.errors import OrtError
 
-ERRORS = [
-    "DeviceReset",
-    "EPFail",
-    "EngineError",
-    "Fail",
-    "InvalidArgument",
-    "InvalidGraph",
-    "InvalidProtobuf",
-    "ModelLoadCanceled",
-    "ModelLoaded",
-    "ModelRequiresCompilation",
-    "NoModel",
-    "NoSuchFile",
-    "NotFound",
-    "NotImplemented",
-    "RuntimeException",
-]
-
-globals().update({_name: getattr(_errors, _name) for _name in ERRORS})
+_ERRORS = {cls.__name__: cls for cls in OrtError.__subclasses__()}
+globals().update(_ERRORS)
 
 # Names that the module ``onnxruntime`` lacks, or uses for another class: defining module, and the name in it.
 INNER: dict[str, tuple[str, str]] = {
@@ -63,16 +46,13 @@ _IN_PYTHON = frozenset({"IOBinding", "OrtDeviceVendorId"})
 _EXPORTED = {"kNextPowerOfTwo": "ArenaExtendStrategy", "kSameAsRequested": "ArenaExtendStrategy"}
 # Submodules of the bindings, and the class in each.
 _MODULES = {"opkernel": "KernelDef", "schemadef": "OpSchema"}
-
-
 _BINDINGS = "capi.onnxruntime_pybind11_state"
 
 
 def _public() -> list[str]:
     from qnnbridge import ort
 
-    found = {*ERRORS, *INNER, *_EXPORTED, *_MODULES, *ort.__all__} - _IN_PYTHON
-    return sorted(found)
+    return sorted({*_ERRORS, *INNER, *_EXPORTED, *_MODULES, *ort.__all__} - _IN_PYTHON)
 
 
 __all__ = _public()
@@ -88,7 +68,7 @@ def __getattr__(name: str) -> Any:
     elif name in _EXPORTED:
         value = getattr(__getattr__(_EXPORTED[name]), name)
     elif name in _MODULES:
-        value = ModuleType(f"onnxruntime.capi.onnxruntime_pybind11_state.{name}")
+        value = ModuleType(f"onnxruntime.{_BINDINGS}.{name}")
         inside = getattr(importlib.import_module("qnnbridge.ort._build_tools"), _MODULES[name])
         ort.introduce(inside, f"{_BINDINGS}.{name}")
         setattr(value, _MODULES[name], inside)
@@ -97,7 +77,7 @@ def __getattr__(name: str) -> Any:
     else:
         from qnnbridge.ort._errors import missing
 
-        raise missing("onnxruntime.capi.onnxruntime_pybind11_state", name)
+        raise missing(f"onnxruntime.{_BINDINGS}", name)
     globals()[name] = value
     return value
 
