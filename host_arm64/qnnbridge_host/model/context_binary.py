@@ -98,7 +98,7 @@ def blob_facts(head: bytes, size: int) -> BlobFacts:
     if not head.startswith(_MAGIC) or len(head) < len(_MAGIC) + _SIZES.size:
         return BlobFacts("unknown", size)
     _, payload, length = _SIZES.unpack_from(head, len(_MAGIC))
-    # Search SDK and graphs in the description only: weights and code may contain such bytes by chance.
+    # Search for SDK and graphs in the description only: weights and code may contain such bytes by chance.
     description = head[:payload]
     return BlobFacts(
         "context",
@@ -147,7 +147,7 @@ def is_text(head: bytes) -> bool:
     try:
         text = head.decode("utf-8")
     except UnicodeDecodeError as error:
-        if error.start < len(head) - 3:  # otherwise only the last character is cut off
+        if error.start < len(head) - 3:  # an error closer to the end is the last character, cut off
             return False
         text = head[: error.start].decode("utf-8")
     return all(character.isprintable() or character in "\t\r\n\f" for character in text)
@@ -180,7 +180,7 @@ ONNX_TYPES: Final[Mapping[int, str]] = {
     0x0508: "BOOL",
 }
 _KINDS: Final = {0: "int", 1: "uint", 2: "float", 3: "sfixed", 4: "ufixed", 5: "bool", 6: "string"}
-# Names of QNN's backends by number, as far as binaries for them occur.
+# Names of the QNN backends that have context binaries, by QNN's number.
 BACKENDS: Final[Mapping[int, str]] = {3: "cpu", 4: "gpu", 6: "htp", 7: "htp on Linux without a driver", 5: "dsp"}
 
 

@@ -59,8 +59,8 @@ def varying(nodes: Iterable[tuple[str, Iterable[str], Iterable[str]]], inputs: I
 class DoubleEdges(NamedTuple):
     """64-bit inputs and outputs of a model.
 
-    bare: double inputs and outputs that QNN would compute. converted: the model converts other inputs or outputs on
-    the CPU, doubles or int64 of five dimensions.
+    bare: double inputs and outputs without a conversion, so QNN would compute with doubles. converted: at least one
+    input or output (double, or int64 with five dimensions) has a conversion on the CPU.
     """
 
     bare: frozenset[str] = frozenset()

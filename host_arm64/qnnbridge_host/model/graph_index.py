@@ -38,7 +38,7 @@ Sizes = tuple[int, ...]
 
 
 class Unknown(Exception):
-    """A shape or a value does not follow from what is known of the model before it runs."""
+    """A shape or a value cannot be determined from the model without running it."""
 
 
 # Exceptions of rules about nodes: a malformed node can make Python raise any of these.
@@ -259,7 +259,7 @@ _SCHEMA: Final = {
         _GRAPH_VALUE_INFO: schema.VALUE,
     },
     schema.NODE: {schema.NODE_ATTRIBUTE: _ATTRIBUTE},
-    # The tensor of a Constant; a branch of an If.
+    # An attribute may contain the tensor of a Constant or a branch of an If.
     _ATTRIBUTE: {5: _INITIALIZER, schema.ATTRIBUTE_GRAPH: schema.GRAPH},
     _INITIALIZER: {},
 }
@@ -276,9 +276,9 @@ _OWN_DOMAINS: Final = ("", "ai.onnx")
 class NodeEntry(NamedTuple):
     """A node of the file. op: with the domain unless it is ONNX's own.
 
-    inside: the branch or function that contains the node; "" in the main graph. top: position of the node in the
-    main graph that it is or is inside of. always_taken: True if every If around the node always takes its branch,
-    and in the main graph.
+    inside: the branch or function that contains the node; "" in the main graph. top: position in the main graph of
+    the node, or of the node that contains it. always_taken: True if every If around the node always takes the
+    branch with the node; also for a node of the main graph.
     """
 
     op: str
@@ -298,7 +298,10 @@ class _Reference(NamedTuple):
 
 
 class _Body:
-    """Contents of a graph or function. inputs, outputs: of a function. defaults: of its attributes."""
+    """Contents of a graph or function.
+
+    inputs, outputs, defaults: names of a function's inputs and outputs, and default values of its attributes.
+    """
 
     def __init__(self) -> None:
         self.nodes: list[NodeEntry] = []
@@ -593,7 +596,7 @@ def _constant_of(tensor: Message) -> GraphTensor:
 
 
 def _values_of(tensor: Message, element: int, dims: tuple[int, ...]) -> tuple[Any, ...] | None:
-    # The number of dimensions is limited too: a hostile tensor has thousands.
+    # The number of dimensions is limited too: a hostile tensor may have thousands.
     count = math.prod(dims) if len(dims) <= _MOST_VALUES else -1
     if not 0 <= count <= _MOST_VALUES or tensor.number(schema.TENSOR_LOCATION) == schema.EXTERNAL:
         return None

@@ -15,7 +15,7 @@ from qnnbridge_host.model.protobuf import BYTES, FIXED32, FIXED64, VARINT, Garba
 from qnnbridge_host.model.writing import bytes_field, header_of, number_field
 from qnnbridge_protocol.records import NamedTuple
 
-# Protobuf reads no longer message.
+# Protobuf's size limit for a message.
 MAX_MODEL_BYTES: Final = 2**31 - 1
 _DEEPEST: Final = 100
 

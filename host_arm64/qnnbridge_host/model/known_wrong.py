@@ -104,7 +104,7 @@ class WrongOperator:
 
     @property
     def fails(self) -> bool:
-        """True if the fault is an error of the session or of each run. Failures then show nothing about numbers."""
+        """True if the fault is an error of the session or of each run, not a wrong result."""
         return "no session is made" in self.says or "each run fails" in self.says
 
     def applies(self, arch: int, release: str) -> bool:
@@ -589,7 +589,7 @@ _ROUNDING: Final[Mapping[str, Callable[[float], int]]] = {
 }
 # Functions that take the index of an input.
 _OF_INPUT: Final[Mapping[str, Callable[..., Any]]] = {
-    # Sizes, all known; values of a small constant.
+    # `shape` requires that all sizes are known, `values` a small constant.
     "shape": lambda _, node, number: sizes_of(_input(node, number)),
     "values": lambda _, node, number: _values(node, number),
     "type": lambda _, node, number: _input(node, number).type,

@@ -1,7 +1,7 @@
 """Find patterns of operators that QNN merges or reorders in a way that changes the result.
 
 The provider's `qnn_node_group` (onnxruntime-qnn 2.7) merges Gelu, Softmax and L2 normalization. A fault of ONNX
-Runtime itself, vectors between transposes, is here too because it occurs only where QNN asks for another layout.
+Runtime itself (a vector between transposes) is included because it occurs only where QNN requests another layout.
 The functions are pure; they take a graph's index and raise one of `DOES_NOT_FOLLOW` if a size or value is unknown.
 """
 
@@ -16,7 +16,7 @@ from qnnbridge_host.model.graph_index import GraphIndex, GraphNode, GraphTensor,
 from qnnbridge_host.model.operator_tables import refused_at_the_end
 from qnnbridge_protocol.records import NamedTuple
 
-# A relative difference of a constant up to this costs less accuracy than half floats do: 48 dB.
+# Largest relative difference between constants that count as equal: 48 dB, less than the error of half floats.
 _CLOSE: Final = 0.004
 
 
@@ -259,7 +259,7 @@ def cancels_casts(graph: GraphIndex, cast: GraphNode) -> bool:
     return False
 
 
-# Operators whose results are values of their input.
+# Operators that copy values of their input without changing them.
 _MOVES_VALUES: Final = _RESHAPES | frozenset(("Expand", "Gather", "Slice", "Tile", "Transpose"))
 
 

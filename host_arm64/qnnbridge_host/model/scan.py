@@ -188,8 +188,8 @@ def _unreadable(name: str, size: int, path: str | None, found: Garbage | None) -
 def lacking_weights(path: str) -> list[str]:
     """Return what is missing in the weight files of a model, one sentence each. Empty for an unreadable model.
 
-    Explains errors of a session: some messages of ONNX Runtime contain the file's name, and QNN refuses an operator
-    whose weights could not be read as if the operator were not supported.
+    Use the result to explain errors of a session. Only some messages of ONNX Runtime contain the file's name, and
+    QNN reports an operator without readable weights as not supported.
     """
     try:
         ends = scan_model(path, count_nodes=False).external_files
@@ -225,8 +225,8 @@ RECOMPILE_FIX: Final = "Recompile from the original model"
 class Verdict(NamedTuple):
     """Verdict on a compiled model.
 
-    level, reason: `reason` continues the sentence of the level, without a full stop; empty for ok. cause, fix,
-    evidence: as in errors. notes: further facts, one sentence each, for every level.
+    reason: the rest of the sentence that begins with `level`, without a full stop; empty for ok. cause, fix,
+    evidence: as in errors. notes: further facts, one sentence each; any level may have notes.
     """
 
     level: Level

@@ -1,7 +1,7 @@
 """The model of a session: a file or bytes, the files next to it, and the evidence that they have not changed.
 
 A model may store its weights or its context binary in separate files (`ModelScan.files`). They matter as much as
-the .onnx file: other contents give other numbers. A `FileStamp` is the file system's record of a file: size, times,
+the .onnx file: other contents give other results. A `FileStamp` is the file system's record of a file: size, times,
 identity. Equal stamps prove equal contents only if the file had been unchanged for a while when the first stamp was
 taken: a file that is written twice within one tick of the file system's clock has the same times both times. Such a
 stamp is not `settled`, and nothing may rely on it. Immutable; any thread.
@@ -60,7 +60,7 @@ class FileStamp(NamedTuple):
         return max(self.modified_ns, self.changed_ns) + RESTED_NS < self.taken_ns
 
     def proves(self, now: FileStamp) -> bool:
-        """Return whether the file's contents are unchanged since this stamp, if `now` is its stamp now."""
+        """Return whether the file's contents are unchanged since this stamp. now: the current stamp of the file."""
         return self.settled and self.same(now)
 
     def same(self, other: FileStamp) -> bool:
@@ -386,7 +386,7 @@ def _scan(file: BinaryIO, path: str | None) -> ModelScan | None:
     """Scan a model; return ``None`` for a file that is not a model, which ONNX Runtime or later checks refuse.
 
     Raises:
-        InvalidProtobuf: ONNX Runtime would refuse the file after reading all of it; with ONNX Runtime's message.
+        InvalidProtobuf: the model is damaged; the message is ONNX Runtime's, which reads the whole file first.
     """
     try:
         return scan_open(file, path=path)
