@@ -165,7 +165,7 @@ class RewriteRun:
             # Generated masks of random zeros can mask everything in some rows, whose results are then arbitrary.
             checked = self._checked(self._allowed, as_used=True)
             if checked is not None and checked.agrees:
-                changes = (*changes, "rows in which everything is masked give other values")
+                changes = (*changes, "rows in which everything is masked have other values")
         if checked is None or checked.agrees:
             self._kept, self._loads = self._now, checked is not None and checked.compared
             self._allowed = max(self._allowed, rewrite.tolerance)

@@ -193,8 +193,8 @@ _FORMULAS: dict[str, Callable[[NodeChain], object]] = {
     "Sinh": lambda c: _hyperbolic(c, "Sub"),
     "Cosh": lambda c: _hyperbolic(c, "Add"),
 }
-# The first opset in which the axes are an input. ReduceSum has this since 13, so between the two they must be
-# moved.
+# The first opset in which the axes are an input. For ReduceSum it is 13, so in opsets 13 to 17 the attribute of
+# these operators must become an input.
 _AXES_ARE_INPUTS = {"ReduceL1": 18, "ReduceSumSquare": 18, "ReduceLogSum": 18}
 
 
@@ -233,8 +233,7 @@ def infinite_half_by_size(editor: Editor, node: Any) -> list[Any] | None:
     made = []
     if attributes.get("detect_negative", 1):
         made.append(editor.make("Abs", [given], node))
-    # QNN's comparisons with an infinite number are wrong. QNN represents infinity as 131008, so a quarter is
-    # finite.
+    # QNN's comparisons with infinity are wrong. QNN represents it as 131008, a quarter of which is finite.
     size = made[-1].output[0] if made else given
     made.append(editor.make("Mul", [size, editor.like(given, _QUARTER, f"{node.output[0]}/quarter")], node))
     largest = editor.like(given, _LARGEST_HALF * _QUARTER, f"{node.output[0]}/largest")
@@ -418,7 +417,7 @@ def sign_beside_scale(editor: Editor, node: Any, record: GraphNode) -> list[Any]
     """Make a negative scale positive: move its sign to the stored weights or to a Mul."""
     scale = editor.constant(node.input[1])
     given = graphs.attribute_values(node)
-    # The scale of blocks is not a vector, and its axis has another meaning.
+    # In blockwise quantisation the scale is not a vector, and the axis has another meaning.
     if scale is None or (scale.size != 1 and (scale.ndim != 1 or given.get("block_size", 0))):
         return None
     rank, axis = editor.rank(node.input[0]), given.get("axis", 1)

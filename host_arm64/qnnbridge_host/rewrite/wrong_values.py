@@ -150,7 +150,7 @@ def cast_bytes_twice(editor: Editor, node: Any, record: GraphNode) -> list[Any] 
 
 @for_matches(("Gemm", "MatMul"), ("half-product-reshaped",), "product of half floats between Reshapes")
 def limit_product_input(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-    """Insert Max before a product between reshapes of an input and an output, which QNN would drop."""
+    """Insert Max before a product between reshapes of an input and an output, so that QNN keeps the reshapes."""
     if editor.opset < _SINCE["Max"]:
         return None
     chain = NodeChain(editor, node)
@@ -279,14 +279,14 @@ def normalise_rows(editor: Editor, node: Any, record: GraphNode) -> list[Any] | 
     flat = editor.add_constant(np.array([int(np.prod(shape[:-1])), shape[-1]]), "flat")
     first = editor.make("Reshape", [node.input[0], flat], node)
     node.input[0] = first.output[0]
-    # The axis referred to all dimensions.
+    # The reshaped tensor has the rows in its last dimension.
     set_attribute(node, "axis", -1)
     return [first, node, reshaped(editor, node, shape)]
 
 
 @for_matches(("RandomNormalLike", "RandomUniformLike", "Bernoulli"), ("random-like",), "random operator")
 def random_on_cpu(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-    """Replace a random operator with a tensor's shape by one with a fixed shape, which QNN does not support."""
+    """Replace a random operator like RandomNormalLike by one with a fixed shape, which stays on the CPU."""
     shape = editor.shape(node.input[0])
     if shape is None:
         return None
@@ -445,7 +445,7 @@ def pad_convolutions(editor: Editor, node: Any, record: GraphNode) -> list[Any] 
 @for_matches("Conv", ("conv-depthwise-step",), "depthwise Conv of one value")
 def step_before_conv(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
     """Replace the stride of a depthwise Conv of one value by a Slice with a step before it."""
-    # From 33 channels on QNN reads other values with a stride of 2.
+    # From 33 channels on QNN reads wrong values with a stride of 2.
     step = record.attributes["strides"][0]
     # Start, end, axis and step: along axis 2, the only spatial one.
     limits = [editor.add_constant(np.array([number]), "step") for number in (0, _LAST, 2, step)]
@@ -577,7 +577,7 @@ def average_by_sums(editor: Editor, node: Any, record: GraphNode) -> list[Any] |
     made: list[Any] = []
     value = node.input[0]
     if shape[1] == 1 and editor.element(value) == ElementType.FLOAT16.value:
-        # Directly after an input of half floats with a single channel QNN reads other values.
+        # Directly after an input of half floats with a single channel QNN reads wrong values.
         made.append(editor.make("Max", [value, editor.like(value, -65504.0, f"{value}/least")], node))
         value = made[-1].output[0]
     for axis in range(2, len(shape)):
