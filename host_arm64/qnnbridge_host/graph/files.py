@@ -130,7 +130,7 @@ class Output:
         target = Path(place_of_several(os.fspath(self.target)))
         model_data = target.with_name(self.data_name)
         self._place(model_data)
-        # For a moment readers find no model. The old model next to the new weights would give them wrong numbers.
+        # For a moment readers find no model: the old model with the new weights would compute wrong results.
         target.unlink(missing_ok=True)
         os.replace(data, model_data)
         os.replace(self.model, target)

@@ -1,7 +1,7 @@
 """Refuse models that no machine of this size can run: gigantic tensors, infinite loops.
 
-For commands that run a model in their own process, where ONNX Runtime cannot be interrupted and allocates memory
-until the system ends a process. Takes time in proportion to the file.
+Commands that run a model in their own process need these checks: ONNX Runtime cannot be interrupted there, and
+allocates memory until the system ends a process. The checks take time in proportion to the file.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _check_loop(node: Any, known: Mapping[str, float]) -> None:
     first, begins = (*node.input, "", "")[:2]
     trips = known.get(first) if first else math.inf
     body = next((one.g for one in node.attribute if one.name == "body"), None)
-    # None: the number is computed, so it is not known.
+    # `trips` is None if the number is computed in the run.
     if trips is None or trips <= MAX_TRIPS or body is None or len(body.input) < 2 or not body.output:
         return
     if begins and not known.get(begins):

@@ -1,4 +1,4 @@
-"""Free dimensions of a model's inputs: finding them, deciding their sizes, and fixing them in the `ModelProto`.
+"""Find the free dimensions of a model's inputs, decide their sizes, and fix them in the `ModelProto`.
 
 Axes with the same symbol (`batch`) must have the same size. Names that are not symbols ("?", which one exporter
 uses for every free axis) mean nothing and are exempt.

@@ -26,7 +26,7 @@ from qnnbridge_protocol.errors import ContextUnusable, ProviderUnavailable
 from qnnbridge_protocol.installing import install_command
 
 LIBRARY: Final = "QnnSystem.dll" if sys.platform == "win32" else "libQnnSystem.so"
-# Larger numbers mean a damaged file that the library did not detect.
+# Limits on counts. A larger count means that the library did not detect a damaged file.
 _MOST_GRAPHS: Final = 4096
 _MOST_TENSORS: Final = 65536
 _MOST_DIMENSIONS: Final = 64
@@ -240,7 +240,7 @@ def read_binary(path: str, folder: str | None = None) -> BinaryDescription:
         ProviderUnavailable: the library is missing or does not start.
         OSError: the file cannot be read.
     """
-    # QNN's library does not survive every damaged binary, hence the worker.
+    # Some damaged binaries crash QNN's library, so only a worker may call it.
     api, version = _interface(folder if folder is not None else library_folder())
     # `from_buffer` requires writable memory. ACCESS_COPY does not change the file.
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) as mapped:
@@ -275,7 +275,7 @@ def library_folder() -> str:
 
     found = installed()
     if found.generation == "builtin":
-        # Not imported, because only its folder is needed.
+        # Only the folder of onnxruntime is needed, so it is not imported.
         import importlib.util
 
         spec = importlib.util.find_spec("onnxruntime")
