@@ -71,7 +71,7 @@ class Output:
                 # The target is a device: no folder can be created next to it.
                 self._folder = Path(tempfile.mkdtemp(prefix="qnnbridge-"))
             else:
-                # Next to the file itself: a rename replaces a file only within one file system.
+                # Create the folder next to the target, because a rename works only within one file system.
                 home = self._file.place.parent
                 home.mkdir(parents=True, exist_ok=True)
                 self._folder = Path(tempfile.mkdtemp(prefix=".qnnbridge-", dir=home))

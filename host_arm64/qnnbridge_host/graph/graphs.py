@@ -413,7 +413,7 @@ def infer(model: Any) -> Any:
     # First with data propagation, which follows computed sizes; without it if it fails or creates large tensors.
     for data_prop in (False,) if computes_many_sizes(light) else (True, False):
         try:
-            # Not strict: an operator that onnx cannot infer must not hide the types of all others.
+            # With strict_mode an operator that onnx cannot infer would hide the types of all others.
             return shape_inference.infer_shapes(light, strict_mode=False, data_prop=data_prop)
         except Exception:  # noqa: BLE001, S112 - raises whatever its C++ does; what is declared still counts
             continue
@@ -448,7 +448,7 @@ def without_weights(model: Any, *, plain: bool = False) -> Any:
         if len(tensor.raw_data) <= SMALL_BYTES and math.prod(tensor.dims) <= SMALL_BYTES:
             stub.CopyFrom(tensor)
         else:
-            # Marked as external: without data it would be read as a tensor of zeros.
+            # Mark the tensor as external, or readers would take the missing data for zeros.
             stub.name, stub.data_type, stub.data_location = tensor.name, tensor.data_type, _EXTERNAL
             stub.dims.extend(tensor.dims)
     return light

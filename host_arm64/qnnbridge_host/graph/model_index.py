@@ -304,7 +304,7 @@ class Editor(ModelIndex):
 
     def rename_result(self, node: Any, number: int, name: str) -> None:
         """Rename the result of a node."""
-        # Updated here: `changed` would discard the whole index for one name.
+        # Update this entry only: `changed` would discard the whole index.
         self.makers[name] = self.makers.pop(node.output[number])
         node.output[number] = name
 

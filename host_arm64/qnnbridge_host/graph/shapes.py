@@ -88,7 +88,7 @@ def as_dimensions(sizes: Mapping[str, int] | Dimensions | None) -> Dimensions:
     for name, size in (sizes or {}).items():
         # In Python `True` is the integer 1.
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-            raise OptionError(f"{size!r} is not a valid size for {name!r}.", fix="Give integers from 1 on.")
+            raise OptionError(f"{size!r} is not a valid size for {name!r}.", fix="Give positive integers.")
     return Dimensions.of(sizes or {})
 
 
@@ -164,7 +164,7 @@ def fix(model: Any, dimensions: Dimensions) -> bool:
 def forget_inferred(graph: Any) -> list[Any]:
     """Remove declared shapes that may belong to other sizes; without them every reader infers the shapes.
 
-    Returns the outputs that had a free axis.
+    Return the outputs that had a free axis.
     """
     del graph.value_info[:]
     free = []

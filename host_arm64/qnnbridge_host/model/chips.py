@@ -74,7 +74,7 @@ def chip_of(number: int) -> Chip | None:
 def chip_named(text: str) -> Chip | None:
     """Return the chip with this number, part name (SC8380XP), product name ("X Elite") or processor name.
 
-    Ignores case and the word Snapdragon. Returns ``None`` if no chip of the table matches, or several do.
+    Ignore case and the word Snapdragon. Return ``None`` if no chip of the table matches, or several do.
     """
     word = text.strip().upper()
     # `isdigit` is also true of superscripts, which `int` refuses.

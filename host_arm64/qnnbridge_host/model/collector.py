@@ -254,7 +254,7 @@ class _Collector:
 
     def _count(self, op_type: str, domain: str, parent: Message | None) -> None:
         function = _function_around(parent)
-        # By message id: the name of a function may follow its nodes.
+        # The key is the message's id, because the name of a function may follow its nodes.
         counts = self._operators if function is None else self._in_functions.setdefault(id(function), {})
         operator = operator_of(op_type, domain)
         counts[operator] = counts.get(operator, 0) + 1

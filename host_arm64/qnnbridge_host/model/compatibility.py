@@ -39,7 +39,7 @@ def sdk_numbers(text: str | None) -> tuple[int, ...] | None:
     """Parse a version without its build stamp: ``v2.51.0.260929181845`` -> (2, 51, 0). Return ``None`` if it is
     invalid.
 
-    Lenient, unlike the parser of the version table, because the text comes from a model of unknown origin.
+    An invalid text is not an error, because it may come from a model of unknown origin.
     """
     found = _NUMBERS.match(text.strip()) if text else None
     return tuple(int(part) for part in found.groups() if part is not None) if found else None

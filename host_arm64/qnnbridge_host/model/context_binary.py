@@ -19,7 +19,7 @@ from qnnbridge_protocol.field_types import read_document
 # The compiler's notes were found between offsets of 20 and 60 KB.
 _HEAD_BYTES: Final = 256 * 1024
 _MAGIC: Final = bytes.fromhex("00000002000000030000000000000001")
-# After the magic number: length of the description, offset of the payload, length of the payload.
+# Fields after the magic number: length of the description, offset of the payload, length of the payload.
 _SIZES: Final = struct.Struct("<QQQ")
 # A binary for several chips is a ZIP archive with one binary for each.
 _SEVERAL_MAGIC: Final = b"PK\x03\x04"
@@ -74,7 +74,7 @@ def read_blob(file: BinaryIO, start: int = 0, size: int | None = None) -> BlobFa
         size = file.seek(0, 2) - start
     file.seek(start)
     facts = blob_facts(file.read(min(size, _HEAD_BYTES)), size)
-    # Not for an embedded binary: `is_zipfile` reads the end of the file, which is the model's, not the archive's.
+    # An embedded binary is not checked, because `is_zipfile` would read the end of the model.
     if facts.kind == "several contexts" and not start:
         # The directory of a ZIP archive is at its end.
         import zipfile  # imported here: it imports shutil and the compression modules

@@ -87,7 +87,7 @@ def double_edges(source: ModelSource) -> DoubleEdges:
         if isinstance(given, bytes):
             graph = read_graph(io.BytesIO(given), len(given))
         else:
-            # Unbuffered, because `read_graph` reads in blocks.
+            # The file is not buffered, because `read_graph` reads large blocks.
             with open(given, "rb", buffering=0) as file:
                 graph = read_graph(file, os.fstat(file.fileno()).st_size)
     except (OSError, Garbage):

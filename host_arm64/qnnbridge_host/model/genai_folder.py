@@ -204,7 +204,7 @@ def _tokenizer(path: str) -> tuple[list[Mapping[str, Any]], str]:
 
 def _text(folder: str, name: str) -> str:
     try:
-        # With or without a byte order mark.
+        # "utf-8-sig" accepts files with and without a byte order mark.
         with open(os.path.join(folder, name), encoding="utf-8-sig") as file:
             return file.read()
     except (OSError, ValueError):

@@ -235,7 +235,7 @@ class GraphIndex(abc.ABC):
 
 
 # --- the index of a file, without onnx -----------------------------------------------------------------
-# For checks that must be fast and need no package: session creation searches known-wrong operators with it. Nodes
+# Session creation searches for known-wrong operators with this index, so it must be fast and need no package. Nodes
 # of both branches of an If and of function bodies precede the node that contains them, because QNN receives an If
 # as a whole, and ONNX Runtime inlines functions. Bodies of loops stay on the CPU. Weights are skipped without
 # reading.
@@ -370,7 +370,7 @@ def read_model(source: str | os.PathLike[str] | bytes, sizes: Mapping[str, int] 
     with contextlib.suppress(Garbage, OSError):
         if isinstance(source, bytes):
             return read_graph(io.BytesIO(source), len(source), sizes)
-        # Unbuffered: `walk` reads large blocks itself.
+        # The file is not buffered, because `walk` reads large blocks.
         with open(source, "rb", buffering=0) as file:
             return read_graph(file, os.fstat(file.fileno()).st_size, sizes)
     return None
@@ -460,7 +460,7 @@ class _Reader:
         known = {name: GraphTensor(name, *one) for name, one in self._main.types.items()}
         # Before IR version 4 each initializer had to be an input as well, so all initializers are constant.
         fixed = self._ir_version < 4
-        # Applied after the declared types: an initializer's shape is certain, a declared one may have free axes.
+        # Initializers replace declared types: their shapes are certain, a declared shape may have free axes.
         constants = self._main.constants
         known |= {name: one for name, one in constants.items() if fixed or name not in self._main.overridable}
         self._known = known
@@ -630,5 +630,5 @@ def _of_constant_node(attributes: Mapping[str, Any]) -> GraphTensor:
             listed = isinstance(given, list)
             values = tuple(given) if listed else (given,)
             return GraphTensor("", kind, (len(values),) if listed else (), True, values)
-    # Of a string or a sparse tensor only the fact that it is constant is known.
+    # For a string or a sparse tensor the index records only that it is constant.
     return GraphTensor("", constant=True)

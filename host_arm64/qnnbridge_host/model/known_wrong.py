@@ -581,7 +581,7 @@ def _as_qnn(mode: str, place: int, scale: float, size: int, out: int) -> int:
 
 _COORDINATES: Final = ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric")
 _ROUNDING: Final[Mapping[str, Callable[[float], int]]] = {
-    # Not `round`, which rounds a half to the even neighbour.
+    # Python's `round` would round a half to the even neighbour.
     "round_prefer_floor": lambda place: math.ceil(place - 0.5),
     "round_prefer_ceil": lambda place: math.floor(place + 0.5),
     "floor": math.floor,
@@ -605,7 +605,7 @@ _OF_INPUT: Final[Mapping[str, Callable[..., Any]]] = {
     "most": _most,
     # Type of the integers of a quantised input.
     "quantised": _quantised,
-    # Without an input: whether a nearest Resize differs from ONNX's definition; what QNN merges or moves.
+    # Functions of the node: whether a nearest Resize differs from ONNX's definition; what QNN merges or moves.
     "nearest_differs": lambda _, node: any(ours != theirs for ours, theirs in nearest_places(node)),
     "merged_gelu": gelu_of,
     "merged_factor": softmax_factor,

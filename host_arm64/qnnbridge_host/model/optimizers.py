@@ -13,16 +13,16 @@ from typing import Final
 # Session option with its values for "nothing" and "basic", and the config entry with the same effect.
 OPTIMIZATION_LEVEL: Final = "graph_optimization_level"
 LEVEL_ENTRY: Final = "session.graph_optimization_level"
-# With "0" a session is created without checking its model's optimizers. For parts of a model that was checked.
+# With "0" the optimizers of a session's model are not checked, as for parts of a model that was checked as a whole.
 PROVE_ENTRY: Final = "qnnbridge.prove_optimizers"
 LEVEL_OFF: Final = 0
 LEVEL_BASIC: Final = 1
 LEVEL_ALL: Final = 99
 
-# Ordered by cost, the cheapest to lose first: the search returns the first set that helps. Not listed:
-# FreeDimensionOverrideTransformer and EnsureUniqueDQForNodeUnit, which QNN's provider needs. Of 7,862 small graphs
-# (onnxruntime 1.32) level 1 changed the results of 126 and broke 33: by the first three, and by TransposeOptimizer
-# where DequantizeLinear reads int32.
+# Ordered by cost, the cheapest to lose first: the search returns the first set that helps.
+# FreeDimensionOverrideTransformer and EnsureUniqueDQForNodeUnit are missing, because QNN's provider needs them. Of
+# 7,862 small graphs (onnxruntime 1.32) level 1 changed the results of 126 and broke 33. The cause was one of the
+# first three, or TransposeOptimizer if DequantizeLinear reads int32.
 BASIC_OPTIMIZERS: Final = (
     *("DoubleQDQPairsRemover", "DivMulFusion", "QDQPropagationTransformer", "NotWhereFusion"),
     *("GemmSumFusion", "GemmTransposeFusion", "LabelEncoderFusion"),
@@ -35,7 +35,8 @@ BASIC_OPTIMIZERS: Final = (
     *("CommonSubexpressionElimination", "EliminateIdentity", "TransposeOptimizer"),
     *("ConstantFoldingDQ", "ConstantFolding", "Level1_RuleBasedTransformer"),
 )
-# For nodes on the CPU. They changed 212 of the same graphs (LayerNormalization, 8-bit activations) and broke 36.
+# Optimizers of nodes on the CPU. They changed the results of 212 of the same graphs (LayerNormalization, 8-bit
+# activations) and broke 36.
 FURTHER_OPTIMIZERS: Final = (
     *("LayerNormFusionL2", "SimplifiedLayerNormFusion", "QDQSelectorActionTransformer"),
     *("QDQS8ToU8Transformer", "GeluFusionL2", "FastGeluFusion", "QuickGeluFusion", "BiasGeluFusion"),
@@ -50,7 +51,7 @@ FURTHER_OPTIMIZERS: Final = (
     *("QDQFinalCleanupTransformer", "Avx2WeightS8ToU8Transformer", "NchwcTransformer"),
     *("NhwcTransformer", "Level2_RuleBasedTransformer"),
 )
-# With more culprits than this the results vary at random.
+# If the search finds more culprits than this, the results vary at random.
 MOST_CULPRITS: Final = 6
 
 

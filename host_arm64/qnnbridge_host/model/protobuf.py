@@ -192,7 +192,7 @@ def walk(
     try:
         while top is not None:
             position = base + at
-            # Also at the end of the file: each iteration closes one message, up to the outermost.
+            # At the end of the file each iteration closes one message, up to the outermost.
             if position >= top.end:
                 # Fixed-width values are skipped without a check, so an overrun is detected here. A group ends only
                 # with its end tag.
@@ -297,7 +297,7 @@ def _run_of(tag: int) -> re.Pattern[bytes]:
     """Return a pattern for consecutive fields with this tag. The cache has at most one for each of `_RUN_TAGS`."""
     import re  # only large models need it
 
-    # At most ten bytes, as in `varint`. DOTALL: a fixed-width value may contain a line feed.
+    # A varint has at most ten bytes. DOTALL is needed because a fixed-width value may contain a line feed.
     value = {VARINT: rb"[\x80-\xff]{0,9}[\x00-\x7f]", FIXED64: rb".{8}", FIXED32: rb".{4}"}[tag & 7]
     return re.compile(b"(?:" + re.escape(bytes([tag])) + value + b")*", re.DOTALL)
 
@@ -323,7 +323,7 @@ def varint(data: bytes, at: int) -> tuple[int, int]:
         if byte < 0x80:
             return byte, at + 1
         value, shift = byte & 0x7F, 7
-        # At most ten bytes, as in protobuf.
+        # A varint has at most ten bytes.
         while shift < 70:
             at += 1
             byte = data[at]
@@ -389,7 +389,7 @@ SCHEMA: Final[Mapping[MessageKind, Mapping[int, MessageKind]]] = {
         GRAPH_OUTPUT: VALUE,
         GRAPH_SPARSE_INITIALIZER: SPARSE_TENSOR,
     },
-    # Without field 9, the opsets that a function imports for its body: `ModelScan.opsets` lists the model's.
+    # Field 9 (the opsets that a body imports) is not read, because `ModelScan.opsets` lists those of the model.
     FUNCTION: {7: NODE, 11: ATTRIBUTE},
     NODE: {NODE_ATTRIBUTE: ATTRIBUTE},
     ATTRIBUTE: {

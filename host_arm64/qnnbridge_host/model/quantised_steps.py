@@ -30,7 +30,7 @@ def quantised_steps(source: str | bytes) -> Mapping[str, float]:
     try:
         if isinstance(source, bytes):
             return _steps_in(read_graph(io.BytesIO(source), len(source)))
-        # Unbuffered: the reader reads large blocks itself.
+        # The file is not buffered, because the reader reads large blocks.
         with open(source, "rb", buffering=0) as file:
             return _steps_in(read_graph(file, os.fstat(file.fileno()).st_size))
     except (OSError, Garbage):

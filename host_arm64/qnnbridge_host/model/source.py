@@ -64,8 +64,8 @@ class FileStamp(NamedTuple):
         return self.settled and self.same(now)
 
     def same(self, other: FileStamp) -> bool:
-        """Return whether two stamps show no change of the file. For data that was read between them."""
-        # Without the last number, the time at which the stamp was taken.
+        """Return whether two stamps show no change of the file, so that data read between them is consistent."""
+        # The last number, the time at which the stamp was taken, does not count.
         return self.to_plain()[:-1] == other.to_plain()[:-1]
 
     def to_plain(self) -> tuple[int, ...]:
@@ -293,7 +293,7 @@ class ModelSource(NamedTuple):
             beside = _look_beside(scan, os.path.abspath(folder or os.curdir), memo)
             return cls(None, data, _fingerprint(_hash(data), beside), beside, scan)
         if not isinstance(path_or_bytes, (str, os.PathLike)):
-            # Same message as ONNX Runtime's.
+            # The message is ONNX Runtime's.
             raise TypeError(f"Unable to load from type '{type(path_or_bytes)}'")
         given = os.fsdecode(path_or_bytes)
         path = absolute_model_path(path_or_bytes)
@@ -391,7 +391,7 @@ def _scan(file: BinaryIO, path: str | None) -> ModelScan | None:
     try:
         return scan_open(file, path=path)
     except InvalidProtobuf as error:
-        limited = error.details.get("limit")  # None: another kind of file
+        limited = error.details.get("limit")  # None for another kind of file
         if limited:
             raise
         # If the model has a manifest, the checks before a session report the damage better.
@@ -435,7 +435,7 @@ def _fingerprint(model: str, beside: tuple[KnownFile, ...]) -> str:
     # A model without other files has the SHA-256 that other tools print for its file.
     if not beside:
         return model
-    # In the model's order of its files: exchanging two weight files gives another model.
+    # The order of the files matters: exchanging two weight files changes the model.
     return _hash("\n".join((model, *(file.sha256 for file in beside))).encode())
 
 

@@ -34,7 +34,7 @@ Values = tuple[Any, ...]
 
 def complete(graph: FileGraph) -> None:
     """Add all shapes, types and small values that follow to the graph's tensors; keep declared ones."""
-    # In file order: ONNX requires that a node follows the nodes whose results it reads.
+    # File order is enough: ONNX requires that a node follows the nodes whose results it reads.
     for op, _, inputs, outputs, attributes, *_ in graph.entries:
         # Without inputs nothing follows; the value of a Constant was recorded when the file was read.
         if not inputs or not outputs:

@@ -163,7 +163,7 @@ class CaseNode:
         fields = [bytes_field(1, one) for one in self.inputs] + [bytes_field(2, one) for one in self.outputs]
         fields += [bytes_field(3, self.name)] if self.name else []
         fields.append(bytes_field(4, self.op))
-        # Sorted by name, as onnx writes them.
+        # The attributes are sorted by name, as onnx writes them.
         fields += [bytes_field(5, attribute_message(name, one)) for name, one in sorted(self.attributes.items())]
         fields.append(bytes_field(7, self.domain))
         return b"".join(fields)

@@ -1,9 +1,9 @@
 """Compare two results of a model, and a changed model with its original.
 
-Reported are the largest difference, the largest difference relative to the values, and the cosine. Sequences and
-maps are compared element by element and reported as one output. NaN agrees with NaN and an infinity with the same
-infinity, because two correct computations have them at the same positions. A changed model is compared with its
-original on the CPU, on the same generated inputs.
+A comparison has the largest difference, the largest difference relative to the values, and the cosine. Sequences
+and maps are compared element by element and reported as one output. NaN agrees with NaN and an infinity with the
+same infinity, because two correct computations have them at the same positions. A changed model is compared with
+its original on the CPU, on the same generated inputs.
 """
 
 from __future__ import annotations

@@ -293,8 +293,8 @@ def picture_decisions(expected: Array, found: Array) -> Decisions | None:
 def detections(expected: Array, found: Array, columns: Sequence[Columns]) -> Decisions | None:
     """Compare the rows with a relevant score in a table of boxes and scores.
 
-    A row is the same if it counts on both sides, with the same class, and nearly the same score and box. Returns
-    None if no columns are scores, or no row counts.
+    A row agrees if it counts on both sides, with the same class, and nearly the same score and box. Return None if
+    no columns are scores, or no row counts.
 
     Args:
         expected: values on the CPU.

@@ -261,7 +261,7 @@ def snr_db(expected: Array, found: Array) -> float:
         return NO_ERROR_DB
     a, b = expected / scale, found / scale
     signal, noise = float(np.vdot(a, a)), float(np.vdot(a - b, a - b))
-    # Checked before the division, because the noise of identical arrays is 0.
+    # Avoid a division by zero: the noise of identical arrays is 0.
     if noise <= signal * 10 ** (-NO_ERROR_DB / 10):
         return NO_ERROR_DB
     return max(-NO_ERROR_DB, 10 * math.log10(signal / noise)) if signal else -NO_ERROR_DB

@@ -1,7 +1,7 @@
 """Measure a case: QNN's results compared with those of the CPU. The caller provides the sessions.
 
-Used by the sweep for its cases, and by `qnnbridge doctor --numbers` for the example of each row of the known-wrong
-table. Any thread.
+The sweep measures its cases with this module, and `qnnbridge doctor --numbers` the example of each row of the
+known-wrong table. Any thread.
 """
 
 from __future__ import annotations

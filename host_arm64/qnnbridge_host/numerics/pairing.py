@@ -139,8 +139,8 @@ def _groups(expected: Sequence[Any], found: Sequence[Any]) -> Iterator[tuple[lis
         if isinstance(a, np.ndarray) and isinstance(b, np.ndarray) and a.shape == b.shape and a.size
         if a.dtype.kind in "biuf" and b.dtype.kind in "biuf" and np.isfinite(a).all() and np.isfinite(b).all()
     ]
-    # With a batch first: otherwise an output of 8 batches with 100 rows would be a table of 8 rows with 100
-    # columns. Some detection lists have two axes before the rows.
+    # Try the shapes with more leading axes first: otherwise an output of 8 batches with 100 rows would be a table
+    # of 8 rows with 100 columns. Some detection lists have two axes before the rows.
     for lead in (3, 2, 1):
         for first in usable:
             shape = expected[first].shape[:lead]

@@ -85,7 +85,7 @@ def random_value(
             f'Values of type {type_text} cannot be made up (input "{name}").',
             fix="Run this model from Python with qnnbridge.InferenceSession, which takes lists and maps.",
         )
-    # Called for its check: refuse a shape whose size in bytes cannot be computed before numpy sees it.
+    # `nbytes` raises an error for a shape whose size cannot be computed; numpy must not see such a shape.
     elements.nbytes(ElementType.UINT8 if declared.element is ElementType.STRING else declared.element, shape)
     try:
         return _tensor(declared.element, shape, rng)
@@ -537,7 +537,7 @@ def _bright_picture(shape: tuple[int, ...], rng: np.random.Generator) -> Array:
 
 
 def _ones(shape: tuple[int, ...], rng: np.random.Generator) -> Array:
-    """Return ones. Used for integers too, because a divisor must not be zero."""
+    """Return ones, also for integers, because a divisor must not be zero."""
     return np.ones(shape)
 
 

@@ -40,7 +40,7 @@ def _list_indices(editor: Editor, node: Any, record: GraphNode) -> list[Any] | N
     made_shape = editor.shape(node.output[0])
     if made_shape is None:
         return None
-    # With a table QNN returns other elements along the last dimension, or fails with more than four dimensions.
+    # With a table QNN returns wrong elements along the last dimension, or fails with more than four dimensions.
     flat = editor.add_constant(np.array([-1]), "flat")
     first = editor.make("Reshape", [node.input[1], flat], node)
     node.input[1] = first.output[0]

@@ -305,7 +305,7 @@ def random_on_cpu(editor: Editor, node: Any, record: GraphNode) -> list[Any] | N
 # If the result is not a normal float, QNN returns 131008 or -131008. A limit of the argument does not change the
 # result otherwise: see `LEAST_ARGUMENT`.
 
-# Added to a norm, so that the result for a row of zeros is zeros.
+# Term that is added to a norm, so that a row of zeros becomes a row of zeros.
 _TINY = 1e-12
 # First opsets: Max with broadcasting, and reductions whose axes are an input.
 _SINCE = {"Max": 8, "ReduceSum": 13, "ReduceMax": 18}

@@ -345,7 +345,7 @@ class WrapRequest:
 def work(request: WrapRequest, folder: str | None = None) -> tuple[BinaryDescription, tuple[WrappedModel, ...]]:
     """Describe the binary, and build the requested models.
 
-    folder: folder of the QNN that the session will use. Raises the errors of `read_binary` and `wrap`.
+    folder: folder of the QNN that the session will use. Raise the errors of `read_binary` and `wrap`.
     """
     described = read_binary(request.path, folder if folder and has_library(folder) else None)
     if request.name is None:

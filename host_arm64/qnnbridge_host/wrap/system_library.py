@@ -186,7 +186,7 @@ class _BinaryV2(Structure):
     _fields_ = (*_BINARY_V1, ("platform", c_void_p))
 
 
-# Not V2 with more fields: V3 drops the hardware's description, so all later fields have other offsets.
+# V3 is not V2 with more fields: it lacks the hardware's description, so all later fields have other offsets.
 class _BinaryV3(Structure):
     _fields_ = (
         *_BINARY_HEAD,
