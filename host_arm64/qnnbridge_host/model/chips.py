@@ -108,7 +108,7 @@ def chip_label(number: int) -> str:
 def simulated_chip(soc_model: str | None, htp_arch: str | None) -> int | None:
     """Return the chip number that the simulator simulates for these options; ``None`` for an unknown name."""
     if soc_model is not None and soc_model.strip() not in ("", "0"):
-        # A list compiles a binary for several chips, which the simulator does not load.
+        # For a list of chips QNN compiles a binary for all of them, which the simulator does not load.
         first = soc_model.split(",")[0]
         chip = chip_named(first)
         return chip.number if chip else int(first) if first.isascii() and first.strip().isdigit() else None

@@ -373,7 +373,7 @@ class _Collector:
         model = self._model
         ir_version = model.number(schema.MODEL_IR_VERSION) if model is not None else None
         if model is None or ir_version is None or self._graph_name is None:
-            raise Garbage("its version or its graph is missing")  # valid protobuf by chance
+            raise Garbage("its version or its graph is missing")  # maybe protobuf of another kind
         ops = written_out(self._operators, self._bodies)
         weights_are_inputs = ir_version < _LEAST_INITIALIZERS_ARE_INPUTS_IR
         return ModelScan(

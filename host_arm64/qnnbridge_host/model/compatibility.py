@@ -234,7 +234,7 @@ def _target(soc: str | None, arch: int, vtcm_mb: int | None) -> CompiledTarget:
 # host's package versions. The rules for NPUs are those of the QNN provider's own check, which the simulator skips;
 # the rules for the simulator were measured (onnxruntime-qnn 2.7.0).
 
-# Context binaries of older architectures do not run on this one or newer ones, nor the reverse.
+# Context binaries of older architectures do not run on this architecture or newer ones, nor the reverse.
 _NEW_ARCH: Final = 73
 # Binaries for this or a newer architecture do not load on a simulator of an older chip; all others load.
 _SIMULATOR_REFUSES_FROM_ARCH: Final = 81
@@ -510,7 +510,7 @@ def _older_sdk(was: Made, host: HostTraits) -> Verdict | None:
         return Verdict(OK, notes=("The versions of QNN could not be compared.",))
     if its[:2] > ours[:2]:
         release = release_with_sdk(was.sdk)
-        newer = release or f"an onnxruntime-qnn that has QNN {short_sdk(was.sdk)} or newer"
+        newer = release or f"a release of onnxruntime-qnn with QNN {short_sdk(was.sdk)} or newer"
         chip = _chip(was, host)
         fix = f"{RECOMPILE_FIX}, or install {newer} in the host's Python."
         if chip is not None and not chip.can_run:

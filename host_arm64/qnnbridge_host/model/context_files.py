@@ -25,7 +25,7 @@ from qnnbridge_protocol.specs import QNN
 
 _COPY_AGAIN: Final = "Copy the compiled model again with all its files, or recompile from the original model."
 
-# Returns the SHA-256 in hex of the file with this absolute path. Raises `OSError`.
+# Function that returns the SHA-256 in hex of the file with this absolute path, or raises `OSError`.
 Hash = Callable[[str], str]
 
 
@@ -58,7 +58,7 @@ class Blob:
         return (
             facts.described
             and bool(facts.graphs)
-            # Either name is enough: QNN checks neither, and loads a model in which one was edited.
+            # One of the node's two names is enough: QNN checks neither, and loads a model in which one was edited.
             and not all({node.partition_name, node.name} & set(facts.graphs) for node in self.nodes)
         )
 
@@ -205,7 +205,7 @@ def _external(folder: str, name: str, path: str, model: str | None) -> BlobFacts
 
 def _unreadable(name: str, error: OSError) -> _Unusable:
     return _Unusable(
-        f"its context binary {name} cannot be read", f"{error.strerror or error}.", "Check the rights of the file."
+        f"its context binary {name} cannot be read", f"{error.strerror or error}.", "Check the file's permissions."
     )
 
 
@@ -262,7 +262,7 @@ def _check_manifest(manifest: CompiledManifest, folder: str, nodes: Sequence[EpC
         # A forbidden path is refused later, with its own reason.
         if node.owns_blob and name and not path_problem(name) and manifest.record_of(name) is None:
             raise _Unusable(
-                f"its context binary {name} is not the one of its manifest",
+                f"its context binary {name} is not listed in its manifest",
                 f"The manifest has {', '.join(record.name for record in manifest.files)}.",
                 _COPY_AGAIN,
             )
@@ -299,7 +299,7 @@ def _check_record(record: FileRecord, folder: str, hash_of: Hash) -> None:
 
 # --- a context binary given as a model -----------------------------------------------------------------
 
-# Enough for the magic numbers and for telling text from binary data.
+# Number of bytes from which the magic numbers and text can be recognised.
 _MAGIC_BYTES: Final = 512
 # Metadata key of models to which `wrap` added float inputs and outputs, and the operators added for that.
 FLOAT_IO: Final = "qnnbridge.float_io"

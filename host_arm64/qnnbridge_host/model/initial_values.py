@@ -85,7 +85,7 @@ class _Fields:
         data, at = self._data, 0
         while at < len(data):
             start = at
-            # `varint` indexes bytes; a number has at most ten.
+            # A number has at most ten bytes. `varint` cannot read a view.
             tag, size = varint(bytes(data[at : at + 10]), 0)
             at += size
             number, wire, value = tag >> 3, tag & 7, None

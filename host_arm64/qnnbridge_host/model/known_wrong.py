@@ -363,7 +363,7 @@ def all_true(expressions: Sequence[str], node: GraphNode, graph: GraphIndex) -> 
     """Return whether every expression is true for a node. An unknown fact makes an expression false."""
     names = _Facts(node, graph)
     try:
-        return all(eval(_parsed(text), names) for text in expressions)  # noqa: S307 - `_parsed` lets nothing else in
+        return all(eval(_parsed(text), names) for text in expressions)  # noqa: S307 - `_parsed` refuses unsafe code
     except (NameError, *DOES_NOT_FOLLOW):
         return False
 
@@ -664,7 +664,7 @@ _DEFAULTS: Final[Mapping[tuple[str, str], Any]] = {
     ("GridSample", "padding_mode"): "zeros",
     ("GridSample", "align_corners"): 0,
 }
-# Neither attribute access nor function definitions, with which an expression could reach all of Python.
+# Attribute access and function definitions are refused: with them an expression could reach all of Python.
 _ALLOWED: Final = (
     *(ast.Expression, ast.BoolOp, ast.UnaryOp, ast.BinOp, ast.Compare, ast.Call, ast.Constant, ast.Name),
     *(ast.Subscript, ast.Slice, ast.Tuple, ast.List, ast.GeneratorExp, ast.comprehension),

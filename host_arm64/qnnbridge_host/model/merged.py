@@ -140,7 +140,7 @@ def repeats_rows(graph: GraphIndex, node: GraphNode) -> bool:
 
 
 def _reaches(graph: GraphIndex, node: GraphNode, steps: int) -> bool:
-    """Return whether a normalization or a Sigmoid reads the node's result, directly or through `_PASS_ROWS`."""
+    """Return whether a normalization or a Sigmoid reads the node's result, directly or after at most `steps` nodes."""
     readers = graph.readers(node.made[0].name)
     # QNN merges x * Sigmoid(x), which is right.
     products = {reader.made[0].name for reader in readers if reader.op == "Mul"}
@@ -365,7 +365,7 @@ def transposes_int64_output(graph: GraphIndex, node: GraphNode) -> bool:
         keeps = node.attributes.get("keepdims", 1) == 1
         rank = len(sizes_of(node.given[0]))
         axis = int(node.attributes.get("axis", 0)) % rank
-        # Without the channel axis the order of the other axes is the same.
+        # If the channel axis is reduced away, both layouts have the other axes in the same order.
         moves, rank = (keeps and not squeezed) or axis != 1, rank - (not keeps)
     layouts = _LAYOUTS - {"Transpose"}
     return (

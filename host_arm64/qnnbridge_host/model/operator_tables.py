@@ -221,9 +221,9 @@ PAIRS: Final = (
     *("QuantizeLinear", "DequantizeLinear"),
     *("com.microsoft.QuantizeLinear", "com.microsoft.DequantizeLinear"),
 )
-# Operators that QNN accepts with every type, and then fails on with some.
+# Operators that QNN accepts for every type, although it fails with some types.
 WIDE: Final = ("Bernoulli", "Mod", "RandomNormalLike", "RandomUniformLike")
-# Operators with separate checks.
+# Operators whose types are checked by separate rules.
 _OWN_TYPES: Final = frozenset({*PAIRS, *WIDE, "QLinearConv", "QLinearMatMul", "Shape", "Cast", "CastLike"})
 
 # Cached by operator: a model has thousands of nodes, but few operators.

@@ -28,7 +28,7 @@ _LONGEST_HEADER_BYTES: Final = 20
 MAX_KEPT_BYTES: Final = 4096
 # One value more is kept for a repeated field, to show that the list is incomplete.
 MAX_KEPT_VALUES: Final = 4096
-# Protobuf's own default.
+# Protobuf's own default limit on nested messages.
 _MAX_DEPTH: Final = 100
 # Limit on the fields of a walk: at 0.2 to 0.4 us per field and 1 to 3 us per message at most half a minute for any
 # file. Half a million nodes with three attributes each and the types of their results take 60 million.
@@ -262,7 +262,7 @@ def walk(
             repeats = repeats + 1 if tag == last else 0
             last = tag
             if repeats >= _RUN_FIELDS and tag in _RUN_TAGS and top is not None and not top.wants(number):
-                # Limit to the message: after it the same bytes may be fields of the enclosing one.
+                # Stop at the end of the message: the bytes after it may be fields of the enclosing message.
                 run = _run_of(tag).match(window, at, top.end - base) if at < len(window) else None
                 if run is not None:
                     fields += len(run[0]) // _RUN_BYTES_A_FIELD

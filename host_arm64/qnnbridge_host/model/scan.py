@@ -117,7 +117,7 @@ def no_model(head: bytes, size: int, path: str | None, found: Garbage | None = N
             "It was not written completely: a download or the program that writes it was interrupted.",
             "Get or make the model again.",
         )
-    # Before the check for text: a pointer is a text too, and has another fix.
+    # Check for a pointer before text: a pointer is a text, too, and has another fix.
     elif head.startswith(_LFS_MARK):
         words = (
             "is not an ONNX model: it is a Git LFS pointer",
@@ -142,8 +142,8 @@ def no_model(head: bytes, size: int, path: str | None, found: Garbage | None = N
     elif looks_like_container(head):
         words = (
             "is not an ONNX model: it is a DLC, a container of Qualcomm's tools",
-            "It holds a model for QAIRT and Genie, or context binaries for several chips. onnxruntime-genai hands "
-            "a DLC to Genie, which generates text by itself; ONNX Runtime cannot create a session from a DLC.",
+            "It contains a model for QAIRT and Genie, or context binaries for several chips. onnxruntime-genai "
+            "hands a DLC to Genie, which generates text by itself; ONNX Runtime cannot create a session from it.",
             "Give the .onnx file that refers to it (ep_dlc_context), or make a context binary for one chip of it "
             "with QAIRT's qnn-context-binary-generator: qnnbridge wrap makes a model of that.",
         )

@@ -234,7 +234,7 @@ class ModelSource(NamedTuple):
                 raise ModelChanged(
                     f"The file {name} of the model {self.label} changed while it was loaded.",
                     cause=cause,
-                    fix="Create the session again, when nothing writes to the file any more.",
+                    fix="Create the session again when no program writes to the file.",
                     details={"path": file.path},
                 )
 
@@ -256,7 +256,7 @@ class ModelSource(NamedTuple):
         """Return the error for files that changed during every attempt to read them."""
         return ModelChanged(
             f"A program writes to the files of {self.label} again and again while it is loaded.",
-            fix="Create the session again, when nothing writes to them any more.",
+            fix="Create the session again when no program writes to these files.",
             details={"path": self.path or ""},
         )
 
@@ -289,7 +289,7 @@ class ModelSource(NamedTuple):
         """
         if isinstance(path_or_bytes, (bytes, bytearray, memoryview)):
             data = bytes(path_or_bytes)
-            scan = _scan(io.BytesIO(data), None)  # before hashing, as for a file
+            scan = _scan(io.BytesIO(data), None)  # first, as for a file
             beside = _look_beside(scan, os.path.abspath(folder or os.curdir), memo)
             return cls(None, data, _fingerprint(_hash(data), beside), beside, scan)
         if not isinstance(path_or_bytes, (str, os.PathLike)):
@@ -331,7 +331,7 @@ def open_again(
     except NoSuchFile as error:
         gone = str(error.details.get("path") or path_or_bytes)
         there = os.path.exists(gone)
-        what = f"cannot be read any more ({'it is not there' if not there else (error.cause or '').rstrip('.')})"
+        what = f"cannot be read any more ({'it does not exist' if not there else (error.cause or '').rstrip('.')})"
         raise _changed(gone, what, os.fsdecode(gone), path_or_bytes) from None
     except InvalidProtobuf as error:
         path = str(error.details.get("path"))
@@ -352,7 +352,7 @@ def open_again(
         # A missing file is a certain cause. Size and date below only suggest a file, because the fingerprint is one
         # hash over all files.
         if file.stamp is None and file.path in then:
-            raise _changed(file.path, "cannot be read any more (it is not there)", source.label, source.path)
+            raise _changed(file.path, "cannot be read any more (it does not exist)", source.label, source.path)
     touched = [
         file.path
         for file in source.known
@@ -424,7 +424,7 @@ def _look_beside(scan: ModelScan | None, folder: str, memo: Memo | None) -> tupl
             raise NoSuchFile(
                 f"The file {path}, which the model needs, cannot be read.",
                 cause=f"{error.strerror or error}.",
-                fix="Check the rights of the file.",
+                fix="Check the file's permissions.",
                 details={"path": path},
             ) from None
     return tuple(known)
@@ -468,7 +468,7 @@ def hash_file(path: str | os.PathLike[str]) -> str:
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         digest = _new_sha256(size)
-        # A little larger than the file: one read gets all bytes, and the next one finds the end.
+        # The buffer is larger than a small file, so that one read gets all bytes, and the next read finds the end.
         buffer = memoryview(bytearray(min(size + 4096, _CHUNK_BYTES)))
         while count := file.readinto(buffer):
             digest.update(buffer[:count])
@@ -486,7 +486,7 @@ def _hash(data: bytes) -> str:
 def _new_sha256(size: int) -> Any:
     """Return a SHA-256 object for about this many bytes."""
     if size <= _FEW_BYTES and "hashlib" not in sys.modules:
-        for name in ("_sha2", "_sha256"):  # since Python 3.12, and before
+        for name in ("_sha2", "_sha256"):  # names since Python 3.12 and before it
             # Python can be built without these modules (--with-builtin-hashlib-hashes).
             with contextlib.suppress(ImportError):
                 return importlib.import_module(name).sha256()
