@@ -377,7 +377,7 @@ def types_of(model: Any) -> dict[str, TensorType]:
 
 def _declared(model: Any) -> dict[str, TensorType]:
     """Return the types of the model's tensors, as the model declares them."""
-    # Initializers first: their shapes are exact, and a declared one may have free axes.
+    # Initializers come first: their shapes are exact, but a declared shape may have free axes.
     found: dict[str, TensorType] = {
         tensor.name: (tensor.data_type, tuple(tensor.dims)) for tensor in model.graph.initializer
     }
@@ -410,7 +410,7 @@ def infer(model: Any) -> Any:
         between = [value for value in light.graph.value_info if value.name not in weights]
         del light.graph.value_info[:]
         light.graph.value_info.extend(between)
-    # First with data propagation, which follows computed sizes; without it if it fails or creates large tensors.
+    # Try data propagation first, which follows computed sizes, unless it would create large tensors.
     for data_prop in (False,) if computes_many_sizes(light) else (True, False):
         try:
             # With strict_mode an operator that onnx cannot infer would hide the types of all others.

@@ -17,7 +17,7 @@ from qnnbridge_protocol.errors import OptionError
 from qnnbridge_protocol.specs import NodeInfo
 
 Shapes = Mapping[str, Sequence[int | None]]
-# Includes expressions of symbols, such as `past + sequence`.
+# The pattern includes expressions of symbols, such as `past + sequence`.
 _SYMBOL = re.compile(r"[^\W\d][\w.\-+*/ ()]*")
 _MEANINGLESS = frozenset({"none", "unk", "unknown", "dynamic", "n/a", "dim", "any"})
 
@@ -146,7 +146,7 @@ def fix(model: Any, dimensions: Dimensions) -> bool:
     inputs = {value.name: value.type.tensor_type.shape.dim for value in model.graph.input}
     places = {(dimension.input, dimension.axis) for dimension in free}
     fixed = False
-    # Sizes by axis first: such a dimension loses its symbol, so a size by symbol does not change it again.
+    # Set sizes by axis first: such a dimension loses its symbol, so a size by symbol does not change it again.
     for (name, axis), size in dimensions.by_axis.items():
         if (name, axis) in places:
             inputs[name][axis].Clear()

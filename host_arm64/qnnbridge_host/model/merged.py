@@ -140,7 +140,7 @@ def repeats_rows(graph: GraphIndex, node: GraphNode) -> bool:
 
 
 def _reaches(graph: GraphIndex, node: GraphNode, steps: int) -> bool:
-    """Return whether a normalization or a Sigmoid reads the node's result, directly or after at most `steps` nodes."""
+    """Return whether a normalization or a Sigmoid reads the node's result, directly or after `steps` nodes."""
     readers = graph.readers(node.made[0].name)
     # QNN merges x * Sigmoid(x), which is right.
     products = {reader.made[0].name for reader in readers if reader.op == "Mul"}

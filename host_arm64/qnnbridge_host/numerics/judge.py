@@ -193,7 +193,7 @@ def _response(pairs: Sequence[tuple[Any, Any]], limits: NumberLimits, step: floa
 
 
 def movement(values: Sequence[Any], number_format: NumberFormat) -> float:
-    """Return how much an output changes from input to input; 1 and more clearly exceeds the format's noise.
+    """Return how much an output changes from input to input; from 1 on clearly more than the format's noise.
 
     Args:
         values: the output for each set of inputs; arrays with values that are not finite are ignored.

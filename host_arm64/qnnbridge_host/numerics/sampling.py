@@ -56,7 +56,7 @@ def full_shape(name: str, declared: Sequence[int | str | None] | None, dimension
     """Return the declared shape with sizes for all free dimensions. Raise `OptionError` if a size is missing."""
     if declared is None:
         raise OptionError(
-            f'Input "{name}" has no declared shape, so none can be made up.',
+            f'Input "{name}" has no declared shape, so no values can be made up.',
             fix=f"Give a file: --input {name}=FILE.npy.",
         )
     sizes = [dimensions.size_of(name, axis, dim) for axis, dim in enumerate(declared)]

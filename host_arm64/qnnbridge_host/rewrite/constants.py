@@ -184,7 +184,7 @@ def shrink_masks(editor: Editor) -> list[str]:
 
 # --- computing what follows from constants and fixed shapes --------------------------------------------
 
-# Limits of elements: of one input, of one result, and of all results of one pass.
+# Limits on the elements of one input, of one result, and of all results of one pass.
 INPUT_LIMIT = 1 << 16
 OUTPUT_LIMIT = 1 << 20
 TOTAL_LIMIT = 1 << 25

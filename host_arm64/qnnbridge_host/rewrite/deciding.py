@@ -30,7 +30,7 @@ from qnnbridge_protocol.specs import NodeInfo
 TIDYING: Final = frozenset(
     {"constants", "weights-as-inputs", "unused-outputs", "masks", FIXED_SHAPES, double_edges.REWRITE}
 )
-# Limit of the nodes between an input and the condition or size that the input decides.
+# Limit on the nodes between an input and the condition or size that the input decides.
 _MOST_STEPS: Final = 50
 # Operator -> positions of the inputs whose value decides the size of its result.
 _SIZES: Final[Mapping[str, tuple[int, ...]]] = {
@@ -53,7 +53,7 @@ _SIZES: Final[Mapping[str, tuple[int, ...]]] = {
 }
 # Operators whose results depend on the shape of the input, and not on its value.
 _OF_SHAPES: Final = frozenset({"Shape", "Size"})
-# Limit of the elements of a result with such a size.
+# Limit on the elements of a result with such a size.
 _LARGEST_RESULT: Final = 2**24
 _RESULTS_SHOWN: Final = 3
 # No further example is tried after this time. An attempt takes seconds for a large model.

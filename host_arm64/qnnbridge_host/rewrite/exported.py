@@ -188,7 +188,7 @@ def scatter_rows(editor: Editor, node: Any) -> list[Any] | None:
     ]
 
 
-# Limit of the compared elements: every row of the data is compared with every update.
+# Limit on the compared elements: every row of the data is compared with every update.
 _MOST_COMPARED: Final = 1 << 22
 _EXTREMES: Final[Mapping[str, str]] = {"max": "ReduceMax", "min": "ReduceMin"}
 
@@ -308,7 +308,7 @@ def _write_out(editor: Editor, op: str) -> bool:
     try:
         domains = [(domain, op) for domain in graphs.ONNX_DOMAINS]
         written = inliner.inline_selected_functions(model, domains, False, True)
-    except (RuntimeError, TypeError, ValueError):  # a type that cannot be inferred, an older onnx
+    except (RuntimeError, TypeError, ValueError):  # onnx is too old, or cannot infer the type
         return False
     editor.set_nodes(written.graph.node)
     editor.changed(shapes=True)
@@ -355,8 +355,8 @@ def columns_by_transposed_conv(editor: Editor, node: Any) -> list[Any] | None:
 
 # --- DFT ---------------------------------------------------------------------------------------------------
 
-_AXIS_IS_AN_INPUT = 20  # the first such opset
-# Limit of the elements of the matrix, which becomes a weight. 1,024 complex values need that many.
+_AXIS_IS_AN_INPUT = 20  # first opset in which it is
+# Limit on the elements of the matrix, which becomes a weight. 1,024 complex values need that many.
 _MOST_OF_DFT: Final = 1 << 22
 
 
@@ -366,7 +366,7 @@ def dft_by_matmul(editor: Editor, node: Any) -> list[Any] | None:
     given = graphs.attribute_values(node)
     inverse, onesided = bool(given.get("inverse", 0)), bool(given.get("onesided", 0))
     shape, others = editor.shape(node.input[0]), [*node.input[1:], "", ""]
-    # The last axis holds the real part, or both parts.
+    # The last axis contains the real part, or both parts.
     if shape is None or len(shape) < 2 or shape[-1] not in (1, 2) or (onesided and (inverse or shape[-1] == 2)):
         return None
     axis: Any = given.get("axis", 1)

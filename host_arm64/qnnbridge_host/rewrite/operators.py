@@ -81,7 +81,7 @@ def _multiply(editor: Editor, node: Any, number: int, factor: float, before: lis
 _MERGED_WITH = frozenset({"Conv", "ConvTranspose", "MatMul", "Gemm"})
 # The sigmoid of this number is 9e-27, which is 0 in half floats, and the tanh is -1.
 _LEAST_OF_A_GATE = -60.0
-_MAX_BROADCASTS = 8  # the first such opset
+_MAX_BROADCASTS = 8  # first opset in which it does
 
 
 @for_nodes(("Sigmoid", "Tanh"), "gates")
@@ -126,7 +126,7 @@ def clip_by_min_max(editor: Editor, node: Any) -> list[Any] | None:
     return made
 
 
-# Limit of the elements of the mask.
+# Limit on the elements of the mask.
 _MASK_LIMIT = 1 << 24
 
 
@@ -284,7 +284,7 @@ def _erf(c: NodeChain) -> None:
 
 # Relative tolerance for constants, which may be quantised themselves.
 _CLOSE = 0.02
-# Depth of nested products: x * (0.5 * (1 + Erf)) has one product in the other.
+# Limit on the depth of nested products: x * (0.5 * (1 + Erf)) has one product in the other.
 _MOST_PRODUCTS = 2
 _FIRST_OPSET_WITH_GELU = 20
 _QUANTIZE, _DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"

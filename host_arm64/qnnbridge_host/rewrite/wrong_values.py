@@ -420,7 +420,7 @@ def _reduced(chain: NodeChain, op: str, value: str, axes: list[int], keep: int) 
 # --- padded operators: Conv, poolings, Pad -----------------------------------------------------------
 
 _SMALL = 64
-# An end beyond every axis, which Slice limits to the axis.
+# End of a Slice up to the end of any axis.
 _LAST = 2**31 - 1
 # Smallest width of the result of a high AveragePool with few channels that QNN computes right.
 _LEAST_WIDTH = 9
@@ -603,7 +603,7 @@ def average_by_sums(editor: Editor, node: Any, record: GraphNode) -> list[Any] |
 
 def _wider_than_wrong(pool: GraphNode, shape: Sequence[int], made: Sequence[int]) -> int:
     """Return how many columns an AveragePool's result lacks so that row `average-pool-narrow` does not match."""
-    # These are the bounds of that row of the known-wrong table.
+    # The bounds are those of the row `average-pool-narrow` of the known-wrong table.
     if len(shape) < 4 or max(window_of_node(pool)["strides"]) > 1 or shape[1] > 32 or made[-2] < 13:
         return 0
     return _LEAST_WIDTH - made[-1] if 2 <= made[-1] < _LEAST_WIDTH else 0

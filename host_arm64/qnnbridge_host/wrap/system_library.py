@@ -258,7 +258,7 @@ def read_binary(path: str, folder: str | None = None) -> BinaryDescription:
             if code or not found:
                 raise _cannot_read(path, f"QnnSystemContext_getBinaryInfo: error {code & 0xFFFF}", version)
             return _binary(found.contents, path, version)
-        # The description is in memory of the handle. All of it has been copied by now.
+        # The description is in memory that belongs to the handle, and has been copied completely.
         finally:
             _Free(api.free)(handle)
             del view  # otherwise the map cannot be closed
