@@ -87,7 +87,7 @@ def before_session(
 
 
 def _compare_with_manifest(source: ModelSource) -> None:
-    """Detect a compiled model that damage made look like another kind of file, by its manifest."""
+    """Detect a compiled model by its manifest if damage made it look like another kind of file."""
     # For a model without a manifest this function only checks whether the manifest exists.
     stem = os.path.splitext(source.path)[0] if source.path is not None else ""
     if not stem or not os.path.exists(stem + MANIFEST_SUFFIX):

@@ -1,6 +1,6 @@
 """Find 64-bit inputs and outputs of a model. QNN fails on them; `qnnbridge_host.rewrite.doubles` converts them.
 
-Reads the file without onnx, because every session needs the result. Pure functions; any thread.
+The file is read without onnx, because every session needs the result. Pure functions; any thread.
 """
 
 from __future__ import annotations

@@ -286,7 +286,7 @@ def _stages(folder: str, model: Mapping[str, Any]) -> list[GenaiStage]:
 
 
 def _pipeline(listed: Any) -> list[dict[str, Any]]:
-    """Normalise a pipeline: a list of maps with one stage each, or one map of stages."""
+    """Return a pipeline as a list of maps of stages. The config may contain a single map."""
     return [listed] if isinstance(listed, dict) else list(listed)
 
 

@@ -1,4 +1,4 @@
-"""Table of operators that QNN is known to compute wrong, and the search for them in a model. Nothing is run.
+"""Table of operators that QNN is known to compute wrong, and the search for them in a model. The model is not run.
 
 The table is `known_wrong.json`; `python -m lab.sweep` measures it. A row matches a node only if everything in its
 condition is known: a shape that depends on the input never raises an alarm. The second part of this module defines

@@ -472,7 +472,7 @@ def _reads(node: GraphNode, tensor: GraphTensor) -> bool:
 
 
 def _other(node: GraphNode, operand: GraphNode) -> GraphTensor:
-    """Return the other operand of a node with two."""
+    """Return the other operand of a node with two operands."""
     left, right = node.given
     return right if left.name == operand.made[0].name else left
 

@@ -98,7 +98,7 @@ def harmful(is_right: Callable[[Sequence[str]], bool], names: Sequence[str]) -> 
 
 
 def listed(names: Sequence[str]) -> str:
-    """Return the optimizers as the object of a sentence."""
+    """Return the optimizers as a noun phrase for a message."""
     return f"ONNX Runtime's optimizer{'s' if len(names) > 1 else ''} {', '.join(names)}"
 
 

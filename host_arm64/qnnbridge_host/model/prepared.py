@@ -99,8 +99,8 @@ class FolderManifest(NamedTuple):
 class Chosen(NamedTuple):
     """The chosen model file.
 
-    path: absolute. reason: for `Placement.variant`. compiles: no compiled model could be used. settings: options
-    that a package sets for the session and its provider.
+    path: absolute. reason: text for `Placement.variant`. compiles: no compiled model could be used. settings:
+    options that a package sets for the session and its provider.
     """
 
     path: str

@@ -142,7 +142,7 @@ _GROUP: Final = MessageKind("group")
 
 
 class FieldVisitor(Protocol):
-    """Decides about each message of a walk, and is called at its end.
+    """Visitor that decides which messages of a walk are read, and processes each message at its end.
 
     looked: number of fields that `wants` read; `walk` adds it to its count and resets it.
     """

@@ -56,7 +56,10 @@ class FileStamp(NamedTuple):
 
     @property
     def settled(self) -> bool:
-        """True if the file had rested, so that a later change is visible. False for times in the future."""
+        """True if the file had not changed for a while, so that a later change is visible.
+
+        False for times in the future.
+        """
         return max(self.modified_ns, self.changed_ns) + RESTED_NS < self.taken_ns
 
     def proves(self, now: FileStamp) -> bool:
@@ -127,7 +130,7 @@ class Looked(Protocol):
 
 
 class Memo(Protocol):
-    """Hashes of files that have not changed."""
+    """Memo of the hashes of files that have not changed."""
 
     def look(self, path: str) -> Looked | None:
         """Return hash and stamp of a file; ``None`` if it does not exist. Raise `OSError` if it cannot be read."""
@@ -156,7 +159,8 @@ class KnownFile(NamedTuple):
     def changed(self) -> bool:
         """Return whether the file differs from the one that was hashed.
 
-        Hash it again if it had not rested, or if only the time of change differs, which a new link causes too.
+        Hash it again if its stamp is not `settled`, or if only the time of change differs, which a new link causes
+        too.
 
         Raises:
             OSError: the file cannot be read.

@@ -33,10 +33,10 @@ Values = tuple[Any, ...]
 
 
 def complete(graph: FileGraph) -> None:
-    """Add all shapes, types and small values that follow to the graph's tensors; keep declared ones."""
+    """Add all shapes, types and small values that can be inferred to the graph's tensors. Keep declared ones."""
     # File order is enough: ONNX requires that a node follows the nodes whose results it reads.
     for op, _, inputs, outputs, attributes, *_ in graph.entries:
-        # Without inputs nothing follows; the value of a Constant was recorded when the file was read.
+        # Without inputs nothing can be inferred; the value of a Constant was recorded when the file was read.
         if not inputs or not outputs:
             continue
         given = [graph.about(name) for name in inputs]
@@ -166,7 +166,7 @@ def window_of(sizes: Sizes, attributes: Attributes, weights: GraphTensor | None)
 
 
 def slid_sizes(given: Inputs, attributes: Attributes) -> list[int]:
-    """Return the spatial sizes of the result of a convolution or pooling. Raise `Unknown` if they do not follow."""
+    """Return the spatial sizes of the result of a convolution or pooling. Raise `Unknown` if they are not known."""
     window = window_of(sizes_of(given[0])[2:], attributes, given[1] if len(given) > 1 else None)
     found = []
     for size, kernel, step, dilation, before, after in zip(*window.values(), strict=True):

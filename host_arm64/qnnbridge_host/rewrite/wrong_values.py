@@ -664,7 +664,7 @@ def pool_whole_windows(editor: Editor) -> list[str]:
 
 
 def _declare_outputs(editor: Editor) -> None:
-    """Set the inferred shapes of outputs: the declared ones, which follow onnx, may have one window more."""
+    """Set the inferred shapes of outputs: the declared ones, computed by onnx's rules, may have one window more."""
     declared = [value for value in editor.graph.output if shapes.has_shape(value)]
     before = [list(value.type.tensor_type.shape.dim) for value in declared]
     shapes.forget_inferred(editor.graph)
