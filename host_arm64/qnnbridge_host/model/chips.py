@@ -15,10 +15,7 @@ from qnnbridge_protocol.records import NamedTuple
 
 
 class Chip(NamedTuple):
-    """A chip.
-
-    name: Qualcomm's part name. arch: the Hexagon architecture, 73 for V73. product: product name, "" if unknown.
-    """
+    """A chip. name: Qualcomm's part name. arch: its Hexagon architecture, 73 for V73. product: "" if unknown."""
 
     number: int
     name: str
@@ -50,15 +47,13 @@ CHIPS: Final = (
 # The simulator's target when a session sets no chip.
 DEFAULT_SIMULATED_CHIP: Final = 60
 
-# One chip number for each architecture that the simulator can simulate. The chips 34 and 37 are missing because the
-# simulator assigns all of their nodes to the CPU.
+# A chip for each architecture of the simulator. For the chips 34 and 37 the simulator assigns all nodes to the CPU.
 _SIMULATED_CHIP_OF_ARCH: Final = {68: 30, 69: 36, 73: 60, 75: 57, 79: 69, 81: 88}
 
 _BY_NUMBER: Final = {chip.number: chip for chip in CHIPS}
 _BY_NAME: Final = {chip.name: chip for chip in CHIPS}
 
-# Patterns in the processor name that Windows reports. The newest chip comes first, because its name matches the
-# older patterns too.
+# Patterns in the processor name that Windows reports. Names of newer chips match older patterns, too.
 _PROCESSORS: Final = (
     (r"\bX2[EP]?\b|\bX2E|\bX2P", 88),
     (r"\bX1[EP]|\bSnapdragon\b.*\bX (?:Elite|Plus)\b|\bSnapdragon(?:\(R\))? X\b", 60),

@@ -216,8 +216,7 @@ class _Collector:
                 return True  # an initializer of the main graph: its name is needed
             return window.find(_WORDS[0], at, end) >= 0
         if kind is schema.VALUE:
-            # Only inputs and outputs of the main graph are needed: callers of a session never see those of a
-            # subgraph.
+            # Callers of a session see only the inputs and outputs of the main graph.
             return parent.parent is not None and parent.parent.kind is schema.MODEL
         return True
 

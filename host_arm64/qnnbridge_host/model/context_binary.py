@@ -120,7 +120,7 @@ def looks_like_blob(head: bytes) -> bool:
 
 
 def looks_like_container(head: bytes) -> bool:
-    """Return whether a file with this beginning is a DLC, an archive of a model or of binaries for several chips."""
+    """Return whether a file with this beginning is a DLC, an archive of a model or of context binaries."""
     return head.startswith(_SEVERAL_MAGIC) and head[_ENTRY_BYTES:].startswith(_CONTAINED)
 
 

@@ -317,9 +317,7 @@ def facts_of(path: str) -> BlobFacts | None:
 
 
 def look_at_binary(path: str) -> BlobFacts:
-    """Return the facts from the header of a file given as context binary.
-
-    A binary of the kind "unknown" may have a later format.
+    """Return the facts from the header of a file given as context binary. The kind "unknown" may be a later format.
 
     Raises:
         NoSuchFile: the file cannot be read.

@@ -298,10 +298,7 @@ class _Reference(NamedTuple):
 
 
 class _Body:
-    """Contents of a graph or function.
-
-    inputs, outputs, defaults: names of a function's inputs and outputs, and default values of its attributes.
-    """
+    """Contents of a graph or function. Only a function has inputs, outputs, and defaults of attributes here."""
 
     def __init__(self) -> None:
         self.nodes: list[NodeEntry] = []

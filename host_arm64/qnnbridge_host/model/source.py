@@ -56,10 +56,7 @@ class FileStamp(NamedTuple):
 
     @property
     def settled(self) -> bool:
-        """True if the file had not changed for a while, so that a later change is visible.
-
-        False for times in the future.
-        """
+        """True if the file was unchanged long enough to reveal a later change. False for times in the future."""
         return max(self.modified_ns, self.changed_ns) + RESTED_NS < self.taken_ns
 
     def proves(self, now: FileStamp) -> bool:

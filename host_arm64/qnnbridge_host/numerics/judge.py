@@ -53,8 +53,7 @@ _UNLIKE: Final = 8.0
 _MOST_COLUMNS: Final = 256
 # Columns whose values are below this multiple of the noise on both sides contain nothing.
 SILENT: Final = 5.0
-# Columns of a box.
-_BOX: Final = 4
+_BOX: Final = 4  # columns of a box
 # If many values are off, a difference above this share of the range is not rounding.
 _FAR: Final = 0.3
 # If fewer detections than this share agree, the result differs, however small the errors are.

@@ -193,8 +193,7 @@ _FORMULAS: dict[str, Callable[[NodeChain], object]] = {
     "Sinh": lambda c: _hyperbolic(c, "Sub"),
     "Cosh": lambda c: _hyperbolic(c, "Add"),
 }
-# The first opset in which the axes are an input. For ReduceSum it is 13, so in opsets 13 to 17 the attribute of
-# these operators must become an input.
+# The first opset in which the axes are an input. The axes of ReduceSum are an input since opset 13.
 _AXES_ARE_INPUTS = {"ReduceL1": 18, "ReduceSumSquare": 18, "ReduceLogSum": 18}
 
 
