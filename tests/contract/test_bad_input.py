@@ -156,7 +156,7 @@ def test_a_compiled_model_runs_until_its_binary_is_gone(
         errors.ContextUnusable,
         lambda: qnnbridge.InferenceSession(compiled, host=host),
         f"cannot run here: its context binary {name} is missing",
-        f"Copy {name} beside the model",
+        f"Copy {name} next to the model",
     )
 
 

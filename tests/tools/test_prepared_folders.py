@@ -350,7 +350,7 @@ FAULTS: dict[str, tuple[Callable[[Path], None], type[BridgeError], str]] = {
     "the manifest of something else": (
         lambda f: (f / "manifest.json").write_text('{"name": "a page"}') and None,
         InvalidProtobuf,
-        "Another program than `qnnbridge prepare` wrote",
+        "A program other than `qnnbridge prepare` wrote",
     ),
     "prepare was interrupted": (
         lambda f: (f / "manifest.json").unlink(),

@@ -310,7 +310,7 @@ def test_a_missing_file_is_found(recorded: Path) -> None:
 
 def test_a_binary_that_is_not_in_the_manifest(recorded: Path) -> None:
     write_manifest(recorded.parent, "good.onnx")
-    assert "is not the one of its manifest" in judge(recorded).reason
+    assert "is not listed in its manifest" in judge(recorded).reason
 
 
 def test_a_damaged_manifest_is_a_reason(recorded: Path) -> None:

@@ -25,7 +25,7 @@ MANY_NODES: Final = 20_000
 LARGE_NODES: Final = 60_000
 # Limit on the elements of a tensor of sizes or positions that shape inference computes.
 MAX_SIZES: Final = 1 << 16
-# Below this size a damaged tensor costs nothing, and the reader of the tensor reports the fault.
+# Smaller tensors are not checked: a damaged one costs little, and its reader reports the fault.
 SMALL_MESSAGE: Final = 1 << 16
 
 
@@ -193,7 +193,7 @@ def overflows(node: Any, tensor_of: Callable[[str], Any]) -> bool:
         return False
 
 
-# Operators whose result counts as large as the larger of their first two inputs.
+# Operators whose result is at most as large as the larger of their first two inputs, for an estimate.
 _AS_LARGE: Final = frozenset(("Identity", "Cast", "Unsqueeze", "Squeeze", "Add", "Sub", "Mul", "Reshape", "Slice"))
 
 

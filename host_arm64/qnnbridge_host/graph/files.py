@@ -71,7 +71,7 @@ class Output:
                 # The target is a device: no folder can be created next to it.
                 self._folder = Path(tempfile.mkdtemp(prefix="qnnbridge-"))
             else:
-                # Next to the file itself: a rename replaces a file only within one file system.
+                # Create the folder next to the target, because a rename works only within one file system.
                 home = self._file.place.parent
                 home.mkdir(parents=True, exist_ok=True)
                 self._folder = Path(tempfile.mkdtemp(prefix=".qnnbridge-", dir=home))
@@ -130,7 +130,7 @@ class Output:
         target = Path(place_of_several(os.fspath(self.target)))
         model_data = target.with_name(self.data_name)
         self._place(model_data)
-        # For a moment readers find no model. The old model next to the new weights would give them wrong numbers.
+        # For a moment readers find no model: the old model with the new weights would compute wrong results.
         target.unlink(missing_ok=True)
         os.replace(data, model_data)
         os.replace(self.model, target)

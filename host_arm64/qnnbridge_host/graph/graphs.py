@@ -35,10 +35,10 @@ _CONSTANT_TYPES = {
     "value_int": np.int64,
     "value_ints": np.int64,
 }
-# Since this opset QuantizeLinear itself supports 16 and 4 bits; before, com.microsoft's does.
+# Since this opset ONNX's QuantizeLinear supports 16 and 4 bits; older models need the operator of com.microsoft.
 NEWEST_QDQ_OPSET = 21
 
-# From this magnitude on a value means "never" and is not a number.
+# A value of at least this magnitude in a mask stands for minus infinity.
 HUGE_MASK = 1e6
 # exp(-1e4) is 0 in every float type.
 ENOUGH_FOR_MASK = 1e4
@@ -145,7 +145,7 @@ def load_tensor(tensor: Any, folder: Path) -> None:
 
 
 def is_too_large(model: Any) -> bool:
-    """Return whether the model with its embedded tensors exceeds one message; `ByteSize` raises an error then."""
+    """Return whether a model with its embedded tensors exceeds protobuf's limit, beyond which `ByteSize` fails."""
     return sum(len(tensor.raw_data) for tensor in _tensors(model.graph)) > TOO_LARGE_FOR_ONE_MESSAGE
 
 
@@ -241,7 +241,7 @@ def weights_out_of_inputs(model: Any) -> int:
 
 
 def constant_tensor(node: Any) -> Any | None:
-    """Return a copy of a Constant node's tensor with the name of the result; None as for `tensor_inside`."""
+    """Return a copy of a Constant node's tensor with the name of the result, or None as `tensor_inside` does."""
     found = tensor_inside(node)
     if found is None:
         return None
@@ -377,7 +377,7 @@ def types_of(model: Any) -> dict[str, TensorType]:
 
 def _declared(model: Any) -> dict[str, TensorType]:
     """Return the types of the model's tensors, as the model declares them."""
-    # Initializers first: their shapes are exact, and a declared one may have free axes.
+    # Initializers come first: their shapes are exact, but a declared shape may have free axes.
     found: dict[str, TensorType] = {
         tensor.name: (tensor.data_type, tuple(tensor.dims)) for tensor in model.graph.initializer
     }
@@ -389,7 +389,7 @@ def _declared(model: Any) -> dict[str, TensorType]:
 
 
 def _has_stale_sizes(model: Any) -> bool:
-    """Return whether inner tensors have free sizes although no input has one from which they could follow."""
+    """Return whether inner tensors have free sizes although no input has a free size."""
     weights = {tensor.name for tensor in model.graph.initializer}
     inputs = (value for value in model.graph.input if value.name not in weights)
     return not any(map(_has_free_size, inputs)) and any(map(_has_free_size, model.graph.value_info))
@@ -410,10 +410,10 @@ def infer(model: Any) -> Any:
         between = [value for value in light.graph.value_info if value.name not in weights]
         del light.graph.value_info[:]
         light.graph.value_info.extend(between)
-    # First with data propagation, which follows computed sizes; without it if it fails or creates large tensors.
+    # Try data propagation first, which follows computed sizes, unless it would create large tensors.
     for data_prop in (False,) if computes_many_sizes(light) else (True, False):
         try:
-            # Not strict: an operator that onnx cannot infer must not hide the types of all others.
+            # With strict_mode an operator that onnx cannot infer would hide the types of all others.
             return shape_inference.infer_shapes(light, strict_mode=False, data_prop=data_prop)
         except Exception:  # noqa: BLE001, S112 - raises whatever its C++ does; what is declared still counts
             continue
@@ -448,7 +448,7 @@ def without_weights(model: Any, *, plain: bool = False) -> Any:
         if len(tensor.raw_data) <= SMALL_BYTES and math.prod(tensor.dims) <= SMALL_BYTES:
             stub.CopyFrom(tensor)
         else:
-            # Marked as external: without data it would be read as a tensor of zeros.
+            # Mark the tensor as external, or readers would take the missing data for zeros.
             stub.name, stub.data_type, stub.data_location = tensor.name, tensor.data_type, _EXTERNAL
             stub.dims.extend(tensor.dims)
     return light

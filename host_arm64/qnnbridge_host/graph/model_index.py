@@ -196,7 +196,7 @@ class ModelIndex(GraphIndex):
         if tensor.data_location == _EXTERNAL:
             if self._folder is None:
                 return None
-            # A copy, so that the model does not keep every weight that was read once.
+            # Load a copy, so that the model does not keep every weight that was read once.
             copy = type(tensor)()
             copy.CopyFrom(tensor)
             graphs.load_tensor(copy, self._folder)
@@ -288,7 +288,7 @@ class Editor(ModelIndex):
         """Return a name that is not in use yet."""
         if self._taken is None:
             self._taken = set()
-            # Includes subgraphs: a name may occur only once in the main graph and its subgraphs.
+            # Subgraphs count, because a name may occur only once in the main graph and its subgraphs.
             for graph in graphs.subgraphs(self.graph):
                 self._taken.update(value.name for value in [*graph.input, *graph.output, *graph.initializer])
                 for node in graph.node:
@@ -304,7 +304,7 @@ class Editor(ModelIndex):
 
     def rename_result(self, node: Any, number: int, name: str) -> None:
         """Rename the result of a node."""
-        # Updated here: `changed` would discard the whole index for one name.
+        # Update this entry only: `changed` would discard the whole index.
         self.makers[name] = self.makers.pop(node.output[number])
         node.output[number] = name
 

@@ -1,7 +1,7 @@
 """Refuse models that no machine of this size can run: gigantic tensors, infinite loops.
 
-For commands that run a model in their own process, where ONNX Runtime cannot be interrupted and allocates memory
-until the system ends a process. Takes time in proportion to the file.
+Commands that run a model in their own process need these checks: ONNX Runtime cannot be interrupted there, and
+allocates memory until the system ends a process. The checks take time in proportion to the file.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def check_runnable(model: Any, types: Mapping[str, graphs.TensorType] | None = N
             if shape is None or None in shape or 0 in shape:
                 continue
             size = math.prod(shape) * (text_bytes if element == _TEXT else _element_bytes(element))  # type: ignore[arg-type]
-            # Checked before the run: Linux grants the memory, and ends a process when the memory is used.
+            # An allocation would not fail: Linux grants the memory, and ends the process when it uses the memory.
             if size > limit:
                 raise InvalidGraph(
                     f"The model computes a tensor of {_size_text(size)}.",
@@ -75,7 +75,7 @@ def _check_loop(node: Any, known: Mapping[str, float]) -> None:
     first, begins = (*node.input, "", "")[:2]
     trips = known.get(first) if first else math.inf
     body = next((one.g for one in node.attribute if one.name == "body"), None)
-    # None: the number is computed, so it is not known.
+    # `trips` is None if the number is computed in the run.
     if trips is None or trips <= MAX_TRIPS or body is None or len(body.input) < 2 or not body.output:
         return
     if begins and not known.get(begins):

@@ -1,4 +1,4 @@
-"""Free dimensions of a model's inputs: finding them, deciding their sizes, and fixing them in the `ModelProto`.
+"""Find the free dimensions of a model's inputs, decide their sizes, and fix them in the `ModelProto`.
 
 Axes with the same symbol (`batch`) must have the same size. Names that are not symbols ("?", which one exporter
 uses for every free axis) mean nothing and are exempt.
@@ -17,7 +17,7 @@ from qnnbridge_protocol.errors import OptionError
 from qnnbridge_protocol.specs import NodeInfo
 
 Shapes = Mapping[str, Sequence[int | None]]
-# Includes expressions of symbols, such as `past + sequence`.
+# The pattern includes expressions of symbols, such as `past + sequence`.
 _SYMBOL = re.compile(r"[^\W\d][\w.\-+*/ ()]*")
 _MEANINGLESS = frozenset({"none", "unk", "unknown", "dynamic", "n/a", "dim", "any"})
 
@@ -88,7 +88,7 @@ def as_dimensions(sizes: Mapping[str, int] | Dimensions | None) -> Dimensions:
     for name, size in (sizes or {}).items():
         # In Python `True` is the integer 1.
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-            raise OptionError(f"{size!r} is not a valid size for {name!r}.", fix="Give integers from 1 on.")
+            raise OptionError(f"{size!r} is not a valid size for {name!r}.", fix="Give positive integers.")
     return Dimensions.of(sizes or {})
 
 
@@ -146,7 +146,7 @@ def fix(model: Any, dimensions: Dimensions) -> bool:
     inputs = {value.name: value.type.tensor_type.shape.dim for value in model.graph.input}
     places = {(dimension.input, dimension.axis) for dimension in free}
     fixed = False
-    # Sizes by axis first: such a dimension loses its symbol, so a size by symbol does not change it again.
+    # Set sizes by axis first: such a dimension loses its symbol, so a size by symbol does not change it again.
     for (name, axis), size in dimensions.by_axis.items():
         if (name, axis) in places:
             inputs[name][axis].Clear()
@@ -164,7 +164,7 @@ def fix(model: Any, dimensions: Dimensions) -> bool:
 def forget_inferred(graph: Any) -> list[Any]:
     """Remove declared shapes that may belong to other sizes; without them every reader infers the shapes.
 
-    Returns the outputs that had a free axis.
+    Return the outputs that had a free axis.
     """
     del graph.value_info[:]
     free = []

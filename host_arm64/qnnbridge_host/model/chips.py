@@ -15,7 +15,7 @@ from qnnbridge_protocol.records import NamedTuple
 
 
 class Chip(NamedTuple):
-    """A chip. name: Qualcomm's part name. arch: of the HTP, 73 for V73. product: product name, "" if unknown."""
+    """A chip. name: Qualcomm's part name. arch: its Hexagon architecture, 73 for V73. product: "" if unknown."""
 
     number: int
     name: str
@@ -47,13 +47,13 @@ CHIPS: Final = (
 # The simulator's target when a session sets no chip.
 DEFAULT_SIMULATED_CHIP: Final = 60
 
-# A chip for each architecture that the simulator runs (with 34 and 37 it leaves every node on the CPU).
+# A chip for each architecture of the simulator. For the chips 34 and 37 the simulator assigns all nodes to the CPU.
 _SIMULATED_CHIP_OF_ARCH: Final = {68: 30, 69: 36, 73: 60, 75: 57, 79: 69, 81: 88}
 
 _BY_NUMBER: Final = {chip.number: chip for chip in CHIPS}
 _BY_NAME: Final = {chip.name: chip for chip in CHIPS}
 
-# Patterns in the processor name that Windows reports. The newest first: its name matches the older patterns too.
+# Patterns in the processor name that Windows reports. Names of newer chips match older patterns, too.
 _PROCESSORS: Final = (
     (r"\bX2[EP]?\b|\bX2E|\bX2P", 88),
     (r"\bX1[EP]|\bSnapdragon\b.*\bX (?:Elite|Plus)\b|\bSnapdragon(?:\(R\))? X\b", 60),
@@ -69,7 +69,7 @@ def chip_of(number: int) -> Chip | None:
 def chip_named(text: str) -> Chip | None:
     """Return the chip with this number, part name (SC8380XP), product name ("X Elite") or processor name.
 
-    Ignores case and the word Snapdragon. Returns ``None`` if no chip of the table matches, or several do.
+    Ignore case and the word Snapdragon. Return ``None`` if no chip of the table matches, or several do.
     """
     word = text.strip().upper()
     # `isdigit` is also true of superscripts, which `int` refuses.
@@ -103,7 +103,7 @@ def chip_label(number: int) -> str:
 def simulated_chip(soc_model: str | None, htp_arch: str | None) -> int | None:
     """Return the chip number that the simulator simulates for these options; ``None`` for an unknown name."""
     if soc_model is not None and soc_model.strip() not in ("", "0"):
-        # A list compiles a binary for several chips, which the simulator does not load.
+        # For a list of chips QNN compiles a binary for all of them, which the simulator does not load.
         first = soc_model.split(",")[0]
         chip = chip_named(first)
         return chip.number if chip else int(first) if first.isascii() and first.strip().isdigit() else None

@@ -67,7 +67,7 @@ class EpContextNode(NamedTuple):
 
     @property
     def owns_blob(self) -> bool:
-        """True for a main node, which refers to a context binary or embeds it. Other nodes share a main node's."""
+        """True for a main node, which refers to a context binary or embeds it. The other nodes share its binary."""
         return self.main_context in (None, 1)
 
     @property
@@ -100,12 +100,12 @@ class ModelScan(NamedTuple):
 
     format: "ort" is ONNX Runtime's own format; only the size of such a file is known.
     ep_contexts: the compiled parts in file order. lookalikes: nodes that only resemble one.
-    files: paths of all other files as written in the model, without duplicates, in file order: of tensors and of
-    context binaries. external_files: paths of tensors only, with the number of bytes that each file needs.
-    inputs: without initializers. node_count, ops: nodes in the file as defined by `node_count`, by operator (with
-    the domain unless it is ONNX's own); 0 and empty if they were not counted. function_nodes: nodes in the bodies
-    of functions, each body counted once. properties: the model's description under ONNX Runtime's keys, and
-    `metadata`.
+    files: paths of all files that contain tensors or context binaries, as written in the model, without duplicates,
+    in file order. external_files: paths of the files that contain tensors, with the size that each file needs.
+    inputs: without initializers. node_count, ops: nodes in the file as defined by `node_count`, in all and by
+    operator (with the domain unless it is ONNX's own); 0 and empty if they were not counted. function_nodes: nodes
+    in the bodies of functions, each body counted once. metadata: the model's custom metadata.
+    properties: `metadata`, and the model's description under ONNX Runtime's keys.
     """
 
     size_bytes: int
@@ -216,7 +216,7 @@ class _Collector:
                 return True  # an initializer of the main graph: its name is needed
             return window.find(_WORDS[0], at, end) >= 0
         if kind is schema.VALUE:
-            # The node skips the values of a graph inside of it; callers of a session never see them.
+            # Callers of a session see only the inputs and outputs of the main graph.
             return parent.parent is not None and parent.parent.kind is schema.MODEL
         return True
 
@@ -253,7 +253,7 @@ class _Collector:
 
     def _count(self, op_type: str, domain: str, parent: Message | None) -> None:
         function = _function_around(parent)
-        # By message id: the name of a function may follow its nodes.
+        # The key is the message's id, because the name of a function may follow its nodes.
         counts = self._operators if function is None else self._in_functions.setdefault(id(function), {})
         operator = operator_of(op_type, domain)
         counts[operator] = counts.get(operator, 0) + 1
@@ -297,7 +297,8 @@ class _Collector:
                 self._external[path] = max(end, self._external.get(path, 0))
         parent = tensor.parent
         if parent is not None and parent.kind is schema.SPARSE_TENSOR:
-            parent.notes.setdefault("name", tensor.text(schema.TENSOR_NAME))  # the name is that of the values
+            # The first tensor inside contains the values; its name is the name of the sparse tensor.
+            parent.notes.setdefault("name", tensor.text(schema.TENSOR_NAME))
         elif parent is not None and parent.kind is schema.GRAPH:
             self._add_initializer(parent, tensor.text(schema.TENSOR_NAME))
 
@@ -373,7 +374,7 @@ class _Collector:
         model = self._model
         ir_version = model.number(schema.MODEL_IR_VERSION) if model is not None else None
         if model is None or ir_version is None or self._graph_name is None:
-            raise Garbage("its version or its graph is missing")  # other data may be valid protobuf by chance
+            raise Garbage("its version or its graph is missing")  # maybe protobuf of another kind
         ops = written_out(self._operators, self._bodies)
         weights_are_inputs = ir_version < _LEAST_INITIALIZERS_ARE_INPUTS_IR
         return ModelScan(

@@ -39,7 +39,7 @@ def sdk_numbers(text: str | None) -> tuple[int, ...] | None:
     """Parse a version without its build stamp: ``v2.51.0.260929181845`` -> (2, 51, 0). Return ``None`` if it is
     invalid.
 
-    Lenient, unlike the parser of the version table, because the text comes from a model of unknown origin.
+    An invalid text is not an error, because it may come from a model of unknown origin.
     """
     found = _NUMBERS.match(text.strip()) if text else None
     return tuple(int(part) for part in found.groups() if part is not None) if found else None
@@ -52,7 +52,7 @@ def short_sdk(text: str | None) -> str:
 
 
 def release_with_sdk(sdk: str | None) -> str | None:
-    """Return the oldest release with at least this QNN SDK, as ``onnxruntime-qnn 2.7.0``; ``None`` without one."""
+    """Return the oldest release with at least this QNN SDK, as ``onnxruntime-qnn 2.7.0``, or ``None``."""
     wanted = sdk_numbers(sdk)
     if wanted is None:
         return None
@@ -87,9 +87,9 @@ class CompiledTarget:
 
     @property
     def known_arch(self) -> int | None:
-        """Architecture of the chip, or `arch` if the chip is unknown; ``None`` without both."""
+        """Architecture of the chip, or `arch` if the chip is unknown; ``None`` if neither is known."""
         chip = chip_of(self.soc_model)
-        # QNN gives the chip priority too: with soc_model 60 and htp_arch 81 it compiles for V73.
+        # The chip takes precedence, as in QNN: with soc_model 60 and htp_arch 81 QNN compiles for V73.
         return chip.arch if chip else self.arch or None
 
     @property
@@ -234,7 +234,7 @@ def _target(soc: str | None, arch: int, vtcm_mb: int | None) -> CompiledTarget:
 # host's package versions. The rules for NPUs are those of the QNN provider's own check, which the simulator skips;
 # the rules for the simulator were measured (onnxruntime-qnn 2.7.0).
 
-# Context binaries of older architectures do not run on this one or newer ones, nor the reverse.
+# Context binaries of older architectures do not run on this architecture or newer ones, nor the reverse.
 _NEW_ARCH: Final = 73
 # Binaries for this or a newer architecture do not load on a simulator of an older chip; all others load.
 _SIMULATOR_REFUSES_FROM_ARCH: Final = 81
@@ -388,7 +388,7 @@ def judge_apart(
 ) -> Verdict:
     """Judge a compiled model that is not on this computer (such as on a model hub) by the headers of its files.
 
-    Damage is not detected; `examine` detects it once the files are here.
+    Damage is not detected; `examine` detects it after the download.
 
     Args:
         scan: the scan of the model.
@@ -457,7 +457,7 @@ def _manifest(model: str | bytes) -> tuple[CompiledManifest | None, Verdict | No
 
 def _judge(nodes: tuple[EpContextNode, ...], blobs: tuple[Blob, ...], was: Made, host: HostTraits) -> Verdict:
     if host.backend != "htp":
-        return Verdict(OK, notes=(f"The session uses QNN's backend {host.backend}; fitness was not checked.",))
+        return Verdict(OK, notes=(f"The session uses QNN's backend {host.backend}, which cannot be checked.",))
     # Every rule runs because the notes of each are kept. Among verdicts of the same level the first one is shown:
     # a missing QNN comes before its version, and the version before the chip, because the advice on the chip
     # depends on the version.
@@ -510,7 +510,7 @@ def _older_sdk(was: Made, host: HostTraits) -> Verdict | None:
         return Verdict(OK, notes=("The versions of QNN could not be compared.",))
     if its[:2] > ours[:2]:
         release = release_with_sdk(was.sdk)
-        newer = release or f"an onnxruntime-qnn that has QNN {short_sdk(was.sdk)} or newer"
+        newer = release or f"a release of onnxruntime-qnn with QNN {short_sdk(was.sdk)} or newer"
         chip = _chip(was, host)
         fix = f"{RECOMPILE_FIX}, or install {newer} in the host's Python."
         if chip is not None and not chip.can_run:
@@ -554,7 +554,7 @@ def _chip_on_npu(target: CompiledTarget, was: Made, host: HostTraits, ours: int)
         return Verdict(
             RECOMPILE,
             f"{was.words}; this host has {host.words}",
-            "It runs, but does not use what the newer architecture can do.",
+            "It runs, but does not use the features of the newer architecture.",
             fix,
         )
     chip = chip_of(host.soc_model) if host.soc_model else None
@@ -572,7 +572,7 @@ def _chip_on_simulator(was: Made, host: HostTraits) -> Verdict | None:
         return cannot_run(
             f"{was.words}, as one binary for several chips; this host computes on the QNN simulator",
             "The simulator loads only binaries for a single chip.",
-            f"{RECOMPILE_FIX} for one chip, or take the model to an NPU.",
+            f"{RECOMPILE_FIX} for one chip, or run the model on an NPU.",
         )
     newest = max((target.known_arch or 0 for target in was.targets), default=0)
     if newest < _SIMULATOR_REFUSES_FROM_ARCH or host.htp_arch is None or host.htp_arch >= newest:
@@ -582,7 +582,7 @@ def _chip_on_simulator(was: Made, host: HostTraits) -> Verdict | None:
     return cannot_run(
         f"{was.words}; this host has {host.words}",
         f"The simulator does not load a V{newest} binary when it simulates an older chip.",
-        f"Give the provider option soc_model={chip} to simulate {chip_label(chip)}, "
+        f"Set the provider option soc_model={chip} to simulate {chip_label(chip)}, "
         f"or recompile from the original model with soc_model={host.soc_model}.",
     )
 
@@ -607,7 +607,7 @@ def _shared(blobs: tuple[Blob, ...], host: HostTraits) -> Verdict | None:
         return cannot_run(
             f"its {label} is shared with other models (common weights), and this host is the QNN simulator",
             "The simulator ends the process when it loads such a binary.",
-            f"{RECOMPILE_FIX} without shared weights, or take the model to an NPU.",
+            f"{RECOMPILE_FIX} without shared weights, or run the model on an NPU.",
         )
     return Verdict(OK, notes=(f"Its {label} is shared with other models: copy and delete them together.",))
 
@@ -621,7 +621,7 @@ def _genie(nodes: tuple[EpContextNode, ...], host: HostTraits) -> Verdict | None
             f"its compiled part is the DLC {dlc}, which Genie runs, and this host is the QNN simulator",
             "onnxruntime-qnn hands such a part (ep_context_type dlc) to Genie, Qualcomm's runtime for language "
             "models, which needs an NPU.",
-            "Take the folder to a Windows-on-Arm PC, and generate with qnnbridge.genai or onnxruntime-genai.",
+            "Copy the folder to a Windows-on-Arm PC, and generate text with qnnbridge.genai or onnxruntime-genai.",
         )
     return Verdict(OK, notes=(f"Its compiled part is the DLC {dlc}, which onnxruntime-qnn hands to Genie.",))
 

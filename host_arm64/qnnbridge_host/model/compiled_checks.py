@@ -87,8 +87,8 @@ def before_session(
 
 
 def _compare_with_manifest(source: ModelSource) -> None:
-    """Detect a compiled model that damage made look like another kind of file, by its manifest."""
-    # A model without a manifest costs one check for the file.
+    """Detect a compiled model by its manifest if damage made it look like another kind of file."""
+    # For a model without a manifest this function only checks whether the manifest exists.
     stem = os.path.splitext(source.path)[0] if source.path is not None else ""
     if not stem or not os.path.exists(stem + MANIFEST_SUFFIX):
         return
@@ -113,16 +113,16 @@ def unchecked(source: ModelSource) -> str | None:
     """Return a warning if a compiled model's files cannot be verified for lack of a manifest, else ``None``."""
     if source.binary is not None:
         return (
-            f"{source.label} is a context binary without a manifest: a damaged byte in it cannot be found, and "
-            "gives wrong numbers or ends the host. `qnnbridge wrap` writes a model of it with a manifest."
+            f"{source.label} is a context binary without a manifest: a damaged byte in it cannot be detected, and "
+            "causes wrong results or ends the host. `qnnbridge wrap` writes a model of it with a manifest."
         )
     if source.path is None or source.scan is None or not source.scan.is_compiled:
         return None
     if os.path.exists(os.path.splitext(source.path)[0] + MANIFEST_SUFFIX):
         return None
     return (
-        f"{source.label} is a compiled model without a manifest: a damaged byte in it cannot be found, and gives "
-        "wrong numbers or ends the host. "
+        f"{source.label} is a compiled model without a manifest: a damaged byte in it cannot be detected, and "
+        "causes wrong results or ends the host. "
         f"`qnnbridge compile --adopt {source.path}` writes a manifest for it."
     )
 
@@ -130,7 +130,7 @@ def unchecked(source: ModelSource) -> str | None:
 def with_context_folder(
     source: ModelSource, config_entries: Mapping[str, str], folder: str = os.curdir
 ) -> Mapping[str, str]:
-    """Return the config entries with the folder in which QNN searches the context binary of a model given as bytes.
+    """Return the config entries with the folder where QNN finds the context binary of a model given as bytes.
 
     By default QNN searches the host's current folder, which may differ from `folder`, the application's.
     """
@@ -190,7 +190,7 @@ def _only_warns(check: str | None) -> bool:
 
 
 def _refuse_blob(source: ModelSource) -> None:
-    """Refuse a context binary given instead of its model, or a DLC. The host reports other files."""
+    """Refuse a context binary or a DLC given instead of its model. ONNX Runtime reports other kinds of files."""
     if source.path is None:
         return
     from qnnbridge_host.model.context_binary import looks_like_blob, looks_like_container

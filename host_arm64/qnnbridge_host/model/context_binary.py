@@ -19,7 +19,7 @@ from qnnbridge_protocol.field_types import read_document
 # The compiler's notes were found between offsets of 20 and 60 KB.
 _HEAD_BYTES: Final = 256 * 1024
 _MAGIC: Final = bytes.fromhex("00000002000000030000000000000001")
-# After the magic number: length of the description, offset of the payload, length of the payload.
+# Fields after the magic number: length of the description, offset of the payload, length of the payload.
 _SIZES: Final = struct.Struct("<QQQ")
 # A binary for several chips is a ZIP archive with one binary for each.
 _SEVERAL_MAGIC: Final = b"PK\x03\x04"
@@ -74,7 +74,7 @@ def read_blob(file: BinaryIO, start: int = 0, size: int | None = None) -> BlobFa
         size = file.seek(0, 2) - start
     file.seek(start)
     facts = blob_facts(file.read(min(size, _HEAD_BYTES)), size)
-    # Not for an embedded binary: `is_zipfile` reads the end of the file, which is the model's, not the archive's.
+    # An embedded binary is not checked, because `is_zipfile` would read the end of the model.
     if facts.kind == "several contexts" and not start:
         # The directory of a ZIP archive is at its end.
         import zipfile  # imported here: it imports shutil and the compression modules
@@ -98,7 +98,7 @@ def blob_facts(head: bytes, size: int) -> BlobFacts:
     if not head.startswith(_MAGIC) or len(head) < len(_MAGIC) + _SIZES.size:
         return BlobFacts("unknown", size)
     _, payload, length = _SIZES.unpack_from(head, len(_MAGIC))
-    # Search SDK and graphs in the description only: weights and code may contain such bytes by chance.
+    # Search for SDK and graphs in the description only: weights and code may contain such bytes by chance.
     description = head[:payload]
     return BlobFacts(
         "context",
@@ -120,7 +120,7 @@ def looks_like_blob(head: bytes) -> bool:
 
 
 def looks_like_container(head: bytes) -> bool:
-    """Return whether a file that begins so is a DLC, an archive of a model or of binaries for several chips."""
+    """Return whether a file with this beginning is a DLC, an archive of a model or of context binaries."""
     return head.startswith(_SEVERAL_MAGIC) and head[_ENTRY_BYTES:].startswith(_CONTAINED)
 
 
@@ -147,7 +147,7 @@ def is_text(head: bytes) -> bool:
     try:
         text = head.decode("utf-8")
     except UnicodeDecodeError as error:
-        if error.start < len(head) - 3:  # otherwise only the last character is cut off
+        if error.start < len(head) - 3:  # closer to the end only one character is cut off
             return False
         text = head[: error.start].decode("utf-8")
     return all(character.isprintable() or character in "\t\r\n\f" for character in text)
@@ -180,7 +180,7 @@ ONNX_TYPES: Final[Mapping[int, str]] = {
     0x0508: "BOOL",
 }
 _KINDS: Final = {0: "int", 1: "uint", 2: "float", 3: "sfixed", 4: "ufixed", 5: "bool", 6: "string"}
-# Names of QNN's backends by number, as far as binaries for them occur.
+# Names of the QNN backends that have context binaries, by QNN's number.
 BACKENDS: Final[Mapping[int, str]] = {3: "cpu", 4: "gpu", 6: "htp", 7: "htp on Linux without a driver", 5: "dsp"}
 
 

@@ -1,7 +1,7 @@
 """Check the context binaries of a compiled model: present, complete, of this model, and inside of its folder.
 
 QNN detects some of these faults, crashes on others and misses the rest: a context binary with other weights loads
-and gives wrong numbers. The functions read files and change none; any thread.
+and computes wrong results. The functions read files and change none; any thread.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from qnnbridge_protocol.specs import QNN
 
 _COPY_AGAIN: Final = "Copy the compiled model again with all its files, or recompile from the original model."
 
-# Returns the SHA-256 in hex of the file with this absolute path. Raises `OSError`.
+# Function that returns the SHA-256 in hex of the file with this absolute path, or raises `OSError`.
 Hash = Callable[[str], str]
 
 
@@ -58,7 +58,7 @@ class Blob:
         return (
             facts.described
             and bool(facts.graphs)
-            # Either name is enough: QNN checks neither, and loads a model in which one was edited.
+            # One of the node's two names is enough: QNN checks neither, and loads a model in which one was edited.
             and not all({node.partition_name, node.name} & set(facts.graphs) for node in self.nodes)
         )
 
@@ -174,7 +174,7 @@ def _external(folder: str, name: str, path: str, model: str | None) -> BlobFacts
             "A compiled model may only use files in its own folder or below, on Windows and on Linux.",
             "Rename the original model so that its name does not contain two dots in a row, and recompile it."
             if "QNN" in problem
-            else f"{RECOMPILE_FIX}, with the context binary beside the model.",
+            else f"{RECOMPILE_FIX}, with the context binary next to the model.",
         )
     # Check links before calling anything that follows them, as `os.stat` does.
     outside = leaves_folder(folder, name, model)
@@ -182,7 +182,7 @@ def _external(folder: str, name: str, path: str, model: str | None) -> BlobFacts
         raise _Unusable(
             f"its context binary {name} is a link to {outside}, outside of the model's folder",
             "A compiled model may only use files in its own folder or below: it could read any file of the user.",
-            f"Copy {os.path.basename(name)} beside the model instead of the link.",
+            f"Copy {os.path.basename(name)} next to the model instead of the link.",
         )
     try:
         status = os.stat(path)
@@ -190,7 +190,7 @@ def _external(folder: str, name: str, path: str, model: str | None) -> BlobFacts
         raise _Unusable(
             f"its context binary {name} is missing",
             f"A compiled model needs it at {path}.",
-            f"Copy {os.path.basename(name)} beside the model, or recompile from the original model.",
+            f"Copy {os.path.basename(name)} next to the model, or recompile from the original model.",
         ) from None
     except OSError as error:
         raise _unreadable(name, error) from None
@@ -205,7 +205,7 @@ def _external(folder: str, name: str, path: str, model: str | None) -> BlobFacts
 
 def _unreadable(name: str, error: OSError) -> _Unusable:
     return _Unusable(
-        f"its context binary {name} cannot be read", f"{error.strerror or error}.", "Check the rights of the file."
+        f"its context binary {name} cannot be read", f"{error.strerror or error}.", "Check the file's permissions."
     )
 
 
@@ -244,7 +244,7 @@ def _check_facts(blob: Blob) -> None:
         raise _Unusable(
             f"its {blob.label} belongs to another model",
             "Its graphs do not have the names of the model's parts. Compiling two models to the same file name "
-            "leaves the model of one next to the binary of the other, which crashes or gives wrong numbers.",
+            "leaves the model of one next to the binary of the other, which crashes or computes wrong results.",
             f"{RECOMPILE_FIX}, each model to a different file name.",
             f"the model has {', '.join(sorted(blob.names))}",
             f"the binary has {', '.join(blob.facts.graphs)}",
@@ -262,7 +262,7 @@ def _check_manifest(manifest: CompiledManifest, folder: str, nodes: Sequence[EpC
         # A forbidden path is refused later, with its own reason.
         if node.owns_blob and name and not path_problem(name) and manifest.record_of(name) is None:
             raise _Unusable(
-                f"its context binary {name} is not the one of its manifest",
+                f"its context binary {name} is not listed in its manifest",
                 f"The manifest has {', '.join(record.name for record in manifest.files)}.",
                 _COPY_AGAIN,
             )
@@ -276,7 +276,7 @@ def _check_record(record: FileRecord, folder: str, hash_of: Hash) -> None:
         sha256 = hash_of(path) if size == record.size else ""
     except (FileNotFoundError, NotADirectoryError):
         raise _Unusable(
-            f"its file {record.name} is missing", "The manifest beside the model lists it.", _COPY_AGAIN
+            f"its file {record.name} is missing", "The manifest next to the model lists it.", _COPY_AGAIN
         ) from None
     except OSError as error:
         raise _unreadable(record.name, error) from None
@@ -289,8 +289,8 @@ def _check_record(record: FileRecord, folder: str, hash_of: Hash) -> None:
     if sha256 != record.sha256:
         raise _Unusable(
             f"its file {record.name} is not as it was compiled",
-            "Its contents have changed since; a damaged context binary crashes the host, hangs it or gives wrong "
-            "numbers.",
+            "Its contents have changed since; a damaged context binary crashes the host, hangs it or causes "
+            "wrong results.",
             _COPY_AGAIN,
             f"sha256 {sha256}",
             f"in the manifest {record.sha256}",
@@ -299,7 +299,7 @@ def _check_record(record: FileRecord, folder: str, hash_of: Hash) -> None:
 
 # --- a context binary given as a model -----------------------------------------------------------------
 
-# Enough for the magic numbers and for telling text from binary data.
+# Number of bytes from which the magic numbers and text can be recognised.
 _MAGIC_BYTES: Final = 512
 # Metadata key of models to which `wrap` added float inputs and outputs, and the operators added for that.
 FLOAT_IO: Final = "qnnbridge.float_io"
@@ -308,7 +308,7 @@ _COMPILED: Final = f"{DOMAIN}.{OP_TYPE}"
 
 
 def facts_of(path: str) -> BlobFacts | None:
-    """Return the header's facts of a context binary for one chip; ``None`` for any other file."""
+    """Return the facts from the header of a context binary for one chip; ``None`` for any other file."""
     try:
         with open_regular(path) as file:
             return read_blob(file) if looks_like_blob(file.read(_MAGIC_BYTES)) else None
@@ -317,7 +317,7 @@ def facts_of(path: str) -> BlobFacts | None:
 
 
 def look_at_binary(path: str) -> BlobFacts:
-    """Return the header's facts of a file given as context binary. Kind "unknown" may be a later format.
+    """Return the facts from the header of a file given as context binary. The kind "unknown" may be a later format.
 
     Raises:
         NoSuchFile: the file cannot be read.

@@ -1,6 +1,6 @@
 """Find 64-bit inputs and outputs of a model. QNN fails on them; `qnnbridge_host.rewrite.doubles` converts them.
 
-Reads the file without onnx, because every session needs the result. Pure functions; any thread.
+The file is read without onnx, because every session needs the result. Pure functions; any thread.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ def varying(nodes: Iterable[tuple[str, Iterable[str], Iterable[str]]], inputs: I
 class DoubleEdges(NamedTuple):
     """64-bit inputs and outputs of a model.
 
-    bare: double inputs and outputs that QNN would compute. converted: the model converts other inputs or outputs on
-    the CPU, doubles or int64 of five dimensions.
+    bare: double inputs and outputs without a conversion, so QNN would compute with doubles. converted: at least one
+    input or output (double, or int64 with five dimensions) has a conversion on the CPU.
     """
 
     bare: frozenset[str] = frozenset()

@@ -2,7 +2,8 @@
 
 ONNX requires only the file's location: `offset` defaults to 0, and `length` follows from type and shape. ONNX
 Runtime computes the length; QNN treats a missing length as 0, and fails or computes with other values. So a model
-for QNN gets the missing entries. Neither of the two reads the other optional entries (`checksum`, `basepath`).
+for QNN gets the missing entries. Neither ONNX Runtime nor QNN reads the other optional entries (`checksum`,
+`basepath`).
 
 Only the messages that lead to a tensor are decoded. Pure functions; any thread.
 """
@@ -19,7 +20,7 @@ from qnnbridge_protocol.element_types import ElementType
 # Session config entry: the folder of the weight files of a model given as bytes.
 EXTERNAL_DATA_FOLDER: Final = "session.model_external_initializers_file_folder_path"
 
-# The key of the location entry, as every external tensor contains it: field 1, 8 bytes.
+# Encoded key of the entry "location" (field 1, 8 bytes). Every external tensor has this entry.
 _ANY_ENTRY: Final = b"\x0a\x08location"
 # Field numbers of TensorProto.
 _DIMS, _TYPE, _ENTRIES = 1, 2, 13
@@ -34,7 +35,7 @@ def file_with_lengths(path: str) -> bytes | None:
 
     try:
         with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            # A model with embedded weights may be large, and contains no such entry.
+            # Fast path: a model with embedded weights contains no such entry, and may be too large to copy.
             return None if data.find(_ANY_ENTRY) < 0 else with_lengths(data[:])
     except (OSError, ValueError):  # absent, or empty
         return None

@@ -46,7 +46,7 @@ ConfigSteps = Sequence[Sequence[Any]]
 class PromptWindow:
     """Fixed number of tokens that the stage for prompts reads at a time.
 
-    slides: genai moves the KV cache itself (the layout of AI Hub); otherwise the graph has the whole cache.
+    slides: genai moves the KV cache itself (the layout of AI Hub); otherwise the graph contains the whole cache.
     """
 
     size: int
@@ -179,7 +179,8 @@ def filler(folder: GenaiFolder) -> int | None:
     tokens, template = _tokenizer(folder.path)
     for token in tokens:
         number, text = token.get("id"), str(token.get("content"))
-        # A special token comes only from its own text, so plain prompts contain none. Skip those of the template.
+        # The tokenizer creates a special token only from the token's own text, so plain prompts contain none. Skip
+        # the special tokens of the chat template.
         if not token.get("special") or not isinstance(number, int) or not 0 <= number < folder.vocab_size:
             continue
         if number not in {*ends, folder.pad} and text not in template:
@@ -204,7 +205,7 @@ def _tokenizer(path: str) -> tuple[list[Mapping[str, Any]], str]:
 
 def _text(folder: str, name: str) -> str:
     try:
-        # With or without a byte order mark.
+        # "utf-8-sig" accepts files with and without a byte order mark.
         with open(os.path.join(folder, name), encoding="utf-8-sig") as file:
             return file.read()
     except (OSError, ValueError):
@@ -286,7 +287,7 @@ def _stages(folder: str, model: Mapping[str, Any]) -> list[GenaiStage]:
 
 
 def _pipeline(listed: Any) -> list[dict[str, Any]]:
-    """Normalise a pipeline: a list of maps with one stage each, or one map of stages."""
+    """Return a pipeline as a list of maps of stages. The config may contain a single map."""
     return [listed] if isinstance(listed, dict) else list(listed)
 
 
@@ -313,7 +314,7 @@ def _modalities(model: Mapping[str, Any]) -> Iterator[str]:
     if kind in _PICTURES:
         yield "image"
     speech = model.get("speech")
-    # Phi-4 and Gemma 4 may be exported without their part for sound.
+    # Phi-4 and Gemma 4 may be exported without the stage for audio.
     if kind in _SOUND and (kind == "whisper" or (isinstance(speech, dict) and speech.get("filename"))):
         yield "audio"
 
@@ -322,7 +323,7 @@ def _window(decoder: Mapping[str, Any], stages: Sequence[GenaiStage]) -> PromptW
     sliding = decoder.get("sliding_window")
     # genai uses one name for two settings: how far attention looks back, and the window of a pipeline.
     if not isinstance(sliding, dict) or len(stages) < 2 or not decoder.get("pipeline"):
-        return None  # in a single model it only limits attention, also behind a stage for pictures
+        return None  # in a model of one decoder stage the setting only limits attention
     size = int(sliding.get("window_size") or 0)
     return PromptWindow(size, bool(sliding.get("slide_key_value_cache", True))) if size > 0 else None
 
@@ -416,10 +417,10 @@ EVERY_LAYOUT: Final = "0.15.2"
 
 
 class LayoutSupport(NamedTuple):
-    """Support of a layout. refused: first and last tried release that does not run the layout; ``None``: all run
-    it.
+    """Releases of onnxruntime-genai that run a layout.
 
-    reason: the fault of these releases.
+    refused: first and last tried release that does not run the layout; ``None`` if all run it. reason: the fault
+    of these releases.
     """
 
     layout: Layout
@@ -434,7 +435,7 @@ LAYOUTS: Final[tuple[LayoutSupport, ...]] = (
         "window",
         "a pipeline with GroupQueryAttention and the whole KV cache (Olive, Foundry)",
         ("0.16.0", "0.16.0"),
-        "it makes the KV cache as long as the prompt, but its length is fixed in the stages",
+        "it makes the KV cache as long as the prompt, but the stages need a fixed length",
     ),
     LayoutSupport(
         "sliding",
@@ -494,7 +495,7 @@ def releases_of(layout: Layout) -> str:
 
 # --- the KV cache: element types, memory of one generation ---------------------------------------------
 
-# past_key_values.0.key, past_keys_0, past_value_0_in, key_cache_0
+# Examples: past_key_values.0.key, past_keys_0, past_value_0_in, key_cache_0.
 _NAME: Final = re.compile(r"past.*(?:key|value)|(?:key|value)s?_cache", re.IGNORECASE)
 _BYTES: Final = {"float16": 2, "bfloat16": 2, "float": 4, "double": 8, "uint8": 1, "int8": 1}
 

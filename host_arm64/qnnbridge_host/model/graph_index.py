@@ -38,7 +38,7 @@ Sizes = tuple[int, ...]
 
 
 class Unknown(Exception):
-    """A shape or a value does not follow from what is known of the model before it runs."""
+    """A shape or a value cannot be determined from the model without running it."""
 
 
 # Exceptions of rules about nodes: a malformed node can make Python raise any of these.
@@ -235,7 +235,7 @@ class GraphIndex(abc.ABC):
 
 
 # --- the index of a file, without onnx -----------------------------------------------------------------
-# For checks that must be fast and need no package: session creation searches known-wrong operators with it. Nodes
+# Session creation searches for known-wrong operators with this index, so it must be fast and need no package. Nodes
 # of both branches of an If and of function bodies precede the node that contains them, because QNN receives an If
 # as a whole, and ONNX Runtime inlines functions. Bodies of loops stay on the CPU. Weights are skipped without
 # reading.
@@ -259,7 +259,7 @@ _SCHEMA: Final = {
         _GRAPH_VALUE_INFO: schema.VALUE,
     },
     schema.NODE: {schema.NODE_ATTRIBUTE: _ATTRIBUTE},
-    # The tensor of a Constant; a branch of an If.
+    # An attribute may contain the tensor of a Constant or a branch of an If.
     _ATTRIBUTE: {5: _INITIALIZER, schema.ATTRIBUTE_GRAPH: schema.GRAPH},
     _INITIALIZER: {},
 }
@@ -276,9 +276,9 @@ _OWN_DOMAINS: Final = ("", "ai.onnx")
 class NodeEntry(NamedTuple):
     """A node of the file. op: with the domain unless it is ONNX's own.
 
-    inside: the branch or function that contains the node; "" in the main graph. top: position of the node in the
-    main graph that it is or is inside of. always_taken: True if every If around the node always takes its branch,
-    and in the main graph.
+    inside: the branch or function that contains the node; "" in the main graph. top: position in the main graph of
+    the node, or of the node that contains it. always_taken: True if every If around the node always takes the
+    branch with the node; also for a node of the main graph.
     """
 
     op: str
@@ -298,7 +298,7 @@ class _Reference(NamedTuple):
 
 
 class _Body:
-    """Contents of a graph or function. inputs, outputs: of a function. defaults: of its attributes."""
+    """Contents of a graph or function. Only a function has inputs, outputs, and defaults of attributes here."""
 
     def __init__(self) -> None:
         self.nodes: list[NodeEntry] = []
@@ -367,7 +367,7 @@ def read_model(source: str | os.PathLike[str] | bytes, sizes: Mapping[str, int] 
     with contextlib.suppress(Garbage, OSError):
         if isinstance(source, bytes):
             return read_graph(io.BytesIO(source), len(source), sizes)
-        # Unbuffered: `walk` reads large blocks itself.
+        # The file is not buffered, because `walk` reads large blocks.
         with open(source, "rb", buffering=0) as file:
             return read_graph(file, os.fstat(file.fileno()).st_size, sizes)
     return None
@@ -457,7 +457,7 @@ class _Reader:
         known = {name: GraphTensor(name, *one) for name, one in self._main.types.items()}
         # Before IR version 4 each initializer had to be an input as well, so all initializers are constant.
         fixed = self._ir_version < 4
-        # Applied after the declared types: an initializer's shape is certain, a declared one may have free axes.
+        # Initializers replace declared types: their shapes are certain, a declared shape may have free axes.
         constants = self._main.constants
         known |= {name: one for name, one in constants.items() if fixed or name not in self._main.overridable}
         self._known = known
@@ -593,7 +593,7 @@ def _constant_of(tensor: Message) -> GraphTensor:
 
 
 def _values_of(tensor: Message, element: int, dims: tuple[int, ...]) -> tuple[Any, ...] | None:
-    # The number of dimensions is limited too: a hostile tensor has thousands.
+    # The number of dimensions is limited too: a hostile tensor may have thousands.
     count = math.prod(dims) if len(dims) <= _MOST_VALUES else -1
     if not 0 <= count <= _MOST_VALUES or tensor.number(schema.TENSOR_LOCATION) == schema.EXTERNAL:
         return None
@@ -627,5 +627,5 @@ def _of_constant_node(attributes: Mapping[str, Any]) -> GraphTensor:
             listed = isinstance(given, list)
             values = tuple(given) if listed else (given,)
             return GraphTensor("", kind, (len(values),) if listed else (), True, values)
-    # Of a string or a sparse tensor only the fact that it is constant is known.
+    # For a string or a sparse tensor the index records only that it is constant.
     return GraphTensor("", constant=True)

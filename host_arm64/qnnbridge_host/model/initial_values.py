@@ -15,7 +15,7 @@ from qnnbridge_host.model.protobuf import BYTES, FIXED32, FIXED64, VARINT, Garba
 from qnnbridge_host.model.writing import bytes_field, header_of, number_field
 from qnnbridge_protocol.records import NamedTuple
 
-# Protobuf reads no longer message.
+# Protobuf's size limit for a message.
 MAX_MODEL_BYTES: Final = 2**31 - 1
 _DEEPEST: Final = 100
 
@@ -85,7 +85,7 @@ class _Fields:
         data, at = self._data, 0
         while at < len(data):
             start = at
-            # `varint` indexes bytes; a number has at most ten.
+            # A number has at most ten bytes. `varint` cannot read a view.
             tag, size = varint(bytes(data[at : at + 10]), 0)
             at += size
             number, wire, value = tag >> 3, tag & 7, None

@@ -1,4 +1,4 @@
-"""Table of operators that QNN is known to compute wrong, and the search for them in a model. Nothing is run.
+"""Table of operators that QNN is known to compute wrong, and the search for them in a model. The model is not run.
 
 The table is `known_wrong.json`; `python -m lab.sweep` measures it. A row matches a node only if everything in its
 condition is known: a shape that depends on the input never raises an alarm. The second part of this module defines
@@ -105,7 +105,7 @@ class WrongOperator:
 
     @property
     def fails(self) -> bool:
-        """True if the fault is an error of the session or of each run. Failures then show nothing about numbers."""
+        """True if the fault is an error of the session or of each run, not a wrong result."""
         return "no session is made" in self.says or "each run fails" in self.says
 
     def applies(self, arch: int, release: str) -> bool:
@@ -365,7 +365,7 @@ def all_true(expressions: Sequence[str], node: GraphNode, graph: GraphIndex) -> 
     """Return whether every expression is true for a node. An unknown fact makes an expression false."""
     names = _Facts(node, graph)
     try:
-        return all(eval(_parsed(text), names) for text in expressions)  # noqa: S307 - `_parsed` lets nothing else in
+        return all(eval(_parsed(text), names) for text in expressions)  # noqa: S307 - `_parsed` refuses unsafe code
     except (NameError, *DOES_NOT_FOLLOW):
         return False
 
@@ -583,7 +583,7 @@ def _as_qnn(mode: str, place: int, scale: float, size: int, out: int) -> int:
 
 _COORDINATES: Final = ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric")
 _ROUNDING: Final[Mapping[str, Callable[[float], int]]] = {
-    # Not `round`, which rounds a half to the even neighbour.
+    # Python's `round` would round a half to the even neighbour.
     "round_prefer_floor": lambda place: math.ceil(place - 0.5),
     "round_prefer_ceil": lambda place: math.floor(place + 0.5),
     "floor": math.floor,
@@ -591,7 +591,7 @@ _ROUNDING: Final[Mapping[str, Callable[[float], int]]] = {
 }
 # Functions that take the index of an input.
 _OF_INPUT: Final[Mapping[str, Callable[..., Any]]] = {
-    # Sizes, all known; values of a small constant.
+    # `shape` requires that all sizes are known, `values` a small constant.
     "shape": lambda _, node, number: sizes_of(_input(node, number)),
     "values": lambda _, node, number: _values(node, number),
     "type": lambda _, node, number: _input(node, number).type,
@@ -607,7 +607,7 @@ _OF_INPUT: Final[Mapping[str, Callable[..., Any]]] = {
     "most": _most,
     # Type of the integers of a quantised input.
     "quantised": _quantised,
-    # Without an input: whether a nearest Resize differs from ONNX's definition; what QNN merges or moves.
+    # Functions of the node: whether a nearest Resize differs from ONNX's definition; what QNN merges or moves.
     "nearest_differs": lambda _, node: any(ours != theirs for ours, theirs in nearest_places(node)),
     "merged_gelu": gelu_of,
     "merged_factor": softmax_factor,
@@ -666,7 +666,7 @@ _DEFAULTS: Final[Mapping[tuple[str, str], Any]] = {
     ("GridSample", "padding_mode"): "zeros",
     ("GridSample", "align_corners"): 0,
 }
-# Neither attribute access nor function definitions, with which an expression could reach all of Python.
+# Attribute access and function definitions are refused: with them an expression could reach all of Python.
 _ALLOWED: Final = (
     *(ast.Expression, ast.BoolOp, ast.UnaryOp, ast.BinOp, ast.Compare, ast.Call, ast.Constant, ast.Name),
     *(ast.Subscript, ast.Slice, ast.Tuple, ast.List, ast.GeneratorExp, ast.comprehension),

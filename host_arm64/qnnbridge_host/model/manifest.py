@@ -1,7 +1,7 @@
 """Manifest of a compiled model: its files, its origin, the versions that compiled it, and its target.
 
-A context binary lacks a checksum: one changed byte crashes the host, hangs it or gives wrong numbers. The manifest
-adds one. It is written last and atomically, as `m_ctx.qnnbridge.json` next to `m_ctx.onnx`. Any thread.
+A context binary lacks a checksum: one changed byte crashes the host, hangs it or causes wrong results. The
+manifest adds one. It is written last and atomically, as `m_ctx.qnnbridge.json` next to `m_ctx.onnx`. Any thread.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ class CompiledManifest:
     """Contents of a manifest.
 
     model: file name of the compiled .onnx. files: all its files, the model first.
-    source_name, source_sha256: the original; the latter is `ModelSource.fingerprint`, which includes external data.
+    source_name: file name of the original. source_sha256: `ModelSource.fingerprint` of the original, which includes
+    external data.
     versions: of onnxruntime, onnxruntime_qnn, qnn_sdk, qnnbridge. soc_models, htp_arch: the target.
     options: the provider's options. created: time in UTC, for information only. extra: other data in JSON types.
     """
@@ -137,14 +138,14 @@ def _write(manifest: CompiledManifest, model: str) -> None:
 
 
 def add_verdict(model: str | os.PathLike[str], verified: Mapping[str, Any]) -> bool:
-    """Add the verdict of `prepare` on the numbers to the manifest of a compiled model.
+    """Add `prepare`'s comparison with the CPU to the manifest of a compiled model.
 
     Args:
         model: path of the compiled model.
         verified: a `NumbersReport` as JSON.
 
     Returns:
-        Whether the manifest was changed; False if it has this verdict already, or does not exist.
+        Whether the manifest was changed; False if it contains this verdict already, or does not exist.
 
     Raises:
         OSError: the manifest cannot be written.
@@ -158,7 +159,7 @@ def add_verdict(model: str | os.PathLike[str], verified: Mapping[str, Any]) -> b
 
 
 def shipped_numbers(model: str) -> NumbersReport | None:
-    """Return the report on a compiled model's numbers from its manifest; ``None`` if it contains none."""
+    """Return the comparison of a compiled model with the CPU from its manifest; ``None`` if it contains none."""
     from qnnbridge_protocol.model_records import NumbersReport, Validation
 
     try:
@@ -177,7 +178,7 @@ def shipped_numbers(model: str) -> NumbersReport | None:
 
 
 def read_manifest(path: str | os.PathLike[str]) -> CompiledManifest | None:
-    """Read the manifest of a compiled model, by path of either; return ``None`` if there is none.
+    """Read a manifest, given its path or that of the compiled model; return ``None`` if there is no manifest.
 
     Raises:
         ContextUnusable: the manifest is unreadable. It is not ignored, because only it may reveal a damaged binary.

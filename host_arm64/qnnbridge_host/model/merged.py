@@ -1,7 +1,7 @@
 """Find patterns of operators that QNN merges or reorders in a way that changes the result.
 
 The provider's `qnn_node_group` (onnxruntime-qnn 2.7) merges Gelu, Softmax and L2 normalization. A fault of ONNX
-Runtime itself, vectors between transposes, is here too because it occurs only where QNN asks for another layout.
+Runtime itself (a vector between transposes) is included because it occurs only where QNN requests another layout.
 The functions are pure; they take a graph's index and raise one of `DOES_NOT_FOLLOW` if a size or value is unknown.
 """
 
@@ -16,7 +16,7 @@ from qnnbridge_host.model.graph_index import GraphIndex, GraphNode, GraphTensor,
 from qnnbridge_host.model.operator_tables import refused_at_the_end
 from qnnbridge_protocol.records import NamedTuple
 
-# A relative difference of a constant up to this costs less accuracy than half floats do: 48 dB.
+# Largest relative difference between constants that count as equal: 48 dB, less than the error of half floats.
 _CLOSE: Final = 0.004
 
 
@@ -140,7 +140,7 @@ def repeats_rows(graph: GraphIndex, node: GraphNode) -> bool:
 
 
 def _reaches(graph: GraphIndex, node: GraphNode, steps: int) -> bool:
-    """Return whether a normalization or a Sigmoid reads the node's result, directly or through `_PASS_ROWS`."""
+    """Return whether a normalization or a Sigmoid reads the node's result, directly or after `steps` nodes."""
     readers = graph.readers(node.made[0].name)
     # QNN merges x * Sigmoid(x), which is right.
     products = {reader.made[0].name for reader in readers if reader.op == "Mul"}
@@ -259,7 +259,7 @@ def cancels_casts(graph: GraphIndex, cast: GraphNode) -> bool:
     return False
 
 
-# Operators whose results are values of their input.
+# Operators that copy values of their input without changing them.
 _MOVES_VALUES: Final = _RESHAPES | frozenset(("Expand", "Gather", "Slice", "Tile", "Transpose"))
 
 
@@ -365,7 +365,7 @@ def transposes_int64_output(graph: GraphIndex, node: GraphNode) -> bool:
         keeps = node.attributes.get("keepdims", 1) == 1
         rank = len(sizes_of(node.given[0]))
         axis = int(node.attributes.get("axis", 0)) % rank
-        # Without the channel axis the order of the other axes is the same.
+        # If the channel axis is reduced away, both layouts have the other axes in the same order.
         moves, rank = (keeps and not squeezed) or axis != 1, rank - (not keeps)
     layouts = _LAYOUTS - {"Transpose"}
     return (
@@ -472,7 +472,7 @@ def _reads(node: GraphNode, tensor: GraphTensor) -> bool:
 
 
 def _other(node: GraphNode, operand: GraphNode) -> GraphTensor:
-    """Return the other operand of a node with two."""
+    """Return the other operand of a node with two operands."""
     left, right = node.given
     return right if left.name == operand.made[0].name else left
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 from qnnbridge_host.model.graph_index import GraphNode, GraphTensor, rules_about
 from qnnbridge_host.model.qnn_operators import REGISTERED, REPLACED
 
-# Operators that the provider accepts and the NPU lacks, and the alternative.
+# Operators that the provider accepts although the NPU lacks them, each with an alternative.
 REFUSED_BY_HTP: Final[Mapping[str, str]] = {
     "ReduceProd": "use Log, ReduceSum and Exp if all values are positive",
     "IsInf": "compare the absolute value with the largest number instead",
@@ -156,7 +156,7 @@ MOST_OUTPUTS: Final[Mapping[str, int]] = {"LayerNormalization": 1, "MaxPool": 1,
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class AttributeRule:
-    """An attribute with restricted values. allowed: values, for a list attribute of every element."""
+    """An attribute with restricted values. allowed: the supported values, or those of each element of a list."""
 
     operators: tuple[str, ...]
     name: str
@@ -221,9 +221,9 @@ PAIRS: Final = (
     *("QuantizeLinear", "DequantizeLinear"),
     *("com.microsoft.QuantizeLinear", "com.microsoft.DequantizeLinear"),
 )
-# Operators that QNN accepts with every type, and then fails on with some.
+# Operators that QNN accepts for every type, although it fails with some types.
 WIDE: Final = ("Bernoulli", "Mod", "RandomNormalLike", "RandomUniformLike")
-# Operators with separate checks.
+# Operators whose types are checked by separate rules.
 _OWN_TYPES: Final = frozenset({*PAIRS, *WIDE, "QLinearConv", "QLinearMatMul", "Shape", "Cast", "CastLike"})
 
 # Cached by operator: a model has thousands of nodes, but few operators.
@@ -259,7 +259,7 @@ def _as_qnn_has_it(element: str) -> str:
 
 
 def refused_at_the_end(node: GraphNode, outputs: Container[str]) -> bool:
-    """Return whether a node is a Cast to an int64 output of the model that QNN supports only inside of a graph."""
+    """Return whether a Cast to an int64 output of the model has a type that QNN casts only inside of a graph."""
     source, made = node.input(0), node.made[0] if node.made else None
     if source is None or made is None or made.type != "int64" or made.name not in outputs:
         return False

@@ -13,16 +13,16 @@ from typing import Final
 # Session option with its values for "nothing" and "basic", and the config entry with the same effect.
 OPTIMIZATION_LEVEL: Final = "graph_optimization_level"
 LEVEL_ENTRY: Final = "session.graph_optimization_level"
-# With "0" a session is created without checking its model's optimizers. For parts of a model that was checked.
+# With "0" the optimizers of a session's model are not checked, as for parts of a model that was checked as a whole.
 PROVE_ENTRY: Final = "qnnbridge.prove_optimizers"
 LEVEL_OFF: Final = 0
 LEVEL_BASIC: Final = 1
 LEVEL_ALL: Final = 99
 
-# Ordered by cost, the cheapest to lose first: the search returns the first set that helps. Not listed:
-# FreeDimensionOverrideTransformer and EnsureUniqueDQForNodeUnit, which QNN's provider needs. Of 7,862 small graphs
-# (onnxruntime 1.32) level 1 changed the results of 126 and broke 33: by the first three, and by TransposeOptimizer
-# where DequantizeLinear reads int32.
+# Ordered by cost, the cheapest to lose first: the search returns the first set that helps.
+# FreeDimensionOverrideTransformer and EnsureUniqueDQForNodeUnit are missing, because QNN's provider needs them. Of
+# 7,862 small graphs (onnxruntime 1.32) level 1 changed the results of 126 and broke 33. The cause was one of the
+# first three, or TransposeOptimizer if DequantizeLinear reads int32.
 BASIC_OPTIMIZERS: Final = (
     *("DoubleQDQPairsRemover", "DivMulFusion", "QDQPropagationTransformer", "NotWhereFusion"),
     *("GemmSumFusion", "GemmTransposeFusion", "LabelEncoderFusion"),
@@ -35,7 +35,7 @@ BASIC_OPTIMIZERS: Final = (
     *("CommonSubexpressionElimination", "EliminateIdentity", "TransposeOptimizer"),
     *("ConstantFoldingDQ", "ConstantFolding", "Level1_RuleBasedTransformer"),
 )
-# For nodes on the CPU. They changed 212 of the same graphs (LayerNormalization, 8-bit activations) and broke 36.
+# Optimizers of nodes on the CPU. They changed 212 of these graphs (LayerNormalization, 8-bit inputs) and broke 36.
 FURTHER_OPTIMIZERS: Final = (
     *("LayerNormFusionL2", "SimplifiedLayerNormFusion", "QDQSelectorActionTransformer"),
     *("QDQS8ToU8Transformer", "GeluFusionL2", "FastGeluFusion", "QuickGeluFusion", "BiasGeluFusion"),
@@ -50,7 +50,7 @@ FURTHER_OPTIMIZERS: Final = (
     *("QDQFinalCleanupTransformer", "Avx2WeightS8ToU8Transformer", "NchwcTransformer"),
     *("NhwcTransformer", "Level2_RuleBasedTransformer"),
 )
-# With more culprits than this the results vary at random.
+# If the search finds more culprits than this, the results vary at random.
 MOST_CULPRITS: Final = 6
 
 
@@ -97,10 +97,10 @@ def harmful(is_right: Callable[[Sequence[str]], bool], names: Sequence[str]) -> 
 
 
 def listed(names: Sequence[str]) -> str:
-    """Return the optimizers as the object of a sentence."""
+    """Return the optimizers as a noun phrase for a message."""
     return f"ONNX Runtime's optimizer{'s' if len(names) > 1 else ''} {', '.join(names)}"
 
 
 def harm_of(names: Sequence[str], does: str, model: str) -> str:
-    """Return a sentence without full stop: the optimizers do this ("changes", "breaks") to a model."""
+    """Return a sentence without full stop about the harm by optimizers. does: the verb, "changes" or "breaks"."""
     return f"{listed(names)} {does.removesuffix('s') if len(names) > 1 else does} {model}"

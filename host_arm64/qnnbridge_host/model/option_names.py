@@ -25,7 +25,7 @@ WHOLE_BYTES: Final = 16
 
 _PART_OF_A_NAME: Final = re.compile(rb"[\w.]")
 
-# Value in the data: all releases that were read have the option. Older releases are not supported.
+# In the data this value means that all releases have the option. Releases that were not read are not supported.
 ALL: Final = "all"
 
 SYSTEMS: Final = ("windows", "linux")

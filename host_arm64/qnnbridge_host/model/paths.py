@@ -184,7 +184,7 @@ def why_not_written(folder: str) -> str:
         return _full(folder)
     if not os.path.isdir(folder):
         return "The folder is gone."
-    return "ONNX Runtime could not write its files: a full disk, a quota, a file size limit, or missing rights."
+    return "ONNX Runtime could not write its files: a full disk, a quota, a size limit, or missing permissions."
 
 
 def _full(folder: str) -> str:

@@ -9,7 +9,7 @@ Compiled models are judged in the order of their chips: the host's own chip firs
 raises an error: skipping it would silently make the folder slower.
 
 ONNX Runtime's own reader (1.32 and later) reads a model package; it resolves the paths and refuses unknown fields.
-With `prepare --package` a folder is both: its `manifest.json` is the manifest of a package and contains the
+A folder written by `prepare --package` is both: its `manifest.json` is the manifest of a package and contains the
 document of `prepare` in its metadata. Pure functions; any thread.
 """
 
@@ -99,8 +99,8 @@ class FolderManifest(NamedTuple):
 class Chosen(NamedTuple):
     """The chosen model file.
 
-    path: absolute. reason: for `Placement.variant`. compiles: no compiled model could be used. settings: options
-    that a package sets for the session and its provider.
+    path: absolute. reason: text for `Placement.variant`. compiles: no compiled model could be used. settings:
+    options that a package sets for the session and its provider.
     """
 
     path: str
@@ -136,7 +136,7 @@ def read_folder(folder: str) -> FolderManifest | None:
         if not isinstance(document, dict) or "source_sha256" not in document:
             raise InvalidProtobuf(
                 f"{folder} is a folder, not a model.",
-                cause=f"Another program than `qnnbridge prepare` wrote its {PREPARED_MANIFEST}.",
+                cause=f"A program other than `qnnbridge prepare` wrote its {PREPARED_MANIFEST}.",
                 fix="Give the path of the .onnx file in it, or a folder that `qnnbridge prepare` made.",
                 details={"path": folder},
             )

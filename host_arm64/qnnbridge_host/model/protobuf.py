@@ -29,7 +29,7 @@ _LONGEST_HEADER_BYTES: Final = 20
 MAX_KEPT_BYTES: Final = 4096
 # One value more is kept for a repeated field, to show that the list is incomplete.
 MAX_KEPT_VALUES: Final = 4096
-# Protobuf's own default.
+# Protobuf's own default limit on nested messages.
 _MAX_DEPTH: Final = 100
 # Limit on the fields of a walk: at 0.2 to 0.4 us per field and 1 to 3 us per message at most half a minute for any
 # file. Half a million nodes with three attributes each and the types of their results take 60 million.
@@ -148,7 +148,7 @@ _GROUP: Final = MessageKind("group")
 
 
 class FieldVisitor(Protocol):
-    """Decides about each message of a walk, and is called at its end.
+    """Visitor that decides which messages of a walk are read, and processes each message at its end.
 
     looked: number of fields that `wants` read; `walk` adds it to its count and resets it.
     """
@@ -198,7 +198,7 @@ def walk(
     try:
         while top is not None:
             position = base + at
-            # Also at the end of the file: each iteration closes one message, up to the outermost.
+            # At the end of the file each iteration closes one message, up to the outermost.
             if position >= top.end:
                 # Fixed-width values are skipped without a check, so an overrun is detected here. A group ends only
                 # with its end tag.
@@ -268,7 +268,7 @@ def walk(
             repeats = repeats + 1 if tag == last else 0
             last = tag
             if repeats >= _RUN_FIELDS and tag in _RUN_TAGS and top is not None and not top.wants(number):
-                # Limit to the message: after it the same bytes may be fields of the enclosing one.
+                # Stop at the end of the message: the bytes after it may be fields of the enclosing message.
                 run = _run_of(tag).match(window, at, top.end - base) if at < len(window) else None
                 if run is not None:
                     fields += len(run[0]) // _RUN_BYTES_A_FIELD
@@ -303,7 +303,7 @@ def _run_of(tag: int) -> re.Pattern[bytes]:
     """Return a pattern for consecutive fields with this tag. The cache has at most one for each of `_RUN_TAGS`."""
     import re  # only large models need it
 
-    # At most ten bytes, as in `varint`. DOTALL: a fixed-width value may contain a line feed.
+    # A varint has at most ten bytes. DOTALL is needed because a fixed-width value may contain a line feed.
     value = {VARINT: rb"[\x80-\xff]{0,9}[\x00-\x7f]", FIXED64: rb".{8}", FIXED32: rb".{4}"}[tag & 7]
     return re.compile(b"(?:" + re.escape(bytes([tag])) + value + b")*", re.DOTALL)
 
@@ -329,7 +329,7 @@ def varint(data: bytes, at: int) -> tuple[int, int]:
         if byte < 0x80:
             return byte, at + 1
         value, shift = byte & 0x7F, 7
-        # At most ten bytes, as in protobuf.
+        # A varint has at most ten bytes.
         while shift < 70:
             at += 1
             byte = data[at]
@@ -397,7 +397,7 @@ SCHEMA: Final[Mapping[MessageKind, Mapping[int, MessageKind]]] = {
         GRAPH_OUTPUT: VALUE,
         GRAPH_SPARSE_INITIALIZER: SPARSE_TENSOR,
     },
-    # Without field 9, the opsets that a function imports for its body: `ModelScan.opsets` lists the model's.
+    # Field 9 (the opsets that a body imports) is not read, because `ModelScan.opsets` lists those of the model.
     FUNCTION: {7: NODE, 11: ATTRIBUTE},
     NODE: {NODE_ATTRIBUTE: ATTRIBUTE},
     ATTRIBUTE: {

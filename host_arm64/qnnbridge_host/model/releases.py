@@ -21,9 +21,9 @@ Key = tuple[tuple[int, ...], int, int]
 _VERSION = re.compile(
     r"v?(\d+(?:\.\d+)*)(?:(a|b|rc)(\d+))?(?:[.-]?post(\d+))?(?:[.-]?dev(\d+))?(?:\+.*)?", re.IGNORECASE
 )
-# Older libraries have one more number after the build stamp: 2.27.0.240926142112_100894.
+# The version in older libraries has one more number after the build stamp: 2.27.0.240926142112_100894.
 _SDK = re.compile(r"v?(\d+)\.(\d+)(?:\.(\d+))?(?:\.\d+)?(?:[_-].*)?", re.IGNORECASE)
-# A development build has 0 and precedes all of these.
+# Rank of each kind in a sort key. A development build has the rank 0.
 _PRE = {"a": 1, "b": 2, "rc": 3}
 _FINAL, _POST = 4, 5
 
@@ -95,7 +95,7 @@ def _meets(key: Key, clause: str) -> bool:
 # Relation of a version to a table. "unlisted": between two versions of the table, as a development build may be.
 # "unreadable": the text is not a version.
 Standing = Literal["listed", "newer", "older", "unlisted", "unreadable"]
-# Versions that may differ from every version of the table in any way.
+# Versions about which the table allows no conclusion.
 AFTER_THE_TABLE: Final[frozenset[Standing]] = frozenset(("newer", "unreadable"))
 STANDING_WORDS: Final[Mapping[Standing, str]] = {
     "listed": "in this table",
@@ -132,8 +132,8 @@ Layout = Literal["1.x builtin", "2.x plugin"]
 class Wheel:
     """A wheel in the package index.
 
-    python: the interpreter tag, such as "cp313". requires: packages that pip installs with it. own_libraries:
-    machine types by path of the libraries that wheels for other Pythons lack.
+    python: the interpreter tag, such as "cp313". requires: packages that pip installs with the wheel.
+    own_libraries: the libraries that wheels for other Pythons lack, as machine types by path.
     """
 
     file: str

@@ -117,7 +117,7 @@ def no_model(head: bytes, size: int, path: str | None, found: Garbage | None = N
             "It was not written completely: a download or the program that writes it was interrupted.",
             "Get or make the model again.",
         )
-    # Before the check for text: a pointer is a text too, and has another fix.
+    # Check for a pointer before text: a pointer is a text, too, and has another fix.
     elif head.startswith(_LFS_MARK):
         words = (
             "is not an ONNX model: it is a Git LFS pointer",
@@ -142,8 +142,8 @@ def no_model(head: bytes, size: int, path: str | None, found: Garbage | None = N
     elif looks_like_container(head):
         words = (
             "is not an ONNX model: it is a DLC, a container of Qualcomm's tools",
-            "It holds a model for QAIRT and Genie, or context binaries for several chips. onnxruntime-genai hands "
-            "a DLC to Genie, which generates text by itself; ONNX Runtime cannot create a session from a DLC.",
+            "It contains a model for QAIRT and Genie, or context binaries for several chips. onnxruntime-genai "
+            "hands a DLC to Genie, which generates text by itself; ONNX Runtime cannot create a session from it.",
             "Give the .onnx file that refers to it (ep_dlc_context), or make a context binary for one chip of it "
             "with QAIRT's qnn-context-binary-generator: qnnbridge wrap makes a model of that.",
         )
@@ -188,8 +188,8 @@ def _unreadable(name: str, size: int, path: str | None, found: Garbage | None) -
 def lacking_weights(path: str) -> list[str]:
     """Return what is missing in the weight files of a model, one sentence each. Empty for an unreadable model.
 
-    Explains errors of a session: some messages of ONNX Runtime contain the file's name, and QNN refuses an operator
-    whose weights could not be read as if the operator were not supported.
+    Use the result to explain errors of a session. Only some messages of ONNX Runtime contain the file's name, and
+    QNN reports an operator without readable weights as not supported.
     """
     try:
         ends = scan_model(path, count_nodes=False).external_files
@@ -225,8 +225,8 @@ RECOMPILE_FIX: Final = "Recompile from the original model"
 class Verdict(NamedTuple):
     """Verdict on a compiled model.
 
-    level, reason: `reason` continues the sentence of the level, without a full stop; empty for ok. cause, fix,
-    evidence: as in errors. notes: further facts, one sentence each, for every level.
+    reason: the rest of the sentence that begins with `level`, without a full stop; empty for ok. cause, fix,
+    evidence: as in errors. notes: further facts, one sentence each; any level may have notes.
     """
 
     level: Level

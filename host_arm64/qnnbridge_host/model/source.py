@@ -1,7 +1,7 @@
 """The model of a session: a file or bytes, the files next to it, and the evidence that they have not changed.
 
 A model may store its weights or its context binary in separate files (`ModelScan.files`). They matter as much as
-the .onnx file: other contents give other numbers. A `FileStamp` is the file system's record of a file: size, times,
+the .onnx file: other contents give other results. A `FileStamp` is the file system's record of a file: size, times,
 identity. Equal stamps prove equal contents only if the file had been unchanged for a while when the first stamp was
 taken: a file that is written twice within one tick of the file system's clock has the same times both times. Such a
 stamp is not `settled`, and nothing may rely on it. Immutable; any thread.
@@ -56,16 +56,16 @@ class FileStamp(NamedTuple):
 
     @property
     def settled(self) -> bool:
-        """True if the file had rested, so that a later change is visible. False for times in the future."""
+        """True if the file was unchanged long enough to reveal a later change. False for times in the future."""
         return max(self.modified_ns, self.changed_ns) + RESTED_NS < self.taken_ns
 
     def proves(self, now: FileStamp) -> bool:
-        """Return whether the file's contents are unchanged since this stamp, if `now` is its stamp now."""
+        """Return whether the file's contents are unchanged since this stamp. now: the current stamp of the file."""
         return self.settled and self.same(now)
 
     def same(self, other: FileStamp) -> bool:
-        """Return whether two stamps show no change of the file. For data that was read between them."""
-        # Without the last number, the time at which the stamp was taken.
+        """Return whether two stamps show no change of the file, so that data read between them is consistent."""
+        # The last number, the time at which the stamp was taken, does not count.
         return self.to_plain()[:-1] == other.to_plain()[:-1]
 
     def to_plain(self) -> tuple[int, ...]:
@@ -127,7 +127,7 @@ class Looked(Protocol):
 
 
 class Memo(Protocol):
-    """Hashes of files that have not changed."""
+    """Memo of the hashes of files that have not changed."""
 
     def look(self, path: str) -> Looked | None:
         """Return hash and stamp of a file; ``None`` if it does not exist. Raise `OSError` if it cannot be read."""
@@ -156,7 +156,8 @@ class KnownFile(NamedTuple):
     def changed(self) -> bool:
         """Return whether the file differs from the one that was hashed.
 
-        Hash it again if it had not rested, or if only the time of change differs, which a new link causes too.
+        Hash it again if its stamp is not `settled`, or if only the time of change differs, which a new link causes
+        too.
 
         Raises:
             OSError: the file cannot be read.
@@ -234,7 +235,7 @@ class ModelSource(NamedTuple):
                 raise ModelChanged(
                     f"The file {name} of the model {self.label} changed while it was loaded.",
                     cause=cause,
-                    fix="Create the session again, when nothing writes to the file any more.",
+                    fix="Create the session again when no program writes to the file.",
                     details={"path": file.path},
                 )
 
@@ -256,7 +257,7 @@ class ModelSource(NamedTuple):
         """Return the error for files that changed during every attempt to read them."""
         return ModelChanged(
             f"A program writes to the files of {self.label} again and again while it is loaded.",
-            fix="Create the session again, when nothing writes to them any more.",
+            fix="Create the session again when no program writes to these files.",
             details={"path": self.path or ""},
         )
 
@@ -289,11 +290,11 @@ class ModelSource(NamedTuple):
         """
         if isinstance(path_or_bytes, (bytes, bytearray, memoryview)):
             data = bytes(path_or_bytes)
-            scan = _scan(io.BytesIO(data), None)  # before hashing, as for a file
+            scan = _scan(io.BytesIO(data), None)  # first, as for a file
             beside = _look_beside(scan, os.path.abspath(folder or os.curdir), memo)
             return cls(None, data, _fingerprint(_hash(data), beside), beside, scan)
         if not isinstance(path_or_bytes, (str, os.PathLike)):
-            # Same message as ONNX Runtime's.
+            # The message is ONNX Runtime's.
             raise TypeError(f"Unable to load from type '{type(path_or_bytes)}'")
         given = os.fsdecode(path_or_bytes)
         path = absolute_model_path(path_or_bytes)
@@ -331,7 +332,7 @@ def open_again(
     except NoSuchFile as error:
         gone = str(error.details.get("path") or path_or_bytes)
         there = os.path.exists(gone)
-        what = f"cannot be read any more ({'it is not there' if not there else (error.cause or '').rstrip('.')})"
+        what = f"cannot be read any more ({'it does not exist' if not there else (error.cause or '').rstrip('.')})"
         raise _changed(gone, what, os.fsdecode(gone), path_or_bytes) from None
     except InvalidProtobuf as error:
         path = str(error.details.get("path"))
@@ -352,7 +353,7 @@ def open_again(
         # A missing file is a certain cause. Size and date below only suggest a file, because the fingerprint is one
         # hash over all files.
         if file.stamp is None and file.path in then:
-            raise _changed(file.path, "cannot be read any more (it is not there)", source.label, source.path)
+            raise _changed(file.path, "cannot be read any more (it does not exist)", source.label, source.path)
     touched = [
         file.path
         for file in source.known
@@ -386,12 +387,12 @@ def _scan(file: BinaryIO, path: str | None) -> ModelScan | None:
     """Scan a model; return ``None`` for a file that is not a model, which ONNX Runtime or later checks refuse.
 
     Raises:
-        InvalidProtobuf: ONNX Runtime would refuse the file after reading all of it; with ONNX Runtime's message.
+        InvalidProtobuf: the model is damaged; the message is ONNX Runtime's, which reads the whole file first.
     """
     try:
         return scan_open(file, path=path)
     except InvalidProtobuf as error:
-        limited = error.details.get("limit")  # None: another kind of file
+        limited = error.details.get("limit")  # None for another kind of file
         if limited:
             raise
         # If the model has a manifest, the checks before a session report the damage better.
@@ -424,7 +425,7 @@ def _look_beside(scan: ModelScan | None, folder: str, memo: Memo | None) -> tupl
             raise NoSuchFile(
                 f"The file {path}, which the model needs, cannot be read.",
                 cause=f"{error.strerror or error}.",
-                fix="Check the rights of the file.",
+                fix="Check the file's permissions.",
                 details={"path": path},
             ) from None
     return tuple(known)
@@ -435,7 +436,7 @@ def _fingerprint(model: str, beside: tuple[KnownFile, ...]) -> str:
     # A model without other files has the SHA-256 that other tools print for its file.
     if not beside:
         return model
-    # In the model's order of its files: exchanging two weight files gives another model.
+    # The order of the files matters: exchanging two weight files changes the model.
     return _hash("\n".join((model, *(file.sha256 for file in beside))).encode())
 
 
@@ -468,7 +469,7 @@ def hash_file(path: str | os.PathLike[str]) -> str:
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         digest = _new_sha256(size)
-        # A little larger than the file: one read gets all bytes, and the next one finds the end.
+        # The buffer is larger than a small file, so that one read gets all bytes, and the next read finds the end.
         buffer = memoryview(bytearray(min(size + 4096, _CHUNK_BYTES)))
         while count := file.readinto(buffer):
             digest.update(buffer[:count])
@@ -486,7 +487,7 @@ def _hash(data: bytes) -> str:
 def _new_sha256(size: int) -> Any:
     """Return a SHA-256 object for about this many bytes."""
     if size <= _FEW_BYTES and "hashlib" not in sys.modules:
-        for name in ("_sha2", "_sha256"):  # since Python 3.12, and before
+        for name in ("_sha2", "_sha256"):  # names since Python 3.12 and before it
             # Python can be built without these modules (--with-builtin-hashlib-hashes).
             with contextlib.suppress(ImportError):
                 return importlib.import_module(name).sha256()

@@ -33,10 +33,10 @@ Values = tuple[Any, ...]
 
 
 def complete(graph: FileGraph) -> None:
-    """Add all shapes, types and small values that follow to the graph's tensors; keep declared ones."""
-    # In file order: ONNX requires that a node follows the nodes whose results it reads.
+    """Add all shapes, types and small values that can be inferred to the graph's tensors. Keep declared ones."""
+    # File order is enough: ONNX requires that a node follows the nodes whose results it reads.
     for op, _, inputs, outputs, attributes, *_ in graph.entries:
-        # Without inputs nothing follows; the value of a Constant was recorded when the file was read.
+        # Without inputs nothing can be inferred; the value of a Constant was recorded when the file was read.
         if not inputs or not outputs:
             continue
         given = [graph.about(name) for name in inputs]
@@ -166,7 +166,7 @@ def window_of(sizes: Sizes, attributes: Attributes, weights: GraphTensor | None)
 
 
 def slid_sizes(given: Inputs, attributes: Attributes) -> list[int]:
-    """Return the spatial sizes of the result of a convolution or pooling. Raise `Unknown` if they do not follow."""
+    """Return the spatial sizes of the result of a convolution or pooling. Raise `Unknown` if they are not known."""
     window = window_of(sizes_of(given[0])[2:], attributes, given[1] if len(given) > 1 else None)
     found = []
     for size, kernel, step, dilation, before, after in zip(*window.values(), strict=True):
@@ -242,7 +242,7 @@ def _reshape(given: Inputs, attributes: Attributes) -> Shape:
 
 
 def _axes(given: Inputs, attributes: Attributes, number: int) -> list[int] | None:
-    # Attribute in older opsets, input in newer ones: since 13, for most reductions since 18.
+    # The axes are an attribute in older opsets, and an input since opset 13 (most reductions: 18).
     if "axes" in attributes:
         return list(attributes["axes"])
     return _whole(given, number) if _has(given, number) else None
@@ -277,7 +277,7 @@ _TO_THE_END: Final = (2**31 - 1, 2**63 - 1)
 
 def _slices(given: Inputs, attributes: Attributes) -> Iterator[tuple[int, slice]]:
     """Yield each axis that a Slice cuts, with the slice taken from it."""
-    # Attributes up to opset 9, inputs since 10.
+    # Starts, ends and axes are attributes up to opset 9, and inputs since opset 10.
     named = "starts" in attributes
     found: list[Any] = [
         attributes.get(name) if named else _whole(given, number) if _has(given, number) else None
@@ -303,7 +303,7 @@ def _slice(given: Inputs, attributes: Attributes) -> Shape:
 
 def _pad(given: Inputs, attributes: Attributes) -> Shape:
     shape = sizes_of(given[0])
-    # Attribute up to opset 10, input since 11.
+    # The pads are an attribute up to opset 10, and an input since opset 11.
     pads = attributes.get("pads") or _whole(given, 1)
     if len(pads) != 2 * len(shape) or _has(given, 3):
         raise Unknown  # only some axes are padded
@@ -315,7 +315,7 @@ def _resize(given: Inputs, attributes: Attributes) -> Shape:
         raise Unknown
     if _has(given, 3):
         return tuple(_whole(given, 3))
-    # Inputs since opset 11: data, roi, scales, sizes. Before, and for Upsample: data, scales.
+    # The inputs are data, roi, scales and sizes since opset 11; in older opsets and of Upsample data and scales.
     values = given[2 if len(given) > 2 else 1].values
     if not values:
         raise Unknown
@@ -442,7 +442,7 @@ _RULES: Final[Mapping[str, Callable[[Inputs, Attributes], Shape | None]]] = {
     "ConstantOfShape": lambda given, attributes: tuple(_whole(given, 0)),
     "DepthToSpace": _depth_to_space,
     "SpaceToDepth": _space_to_depth,
-    # Like a reduction along one axis, by default the first.
+    # ArgMax and ArgMin reduce one axis, by default the first.
     **dict.fromkeys(
         ("ArgMax", "ArgMin"),
         lambda given, attributes: _reduce(given[:1], {**attributes, "axes": [attributes.get("axis", 0)]}),

@@ -18,7 +18,7 @@ _QUANTISED: Final = frozenset({"DequantizeLinear", "com.microsoft.DequantizeLine
 
 def products_of(node: GraphNode) -> int | None:
     """Return the number of multiply-adds of a node; None for an operator without a formula or unknown shapes."""
-    # Without the domain: com.microsoft.Attention costs the same as Attention.
+    # The domain does not matter: com.microsoft.Attention costs the same as Attention.
     formula = _FORMULAS.get(node.op.rpartition(".")[2])
     return formula(node) if formula else None
 

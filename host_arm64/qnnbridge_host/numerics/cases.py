@@ -76,12 +76,12 @@ class Case:
 
     @property
     def name(self) -> str:
-        """Operators and a hash of the case."""
+        """Name of the case: its operators, its form and a hash."""
         digest = hashlib.sha256(json.dumps(self.to_words(), sort_keys=True).encode()).hexdigest()
         return f"{'+'.join(node.op for node in self.nodes)}-{self.form}-{digest[:10]}"
 
     def to_words(self) -> dict[str, Any]:
-        """Return the form that JSON stores."""
+        """Return the case in JSON types."""
         return {
             "tensors": {name: list(dataclasses.astuple(one)) for name, one in self.tensors.items()},
             "nodes": [[n.op, list(n.inputs), dict(n.attributes), n.outputs] for n in self.nodes],
@@ -92,7 +92,7 @@ class Case:
 
     @classmethod
     def from_words(cls, words: Mapping[str, Any]) -> Case:
-        """Return the case from the form of `to_words`."""
+        """Read the result of `to_words`."""
         return cls(
             {name: SweepTensor(tuple(shape), *rest) for name, (shape, *rest) in words["tensors"].items()},
             tuple(SweepNode(op, tuple(inputs), dict(attrs), many) for op, inputs, attrs, many in words["nodes"]),
@@ -149,7 +149,7 @@ def feeds_of(case: Case) -> dict[str, Array]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CaseNode:
-    """A node of a case's model with its tensors."""
+    """A node of a case's model, with the names of its tensors."""
 
     op: str
     inputs: tuple[str, ...]
@@ -163,7 +163,7 @@ class CaseNode:
         fields = [bytes_field(1, one) for one in self.inputs] + [bytes_field(2, one) for one in self.outputs]
         fields += [bytes_field(3, self.name)] if self.name else []
         fields.append(bytes_field(4, self.op))
-        # Sorted by name, as onnx writes them.
+        # The attributes are sorted by name, as onnx writes them.
         fields += [bytes_field(5, attribute_message(name, one)) for name, one in sorted(self.attributes.items())]
         fields.append(bytes_field(7, self.domain))
         return b"".join(fields)

@@ -1,9 +1,9 @@
 """Compare two results of a model, and a changed model with its original.
 
-Reported are the largest difference, the largest difference relative to the values, and the cosine. Sequences and
-maps are compared element by element and reported as one output. NaN agrees with NaN and an infinity with the same
-infinity, because two correct computations have them at the same positions. A changed model is compared with its
-original on the CPU, on the same generated inputs.
+A comparison has the largest difference, the largest difference relative to the values, and the cosine. Sequences
+and maps are compared element by element and reported as one output. NaN agrees with NaN and an infinity with the
+same infinity, because two correct computations have them at the same positions. A changed model is compared with
+its original on the CPU, on the same generated inputs.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ SMALL_STEPS = 1.0
 # Smaller values count as zero: differences are not reported relative to them.
 _TINY = 1e-6
 
-# Relative to the largest value of an output. Fusing and folding in float32 changes results by about 1e-6 of that.
+# Tolerance relative to the largest value of an output. Fusing and folding in float32 causes differences of 1e-6.
 FLOAT32_TOLERANCE = 1e-3
-# For float16 and quantised models, whose rounding steps are that large and may go either way.
+# The same for float16 and quantised models: a value may be rounded up or down by a step of this size.
 LOW_PRECISION_TOLERANCE = 2e-2
 _ROUNDED_OPS = ("QuantizeLinear", "DynamicQuantizeLinear", "com.microsoft.QuantizeLinear")
 _FLOAT16 = 10
@@ -58,7 +58,7 @@ class OutputComparison:
     mismatch: str | None = None
 
     def within(self, relative: float) -> bool:
-        """Return whether the differences are rounding, not an error. relative: tolerance for floating point."""
+        """Return whether the differences may be caused by rounding. relative: tolerance for floating point."""
         if self.mismatch is not None or self.different:
             return False
         return self.kind != "float" or self.max_relative <= relative

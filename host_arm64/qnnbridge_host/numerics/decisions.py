@@ -1,5 +1,4 @@
-"""Decisions of a task that depend on an output: classes, sides of a threshold, objects of a mask, detections in a
-table.
+"""Compare the decisions that a task derives from an output: classes, sides of a threshold, objects, detections.
 
 An error in decibels measures how far values are off; a decision shows whether the result of the task changes. A
 detector's map of 15 dB, wrong at the edges of its objects, shows the same objects; a table of 20 dB may have lost
@@ -28,12 +27,12 @@ Array = npt.NDArray[Any]
 # Columns that stay below SCORE_LIMIT are scores; columns of pixels are larger by the factor UNLIKE.
 SCORE_LIMIT: Final = 2.0
 UNLIKE: Final = 8.0
-# An axis with more columns than this is an axis of positions.
+# A longer axis counts as positions, not as columns.
 MOST_COLUMNS: Final = 1024
 # An output with fewer rows is not split into columns.
 FEWEST_ROWS: Final = 16
-# With more axes than these an output is a map, whose channels differ in magnitude by nature. There only one run of
-# columns next to another one counts.
+# An output with more axes is a map, whose channels may differ in magnitude. It is split only if all large columns
+# are next to each other.
 _TABLE_NDIM: Final = 3
 
 
@@ -83,7 +82,7 @@ def unlike_columns(values: Array, leading: int = 0) -> tuple[Columns, ...]:
     ndim = values.ndim - leading
     if values.dtype.kind != "f" or ndim < 2 or not values.size:
         return ()
-    # With three axes and more the first is the batch, which has no columns.
+    # The first of three or more axes is the batch, not columns.
     for axis in range(leading + (ndim > 2), values.ndim):
         size = values.shape[axis]
         if not 2 <= size <= MOST_COLUMNS or values.size // size < FEWEST_ROWS:
@@ -108,7 +107,7 @@ def unlike_columns(values: Array, leading: int = 0) -> tuple[Columns, ...]:
 # Columns of a detection list: a box, a score, a class; some also have the number of the image or an angle.
 _LEAST_LIST, _MOST_LIST = 5, 8
 _BOX: Final = 4
-# At least this many columns are fractional: two coordinates of a box at the border may be integers.
+# Required columns with fractions; one less than a box has, since coordinates at the border are integers.
 _LEAST_MEASURED: Final = 3
 # Fewer rows may be in falling order by chance.
 SORTED_ROWS: Final = 8
@@ -131,7 +130,7 @@ def detection_columns(expected: Array, found: Array) -> tuple[Columns, ...]:
     low, high = mine.min(axis=0), mine.max(axis=0)
     within = (low >= 0.0) & (high <= 1.0)
     whole: Array = (mine == np.rint(mine)).all(axis=0)
-    # On both sides: a coordinate at the border may be 0, and a saturated score 1, on one side only.
+    # Check both sides: a coordinate at the border may be 0, or a saturated score 1, on one of them.
     whole &= (theirs == np.rint(theirs)).all(axis=0)
     falls = _falling(mine) & within & ~whole
     classes = whole & (np.maximum(high, theirs.max(axis=0)) >= 1.0)
@@ -191,7 +190,7 @@ _NEAR: Final = 0.1
 _DECIDED: Final = 0.9
 # Thresholds that programs apply to such maps: 0.3 for text detectors, 0.5 for most others.
 _CUTS: Final = (0.3, 0.5)
-# Minimum overlap of boxes of the same object. Programs drop thinner objects, too.
+# Minimum overlap of boxes of the same object; thinner objects are ignored, as in programs that use such maps.
 _SAME_OBJECT: Final = 0.7
 _THINNEST: Final = 3
 _MOST_RUNS: Final = 20_000
@@ -200,7 +199,7 @@ _MOST_OBJECTS: Final = 2_000
 _CLASS_SHARE: Final = 1e-3
 _SAME_REGION: Final = 0.8
 _SUM_OF_ONE: Final = 0.02
-# From this score on a detection counts; programs use 0.2 to 0.3. Closer scores than `_CLOSE` are on both sides.
+# A detection counts from this score on; programs use 0.2 to 0.3. A score within `_CLOSE` of it may count or not.
 CONFIDENT: Final = 0.25
 _CLOSE: Final = 0.05
 # A detection whose score changes by more is different: programs rank by score, and apply other thresholds, too.
@@ -216,7 +215,7 @@ class Decisions:
     Args:
         what: the kind as text, in the plural.
         count: number of decisions in the CPU's values.
-        same: share of them that are the same.
+        same: share of decisions that agree.
     """
 
     what: str
@@ -234,8 +233,8 @@ class Decisions:
 def classes(expected: Array, found: Array, noise: float) -> float | None:
     """Return the share of rows with the same largest value; a value that is nearly as large counts too.
 
-    Images have their classes in the second axis, other outputs in the last. noise: closer values are not a
-    decision.
+    Images have their classes in the second axis, other outputs in the last. noise: values that are
+    closer than this count as equal.
     """
     axis = 1 if expected.ndim >= 4 else expected.ndim - 1
     if expected.ndim == 0 or expected.shape[axis] < 2:
@@ -250,7 +249,7 @@ def classes(expected: Array, found: Array, noise: float) -> float | None:
 
 
 def sides(expected: Array, found: Array) -> float | None:
-    """Return the share of probabilities clearly on a side of 0.5 that stay there; None without such values."""
+    """Return the share of clear probabilities that stay above or below 0.5; None if there are none on each side."""
     if float(expected.min()) < 0.0 or float(expected.max()) > 1.0:
         return None
     above = expected >= 0.5
@@ -283,7 +282,7 @@ def picture_decisions(expected: Array, found: Array) -> Decisions | None:
         for mine, theirs in zip(*boxes, strict=True):
             if mine is None or theirs is None:
                 return None
-            # The larger number: an object on one side only counts as a changed decision.
+            # Count the larger number, so that an object without a counterpart is a changed decision.
             total += max(len(mine), len(theirs))
             kept += _paired(mine, theirs)
         count = max(count, total)
@@ -294,8 +293,8 @@ def picture_decisions(expected: Array, found: Array) -> Decisions | None:
 def detections(expected: Array, found: Array, columns: Sequence[Columns]) -> Decisions | None:
     """Compare the rows with a relevant score in a table of boxes and scores.
 
-    A row is the same if it counts on both sides, with the same class, and nearly the same score and box. Returns
-    None if no columns are scores, or no row counts.
+    A row agrees if it counts on both sides, with the same class, and nearly the same score and box. Return None if
+    no columns are scores, or no row counts.
 
     Args:
         expected: values on the CPU.
@@ -315,7 +314,7 @@ def detections(expected: Array, found: Array, columns: Sequence[Columns]) -> Dec
     counts = (best[rows] >= CONFIDENT - _CLOSE) & (other[rows] >= CONFIDENT - _CLOSE)
     chosen = mine[rows, theirs[rows].argmax(axis=1)]
     same = counts & (chosen >= best[rows] - _CLOSE) & (np.abs(best[rows] - other[rows]) <= SCORE_MOVES)
-    # Compare all scores: with a column for whether there is an object, the best score alone would ignore the class.
+    # Compare all scores: if one column is the score of any object, the best score alone would ignore the class.
     counted = np.maximum(mine[rows], theirs[rows]) >= CONFIDENT - _CLOSE
     same &= ~(counted & (np.abs(mine[rows] - theirs[rows]) > SCORE_MOVES)).any(axis=1)
     largest = max((one.largest for one in columns if one.kind == "values"), default=0.0)
@@ -324,7 +323,7 @@ def detections(expected: Array, found: Array, columns: Sequence[Columns]) -> Dec
             continue
         values = group.of(expected)
         gap = np.abs(values[rows] - group.of(found)[rows])
-        # A coordinate near 0 may have the error of the others.
+        # A coordinate near 0 may be off by as much as larger coordinates.
         extent = largest if len(group.numbers) == 1 else np.abs(values).max(axis=0)
         most = HALF if group.kind == "class" else OFF_OF_RANGE * extent
         same &= (gap <= most).all(axis=1)

@@ -44,18 +44,17 @@ NO_VALUES: Final = "it has no values, or no row whose score counts"
 NO_ERROR_DB: Final = 200.0
 # Smaller values count as zero.
 _TINY: Final = 1e-30
-# A difference of this many times the noise of the number format is not noise.
+# Differences above this multiple of the noise of the number format are not noise.
 _CLEAR: Final = 10.0
 _FEW: Final = 8
 # Columns whose values are smaller by this factor than the largest value of the output are judged separately; an
 # axis with more columns than `_MOST_COLUMNS` is an axis of positions.
 _UNLIKE: Final = 8.0
 _MOST_COLUMNS: Final = 256
-# Columns whose values are below this multiple of the noise on both sides contain nothing. `_BOX` large columns are
-# a box.
+# Columns whose values are below this multiple of the noise on both sides contain nothing.
 SILENT: Final = 5.0
-_BOX: Final = 4
-# If a share of values is off, a largest difference beyond this part of the range is not rounding.
+_BOX: Final = 4  # columns of a box
+# If many values are off, a difference above this share of the range is not rounding.
 _FAR: Final = 0.3
 # If fewer detections than this share agree, the result differs, however small the errors are.
 _LEAST_DETECTIONS: Final = 0.5
@@ -129,7 +128,7 @@ def judge(
     if expected.shape != found.shape:
         return JudgedNumbers("differs", reason=f"its shape is {found.shape}, on the CPU it is {expected.shape}")
     if not expected.size:
-        # Nothing can be wrong, and nothing is proven.
+        # An empty output is not wrong and proves nothing.
         return JudgedNumbers("unknown", reason=NO_VALUES)
     # Integers are decisions or quantised values, for which decibels mean little.
     if expected.dtype.kind in "biu" and found.dtype.kind in "biu":
@@ -152,7 +151,7 @@ def judge_over_inputs(
         number_format: format of the other computation.
         step: quantisation step of the output; 0 for an output that is not quantised.
     """
-    # The scale over all inputs: an output that is nearly 0 for one set is judged by its possible values.
+    # Use the scale over all inputs, since the output may be nearly 0 for one set.
     scale = max((largest(reference) for reference, _ in pairs), default=0.0)
     judged = [judge(reference, candidate, number_format, scale, step=step) for reference, candidate in pairs]
     # One set of inputs that differs is enough: another set that hides the error proves nothing.
@@ -193,7 +192,7 @@ def _response(pairs: Sequence[tuple[Any, Any]], limits: NumberLimits, step: floa
 
 
 def movement(values: Sequence[Any], number_format: NumberFormat) -> float:
-    """Return how much an output changes from input to input; 1 and more clearly exceeds the format's noise.
+    """Return how much an output changes from input to input; from 1 on clearly more than the format's noise.
 
     Args:
         values: the output for each set of inputs; arrays with values that are not finite are ignored.
@@ -261,7 +260,7 @@ def snr_db(expected: Array, found: Array) -> float:
         return NO_ERROR_DB
     a, b = expected / scale, found / scale
     signal, noise = float(np.vdot(a, a)), float(np.vdot(a - b, a - b))
-    # Checked before the division, because the noise of identical arrays is 0.
+    # Avoid a division by zero: the noise of identical arrays is 0.
     if noise <= signal * 10 ** (-NO_ERROR_DB / 10):
         return NO_ERROR_DB
     return max(-NO_ERROR_DB, 10 * math.log10(signal / noise)) if signal else -NO_ERROR_DB
@@ -292,7 +291,7 @@ def _judge_floats(
     ratio, part, remark, silent = snr_db(a, b), "", "", ""
     decisions: float | None = None
     columns: Sequence[Columns] = ()
-    # Decisions and columns need every value; an output with gaps has none.
+    # Decisions and columns can be judged only if all values are finite.
     if both.all():
         decisions = _decisions(expected, found, _CLEAR * limits.noise_of_range * most)
         reason = _float_reason(ratio, off, decisions, limits, max_abs / max(most, _TINY))
@@ -301,7 +300,7 @@ def _judge_floats(
             table = _table(expected, found, columns, ratio, limits, step)
             ratio, part, reason, remark = table.snr_db, table.part, table.reason, table.remark
             decisions, silent = table.decisions, table.silent
-        # Only if the SNR is low but not hopeless: below that no decision can be trusted.
+        # Below half of `bad_db` the error is too large to trust any decision.
         elif reason and not whole and ratio >= limits.bad_db / 2:
             seen = tasks.picture_decisions(expected, found)
             if seen is not None and seen.all_same:
@@ -314,7 +313,7 @@ def _judge_floats(
         if lost:
             reason = f"{lost} of {known.size} values are NaN or infinite, but not on the CPU"
     state: State = "differs" if reason else "agrees"
-    # For columns the noise was subtracted already: the noise of the whole is that of its largest values.
+    # For columns the noise was subtracted already; the noise of the whole output is too large for small columns.
     if (
         reason
         and not lost
@@ -460,7 +459,7 @@ def _judge_integers(expected: Array, found: Array) -> JudgedNumbers:
     narrow = expected.dtype.kind in "iu" and expected.dtype.itemsize <= _NARROW_BYTES
     different = int(np.count_nonzero(gap > (_STEP if narrow else 0.0)))
     share = different / expected.size
-    # Among few values a single one may be a near tie.
+    # Among few values a single difference may be a near tie.
     few = different <= _OF_INTEGERS * expected.size or (different == 1 < expected.size < _FEW)
     reason = "" if few else f"{different} of {expected.size} numbers differ"
     most = largest(expected)
@@ -477,7 +476,7 @@ def _judge_integers(expected: Array, found: Array) -> JudgedNumbers:
 
 
 def _decisions(expected: Array, found: Array, noise: float) -> float | None:
-    """Return the smaller share of equal decisions of both kinds. noise: closer values are not a decision."""
+    """Return the smaller share of decisions that agree: classes, and sides of 0.5. noise: as for `classes`."""
     shares = (tasks.classes(expected, found, noise), tasks.sides(expected, found))
     return min((share for share in shares if share is not None), default=None)
 

@@ -1,7 +1,7 @@
 """Measure a case: QNN's results compared with those of the CPU. The caller provides the sessions.
 
-Used by the sweep for its cases, and by `qnnbridge doctor --numbers` for the example of each row of the known-wrong
-table. Any thread.
+The sweep measures its cases with this module, and `qnnbridge doctor --numbers` the example of each row of the
+known-wrong table. Any thread.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ CaseRun = Callable[[Feeds], Sequence[Any]]
 CaseStatus = Literal["right", "wrong", "refused", "failed", "skipped"]
 
 _MOVED: Final = 4
-# Values between 6,000 and 36,000, half a megabyte in each tensor. Of the variants that were tried this one revealed
-# all known operators that read unwritten memory, and it costs 0.1 s on the simulator.
+# A model with values between 6,000 and 36,000, half a megabyte in each tensor. Only this one of the variants that
+# were tried revealed all known operators that read unwritten memory. It costs 0.1 s on the simulator.
 _FILLING: Final = Case(
     {
         "x": SweepTensor((1, 32, 64, 64), values=["uniform", 20, 120]),
@@ -46,14 +46,14 @@ _FILLING: Final = Case(
 
 
 class CaseSides(Protocol):
-    """Opens sessions of a model. Errors of ONNX Runtime are passed on."""
+    """Opens sessions of a model. Lets errors of ONNX Runtime through."""
 
     def cpu(self, model: bytes) -> CaseRun:
         """Open a CPU session with graph optimizations disabled."""
         ...
 
     def qnn(self, model: bytes) -> CaseRun:
-        """Open a QNN session that refuses the CPU."""
+        """Open a QNN session without nodes on the CPU."""
         ...
 
     def is_refusal(self, error: Exception) -> bool:
@@ -72,7 +72,7 @@ def filling_model() -> tuple[bytes, Feeds]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CaseResult:
-    """Result of a case. judged: the worst output of all runs, for a status of right or wrong."""
+    """Result of a case. judged: the worst output of all runs, if the status is right or wrong."""
 
     status: CaseStatus
     why: str = ""
@@ -140,7 +140,7 @@ def measured(
     except Exception as error:  # noqa: BLE001 - QNN's error is the result
         status: CaseStatus = "refused" if sides.is_refusal(error) else "failed"
         return CaseResult(status, str(error)[:300])
-    # Steps are stored under the names of the float outputs.
+    # Quantisation steps are stored under the names of the float outputs.
     names = list(float_model(case).outputs)
     found = []
     for given, expected, ours in results:

@@ -34,7 +34,7 @@ _BOX: Final = 4
 _TINY: Final = 1e-30
 # A value of a row may be off by this share of the largest value in its column.
 _OF_LARGEST: Final = 0.05
-# Factor for the error of a score on both compared sides.
+# Factor for a difference of two scores, each of which has an error.
 _BOTH: Final = 2.0
 
 
@@ -60,7 +60,7 @@ def paired(
         scores = (tables[score[0]][0][..., score[1]], tables[score[0]][1][..., score[1]])
         limits = LIMITS[number_format]
         is_list = _is_list([table[0] for table in tables], score[0])
-        # Near a probability of 0 the noise is larger than the difference of the scores here suggests.
+        # Probabilities near 0 have more noise than the differences between the two sides suggest.
         probable = is_list and float(scores[0].min()) >= 0.0 and float(scores[0].max()) <= 1.0
         error = limits.noise if probable else 0.0
         least = CONFIDENT if probable else 0.0
@@ -139,8 +139,8 @@ def _groups(expected: Sequence[Any], found: Sequence[Any]) -> Iterator[tuple[lis
         if isinstance(a, np.ndarray) and isinstance(b, np.ndarray) and a.shape == b.shape and a.size
         if a.dtype.kind in "biuf" and b.dtype.kind in "biuf" and np.isfinite(a).all() and np.isfinite(b).all()
     ]
-    # With a batch first: otherwise an output of 8 batches with 100 rows would be a table of 8 rows with 100
-    # columns. Some detection lists have two axes before the rows.
+    # Try the shapes with more leading axes first: otherwise an output of 8 batches with 100 rows would be a table
+    # of 8 rows with 100 columns. Some detection lists have two axes before the rows.
     for lead in (3, 2, 1):
         for first in usable:
             shape = expected[first].shape[:lead]
@@ -186,7 +186,7 @@ def _score(tables: Sequence[Array]) -> tuple[int, int] | None:
 
 
 def _zero_score(tables: Sequence[Array], whole: Sequence[bool]) -> tuple[int, int] | None:
-    """Return table and column of the scores if all scores are 0: next to a box, without other measured columns."""
+    """Return table and column of the scores if all are 0, for tables in which only the box has fractions."""
     measured = [
         (number, column)
         for number, table in enumerate(tables)
@@ -237,7 +237,7 @@ def _pairs(
     missing = [int(row) for row in np.flatnonzero(free)]
     missing.sort(key=lambda row: bool(mine[row] - last <= error))
     alone.sort(key=lambda row: bool(theirs[row] - last <= error))
-    # Compare an unpaired row that is not near the end with an unpaired row of the other side, so that it counts.
+    # Compare unpaired rows that are not near the end with unpaired rows of the other side, so that they differ.
     clear = max(sum(mine[row] - last > error for row in missing), sum(theirs[row] - last > error for row in alone))
     other.update(zip(missing[:clear], alone[:clear], strict=True))
     # Rows with scores that no program counts and that are close to the last are arbitrary, and match by chance.

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 
-# Larger half floats are infinite.
+# Largest finite half float.
 LARGEST_HALF: Final = 65504.0
 HALF_ROUNDING: Final = 2.0**-11
 _OF_LARGEST: Final = 0.02
@@ -68,7 +68,7 @@ def judge(reference: Array, moved: Sequence[Array], result: Array, step: float =
         judged &= np.isfinite(distance)
         near = np.maximum(near, np.where(np.isfinite(distance), distance, 0.0))
     if not judged.any():
-        return RoundingJudgement(True, EXACT, 0.0, 0.0, 0.0, 0.0, "nothing that half floats can hold")
+        return RoundingJudgement(True, EXACT, 0.0, 0.0, 0.0, 0.0, "no value that a half float can represent")
     largest = float(np.abs(ours[judged]).max())
     allowed = _OF_MOVED * near + (0.0 if exact else _OF_LARGEST * largest + 1e-6) + _STEPS * step
     with np.errstate(invalid="ignore"):

@@ -23,7 +23,7 @@ from qnnbridge_protocol import elements, tensors
 from qnnbridge_protocol.elements import ElementType
 from qnnbridge_protocol.errors import BridgeError, OptionError, OrtError
 
-# Codes of positive numbers increase with the number, so a random code below that of 1.0 is a number in 0..1.
+# Range of codes (bit patterns) of the numbers in 0..1. The codes of positive numbers increase with the number.
 _CODES: Mapping[ElementType, tuple[int, int]] = {
     ElementType.FLOAT8E4M3FN: (0, 0x38),
     ElementType.FLOAT8E4M3FNUZ: (0, 0x40),
@@ -56,7 +56,7 @@ def full_shape(name: str, declared: Sequence[int | str | None] | None, dimension
     """Return the declared shape with sizes for all free dimensions. Raise `OptionError` if a size is missing."""
     if declared is None:
         raise OptionError(
-            f'Input "{name}" has no declared shape, so none can be made up.',
+            f'Input "{name}" has no declared shape, so no values can be made up.',
             fix=f"Give a file: --input {name}=FILE.npy.",
         )
     sizes = [dimensions.size_of(name, axis, dim) for axis, dim in enumerate(declared)]
@@ -85,7 +85,7 @@ def random_value(
             f'Values of type {type_text} cannot be made up (input "{name}").',
             fix="Run this model from Python with qnnbridge.InferenceSession, which takes lists and maps.",
         )
-    # Called for its check: refuse a shape whose size in bytes cannot be computed before numpy sees it.
+    # `nbytes` raises an error for a shape whose size cannot be computed; numpy must not see such a shape.
     elements.nbytes(ElementType.UINT8 if declared.element is ElementType.STRING else declared.element, shape)
     try:
         return _tensor(declared.element, shape, rng)
@@ -254,7 +254,7 @@ def _steps(value: npt.NDArray[Any], rng: np.random.Generator) -> npt.NDArray[Any
 
 
 # --- inputs with content -----------------------------------------------------------------------------
-# Values that a model is likely to be made for, depending on the kind of input. Noise in 0..1 shows little: token
+# Values such as a model gets in use, depending on the kind of input. Noise in 0..1 shows little: token
 # ids of 0 and 1 use two rows of an embedding, a mask of random zeros hides the masked values, and a detector finds
 # nothing in noise. The kind follows from the graph (the size of the table that is indexed, the quantisation range),
 # from the type, and from the input's name.
@@ -313,7 +313,7 @@ class NamedFeeds:
 
 
 def knowledge_of(model: Any) -> InputKnowledge:
-    """Read the knowledge from a `ModelProto`, whose weights need not be loaded."""
+    """Collect the facts from a `ModelProto`, whose weights need not be loaded."""
     from onnx import numpy_helper
 
     graph = model.graph
@@ -353,7 +353,7 @@ def knowledge_of(model: Any) -> InputKnowledge:
 
 
 def knowledge_in(source: str | os.PathLike[str] | bytes | memoryview) -> InputKnowledge:
-    """Read the knowledge from a model file or its bytes; empty if onnx is missing or cannot read the model."""
+    """Collect the facts from a model file or its bytes; none if onnx is missing or cannot read the model."""
     try:
         import onnx
 
@@ -367,7 +367,7 @@ def knowledge_in(source: str | os.PathLike[str] | bytes | memoryview) -> InputKn
 def ordinary_inputs(
     declared: Sequence[DeclaredInput], knowledge: InputKnowledge = NOTHING_KNOWN, seed: int = 0
 ) -> list[NamedFeeds]:
-    """Generate three sets for inputs of fixed sizes: 0..1, both signs, zeros. Raise `NotMade`."""
+    """Generate three sets for inputs of fixed sizes: values in 0..1, of both signs, and zeros. Raise `NotMade`."""
     refuse_unmakeable(declared)
     made = [_made(declared, knowledge, seed, number, name) for number, name in enumerate(_ORDINARY)]
     if any(value.dtype.kind == "f" for value in made[0].feeds.values()):
@@ -410,7 +410,7 @@ def made_up(declared: Sequence[DeclaredInput], seed: int) -> Feeds:
 def further_inputs(
     declared: Sequence[DeclaredInput], knowledge: InputKnowledge = NOTHING_KNOWN, seed: int = 0
 ) -> Iterator[NamedFeeds]:
-    """Yield more sets, for a model whose results for the ordinary ones cannot be compared."""
+    """Yield further sets, for a model whose results for the ordinary sets cannot be compared."""
     refuse_unmakeable(declared)
     for number, name in enumerate(_FURTHER, len(_ORDINARY)):
         if name != _QUANTISED or knowledge.ranges:
@@ -430,7 +430,7 @@ def is_guess(feeds: Feeds, knowledge: InputKnowledge = NOTHING_KNOWN) -> bool:
 
 
 def varied(feeds: Feeds, knowledge: InputKnowledge, rng: np.random.Generator) -> Feeds:
-    """Return the inputs with another pattern added to the floats, to search inputs with different results."""
+    """Return the inputs with another pattern added to the floats, to search for inputs whose results differ."""
     changed: Feeds = {}
     for name, value in feeds.items():
         if value.dtype.kind != "f" or not value.size:
@@ -537,7 +537,7 @@ def _bright_picture(shape: tuple[int, ...], rng: np.random.Generator) -> Array:
 
 
 def _ones(shape: tuple[int, ...], rng: np.random.Generator) -> Array:
-    """Return ones. Used for integers too, because a divisor must not be zero."""
+    """Return ones, also for integers, because a divisor must not be zero."""
     return np.ones(shape)
 
 

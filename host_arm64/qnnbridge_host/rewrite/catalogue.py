@@ -42,8 +42,7 @@ class Rewrite:
         name: the rewrite's name on the command line.
         summary: description in `qnnbridge fix --list`.
         apply: the function.
-        tolerance: relative difference that the rewrite may cause, because it removes roundings of a quantised
-            model.
+        tolerance: allowed relative difference of the results; above 0 if it removes roundings of a quantised model.
         by_name_only: whether the rewrite is applied only on request, because it makes most models slower.
     """
 
@@ -83,7 +82,7 @@ REWRITES: Final = (
     ),
     Rewrite(
         "shape-computations",
-        "everything that follows from fixed shapes only becomes a constant",
+        "tensors that depend only on fixed shapes become constants",
         constants.compute_shapes,
     ),
     Rewrite(
@@ -101,7 +100,7 @@ REWRITES: Final = (
     Rewrite("integer-exponent", "the exponent of Pow gets the type of its base", operators.exponent_of_base_type),
     Rewrite(
         "negative-indices",
-        "constant indices that count from the end count from the start",
+        "constant negative indices, which count from the end, become indices from the start",
         constants.count_indices_from_start,
     ),
     Rewrite("gemm-scale", "alpha and beta of Gemm move into its constants", operators.fold_gemm_scale),

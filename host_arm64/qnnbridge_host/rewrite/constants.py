@@ -1,8 +1,8 @@
-"""Rewrites that create constants from inputs and sizes, fold results of constants, and change unusable constants.
+"""Create constants from inputs and sizes, fold tensors computed from constants, and change unusable constants.
 
-`fold` computes on the CPU what a graph computes only from constants and fixed shapes: sizes, axes, conditions,
+`fold` computes on the CPU all tensors that depend only on constants and fixed shapes: sizes, axes, conditions,
 masks. Weights and everything quantised are not changed, because QNN needs the pairs of Quantize and Dequantize. A
-tensor without elements is known by its shape.
+tensor without elements is known if its shape is known.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def fix_values(editor: Editor, constants: Mapping[str, Any]) -> tuple[list[str],
         constants: input -> number or nested lists of numbers.
 
     Returns:
-        The changes as texts, and the values of the inputs, with which the original model runs.
+        The changes as texts, and the values of the inputs by name, for a run of the original model.
 
     Raises:
         OptionError: an input does not exist, or the constant does not fit it.
@@ -66,14 +66,14 @@ def fix_values(editor: Editor, constants: Mapping[str, Any]) -> tuple[list[str],
         free = dims is None or not all(isinstance(dim, int) for dim in dims)
         if value.type.HasField("tensor_type") and free and (dims is None or len(own) != len(dims)):
             raise OptionError(
-                f'Input "{name}" has free dimensions, so it cannot become this constant.',
-                fix="Give all of its numbers, in lists with as many dimensions, or also give its --shape.",
+                f'Input "{name}" has free dimensions, and the constant does not have as many dimensions.',
+                fix="Give all of its values as nested lists with as many dimensions, or set --shape.",
             )
         values[name] = array_of(constant, name, node.type, resolved(constant, dims, {}))
         # The constant keeps the input's name, so that nodes need not change.
         editor.graph.input.remove(value)
         editor.add_constant(values[name], name, name)
-        changes.append(f"input {name} is now the constant {shown(constant)}, and not an input any more")
+        changes.append(f"input {name} is now the constant {shown(constant)}, and no input of the model")
     # Before version 4 an initializer had to be an input, too.
     if changes:
         editor.model.ir_version = max(editor.model.ir_version, 4)
@@ -105,7 +105,7 @@ def _shape_text(value: Any) -> str:
 
 
 def weights_from_inputs(editor: Editor) -> list[str]:
-    """Remove weights from the inputs. Before IR version 4 each weight is an input, so QNN cannot compile it in."""
+    """Remove weights from the inputs. Before IR version 4 each weight is an input, not a constant for QNN."""
     moved = graphs.weights_out_of_inputs(editor.model)
     if not moved:
         return []
@@ -152,7 +152,7 @@ _BY_COORDINATES = frozenset({"GatherND", "ScatterND"})
 
 @for_nodes(_ALONG_AXIS | _BY_COORDINATES, "nodes with negative indices")
 def count_indices_from_start(editor: Editor, node: Any) -> list[Any] | None:
-    """Replace constant indices below zero by those from the start: with some of them QNN's results are wrong."""
+    """Replace negative constant indices by those from the start: for some of them QNN's results are wrong."""
     shape, indices = editor.shape(node.input[0]), editor.constant(node.input[1])
     if not shape or indices is None or not (indices < 0).any():
         return None
@@ -171,8 +171,8 @@ def count_indices_from_start(editor: Editor, node: Any) -> list[Any] | None:
 def shrink_masks(editor: Editor) -> list[str]:
     """Replace attention masks of -3.4e38 by -1e4.
 
-    Such large masks are infinite as half floats, and when quantised leave no resolution for the scores (cosine 0.48
-    against float with them, 0.98 without).
+    -3.4e38 is infinite as a half float. In a quantised model it leaves no resolution for the scores: the cosine
+    against the float model was 0.48 with it, and 0.98 without.
     """
     for tensor in editor.graph.initializer:
         users = editor.uses(tensor.name)
@@ -184,7 +184,7 @@ def shrink_masks(editor: Editor) -> list[str]:
 
 # --- computing what follows from constants and fixed shapes --------------------------------------------
 
-# Limits of elements: of one input, of one result, and of all results of one pass.
+# Limits on the elements of one input, of one result, and of all results of one pass.
 INPUT_LIMIT = 1 << 16
 OUTPUT_LIMIT = 1 << 20
 TOTAL_LIMIT = 1 << 25
@@ -209,7 +209,7 @@ _ROUNDS = 20
 
 
 def fold(editor: Editor, never: frozenset[str] = frozenset()) -> int:
-    """Replace everything that can be computed now by constants, and return the number of removed nodes.
+    """Replace tensors that depend only on known values by constants; return the number of removed nodes.
 
     Args:
         editor: the model.
@@ -367,7 +367,7 @@ def _evaluate(editor: Editor, nodes: list[Any], known: dict[str, Array]) -> dict
     results = _run_part(editor, nodes, constants, needed) if needed else {}
     if needed and len(results) == len(needed):
         return results
-    # Some results cannot be constants (strings, types that numpy does not have), but their inputs can.
+    # Some results cannot become constants (strings, types that numpy lacks), but those before them can.
     return _run_part(editor, nodes, constants, list(made))
 
 

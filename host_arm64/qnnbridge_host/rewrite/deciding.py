@@ -1,4 +1,4 @@
-"""Inputs whose value decides which branch of a model runs, or how large its results are.
+"""Find inputs whose value decides which branch of a model runs, or how large its results are.
 
 QNN supports neither an If nor a size that is computed from an input's value. Replacing the input by a constant
 helps, if the application always passes the same value. This module finds such inputs, and an example value with
@@ -27,11 +27,11 @@ from qnnbridge_protocol.input_constants import EXAMPLE_SIZES, MOST_SIZES
 from qnnbridge_protocol.shown import listed
 from qnnbridge_protocol.specs import NodeInfo
 
-# Rewrites that only tidy a model: QNN does not support more nodes after them.
+# Rewrites that simplify a model, and after which QNN supports no more nodes than before.
 TIDYING: Final = frozenset(
     {"constants", "weights-as-inputs", "unused-outputs", "masks", FIXED_SHAPES, double_edges.REWRITE}
 )
-# Limit of the nodes between an input and the condition or size that the input decides.
+# Limit on the nodes between an input and the condition or size that the input decides.
 _MOST_STEPS: Final = 50
 # Operator -> positions of the inputs whose value decides the size of its result.
 _SIZES: Final[Mapping[str, tuple[int, ...]]] = {
@@ -54,7 +54,7 @@ _SIZES: Final[Mapping[str, tuple[int, ...]]] = {
 }
 # Operators whose results depend on the shape of the input, and not on its value.
 _OF_SHAPES: Final = frozenset({"Shape", "Size"})
-# Limit of the elements of a result with such a size.
+# Limit on the elements of a result with such a size.
 _LARGEST_RESULT: Final = 2**24
 _RESULTS_SHOWN: Final = 3
 # No further example is tried after this time. An attempt takes seconds for a large model.
@@ -73,7 +73,7 @@ def what_would_change(
         refused: operators that QNN has refused, if they are known.
 
     Returns:
-        The changes of rewrites as texts; constants for inputs that decide something, including `given`; and for
+        The changes of rewrites as texts; constants for inputs that decide a branch or a size, and `given`; and for
         each new constant a description of what it decides.
     """
     path = Path(source)
@@ -89,7 +89,7 @@ def what_would_change(
     constants |= examples
     editor = Editor(model, path.parent)
     fix_inputs(editor, known)
-    # An input with free dimensions cannot become a constant. Then its branch is not decided; go on with the rest.
+    # An input with free dimensions cannot become a constant. Its branch then stays undecided.
     with contextlib.suppress(BridgeError):
         fix_values(editor, constants)
     changes: list[str] = []
@@ -103,12 +103,12 @@ def what_would_change(
     return [change for change in changes if "nodes computed" not in change], constants, decides
 
 
-# Operators that do not change a single number.
+# Operators that pass on a scalar without changing its value.
 _PASSING_ONE: Final = frozenset({"Cast", "Flatten", "Gather", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
 
 
 def _source_of(index: ModelIndex, name: str) -> str:
-    """Follow a single number back through operators that only change its shape or type; return the first tensor."""
+    """Follow a scalar back through operators that change only its shape or type; return the first tensor."""
     for _ in range(_MOST_STEPS):
         maker = index.maker(name)
         if maker is None or maker.op_type not in _PASSING_ONE:

@@ -1,4 +1,4 @@
-"""Convert 64-bit inputs and outputs of a model to 32 bits on the CPU, and compute doubles inside in 32 bits.
+"""Convert double inputs and outputs of a model to 32 bits on the CPU, and compute inner doubles in 32 bits.
 
 QNN accepts doubles inside of a graph and computes them in 32 bits. With a double at the edge of its graph,
 onnxruntime-qnn 2.7 fails when the session is created ("Unsupported FP64 data type in graph IO") or in each run
@@ -88,7 +88,7 @@ def float_between(editor: Editor) -> list[str]:
 
 
 def _set_nodes(editor: Editor, nodes: list[Any], doubles: Collection[str]) -> None:
-    """Set the nodes, and forget the declared types of the doubles."""
+    """Replace the nodes, and remove the declared types of the doubles."""
     known = [value for value in editor.graph.value_info if value.name not in doubles]
     del editor.graph.value_info[:]
     editor.graph.value_info.extend(known)
@@ -102,7 +102,7 @@ def _is_double(editor: Editor, name: str) -> bool:
 
 
 def _connected(editor: Editor, seeds: Iterable[str]) -> set[str]:
-    """Return the doubles that nodes connect with `seeds`; none if a subgraph, which is not rewritten, uses one."""
+    """Return the doubles that nodes connect with `seeds`; none if a subgraph, which stays unchanged, uses one."""
     found: set[str] = set()
     waiting = list(seeds)
     while waiting:

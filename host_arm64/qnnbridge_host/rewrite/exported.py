@@ -24,8 +24,7 @@ _DEFAULT_ACTIVATIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "GRU": ("sigmoid", "tanh"),
     "LSTM": ("sigmoid", "tanh", "tanh"),
 }
-# Limit of the elements of constants that are read here (indices, sizes of parts). Larger ones are not worth the
-# memory.
+# Limit on the elements of the constants that are read here (indices, sizes of parts), to save memory.
 _MOST_ELEMENTS: Final = 1 << 20
 
 
@@ -133,10 +132,10 @@ def slice_of_a_sequence(editor: Editor, node: Any) -> list[Any] | None:
     drops_axis = False
     if len(split.input) > 1 and split.input[1]:
         sizes = editor.constant(split.input[1], _MOST_ELEMENTS)
-        # In this case ONNX Runtime drops the axis and ONNX keeps it.
+        # With sizes and keepdims=0 ONNX Runtime drops the axis, but ONNX keeps it.
         if sizes is None or not given.get("keepdims", 1):
             return None
-        if not sizes.ndim:  # one number: parts of this size, and a remainder
+        if not sizes.ndim:  # a scalar: the size of each part except the last
             each = int(sizes)
             sizes = np.array([min(each, length - start) for start in range(0, length, each)]) if each > 0 else None
     else:
@@ -189,7 +188,7 @@ def scatter_rows(editor: Editor, node: Any) -> list[Any] | None:
     ]
 
 
-# Limit of the compared elements: every row of the data is compared with every update.
+# Limit on the compared elements: every row of the data is compared with every update.
 _MOST_COMPARED: Final = 1 << 22
 _EXTREMES: Final[Mapping[str, str]] = {"max": "ReduceMax", "min": "ReduceMin"}
 
@@ -277,7 +276,7 @@ def write_out_definitions(editor: Editor) -> list[str]:
 def _fails_by_rank(editor: Editor) -> bool:
     """Return whether a GroupNormalization has too many dimensions for a session.
 
-    With fewer dimensions by a Reshape the session fails, too (onnxruntime-qnn 2.7.0).
+    A Reshape to fewer dimensions does not help: the session fails, too (onnxruntime-qnn 2.7.0).
     """
     most = FAILS_BEYOND["GroupNormalization"]
     nodes = (node for node in editor.protos if node.op_type == "GroupNormalization")
@@ -309,7 +308,7 @@ def _write_out(editor: Editor, op: str) -> bool:
     try:
         domains = [(domain, op) for domain in graphs.ONNX_DOMAINS]
         written = inliner.inline_selected_functions(model, domains, False, True)
-    except (RuntimeError, TypeError, ValueError):  # a type that cannot be inferred, an older onnx
+    except (RuntimeError, TypeError, ValueError):  # onnx is too old, or cannot infer the type
         return False
     editor.set_nodes(written.graph.node)
     editor.changed(shapes=True)
@@ -356,8 +355,8 @@ def columns_by_transposed_conv(editor: Editor, node: Any) -> list[Any] | None:
 
 # --- DFT ---------------------------------------------------------------------------------------------------
 
-_AXIS_IS_AN_INPUT = 20  # the first such opset
-# Limit of the elements of the matrix, which becomes a weight. 1,024 complex values need that many.
+_AXIS_IS_AN_INPUT = 20  # first opset in which it is
+# Limit on the elements of the matrix, which becomes a weight. 1,024 complex values need that many.
 _MOST_OF_DFT: Final = 1 << 22
 
 
@@ -367,7 +366,7 @@ def dft_by_matmul(editor: Editor, node: Any) -> list[Any] | None:
     given = graphs.attribute_values(node)
     inverse, onesided = bool(given.get("inverse", 0)), bool(given.get("onesided", 0))
     shape, others = editor.shape(node.input[0]), [*node.input[1:], "", ""]
-    # The last axis holds the real part, or both parts.
+    # The last axis contains the real part, or both parts.
     if shape is None or len(shape) < 2 or shape[-1] not in (1, 2) or (onesided and (inverse or shape[-1] == 2)):
         return None
     axis: Any = given.get("axis", 1)
@@ -402,9 +401,9 @@ def dft_by_matmul(editor: Editor, node: Any) -> list[Any] | None:
 
 
 def _dft_matrix(count: int, length: int, made: int, inverse: bool) -> np.ndarray[Any, Any]:
-    """Return the contribution of each value to each frequency as [count, part of the value, part, made].
+    """Return the contribution of each value to each frequency, of shape [count, 2, 2, made].
 
-    Values after `length` do not contribute.
+    The axes of size 2 are the real and imaginary parts of value and frequency. Values after `length` contribute 0.
     """
     # Reduce the number of turns modulo `length`, so that the angles stay small and exact.
     turns = np.outer(np.arange(count), np.arange(made)) % length
@@ -507,7 +506,7 @@ _WHOLE: Final = (ElementType.INT32.value, ElementType.INT64.value)
 def _without_dots(
     terms: Sequence[str], result: str, arrow: str, shapes: Sequence[tuple[int, ...] | None]
 ) -> tuple[list[str], str] | None:
-    """Return terms and result with letters instead of the dots; ``None`` if the dots stand for different axes."""
+    """Return an equation's terms and result with letters for "..."; ``None`` if "..." stands for different axes."""
     counts = {
         len(shape) - len(term.replace(_DOTS, ""))
         for term, shape in zip(terms, shapes, strict=False)

@@ -90,7 +90,7 @@ class RewriteRun:
         return self._editor.types
 
     def do(self, wanted: Iterable[Rewrite], decided: Dimensions, constants: Mapping[str, Any]) -> list[RewriteStep]:
-        """Apply rewrites and return the steps that found something.
+        """Apply rewrites and return the steps that changed something.
 
         Args:
             wanted: the rewrites, in their order.
@@ -124,7 +124,7 @@ class RewriteRun:
         # If the original does not load either, the rewrites are not at fault.
         if not problem or load_problem(self._source) is not None:
             return
-        # Load it as sessions do: some sizes that do not fit are found only with folded constants.
+        # Load the result as sessions do: some sizes that do not fit are found only with folded constants.
         of_original = load_problem(self._source, optimize=True)
         if of_original is not None:
             raise ModelError(
@@ -165,7 +165,7 @@ class RewriteRun:
             # Generated masks of random zeros can mask everything in some rows, whose results are then arbitrary.
             checked = self._checked(self._allowed, as_used=True)
             if checked is not None and checked.agrees:
-                changes = (*changes, "rows in which everything is masked give other values")
+                changes = (*changes, "rows in which everything is masked have other values")
         if checked is None or checked.agrees:
             self._kept, self._loads = self._now, checked is not None and checked.compared
             self._allowed = max(self._allowed, rewrite.tolerance)
@@ -337,7 +337,7 @@ def _warnings_about(model: Any, steps: list[RewriteStep]) -> list[str]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RewriteStep:
-    """One rewrite that found something.
+    """One rewrite that changed something.
 
     Args:
         rewrite: the rewrite's name.
@@ -363,7 +363,7 @@ class FixResult(Shown):
         target: the path of the result.
         files: the files that were written, beginning with the model.
         shapes: the shapes of the result's inputs.
-        steps: the rewrites that found something.
+        steps: the rewrites that changed something, including undone ones.
         nodes_before, nodes_after: operator -> number of nodes.
         warnings: messages for the user.
         seconds: duration.

@@ -36,11 +36,11 @@ def gather_by_list(editor: Editor) -> list[str]:
 
 @for_matches("Gather", ("gather-table", "gather-table-row", "gather-table-deep"), "Gather with a table of indices")
 def _list_indices(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-    """Replace Gather with a table of indices by Gather with a list of them and Reshape."""
+    """Replace Gather with a table of indices by Gather with a flat list of the indices, and Reshape."""
     made_shape = editor.shape(node.output[0])
     if made_shape is None:
         return None
-    # With a table QNN returns other elements along the last dimension, or fails with more than four dimensions.
+    # With a table QNN returns wrong elements along the last dimension, or fails with more than four dimensions.
     flat = editor.add_constant(np.array([-1]), "flat")
     first = editor.make("Reshape", [node.input[1], flat], node)
     node.input[1] = first.output[0]
@@ -49,7 +49,7 @@ def _list_indices(editor: Editor, node: Any, record: GraphNode) -> list[Any] | N
 
 @for_matches("Gather", ("gather-long",), "Gather with more than 256 indices")
 def _gather_inside(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-    """Add a dimension of one element after the last dimension, along which Gather reads."""
+    """Append a dimension of size 1, so that Gather no longer reads along the last dimension."""
     shape, made_shape = editor.shape(node.input[0]), editor.shape(node.output[0])
     if shape is None or made_shape is None:
         return None

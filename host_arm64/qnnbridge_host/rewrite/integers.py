@@ -1,4 +1,4 @@
-"""Rewrites of operators on integers and booleans, which QNN supports less than those on floats."""
+"""Rewrites of operators on integers and booleans, for which QNN supports fewer operators than for floats."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _filled(editor: Editor, value: Any, kind: Any, sizes: list[int], axis: int, 
     return editor.add_constant(np.full(shape, value.reshape(-1)[0]).astype(kind), "border")
 
 
-# Operators that only move values: after a node that QNN computes in 32 bits they lose nothing.
+# Operators that only move values: after a node that QNN computes in 32 bits, int32 loses nothing.
 _MOVING: Final = frozenset(("Tile", "Transpose"))
 _RESHAPES: Final = frozenset(("Flatten", "Reshape", "Squeeze", "Unsqueeze"))
 # Operator -> position of its input with indices, which may be int32 for any type of data.
@@ -101,7 +101,7 @@ def narrow_wide_integers(editor: Editor) -> list[str]:
 
 
 class _Narrowing:
-    """Change of a model's nodes, which are visited in their order.
+    """Conversion of int64 tensors to int32, node by node in the order of the model.
 
     `_narrow` maps int64 tensors to their int32 forms, `_made` each int32 form to the node that computes it.
     """

@@ -81,7 +81,7 @@ def _multiply(editor: Editor, node: Any, number: int, factor: float, before: lis
 _MERGED_WITH = frozenset({"Conv", "ConvTranspose", "MatMul", "Gemm"})
 # The sigmoid of this number is 9e-27, which is 0 in half floats, and the tanh is -1.
 _LEAST_OF_A_GATE = -60.0
-_MAX_BROADCASTS = 8  # the first such opset
+_MAX_BROADCASTS = 8  # first opset in which it does
 
 
 @for_nodes(("Sigmoid", "Tanh"), "gates")
@@ -126,7 +126,7 @@ def clip_by_min_max(editor: Editor, node: Any) -> list[Any] | None:
     return made
 
 
-# Limit of the elements of the mask.
+# Limit on the elements of the mask.
 _MASK_LIMIT = 1 << 24
 
 
@@ -193,8 +193,7 @@ _FORMULAS: dict[str, Callable[[NodeChain], object]] = {
     "Sinh": lambda c: _hyperbolic(c, "Sub"),
     "Cosh": lambda c: _hyperbolic(c, "Add"),
 }
-# The first opset in which the axes are an input. ReduceSum has this since 13, so between the two they must be
-# moved.
+# The first opset in which the axes are an input. The axes of ReduceSum are an input since opset 13.
 _AXES_ARE_INPUTS = {"ReduceL1": 18, "ReduceSumSquare": 18, "ReduceLogSum": 18}
 
 
@@ -233,8 +232,7 @@ def infinite_half_by_size(editor: Editor, node: Any) -> list[Any] | None:
     made = []
     if attributes.get("detect_negative", 1):
         made.append(editor.make("Abs", [given], node))
-    # QNN's comparisons with an infinite number are wrong. QNN represents infinity as 131008, so a quarter is
-    # finite.
+    # QNN's comparisons with infinity are wrong. QNN represents it as 131008, a quarter of which is finite.
     size = made[-1].output[0] if made else given
     made.append(editor.make("Mul", [size, editor.like(given, _QUARTER, f"{node.output[0]}/quarter")], node))
     largest = editor.like(given, _LARGEST_HALF * _QUARTER, f"{node.output[0]}/largest")
@@ -285,7 +283,7 @@ def _erf(c: NodeChain) -> None:
 
 # Relative tolerance for constants, which may be quantised themselves.
 _CLOSE = 0.02
-# Depth of nested products: x * (0.5 * (1 + Erf)) has one product in the other.
+# Limit on the depth of nested products: x * (0.5 * (1 + Erf)) has one product in the other.
 _MOST_PRODUCTS = 2
 _FIRST_OPSET_WITH_GELU = 20
 _QUANTIZE, _DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
@@ -418,7 +416,7 @@ def sign_beside_scale(editor: Editor, node: Any, record: GraphNode) -> list[Any]
     """Make a negative scale positive: move its sign to the stored weights or to a Mul."""
     scale = editor.constant(node.input[1])
     given = graphs.attribute_values(node)
-    # The scale of blocks is not a vector, and its axis has another meaning.
+    # In blockwise quantisation the scale is not a vector, and the axis has another meaning.
     if scale is None or (scale.size != 1 and (scale.ndim != 1 or given.get("block_size", 0))):
         return None
     rank, axis = editor.rank(node.input[0]), given.get("axis", 1)

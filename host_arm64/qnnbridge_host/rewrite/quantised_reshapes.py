@@ -1,4 +1,4 @@
-"""Quantisation of Reshapes that a rewrite has inserted between quantised operators of a model.
+"""Quantise the Reshapes that a rewrite has inserted between quantised operators of a model.
 
 QNN computes an operator in integers if DequantizeLinear is directly before it and QuantizeLinear directly after it.
 With a Reshape in between the operator is computed in floats or refused, and the model is worse than before. So each

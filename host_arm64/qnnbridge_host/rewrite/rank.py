@@ -35,7 +35,7 @@ ELEMENTWISE = frozenset(
 REDUCING = frozenset(
     {"ReduceL2", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum"}
 )
-# Operators with one special axis -> its default.
+# Operators that treat one axis differently from the others -> the default of this axis.
 ONE_AXIS: dict[str, int | None] = {"Softmax": -1, "LogSoftmax": -1, "LpNormalization": -1, "Concat": None}
 
 
@@ -84,7 +84,7 @@ def folded_shape(shape: Sequence[int], groups: Sequence[Sequence[int]], rank: in
 
 
 def transposes(shape: Sequence[int], perm: Sequence[int], most: int) -> Iterator[tuple[list[int], list[int]]]:
-    """Yield reshapes and transposes with few dimensions that together are a given Transpose.
+    """Yield reshapes and transposes of few dimensions that together compute a given Transpose.
 
     Axes of one element are dropped, and axes that stay neighbours are merged. If that is not enough, two
     neighbouring blocks are swapped at a time, which needs four dimensions.
@@ -440,7 +440,7 @@ _IN_SPACE = 5
 
 
 def _max_pool(editor: Editor, node: Any) -> list[Any] | None:
-    """Replace MaxPool over three dimensions by one over the last two, and one over the first."""
+    """Replace MaxPool over three dimensions by MaxPool over the last two and MaxPool over the first."""
     shape, result = editor.shape(node.input[0]), editor.shape(node.output[0])
     if shape is None or result is None or len(shape) != _IN_SPACE or any(node.output[1:]):
         return None

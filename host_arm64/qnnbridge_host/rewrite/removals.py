@@ -137,7 +137,7 @@ _RESIZE_INPUTS_OPTIONAL = 13
 def remove_empty_tensors(editor: Editor) -> list[str]:
     """Remove tensors without elements: QNN does not refuse them but divides by zero, which ends the process.
 
-    Such a tensor is always a constant. Examples are an empty state that is concatenated, an empty part of a split,
+    Such a tensor counts as a constant. Examples are an empty state that is concatenated, an empty part of a split,
     and an optional input that is given as an empty tensor.
     """
     names: dict[str, None] = {}
@@ -160,7 +160,7 @@ def remove_empty_tensors(editor: Editor) -> list[str]:
         constants.fold(editor)
         editor.drop_dead()
     changes = [f"{name} has no elements" for name in names]
-    return changes + ([f"{parts} nodes no longer take empty tensors"] if parts else [])
+    return changes + ([f"{parts} nodes without their empty inputs"] if parts else [])
 
 
 def _empty_results(editor: Editor) -> list[str]:
@@ -283,8 +283,8 @@ def strip_inserted_casts(model: Any, original: Any | None = None) -> int:
 def _restore_types(model: Any, was: Mapping[str, int]) -> None:
     """Convert operands that must have the same type.
 
-    ONNX Runtime has converted constants after its casts to float32, and has removed casts of the model that its own
-    casts reversed.
+    They differ without ONNX Runtime's casts, because ONNX Runtime has also converted constants to float32, and
+    removed casts of the model that its own casts reversed.
 
     Args:
         model: the model, which is changed in place.

@@ -13,7 +13,7 @@ from qnnbridge_host.model import known_wrong
 from qnnbridge_host.model.graph_index import GraphNode
 
 Change = Callable[[Editor, Any, GraphNode], list[Any] | None]
-# Changes the model and returns a line of text for each kind of change.
+# A rewrite changes the model and returns a line of text for each kind of change.
 Rewriting = Callable[[Editor], list[str]]
 
 # QNN computes exp(x) as 131008 or -131008 if the result is not a normal float, from x = -88.03 down (measured with
@@ -98,7 +98,7 @@ class NodeChain:
         return result
 
     def nodes(self) -> list[Any]:
-        """Return the nodes, the last of which has the result's name of `node`."""
+        """Return the nodes; the last one computes the result of `node`."""
         self.made[-1].output[0] = self.node.output[0]
         return self.made
 

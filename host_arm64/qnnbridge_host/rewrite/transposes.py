@@ -1,7 +1,7 @@
 """Rewrites of models that ONNX Runtime breaks by moving transposes.
 
 QNN computes images with the channels last, so ONNX Runtime inserts transposes around QNN's operators and moves them
-through the graph. It never moves a transpose past a Flatten; both rewrites rely on this.
+through the graph. It never moves a transpose past a Flatten; the rewrites here rely on this.
 """
 
 from __future__ import annotations

@@ -150,7 +150,7 @@ def cast_bytes_twice(editor: Editor, node: Any, record: GraphNode) -> list[Any] 
 
 @for_matches(("Gemm", "MatMul"), ("half-product-reshaped",), "product of half floats between Reshapes")
 def limit_product_input(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-    """Insert Max before a product between reshapes of an input and an output, which QNN would drop."""
+    """Insert Max before a product between reshapes of an input and an output, so that QNN keeps the reshapes."""
     if editor.opset < _SINCE["Max"]:
         return None
     chain = NodeChain(editor, node)
@@ -279,14 +279,14 @@ def normalise_rows(editor: Editor, node: Any, record: GraphNode) -> list[Any] | 
     flat = editor.add_constant(np.array([int(np.prod(shape[:-1])), shape[-1]]), "flat")
     first = editor.make("Reshape", [node.input[0], flat], node)
     node.input[0] = first.output[0]
-    # The axis referred to all dimensions.
+    # The reshaped tensor has the rows in its last dimension.
     set_attribute(node, "axis", -1)
     return [first, node, reshaped(editor, node, shape)]
 
 
 @for_matches(("RandomNormalLike", "RandomUniformLike", "Bernoulli"), ("random-like",), "random operator")
 def random_on_cpu(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-    """Replace a random operator with a tensor's shape by one with a fixed shape, which QNN does not support."""
+    """Replace a random operator like RandomNormalLike by one with a fixed shape, which stays on the CPU."""
     shape = editor.shape(node.input[0])
     if shape is None:
         return None
@@ -305,7 +305,7 @@ def random_on_cpu(editor: Editor, node: Any, record: GraphNode) -> list[Any] | N
 # If the result is not a normal float, QNN returns 131008 or -131008. A limit of the argument does not change the
 # result otherwise: see `LEAST_ARGUMENT`.
 
-# Added to a norm, so that the result for a row of zeros is zeros.
+# Term that is added to a norm, so that a row of zeros becomes a row of zeros.
 _TINY = 1e-12
 # First opsets: Max with broadcasting, and reductions whose axes are an input.
 _SINCE = {"Max": 8, "ReduceSum": 13, "ReduceMax": 18}
@@ -420,7 +420,7 @@ def _reduced(chain: NodeChain, op: str, value: str, axes: list[int], keep: int) 
 # --- padded operators: Conv, poolings, Pad -----------------------------------------------------------
 
 _SMALL = 64
-# An end beyond every axis, which Slice limits to the axis.
+# End of a Slice up to the end of any axis.
 _LAST = 2**31 - 1
 # Smallest width of the result of a high AveragePool with few channels that QNN computes right.
 _LEAST_WIDTH = 9
@@ -445,7 +445,7 @@ def pad_convolutions(editor: Editor, node: Any, record: GraphNode) -> list[Any] 
 @for_matches("Conv", ("conv-depthwise-step",), "depthwise Conv of one value")
 def step_before_conv(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
     """Replace the stride of a depthwise Conv of one value by a Slice with a step before it."""
-    # From 33 channels on QNN reads other values with a stride of 2.
+    # From 33 channels on QNN reads wrong values with a stride of 2.
     step = record.attributes["strides"][0]
     # Start, end, axis and step: along axis 2, the only spatial one.
     limits = [editor.add_constant(np.array([number]), "step") for number in (0, _LAST, 2, step)]
@@ -577,7 +577,7 @@ def average_by_sums(editor: Editor, node: Any, record: GraphNode) -> list[Any] |
     made: list[Any] = []
     value = node.input[0]
     if shape[1] == 1 and editor.element(value) == ElementType.FLOAT16.value:
-        # Directly after an input of half floats with a single channel QNN reads other values.
+        # Directly after an input of half floats with a single channel QNN reads wrong values.
         made.append(editor.make("Max", [value, editor.like(value, -65504.0, f"{value}/least")], node))
         value = made[-1].output[0]
     for axis in range(2, len(shape)):
@@ -603,7 +603,7 @@ def average_by_sums(editor: Editor, node: Any, record: GraphNode) -> list[Any] |
 
 def _wider_than_wrong(pool: GraphNode, shape: Sequence[int], made: Sequence[int]) -> int:
     """Return how many columns an AveragePool's result lacks so that row `average-pool-narrow` does not match."""
-    # These are the bounds of that row of the known-wrong table.
+    # The bounds are those of the row `average-pool-narrow` of the known-wrong table.
     if len(shape) < 4 or max(window_of_node(pool)["strides"]) > 1 or shape[1] > 32 or made[-2] < 13:
         return 0
     return _LEAST_WIDTH - made[-1] if 2 <= made[-1] < _LEAST_WIDTH else 0
@@ -664,7 +664,7 @@ def pool_whole_windows(editor: Editor) -> list[str]:
 
 
 def _declare_outputs(editor: Editor) -> None:
-    """Set the inferred shapes of outputs: the declared ones, which follow onnx, may have one window more."""
+    """Set the inferred shapes of outputs: the declared ones, computed by onnx's rules, may have one window more."""
     declared = [value for value in editor.graph.output if shapes.has_shape(value)]
     before = [list(value.type.tensor_type.shape.dim) for value in declared]
     shapes.forget_inferred(editor.graph)

@@ -1,4 +1,4 @@
-"""`python -m qnnbridge_host.wrap`: one request as JSON on stdin, one answer as JSON on stdout, for commands."""
+"""Read a request as JSON from stdin, and write the answer as JSON to stdout (`python -m qnnbridge_host.wrap`)."""
 
 from qnnbridge_host import stdio_guard
 

@@ -138,7 +138,7 @@ def build_model(binary: Binary, graphs: Sequence[GraphDescription], *, float_io:
 
 
 def _repeated(graphs: Sequence[GraphDescription]) -> frozenset[str]:
-    """Return the tensors that occur more than once, by name: in several graphs, or as input and output of one."""
+    """Return the names of tensors that occur in several graphs, or as both input and output of a graph."""
     counts = collections.Counter(tensor.name for graph in graphs for tensor in (*graph.inputs, *graph.outputs))
     return frozenset(name for name, count in counts.items() if count > 1)
 
@@ -182,7 +182,7 @@ class _Builder:
     def add(self, graph: GraphDescription, *, owns: bool) -> None:
         from onnx import helper
 
-        names: dict[str, str] = {}  # QNN's name by the model's: a tensor that is both input and output has two
+        names: dict[str, str] = {}  # model's name -> QNN's: an input that is also an output needs two
         before: list[Any] = []
         after: list[Any] = []
         taken = [self._end(graph, one, before, names, is_input=True) for one in graph.inputs]
@@ -195,14 +195,14 @@ class _Builder:
             # QNN claims nodes with this source.
             "source": QNN,
             "partition_name": graph.name,
-            # QNN checks neither of these when it loads the node; max_size is for spill areas.
+            # QNN does not check these two attributes when it loads the node; max_size is for spill areas.
             "ep_sdk_version": self._binary.described.build,
             "max_size": 0,
         }
         if owns:
             attributes["ep_cache_context"] = self._binary.name
         if names:
-            # The format of QNN's provider: the name in the model, then QNN's own.
+            # The format that QNN's provider expects: name in the model = name in QNN.
             attributes["io_name_overrides"] = "".join(f"{shown}={own};" for shown, own in names.items())
         node = helper.make_node(OP_TYPE, taken, given, name=graph.name, domain=DOMAIN, **attributes)
         self.nodes += [*before, node, *after]
@@ -232,7 +232,7 @@ class _Builder:
                 names[shown] = tensor.name
             ends.append(helper.make_tensor_value_info(shown, number, shape))
             return shown
-        # The graph's own name then belongs to the model's input or output, unless two graphs have it.
+        # The model's input or output has the name `shown`, so the tensor at the EPContext node needs another one.
         inner = f"{shown}/qnn"
         names[inner] = tensor.name
         self.inner.append(helper.make_tensor_value_info(inner, number, shape))
@@ -269,7 +269,7 @@ class _Builder:
             why = "the binary does not have its scale and offset"
         elif given.bits is not None and given.bits != _bits(tensor):
             why = f"it uses {given.bits} of its {_bits(tensor)} bits"
-        # Inputs only: DequantizeLinear also reads int32, the type of biases.
+        # Outputs may be 32 bits wide: DequantizeLinear reads int32, the type of biases.
         elif is_input and kind in ("INT32", "UINT32"):
             why = "ONNX has no QuantizeLinear to 32 bits"
         elif not all(least <= -offset <= most for offset in given.offsets):
@@ -345,7 +345,7 @@ class WrapRequest:
 def work(request: WrapRequest, folder: str | None = None) -> tuple[BinaryDescription, tuple[WrappedModel, ...]]:
     """Describe the binary, and build the requested models.
 
-    folder: folder of the QNN that the session will use. Raises the errors of `read_binary` and `wrap`.
+    folder: folder of the QNN that the session will use. Raise the errors of `read_binary` and `wrap`.
     """
     described = read_binary(request.path, folder if folder and has_library(folder) else None)
     if request.name is None:

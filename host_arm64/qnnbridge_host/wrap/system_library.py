@@ -26,7 +26,7 @@ from qnnbridge_protocol.errors import ContextUnusable, ProviderUnavailable
 from qnnbridge_protocol.installing import install_command
 
 LIBRARY: Final = "QnnSystem.dll" if sys.platform == "win32" else "libQnnSystem.so"
-# Larger numbers mean a damaged file that the library did not detect.
+# Limits on counts. A larger count means that the library did not detect a damaged file.
 _MOST_GRAPHS: Final = 4096
 _MOST_TENSORS: Final = 65536
 _MOST_DIMENSIONS: Final = 64
@@ -186,7 +186,7 @@ class _BinaryV2(Structure):
     _fields_ = (*_BINARY_V1, ("platform", c_void_p))
 
 
-# Not V2 with more fields: V3 drops the hardware's description, so all later fields have other offsets.
+# V3 is not V2 with more fields: it lacks the hardware's description, so all later fields have other offsets.
 class _BinaryV3(Structure):
     _fields_ = (
         *_BINARY_HEAD,
@@ -240,7 +240,7 @@ def read_binary(path: str, folder: str | None = None) -> BinaryDescription:
         ProviderUnavailable: the library is missing or does not start.
         OSError: the file cannot be read.
     """
-    # QNN's library does not survive every damaged binary, hence the worker.
+    # Some damaged binaries crash QNN's library, so only a worker may call it.
     api, version = _interface(folder if folder is not None else library_folder())
     # `from_buffer` requires writable memory. ACCESS_COPY does not change the file.
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) as mapped:
@@ -258,7 +258,7 @@ def read_binary(path: str, folder: str | None = None) -> BinaryDescription:
             if code or not found:
                 raise _cannot_read(path, f"QnnSystemContext_getBinaryInfo: error {code & 0xFFFF}", version)
             return _binary(found.contents, path, version)
-        # The description is in memory of the handle. All of it has been copied by now.
+        # The description is in memory that belongs to the handle, and has been copied completely.
         finally:
             _Free(api.free)(handle)
             del view  # otherwise the map cannot be closed
@@ -275,7 +275,7 @@ def library_folder() -> str:
 
     found = installed()
     if found.generation == "builtin":
-        # Not imported, because only its folder is needed.
+        # Only the folder of onnxruntime is needed, so it is not imported.
         import importlib.util
 
         spec = importlib.util.find_spec("onnxruntime")
