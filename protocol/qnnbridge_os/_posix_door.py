@@ -39,7 +39,7 @@ _CROWD_PAUSE_S: Final = 0.005
 
 
 class DaemonStream:
-    """One connection of the daemon. `peer_pid` is the process id from the kernel, 0 if it does not report one."""
+    """One connection of the daemon. `peer_pid` is the peer's process id, 0 if the kernel does not report one."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
@@ -82,8 +82,8 @@ class DaemonStream:
         if len(self._received) != _MAX_ENDS:
             raise ConnectionError("the daemon sent no streams")
         read_fd, write_fd = self._received
-        # `write_some` needs it. The flag belongs to the open file, of which the daemon closes its own copies
-        # (`release_theirs`).
+        # `write_some` needs a non-blocking descriptor. The flag also applies to the daemon's copies of this
+        # descriptor, which the daemon closes (`release_theirs`).
         os.set_blocking(write_fd, False)
         return read_fd, write_fd
 
@@ -106,7 +106,7 @@ class DaemonStream:
         try:
             self._socket.shutdown(socket.SHUT_RDWR)
         except OSError:
-            pass  # it has ended by itself
+            pass  # the connection has ended already
 
     def close(self) -> None:
         self._socket.close()
@@ -188,7 +188,7 @@ def _left(deadline: float) -> float:
 
 
 def connection_ended(read_fd: int, timeout_s: float | None) -> bool:
-    """Return whether the other end of this pipe is closed. Wait at most this long for it."""
+    """Return whether the other end of this pipe is closed. Wait at most `timeout_s` for the end."""
     # No events are requested: the end (POLLHUP) and errors are always reported, and data is ignored.
     return poll_fd(read_fd, 0, timeout_s)
 
@@ -205,7 +205,7 @@ def abandon_stream(write_fd: int) -> None:
 
 
 def release_stream(write_fd: int, read_fd: int) -> None:
-    """Do nothing before the descriptors are closed: no call waits in them."""
+    """Do nothing: on Linux no blocked call has to be ended before the descriptors are closed."""
 
 
 # Connections that the kernel queues until `accept`. Linux limits the number to net.core.somaxconn.
@@ -219,8 +219,8 @@ def make_endpoint(folder: Path) -> str:
 
 
 class DaemonEndpoint:
-    """The listener of the daemon. Only for the holder of the folder's lock: an existing socket belongs to a dead
-    daemon."""
+    """The listener of the daemon. Only the holder of the folder's lock may create one, since an existing socket is
+    treated as that of a dead daemon."""
 
     def __init__(self, folder: Path, endpoint: str) -> None:
         """Start to listen. Raise `OSError`."""
@@ -253,8 +253,8 @@ class DaemonEndpoint:
         self._closed = self._released = False
 
     def accept(self) -> DaemonStream | None:
-        """Return the connection of the next client; ``None`` after `close`. Raise `OSError` if there is no
-        descriptor for it."""
+        """Return the connection of the next client; ``None`` after `close`. Raise `OSError` if no
+        descriptor is free."""
         poll = select.poll()
         poll.register(self._socket, select.POLLIN)
         poll.register(self._wake_r, select.POLLIN)
@@ -278,7 +278,7 @@ class DaemonEndpoint:
         except FileNotFoundError:
             return None
         except OSError:
-            return self._identity  # unknown: assume no change
+            return self._identity  # The state of the file is unknown: assume no change.
         return status.st_dev, status.st_ino
 
     def close(self) -> None:
@@ -305,7 +305,7 @@ class DaemonEndpoint:
 
 
 class Streams:
-    """Two one-way pipes to a client. `in_fd` and `out_fd` are this side's ends, the others are sent to the
+    """Two one-way pipes to a client. `in_fd` and `out_fd` are the daemon's ends; the other ends are sent to the
     client."""
 
     def __init__(self) -> None:
@@ -321,13 +321,16 @@ class Streams:
         enlarge_pipe(self.out_fd)
 
     def hand_over(self, stream: DaemonStream, answer: Callable[[tuple[int, int]], bytes], deadline: float) -> None:
-        """Give the client its ends, together with the answer. Raise `OSError`; this side's ends then stay open."""
+        """Send the client its ends, together with the answer.
+
+        If that raises `OSError`, the daemon's ends stay open.
+        """
         # The descriptors are sent separately from the record, so the handles in it are zero.
         stream.send_with_ends(answer((0, 0)), (self._their_read, self._their_write), deadline)
 
     def release_theirs(self) -> None:
-        """Close the client's ends, which the client has received, or never will."""
-        # The message holds copies until the client receives them, so closing these takes nothing from it.
+        """Close the daemon's copies of the client's ends, whether the client has received them or not."""
+        # The kernel keeps the sent descriptors until the client receives them, so they can be closed here.
         os.close(self._their_read)
         os.close(self._their_write)
 

@@ -42,9 +42,9 @@ EXIT_UNKNOWN = 255
 
 # Pauses of `_wait_by_polling`, doubled with each poll.
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.001, 0.05
-# For a child whose caller was interrupted during its start. It is killed, so this is long enough.
+# Time for the end of a child whose caller was interrupted during its start. The child is killed, so it ends soon.
 _ABANDON_TIMEOUT_S = 2.0
-# Only as long as hosts of the program before `exec` are alive.
+# Interval of the search for dead hosts that the program started before an `exec`; there is none without such hosts.
 _REAP_INTERVAL_S = 1.0
 
 
@@ -77,8 +77,8 @@ living_children: weakref.WeakValueDictionary[int, PosixChild] = weakref.WeakValu
 class PosixChild:
     """A running program on POSIX, see `ChildProcess`.
 
-    The exit code is collected only here. Until then the process id certainly belongs to the child, so signals are
-    only sent before.
+    Only this object collects the exit code. Until then the process id cannot be reused, so signals are sent only
+    before the collection.
     """
 
     def __init__(self, process: subprocess.Popen[bytes], fds: OwnedFds, stdio: tuple[int, int, int]) -> None:
@@ -91,7 +91,7 @@ class PosixChild:
         # to the child.
         self._lock = Lock()
         self._exit_code: int | None = None
-        # The system's exit status, once it was collected.
+        # Process id and exit status as `waitpid` returned them; empty until the collection.
         self._collected: list[tuple[int, int]] = []
         living_children[self.pid] = self
 
@@ -109,7 +109,7 @@ class PosixChild:
         code = self.poll()
         if code is not None:
             return code
-        # Under the lock: until the code is collected the number, and so the pidfd, belongs to the child.
+        # Under the lock: until the code is collected, the process id and a pidfd opened for it belong to the child.
         with self._lock:
             watch = None if self._exit_code is not None else _watch(self.pid)
         if watch is None:
@@ -148,8 +148,8 @@ class PosixChild:
                 return EXIT_UNKNOWN
             if ended is None:
                 return None
-            # Kills what the host left running. Only now: until the exit code is collected, no other process or
-            # group can have this number.
+            # Kills processes that the host left running. This is done before the collection: until then no other
+            # process or group can have this id.
             _kill_group(self.pid)
             # Collected and stored in one step of C, because the system returns it only once (see `shield`).
             self._collected.extend(itertools.starmap(waitpid, ((self.pid, 0),)))
@@ -246,14 +246,15 @@ class PosixSpawner:
         left = True
         while True:
             try:
-                # If none is left there will be no more: hosts of this program are children of this thread.
+                # After the last host from before the `exec` no more can appear: later hosts are children of this
+                # thread.
                 left = left and _reap_hosts_before_exec()
-                # In no variable, or the last child would live until the next order.
+                # Not stored in a variable, which would keep the last child's object alive until the next order.
                 self._orders.get(timeout=_REAP_INTERVAL_S if left else None).carry_out()
             except Empty:
                 pass
             except MemoryError:
-                left = False  # only the reaping needs memory that may be unavailable; orders are waited for
+                left = False  # only the reaping can run out of memory: stop it, and continue to process orders
 
 
 class _Order:
@@ -277,7 +278,7 @@ class _Order:
         except BaseException as error:  # noqa: BLE001 - passed to the caller; the thread must not end
             self.error = error
         self.ended.release()
-        # Of this line and `abandon`, the second one sees the child. `_ending` lets only one of them end it.
+        # Whichever runs second, this line or `abandon`, ends the child. If both do, `_ending` lets only one end it.
         if self._abandoned:
             self._end_child()
 
@@ -297,7 +298,8 @@ class _Order:
 def _reap_hosts_before_exec() -> bool:
     """Collect dead hosts of the programs that ran in this process before `exec`; return whether some are alive.
 
-    They have become children of the main thread. Those of this program are children of the spawner's thread.
+    After `exec` such hosts are children of the main thread. Hosts of the current program are children of the
+    spawner's thread.
     """
     main, alive = os.getpid(), False
     try:
@@ -334,7 +336,7 @@ def _spawn(argv: list[str], env: dict[str, str], cwd: str | None) -> PosixChild:
         our_stderr, child_stderr = fds.pipe()
         enlarge_pipe(our_stdin)
         enlarge_pipe(our_stdout)
-        # Only this end: the two ends of a pipe are separate open files.
+        # This affects only our end: the two ends of a pipe are separate open files.
         os.set_blocking(our_stdin, False)
         # A fork in between would hold the pipe for whose end `Popen` waits.
         with no_fork:
@@ -405,9 +407,12 @@ class Detached(DetachedBase):
     """A detached program, see `DetachedBase`."""
 
     def close(self) -> None:
-        """Stop reading, and collect the started process, which has already handed over to the detached one."""
+        """Stop reading.
+
+        Collect the exit code of the started process, which ends once it has forked the detached one.
+        """
         super().close()
-        deadline = time.monotonic() + _FORK_TIMEOUT_S  # `Popen.wait` sleeps with `time.sleep`
+        deadline = time.monotonic() + _FORK_TIMEOUT_S  # not `Popen.wait`, whose `time.sleep` gevent replaces
         while self._process.poll() is None and time.monotonic() < deadline:
             sleep(_FIRST_WAIT_S)
 

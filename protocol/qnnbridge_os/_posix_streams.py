@@ -78,12 +78,12 @@ def wait_writable(fd: int, timeout_s: float | None) -> bool:
 
 
 def is_writing(fd: int) -> bool:
-    """Return whether a thread of this process waits in a write to the pipe; nothing here does."""
+    """Return False: on POSIX no thread waits in a write to the pipe."""
     return False
 
 
 def stop_writing(fd: int) -> None:
-    """Do nothing before the descriptor is closed: see `is_writing`."""
+    """Do nothing: no write has to be stopped before the descriptor is closed, see `is_writing`."""
 
 
 def write_some(fd: int, chunks: Sequence[memoryview], timeout_s: float | None) -> int:
@@ -92,7 +92,7 @@ def write_some(fd: int, chunks: Sequence[memoryview], timeout_s: float | None) -
     The descriptor must be non-blocking (`ChildProcess.stdin_fd` is).
 
     Raises:
-        TimeoutError: nothing could be written in time; then nothing was.
+        TimeoutError: the pipe stayed full until the timeout; nothing was written.
         BrokenPipeError: the reader is gone; also in a program that has reset SIGPIPE to its deadly default, as
             command
             line tools do.
@@ -113,7 +113,7 @@ def write_some(fd: int, chunks: Sequence[memoryview], timeout_s: float | None) -
 def poll_fd(fd: int, events: int, timeout_s: float | None) -> bool:
     """Return whether one of the events (or an error) occurred in time."""
     if fd < 0:
-        raise OSError(errno.EBADF, "the descriptor is closed")  # poll would ignore it, and wait forever
+        raise OSError(errno.EBADF, "the descriptor is closed")  # `poll` would ignore it and wait forever
     poll = new_poll()
     poll.register(fd, events)
     return bool(poll.poll(None if timeout_s is None else max(0.0, timeout_s * 1000)))
@@ -161,7 +161,7 @@ class SharedMemory:
             raise OSError("memory can be shared on Linux and Windows only")
         self._fd = self._fds.make(os.memfd_create, "qnnbridge", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
-            # Not just a size: if memory is short this call fails, and not the first access.
+            # Allocate now: if memory is short, this call fails instead of the first access.
             os.posix_fallocate(self._fd, 0, size)
             # With F_SEAL_SEAL neither side can add a seal that forbids the other to write.
             fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
@@ -186,8 +186,8 @@ class SharedMemory:
 
 
 class ChannelStreams:
-    """This side's ends of a channel's two pipes, and until `opened` the host's ends. The write end does not
-    block."""
+    """This side's ends of a channel's two pipes, and until the call of `opened` also the host's ends. The write end
+    does not block."""
 
     # Whether Ctrl+C and `wake_reader` end a read that waits forever.
     MAY_BLOCK = True
@@ -201,11 +201,11 @@ class ChannelStreams:
         except BaseException:
             self._fds.close_all()
             raise
-        # `write` compares them before each call.
+        # `write` checks before each call that the descriptor still refers to this pipe.
         self._inode, self._device = (self._fds.mark(self.write_fd) or mark_of(self.write_fd))[1:]
         poll = new_poll()
         poll.register(self.read_fd, select.POLLIN)
-        # Waits at most this many milliseconds until data can be read; falsy if there is none.
+        # Called with a timeout in milliseconds; the result is empty if no data came.
         self.poll = poll.poll
 
     def share_handles(self, pid: int) -> tuple[ShareHandle, ShareHandle]:
@@ -252,7 +252,7 @@ class ChannelStreams:
 
 
 def reclaim(_share_handle: ShareHandle, _pid: int) -> None:
-    """Do nothing to take back a share that was not sent: the application still owns it."""
+    """Do nothing with a share that was not sent: on POSIX its descriptor still belongs to the application."""
 
 
 def _share_handle(fds: OwnedFds, fd: int) -> ShareHandle:

@@ -52,7 +52,7 @@ for _function in (kernel32.GetNamedPipeClientProcessId, kernel32.GetNamedPipeSer
 
 
 class DaemonStream:
-    """One connection of the daemon. `peer_pid` is the process id from Windows."""
+    """One connection of the daemon. `peer_pid` is the peer's process id, as Windows reports it."""
 
     def __init__(self, handle: int, *, client: bool) -> None:
         self._handle = handle
@@ -248,7 +248,7 @@ class DaemonEndpoint:
             except OSError as error:
                 if error.winerror != _winapi.ERROR_NO_DATA:
                     raise
-                # a client connected and disconnected before; only now another can connect
+                # A client has connected and disconnected already. Another can connect only after this call.
                 api.disconnect_pipe(self._waiting)
                 continue
             came = self._wait(pending)
@@ -309,7 +309,7 @@ class DaemonEndpoint:
 
 
 class Streams:
-    """Two one-way pipes to a client. `in_fd` and `out_fd` are this side's ends, the others are sent to the
+    """Two one-way pipes to a client. `in_fd` and `out_fd` are the daemon's ends; the other ends are sent to the
     client."""
 
     def __init__(self) -> None:
@@ -322,10 +322,13 @@ class Streams:
             self._their_read, ours = _winapi.CreatePipe(None, BUFFER_BYTES)
             undo.callback(_winapi.CloseHandle, self._their_read)
             self.out_fd = api.descriptor_of(ours, os.O_WRONLY)
-            undo.pop_all()  # everything was created
+            undo.pop_all()  # both pipes exist: nothing to undo
 
     def hand_over(self, stream: DaemonStream, answer: Callable[[tuple[int, int]], bytes], deadline: float) -> None:
-        """Give the client its ends, together with the answer. Raise `OSError`; this side's ends then stay open."""
+        """Send the client its ends, together with the answer.
+
+        If that raises `OSError`, the daemon's ends stay open.
+        """
         pid = stream.peer_pid
         given: list[ShareHandle] = []
         try:
@@ -338,7 +341,7 @@ class Streams:
             raise
 
     def release_theirs(self) -> None:
-        """Close the client's ends, which the client has received, or never will."""
+        """Close the daemon's copies of the client's ends, whether the client has received them or not."""
         _winapi.CloseHandle(self._their_read)
         _winapi.CloseHandle(self._their_write)
 

@@ -71,7 +71,7 @@ class WindowsChild:
             if code is not None or left_s <= 0:
                 return code
             if self._process is None:
-                return None  # closed; the end was not observed
+                return None  # `close` was called before the process had ended
 
     def terminate(self) -> None:
         self.kill()
@@ -159,12 +159,12 @@ def _spawn(argv: Sequence[str], env: Mapping[str, str], cwd: str | None) -> Wind
             job = _assign(job, process)
         api.resume_thread(thread)
         child = WindowsChild(pid, process, job, fds, (stdin_fd, stdout_fd, stderr_fd))
-        # They belong to the child from here on, so `finally` must not close them.
+        # The `WindowsChild` owns these handles from here on, so `finally` must not close them.
         process = job = None
         return child
     except BaseException:
         if process is not None:
-            _winapi.TerminateProcess(process, KILLED_EXIT_CODE)  # it may still be suspended
+            _winapi.TerminateProcess(process, KILLED_EXIT_CODE)  # a suspended process would never end
         fds.close_all()
         raise
     finally:
@@ -175,7 +175,7 @@ def _spawn(argv: Sequence[str], env: Mapping[str, str], cwd: str | None) -> Wind
 
 
 def _read_pipe(fds: OwnedFds, theirs: list[int]) -> int:
-    """Return a descriptor to read from; append the handle that the child writes to, to `theirs`."""
+    """Create a pipe: return the descriptor of its read end; append the handle of its write end to `theirs`."""
     ours, child = _winapi.CreatePipe(None, BUFFER_BYTES)
     theirs.append(child)
     return fds.adopt(api.descriptor_of(ours, os.O_RDONLY))
@@ -273,7 +273,7 @@ def plain_dll_search() -> Iterator[None]:
     if not is_frozen():
         yield
         return
-    # The folder belongs to the whole process, like the error mode.
+    # The search folder is a setting of the whole process, like the error mode.
     with _dll_folder_lock:
         before = api.dll_folder()
         api.set_dll_folder("")
@@ -303,7 +303,8 @@ class Detached(DetachedBase):
         """Stop reading."""
         super().close()
         if self._process.poll() is None:
-            # otherwise Popen would keep it in its list of uncollected ones; it is meant to continue
+            # Otherwise Popen would add the process, which is meant to continue, to its list of uncollected
+            # children.
             self._process.returncode = 0
 
 

@@ -28,7 +28,8 @@ from qnnbridge_os.shield import when_gone
 
 _lock: contextlib.AbstractContextManager[object]
 if sys.platform == "win32":
-    # Without forks; and closing a descriptor waits for a reader of the same descriptor: no lock around that.
+    # Windows has no forks, so no lock is needed. A lock would do harm: closing a descriptor waits for a thread that
+    # reads from it.
     _lock = contextlib.nullcontext()
 else:
     _lock = RLock()
@@ -49,12 +50,12 @@ Mark = tuple[int, ...]
 
 
 def mark_of(fd: int) -> Mark:
-    """Return the mark of a descriptor. Raise `OSError` if it is closed."""
+    """Return the identity of the object behind a descriptor. Raise `OSError` if the descriptor is closed."""
     return os.fstat(fd)[:3]
 
 
 def is_marked(fd: int, mark: Mark | None) -> bool:
-    """Return whether the descriptor still refers to what it did."""
+    """Return whether the descriptor refers to the object with this identity."""
     try:
         return mark_of(fd) == mark
     except OSError:
@@ -124,15 +125,16 @@ class OwnedFds:
             return taken
 
     def mark(self, fd: int) -> Mark | None:
-        """Return what a descriptor referred to when it was added; ``None`` if it is closed."""
+        """Return the identity of the object that a descriptor referred to when it was added; ``None`` after
+        `close`."""
         return self._marks.get(fd)
 
     def is_ours(self, fd: int) -> bool:
-        """Return whether a descriptor still refers to what it did when it was added."""
+        """Return whether a descriptor still refers to the object to which it referred when it was added."""
         return is_marked(fd, self._marks.get(fd))
 
     def mark_again(self, fd: int) -> None:
-        """Record that the owner made a descriptor refer to something else."""
+        """Record that the owner made a descriptor refer to another object."""
         with _lock:
             self._mark(fd)
 

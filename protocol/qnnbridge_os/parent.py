@@ -72,7 +72,7 @@ else:
     from qnnbridge_protocol.process_names import HOST_NAME
 
     _PR_SET_PDEATHSIG = 1
-    # Not from `signal`, whose enums cost the host half a millisecond of its start.
+    # The module `signal` is not imported: its enums cost half a millisecond of the host's start.
     _SIGKILL = 9
 
     _POLL_INTERVAL_S = 1.0
@@ -142,8 +142,9 @@ else:
             pass  # not Linux
 
     def _kill_me_with_my_parent() -> bool:
-        """Arm SIGKILL for the end of the *thread* that started this process. That thread of the client never
-        ends."""
+        """Let the kernel send SIGKILL when the *thread* that started this process ends: in the client, a thread
+        that
+        lives as long as its process."""
         try:
             prctl = ctypes.CDLL(None, use_errno=True).prctl
             return bool(prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0) == 0)

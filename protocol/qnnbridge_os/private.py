@@ -223,7 +223,7 @@ if sys.platform == "win32":
         return f"others may use it ({', '.join(sorted(others))})" if others else None
 
     def how_to_make_private(path: Path) -> str | None:
-        # By the SID: cmd and PowerShell have different notations for a variable.
+        # The SID identifies the user: cmd and PowerShell have different notations for the variable with the name.
         inherit = "(OI)(CI)" if path.is_dir() else ""
         return f'If no other user needs it: icacls "{path}" /inheritance:r /grant:r "*{user_sid()}:{inherit}F"'
 
@@ -291,7 +291,9 @@ else:
         return None
 
     def how_to_make_private(path: Path) -> str | None:
-        """Return a command; ``None`` for a path of another user, a link, or a path that does not exist any more."""
+        """Return advice with the command that makes the path private; ``None`` for a link, or if the path belongs
+        to
+        another user or does not exist any more."""
         try:
             status = os.lstat(path)
         except OSError:

@@ -1,8 +1,8 @@
 """Streams and memory of another process, opened here.
 
-On Linux through the application's entry in /proc. That needs no socket and no inherited descriptor, only that both
-processes belong to the same user. The application identifies the file (device and inode), so a descriptor that was
-closed and reused meanwhile is noticed.
+On Linux a share is opened through the application's entry in /proc. That needs no socket and no inherited
+descriptor, only that both processes belong to the same user. The application identifies the file (device and
+inode), so a descriptor that was closed and reused meanwhile is noticed.
 
 On Windows by handles that the application has duplicated into this process, which owns a handle as soon as it has
 read the request that contains it, even if the request fails. Opening a share removes the handle from the share; a
@@ -112,13 +112,14 @@ else:
             os.close(fd)
 
     def drop(_where: dict[str, Any]) -> None:
-        """Release an unopened share: it refers to an object of the application, so there is nothing to close
-        here."""
+        """Do nothing with an unopened share: it refers to a descriptor of the application, which the application
+        closes."""
 
     def check_sealed(where: Mapping[str, Any]) -> None:
         """Raise `OSError`, or `ValueError` for memory that can be shrunk: access to a removed page is fatal.
 
-        For a process that serves several applications (but not in an emulated one, where the check is impossible).
+        A process that serves several applications calls this function, unless the process is emulated: there the
+        check is impossible.
         """
         fd = _open(where, os.O_RDONLY)
         try:

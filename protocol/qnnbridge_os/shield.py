@@ -44,7 +44,7 @@ BEGIN_S = 5.0
 
 
 class TooLate(Exception):
-    """The turn did not come in time."""
+    """The lock was not free within the timeout."""
 
 
 def in_turn(lock: RLock, timeout_s: float, work: Callable[[], T]) -> T:

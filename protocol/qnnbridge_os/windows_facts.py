@@ -158,7 +158,7 @@ _SHARE_ALL = 0x1 | 0x2 | 0x4
 _BACKUP_SEMANTICS = 0x02000000
 _FILE_BASIC_INFO = 0
 _NS_PER_TICK = 100
-# From 1601 to 1970.
+# Units of 100 ns between the start of Windows' file times (1601) and 1970.
 _EPOCH_TICKS = 116_444_736_000_000_000
 
 
@@ -181,7 +181,8 @@ _get_short_path.restype = wintypes.DWORD
 
 
 def change_time_ns(path: str, status: os.stat_result) -> int:
-    """Return nanoseconds since 1970; the time of the last write if the file system keeps no other (FAT)."""
+    """Return the time of the last change in nanoseconds since 1970; on FAT, which does not keep it, of the last
+    write."""
     try:
         # Without BACKUP_SEMANTICS Windows opens no folder.
         handle = open_file(path, _FILE_READ_ATTRIBUTES, _SHARE_ALL, _winapi.OPEN_EXISTING, _BACKUP_SEMANTICS)

@@ -1,5 +1,5 @@
 """One connection without I/O: HELLO and the agreement of both sides, conversion of bytes to frames, and the rules
-which side may send which frame in which state.
+about which side may send which frame in which state.
 
 Nothing heavy is imported before HELLO, so that a version conflict costs a tenth of a second.
 
@@ -49,9 +49,9 @@ FEATURES: frozenset[str] = frozenset({"phase", "cancel", CALL_BACK_FEATURE}) | S
 # Used by a daemon and its clients only: releases that are far apart refuse each other.
 DAEMON_FEATURE = "daemon"
 
-# Requests of a client to a daemon with an incompatible version: to end if the daemon is older and without clients,
-# since the client starts another one; to end in any case. If the daemon ends, `LEAVING` in the error's details is
-# the feature.
+# A client asks a daemon of an incompatible version to end: with MAKE_WAY only if the daemon is older and has no
+# clients (the client then starts a newer daemon), with LEAVE in any case. If the daemon ends, `LEAVING` in the
+# details of its error contains the feature.
 MAKE_WAY_FEATURE = "make-way"
 LEAVE_FEATURE = "leave"
 LEAVING = "leaving"
@@ -86,7 +86,7 @@ class Hello(NamedTuple):
 
     def to_wire(self) -> dict[str, Any]:
         plain: dict[str, Any] = self._asdict()
-        del plain["wire"]  # it is in the prefix
+        del plain["wire"]  # the prefix of the frame contains the version
         return {
             **plain,
             "api": list(self.api),
@@ -369,7 +369,7 @@ class Connection:
         self._reader = FrameReader(hello.limits, allow_preamble=role is Role.CLIENT)
         self._last_id = 0
         self._open: dict[int, Kind] = {}
-        # Abandoned requests: their answers still come, and would otherwise be answers without a request.
+        # Ids of abandoned requests: their answers still arrive, and must not count as answers without a request.
         self._given_up: set[int] = set()
         # Requests in which the host waits for a function of the client.
         self._called_back: set[int] = set()
@@ -422,7 +422,7 @@ class Connection:
         return True
 
     def _close_request(self, frame: Frame) -> bool:
-        """Return whether a caller waits for this answer."""
+        """Close the request that the frame answers; return whether a caller still waits for the answer."""
         asked = self._open.pop(frame.request_id, None)
         if asked is None:
             raise desync(f"{frame.kind.name} to request {frame.request_id}, which is not open")
@@ -436,7 +436,7 @@ class Connection:
         return True
 
     def _open_call(self, frame: Frame) -> bool:
-        """Return whether there may be a caller whose function is called."""
+        """Record a CALL_BACK; return whether the caller, whose function it calls, may still wait."""
         number = frame.request_id
         if self._open.get(number) is not Kind.REQUEST:
             raise desync(f"CALL_BACK of request {number}, which is not open")

@@ -84,7 +84,7 @@ class BridgeError(Exception):
     code: ClassVar[str] = "bridge.Error"
     # Default of the class. An instance may have another (a death that no restart can fix is "pointless").
     retry: Retry = "unsafe"
-    # The text is only the message, see `speak_like_onnxruntime`.
+    # True: `str` of the error is only the message, without cause and fix, see `speak_like_onnxruntime`.
     _brief: ClassVar[bool] = False
 
     def __init__(
@@ -353,7 +353,7 @@ class CompileFailed(ModelError):
 
 
 class NumbersDiffer(ModelError):
-    """A session computes other numbers than the CPU. ``details["numbers"]`` is the report."""
+    """A session's results differ from those of the CPU. ``details["numbers"]`` is the report."""
 
     code = "model.NumbersDiffer"
     retry: Retry = "pointless"
@@ -521,7 +521,7 @@ ORT_ERRORS: Mapping[str, type[OrtError]] = {
 
 
 def speak_like_onnxruntime() -> None:
-    """Reduce the text of ONNX Runtime's errors to ONNX Runtime's own text, in this process from now on."""
+    """Let the text of ONNX Runtime's errors contain only ONNX Runtime's message, from now on in this process."""
     OrtError._brief = RemoteError._brief = True
 
 

@@ -499,7 +499,7 @@ def _sizes(fields: dict[str, Any], prefix: Prefix) -> list[int]:
     """Return the buffer sizes from the header, checked against the prefix. Remove ``bufs`` from `fields`."""
     sizes = fields.pop("bufs", [])
     if type(sizes) is not list or len(sizes) != prefix.buffer_count:
-        raise desync(f"the header describes other than the {prefix.buffer_count} buffers of the prefix")
+        raise desync(f"the header does not describe the {prefix.buffer_count} buffers that the prefix announces")
     body = 0
     for size in sizes:
         # `type`, not isinstance: msgpack's true would be a size of 1.

@@ -74,7 +74,7 @@ def requirement(extras: str = "", version: str = "", origin: Origin | None = Non
 
 
 def extra_fix(extra: str) -> str:
-    """Return how this program gets the packages of an extra. A frozen application cannot install them."""
+    """Return the command or advice that adds the packages of an extra; a frozen application has to be built again."""
     if is_frozen():
         return f"Build this application again in an environment with the extra [{extra}] of {PACKAGE}."
     return install_command(extra)

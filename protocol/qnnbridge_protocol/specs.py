@@ -134,7 +134,10 @@ class ProviderSpec(Record):
 
 
 def in_memory(file: str) -> str:
-    """Return the name of a file's bytes among the values; no initializer has this name."""
+    """Return the name under which a file's bytes are sent among the values.
+
+    It differs from all names of initializers.
+    """
     return f"\0{file}"
 
 
@@ -216,7 +219,7 @@ class SessionSpec(Record):
         # `model_files` was a field of 0.1.0, empty in these hashes; including it keeps the hashes unchanged.
         # Quarantine files and manifests of earlier releases contain these hashes, so they must never change.
         plain = {**self.to_wire(), "model_path": None, "model_files": []}
-        # Fields that are younger than those hashes.
+        # Newer fields are included only if they are set.
         if self.fix is None:
             plain.pop("fix")
         if not self.files_in_memory:
@@ -280,7 +283,7 @@ IN_FILE: Final = "in the file"
 AFTER_OPTIMISATION: Final = "after optimisation"
 # Largest number of CPU nodes in a text.
 SHOWN_CPU_NODES: Final = 5
-# Beginning of the cause of a placement that fixed sizes do not change.
+# Beginning of a placement's cause that fixed dimensions do not remove.
 NO_OPERATOR: Final = "QNN has no operator"
 
 

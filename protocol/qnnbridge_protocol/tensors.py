@@ -195,8 +195,8 @@ def _check_blocks(shape: tuple[int, ...], values: Array, parts: tuple[Array, ...
         raise ValueError("blocks need one array of int32 indices")
     if parts[0].shape != (2, len(values)):
         raise ValueError(f"indices of shape {parts[0].shape} for {len(values)} blocks")
-    # An index counts blocks, and the last block of an axis may exceed its end. `max` prevents a division by zero
-    # for a block without extent.
+    # Indices count blocks, and the last block of an axis may extend past the axis's end. `max` prevents a division
+    # by zero for a block of size 0.
     for axis, block in enumerate(values.shape[1:3]):
         _in_range(parts[0][axis], -(-shape[axis] // max(1, block)) if axis < len(shape) else 0)
 
@@ -308,7 +308,7 @@ def decode_strings(offsets: Array, blob: Array, count: int) -> list[str]:
         view = blob.data
         return [str(view[start:end], "utf-8") for start, end in pairs]
     raw = bytes(blob)
-    # Then characters are bytes, and slicing one str is the fastest way.
+    # In ASCII every character is one byte, so the offsets apply to the str, whose slices are the fastest way.
     if raw.isascii():
         text = raw.decode("ascii")
         return [text[start:end] for start, end in pairs]
