@@ -321,10 +321,7 @@ class Streams:
         enlarge_pipe(self.out_fd)
 
     def hand_over(self, stream: DaemonStream, answer: Callable[[tuple[int, int]], bytes], deadline: float) -> None:
-        """Send the client its ends, together with the answer.
-
-        If that raises `OSError`, the daemon's ends stay open.
-        """
+        """Send the client its ends with the answer. If that raises `OSError`, the daemon's ends stay open."""
         # The descriptors are sent separately from the record, so the handles in it are zero.
         stream.send_with_ends(answer((0, 0)), (self._their_read, self._their_write), deadline)
 

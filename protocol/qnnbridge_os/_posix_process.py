@@ -246,8 +246,7 @@ class PosixSpawner:
         left = True
         while True:
             try:
-                # After the last host from before the `exec` no more can appear: later hosts are children of this
-                # thread.
+                # No further host from before the `exec` can appear: later hosts are children of this thread.
                 left = left and _reap_hosts_before_exec()
                 # Not stored in a variable, which would keep the last child's object alive until the next order.
                 self._orders.get(timeout=_REAP_INTERVAL_S if left else None).carry_out()
@@ -298,8 +297,7 @@ class _Order:
 def _reap_hosts_before_exec() -> bool:
     """Collect dead hosts of the programs that ran in this process before `exec`; return whether some are alive.
 
-    After `exec` such hosts are children of the main thread. Hosts of the current program are children of the
-    spawner's thread.
+    Such hosts are children of the main thread; hosts of the current program are children of the spawner's thread.
     """
     main, alive = os.getpid(), False
     try:
@@ -407,10 +405,7 @@ class Detached(DetachedBase):
     """A detached program, see `DetachedBase`."""
 
     def close(self) -> None:
-        """Stop reading.
-
-        Collect the exit code of the started process, which ends once it has forked the detached one.
-        """
+        """Stop reading, and collect the started process, which ends once it has forked the detached one."""
         super().close()
         deadline = time.monotonic() + _FORK_TIMEOUT_S  # not `Popen.wait`, whose `time.sleep` gevent replaces
         while self._process.poll() is None and time.monotonic() < deadline:

@@ -325,10 +325,7 @@ class Streams:
             undo.pop_all()  # both pipes exist: nothing to undo
 
     def hand_over(self, stream: DaemonStream, answer: Callable[[tuple[int, int]], bytes], deadline: float) -> None:
-        """Send the client its ends, together with the answer.
-
-        If that raises `OSError`, the daemon's ends stay open.
-        """
+        """Send the client its ends with the answer. If that raises `OSError`, the daemon's ends stay open."""
         pid = stream.peer_pid
         given: list[ShareHandle] = []
         try:

@@ -303,8 +303,7 @@ class Detached(DetachedBase):
         """Stop reading."""
         super().close()
         if self._process.poll() is None:
-            # Otherwise Popen would add the process, which is meant to continue, to its list of uncollected
-            # children.
+            # Otherwise Popen would keep the process, which continues, in its list of uncollected children.
             self._process.returncode = 0
 
 

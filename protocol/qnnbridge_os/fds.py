@@ -28,8 +28,7 @@ from qnnbridge_os.shield import when_gone
 
 _lock: contextlib.AbstractContextManager[object]
 if sys.platform == "win32":
-    # Windows has no forks, so no lock is needed. A lock would do harm: closing a descriptor waits for a thread that
-    # reads from it.
+    # Without forks no lock is needed. It would do harm: closing a descriptor waits for a thread that reads it.
     _lock = contextlib.nullcontext()
 else:
     _lock = RLock()
@@ -125,8 +124,7 @@ class OwnedFds:
             return taken
 
     def mark(self, fd: int) -> Mark | None:
-        """Return the identity of the object that a descriptor referred to when it was added; ``None`` after
-        `close`."""
+        """Return the identity of a descriptor's object when it was added; ``None`` for a closed descriptor."""
         return self._marks.get(fd)
 
     def is_ours(self, fd: int) -> bool:

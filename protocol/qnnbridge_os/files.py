@@ -55,7 +55,7 @@ _LEADING_ELSEWHERE: Final = (0xA0000003, 0xA000000C)
 
 
 class NotOurs(OSError):
-    """The folder is a link, or contains files of other programs. qnnbridge neither uses nor changes such a folder."""
+    """The folder is a link, or contains files of other programs: qnnbridge neither uses nor changes it."""
 
 
 def enter(folder: Path) -> Path:
@@ -83,8 +83,7 @@ def is_own(folder: Path, is_ours: Callable[[str], bool]) -> bool:
 
 def make_own(folder: Path, is_ours: Callable[[str], bool]) -> None:
     """Create a folder with the mark, or add the mark to a folder of an earlier version. Raise `NotOurs` for a
-    folder
-    of another program."""
+    folder of another program."""
     enter(folder)
     if os.path.lexists(folder / MARK_FILE):
         return

@@ -142,9 +142,8 @@ else:
             pass  # not Linux
 
     def _kill_me_with_my_parent() -> bool:
-        """Let the kernel send SIGKILL when the *thread* that started this process ends: in the client, a thread
-        that
-        lives as long as its process."""
+        """Let the kernel send SIGKILL when the *thread* that started this process ends. That thread lives as long
+        as the client."""
         try:
             prctl = ctypes.CDLL(None, use_errno=True).prctl
             return bool(prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0) == 0)

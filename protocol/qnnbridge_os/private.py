@@ -291,9 +291,7 @@ else:
         return None
 
     def how_to_make_private(path: Path) -> str | None:
-        """Return advice with the command that makes the path private; ``None`` for a link, or if the path belongs
-        to
-        another user or does not exist any more."""
+        """Return the command to make a path private; ``None`` for a link, or a missing or another user's path."""
         try:
             status = os.lstat(path)
         except OSError:

@@ -118,8 +118,7 @@ else:
     def check_sealed(where: Mapping[str, Any]) -> None:
         """Raise `OSError`, or `ValueError` for memory that can be shrunk: access to a removed page is fatal.
 
-        A process that serves several applications calls this function, unless the process is emulated: there the
-        check is impossible.
+        Called by a process that serves several applications; in an emulated process the check is impossible.
         """
         fd = _open(where, os.O_RDONLY)
         try:

@@ -181,8 +181,7 @@ _get_short_path.restype = wintypes.DWORD
 
 
 def change_time_ns(path: str, status: os.stat_result) -> int:
-    """Return the time of the last change in nanoseconds since 1970; on FAT, which does not keep it, of the last
-    write."""
+    """Return the time of the last change (on FAT, of the last write) in nanoseconds since 1970."""
     try:
         # Without BACKUP_SEMANTICS Windows opens no folder.
         handle = open_file(path, _FILE_READ_ATTRIBUTES, _SHARE_ALL, _winapi.OPEN_EXISTING, _BACKUP_SEMANTICS)

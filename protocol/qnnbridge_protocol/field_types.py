@@ -78,10 +78,7 @@ def read_record(kind: type[T], data: Any, field: str) -> T:
 
 
 def read_document(kind: type[T], data: Any, field: str) -> T:
-    """Convert the contents of a file like `read_record`.
-
-    Raise `ValueError` with the reason for invalid contents.
-    """
+    """Convert the contents of a file like `read_record`. Raise `ValueError` if they are invalid."""
     try:
         return read_record(kind, data, field)
     except ProtocolDesync as error:

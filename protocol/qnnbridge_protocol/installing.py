@@ -74,7 +74,7 @@ def requirement(extras: str = "", version: str = "", origin: Origin | None = Non
 
 
 def extra_fix(extra: str) -> str:
-    """Return the command or advice that adds the packages of an extra; a frozen application has to be built again."""
+    """Return the command that adds the packages of an extra; for a frozen application, the advice to rebuild it."""
     if is_frozen():
         return f"Build this application again in an environment with the extra [{extra}] of {PACKAGE}."
     return install_command(extra)

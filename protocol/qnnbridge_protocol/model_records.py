@@ -186,8 +186,7 @@ class OutputNumbers(Shown, JudgedNumbers):
 WORST_FIRST: Final = ("differs", "unknown", "pending", "agrees", "off")
 # Text for the inputs of a comparison that used no inputs of the application.
 MADE_UP: Final = "made-up inputs"
-# After this many comparisons no further call is compared, so that the number of the next call stays representable
-# in JSON and msgpack.
+# Largest number of comparisons: the number of the next call, a power of 2, must fit in JSON and msgpack.
 MOST_COMPARED: Final = 40
 MOST_CALLS: Final = 2**53
 
@@ -231,9 +230,8 @@ class NumbersReport(Shown, Record):
     def after(self, earlier: NumbersReport) -> NumbersReport:
         """Return the result of this comparison and all earlier ones together.
 
-        A difference stays a difference, unless only made-up inputs had shown it and a call agrees. If several
-        comparisons agree, the result has the worst values of all. Counts are the larger ones; time and date are
-        those of this comparison.
+        A difference stays a difference, unless only made-up inputs had shown it and a call agrees. If all agree,
+        the result has the worst values. Counts are the larger ones; time and date are those of this comparison.
         """
         shown = self
         if earlier.state == "differs" and self.state != "differs":

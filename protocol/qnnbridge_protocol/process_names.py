@@ -22,10 +22,7 @@ def is_frozen() -> bool:
 
 
 def this_system() -> str:
-    """Return the name of the system whose process ids this process sees.
-
-    All processes of a system return the same.
-    """
+    """Return the name of the system whose process ids this process sees; equal in all its processes."""
     if sys.platform == "win32":
         return "win32:" + os.environ.get("COMPUTERNAME", "")
     return f"{sys.platform}:{_boot()}:{_number_space()}"
@@ -37,8 +34,7 @@ def name_of(pid: int) -> str:
 
 
 def number_here(name: str) -> int | None:
-    """Return the process id; ``None`` for a process of another system. A name without a system is an id of this
-    one.
+    """Return the process id; ``None`` for a process of another system. A bare id means this system.
 
     Raises:
         ValueError: `name` is not the name of a process.

@@ -134,10 +134,7 @@ class ProviderSpec(Record):
 
 
 def in_memory(file: str) -> str:
-    """Return the name under which a file's bytes are sent among the values.
-
-    It differs from all names of initializers.
-    """
+    """Return a name for a file's bytes among the values that are sent; no initializer can have it."""
     return f"\0{file}"
 
 
