@@ -67,7 +67,7 @@ _log = log_of("qnnbridge.daemon")
 
 
 class Broker:
-    """Serves clients by one `Host`. Does not own the host: its creator closes it, after `stop`."""
+    """Serves clients with one `Host`, which the creator of the host closes after `stop`."""
 
     def __init__(self, host: Host, settings: BrokerSettings | None = None) -> None:
         self.host = host
@@ -110,21 +110,21 @@ class Broker:
                 self._last_busy = time.monotonic()
                 self._lock.notify_all()
             self._something_left.set()
-            if self._makes_way:  # the client has its answer
+            if self._makes_way:  # the requesting client has received its answer
                 self.request_stop(None)
 
     def _admit(self, ends: ClientEnds) -> Client | None:
-        """Return the new client; ``None`` without descriptors or during the end: then close the client's
-        streams."""
+        """Return the new client. Close the client's streams and return ``None`` if no descriptors are free or the
+        daemon is ending."""
         try:
             with self._lock:
-                # Under the lock of `stop`, so that no client is added after `stop` has read the table.
+                # `stop` uses the same lock, so no client is added after `stop` has read the table.
                 if not self._stopped.is_set():
                     client = Client(self, next(self._numbers), ends)
                     self._clients[client.number] = client
                     self.clients_served += 1
                     return client
-        except OSError as error:  # no descriptors left
+        except OSError as error:  # no descriptor is free
             _log.warning("%s (pid %d) cannot be served: %s", ends.name or "a client", ends.pid, error)
         # A client that cannot be served gets the end of its stream instead of silence.
         os.close(ends.in_fd)
@@ -171,8 +171,8 @@ class Broker:
         # Only an older daemon makes way for a newer client, never the reverse: two versions would end each other in
         # turn.
         older = error.details.get("older") == DAEMON_FEATURE
-        # A served client keeps its daemon; the requesting client gets `VersionMismatch`, which contains both
-        # versions.
+        # A daemon with a served client does not make way; the requesting client gets `VersionMismatch`, which
+        # contains both versions.
         idle = not any(one.greeted for one in self.clients)
         granted = {LEAVE_FEATURE, MAKE_WAY_FEATURE} if older and idle else {LEAVE_FEATURE}
         for feature in client.features & granted:
@@ -216,7 +216,7 @@ class Broker:
         self.fair_share.close()  # otherwise a client that keeps calling would delay the end
         while not self.fair_share.wait_idle(min(until, time.monotonic() + LOOK_S)) and time.monotonic() < until:
             self._release_late()
-        # A slot becomes free before its answer is written.
+        # The last answers may still have to be written: a slot becomes free before its answer is written.
         answered_by = min(until, time.monotonic() + ANSWERS_S)
         for client in self.clients:
             while not client.answered and (left_s := answered_by - time.monotonic()) > 0:
@@ -225,7 +225,7 @@ class Broker:
             client.end()
         with self._lock:
             self._lock.wait_for(lambda: not self._clients, max(1.0, until - time.monotonic()))
-        # After the clients: their handlers also release sessions, and each release may be the last.
+        # Close the sessions after the clients, whose handlers also release sessions.
         self.sessions.close()
         self._something_left.set()
         self._tidier.join(1.0)

@@ -60,7 +60,7 @@ class ClientStreams:
             os.set_blocking(out_fd, False)
 
     def read_into(self, buffer: memoryview, use: Callable[[int], T]) -> None:
-        """Read bytes. Raise `OSError`, also if the connection is ended meanwhile."""
+        """Read bytes. Raise `OSError`, also if `end` is called meanwhile."""
         self._enter()
         try:
             # The wait is separate from the read, so that `end` can end it without closing a descriptor that is in
@@ -160,7 +160,7 @@ if sys.platform == "win32":
             threading.Thread(target=self._strike_on, name="qnnbridge interrupt", daemon=True).start()
 
         def close(self) -> None:
-            with self._lock:  # from now on the number may be that of another pipe
+            with self._lock:  # after `close` the descriptor's number may be reused for another pipe
                 self._closed = True
 
         def _strike_on(self) -> None:
@@ -240,7 +240,7 @@ class ClientTransport:
                     self._threads.discard(threading.current_thread())
 
         thread = threading.Thread(target=until_it_leaves, name="qnnbridge client", daemon=True)
-        with self._lock:  # `join` must not find a thread that has not been started
+        with self._lock:  # so that `join` never finds a thread that has not been started
             thread.start()
             self._threads.add(thread)
 
@@ -264,7 +264,7 @@ class ClientTransport:
         """Wait for all threads except this one."""
         while True:
             with self._lock:
-                # Looked up again after each: a thread may start another one until the last has ended.
+                # Read the set again after each thread, because a thread may start another one before it ends.
                 thread = next((t for t in self._threads if t is not threading.current_thread()), None)
             if thread is None:
                 return
@@ -312,7 +312,7 @@ class Client:
         except Exception:  # noqa: BLE001 - a defect that concerns one client must not end the others
             _log.exception("%s is not served any more", self.label)
         finally:
-            # Idempotent. The threads end when the streams have ended; only then is anything released.
+            # `end` may have been called already. Resources are released when the threads have ended.
             self._transport.end()
             self._transport.join()
             self.handlers.close()

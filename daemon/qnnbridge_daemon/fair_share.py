@@ -143,7 +143,7 @@ class FairShare:
         """Return ``None`` if the call may run at once. Raise `Busy`, or `Cancelled` for a client that has
         disconnected."""
         with self._lock:
-            if queue not in self._queues:  # it would never get a turn
+            if queue not in self._queues:  # a removed queue never gets a turn
                 raise Cancelled("The client has disconnected.")
             now = self._clock()
             free = not self.closed and not queue.waiting and self.running < self.slots
@@ -163,7 +163,7 @@ class FairShare:
                 )
             waiter = _Waiter()
             if self.closed:
-                # Not entered in the queue: it never gets a slot. The end of the connection cancels it.
+                # The call is not queued, so it never gets a slot. The end of the connection cancels it.
                 waiter.late = True
                 queue.late += 1
                 return waiter
@@ -185,7 +185,7 @@ class FairShare:
 
     def _withdraw(self, queue: Queue, waiter: _Waiter) -> None:
         with self._lock:
-            # Granted at the same moment: the call has its slot and stops by its own cancellation.
+            # If the slot was granted at the same moment, the call starts, and its own cancellation stops it.
             if waiter.granted or waiter.withdrawn:
                 return
             waiter.withdrawn = True
@@ -309,8 +309,8 @@ class Cancellation:
         return lambda: self._remove(listener)
 
     def add_terminate_listener(self, listener: Callable[[bool], None]) -> Callable[[], None]:
-        """Add a listener, like `RunOptions`. The listener may wait: it sends a request to the NPU host in a
-        separate thread."""
+        """Call the listener when the call is cancelled: in a separate thread, because it may wait for the NPU host.
+        Return a function that removes it."""
 
         def ask() -> None:
             threading.Thread(target=listener, args=(True,), name="qnnbridge cancel", daemon=True).start()

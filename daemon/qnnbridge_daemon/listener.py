@@ -103,7 +103,7 @@ class Listener:
 
     def _receive(self, stream: DaemonStream) -> None:
         with self._lock:
-            # The id is unique while the stream is in the table, which keeps it alive.
+            # `id` is unique here because the table keeps the stream alive.
             self._unproven[id(stream)] = stream
         if len(self._unproven) > UNPROVEN_MAX:
             # The oldest is dropped, not the newest: a silent old client has had its time.
@@ -121,7 +121,7 @@ class Listener:
                 oldest.drop()
 
     def _done_with(self, stream: DaemonStream) -> None:
-        with self._lock:  # `drop` must not meet a closed descriptor
+        with self._lock:  # so that `drop` never uses a closed descriptor
             self._unproven.pop(id(stream), None)
             stream.close()
 
@@ -148,7 +148,7 @@ class Listener:
         side = DaemonSide(self._token, self._instance)
         stream.send(side.challenge, deadline)
         client = side.check(stream.receive(PROOF_BYTES, deadline))
-        # Sent after the proof, so that a stranger learns nothing about the daemon.
+        # Sent only after the proof, so that an unauthenticated process learns nothing about the daemon.
         if self._leaving:
             stream.send(side.answer(DaemonAnswer(AdmissionCode.LEAVING)), deadline)
             return None

@@ -101,7 +101,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
 def run(options: Options) -> int:
     """Run the daemon; return the exit code. Raise `BridgeError` or `OSError`."""
     folder = make_runtime_folder()
-    # First: only the holder of the lock may write to the folder, including the log.
+    # Lock first: only the holder of the lock may write to the folder, including the log.
     lock = FolderLock(folder)
     if not lock.take() and not _wait_for_turn(lock, options):
         return _report_running(folder, options)
@@ -199,7 +199,7 @@ class Daemon:
         self._asked += 1
         if self._asked >= _SIGNALS_FOR_AT_ONCE:
             os._exit(EXIT_AT_ONCE)
-        # Not from the handler itself: the thread that it interrupts may hold the same lock.
+        # In a thread, because the thread that the handler interrupts may hold the lock that `request_stop` needs.
         threading.Thread(
             target=self._broker.request_stop, args=(None,), name="qnnbridge leave", daemon=True
         ).start()
@@ -208,9 +208,9 @@ class Daemon:
         try:
             found = look_at_discovery(self._folder)
         except BridgeError:
-            return True  # other users may read it now: clients refuse it with a message, and ending would not help
+            return True  # other users may read the file: clients refuse it with a message; ending would not help
         except OSError:
-            return True  # for example no descriptor left, which is temporary
+            return True  # a temporary error, for example no free descriptor
         # A deleted or replaced lock file lets a second daemon acquire "the" lock; this daemon then has to end.
         if not self._lock.is_ours or found is None or found.instance != self._discovery.instance:
             return False
@@ -220,7 +220,7 @@ class Daemon:
             return False
         if found != self._discovery:  # no client could authenticate this daemon, or end it
             _log.warning("daemon.json in %s was changed: writing it again", self._folder)
-            with contextlib.suppress(OSError):  # the next check tries again
+            with contextlib.suppress(OSError):  # the next check writes it again
                 write_discovery(self._folder, self._discovery)
         return True
 
@@ -231,7 +231,7 @@ def _wait_for_turn(lock: FolderLock, options: Options) -> bool:
     end = now + max(options.take_over_s, _LOOK_PATIENCE_S)
     while now < end:
         if options.detached and options.take_over_s and now >= report_at:
-            # The starter is gone, so the daemon is not wanted any more.
+            # Without the process that started it, this daemon is not needed any more.
             if not _answer_starter(WAITING):
                 return False
             report_at = now + _WAITING_INTERVAL_S
@@ -268,7 +268,7 @@ def _report(text: str) -> None:
     if handlers:
         _log.error("%s", text)
     if any(type(handler) is logging.StreamHandler for handler in handlers):
-        return  # it was printed there
+        return  # the log has printed the text on stderr
     try:
         print(text, file=sys.stderr, flush=True)
     except (OSError, ValueError, AttributeError):
