@@ -55,7 +55,7 @@ def _open(engine: Any, question: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     if "feed" in question:
         with np.load(question["feed"]) as archive:
             feed = {name: archive[name] for name in archive.files}
-    # ONNX Runtime's own object, which an application would call without the bridge.
+    # The `InferenceSession` of ONNX Runtime, which an application would call without the bridge.
     return session._native[0], feed
 
 

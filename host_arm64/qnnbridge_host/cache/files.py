@@ -301,7 +301,7 @@ def holding(path: Path, deadline: float | None = None) -> Iterator[bool]:
 
 
 BEAT_EVERY_S: Final = 1.0
-# Without a heartbeat for this time a compiler is no longer awaited: it is stopped, or a fork holds its lock.
+# Without a heartbeat for this time, waiting ends: the compiler was stopped, or only a fork of it holds the lock.
 STALLED_S: Final = 60.0
 
 
@@ -351,7 +351,7 @@ class WaitPolicy:
         with contextlib.suppress(OSError):
             beat = os.stat(self._path).st_mtime_ns
         now = self._clock()
-        # Any change counts, also backwards: the clock of another computer on a network drive may be wrong.
+        # Any change counts, even to an earlier time: the clock of a network drive's computer may be wrong.
         if beat != self._seen:
             self._seen, self._seen_at = beat, now
         return now - self._seen_at < self._stalled_s

@@ -83,7 +83,7 @@ class HashMemo:
         found = Hashed(hash_file(text), before)
         after = take_stamp(text)
         if after is None or not before.same(after):
-            # The file is being written. Its user will notice; the hash must not be remembered.
+            # The file was written during the hashing. The caller detects that; the hash must not be remembered.
             return dataclasses.replace(found, stamp=before._replace(taken_ns=0))
         if found.stamp.settled:
             self._keep(text, found)
@@ -361,7 +361,7 @@ class Verdicts(JsonFolder):
         return report
 
     def write(self, key: str, report: NumbersReport) -> None:
-        """Replace the verdict."""
+        """Write the verdict of a key, replacing an earlier one."""
         self._write(key, self._content(report))
         self._tidy()
 
@@ -487,7 +487,7 @@ class OptimizerChoice(NamedTuple):
 
 
 class OptimizerChoices(JsonFolder):
-    """Files with the choices, one for each key. root: the cache's folder of this version."""
+    """Files with the disabled optimizers, one for each key. root: the cache's folder of this version."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root / OPTIMIZERS_FOLDER)

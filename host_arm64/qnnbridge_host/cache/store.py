@@ -110,7 +110,7 @@ class Store:
 
     @property
     def is_usable(self) -> bool:
-        """True if there is a cache whose folder belongs to qnnbridge."""
+        """True if the cache's folder exists and belongs to qnnbridge."""
         return self.root.is_dir() and is_own(self.root, self._is_ours)
 
     def part(self, name: str) -> Path:
@@ -182,7 +182,7 @@ class Store:
         return CacheEntry(folder, manifest)
 
     def publish(self, draft: Draft, manifest: EntryManifest) -> CacheEntry:
-        """Make the finished draft the entry of its key, atomically. Files that equal another entry's are shared."""
+        """Make the finished draft the entry of its key, atomically; share files that equal another entry's."""
         for record in manifest.files:
             self._share(draft.folder / record.name, record.sha256, record.size)
             sync_file(draft.folder / record.name)
@@ -236,7 +236,7 @@ class Store:
         """Mark an entry as used: it is not evicted as long as the returned lock is held."""
         folder = self._uses(key)
         folder.mkdir(parents=True, exist_ok=True)
-        # The lock's file name contains the process id, so the own leftovers are recognised without opening them.
+        # The name of a lock file contains the process id, so lock files of this process need not be opened.
         names = [name for name in os.listdir(folder) if name.endswith(".lock")]
         if len(names) > MANY_USES or any(not name.startswith(f"{os.getpid()}-") for name in names):
             self.in_use(key)  # removes leftovers of killed processes and of sessions that were never closed
@@ -296,7 +296,7 @@ class Store:
         return Draft(folder, held)
 
     def sweep(self) -> int:
-        """Remove leftovers of killed creators and users. Return the number of killed creators."""
+        """Remove leftovers of killed processes that created or used entries; return the number of drafts."""
         removed = 0
         for folder in self.listed("uses"):
             self._sweep_uses(folder.name)

@@ -288,7 +288,7 @@ def _package_info(root: str) -> Mapping[str, Any]:
 
 def _ort_settings(variant: Mapping[str, Any], folder: str) -> Mapping[str, Any]:
     settings = json.loads(variant["executor_info"].get("ort", "{}"))
-    if isinstance(settings, str):  # the name of a file next to the model
+    if isinstance(settings, str):  # the name of a file in the model's folder
         with open(os.path.join(folder, settings), encoding="utf-8") as file:
             settings = json.load(file)
     return settings if isinstance(settings, dict) else {}
@@ -553,7 +553,7 @@ def _compile_to_stream(compiler: _Compiler, call: ObjectCall) -> None:
         calls_back.call(WRITE, values=[np.frombuffer(data, np.uint8)])
 
     made = _compile(compiler, call, lambda native: native.compile_to_stream(write), None)
-    if made is not None:  # `_by_files` has compiled it
+    if made is not None:  # ONNX Runtime has compiled into files, so nothing was written yet
         write(made)
 
 

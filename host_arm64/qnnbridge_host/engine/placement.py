@@ -44,7 +44,7 @@ class PlacementTarget(NamedTuple):
 
 
 class SessionOperators(NamedTuple):
-    """Properties of a session's operators that decide on the advice.
+    """Properties of a session's operators that determine the advice in an error.
 
     without_qnn: operators that QNN lacks for all sizes and types. none_for_qnn: whether all operators are such.
     quantised: whether the session has QuantizeLinear or DequantizeLinear.

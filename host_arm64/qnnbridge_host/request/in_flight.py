@@ -181,8 +181,8 @@ class Request:
         # True if the client is aware of the phase, or learns it before the step begins.
         self.declared = False
         self.started = False
-        # True while the limit counts the request, which ends before the answer. The count of requests ends after
-        # it, and follows `counted`.
+        # True while the request counts for the limit on requests in progress, which ends before the answer is
+        # written. The limit on all requests counts it until the answer is written (`counted`).
         self.has_place = False
         self.withdrawn = False
         # True if a cancel answers the request, because it was withdrawn.
@@ -289,7 +289,7 @@ class InFlight:
     def add(self, request: Request) -> bool:
         """Enter the request into the table. Return False if there are too many already."""
         with self._lock:
-            if request.counted:  # channels have their own limit: one call each
+            if request.counted:  # calls of a channel do not count: a channel carries one at a time
                 # The second condition bounds requests whose answers are still being written to a slow client.
                 if self._places_taken >= self._limit or self._by_connection >= 2 * self._limit:
                     return False
@@ -458,7 +458,7 @@ class InFlight:
     def drain(self, timeout_s: float) -> bool:
         """Wait until no request is in flight; return False after the timeout."""
         with self._empty:
-            # `finish` notifies waiting threads only from here on, so calls do not pay for it.
+            # `finish` notifies waiting threads only if this is set, so ordinary calls do not notify.
             self._draining = True
             return self._empty.wait_for(lambda: not self._requests, timeout_s)
 

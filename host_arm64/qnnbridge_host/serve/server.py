@@ -263,7 +263,7 @@ class Server:
         channels = self._channels
         open_still = channels is not None and channels.withdraw(target)
         state = self._in_flight.cancel(target, CANCEL_GRACE_S)
-        # Between the two checks the call may have been read, or answered: the second check of the channel decides.
+        # Between the two checks the call may have been read or answered, so check the channel again.
         if state == "finished" and channels is not None and open_still and channels.withdraw(target):
             return "not-started"
         return state
@@ -362,7 +362,7 @@ class Server:
             finally:
                 _drop_handles(request)
             return {}, ()
-        number = request.id  # a reference to the request would be a cycle
+        number = request.id  # `emit` refers only to the id: a reference to the request would be a cycle
         request.emit = functools.partial(self._emit, number)
         functions = request.header.get("functions")
         if functions:
@@ -397,7 +397,7 @@ class Server:
         """Send a PHASE frame. The caller holds the write lock."""
         try:
             self._send_next(_phase(request_id, phase, blame))
-        except TooLarge:  # a name of many kilobytes
+        except TooLarge:  # a very long name of a model
             short = {key: text[:SHORT_TEXT] if isinstance(text, str) else text for key, text in blame.items()}
             self._send_next(_phase(request_id, phase, short))
 
@@ -491,7 +491,7 @@ class ProcessTransport:
 
     @property
     def slabs(self) -> Slabs:
-        if self._slabs is None:  # a single server calls this, under its lock
+        if self._slabs is None:  # one server calls this, while it holds its lock
             from qnnbridge_host.fastpath import Slabs
 
             self._slabs = Slabs()
