@@ -138,7 +138,7 @@ def half_open(address: str, count: int, seed: int) -> Report:
                 report.count(f"others: {outcome}")
                 report.expect(outcome == "status 2xx", f"beside {number} half-open connections: {outcome}")
                 report.expect(
-                    time.monotonic() - begin < SOON_S, f"beside {number} half-open ones an answer was late"
+                    time.monotonic() - begin < SOON_S, f"a late response beside {number} half-open connections"
                 )
                 with contextlib.suppress(OSError):
                     rng.choice(held).sendall(b"x")

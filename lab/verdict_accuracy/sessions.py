@@ -261,7 +261,7 @@ def main() -> int:
         seen = {json.loads(line)["model"] for line in chosen.out.read_text("utf-8").splitlines()}
     false = []
     print(
-        "| model | true SNR of each call | said after each call | result | time |\n|---|---|---|---|---|",
+        "| model | true SNR of each call | verdict after each call | result | time |\n|---|---|---|---|---|",
         flush=True,
     )
     for model in models(chosen.folder, chosen.names):

@@ -326,7 +326,7 @@ class Walk:
                     self._same(one.numpy(), other.numpy(), "values")
                     if all(
                         one.data_ptr() != known.data_ptr() for known, _ in self._values
-                    ):  # of a name given twice
+                    ):  # a name given twice has one value
                         self._values.append((one, other))
             return
         self._compare(expected, result, "values")
