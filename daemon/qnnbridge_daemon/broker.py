@@ -150,7 +150,7 @@ class Broker:
         # The daemon's own machine until an NPU host has reported its machine, which clients want to know.
         machine = sysconfig.get_platform().rpartition("-")[2]
         return Hello(
-            # No functions of applications: a function that hangs would occupy a slot of the NPU host.
+            # The daemon calls no functions of applications: one that hangs would occupy a slot of the NPU host.
             features=(FEATURES if sharing.AVAILABLE else FEATURES - SHARING_FEATURES) - {CALL_BACK_FEATURE}
             | {DAEMON_FEATURE},
             pid=os.getpid(),
@@ -231,8 +231,8 @@ class Broker:
         self._tidier.join(1.0)
 
     def _release_late(self) -> None:
-        """End clients whose open calls all came too late: their calls are repeated elsewhere, without waiting for
-        other clients."""
+        """Disconnect clients whose open calls all came too late to be started, so that the clients can repeat these
+        elsewhere without waiting for others."""
         for client in self.clients:
             if client.queue.late and client.answered:
                 client.end()
@@ -240,7 +240,7 @@ class Broker:
     # --- idle models and silent clients ---
 
     def _tidy(self) -> None:
-        # Compared between rounds: any change means that there may be objects with reference cycles.
+        # Compare the number between rounds: after a change there may be objects with reference cycles.
         seen, collect = self._gone_by_now(), 0
         while not self._stopped.is_set():
             next_s = self.sessions.tidy()
@@ -260,7 +260,7 @@ class Broker:
             # The earliest due date of a session, an idle model, or a silent client.
             next_s = min(next_s or TIDY_INTERVAL_S, self.settings.greeting_s)
             self._something_left.wait(min(TIDY_INTERVAL_S, max(SHORTEST_PAUSE_S, next_s)))
-            # Cleared after a short wait and not at once, so that many simultaneous disconnections cost one round.
+            # Clear the event after a short wait, so that many simultaneous disconnections cost one round.
             if self._something_left.is_set():
                 self._stopped.wait(SHORTEST_PAUSE_S)  # clients often connect and disconnect at the same time
                 self._something_left.clear()

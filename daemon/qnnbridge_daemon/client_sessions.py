@@ -73,7 +73,7 @@ class ClientSession:
             share = self._broker.fair_share
             turn = share.turn(self._client.queue, cancellation) if waits else contextlib.nullcontext()
             with turn:
-                # Looked up after the wait, during which the session may have been closed or made private.
+                # Look the model up after the wait, during which the session may have been closed or made private.
                 model = self._model()
                 with model.use(self._broker.sessions.count_reload) as remote:
                     yield remote
@@ -157,7 +157,7 @@ def _run(remote: RemoteSession, retry: int, call: BoundCall, cancellation: Cance
 
     signature = call.native
     if signature is None:
-        # Stored in the plan's call: a plan belongs to one channel, and runs one call at a time.
+        # Store the signature in the plan's call: a plan belongs to one channel, and runs one call at a time.
         signature = call.native = _signature_of(call)
     arrays = [tensor.array for tensor in call.outputs]
     failure = None
@@ -487,7 +487,7 @@ class ClientSlabs(Slabs):
 
     def _map(self, where: dict[str, Any], size: int, host_writes: bool) -> AttachedSlab:
         """Map a slab of the client. Also raise `Busy`."""
-        # Before the mapping: beyond the limit nothing is attached.
+        # Count the memory before the mapping, so that nothing is mapped beyond the limit.
         self._account.take(size, shared=True)
         kept = None
         try:

@@ -254,7 +254,7 @@ class ClientTransport:
     def end(self, _code: int = 0) -> None:
         """End the connection. Thread-safe and idempotent."""
         with self._lock:
-            # Decided under the lock: exactly one thread ends the streams and releases what the client holds.
+            # Only the first thread that comes here ends the streams and releases the client's resources.
             first, self.left = not self.left, True
         if first:
             self._streams.end()

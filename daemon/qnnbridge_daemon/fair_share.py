@@ -30,7 +30,7 @@ class _Waiter:
 
     def __init__(self) -> None:
         self.wakeup = threading.Lock()
-        # Locked at once, so that the next `acquire` waits until another thread releases it.
+        # Lock it at once, so that the next `acquire` waits until another thread releases it.
         self.wakeup.acquire()
         self.granted = False
         self.late = False
@@ -199,7 +199,7 @@ class FairShare:
             queue.running -= 1
             self.running -= 1
             queue.seen(self._clock())
-            # Under the lock; the wake-ups follow after it, so that no woken thread has to wait for the lock.
+            # Grant slots under the lock; wake the threads after its release, so that none has to wait for it.
             granted = self._grant()
             if not self.running:
                 self._idle.notify_all()
@@ -227,7 +227,7 @@ class FairShare:
         """Check again later if slots are free but reserved for active clients, which may not call again."""
         if self._looking_again or not any(queue.waiting for queue in self._queues):
             return
-        # One timer at a time, however many calls wait.
+        # Start only one timer at a time, however many calls wait.
         self._looking_again = True
         timer = threading.Timer(ACTIVE_S, self._grant_now)
         timer.name, timer.daemon = "qnnbridge fair share", True
@@ -252,7 +252,7 @@ class FairShare:
         ]
         if not others:
             return self.slots
-        # At least one (see `max` below), even with more clients than slots: then they take turns.
+        # A client gets at least one slot (`max`), even if there are more clients than slots: then they take turns.
         share = self.slots // (len(others) + 1)
         return max(1, min(share, *(other.asks_for for other in others)))
 

@@ -118,7 +118,7 @@ class BrokerHandlers:
         return self._broker.host.call({"op": request.op}).header, ()
 
     def _forward_model(self, request: Request, cancellation: Cancellation) -> Answer:
-        # Counted as long as the buffers live: the client's data lies in the daemon's memory meanwhile.
+        # Count the client's data while it is in the daemon's memory: until the buffers are released.
         size = _size(request.buffers)
         self._client.account.take(size)
         try:
@@ -156,7 +156,7 @@ class BrokerHandlers:
 
     def _create(self, request: Request, cancellation: Cancellation) -> Answer:
         account = self._client.account
-        # Counted before the creation: many simultaneous creations must not exceed the limit together.
+        # Count the session before its creation, so that simultaneous creations cannot exceed the limit together.
         account.open_session()
         with self._lock:
             self._making.add(request.id)
@@ -213,7 +213,7 @@ class BrokerHandlers:
             recipe, tensors = _recipe(spec, described, request)
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise desync(f"session.create without a valid description ({error})") from None
-        # Before the key: two paths of one file are one model, and a path whose file was replaced is another model.
+        # Identify the model for the key: one model may have two paths, and the file of a path may change.
         recipe = identified(self._broker.host, recipe, fingerprint, deadline_after(timeout_s), cancellation)
 
         def make(stop: Cancellation) -> RemoteSession:
@@ -251,7 +251,7 @@ class BrokerHandlers:
         account.take(size)
         try:
             with session.call(cancellation, size, waits=not asks_to_terminate(header)) as remote:
-                # Forwarded without decoding a tensor: this path needs no numpy in the daemon.
+                # Forward the tensors without decoding them, so that the daemon needs no numpy here.
                 left_s = None if kill_at is None else round(max(0.0, kill_at - time.monotonic()), 3)
                 limits = CallLimits(left_s, retry, "raise" if kill_at is None else "kill")
                 frame = remote.forward(forwarded, request.buffers, limits, stop=cancellation)

@@ -156,7 +156,7 @@ class Daemon:
             found.instance,
             self._broker.serve,
         )
-        # After the listener is open: a client that reads the file can connect.
+        # Write the file after the listener is open, so that a client that reads it can connect.
         write_discovery(self._folder, found)
         _log.info("qnnbridge %s daemon, process %d, at %s", __version__, os.getpid(), found.endpoint)
 
@@ -185,7 +185,7 @@ class Daemon:
     def leave(self) -> None:
         """Finish the running calls, disconnect the clients, end the NPU host."""
         _log.info("the daemon is ending")
-        # First, so that new clients start another daemon instead of connecting to one that is ending.
+        # Remove daemon.json first, so that new clients start another daemon instead of connecting to this one.
         remove_discovery(self._folder, self._discovery.instance)
         if self._listener is not None:
             self._listener.close()
@@ -254,7 +254,7 @@ def _report_running(folder: Path, options: Options) -> int:
 
 
 def _answer_starter(line: str) -> bool:
-    """Write a line in one piece, since the reader leaves at once. Return False if it has already left."""
+    """Write a line in one call, since the reader may stop reading at once. Return False if it has stopped."""
     try:
         os.write(2, f"{line}\n".encode())
     except OSError:
@@ -426,7 +426,7 @@ _FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 def log_file() -> Path:
     """Return the path of the log, which need not exist: a daemon with a separate runtime folder has a separate
     log."""
-    # Not at the top: the lock comes first, and a start that finds a daemon needs no log.
+    # Import here: a start that finds a running daemon needs no log.
     from qnnbridge_protocol.settings import state_dir
 
     name, folder = _NAME, runtime_folder()

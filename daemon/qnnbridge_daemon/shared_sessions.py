@@ -60,7 +60,7 @@ def may_be_shared(spec: SessionSpec) -> bool:
 
 
 class SharedModel:
-    """One session and its users. One thread runs `open`; afterwards thread-safe."""
+    """One session and its users. One thread runs `open`; after that the object is thread-safe."""
 
     def __init__(self, key: str, label: str, *, shared: bool) -> None:
         self.key = key
@@ -172,7 +172,7 @@ class SharedModel:
             with self._lock:
                 self._calls -= 1
                 self.last_used = time.monotonic()
-                # Retired during a call: the last call closes the session.
+                # If the session was retired during calls, the last of them closes it.
                 close = self._retired and not self._calls
             if close:
                 remote.close()
@@ -231,7 +231,7 @@ class SharedSessions:
         Return whether there was one; if not, add what occupies the NPU to the error.
         """
         left_s = RELEASE_WAIT_S if deadline is None else deadline - time.monotonic()
-        # One at a time: the creation is retried after each, so no more is unloaded than necessary.
+        # Unload one session at a time: the creation is retried after each, so no more is unloaded than necessary.
         if self._unload_oldest(max(0.0, min(left_s, RELEASE_WAIT_S))):
             return True
         error.evidence = (*error.evidence, *self._occupants())
@@ -323,7 +323,7 @@ class SharedSessions:
             except BaseException as error:
                 model.failed = error if isinstance(error, BridgeError) else CallError(str(error))
                 with self._lock:
-                    # Only this entry: a later caller may have replaced it.
+                    # Remove only this entry: a later caller may have replaced it.
                     if self._by_key.get(model.key) is model:
                         del self._by_key[model.key]
                 raise
@@ -374,7 +374,7 @@ class SharedSessions:
             unused = [model for model in self._by_key.values() if not model.owners and model.remote is not None]
             unused.sort(key=lambda model: model.last_used, reverse=True)
             due = [m for m in unused if now - m.last_used >= self._keep_unused_s]
-            # Also the oldest ones beyond the number to keep: `unused` begins with the most recently used.
+            # Add the oldest ones beyond the number to keep: `unused` begins with the most recently used.
             due += [m for m in unused[self._keep_unused :] if m not in due]
             for model in due:
                 del self._by_key[model.key]

@@ -17,7 +17,7 @@ from qnnbridge_host import stdio_guard
 
 
 def main() -> None:
-    # Before anything native is loaded, because native code prints on stdout.
+    # Claim the descriptors before anything native is loaded, because native code prints on stdout.
     in_fd, out_fd = stdio_guard.claim()
     sessions: list[tuple[Any, dict[str, Any]]] = []
     engine: Any = None

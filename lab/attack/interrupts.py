@@ -91,7 +91,7 @@ class Program:
         self.right(self.session.run(None, {"x": self.x}, timeout=CALL_S))
 
     def right(self, results: list[Any]) -> None:
-        # Not `np.array_equal`, which catches an interrupt and returns False.
+        # `np.array_equal` is not used because it catches an interrupt and returns False.
         if results[0].shape != self.wanted.shape or not (results[0] == self.wanted).all():
             raise AssertionError(f"a wrong result: {results[0]!r:.300}")
 

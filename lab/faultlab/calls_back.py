@@ -191,7 +191,7 @@ class Show:
                     found = session.run(None, NOISE)
                 told = sum("Expected shape" in line for line in lines)
                 self._check(told == self._outputs, f"{told} lines for {self._outputs} outputs")
-                self._check(all(map(np.array_equal, found, expected)), "a run gave something else")
+                self._check(all(map(np.array_equal, found, expected)), "a run returned wrong results")
             for _ in range(self._share(half)):
                 self._faults_of_a_run(session, expected)
         ort.set_default_logger_callback(None)
@@ -224,7 +224,7 @@ class Show:
                 ort.set_default_logger_callback(take, 2)
                 with self._watched(f"a run ({what})"):
                     found = session.run(None, NOISE)
-                self._check(all(map(np.array_equal, found, expected)), f"a run gave something else ({what})")
+                self._check(all(map(np.array_equal, found, expected)), f"a run returned wrong results ({what})")
             finally:
                 sys.unraisablehook = unraisable
 

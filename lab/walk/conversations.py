@@ -165,7 +165,7 @@ class Client:
         options, search = self._options()
         with pair.begin(talk, count, cache_salt=self._salt, **options) as answer:
             next(answer, None)
-            # Not with sampling: the next host draws other random numbers.
+            # Kill the host only without sampling, because the next host draws other random numbers.
             if dies and not search.get("do_sample"):
                 self._die()
             for _ in answer:

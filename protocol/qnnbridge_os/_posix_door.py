@@ -32,7 +32,7 @@ SOCKET_NAME: Final = "daemon.sock"
 
 # sun_path has 108 bytes, on other systems 104. A longer path is reached through an open descriptor of its folder.
 _PATH_BYTES: Final = 100
-# One pipe to read from and one to write to.
+# Number of descriptors: one pipe to read from and one to write to.
 _MAX_ENDS: Final = 2
 # Pause between two attempts to connect.
 _CROWD_PAUSE_S: Final = 0.005
@@ -102,7 +102,7 @@ class DaemonStream:
 
     def drop(self) -> None:
         """Make waiting calls fail. The descriptor stays open until `close`."""
-        # Not `close`: the number could be reused for another file while a thread still waits in a call on it.
+        # Do not close: the number could be reused for another file while a thread still waits in a call on it.
         try:
             self._socket.shutdown(socket.SHUT_RDWR)
         except OSError:
@@ -155,12 +155,12 @@ class SocketPath:
         path = str(self._folder / SOCKET_NAME)
         if len(os.fsencode(path)) <= _PATH_BYTES:
             return path
-        # Only Linux has this folder, and only if /proc is mounted.
+        # Only Linux has the folder /proc/self/fd, and only if /proc is mounted.
         if not os.path.isdir("/proc/self/fd"):
             raise OSError(
                 f"the path {path} is too long for a socket; set QNNBRIDGE_RUNTIME_DIR to a shorter folder"
             )
-        # Through the open folder the path has about 30 bytes.
+        # Refer to the folder by a descriptor: then the path has about 30 bytes.
         self._fd = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         return f"/proc/self/fd/{self._fd}/{SOCKET_NAME}"
 
@@ -194,11 +194,11 @@ def connection_ended(read_fd: int, timeout_s: float | None) -> bool:
 
 
 def abandon_stream(write_fd: int) -> None:
-    """Let the other side see the end of the stream, but keep the number: another thread may be about to write to
+    """End the stream for the other side, but do not free the descriptor: another thread may be about to write to
     it."""
     null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
     try:
-        # One step of the kernel: a writer meets the old file or the null device, never a closed number.
+        # `dup2` is atomic: a writer uses the old file or the null device, never a closed descriptor.
         os.dup2(null, write_fd, inheritable=False)
     finally:
         os.close(null)
@@ -225,7 +225,7 @@ class DaemonEndpoint:
     def __init__(self, folder: Path, endpoint: str) -> None:
         """Start to listen. Raise `OSError`."""
         self._path = folder / SOCKET_NAME
-        # `bind` refuses an existing path, also that of a socket whose process is dead.
+        # `bind` refuses an existing path, even that of a socket whose process is dead.
         self._path.unlink(missing_ok=True)
         self._identity: tuple[int, int] | None = None
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -347,7 +347,7 @@ def let_go_of_terminal() -> None:
 def allow_descriptors() -> None:
     """Raise the soft limit on open files to the hard limit. The default of 1024 is too low: each client needs
     several."""
-    import resource  # needed by the daemon only; a client loads this module, too
+    import resource  # imported here because only the daemon needs it, not a client
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS)

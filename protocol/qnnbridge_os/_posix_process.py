@@ -115,7 +115,7 @@ class PosixChild:
         if watch is None:
             return self._wait_by_polling(deadline)
         try:
-            # Polled after each wait: another thread may have collected the code.
+            # Poll after each wait, because another thread may have collected the code.
             while (code := self.poll()) is None:
                 left_s = None if deadline is None else deadline - time.monotonic()
                 if left_s is not None and left_s <= 0:
@@ -151,7 +151,7 @@ class PosixChild:
             # Kills processes that the host left running. This is done before the collection: until then no other
             # process or group can have this id.
             _kill_group(self.pid)
-            # Collected and stored in one step of C, because the system returns it only once (see `shield`).
+            # Collect and store the status in one step of C, because the system returns it only once (see `shield`).
             self._collected.extend(itertools.starmap(waitpid, ((self.pid, 0),)))
         code = os.waitstatus_to_exitcode(self._collected[0][1])
         self._process.returncode = code  # otherwise Popen would keep the process in its list of uncollected ones
@@ -268,7 +268,7 @@ class _Order:
         self.ended = Lock()
         self.ended.acquire()
         self._abandoned = False
-        # Acquired by the caller that ends the child, and never released.
+        # The thread that ends the child acquires this lock, and never releases it.
         self._ending = Lock()
 
     def carry_out(self) -> None:
@@ -316,13 +316,13 @@ def _reap_hosts_before_exec() -> bool:
             if (name.decode(), int(parent), int(session)) != (HOST_NAME, main, pid):
                 continue
             if state == b"Z":
-                # Before the collection, as in `PosixChild._collect`: the group's number is certain until then.
+                # Kill before the collection, as in `PosixChild._collect`: afterwards the group's id may be reused.
                 _kill_group(pid)
                 waitpid(pid, os.WNOHANG)
             else:
                 alive = True
         except (OSError, ValueError):
-            pass  # it was collected meanwhile, or its name is not that of a host
+            pass  # the child was collected meanwhile, or is not a host
     return alive
 
 
@@ -362,7 +362,7 @@ def _kill_group(leader: int) -> None:
         # A child that was started with `start_new_session` leads the group with its own number.
         os.killpg(leader, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):
-        pass  # no process left; or (macOS) only zombies left
+        pass  # the group has no process, or (macOS) only zombies
 
 
 def _watch(pid: int) -> int | None:

@@ -27,7 +27,7 @@ assert sys.platform != "win32"
 
 _fstat = os.fstat
 
-# eventlet removes this function from `select`.
+# The original, since eventlet removes `poll` from the module `select`.
 new_poll = original("select", "poll")
 
 _SIGPIPE = int(signal.SIGPIPE)
@@ -129,7 +129,7 @@ def _writev(fd: int, chunks: list[memoryview]) -> int:
     except BrokenPipeError:
         # If SIGPIPE was blocked before, a pending one is the program's own and stays.
         if signal.SIGPIPE not in before and signal.SIGPIPE in signal.sigpending():
-            signal.sigwait((signal.SIGPIPE,))  # otherwise it would be delivered when the mask is lifted
+            signal.sigwait((signal.SIGPIPE,))  # otherwise the signal would be delivered when the mask is restored
         raise
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -214,7 +214,7 @@ class ChannelStreams:
 
     def opened(self) -> None:
         """Close the host's ends after the host has opened them, so that a death on either side ends the streams."""
-        # If they stayed open here, the streams would not end when the host dies.
+        # With the host's ends open here, the streams would not end when the host dies.
         self._fds.close(self._their_read)
         self._fds.close(self._their_write)
 
@@ -236,8 +236,8 @@ class ChannelStreams:
     def wake_reader(self, data: bytes | bytearray) -> None:
         """Let a reading thread of this process find `data` in the stream, between the host's messages. Raise
         `OSError`."""
-        # Opened for reading and writing: so the reader cannot be gone, and SIGPIPE cannot occur. The descriptor is
-        # not kept, because then the death of the host would not end the stream.
+        # Open for reading and writing, so that the pipe has a reader and SIGPIPE cannot occur. Close the descriptor
+        # afterwards: otherwise the death of the host would not end the stream.
         fds = OwnedFds()
         try:
             fd = fds.make(os.open, f"/proc/self/fd/{self.read_fd}", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)

@@ -29,7 +29,7 @@ T = TypeVar("T")
 _ANY: Final = -1
 # A child that another thread starts during a wait is noticed after this time.
 _LOOK_INTERVAL_MS: Final = 1000
-# Without pidfd (before Linux 5.3, or in a sandbox without it).
+# Interval of polling where the system has no pidfd (before Linux 5.3, or in a sandbox).
 _ASK_INTERVAL_S: Final = 0.05
 
 _waitid, _wait4 = os.waitid, os.wait4
@@ -38,7 +38,7 @@ _waitid, _wait4 = os.waitid, os.wait4
 def hide_hosts() -> None:
     """Hide hosts from `os.wait`, `os.waitpid`, `os.wait3`, `os.wait4` and `os.waitid`. Idempotent."""
     if sys.platform != "linux" or os.waitpid is not waitpid:
-        return  # replaced already: by this function, or by gevent, which waits in its own loop
+        return  # this function or gevent, which waits in its own loop, has replaced them already
     os.wait, os.waitpid, os.waitid = _wait_for_one, _wait_for_pid, _wait_for_id
     os.wait3, os.wait4 = _wait_with_usage, _wait_for_pid_with_usage
 

@@ -12,7 +12,7 @@ from ctypes import wintypes
 
 assert sys.platform == "win32"
 
-# No dialog when a program crashes, or a library is missing.
+# Error mode without dialogs when a program crashes or a library is missing.
 NO_DIALOGS = msvcrt.SEM_FAILCRITICALERRORS | msvcrt.SEM_NOGPFAULTERRORBOX | msvcrt.SEM_NOOPENFILEERRORBOX
 
 # Numbers of winnt.h: JobObjectExtendedLimitInformation, and two of its LimitFlags.

@@ -59,7 +59,7 @@ class DaemonStream:
         self._dropped = False
         asked = kernel32.GetNamedPipeServerProcessId if client else kernel32.GetNamedPipeClientProcessId
         pid = wintypes.ULONG()
-        # If this is 0, `check_peer` refuses the connection.
+        # `check_peer` refuses a connection whose `peer_pid` is 0.
         self.peer_pid = int(pid.value) if asked(handle, ctypes.byref(pid)) else 0
 
     def check_peer(self) -> None:
@@ -116,7 +116,7 @@ class DaemonStream:
     def finish(self, pending: Any, deadline: float) -> int:
         """Wait for an operation; return its number of bytes."""
         left_ms = int(max(0.0, deadline - time.monotonic()) * 1000)
-        # Not WaitForSingleObject: in Python, Ctrl+C ends only the wait for several objects.
+        # Do not use WaitForSingleObject: in Python, Ctrl+C ends only the wait for several objects.
         try:
             in_time = _winapi.WaitForMultipleObjects([pending.event], False, left_ms) == _winapi.WAIT_OBJECT_0
         except BaseException:
@@ -126,8 +126,8 @@ class DaemonStream:
             raise
         if not in_time:
             pending.cancel()
-        # Also after a cancellation: bytes that were already transferred count, or the position in the stream would
-        # be lost.
+        # Get the count even after a cancellation: without the bytes that were already transferred, the position in
+        # the stream would be lost.
         try:
             count, _ = pending.GetOverlappedResult(True)
         except OSError as error:
@@ -174,7 +174,7 @@ def connect_to_daemon(endpoint: str, folder: Path, deadline: float) -> DaemonStr
 
 
 def connection_ended(read_fd: int, timeout_s: float | None) -> bool:
-    """Return whether the other end of this pipe is closed. Wait at most this long for it."""
+    """Return whether the other end of this pipe is closed. Wait at most `timeout_s` for the end."""
     if not wait_readable(read_fd, timeout_s):
         return False
     try:
@@ -185,7 +185,7 @@ def connection_ended(read_fd: int, timeout_s: float | None) -> bool:
 
 
 def abandon_stream(write_fd: int) -> None:
-    """Let the other side see the end of the stream, but keep the number: another thread may be about to write to
+    """End the stream for the other side, but do not free the descriptor: another thread may be about to write to
     it."""
     stop_writing(write_fd)
     api.cancel_io(msvcrt.get_osfhandle(write_fd))
@@ -204,7 +204,7 @@ def release_stream(write_fd: int, read_fd: int) -> None:
 
 
 _NAME_BYTES: Final = 16
-# For the opening dialogue only. Everything else is sent through separate pipes (`Streams`).
+# Buffer size. It need not be large: only the opening dialogue uses this pipe, all else is sent by `Streams`.
 _PIPE_BUFFER_BYTES: Final = 4096
 # Without this flag other computers could reach the pipe (SMB).
 _REJECT_REMOTE_CLIENTS: Final = 0x8
@@ -297,7 +297,7 @@ class DaemonEndpoint:
     def _wait(self, pending: _winapi.Overlapped) -> bool:
         try:
             while not self._closed:
-                # In slices: `close` may come between the check of the flag and the wait.
+                # Wait in slices: `close` may come between the check of the flag and the wait.
                 if _winapi.WaitForMultipleObjects([pending.event], False, 500) == _winapi.WAIT_OBJECT_0:
                     break
             if self._closed:

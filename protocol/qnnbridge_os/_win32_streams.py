@@ -195,7 +195,7 @@ class _PipeWriter:
             raise BrokenPipeError(errno.EPIPE, "the pipe was closed")
 
     def _hand_over(self, chunks: Sequence[memoryview]) -> int:
-        # Created here, since most pipes never need the thread and its buffer.
+        # Create the thread and its buffer on first use, since most pipes never need them.
         if self._buffer is None:
             self._buffer = bytearray(BUFFER_BYTES)
             try:
@@ -203,7 +203,7 @@ class _PipeWriter:
             except RuntimeError as error:  # the interpreter is shutting down
                 self._buffer = None
                 raise BrokenPipeError(errno.EPIPE, str(error)) from error
-        # Copied: the caller may change or free its memory while the thread writes.
+        # Copy the chunks: the caller may change or free its memory while the thread writes.
         taken = 0
         for chunk in chunks:
             piece = chunk[: BUFFER_BYTES - taken]

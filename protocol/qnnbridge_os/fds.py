@@ -145,13 +145,13 @@ class OwnedFds:
         _close_all(self._fds, self._marks)
 
     def _mark(self, fd: int) -> None:
-        # closed by other code, or not a descriptor of this system: it was not marked
+        # Other code has closed the descriptor, or the system has no such descriptor: leave it without a mark.
         with contextlib.suppress(OSError):
             self._marks[fd] = mark_of(fd)
 
 
 def _close(fds: list[int], marks: dict[int, Mark], fd: int) -> None:
-    with contextlib.suppress(ValueError):  # it is closed already
+    with contextlib.suppress(ValueError):  # the descriptor is closed already
         mark = marks.get(fd)
         if mark is not None and not is_marked(fd, mark):
             fds.remove(fd)
@@ -182,7 +182,7 @@ if sys.platform != "win32":
         forks += 1
         try:
             for owned in tuple(_all):
-                with contextlib.suppress(OSError):  # closed by other code
+                with contextlib.suppress(OSError):  # other code has closed a descriptor
                     owned.close_all()
         finally:
             _lock.__exit__(None, None, None)

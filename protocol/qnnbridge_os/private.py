@@ -245,7 +245,7 @@ if sys.platform == "win32":
     def write_private_file(path: Path, data: bytes) -> None:
         """Create a file that only this user can read. Raise `FileExistsError`."""
         attributes = OwnerOnly()
-        # Not shared until it is written completely.
+        # Share mode 0: no process can open the file before it is written completely.
         handle = open_file(str(path), _GENERIC_WRITE, 0, _CREATE_NEW, 0, attributes.address)
         with open(descriptor_of(handle, os.O_WRONLY), "wb") as file:
             file.write(data)
@@ -269,7 +269,7 @@ else:
         """Create the folder and its parents, readable by this user only. Do not change an existing folder."""
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            # With the mode in the call, others cannot enter at any time.
+            # The mode is set by the call itself, so other users can enter at no time.
             path.mkdir(mode=0o700)
         except FileExistsError:
             pass
@@ -279,7 +279,7 @@ else:
         return _why_not_private(os.lstat(path))
 
     def _why_not_private(status: os.stat_result) -> str | None:
-        # First, since Linux gives a link the mode 0777, which would be the wrong reason.
+        # Check for a link first: Linux gives it the mode 0777, which would be the wrong reason.
         if stat.S_ISLNK(status.st_mode):
             return "it is a symbolic link"
         if not (stat.S_ISDIR(status.st_mode) or stat.S_ISREG(status.st_mode)):

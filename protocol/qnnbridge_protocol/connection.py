@@ -46,7 +46,7 @@ CALL_BACK_FEATURE = "callback"
 # Optional features. Features that both sides have are used; an unknown feature is ignored.
 FEATURES: frozenset[str] = frozenset({"phase", "cancel", CALL_BACK_FEATURE}) | SHARING_FEATURES
 
-# Used by a daemon and its clients only: releases that are far apart refuse each other.
+# Feature of a daemon and its clients, which refuse each other if their releases are far apart.
 DAEMON_FEATURE = "daemon"
 
 # A client asks a daemon of an incompatible version to end: with MAKE_WAY only if the daemon is older and has no
@@ -97,7 +97,7 @@ class Hello(NamedTuple):
 
     def info(self, answer: Mapping[str, Any], generation: int = 0, startup_seconds: float = 0.0) -> HostInfo:
         """Return the description of a host for the application: its HELLO with its answer to ``host.info``."""
-        from qnnbridge_protocol.specs import HostInfo  # not needed for HELLO itself
+        from qnnbridge_protocol.specs import HostInfo  # imported here because HELLO does not need it
 
         return HostInfo(
             pid=self.pid,
@@ -236,7 +236,7 @@ def _mismatch(
 
 
 def _upgrade(name: str, client_is_older: bool, python: str) -> str:
-    # Not at the top: the host imports this module before it sends HELLO.
+    # Import here: the host imports this module before it sends HELLO.
     from qnnbridge_protocol.installing import install_command
 
     daemon = name == "daemon"
@@ -290,9 +290,9 @@ def _version_text(version: object) -> str:
 
 
 def _release(name: str, version: str) -> tuple[int, int]:
-    # Without `re`: the host imports this before it sends HELLO.
+    # `re` is not used: the host imports this module before it sends HELLO.
     major, _, rest = version.partition(".")
-    minor = rest[: len(rest) - len(rest.lstrip("0123456789"))]  # 0 of 0rc1
+    minor = rest[: len(rest) - len(rest.lstrip("0123456789"))]  # the digits: 0 of "0rc1"
     shown = len(version) <= _MAX_VERSION_CHARACTERS and version.isascii() and version.isprintable()
     if shown and major.isdecimal() and minor:
         return int(major), int(minor)
@@ -457,7 +457,7 @@ class Connection:
         """Host: answer the client's HELLO. Raise `VersionMismatch` or `HandshakeFailed`, which are for
         `refuse_hello`."""
         assert self.peer is not None
-        # Checked before anything is sent: if the sides are incompatible, the answer is HELLO_ERR.
+        # Negotiate before anything is sent: if the sides are incompatible, the answer is HELLO_ERR.
         agreement = negotiate(self.peer, self.hello)
         chunks = self.send(Frame(Kind.HELLO_OK, 0, self.hello.to_wire()))
         self._agree(agreement)
@@ -472,7 +472,7 @@ class Connection:
     ) -> tuple[int, list[memoryview]]:
         """Client: send the next request, cancel or ping. Return its id and the bytes to write."""
         request_id = self._last_id + 1
-        # First, because a frame that is too large must neither use up a number nor open a request.
+        # Build the frame first: one that is too large must neither use up a number nor open a request.
         chunks = self.send(Frame(kind, request_id, header, buffers))
         self._last_id = request_id
         self._open[request_id] = kind
@@ -484,7 +484,7 @@ class Connection:
         """Client: return the RETURN to the open CALL_BACK of a request; ``None`` if the host no longer waits."""
         if request_id not in self._called_back or self.state is not State.READY:
             return None
-        # First, because the next CALL_BACK may be read before this method returns.
+        # Close the CALL_BACK first, because the next one may be read before this method returns.
         self._called_back.discard(request_id)
         try:
             return self.send(Frame(Kind.RETURN, request_id, header, buffers))
@@ -507,7 +507,7 @@ class Connection:
         return chunks
 
     def _move(self, after: State) -> None:
-        # Written only if it changes: the thread of the other direction may just have set CLOSING.
+        # Write only a change, and keep CLOSING: the thread of the other direction may just have set it.
         if (after is not self.state and self.state is not State.CLOSING) or after is State.CLOSED:
             self.state = after
 

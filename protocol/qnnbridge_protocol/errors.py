@@ -34,7 +34,7 @@
     │   ├── ContextUnusable          a compiled model that cannot run here, or whose files are incomplete
     │   ├── PullFailed               a model could not be downloaded from a model hub
     │   ├── CompileFailed            compiling for QNN gave no usable result
-    │   ├── NumbersDiffer            the numbers differ from those of the CPU
+    │   ├── NumbersDiffer            the results differ from those of the CPU
     │   └── GenerationError          generation of text; also a RuntimeError
     │       ├── GenerationFolderInvalid  the model's folder lacks a file, or one is damaged
     │       ├── NativeCodeRefused        a file of the folder would load native code or write files
@@ -144,7 +144,7 @@ class BridgeError(Exception):
             "fix": self.fix,
             "evidence": list(self.evidence),
             "details": self.details,
-            # Omitted if the code implies it, also for a peer that does not know the field.
+            # Omit the default of the code, so that a peer that does not know the field gets it only if necessary.
             **({} if self.retry == type(self).retry else {"retry": self.retry}),
         }
 
@@ -265,7 +265,7 @@ class DeadlineExceeded(CallError, TimeoutError):
 
     @property
     def state(self) -> str:
-        # Without the field the state is unknown, so the work counts as running.
+        # If the details contain no state, it is unknown, so the work counts as running.
         return str(self.details.get("state", "still-running"))
 
 
@@ -346,7 +346,7 @@ class PullFailed(ModelError):
 
 
 class CompileFailed(ModelError):
-    """Compilation ended without a usable model: nothing on QNN, wrong numbers, or the compiler failed."""
+    """Compilation ended without a usable model: no node on QNN, wrong results, or the compiler failed."""
 
     code = "model.CompileFailed"
     retry: Retry = "unsafe"

@@ -41,7 +41,7 @@ def plain(value: Any) -> Any:
         ValueError: the lists differ in length, are nested too deep, or contain more than `MOST_NUMBERS` numbers.
     """
     if hasattr(value, "tolist"):
-        # Before `tolist`, which would convert a whole image to a list.
+        # Check before `tolist`, which would convert a whole image to a list.
         _check_count(math.prod(getattr(value, "shape", ())))
         value = value.tolist()
     made = _plain(value, _MOST_DIMENSIONS)

@@ -53,7 +53,7 @@ def read_origin(record: str | None) -> Origin | None:
 
 def installed_from() -> Origin | None:
     """Return the origin of the running qnnbridge, if it still exists."""
-    # Not at the top: it takes 30 ms, and only messages need it.
+    # Import here: the import takes 30 ms, and only messages need it.
     import importlib.metadata
 
     try:

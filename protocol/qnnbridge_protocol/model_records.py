@@ -527,7 +527,7 @@ def absolute_model_path(given: str | os.PathLike[str], *, prepared: bool = False
     """
     shown = os.fsdecode(given)
     path = os.path.abspath(shown)
-    # After `abspath`: the name of the working folder may be the part that cannot be sent.
+    # Check the absolute path: the name of the working folder may be the part that cannot be sent.
     check_travels(path)
     try:
         os.stat(path)  # its error contains the reason why the file cannot be accessed

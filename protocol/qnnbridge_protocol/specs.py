@@ -426,7 +426,7 @@ class StagePlacement(Shown, Record):
     Attributes:
         stage: its name in genai_config.json.
         wanted: whether the config requests QNN.
-        by_design: no computation on the CPU belongs on the NPU.
+        by_design: every node on the CPU is meant to run there.
         placement: of its nodes, as in a session of this stage alone.
     """
 

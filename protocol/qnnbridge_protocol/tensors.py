@@ -91,7 +91,7 @@ class Typed:
             return self.data
         if layout.packed:
             return unpack(self.data, layout.bits, self.size).view(dtype).reshape(self.shape)
-        # No copy on little-endian machines, which have the byte order of the wire.
+        # This copies nothing on little-endian machines, which have the byte order of the wire.
         native = self.data.astype(self.data.dtype.newbyteorder("="), copy=False)
         # The last `reshape` is for scalars: `ascontiguousarray` adds a dimension to them.
         return np.ascontiguousarray(native).view(dtype).reshape(self.shape)
@@ -236,7 +236,7 @@ def encode_strings(array: Array) -> tuple[Array, Array]:
     try:
         # The fast path does not show which element is wrong; `_refused` searches for it after a failure.
         joined = "".join(texts)
-        # One encoding for all texts: for ASCII the lengths of the texts are those of their bytes.
+        # Encode all texts at once. If all are ASCII, the length of a text is the number of its bytes.
         blob = joined.encode()
         if len(blob) == len(joined):
             lengths = np.fromiter(map(len, texts), np.int64, len(texts))
@@ -244,7 +244,7 @@ def encode_strings(array: Array) -> tuple[Array, Array]:
             lengths = np.fromiter((len(text.encode()) for text in texts), np.int64, len(texts))
     except (TypeError, UnicodeEncodeError):
         raise _refused(texts) from None
-    # Before the offsets are made: 32 bits would wrap without an error.
+    # Check before the offsets are computed: integers of 32 bits would wrap without an error.
     if len(blob) > MAX_TEXT_BYTES:
         raise errors.InvalidArgument(
             f"The strings of one tensor are {len(blob)} bytes; at most {MAX_TEXT_BYTES} can be sent.",
@@ -298,7 +298,7 @@ def decode_strings(offsets: Array, blob: Array, count: int) -> list[str]:
     if offsets.nbytes != (count + 1) * _OFFSET.itemsize:
         raise ValueError(f"{offsets.nbytes} bytes of offsets for {count} strings")
     ends = np.ndarray((count + 1,), _OFFSET, offsets)
-    # Checked in numpy first: Python's slices would accept wrong offsets and return shorter texts.
+    # Check the offsets in numpy: Python's slices would accept wrong ones and return shorter texts.
     if ends[0] != 0 or ends[-1] != blob.nbytes or bool((ends[1:] < ends[:-1]).any()):
         raise ValueError("string offsets do not rise from 0 to the size of the text")
     edges = ends.tolist()
@@ -348,7 +348,7 @@ def scalars_array(values: Iterable[Any], declared: ElementType | None) -> Array 
     listed = list(values)
     kinds = {_kind(cls) for cls in set(map(type, listed))}
     if "other" in kinds:
-        # Only tensors or maps. A mixture with scalars is refused below.
+        # All values are tensors or maps. A mixture with scalars is refused below.
         if len(kinds) == 1:
             return None
     elif kinds == {"str"} or (not kinds and declared is ElementType.STRING):
@@ -385,7 +385,7 @@ def flat_values(rows: Rows) -> Iterable[Any]:
 def _kind(cls: type[Any]) -> str:
     if issubclass(cls, str):
         return "str"
-    # Before int, from which Python derives bool.
+    # Check for bool before int, because bool is a subclass of int.
     if issubclass(cls, (bool, np.bool_)):
         return "bool"
     # numpy derives timedelta64 from its signed integers.

@@ -58,7 +58,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
         document = json.loads(data, parse_int=_whole_number)
         content, digest = document["content"], document["sha256"]
         if not isinstance(content, dict) or digest != _digest(content):
-            raise Damaged(f"{path.name} is not as it was written")
+            raise Damaged(f"{path.name} has been changed since it was written")
         if b"\\ud" in data.lower():
             _refuse_halves(content)
     except (ValueError, LookupError, TypeError, RecursionError, OverflowError):
@@ -196,7 +196,7 @@ def remove_tree(path: Path) -> None:
         is_folder = stat.S_ISDIR(os.lstat(path).st_mode)
     except OSError:
         return
-    import shutil  # imported here: it imports the compression modules
+    import shutil  # imported here because it imports the compression modules, which takes time
 
     if not is_folder:
         try:
@@ -241,7 +241,7 @@ class Held:
         """Release the lock. remove: no process waits for it, so delete its file."""
         if remove:
             with contextlib.suppress(OSError):
-                # While the lock is still held: otherwise another process on POSIX could take the lock of a file
+                # Remove the file while the lock is held: otherwise a process on POSIX could take the lock of a file
                 # that is about to disappear.
                 os.unlink(self.path)  # fails on Windows while the file is open; then it is removed below
         self._lock.release(force=True)

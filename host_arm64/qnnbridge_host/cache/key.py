@@ -107,7 +107,7 @@ def key_parts(
         "disabled_optimizers": sorted(spec.disabled_optimizers),
         "initializers": _values(spec.value_names, initializers),
         "host": host_parts(host),
-        # Omitted if the table applies unchanged, so that such keys stay as before.
+        # Omit the part if the table applies unchanged, so that keys of earlier releases stay valid.
         **({"rows_here": list(rows_here)} if rows_here else {}),
     }
 
@@ -189,7 +189,7 @@ def _values(names: Iterable[str], values: Sequence[Any]) -> list[list[str]]:
 
     hashed = []
     for name, value in zip(names, values, strict=True):
-        # Hashed in their wire format: equal tensors have equal bytes.
+        # Hash the wire format, in which equal tensors have equal bytes.
         encoder = Encoder()
         described = encoder.add(value)
         digest = hashlib.sha256(json.dumps(described).encode("ascii"))

@@ -127,7 +127,7 @@ class RowsHere:
         )
 
     def evidence(self, simulator: bool) -> Callable[[Sequence[str]], str]:
-        """Return a function for the text where rows were measured; "" on the simulator, the table's source."""
+        """Return a function that describes where given rows were measured; its result is "" on the simulator."""
         if simulator:
             return lambda rows: ""
 

@@ -147,7 +147,7 @@ class HashMemo:
         return Hashed(sha256, stamp) if isinstance(sha256, str) else None
 
     def _file_of(self, path: str) -> Path:
-        # The path as it was given: two spellings of a path are two records, which costs a second hash.
+        # Use the path as it was given: two spellings of a path have two records, which costs a second hash.
         name = hashlib.sha256(path.encode("utf-8", "surrogatepass")).hexdigest()[:32]
         return self.folder / f"{name}.json"
 
@@ -428,7 +428,7 @@ class Verdicts(JsonFolder):
             report = NumbersReport.from_wire({**content["report"], "kept": True})
             if not is_time(report.when) or not math.isfinite(report.seconds):
                 raise ValueError(f"its times are {report.when:g} and {report.seconds:g}")
-            # Records of earlier versions lack counts: one call was compared.
+            # A record of an earlier version has no count: it comes from one compared call.
             compared = max(report.compared, 1 if report.state in ("agrees", "differs") else 0)
             return dataclasses.replace(report, calls=max(report.calls, compared), compared=compared)
         except BridgeError as error:

@@ -186,7 +186,7 @@ class Store:
         for record in manifest.files:
             self._share(draft.folder / record.name, record.sha256, record.size)
             sync_file(draft.folder / record.name)
-        # Last, after the files are on the disk: an entry with a manifest is complete.
+        # Write the manifest last, after the files are on the disk: an entry with a manifest is complete.
         manifest.write(draft.folder)
         target = self.entry_folder(manifest.key)
         if os.path.lexists(target):
@@ -209,7 +209,7 @@ class Store:
         now = time.time()
         name = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(now))}-{secrets.token_hex(8)}-{key[:8]}"
         target = self.part("bad") / name
-        # Before the reason is written, so that no process loads the entry from now on.
+        # Move the entry before writing the reason, so that no process loads it meanwhile.
         os.rename(folder, target)
         # A link was moved itself; its target stays unchanged.
         if target.is_dir() and not target.is_symlink():
@@ -400,7 +400,7 @@ class Store:
                 with contextlib.suppress(OSError, Damaged):
                     self._check(other, fresh=False)
                     linked = path.with_name(f"{path.name}.linked")
-                    # Through a new name: `link` does not replace an existing file; `replace` does, atomically.
+                    # Link under a new name first: `link` cannot replace a file; `replace` can, atomically.
                     os.link(twin, linked)
                     os.replace(linked, path)
                     return

@@ -512,7 +512,7 @@ def _create(call: ObjectCall) -> _Compiler:
         spec = SessionSpec.from_wire(argument(call, "spec", dict))
         names = spec.value_names
         model: str | bytes = spec.model_path if spec.model_path is not None else bytes(call.values[-1])
-        # Not strict, because a model without a path follows the initializers.
+        # The lengths may differ: the bytes of a model without a path follow the initializers.
         initializers = dict(zip(names, call.values, strict=False))
         place = call.arguments.get("binary_information")
         information = None if place is None else (str(place[0]), str(place[1]))

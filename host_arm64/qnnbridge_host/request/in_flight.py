@@ -322,7 +322,7 @@ class InFlight:
         Inlined by hand: two lock acquisitions instead of five, on the path of every repeated call.
         """
         lock, requests = self._lock, self._requests
-        # Before the call is in the table, so that no cancel treats it as waiting.
+        # Set this before the call is in the table, so that no cancel treats it as waiting.
         call.started = True
         with lock:
             if requests:
@@ -348,7 +348,7 @@ class InFlight:
     def start(self, request: Request) -> bool:
         """Mark the request as started. Return False if it was withdrawn (`take_withdrawn` answers it)."""
         with self._lock:
-            # One step under the lock: either the cancel sees a started request, or this start sees the cancel.
+            # Check and set under the lock: either the cancel sees a started request, or this start sees the cancel.
             request.started = not request.withdrawn
             return request.started
 
@@ -412,10 +412,10 @@ class InFlight:
                 request.withdrawn = True
                 request.release()
                 return "not-started"
-            # Stored for `enter`: the request may not have a stopper yet.
+            # `enter` reads this flag, since the request may not have a stopper yet.
             request.withdrawn = True
             stopper = request.stopper
-            # Created only here, because few requests are cancelled.
+            # Create the event only here, because few requests are cancelled.
             done = request.done = request.done or threading.Event()
         if stopper is not None:
             stopper.stop()
@@ -425,7 +425,7 @@ class InFlight:
         return "stopped" if request.failed else "finished"
 
     def take_withdrawn(self, request_id: int) -> Request | None:
-        """Return a request that was withdrawn in its queue, once: the caller answers it now, ahead of its turn."""
+        """Return a request that was withdrawn while it waited, only once; the caller answers it at once."""
         with self._lock:
             request = self._requests.get(request_id)
             if request is None or request.started or not request.withdrawn or request.refused:

@@ -3,7 +3,7 @@
 The session itself is not touched: the application sends the inputs and outputs of a run. The original runs on the
 CPU in a worker, so that its crashes, memory and time do not affect the host, and the verdict is stored under the
 key of the compiled model. If the comparison cannot be completed, the reason is in the report; it is never an error
-of the application's run. The same holds if a file of the model has changed: its numbers are then unrelated to the
+of the application's run. The same applies if a file of the model has changed: its results are then unrelated to the
 session's, and no such report is stored. A host runs one comparison at a time. Any thread.
 """
 
@@ -53,8 +53,8 @@ class _Comparison:
 
     results: the session's results for `outputs`. inputs: description of the inputs. leading: the results are the
     leading part of each dimension; the rest follows from padding. again: ignore a stored verdict. calls: calls of
-    the session since the last comparison. compared: number of comparisons that the session has heard of. constant:
-    the inputs have hardly any content. made_from: the model or rewritten copy of the session.
+    the session since the last comparison. compared: number of comparisons whose results the session has received.
+    constant: the inputs have hardly any content. made_from: the model or rewritten copy of the session.
     """
 
     source: ModelSource

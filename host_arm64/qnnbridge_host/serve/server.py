@@ -190,7 +190,7 @@ class Server:
                 if frame.kind is Kind.GOODBYE:
                     self._say_goodbye()
                 if frame.kind is Kind.REQUEST:
-                    # While this thread still has the lead, so that later requests cannot overtake this one.
+                    # Announce the request while holding the lead, so that no later one can overtake it.
                     self._in_flight.announce(frame.request_id)
                 # If no thread waits for the lead, the next frame (a CANCEL, for example) would not be read until
                 # this request is served.
@@ -245,7 +245,7 @@ class Server:
         elif frame.kind is Kind.CANCEL:
             target = frame.header.get("target")
             target = target if type(target) is int else 0
-            # Served by this thread, outside of all lanes: a cancel must not wait behind its target.
+            # Serve the cancel here, outside of all lanes: it must not wait behind its target.
             state = self._cancel(target)
             self._send(Frame(Kind.REPLY, frame.request_id, {"state": state}))
             # Answer the withdrawn request now: its lane may reach it only minutes later.
@@ -332,7 +332,7 @@ class Server:
         failed = True
         try:
             header, buffers = self._handle(request)
-            # End the phase before the answer is written: a crash during the write is not the model's.
+            # End the phase before writing the answer, so that a crash in the write is not blamed on the model.
             self._in_flight.about_to_answer(request)
             self._send(Frame(Kind.REPLY, request.id, header, buffers))
             failed = False
