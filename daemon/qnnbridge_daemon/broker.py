@@ -147,7 +147,7 @@ class Broker:
         """Return the HELLO for a client: this process, and the versions of a running NPU host."""
         process = self.host.supervisor.running
         peer = process.peer if process is not None else None
-        # The daemon's own machine until an NPU host has reported its machine, which clients want to know.
+        # Clients need the machine type of the NPU host. Until a host has reported it, use that of the daemon.
         machine = sysconfig.get_platform().rpartition("-")[2]
         return Hello(
             # The daemon calls no functions of applications: one that hangs would occupy a slot of the NPU host.

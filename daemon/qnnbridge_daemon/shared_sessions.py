@@ -104,12 +104,12 @@ class SharedModel:
 
     @property
     def numbers(self) -> NumbersReport | None:
-        """Latest report of the numbers; None if no call was compared."""
+        """Latest result of the comparisons with the CPU; None if no call was compared."""
         remote = self.remote
         return None if remote is None else remote.numbers
 
     def numbers_of_next_client(self) -> NumbersReport | None:
-        """Return the latest report of the numbers. The client counts as one call, as in the host's own records."""
+        """Return the latest result of the comparisons. The client counts as one call, as in the host."""
         with self._lock:
             remote = self.remote
             known = None if remote is None else remote.numbers
@@ -406,7 +406,7 @@ def identified(
     """Return the recipe with the identity of its model.
 
     The host identifies the model each time: only the host can distinguish a file with the size and date of another
-    (`FileStamp`), and a session of the wrong model would silently compute wrong numbers.
+    (`FileStamp`), and a session of the wrong model would silently return wrong results.
 
     Args:
         fingerprint: fingerprint from the client.

@@ -1,4 +1,4 @@
-"""Compare what sessions report about their numbers with the truth, for any folder of models.
+"""Compare the verdicts that sessions report with the truth, for any folder of models.
 
 ``python -m lab.verdict_accuracy.sessions FOLDER [NAME ...] --out FILE.jsonl`` runs each ``*.onnx`` of the folder in
 two successive processes that share one cache, with five calls each: zeros, a constant, noise, pictures or

@@ -211,7 +211,7 @@ def refusal(header: Mapping[str, Any]) -> HostStartFailed:
     if isinstance(error, HostStartFailed):
         return error
     return HandshakeFailed(
-        "The host refuses this application and gives no readable reason.",
+        "The host refuses this application without a readable reason.",
         cause=error.message if error is not None and error.message else None,
         fix="Install the same qnnbridge version on both sides.",
     )
@@ -481,7 +481,7 @@ class Connection:
     def give_back(
         self, request_id: int, header: dict[str, Any], buffers: tuple[Any, ...] = ()
     ) -> list[memoryview] | None:
-        """Client: return the RETURN to the open CALL_BACK of a request; ``None`` if the host no longer waits."""
+        """Client: return the RETURN to the open CALL_BACK of a request; ``None`` if the host has stopped waiting."""
         if request_id not in self._called_back or self.state is not State.READY:
             return None
         # Close the CALL_BACK first, because the next one may be read before this method returns.

@@ -85,7 +85,7 @@ class CacheStatus(Shown, Record):
 
 @record(frozen=True, repr=False, eq=False)
 class CacheReply(CacheStatus):
-    """A `CacheStatus` with the data that the application needs besides.
+    """A `CacheStatus`, with further data for the application.
 
     Attributes:
         id: id of the entry that was loaded.
@@ -193,7 +193,7 @@ MOST_CALLS: Final = 2**53
 
 @record(frozen=True, repr=False, eq=False)
 class NumbersReport(Shown, Record):
-    """Whether a session computes the same numbers as the CPU.
+    """Result of the comparisons of a session's outputs with the CPU's.
 
     Attributes:
         state: "agrees"; "differs"; "unknown": impossible to decide, see `reason`; "pending": not known yet; "off":

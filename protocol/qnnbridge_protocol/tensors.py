@@ -270,7 +270,7 @@ def _texts(array: Array) -> list[Any]:
         texts: list[Any] = array.reshape(-1).tolist()
     # a U array may hold numbers beyond Unicode; numpy's error class varies
     except (ValueError, SystemError) as error:
-        raise errors.InvalidArgument("The array holds text that is not Unicode.", cause=str(error)) from None
+        raise errors.InvalidArgument("The array contains text that is not Unicode.", cause=str(error)) from None
     return texts
 
 
@@ -288,9 +288,9 @@ def _refused(texts: list[Any]) -> errors.InvalidArgument:
             return errors.InvalidArgument(
                 f"Element {index} of a string tensor cannot be written as UTF-8.",
                 cause=str(error),
-                fix="Remove lone surrogates; text.encode(errors='surrogateescape') gives the bytes back.",
+                fix="Remove lone surrogates; text.encode(errors='surrogateescape') restores the bytes.",
             )
-    return errors.InvalidArgument("A string tensor holds text that cannot be written as UTF-8.")
+    return errors.InvalidArgument("A string tensor contains text that cannot be written as UTF-8.")
 
 
 def decode_strings(offsets: Array, blob: Array, count: int) -> list[str]:
@@ -363,7 +363,7 @@ def scalars_array(values: Iterable[Any], declared: ElementType | None) -> Array 
             return np.empty(0, np.int64 if declared is ElementType.INT64 else np.float64)
     raise errors.InvalidArgument(
         f"The values of a map must be all int, all float or all str, not {_class_names(listed)}.",
-        cause="These are the scalars that ONNX Runtime accepts in a map, and a map holds one type.",
+        cause="These are the scalars that ONNX Runtime accepts in a map, and a map has values of one type.",
         fix="Convert the values, for example with float().",
     )
 

@@ -49,7 +49,7 @@ one still count against the limit of 2**62 elements and bytes.
   bits of the first byte; for four bits this is "low nibble first", and it is ONNX's own packing. Bits of the last
   byte that belong to no element are zero.
 - complex: real part, imaginary part.
-- string: two buffers. ``offsets`` holds one ``uint32`` more than there are strings: 0, then the end of each string
+- string: two buffers. ``offsets`` has one ``uint32`` more than there are strings: 0, then the end of each string
   in ``text``, never falling; the last is the size of ``text``. Each string is valid UTF-8 by itself.
 - sparse: ``indices`` is int64 of shape [n] (positions in the flattened tensor) or [n, rank]; ``columns`` is [n] and
   ``row_starts`` [rows + 1] (or [0] for n = 0). ``block`` has values [n, height, width] and int32 indices [2, n],

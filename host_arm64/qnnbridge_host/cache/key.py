@@ -113,7 +113,7 @@ def key_parts(
 
 
 def host_parts(host: HostInfo) -> dict[str, Any]:
-    """Return the inputs of a compiled model besides model and options: versions, libraries, chip."""
+    """Return what a compiled model depends on in addition to model and options: versions, libraries, chip."""
     return {
         "versions": {name: host.versions[name] for name in VERSIONS_THAT_MATTER if name in host.versions},
         # Another release may rewrite or compile a model differently.
@@ -264,7 +264,7 @@ def _against_options(spec: SessionSpec) -> str | None:
     if spec.custom_op_libraries:
         return "the session has custom operators, in libraries whose contents are not known"
     if spec.options.get("optimized_model_filepath"):
-        return "optimized_model_filepath requests a file that only the original model gives"
+        return "optimized_model_filepath requests a file that only a session of the original model writes"
     for key, text in spec.config_entries.items():
         if key.startswith(_OWN_CONTEXT) and text not in ("", "0"):
             return f"the session itself is about compiled models ({key})"

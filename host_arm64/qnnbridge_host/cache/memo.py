@@ -181,8 +181,8 @@ def memo_of(settings: CacheSettings | None) -> HashMemo | None:
 # refused: nodes would stay on the CPU. nothing-on-qnn: QNN supports none of its nodes. differs: the compiled model
 # has other inputs or outputs than the original. crashes: two compiled models in a row killed the host or could not
 # be loaded. slow: the model is small but took long to compile, so it is worth an entry. unmapped: its weights
-# cannot be mapped into the NPU's memory (`load_mapped_or_not`). gates: its numbers differ, and splitting gates does
-# not help (`create/parting.py`).
+# cannot be mapped into the NPU's memory (`load_mapped_or_not`). gates: its results are wrong, and splitting gates
+# does not help (`create/parting.py`).
 Kind = Literal["refused", "nothing-on-qnn", "differs", "crashes", "slow", "unmapped", "gates"]
 
 NOTES_FOLDER: Final = "notes"

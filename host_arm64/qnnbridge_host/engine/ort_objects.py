@@ -1,4 +1,4 @@
-"""Objects of the host's `onnxruntime` besides sessions, which the application's `ort` module uses, and its log.
+"""Objects of the host's `onnxruntime` other than sessions, for the application's `ort` module, and its log.
 
 These are adapters, shared allocators, streams of devices, packages of models, the compiler, and the functions of
 the native bindings that ONNX Runtime's build and its quantization tools use.

@@ -250,7 +250,7 @@ def _cause(
         bodies = "branches" if all(op == "If" for _, op in cutting) else "bodies"
         of = f"{'its' if count == 1 else 'their'} {bodies}"
         edges = (
-            f"The {inside} other nodes on the CPU include all that are inside of {of}. {edges}" if inside else edges
+            f"The {inside} other nodes on the CPU include all that are inside {of}. {edges}" if inside else edges
         )
     shown = [f"{op} ({name})" if name else op for name, op in nodes[:_NAMED_NODES]]
     more = count - len(shown)

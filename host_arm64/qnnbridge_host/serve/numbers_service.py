@@ -293,7 +293,7 @@ def _compare(wanted: _Comparison, order: WorkOrder, optimizers: Optimizers) -> N
 
 
 def _inconclusive(report: NumbersReport) -> NumbersReport:
-    """Return the report for inputs without content, which do not prove that the numbers agree."""
+    """Return the report for inputs without content, which do not prove that the results agree."""
     worst = f" ({report.outputs[0]})" if report.outputs else ""
     reason = f"the inputs are nearly constant, and these agree{worst}; only a call with other inputs can decide"
     return dataclasses.replace(report, state="unknown", reason=reason)
