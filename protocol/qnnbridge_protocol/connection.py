@@ -481,7 +481,7 @@ class Connection:
     def give_back(
         self, request_id: int, header: dict[str, Any], buffers: tuple[Any, ...] = ()
     ) -> list[memoryview] | None:
-        """Client: return the RETURN to the open CALL_BACK of a request; ``None`` if the host has stopped waiting."""
+        """Client: return the RETURN to the open CALL_BACK of a request; ``None`` if the host does not wait."""
         if request_id not in self._called_back or self.state is not State.READY:
             return None
         # Close the CALL_BACK first, because the next one may be read before this method returns.
