@@ -418,7 +418,7 @@ class Storm:
             except (Interrupt, KeyboardInterrupt):
                 pass
             except Exception as error:
-                self._subject.report_error(error, f"in the midst of interrupt {done}")
+                self._subject.report_error(error, f"while handling interrupt {done}")
                 break
             finally:
                 signal.setitimer(signal.ITIMER_REAL, 0)

@@ -126,7 +126,7 @@ class OutputFile:
 @contextlib.contextmanager
 def _replacing(place: Path) -> Iterator[BinaryIO]:
     place.parent.mkdir(parents=True, exist_ok=True)
-    # In the same folder: a rename replaces a file only within one file system.
+    # Write to the same folder: a rename replaces a file only within one file system.
     part = place.with_name(f"{TEMPORARY}{os.getpid()}-{os.urandom(4).hex()}.part")
     try:
         with part.open("xb") as file:

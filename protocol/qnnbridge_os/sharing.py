@@ -178,7 +178,7 @@ else:
         view = memoryview(memory).cast("B")
         return view if writable else view.toreadonly()
 
-    # From mmap(2) on Linux; the module `mmap` lacks it.
+    # Flag of mmap(2) on Linux, which the module `mmap` lacks.
     _MAP_FIXED = 0x10
 
     def unshare(address: int, size: int) -> None:

@@ -274,8 +274,8 @@ class NodeInfo(Record):
     shape: tuple[int | str | None, ...] | None = ()
 
 
-# Terms for the two counts of nodes in all messages. In the file: `qnnbridge_host.model.node_count`. After
-# optimisation: `Placement`.
+# Terms in all messages for the two counts of nodes: those of `qnnbridge_host.model.node_count`, and those of
+# `Placement`.
 IN_FILE: Final = "in the file"
 AFTER_OPTIMISATION: Final = "after optimisation"
 # Largest number of CPU nodes in a text.

@@ -322,7 +322,7 @@ class Decoder:
         """Return the value. Raise `errors.ProtocolDesync` if the descriptor or a buffer violates the protocol."""
         try:
             return self._value(descriptor, 1)
-        # Includes errors that numpy and the value classes raise for invalid data: here the peer caused them all.
+        # This includes errors of numpy and of the value classes, which here come from invalid data of the peer.
         except (ValueError, OverflowError, errors.InvalidArgument) as error:
             cause = error.cause if isinstance(error, errors.InvalidArgument) else str(error)
             raise _desync(descriptor, cause or str(error)) from None

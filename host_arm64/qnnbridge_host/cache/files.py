@@ -37,7 +37,7 @@ MAX_JSON_BYTES: Final = 16 * 1024 * 1024
 
 
 class Damaged(Exception):
-    """The file exists, but not with the contents that were written. The message is the reason."""
+    """The contents of a file are not those that were written. The message is the reason."""
 
 
 def write_json(path: Path, content: dict[str, Any], *, durable: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""Key of a compiled model, a hash of everything that it depends on, and the rule which sessions use the cache.
+"""Key of a compiled model, a hash of everything that it depends on, and the rules for which sessions use the cache.
 
 Every option that is not known to be harmless is part of the key: an unknown option without effect costs a
 compilation, an omitted option would give wrong results. Names and locations of files are never part of the key,

@@ -265,7 +265,7 @@ def _parsed(path: str, _modified_ns: int, _size: int, _inode: int) -> Sequence[M
 
 
 def keep_measured(results: MeasuredRows, path: Path | None = None) -> None:
-    """Add results to the file: replace rows of the same place, keep all others. Raise `OSError`."""
+    """Add results to the file: replace rows with the same conditions, keep all others. Raise `OSError`."""
     path = path or measured_path()
     path.parent.mkdir(parents=True, exist_ok=True)
     with holding(Path(f"{path}.lock")):
