@@ -94,7 +94,7 @@ class BrokerHandlers:
         except HostNotFound as error:
             raise _in_the_daemon(error) from None
         except BridgeError as error:
-            # The client would restart its host, which is this daemon. `Host` restarts the NPU host itself.
+            # The client would treat this daemon as a host to restart. The daemon itself restarts the NPU host.
             error.details.pop("host_must_restart", None)
             raise
 

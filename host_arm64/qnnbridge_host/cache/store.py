@@ -296,7 +296,7 @@ class Store:
         return Draft(folder, held)
 
     def sweep(self) -> int:
-        """Remove leftovers of killed processes that created or used entries; return the number of the former."""
+        """Remove what killed creators and users of entries have left; return the number of removed drafts."""
         removed = 0
         for folder in self.listed("uses"):
             self._sweep_uses(folder.name)
