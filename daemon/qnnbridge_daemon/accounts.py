@@ -187,7 +187,7 @@ def busy(limit: str, value: int, what: str, instead: str) -> Busy:
 
 
 class Account:
-    """Resources that one client uses. Whoever takes an amount returns the same amount once."""
+    """Resources that one client uses. A caller that takes an amount returns the same amount once."""
 
     def __init__(self, limits: ClientLimits) -> None:
         self.limits = limits

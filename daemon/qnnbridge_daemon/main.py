@@ -436,7 +436,7 @@ def log_file() -> Path:
 
 
 def stderr_file(log: Path) -> Path:
-    """Return the file for output of libraries and Python itself outside the log; only of the last daemon."""
+    """Return the file for output of libraries and Python that bypasses the log. Each daemon overwrites it."""
     return log.with_suffix(".stderr.log")
 
 

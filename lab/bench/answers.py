@@ -31,7 +31,7 @@ from qnnbridge import genai
 
 TOKENS = 65
 PROMPTS = {"short": 16, "long": 400}
-# Additional multiplications by a square matrix for each token: none, or so many that a token takes about 3 ms.
+# Additional multiplications by a square matrix for each token: none, or enough for 3 ms per token on one idle core.
 BALLAST = {"quick": 0, "slow": 40}
 
 # Seconds to the first text, and for each token after it. Some tokens have no text, so all ways count from the

@@ -136,7 +136,7 @@ class DaemonStream:
             return int(count)
         # The operation was cancelled, or the stream has ended.
         if self._dropped:
-            raise ConnectionAbortedError("others were waiting")
+            raise ConnectionAbortedError("the connection was dropped, because others were waiting")
         if not in_time:
             raise TimeoutError("the other side did not answer in time")
         raise ConnectionResetError("the other side closed the connection")
