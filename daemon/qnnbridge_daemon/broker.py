@@ -269,7 +269,7 @@ class Broker:
         """Close connections without HELLO, which would keep an idle daemon from ending."""
         for client in self.clients:
             if client.silent_s > self.settings.greeting_s:
-                _log.warning("%s sent no HELLO within %g s: dropped", client.label, self.settings.greeting_s)
+                _log.warning("%s has sent no HELLO for %g s: disconnected", client.label, self.settings.greeting_s)
                 client.end()
 
     def _gone_by_now(self) -> tuple[int, int]:

@@ -366,7 +366,7 @@ class Client:
 
     def _on_left(self) -> None:
         if self._streams.stalled:
-            _log.warning("%s has read nothing of its answers for %g s: dropped", self.label, self._streams.stall_s)
+            _log.warning("%s has read no answers for %g s: disconnected", self.label, self._streams.stall_s)
         # In this order: no further answers are written, then sessions are released, then the client loses its
         # turns.
         self._server.abandon()

@@ -350,7 +350,7 @@ def _decode(described: list[Any], buffers: tuple[Any, ...]) -> tuple[Any, ...]:
 def _in_the_daemon(error: HostNotFound) -> BridgeError:
     """Adapt the text of an error that refers to variables and an interpreter, since they are the daemon's."""
     own = error.copy()
-    own.evidence = (*own.evidence, f"looked for by the daemon: process {os.getpid()}, {sys.executable}")
+    own.evidence = (*own.evidence, f"searched for by the daemon: process {os.getpid()}, {sys.executable}")
     own.fix = (
         f"{own.fix or 'See the configuration of the daemon.'} The daemon uses the variables with which it was "
         "started: after changing one of them, run qnnbridge host restart --daemon."

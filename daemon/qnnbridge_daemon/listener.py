@@ -111,7 +111,7 @@ class Listener:
         try:
             threading.Thread(target=self._attend, args=(stream,), name="qnnbridge admission", daemon=True).start()
         except RuntimeError as error:
-            _log.warning("no thread for a client: %s", error)
+            _log.warning("no thread can be started for a client: %s", error)
             self._done_with(stream)
 
     def _drop_oldest(self) -> None:

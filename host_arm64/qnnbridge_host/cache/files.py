@@ -256,7 +256,7 @@ def try_hold(path: Path) -> Held | None:
 
     # The lock would truncate the target of a link.
     if os.path.islink(path):
-        raise NotOurs(errno.ELOOP, "It is a link, and is left alone", os.fspath(path))
+        raise NotOurs(errno.ELOOP, "It is a link, so it is not used", os.fspath(path))
     # `thread_local=False`: a session may be released in another thread than the one that created it.
     lock = FileLock(os.fspath(path), thread_local=False)
     try:

@@ -118,7 +118,7 @@ class Store:
         if not self._own:
             enter(self.root)
             if not is_own(self.root, self._is_ours):
-                text = "It has files that are not qnnbridge's, and is left alone"
+                text = "It contains files of other programs, so it is not used"
                 raise NotOurs(errno.EEXIST, text, os.fspath(self.root))
             self._own = True
         return enter(self.root / name)
@@ -243,7 +243,7 @@ class Store:
         # One lock for each session; the system releases it if the process is killed.
         held = try_hold(folder / f"{os.getpid()}-{secrets.token_hex(6)}.lock")
         if held is None:
-            raise OSError(f"{folder}: a new lock is held already")
+            raise OSError(f"{folder}: another process holds the new lock")
         return held
 
     def in_use(self, key: str, *, sweep: bool = True) -> bool:
@@ -286,7 +286,7 @@ class Store:
             name = secrets.token_hex(8)
             held = try_hold(self.part("tmp") / f"{name}.lock")
             if held is None:
-                raise OSError(f"{self.root}: a new lock is held already")
+                raise OSError(f"{self.root}: another process holds the new lock")
             try:
                 folder = self.root / "tmp" / name
                 folder.mkdir()
