@@ -108,8 +108,7 @@ class FairShare:
     def turn(self, queue: Queue, cancellation: Cancellation, *, again: bool = False) -> Iterator[None]:
         """Wait for the turn of a call, and hold the slot during the call. Raise `Busy` or `Cancelled`.
 
-        `again`: a further turn of an admitted request, which waits whatever the number of waiting calls, without
-        `Busy`.
+        `again`: the request has had a turn, so the limit of waiting calls does not apply to its next one.
         """
         cancellation.check()
         waiter = self._enter(queue, again)

@@ -291,7 +291,7 @@ else:
         return None
 
     def how_to_make_private(path: Path) -> str | None:
-        """Return the command to make a path private; ``None`` for a link, or a missing or another user's path."""
+        """Return the command to make a path private; ``None`` if it is missing, a link, or another user's."""
         try:
             status = os.lstat(path)
         except OSError:

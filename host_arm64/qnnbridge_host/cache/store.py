@@ -462,7 +462,7 @@ def total_bytes(store: Store) -> int:
         try:
             with os.scandir(folder) as entries:
                 for entry in entries:
-                    # Not entry.stat(): on Windows its result lacks the inode.
+                    # `entry.stat()` is not used: on Windows its result lacks the inode.
                     status = os.stat(entry.path, follow_symlinks=False)
                     sizes[status.st_dev, status.st_ino] = status.st_size
         except OSError:
