@@ -97,7 +97,8 @@ class Meter:
         """Calls per second over the last ten seconds, or since the first call."""
         with self._lock:
             self._turn()
-            # At least a second: otherwise the first call of a program would appear as thousands per second.
+            # Divide by at least a second: otherwise the first call of a program would appear as thousands per
+            # second.
             age_s = min(float(RATE_WINDOW_S), max(1.0, self._clock() - self._since))
             return round(sum(self._seconds) / age_s, 2)
 
@@ -200,7 +201,7 @@ class Account:
         # Number of prompts that reused tokens in a generator's KV cache, and number of these tokens.
         self.reused_prefixes = 0
         self.reused_tokens = 0
-        # Size, and whether the memory was shared.
+        # Freed memory that still has to be subtracted: its size, and whether it was shared.
         self._freed: collections.deque[tuple[int, bool]] = collections.deque()
 
     def open_session(self) -> None:

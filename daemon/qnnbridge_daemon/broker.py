@@ -53,14 +53,14 @@ LONGEST_DRAIN_S = 3600.0
 # more.
 ANSWERS_S = 2.0
 
-# Interval of the check which clients have all their answers. Calls that arrive during the check are not answered.
+# Interval of checks for clients that have all their answers. Calls that arrive meanwhile are not answered.
 LOOK_S = 0.1
 
 TIDY_INTERVAL_S = 15.0
 # Shortest pause between two rounds of maintenance.
 SHORTEST_PAUSE_S = 0.1
 
-# Names that hosts use.
+# Names of machine types as hosts report them.
 _MACHINES = {"amd64": "x64", "arm64": "ARM64"}
 
 _log = log_of("qnnbridge.daemon")
@@ -211,7 +211,7 @@ class Broker:
         until = time.monotonic() + (self.drain_s if timeout_s is None else timeout_s)
         with self._lock:
             self._stopped.set()
-        # In this order: no new turns, then the running calls, then their answers, then the clients, then the
+        # Stop in this order: new turns, then the running calls, then their answers, then the clients, then the
         # sessions.
         self.fair_share.close()  # otherwise a client that keeps calling would delay the end
         while not self.fair_share.wait_idle(min(until, time.monotonic() + LOOK_S)) and time.monotonic() < until:
@@ -250,8 +250,8 @@ class Broker:
             self._let_go_of_silent()
             if (gone := self._gone_by_now()) != seen:
                 # Objects of a dead host or a disconnected client have reference cycles (tracebacks of errors that
-                # were passed on) and refer to shared memory. In an idle process the collector may never run. Twice,
-                # because errors may still be in use now.
+                # were passed on) and refer to shared memory. In an idle process the collector may never run.
+                # Collect twice, because errors may still be in use now.
                 seen, collect = gone, 2
             if collect:
                 collect -= 1

@@ -1,6 +1,6 @@
 """Sessions, objects and memory of one client in the NPU host. Thread-safe.
 
-A session of a client is a share in a model, with its own retries and its own position in the queue. Objects are
+A session of a client is one use of a shared model, with separate retries and a separate queue. Objects are
 identified by the client's numbers. Everything is released together with the client.
 """
 
@@ -486,7 +486,7 @@ class ClientSlabs(Slabs):
             self._slabs.clear()
 
     def _map(self, where: dict[str, Any], size: int, host_writes: bool) -> AttachedSlab:
-        """Map a slab of the client. Also raise `Busy`."""
+        """Map a slab of the client. Raise `Busy`, in addition to the errors of the base class."""
         # Count the memory before the mapping, so that nothing is mapped beyond the limit.
         self._account.take(size, shared=True)
         kept = None

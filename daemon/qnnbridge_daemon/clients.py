@@ -36,7 +36,7 @@ from qnnbridge_protocol.visible import log_of
 
 T = TypeVar("T")
 
-# How often a thread that waits for room checks whether the connection has been ended.
+# Interval in which a thread that waits for space in a pipe checks whether the connection has been ended.
 _LOOK_S = 1.0
 
 
@@ -86,8 +86,8 @@ class ClientStreams:
                     stuck_since = None
                 except BlockingIOError:
                     now = time.monotonic()
-                    # The time without a single byte, not that of the whole answer: a slow client is served for as
-                    # long as it takes.
+                    # Measure the time without a single byte, not that of the whole answer: a slow client is served
+                    # for as long as it takes.
                     stuck_since = now if stuck_since is None else stuck_since
                     left_s = self.stall_s - (now - stuck_since)
                     if left_s <= 0:

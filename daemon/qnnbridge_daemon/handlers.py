@@ -84,8 +84,8 @@ class BrokerHandlers:
         operation = self._operations.get(str(request.op))
         if operation is None:
             raise _unknown(request.op)
-        # CANCEL frames reach the request through this. The check of `withdrawn` after the assignment handles an
-        # earlier CANCEL.
+        # CANCEL frames reach the request through `stopper`. The check of `withdrawn` after the assignment handles
+        # an earlier CANCEL.
         request.stopper = cancellation = Cancellation()
         if request.withdrawn:  # a CANCEL came before the assignment
             cancellation.stop()

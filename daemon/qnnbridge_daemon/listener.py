@@ -138,7 +138,7 @@ class Listener:
             self._done_with(stream)
         if entered is not None:
             _log.info("%s (process %d) has connected", entered.name, entered.pid)
-            # Outside the `try` of the dialogue: an error during serving is not a failed proof.
+            # Serve outside the `try` of the dialogue: an error during serving is not a failed proof.
             self._serve(entered)
 
     def _admit(self, stream: DaemonStream) -> ClientEnds | None:

@@ -63,7 +63,7 @@ EXIT_RUNNING: Final = 4
 EXIT_AT_ONCE: Final = 5
 
 _LOOK_INTERVAL_S: Final = 1.0
-# Between two attempts to lock: an application that has lost the daemon also starts one.
+# Pause between two attempts to lock. It is short: an application that has lost the daemon also starts one.
 _TURN_INTERVAL_S: Final = 0.005
 _WAITING_INTERVAL_S: Final = 0.5
 # A command that checks for a daemon holds the lock for some microseconds if there is none. A service manager treats
@@ -316,7 +316,7 @@ class FolderLock:
             status = os.stat(self._path)
         except OSError:
             return None
-        # On Windows, too, where Python sets both from the file's index.
+        # This also works on Windows, where Python sets both from the file's index.
         return status.st_dev, status.st_ino
 
 

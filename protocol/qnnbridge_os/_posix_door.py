@@ -286,7 +286,7 @@ class DaemonEndpoint:
         with self._lock:
             if self._closed:
                 return
-            # In this order: `accept` checks `_closed` after the byte has woken it.
+            # Set the flag before sending the byte: `accept` checks `_closed` after the byte has woken it.
             self._closed = True
             # The socket file of another daemon is kept: otherwise no client would find that daemon.
             if self.is_there:

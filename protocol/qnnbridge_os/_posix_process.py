@@ -109,7 +109,7 @@ class PosixChild:
         code = self.poll()
         if code is not None:
             return code
-        # Under the lock: until the code is collected, the process id and a pidfd opened for it belong to the child.
+        # Open the pidfd under the lock: until the code is collected, the process id belongs to the child.
         with self._lock:
             watch = None if self._exit_code is not None else _watch(self.pid)
         if watch is None:
@@ -227,7 +227,7 @@ class PosixSpawner:
                 return
             try:
                 start_thread("qnnbridge-spawner", self._spawn_for_ever)
-            except RuntimeError as error:  # the interpreter is shutting down, or the limit of threads
+            except RuntimeError as error:  # the interpreter is shutting down, or the limit of threads is reached
                 raise HostStartFailed(
                     "The thread that starts the host cannot be started.", cause=str(error)
                 ) from error
@@ -248,7 +248,7 @@ class PosixSpawner:
             try:
                 # No further host from before the `exec` can appear: later hosts are children of this thread.
                 left = left and _reap_hosts_before_exec()
-                # Not stored in a variable, which would keep the last child's object alive until the next order.
+                # The order is not stored in a variable, which would keep the child alive until the next order.
                 self._orders.get(timeout=_REAP_INTERVAL_S if left else None).carry_out()
             except Empty:
                 pass

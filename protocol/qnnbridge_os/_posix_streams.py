@@ -36,7 +36,7 @@ _SIG_DFL = int(signal.SIG_DFL)
 # 1 MiB is the limit for an unprivileged process. Beyond the quota of pipe pages a user gets less, or an error.
 _PIPE_SIZES = (1 << 20, 1 << 19, 1 << 18, 1 << 17)
 
-# IOV_MAX of Linux: more in one call is an error.
+# IOV_MAX of Linux: more chunks in one call are an error.
 _CHUNKS_MAX = 1024
 
 
@@ -155,7 +155,7 @@ class SharedMemory:
         shielded("qnnbridge memory", lambda: self._make(size, writable=writable))
 
     def _make(self, size: int, *, writable: bool) -> None:
-        from qnnbridge_os.sharing import map_shared  # ctypes, which the start of a session does not need
+        from qnnbridge_os.sharing import map_shared  # imports ctypes, which the start of a session does not need
 
         if sys.platform != "linux":
             raise OSError("memory can be shared on Linux and Windows only")

@@ -128,7 +128,7 @@ def descriptor_of(handle: int, access: int) -> int:
     handle."""
     try:
         return msvcrt.open_osfhandle(handle, access | os.O_BINARY | os.O_NOINHERIT)
-    except OSError:  # the C runtime has numbers for 8192 files; or there is no such handle
+    except OSError:  # all 8192 descriptors of the C runtime are in use, or the handle is invalid
         with contextlib.suppress(OSError):
             _winapi.CloseHandle(handle)
         raise

@@ -104,7 +104,7 @@ class DaemonStream:
 
     def drop(self) -> None:
         """Make waiting calls fail. The handle stays open until `close`."""
-        # The flag first: `finish` checks it when its call was cancelled.
+        # Set the flag first: `finish` checks it when its call was cancelled.
         self._dropped = True
         api.cancel_io(self._handle)
 
@@ -254,7 +254,7 @@ class DaemonEndpoint:
             came = self._wait(pending)
             if self._closed:
                 return None
-            # The next instance comes first, so that a client finds one while this client is served.
+            # Create the next instance first, so that a client finds one while this client is served.
             try:
                 following = self._instance()
             except OSError:
@@ -286,7 +286,7 @@ class DaemonEndpoint:
         return _winapi.CreateNamedPipe(
             self.endpoint,
             _winapi.PIPE_ACCESS_DUPLEX | _winapi.FILE_FLAG_OVERLAPPED | first,
-            _REJECT_REMOTE_CLIENTS,  # bytes, and blocking: the other flags are zero
+            _REJECT_REMOTE_CLIENTS,  # a byte stream with blocking calls, for which the other flags are zero
             _winapi.PIPE_UNLIMITED_INSTANCES,
             _PIPE_BUFFER_BYTES,
             _PIPE_BUFFER_BYTES,

@@ -85,7 +85,7 @@ class WindowsChild:
         self.stdin_fd = self.stdout_fd = self.stderr_fd = -1
         with self._lock:
             if self._process is not None:
-                # Read before the kill: afterwards the code could be ours.
+                # Read the code before the kill: afterwards it could be KILLED_EXIT_CODE.
                 if self._exit_code is None:
                     self._exit_code = _exit_code(self._process, 0)
                 self._kill()
@@ -107,7 +107,7 @@ class WindowsChild:
         with self._lock:
             if self._exit_code is not None or self._process is None:
                 return self._exit_code
-            # A separate handle: another thread may close the child meanwhile.
+            # Wait on a separate handle: another thread may close the child meanwhile.
             process = _duplicate(self._process)
         try:
             code = _exit_code(process, milliseconds)

@@ -118,7 +118,7 @@ def sync_folder(path: str | os.PathLike[str]) -> None:
 
 
 def link_or_copy(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
-    """Create a second name for a file; copy it to another volume, or to one without hard links."""
+    """Create a hard link to a file; copy the file to another volume, or to one without hard links."""
     try:
         # Caches of model hubs contain links; on Linux `os.link` would link these instead of their files.
         os.link(os.path.realpath(source), target)

@@ -90,8 +90,8 @@ else:
             self._pid = pid
             self._pidfd: int | None = None
             means: list[str] = []
-            # Only for the direct parent: with a wrapper in between, the signal would come when the wrapper ends,
-            # which may be long before the application does.
+            # Arm the signal only for the direct parent: with a wrapper in between, it would come when the wrapper
+            # ends, which may be long before the application does.
             self._is_parent = os.getppid() == pid
             if self._is_parent:
                 _name_me()

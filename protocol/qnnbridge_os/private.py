@@ -189,7 +189,7 @@ if sys.platform == "win32":
     kernel32.CreateDirectoryW.argtypes = (wintypes.LPCWSTR, ctypes.c_void_p)
 
     def default_runtime_folder() -> Path:
-        """Return the system's usual folder for such files of this user."""
+        """Return the system's usual folder for private files of this user."""
         local = os.environ.get("LOCALAPPDATA")
         return Path(local, "qnnbridge", "run") if local else Path.home() / "AppData" / "Local" / "qnnbridge" / "run"
 

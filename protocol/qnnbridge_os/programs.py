@@ -112,7 +112,7 @@ def _has_chpe_metadata(file: BinaryIO, optional: int, optional_size: int, sectio
     if not address:
         return False
     for index in range(sections):
-        # A section's header has 40 bytes. VirtualSize follows the name of 8.
+        # A section's header has 40 bytes. VirtualSize follows the name of 8 bytes.
         virtual_size, virtual_address, raw_size, raw_start = _unpack(
             file, optional + optional_size + 40 * index + 8, "<IIII"
         )

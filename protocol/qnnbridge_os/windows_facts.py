@@ -86,8 +86,8 @@ def _opened(root: str, key: str, view: int) -> winreg.HKEYType:
 
 
 def processor_name() -> str | None:
-    """Return the processor from Windows: the same under emulation, where the environment and `platform` report
-    another."""
+    """Return the processor as Windows reports it. Under emulation the environment and `platform` report another
+    one."""
     found = value("HKLM", _PROCESSOR, "ProcessorNameString")
     return found if isinstance(found, str) else None
 

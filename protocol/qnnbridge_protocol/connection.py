@@ -254,8 +254,8 @@ def _upgrade(name: str, client_is_older: bool, python: str) -> str:
     return f"Upgrade the host: qnnbridge setup --upgrade. By hand, with the host's own Python: {upgrade}"
 
 
-# A daemon serves applications with separate environments, each upgraded at another time: the rule is simple, and
-# both sides apply it.
+# A daemon serves applications with separate environments, each upgraded at another time. So the rule is simple,
+# and both sides apply it.
 MINORS_APART = 1
 
 

@@ -128,7 +128,7 @@ class BridgeError(Exception):
         return notebook_traceback(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # By the code: `as_onnxruntime` raises classes that exist in one process only, which pickle cannot find.
+        # Pickle the code and not the class: classes that `as_onnxruntime` raises exist in one process only.
         return (from_wire, (self.to_wire(),))
 
     def copy(self) -> BridgeError:

@@ -126,7 +126,7 @@ def type_error(field: str, value: Any, declared: str) -> Exception:
 
 def _scalar(declared: str, kinds: tuple[type, ...]) -> Reader:
     def read(value: Any, field: str) -> Any:
-        # By the exact type: a boolean is not a number.
+        # Compare exact types: a boolean is not a number.
         if type(value) not in kinds:
             raise type_error(field, value, declared)
         return value

@@ -52,7 +52,7 @@ _CHECKED_BYTES = 32
 
 
 class Kind(enum.IntEnum):
-    """Kinds of frames. `connection.py` contains the rules which side may send which kind, and when."""
+    """Kinds of frames. `connection.py` contains the rules about which side may send which kind, and when."""
 
     HELLO = 1
     HELLO_OK = 2
@@ -363,7 +363,7 @@ class FrameReader:
                 self._check_magic(available)
             return False
         self._preamble_allowed = False
-        # A copy: the staging buffer is filled again before the header is complete.
+        # Copy the bytes: the staging buffer is filled again before the header is complete.
         self._prefix_raw = bytes(self._view[self._start : self._start + PREFIX_BYTES])
         self._prefix = prefix = parse_prefix(self._view[self._start : self._end], self.limits)
         if prefix.kind in HELLO_KINDS:

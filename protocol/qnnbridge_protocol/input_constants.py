@@ -64,7 +64,7 @@ def _plain(value: Any, depth: int) -> Any:
         return [_plain(one, depth - 1) for one in value]
     if not isinstance(value, (int, float)):
         raise TypeError(f"{type(value).__name__} is not a number")
-    # A float if that is exact: options with such numbers keep their previous hashes.
+    # Use a float if that is exact, so that options with such numbers keep the hashes of earlier releases.
     try:
         exact = float(value)
     except OverflowError:

@@ -87,7 +87,7 @@ class Record:
     def to_wire(self) -> dict[str, Any]:
         out: dict[str, Any] = {}
         for field in dataclasses.fields(self):
-            # Every field, also defaults: a reader of another release may have other defaults.
+            # Send every field, even defaults: a reader of another release may have other defaults.
             out[field.name] = _plain(getattr(self, field.name))
         return out
 

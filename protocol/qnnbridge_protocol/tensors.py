@@ -112,7 +112,7 @@ def ml_dtype(element: ElementType) -> np.dtype[Any] | None:
 
 def pack(codes: Array, bits: int) -> Array:
     """Pack one code per byte into a stream of `bits` each, lowest bit first; unused bits at the end are zero."""
-    # By single bits, since an element of 6 bits crosses the border of a byte.
+    # Work on single bits, since an element of 6 bits crosses the border of a byte.
     spread = np.unpackbits(codes.reshape(-1, 1), axis=1, bitorder="little")
     return np.packbits(spread[:, :bits].reshape(-1), bitorder="little")
 
@@ -407,7 +407,7 @@ def _integers(values: list[Any]) -> Array:
 
 def _floats(values: list[Any], dtype: type[np.floating[Any]]) -> Array:
     try:
-        with np.errstate(over="ignore"):  # too large for a float is infinite, as in ONNX Runtime
+        with np.errstate(over="ignore"):  # too large a number becomes infinite, as in ONNX Runtime
             return np.array(values, dtype=np.float64).astype(dtype, copy=False)
     except OverflowError as error:
         raise errors.InvalidArgument("An integer of a map does not fit a float.", cause=str(error)) from None

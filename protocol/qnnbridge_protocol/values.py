@@ -371,7 +371,8 @@ class Decoder:
             raise ValueError(f"no element type has the number {node[1]}")
         element, layout = found
         shape = _shape(node[2])
-        # In Python's integers, which do not overflow; nothing is allocated before the size has been compared.
+        # Compute in Python's integers, which do not overflow; nothing is allocated before the size has been
+        # compared.
         count, size = measure(layout.bits, shape)
         if element is ElementType.STRING:
             if len(node) != 5:
