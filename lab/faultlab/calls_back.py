@@ -318,9 +318,11 @@ def show(calls: int, faults: int, kills: int) -> Show:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m lab.faultlab.calls_back", description=__doc__)
-    parser.add_argument("--calls", type=int, default=10_000, help="calls of functions in all")
-    parser.add_argument("--faults", type=int, default=10, help="of each kind, in compiles and in runs")
-    parser.add_argument("--kills", type=int, default=5, help="applications that are killed in each state")
+    parser.add_argument("--calls", type=int, default=10_000, help="number of calls of functions in total")
+    parser.add_argument(
+        "--faults", type=int, default=10, help="number of faults of each kind, in compilations and in runs"
+    )
+    parser.add_argument("--kills", type=int, default=5, help="number of applications to kill in each state")
     parser.add_argument("--application", choices=("compile", "run"), help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()

@@ -223,7 +223,7 @@ class Walk:
         if expected[0] == "results":
             for target, value in zip(given, result[1], strict=False):
                 if target is not None and value is not target:
-                    raise Wrong("a result is not the array that was given for it")
+                    raise Wrong("a result is not in the array that was passed for it")
             if way == "borrow" and any(
                 getattr(value, "flags", None) and value.flags.writeable for value in result[1]
             ):

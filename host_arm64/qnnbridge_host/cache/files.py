@@ -224,7 +224,7 @@ def _digest(content: object) -> str:
 # process can be about to take it (under another lock). Waiting polls, because on every system only polling can be
 # bounded and interrupted.
 
-# Short compared with a compilation, long compared with a system call.
+# Interval of polling: short compared with a compilation, long compared with a system call.
 POLL_S: Final = 0.02
 # Time between two calls of ``on_wait``.
 ASK_AGAIN_S: Final = 0.1

@@ -188,7 +188,7 @@ Kind = Literal["refused", "nothing-on-qnn", "differs", "crashes", "slow", "unmap
 NOTES_FOLDER: Final = "notes"
 DAY_S: Final = 24 * 3600.0
 NOTES_MAX_AGE_S: Final = 90 * DAY_S
-# Shorter for what may have been chance: two crashes, or a QNN that supported nothing because its driver was being
+# Kinds that may be due to chance expire earlier: two crashes, or a QNN that supported nothing while its driver was
 # replaced. Without nodes for QNN another attempt to compile takes little time.
 CRASHES_MAX_AGE_S: Final = 7 * DAY_S
 NOTHING_MAX_AGE_S: Final = DAY_S

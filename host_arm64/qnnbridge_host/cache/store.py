@@ -213,7 +213,7 @@ class Store:
         os.rename(folder, target)
         # A link was moved itself; its target stays unchanged.
         if target.is_dir() and not target.is_symlink():
-            with contextlib.suppress(OSError):  # the move matters more than the reason
+            with contextlib.suppress(OSError):  # the entry is moved even if the reason cannot be written
                 content = {"key": key, "fault": fault, "reason": reason, "label": label, "when": now}
                 write_json(target / REASON_FILE, content)
         for bad in self.invalid_entries()[MAX_INVALID:]:
