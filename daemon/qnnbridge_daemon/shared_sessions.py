@@ -38,7 +38,7 @@ from qnnbridge_protocol.visible import log_of
 
 _log = log_of("qnnbridge.daemon")
 
-# Time for the NPU host to release a session. A host that needs longer is busy; the next attempt is made
+# Time for the NPU host to release a session. A host that needs longer is busy; the creation is retried
 # nevertheless.
 RELEASE_WAIT_S = 10.0
 MOST_OCCUPANTS = 8

@@ -156,7 +156,7 @@ def _close(fds: list[int], marks: dict[int, Mark], fd: int) -> None:
         if mark is not None and not is_marked(fd, mark):
             fds.remove(fd)
         else:
-            # Found, removed and closed within one step of C (`OwnedFds`).
+            # Find, remove and close the descriptor within one step of C (`OwnedFds`).
             collections.deque(map(os.close, map(fds.pop, map(fds.index, (fd,)))), 0)
         marks.pop(fd, None)
 
