@@ -44,7 +44,7 @@ class Histogram:
         seen = 0
         for index, count in enumerate(self.counts):
             if count and seen + count >= wanted:
-                # Interpolated within the bucket; the slowest call is its upper end if that is lower.
+                # Interpolate within the bucket, whose upper end is reduced to the duration of the slowest call.
                 low = BOUNDS_S[index - 1] if index else 0.0
                 high = min(BOUNDS_S[index], self.max_s) if index < len(BOUNDS_S) else self.max_s
                 return low + (max(high, low) - low) * (wanted - seen) / count
@@ -68,7 +68,7 @@ class Meter:
         self._clock = clock
         self._lock = threading.Lock()
         self._latency = Histogram()
-        # A ring of seconds: ten complete ones and the current one.
+        # Ring buffer of calls per second: ten complete seconds and the current one.
         self._seconds = [0] * (RATE_WINDOW_S + 1)
         self._newest = int(clock())
         self._since = clock()
@@ -97,7 +97,8 @@ class Meter:
         """Calls per second over the last ten seconds, or since the first call."""
         with self._lock:
             self._turn()
-            # At least a second: otherwise the first call of a program would appear as thousands per second.
+            # Divide by at least a second: otherwise the first call of a program would appear as thousands per
+            # second.
             age_s = min(float(RATE_WINDOW_S), max(1.0, self._clock() - self._since))
             return round(sum(self._seconds) / age_s, 2)
 
@@ -115,7 +116,7 @@ class Meter:
             return {"sum": latency.sum_s, "count": latency.count, "buckets": latency.buckets()}
 
     def _turn(self) -> None:
-        """Drop seconds that are too old. The current second counts in addition to the ten before it."""
+        """Reset the counts of seconds that are too old: the ten seconds before the current one are kept."""
         now = int(self._clock())
         for second in range(max(self._newest + 1, now - RATE_WINDOW_S), now + 1):
             self._seconds[second % len(self._seconds)] = 0
@@ -187,7 +188,7 @@ def busy(limit: str, value: int, what: str, instead: str) -> Busy:
 
 
 class Account:
-    """Resources of one client. A taker of resources returns them once."""
+    """Resources that one client uses. A caller that takes an amount returns the same amount once."""
 
     def __init__(self, limits: ClientLimits) -> None:
         self.limits = limits
@@ -197,10 +198,10 @@ class Account:
         self.in_flight_bytes = 0
         self.shared_bytes = 0
         self.kv_bytes = 0
-        # Number of prompts whose generator already had tokens of earlier prompts, and number of these tokens.
+        # Number of prompts that reused tokens in a generator's KV cache, and number of these tokens.
         self.reused_prefixes = 0
         self.reused_tokens = 0
-        # Size, and whether the memory was shared.
+        # Freed memory that still has to be subtracted: its size, and whether it was shared.
         self._freed: collections.deque[tuple[int, bool]] = collections.deque()
 
     def open_session(self) -> None:
@@ -223,7 +224,7 @@ class Account:
             self.sessions -= 1
 
     def take(self, size: int, *, shared: bool = False) -> None:
-        """Take memory of a call, or shared memory. Raise `Busy`."""
+        """Count memory of a call, or shared memory. Raise `Busy` beyond the limit."""
         self.settle()
         with self._lock:
             # Both kinds of memory count against one limit. A call without tensors is never refused.
@@ -249,7 +250,7 @@ class Account:
                 self.in_flight_bytes -= size
 
     def hold_kv(self, size: int) -> None:
-        """Take memory of a generator's KV cache. Raise `Busy`."""
+        """Count memory of a generator's KV cache. Raise `Busy` beyond the limit."""
         with self._lock:
             full = size > 0 and self.kv_bytes + size > self.limits.kv_bytes
             self.kv_bytes += 0 if full else size
@@ -273,20 +274,20 @@ class Account:
             self.kv_bytes -= size
 
     def reuse(self, tokens: int) -> None:
-        """Count a prompt whose generator had these tokens already."""
+        """Count a prompt that reused this many tokens in its generator's KV cache."""
         if tokens:
             with self._lock:
                 self.reused_prefixes += 1
                 self.reused_tokens += tokens
 
     def release_with(self, memory: Any, size: int, *, shared: bool = False) -> None:
-        """Return the taken amount when this memory is freed."""
+        """Stop counting this amount when the memory is freed."""
         # `deque.append` is safe in a finalizer, which may run in the middle of a line that holds the account's
         # lock.
         weakref.finalize(memory, self._freed.append, (size, shared)).atexit = False
 
     def settle(self) -> None:
-        """Process the queue of the finalizers, which must not lock."""
+        """Stop counting freed memory. Finalizers must not acquire the lock, so they only append to a queue."""
         while self._freed:
             size, shared = self._freed.popleft()
             self.give_back(size, shared=shared)

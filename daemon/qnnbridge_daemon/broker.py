@@ -53,21 +53,21 @@ LONGEST_DRAIN_S = 3600.0
 # more.
 ANSWERS_S = 2.0
 
-# Interval of the check which clients have all their answers. Calls that arrive during the check are not answered.
+# Interval of checks for clients that have all their answers. Calls that arrive meanwhile are not answered.
 LOOK_S = 0.1
 
 TIDY_INTERVAL_S = 15.0
 # Shortest pause between two rounds of maintenance.
 SHORTEST_PAUSE_S = 0.1
 
-# Names that hosts use.
+# Names of machine types as hosts report them.
 _MACHINES = {"amd64": "x64", "arm64": "ARM64"}
 
 _log = log_of("qnnbridge.daemon")
 
 
 class Broker:
-    """Serves clients by one `Host`. Does not own the host: its creator closes it, after `stop`."""
+    """Serves clients with one `Host`, which the creator of the host closes after `stop`."""
 
     def __init__(self, host: Host, settings: BrokerSettings | None = None) -> None:
         self.host = host
@@ -110,21 +110,21 @@ class Broker:
                 self._last_busy = time.monotonic()
                 self._lock.notify_all()
             self._something_left.set()
-            if self._makes_way:  # the client has its answer
+            if self._makes_way:  # the requesting client has received its answer
                 self.request_stop(None)
 
     def _admit(self, ends: ClientEnds) -> Client | None:
-        """Return the new client; ``None`` without descriptors or during the end: then close the client's
-        streams."""
+        """Return the new client. Close the client's streams and return ``None`` if no descriptors are free or the
+        daemon is ending."""
         try:
             with self._lock:
-                # Under the lock of `stop`, so that no client is added after `stop` has read the table.
+                # `stop` uses the same lock, so no client is added after `stop` has read the table.
                 if not self._stopped.is_set():
                     client = Client(self, next(self._numbers), ends)
                     self._clients[client.number] = client
                     self.clients_served += 1
                     return client
-        except OSError as error:  # no descriptors left
+        except OSError as error:  # no descriptor is free
             _log.warning("%s (pid %d) cannot be served: %s", ends.name or "a client", ends.pid, error)
         # A client that cannot be served gets the end of its stream instead of silence.
         os.close(ends.in_fd)
@@ -147,10 +147,10 @@ class Broker:
         """Return the HELLO for a client: this process, and the versions of a running NPU host."""
         process = self.host.supervisor.running
         peer = process.peer if process is not None else None
-        # The daemon's own machine until an NPU host has reported its machine, which clients want to know.
+        # Clients need the machine type of the NPU host. Until a host has reported it, use that of the daemon.
         machine = sysconfig.get_platform().rpartition("-")[2]
         return Hello(
-            # No functions of applications: a function that hangs would occupy a slot of the NPU host.
+            # The daemon calls no functions of applications: one that hangs would occupy a slot of the NPU host.
             features=(FEATURES if sharing.AVAILABLE else FEATURES - SHARING_FEATURES) - {CALL_BACK_FEATURE}
             | {DAEMON_FEATURE},
             pid=os.getpid(),
@@ -171,8 +171,8 @@ class Broker:
         # Only an older daemon makes way for a newer client, never the reverse: two versions would end each other in
         # turn.
         older = error.details.get("older") == DAEMON_FEATURE
-        # A served client keeps its daemon; the requesting client gets `VersionMismatch`, which contains both
-        # versions.
+        # A daemon with a served client does not make way; the requesting client gets `VersionMismatch`, which
+        # contains both versions.
         idle = not any(one.greeted for one in self.clients)
         granted = {LEAVE_FEATURE, MAKE_WAY_FEATURE} if older and idle else {LEAVE_FEATURE}
         for feature in client.features & granted:
@@ -211,12 +211,12 @@ class Broker:
         until = time.monotonic() + (self.drain_s if timeout_s is None else timeout_s)
         with self._lock:
             self._stopped.set()
-        # In this order: no new turns, then the running calls, then their answers, then the clients, then the
+        # Stop in this order: new turns, then the running calls, then their answers, then the clients, then the
         # sessions.
         self.fair_share.close()  # otherwise a client that keeps calling would delay the end
         while not self.fair_share.wait_idle(min(until, time.monotonic() + LOOK_S)) and time.monotonic() < until:
             self._release_late()
-        # A slot becomes free before its answer is written.
+        # The last answers may still have to be written: a slot becomes free before its answer is written.
         answered_by = min(until, time.monotonic() + ANSWERS_S)
         for client in self.clients:
             while not client.answered and (left_s := answered_by - time.monotonic()) > 0:
@@ -225,14 +225,14 @@ class Broker:
             client.end()
         with self._lock:
             self._lock.wait_for(lambda: not self._clients, max(1.0, until - time.monotonic()))
-        # After the clients: their handlers also release sessions, and each release may be the last.
+        # Close the sessions after the clients, whose handlers also release sessions.
         self.sessions.close()
         self._something_left.set()
         self._tidier.join(1.0)
 
     def _release_late(self) -> None:
-        """End clients whose open calls all came too late: their calls are repeated elsewhere, without waiting for
-        other clients."""
+        """Disconnect clients whose open calls all came too late to be started, so that the clients can repeat these
+        elsewhere without waiting for others."""
         for client in self.clients:
             if client.queue.late and client.answered:
                 client.end()
@@ -240,7 +240,7 @@ class Broker:
     # --- idle models and silent clients ---
 
     def _tidy(self) -> None:
-        # Compared between rounds: any change means that there may be objects with reference cycles.
+        # Compare the number between rounds: after a change there may be objects with reference cycles.
         seen, collect = self._gone_by_now(), 0
         while not self._stopped.is_set():
             next_s = self.sessions.tidy()
@@ -250,8 +250,8 @@ class Broker:
             self._let_go_of_silent()
             if (gone := self._gone_by_now()) != seen:
                 # Objects of a dead host or a disconnected client have reference cycles (tracebacks of errors that
-                # were passed on) and refer to shared memory. In an idle process the collector may never run. Twice,
-                # because errors may still be in use now.
+                # were passed on) and refer to shared memory. In an idle process the collector may never run.
+                # Collect twice, because errors may still be in use now.
                 seen, collect = gone, 2
             if collect:
                 collect -= 1
@@ -260,7 +260,7 @@ class Broker:
             # The earliest due date of a session, an idle model, or a silent client.
             next_s = min(next_s or TIDY_INTERVAL_S, self.settings.greeting_s)
             self._something_left.wait(min(TIDY_INTERVAL_S, max(SHORTEST_PAUSE_S, next_s)))
-            # Cleared after a short wait and not at once, so that many simultaneous disconnections cost one round.
+            # Clear the event after a short wait, so that many simultaneous disconnections cost one round.
             if self._something_left.is_set():
                 self._stopped.wait(SHORTEST_PAUSE_S)  # clients often connect and disconnect at the same time
                 self._something_left.clear()
@@ -269,7 +269,7 @@ class Broker:
         """Close connections without HELLO, which would keep an idle daemon from ending."""
         for client in self.clients:
             if client.silent_s > self.settings.greeting_s:
-                _log.warning("%s sent no HELLO within %g s: dropped", client.label, self.settings.greeting_s)
+                _log.warning("%s has sent no HELLO for %g s: disconnected", client.label, self.settings.greeting_s)
                 client.end()
 
     def _gone_by_now(self) -> tuple[int, int]:

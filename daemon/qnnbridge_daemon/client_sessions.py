@@ -1,6 +1,6 @@
 """Sessions, objects and memory of one client in the NPU host. Thread-safe.
 
-A session of a client is a share in a model, with its own retries and its own position in the queue. Objects are
+A session of a client is one use of a shared model, with separate retries and a separate queue. Objects are
 identified by the client's numbers. Everything is released together with the client.
 """
 
@@ -61,10 +61,10 @@ class ClientSession:
         """Wait for the turn of a call of this many bytes, and count the call.
 
         Args:
-            waits: false for a call without work for the NPU.
+            waits: false for a call without work for the NPU, which needs no turn.
 
         Raises:
-            Busy, Cancelled, Closed: the call gets no turn.
+            Busy, Cancelled, Closed: the call cannot start, for the reason of this name.
         """
         begin = time.monotonic()
         failed = True
@@ -73,7 +73,7 @@ class ClientSession:
             share = self._broker.fair_share
             turn = share.turn(self._client.queue, cancellation) if waits else contextlib.nullcontext()
             with turn:
-                # After the turn: the session may have been closed, or made private, while the call waited.
+                # Look the model up after the wait, during which the session may have been closed or made private.
                 model = self._model()
                 with model.use(self._broker.sessions.count_reload) as remote:
                     yield remote
@@ -88,26 +88,26 @@ class ClientSession:
                 meter.count(seconds, size, failed=failed)
 
     def keep(self, value: Any) -> None:
-        """Count a result that is kept here until the client takes it. Raise `Busy`."""
+        """Count the memory of a result until it is freed. Raise `Busy` beyond the client's limit."""
         size = getattr(value, "nbytes", None)
         if size is not None and type(value).__module__ == "numpy":
             self._client.account.take(size)
             self._client.account.release_with(value, size)
 
     def go_private(self, make: Make, cancellation: Cancellation) -> None:
-        """Give the session a separate state: from now on it is not shared."""
+        """Replace the shared session by a session that only this client uses, because its state will change."""
         with self._changing:
             with self._lock:
                 before = self.model
                 if not before.shared or self._closed:
                     return
-            # Without the lock: the creation may take minutes, and `close` must be possible meanwhile.
+            # The lock is not held: the creation may take minutes, and `close` must be possible meanwhile.
             own, _ = self._broker.sessions.open(self._client, None, before.label, make, cancellation)
             with self._lock:
-                closed = self._closed  # then `before` has been released
+                closed = self._closed  # if true, `close` has released `before`
                 if not closed:
                     self.model = own
-            # Exactly one of them is released: the old model, or the new one if the session was closed meanwhile.
+            # Release exactly one: the old model, or the new one if the session was closed meanwhile.
             self._broker.sessions.release(self._client, own if closed else before)
 
     def close(self) -> bool:
@@ -126,7 +126,7 @@ class ClientSession:
 
 
 class BoundSession:
-    """A session of a client for its plans. A plan outlives its session, so it must not keep the session alive."""
+    """A client's session for plans of the fast path, which may outlive the session and must not keep it loaded."""
 
     def __init__(self, session: ClientSession) -> None:
         self._session = weakref.ref(session)
@@ -157,7 +157,7 @@ def _run(remote: RemoteSession, retry: int, call: BoundCall, cancellation: Cance
 
     signature = call.native
     if signature is None:
-        # Stored at the plan, which belongs to one channel and one call at a time.
+        # Store the signature in the plan's call: a plan belongs to one channel, and runs one call at a time.
         signature = call.native = _signature_of(call)
     arrays = [tensor.array for tensor in call.outputs]
     failure = None
@@ -188,7 +188,7 @@ def _run(remote: RemoteSession, retry: int, call: BoundCall, cancellation: Cance
 
 
 class _ChannelWatch:
-    """Cancels the call on its channel while the channel exists."""
+    """Passes the cancellation of a call to the channel on which the call runs in the NPU host."""
 
     def __init__(self, cancellation: Cancellation) -> None:
         self._cancellation = cancellation
@@ -196,13 +196,13 @@ class _ChannelWatch:
 
     def __call__(self, process: HostProcess, channel: FastChannel) -> None:
         # The watch is set before the call is sent, so its number is the next one.
-        target = channel.next_call_id  # read now: later the channel may carry another call
+        target = channel.next_call_id  # read here: at a cancellation the channel may carry another call
 
         def ask(_terminate: bool) -> None:
-            try:  # the cancellation may arrive before its call: the host remembers it
+            try:  # the host also accepts a cancellation that arrives before its call
                 process.channel.cancel(target, time.monotonic() + CANCEL_TIMEOUT_S)
             except (BridgeError, ChannelFailed, ChannelRetired, Deadline):
-                pass  # the call itself reports what happened
+                pass  # the call itself reports the failure
 
         self._remove = self._cancellation.add_terminate_listener(ask)
         # If the cancellation came before the listener was added, the call is not sent at all.
@@ -241,7 +241,7 @@ MAX_OBJECTS: Final = 1000
 
 
 class DaemonServices(Protocol):
-    """The state shared by all clients, for one client."""
+    """Services of the daemon that the handlers of every client use."""
 
     host: Host
     fair_share: FairShare
@@ -254,7 +254,7 @@ class DaemonServices(Protocol):
 
 
 class ClientHoldings(Protocol):
-    """Resources and queue position of the client."""
+    """A client's resources and its queue."""
 
     account: Account
     queue: Queue
@@ -385,12 +385,12 @@ class ClientObjects:
 
 
 def _reused(header: dict[str, Any], result: Any) -> int:
-    """Return how many tokens the generator of a `step` with a prompt had already; 0 if it processed them again."""
+    """Return how many tokens of a `step` with a prompt were in the KV cache; 0 if they were processed again."""
     arguments = header.get("arguments")
     if header.get("operation") != "step" or not header.get("values") or not isinstance(arguments, dict):
         return 0
     length, replayed = arguments.get("length"), arguments.get("restore")
-    # The third number of a step's result: how often a new native generator took the history over.
+    # The third number of a step's result counts the new native generators that processed the history again.
     kept = isinstance(result, (list, tuple)) and len(result) > 2 and result[2] == 0
     return length if type(length) is int and length > 0 and kept and not replayed else 0
 
@@ -466,7 +466,7 @@ class GoneSlabs:
 
     def watch(self, slab: ForeignSlab, kept: KeptMemory) -> None:
         """Release a slab, and close `kept`, when its memory is not referenced any more."""
-        # Watches the array and not the slab: plans and calls under way refer to the memory itself.
+        # The finalizer belongs to the array and not to the slab: plans and running calls refer to the array.
         weakref.finalize(slab.data, _release, kept, slab.number, self._numbers).atexit = False
 
     def settle(self) -> None:
@@ -490,8 +490,8 @@ class ClientSlabs(Slabs):
             self._slabs.clear()
 
     def _map(self, where: dict[str, Any], size: int, host_writes: bool) -> AttachedSlab:
-        """Map a slab of the client. Also raise `Busy`."""
-        # Before the mapping: beyond the limit nothing is attached.
+        """Map a slab of the client. Raise `Busy`, in addition to the errors of the base class."""
+        # Count the memory before the mapping, so that nothing is mapped beyond the limit.
         self._account.take(size, shared=True)
         kept = None
         try:
@@ -500,7 +500,7 @@ class ClientSlabs(Slabs):
 
                 # A client that could shrink its memory would crash the daemon by SIGBUS at the next access.
                 check_sealed(where)
-            # Before the mapping, which closes a handle.
+            # Duplicate the handle before the mapping, which closes it.
             kept = _keep(where)
             slab = super()._map(where, size, host_writes)
         except BaseException:
@@ -508,7 +508,7 @@ class ClientSlabs(Slabs):
                 kept.close()
             self._account.give_back(size, shared=True)
             raise
-        # Plans refer to the memory, not to the slab.
+        # The memory counts until the array is freed, because plans refer to the array and not to the slab.
         self._account.release_with(slab.data, size, shared=True)
         if kept is None:
             return slab
@@ -518,8 +518,8 @@ class ClientSlabs(Slabs):
 
 
 def _keep(where: dict[str, Any]) -> KeptMemory | None:
-    """Keep the memory open; return ``None`` without a descriptor or handle for it, and then the contents are
-    copied."""
+    """Keep the memory open for the NPU host; return ``None`` if no descriptor or handle is free. Calls then copy
+    the contents."""
     try:
         return KeptMemory(where)
     except (OSError, ValueError):

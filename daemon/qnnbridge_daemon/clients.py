@@ -36,7 +36,7 @@ from qnnbridge_protocol.visible import log_of
 
 T = TypeVar("T")
 
-# How often a thread that waits for room checks whether the connection has been ended.
+# Interval in which a thread that waits for space in a pipe checks whether the connection has been ended.
 _LOOK_S = 1.0
 
 
@@ -60,7 +60,7 @@ class ClientStreams:
             os.set_blocking(out_fd, False)
 
     def read_into(self, buffer: memoryview, use: Callable[[int], T]) -> None:
-        """Read bytes. Raise `OSError`, also if the connection is ended meanwhile."""
+        """Read bytes. Raise `OSError`, also if `end` is called meanwhile."""
         self._enter()
         try:
             # The wait is separate from the read, so that `end` can end it without closing a descriptor that is in
@@ -86,8 +86,8 @@ class ClientStreams:
                     stuck_since = None
                 except BlockingIOError:
                     now = time.monotonic()
-                    # The time without a single byte, not that of the whole answer: a slow client is served for as
-                    # long as it takes.
+                    # Measure the time without a single byte, not that of the whole answer: a slow client is served
+                    # for as long as it takes.
                     stuck_since = now if stuck_since is None else stuck_since
                     left_s = self.stall_s - (now - stuck_since)
                     if left_s <= 0:
@@ -160,7 +160,7 @@ if sys.platform == "win32":
             threading.Thread(target=self._strike_on, name="qnnbridge interrupt", daemon=True).start()
 
         def close(self) -> None:
-            with self._lock:  # from now on the number may be that of another pipe
+            with self._lock:  # after `close` the descriptor's number may be reused for another pipe
                 self._closed = True
 
         def _strike_on(self) -> None:
@@ -240,7 +240,7 @@ class ClientTransport:
                     self._threads.discard(threading.current_thread())
 
         thread = threading.Thread(target=until_it_leaves, name="qnnbridge client", daemon=True)
-        with self._lock:  # `join` must not find a thread that has not been started
+        with self._lock:  # so that `join` never finds a thread that has not been started
             thread.start()
             self._threads.add(thread)
 
@@ -254,7 +254,7 @@ class ClientTransport:
     def end(self, _code: int = 0) -> None:
         """End the connection. Thread-safe and idempotent."""
         with self._lock:
-            # Decided under the lock: exactly one thread ends the streams and releases what the client holds.
+            # Only the first thread that comes here ends the streams and releases the client's resources.
             first, self.left = not self.left, True
         if first:
             self._streams.end()
@@ -264,7 +264,7 @@ class ClientTransport:
         """Wait for all threads except this one."""
         while True:
             with self._lock:
-                # Looked up again after each: a thread may start another one until the last has ended.
+                # Read the set again after each thread, because a thread may start another one before it ends.
                 thread = next((t for t in self._threads if t is not threading.current_thread()), None)
             if thread is None:
                 return
@@ -312,7 +312,7 @@ class Client:
         except Exception:  # noqa: BLE001 - a defect that concerns one client must not end the others
             _log.exception("%s is not served any more", self.label)
         finally:
-            # Idempotent. The threads end when the streams have ended; only then is anything released.
+            # `end` may have been called already. Resources are released when the threads have ended.
             self._transport.end()
             self._transport.join()
             self.handlers.close()
@@ -366,7 +366,7 @@ class Client:
 
     def _on_left(self) -> None:
         if self._streams.stalled:
-            _log.warning("%s has read nothing of its answers for %g s: dropped", self.label, self._streams.stall_s)
+            _log.warning("%s has read no answers for %g s: disconnected", self.label, self._streams.stall_s)
         # In this order: no further answers are written, then sessions are released, then the client loses its
         # turns.
         self._server.abandon()

@@ -30,7 +30,7 @@ class _Waiter:
 
     def __init__(self) -> None:
         self.wakeup = threading.Lock()
-        # Locked at once, so that the next `acquire` waits until another thread releases it.
+        # Lock it at once, so that the next `acquire` waits until another thread releases it.
         self.wakeup.acquire()
         self.granted = False
         self.late = False
@@ -108,8 +108,7 @@ class FairShare:
     def turn(self, queue: Queue, cancellation: Cancellation, *, again: bool = False) -> Iterator[None]:
         """Wait for the turn of a call, and hold the slot during the call. Raise `Busy` or `Cancelled`.
 
-        `again`: a further turn of an admitted request, which waits whatever the number of waiting calls, without
-        `Busy`.
+        `again`: the request has had a turn, so the limit of waiting calls does not apply to its next one.
         """
         cancellation.check()
         waiter = self._enter(queue, again)
@@ -143,7 +142,7 @@ class FairShare:
         """Return ``None`` if the call may run at once. Raise `Busy`, or `Cancelled` for a client that has
         disconnected."""
         with self._lock:
-            if queue not in self._queues:  # it would never get a turn
+            if queue not in self._queues:  # a removed queue never gets a turn
                 raise Cancelled("The client has disconnected.")
             now = self._clock()
             free = not self.closed and not queue.waiting and self.running < self.slots
@@ -163,7 +162,7 @@ class FairShare:
                 )
             waiter = _Waiter()
             if self.closed:
-                # Not entered in the queue: it never gets a slot. The end of the connection cancels it.
+                # The call is not queued, so it never gets a slot. The end of the connection cancels it.
                 waiter.late = True
                 queue.late += 1
                 return waiter
@@ -185,7 +184,7 @@ class FairShare:
 
     def _withdraw(self, queue: Queue, waiter: _Waiter) -> None:
         with self._lock:
-            # Granted at the same moment: the call has its slot and stops by its own cancellation.
+            # If the slot was granted at the same moment, the call starts, and its own cancellation stops it.
             if waiter.granted or waiter.withdrawn:
                 return
             waiter.withdrawn = True
@@ -199,7 +198,7 @@ class FairShare:
             queue.running -= 1
             self.running -= 1
             queue.seen(self._clock())
-            # Under the lock; the wake-ups follow after it, so that no woken thread has to wait for the lock.
+            # Grant slots under the lock; wake the threads after its release, so that none has to wait for it.
             granted = self._grant()
             if not self.running:
                 self._idle.notify_all()
@@ -227,7 +226,7 @@ class FairShare:
         """Check again later if slots are free but reserved for active clients, which may not call again."""
         if self._looking_again or not any(queue.waiting for queue in self._queues):
             return
-        # One timer at a time, however many calls wait.
+        # Start only one timer at a time, however many calls wait.
         self._looking_again = True
         timer = threading.Timer(ACTIVE_S, self._grant_now)
         timer.name, timer.daemon = "qnnbridge fair share", True
@@ -252,7 +251,7 @@ class FairShare:
         ]
         if not others:
             return self.slots
-        # At least one (see `max` below), even with more clients than slots: then they take turns.
+        # A client gets at least one slot (`max`), even if there are more clients than slots: then they take turns.
         share = self.slots // (len(others) + 1)
         return max(1, min(share, *(other.asks_for for other in others)))
 
@@ -309,8 +308,8 @@ class Cancellation:
         return lambda: self._remove(listener)
 
     def add_terminate_listener(self, listener: Callable[[bool], None]) -> Callable[[], None]:
-        """Add a listener, like `RunOptions`. The listener may wait: it sends a request to the NPU host in a
-        separate thread."""
+        """Call the listener when the call is cancelled: in a separate thread, because it may wait for the NPU host.
+        Return a function that removes it."""
 
         def ask() -> None:
             threading.Thread(target=listener, args=(True,), name="qnnbridge cancel", daemon=True).start()

@@ -79,22 +79,22 @@ class BrokerHandlers:
         return None
 
     def handle(self, request: Request, _enter: Callable[[str], None]) -> Answer:
-        """Handle a request. Declares no phase: no native code runs here, and a client that does not read must not
-        block a thread that holds a slot."""
+        """Handle a request. Declare no phase: no native code runs here, and a client that does not read the frame
+        would block a thread that holds a slot."""
         operation = self.operations.get(str(request.op))
         if operation is None:
             raise _unknown(request.op)
-        # CANCEL frames reach the request through this. The check of `withdrawn` after the assignment handles an
-        # earlier CANCEL.
+        # CANCEL frames reach the request through `stopper`. The check of `withdrawn` after the assignment handles
+        # an earlier CANCEL.
         request.stopper = cancellation = Cancellation()
-        if request.withdrawn:  # before there was a stop handle
+        if request.withdrawn:  # a CANCEL came before the assignment
             cancellation.stop()
         try:
             return operation(request, cancellation)
         except HostNotFound as error:
             raise _in_the_daemon(error) from None
         except BridgeError as error:
-            # It would recommend a restart of the daemon because of this connection.
+            # The client would treat this daemon as a host to restart. The daemon itself restarts the NPU host.
             error.details.pop("host_must_restart", None)
             raise
 
@@ -118,7 +118,7 @@ class BrokerHandlers:
         return self._broker.host.call({"op": request.op}).header, ()
 
     def _forward_model(self, request: Request, cancellation: Cancellation) -> Answer:
-        # Counted as long as the buffers live: the client's data lies in the daemon's memory meanwhile.
+        # Count the client's data while it is in the daemon's memory: until the buffers are released.
         size = _size(request.buffers)
         self._client.account.take(size)
         try:
@@ -130,12 +130,12 @@ class BrokerHandlers:
         return frame.header, frame.buffers
 
     def _verify(self, request: Request, cancellation: Cancellation) -> Answer:
-        # The report is also for other clients of the session, so it counts even if this client has closed it
-        # meanwhile.
+        # Other clients of the shared session need the report, too, so it is stored even if this client closes its
+        # session meanwhile.
         with self._lock:
             session = self._sessions.get(request.header.get("session") or 0)
         header, buffers = self._forward_model(request, cancellation)
-        # A call in parts has a separate verdict, which does not apply to the session alone.
+        # The verdict on a call that runs in parts over several sessions does not apply to one session alone.
         if session is not None and not request.header.get("parts"):
             session.model.found_of_numbers(NumbersReport.from_wire(header["numbers"]))
         return header, buffers
@@ -156,7 +156,7 @@ class BrokerHandlers:
 
     def _create(self, request: Request, cancellation: Cancellation) -> Answer:
         account = self._client.account
-        # Counted before the creation: many simultaneous creations must not exceed the limit together.
+        # Count the session before its creation, so that simultaneous creations cannot exceed the limit together.
         account.open_session()
         with self._lock:
             self._making.add(request.id)
@@ -169,8 +169,8 @@ class BrokerHandlers:
             with self._lock:
                 self._making.discard(request.id)
         with self._lock:
-            # Closed by a client that does not wait for the answer, or that is gone. Decided and entered under one
-            # lock: a close that comes now finds the session in the table, or was recorded before.
+            # The client may have closed the session without waiting for the answer, or may have disconnected. Check
+            # and entry are under one lock: a close either was recorded before, or finds the session in the table.
             gone = self._closed or request.id in self._closed_early or cancellation.terminate
             self._closed_early.discard(request.id)
             if not gone:
@@ -206,14 +206,14 @@ class BrokerHandlers:
             retry = _retries(header.get("retry"), DEFAULT_RETRY)
             timeout_s = None if budget is None else float(budget)
             kill_after_s = header.get("kill_after_s")
-            # The client's on_deadline="kill": only the daemon may end a host that others use, and it repeats their
-            # calls.
+            # The client uses on_deadline="kill". Only the daemon may end a host that other clients use, since the
+            # daemon repeats their calls.
             on_deadline: OnDeadline = "raise" if kill_after_s is None else "kill"
             timeout_s = timeout_s if kill_after_s is None else float(kill_after_s)
             recipe, tensors = _recipe(spec, described, request)
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise desync(f"session.create without a valid description ({error})") from None
-        # Before the key: two paths of one file are one model, and a path whose file was replaced is another model.
+        # Identify the model for the key: one model may have two paths, and the file of a path may change.
         recipe = identified(self._broker.host, recipe, fingerprint, deadline_after(timeout_s), cancellation)
 
         def make(stop: Cancellation) -> RemoteSession:
@@ -251,14 +251,14 @@ class BrokerHandlers:
         account.take(size)
         try:
             with session.call(cancellation, size, waits=not asks_to_terminate(header)) as remote:
-                # Forwarded without decoding a tensor: this path needs no numpy in the daemon.
+                # Forward the tensors without decoding them, so that the daemon needs no numpy here.
                 left_s = None if kill_at is None else round(max(0.0, kill_at - time.monotonic()), 3)
                 limits = CallLimits(left_s, retry, "raise" if kill_at is None else "kill")
                 frame = remote.forward(forwarded, request.buffers, limits, stop=cancellation)
         finally:
             request.release()
             account.give_back(size)
-        # The call's slot is free by now; the answer stays in the daemon, and counts, until the client reads it.
+        # The call's slot is free here. The answer counts as the client's memory until the client has read it.
         answer = _size(frame.buffers)
         account.take(answer)
         request.after = lambda: account.give_back(answer)
@@ -314,7 +314,7 @@ class BrokerHandlers:
 def _recipe(spec: SessionSpec, described: list[Any], request: Request) -> tuple[SessionRecipe, tuple[Any, ...]]:
     """Return the session's recipe, and the tensors as received."""
     header = request.header
-    # A model that is sent as bytes is the last buffer, after the tensors. A bool counts as 0 or 1 here.
+    # A model that is sent as bytes is the last buffer, after the tensors. The comparison is 0 or 1.
     count = len(request.buffers) - (spec.model_path is None)
     tensors, data = request.buffers[:count], request.buffers[count:]
     cache, seed = header.get("cache"), header.get("seed")
@@ -348,9 +348,9 @@ def _decode(described: list[Any], buffers: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _in_the_daemon(error: HostNotFound) -> BridgeError:
-    """Adapt an error that refers to variables and "this interpreter": the daemon's, not the reader's."""
+    """Adapt the text of an error that refers to variables and an interpreter, since they are the daemon's."""
     own = error.copy()
-    own.evidence = (*own.evidence, f"looked for by the daemon: process {os.getpid()}, {sys.executable}")
+    own.evidence = (*own.evidence, f"searched for by the daemon: process {os.getpid()}, {sys.executable}")
     own.fix = (
         f"{own.fix or 'See the configuration of the daemon.'} The daemon uses the variables with which it was "
         "started: after changing one of them, run qnnbridge host restart --daemon."

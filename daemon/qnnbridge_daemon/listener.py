@@ -103,7 +103,7 @@ class Listener:
 
     def _receive(self, stream: DaemonStream) -> None:
         with self._lock:
-            # The id is unique while the stream is in the table, which keeps it alive.
+            # `id` is unique here because the table keeps the stream alive.
             self._unproven[id(stream)] = stream
         if len(self._unproven) > UNPROVEN_MAX:
             # The oldest is dropped, not the newest: a silent old client has had its time.
@@ -111,7 +111,7 @@ class Listener:
         try:
             threading.Thread(target=self._attend, args=(stream,), name="qnnbridge admission", daemon=True).start()
         except RuntimeError as error:
-            _log.warning("no thread for a client: %s", error)
+            _log.warning("no thread can be started for a client: %s", error)
             self._done_with(stream)
 
     def _drop_oldest(self) -> None:
@@ -121,7 +121,7 @@ class Listener:
                 oldest.drop()
 
     def _done_with(self, stream: DaemonStream) -> None:
-        with self._lock:  # `drop` must not meet a closed descriptor
+        with self._lock:  # so that `drop` never uses a closed descriptor
             self._unproven.pop(id(stream), None)
             stream.close()
 
@@ -138,7 +138,7 @@ class Listener:
             self._done_with(stream)
         if entered is not None:
             _log.info("%s (process %d) has connected", entered.name, entered.pid)
-            # Outside the `try` of the dialogue: an error during serving is not a failed proof.
+            # Serve outside the `try` of the dialogue: an error during serving is not a failed proof.
             self._serve(entered)
 
     def _admit(self, stream: DaemonStream) -> ClientEnds | None:
@@ -148,7 +148,7 @@ class Listener:
         side = DaemonSide(self._token, self._instance)
         stream.send(side.challenge, deadline)
         client = side.check(stream.receive(PROOF_BYTES, deadline))
-        # Sent after the proof, so that a stranger learns nothing about the daemon.
+        # Sent only after the proof, so that an unauthenticated process learns nothing about the daemon.
         if self._leaving:
             stream.send(side.answer(DaemonAnswer(AdmissionCode.LEAVING)), deadline)
             return None

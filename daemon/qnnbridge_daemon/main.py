@@ -63,7 +63,7 @@ EXIT_RUNNING: Final = 4
 EXIT_AT_ONCE: Final = 5
 
 _LOOK_INTERVAL_S: Final = 1.0
-# Between two attempts to lock: an application that has lost the daemon also starts one.
+# Pause between two attempts to lock. It is short: an application that has lost the daemon also starts one.
 _TURN_INTERVAL_S: Final = 0.005
 _WAITING_INTERVAL_S: Final = 0.5
 # A command that checks for a daemon holds the lock for some microseconds if there is none. A service manager treats
@@ -101,7 +101,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
 def run(options: Options) -> int:
     """Run the daemon; return the exit code. Raise `BridgeError` or `OSError`."""
     folder = make_runtime_folder()
-    # First: only the holder of the lock may write to the folder, including the log.
+    # Lock first: only the holder of the lock may write to the folder, including the log.
     lock = FolderLock(folder)
     if not lock.take() and not _wait_for_turn(lock, options):
         return _report_running(folder, options)
@@ -156,7 +156,7 @@ class Daemon:
             found.instance,
             self._broker.serve,
         )
-        # After the listener is open: a client that reads the file can connect.
+        # Write the file after the listener is open, so that a client that reads it can connect.
         write_discovery(self._folder, found)
         _log.info("qnnbridge %s daemon, process %d, at %s", __version__, os.getpid(), found.endpoint)
 
@@ -185,7 +185,7 @@ class Daemon:
     def leave(self) -> None:
         """Finish the running calls, disconnect the clients, end the NPU host."""
         _log.info("the daemon is ending")
-        # First, so that new clients start another daemon instead of connecting to one that is ending.
+        # Remove daemon.json first, so that new clients start another daemon instead of connecting to this one.
         remove_discovery(self._folder, self._discovery.instance)
         if self._listener is not None:
             self._listener.close()
@@ -199,7 +199,7 @@ class Daemon:
         self._asked += 1
         if self._asked >= _SIGNALS_FOR_AT_ONCE:
             os._exit(EXIT_AT_ONCE)
-        # Not from the handler itself: the thread that it interrupts may hold the same lock.
+        # In a thread, because the thread that the handler interrupts may hold the lock that `request_stop` needs.
         threading.Thread(
             target=self._broker.request_stop, args=(None,), name="qnnbridge leave", daemon=True
         ).start()
@@ -208,9 +208,9 @@ class Daemon:
         try:
             found = look_at_discovery(self._folder)
         except BridgeError:
-            return True  # other users may read it now: clients refuse it with a message, and ending would not help
+            return True  # other users may read the file: clients refuse it with a message; ending would not help
         except OSError:
-            return True  # for example no descriptor left, which is temporary
+            return True  # a temporary error, for example no free descriptor
         # A deleted or replaced lock file lets a second daemon acquire "the" lock; this daemon then has to end.
         if not self._lock.is_ours or found is None or found.instance != self._discovery.instance:
             return False
@@ -220,7 +220,7 @@ class Daemon:
             return False
         if found != self._discovery:  # no client could authenticate this daemon, or end it
             _log.warning("daemon.json in %s was changed: writing it again", self._folder)
-            with contextlib.suppress(OSError):  # the next check tries again
+            with contextlib.suppress(OSError):  # the next check writes it again
                 write_discovery(self._folder, self._discovery)
         return True
 
@@ -231,7 +231,7 @@ def _wait_for_turn(lock: FolderLock, options: Options) -> bool:
     end = now + max(options.take_over_s, _LOOK_PATIENCE_S)
     while now < end:
         if options.detached and options.take_over_s and now >= report_at:
-            # The starter is gone, so the daemon is not wanted any more.
+            # Without the process that started it, this daemon is not needed any more.
             if not _answer_starter(WAITING):
                 return False
             report_at = now + _WAITING_INTERVAL_S
@@ -254,7 +254,7 @@ def _report_running(folder: Path, options: Options) -> int:
 
 
 def _answer_starter(line: str) -> bool:
-    """Write a line in one piece, since the reader leaves at once. Return False if it has already left."""
+    """Write a line in one call, since the reader may stop reading at once. Return False if it has stopped."""
     try:
         os.write(2, f"{line}\n".encode())
     except OSError:
@@ -268,7 +268,7 @@ def _report(text: str) -> None:
     if handlers:
         _log.error("%s", text)
     if any(type(handler) is logging.StreamHandler for handler in handlers):
-        return  # it was printed there
+        return  # the log has printed the text on stderr
     try:
         print(text, file=sys.stderr, flush=True)
     except (OSError, ValueError, AttributeError):
@@ -316,7 +316,7 @@ class FolderLock:
             status = os.stat(self._path)
         except OSError:
             return None
-        # On Windows, too, where Python sets both from the file's index.
+        # This also works on Windows, where Python sets both from the file's index.
         return status.st_dev, status.st_ino
 
 
@@ -426,7 +426,7 @@ _FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 def log_file() -> Path:
     """Return the path of the log, which need not exist: a daemon with a separate runtime folder has a separate
     log."""
-    # Not at the top: the lock comes first, and a start that finds a daemon needs no log.
+    # Import here: a start that finds a running daemon needs no log.
     from qnnbridge_protocol.settings import state_dir
 
     name, folder = _NAME, runtime_folder()
@@ -436,7 +436,7 @@ def log_file() -> Path:
 
 
 def stderr_file(log: Path) -> Path:
-    """Return the file for output of libraries and Python itself outside the log; only of the last daemon."""
+    """Return the file for output of libraries and Python that bypasses the log. Each daemon overwrites it."""
     return log.with_suffix(".stderr.log")
 
 

@@ -16,7 +16,7 @@ from typing import Final
 
 _log = logging.getLogger("qnnbridge.daemon")
 
-# Idle time before the start. Long enough that a program which is restarted at once does not meet the measurement.
+# Idle time before the start. Long enough that no measurement has begun when a program is restarted at once.
 AFTER_S: Final = 60.0
 
 

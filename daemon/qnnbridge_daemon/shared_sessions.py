@@ -38,7 +38,7 @@ from qnnbridge_protocol.visible import log_of
 
 _log = log_of("qnnbridge.daemon")
 
-# Time for the NPU host to release a session. A host that needs longer is busy; the next attempt is made
+# Time for the NPU host to release a session. A host that needs longer is busy; the creation is retried
 # nevertheless.
 RELEASE_WAIT_S = 10.0
 MOST_OCCUPANTS = 8
@@ -46,7 +46,7 @@ MOST_OCCUPANTS = 8
 _OWN_STATE = ("enable_profiling", "optimized_model_filepath")
 _OWN_ENTRIES = ("ep.context_enable", "ep.context_file_path", "ep.share_ep_contexts", "ep.stop_share_ep_contexts")
 
-# Takes the cancellation that withdraws the creation.
+# Creates a session. The argument withdraws the creation.
 Make = Callable[[Cancellation], RemoteSession]
 
 
@@ -60,7 +60,7 @@ def may_be_shared(spec: SessionSpec) -> bool:
 
 
 class SharedModel:
-    """One session and its users. One thread runs `open`; afterwards thread-safe."""
+    """One session and its users. One thread runs `open`; after that the object is thread-safe."""
 
     def __init__(self, key: str, label: str, *, shared: bool) -> None:
         self.key = key
@@ -97,19 +97,19 @@ class SharedModel:
             if remote is None or found.state not in ("agrees", "differs"):
                 return
             before = remote.numbers
-            # Without a cache the host keeps no counts.
+            # Count here, because the host keeps no counts without a cache.
             compared = max(found.compared, 1, 0 if before is None else before.compared + (not found.kept))
             found = dataclasses.replace(found, calls=max(found.calls, 1), compared=compared)
             remote.numbers = dataclasses.replace(found if before is None else found.after(before), kept=True)
 
     @property
     def numbers(self) -> NumbersReport | None:
-        """Latest report of the numbers; None if no call was compared."""
+        """Latest result of the comparisons with the CPU; None if no call was compared."""
         remote = self.remote
         return None if remote is None else remote.numbers
 
     def numbers_of_next_client(self) -> NumbersReport | None:
-        """Return the latest report of the numbers. The client counts as one call, as in the host's own records."""
+        """Return the latest result of the comparisons. The client counts as one call, as in the host."""
         with self._lock:
             remote = self.remote
             known = None if remote is None else remote.numbers
@@ -119,7 +119,7 @@ class SharedModel:
 
     @property
     def loaded(self) -> bool:
-        """Whether the session is in the running NPU host."""
+        """Whether the running NPU host has the session loaded."""
         return self.remote is not None and self.remote.is_in_host
 
     @property
@@ -172,7 +172,7 @@ class SharedModel:
             with self._lock:
                 self._calls -= 1
                 self.last_used = time.monotonic()
-                # Retired during a call: the last call closes the session.
+                # If the session was retired during calls, the last of them closes it.
                 close = self._retired and not self._calls
             if close:
                 remote.close()
@@ -188,10 +188,10 @@ class SharedModel:
                 return False
             if time.monotonic() - self.last_used < idle_s:
                 return False
-            # Under the lock, since a call may begin at any moment; the message to the host is sent after it.
+            # The decision needs the lock, since a call may begin at any moment; the request to the host does not.
             release = self.remote.unload()
             self._unloaded = True
-        release(wait_s)  # a call that comes now does not wait for the release: it recreates the session
+        release(wait_s)  # a call meanwhile does not wait for the release: it recreates the session
         return True
 
     def retire(self) -> None:
@@ -231,7 +231,7 @@ class SharedSessions:
         Return whether there was one; if not, add what occupies the NPU to the error.
         """
         left_s = RELEASE_WAIT_S if deadline is None else deadline - time.monotonic()
-        # One at a time: the creation is retried after each, so no more is unloaded than necessary.
+        # Unload one session at a time: the creation is retried after each, so no more is unloaded than necessary.
         if self._unload_oldest(max(0.0, min(left_s, RELEASE_WAIT_S))):
             return True
         error.evidence = (*error.evidence, *self._occupants())
@@ -286,8 +286,7 @@ class SharedSessions:
                 model = self._by_key.get(key)
                 if model is None:
                     model = self._by_key[key] = SharedModel(key, label, shared=True)
-                # Entered before the creation: a session with an owner is not retired while this client waits for
-                # it.
+                # Add the owner before the creation, so that the session is not retired while this client waits.
                 model.owners[owner] = model.owners.get(owner, 0) + 1
                 ready = model.remote is not None
                 self.joined += ready
@@ -299,8 +298,8 @@ class SharedSessions:
             except BaseException:
                 self.release(owner, model)
                 raise
-            # The attempt of another caller failed for its own reasons (its time, its cancellation): try again with
-            # a new entry.
+            # Another caller's attempt failed for reasons of that call (timeout, cancellation): try again with a new
+            # entry.
             if found is not None:
                 return model, found
             self.release(owner, model)
@@ -314,7 +313,7 @@ class SharedSessions:
                     self.joined += 1
                 return True
             if model.failed is not None:
-                # An error of the call and not of the model.
+                # The error concerns that caller's call and not the model.
                 if isinstance(model.failed, CallError):
                     return None
                 # A copy for each waiter: one object would collect the tracebacks of all.
@@ -324,7 +323,7 @@ class SharedSessions:
             except BaseException as error:
                 model.failed = error if isinstance(error, BridgeError) else CallError(str(error))
                 with self._lock:
-                    # Only this entry: a later caller may have replaced it.
+                    # Remove only this entry: a later caller may have replaced it.
                     if self._by_key.get(model.key) is model:
                         del self._by_key[model.key]
                 raise
@@ -349,7 +348,7 @@ class SharedSessions:
             self.created += 1
 
     def release(self, owner: object, model: SharedModel) -> None:
-        """Remove a use, because the client has closed the session, or has disconnected."""
+        """Remove one use of the model, because its client has closed the session or has disconnected."""
         with self._lock:
             left = model.owners.get(owner, 0) - 1
             if left > 0:
@@ -375,7 +374,7 @@ class SharedSessions:
             unused = [model for model in self._by_key.values() if not model.owners and model.remote is not None]
             unused.sort(key=lambda model: model.last_used, reverse=True)
             due = [m for m in unused if now - m.last_used >= self._keep_unused_s]
-            # `unused` is sorted with the newest first, so these are the oldest beyond the number.
+            # Add the oldest ones beyond the number to keep: `unused` begins with the most recently used.
             due += [m for m in unused[self._keep_unused :] if m not in due]
             for model in due:
                 del self._by_key[model.key]
@@ -407,7 +406,7 @@ def identified(
     """Return the recipe with the identity of its model.
 
     The host identifies the model each time: only the host can distinguish a file with the size and date of another
-    (`FileStamp`), and a session of the wrong model would silently compute wrong numbers.
+    (`FileStamp`), and a session of the wrong model would silently return wrong results.
 
     Args:
         fingerprint: fingerprint from the client.

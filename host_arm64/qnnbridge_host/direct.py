@@ -1,8 +1,8 @@
 """Run a session without the bridge in the host's interpreter, and measure its calls on request.
 
 ``python -m qnnbridge_host.direct``. Each line on stdin is a JSON document, and each answer is one on stdout:
-``{"open": specification, "feed": FILE.npz}`` creates a session and runs it once, or does not run it without
-``feed``; ``{"calls": N, "session": number}`` runs it N times and returns the nanoseconds of each call. The end of
+``{"open": specification, "feed": FILE.npz}`` creates a session, and runs it once if there
+is a ``feed``; ``{"calls": N, "session": number}`` runs it N times and returns the nanoseconds of each call. The end of
 stdin ends the process.
 """
 
@@ -17,7 +17,7 @@ from qnnbridge_host import stdio_guard
 
 
 def main() -> None:
-    # Before anything native is loaded, because native code prints on stdout.
+    # Claim the descriptors before anything native is loaded, because native code prints on stdout.
     in_fd, out_fd = stdio_guard.claim()
     sessions: list[tuple[Any, dict[str, Any]]] = []
     engine: Any = None
@@ -55,7 +55,7 @@ def _open(engine: Any, question: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     if "feed" in question:
         with np.load(question["feed"]) as archive:
             feed = {name: archive[name] for name in archive.files}
-    # ONNX Runtime's own object, which an application would call without the bridge.
+    # The `InferenceSession` of ONNX Runtime, which an application would call without the bridge.
     return session._native[0], feed
 
 

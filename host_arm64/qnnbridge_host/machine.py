@@ -150,7 +150,7 @@ def installed_versions(paths: Sequence[str] | None = None) -> dict[str, str]:
 def _is_elsewhere() -> bool:
     try:
         return engine_of(os.environ)[0] in ("windowsml", "folder")
-    except OptionError:  # a session reports it
+    except OptionError:  # the first session reports the invalid setting
         return False
 
 
@@ -295,7 +295,7 @@ def driver_version(system: Windows | None = None) -> str | None:
         if system is None:
             return None
         for service in SERVICES:
-            # The device's own record first; the library's version if the registry has none.
+            # Prefer the version in the device's registry key; otherwise use that of the driver's library.
             version = _of_device(system, service) or _of_library(system, service)
             if version:
                 return version[:_MAX_TEXT]

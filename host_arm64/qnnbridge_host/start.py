@@ -39,7 +39,7 @@ def main(
 ) -> NoReturn:
     """Serve one application over the two descriptors. Never returns."""
     parent, worker = _options(sys.argv[1:] if argv is None else argv)
-    # Before anything that may crash.
+    # Disable error dialogs before anything that may crash.
     if sys.platform == "win32":
         from qnnbridge_os.parent import error_dialogs_off
 

@@ -17,7 +17,7 @@ _claimed: tuple[int, int] | None = None
 
 _FIRST_PRIVATE_FD = 3
 
-# More than the bytecode of any of our modules.
+# Free space that is needed: more than the bytecode of any module.
 _BYTECODE_ROOM_BYTES = 16 * 1024 * 1024
 
 

@@ -111,7 +111,7 @@ def _catalogue() -> Iterator[list[Any]]:
     """Yield the providers; their handles are valid as long as the catalogue is open."""
     try:
         import windowsml
-    except Exception as error:  # ImportError on other systems, OSError of the DLL
+    except Exception as error:  # ImportError, or an OSError if the package cannot load its DLL
         raise _no_package(error) from error
     try:
         catalogue = windowsml.EpCatalog()

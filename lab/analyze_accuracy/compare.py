@@ -42,8 +42,8 @@ class Tally:
 
     def __str__(self) -> str:
         lines = [
-            f"{self.models} models, {self.left_out} not loadable or too slow: rules right for {self.right} of "
-            f"{self.right + self.wrong} ({self.share:.2%}); {self.gone} nodes computed or merged before",
+            f"{self.models} models, {self.left_out} not loadable or too slow: the rules predicted {self.right} of "
+            f"{self.right + self.wrong} correctly ({self.share:.2%}); {self.gone} nodes folded or merged before QNN",
             f"ends of the process: {len(self.crashes)}, not warned of: {', '.join(self.crashes_missed) or 'none'}",
             *(f"  {count:4} {kind}" for kind, count in self.kinds.most_common(_SHOWN)),
         ]

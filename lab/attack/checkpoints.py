@@ -42,8 +42,8 @@ class Interrupted(BaseException):
 
 
 class _MakePending:
-    # Used as a subscript, which calls the C function without a check for signals afterwards, unlike a call: the
-    # tracer itself is not interrupted. `interrupt_main` only marks the signal as pending; `signal.raise_signal`
+    # A subscript calls the C function without a check for signals afterwards, unlike a call, so the tracer itself
+    # is not interrupted. `interrupt_main` only marks the signal as pending; `signal.raise_signal`
     # would run the handler at once.
     __getitem__: ClassVar[Any] = _thread.interrupt_main
 

@@ -124,7 +124,7 @@ def attack(scale: float, seed: int) -> Report:
                 _half_open(report, daemon, model, int(100 * scale), seed)
                 _scribble(report, model, max(2.0, 2.0 * scale), seed)
                 _stopped_client(report, model, rounds=max(1, int(scale)))
-            report.expect(_status(host)["host"]["pid"] == npu_host, "the NPU host is another one")
+            report.expect(_status(host)["host"]["pid"] == npu_host, "the NPU host has been replaced")
             _stopped(report, "NPU host", npu_host, session)
             _stopped(report, "daemon", daemon.pid, session)
         finally:
@@ -153,11 +153,11 @@ def _neighbour(report: Report, session: qnnbridge.InferenceSession) -> Iterator[
         while not done.wait(0.001):
             begin = time.monotonic()
             try:
-                report.expect(_call(session), "a result of the neighbour is wrong")
+                report.expect(_call(session), "a result of the well-behaved client is wrong")
             except Exception as error:
-                report.finding(f"a call of the neighbour: {type(error).__name__}: {error}")
-            report.expect(time.monotonic() - begin < LATE_S, "a call of the neighbour was late")
-            report.count("calls of the neighbour")
+                report.finding(f"a call of the well-behaved client: {type(error).__name__}: {error}")
+            report.expect(time.monotonic() - begin < LATE_S, "a call of the well-behaved client was late")
+            report.count("calls of the well-behaved client")
 
     thread = threading.Thread(target=work)
     thread.start()
@@ -184,7 +184,7 @@ def _half_open(report: Report, daemon: psutil.Process, model: Path, count: int, 
                 if rng.random() < 0.7:
                     visitor.sendall(rng.randbytes(rng.choice([1, 16, 200, 5000])))
             except OSError:
-                report.count("visitors sent away at once")
+                report.count("connections closed at once")
             held.append(visitor)
             report.count("half-open connections")
             if number % 50 == 49:
@@ -218,7 +218,7 @@ def _scribble(report: Report, model: Path, seconds: float, seed: int) -> None:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=seconds + END_TIMEOUT_S)
     except subprocess.TimeoutExpired:
-        report.finding("a client that scribbles over its shared memory does not end")
+        report.finding("a client that overwrites its shared memory does not end")
         return
     if done.returncode:
         # The client may have crashed itself, but must not have got an untyped error of ours.
@@ -243,7 +243,7 @@ def _stopped_client(report: Report, model: Path, rounds: int) -> None:
             process.send_signal(signal.SIGCONT)
             report.count("stops of a client")
         out, said = process.communicate(timeout=END_TIMEOUT_S)
-        report.expect(out == "0 wrong\n", f"a client that was stopped: {out} {said[-1000:]}")
+        report.expect(out == "0 wrong\n", f"a client that had been stopped and continued: {out} {said[-1000:]}")
 
 
 def _stopped(report: Report, name: str, pid: int, session: qnnbridge.InferenceSession) -> None:

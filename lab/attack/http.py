@@ -138,7 +138,7 @@ def half_open(address: str, count: int, seed: int) -> Report:
                 report.count(f"others: {outcome}")
                 report.expect(outcome == "status 2xx", f"beside {number} half-open connections: {outcome}")
                 report.expect(
-                    time.monotonic() - begin < SOON_S, f"beside {number} half-open ones an answer was late"
+                    time.monotonic() - begin < SOON_S, f"a late response beside {number} half-open connections"
                 )
                 with contextlib.suppress(OSError):
                     rng.choice(held).sendall(b"x")
@@ -152,7 +152,7 @@ def half_open(address: str, count: int, seed: int) -> Report:
 
 
 def request(rng: random.Random, model: str) -> tuple[bytes, bool]:
-    """Return the bytes of a request, and whether it is complete: then the client keeps its side open and waits."""
+    """Return the bytes of a request, and whether it is complete: the client then keeps its side open."""
     method, version = rng.choice(METHODS[:4] * 8 + METHODS), rng.choice(VERSIONS)
     path = rng.choice(PATHS[:4] + PATHS)
     body = rng.choice(BODIES)

@@ -91,7 +91,7 @@ class Program:
         self.right(self.session.run(None, {"x": self.x}, timeout=CALL_S))
 
     def right(self, results: list[Any]) -> None:
-        # Not `np.array_equal`, which catches an interrupt and returns False.
+        # `np.array_equal` is not used because it catches an interrupt and returns False.
         if results[0].shape != self.wanted.shape or not (results[0] == self.wanted).all():
             raise AssertionError(f"a wrong result: {results[0]!r:.300}")
 
@@ -418,7 +418,7 @@ class Storm:
             except (Interrupt, KeyboardInterrupt):
                 pass
             except Exception as error:
-                self._subject.report_error(error, f"in the midst of interrupt {done}")
+                self._subject.report_error(error, f"while handling interrupt {done}")
                 break
             finally:
                 signal.setitimer(signal.ITIMER_REAL, 0)

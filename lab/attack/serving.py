@@ -262,7 +262,7 @@ def attack(target: Target, process: psutil.Process, seconds: float, seed: int) -
         thread.join()
     for what, found in times.items():
         report.rows.append(f"honest {what}: {len(found)} asked, worst {max(found):.2f} s")
-        report.expect(max(found) < WORST_S, f"honest {what}: the worst answer took {max(found):.1f} s")
+        report.expect(max(found) < WORST_S, f"honest {what}: the slowest response took {max(found):.1f} s")
     report.rows.append(f"memory of server and host: {begun:.0f} MB at first, {most:.0f} MB at most")
     report.expect(most - begun < MOST_MB, f"server and host took {most - begun:.0f} MB more")
     return report

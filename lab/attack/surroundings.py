@@ -136,9 +136,9 @@ def _another_user(report: Report, folder: str) -> None:
     finally:
         os.umask(previous)
     for found in (private, *(p for p in private.rglob("*") if not p.is_symlink())):
-        report.count("files and folders looked at")
+        report.count("checked files and folders")
         if any(
             not parent.stat().st_mode & 0o005 for parent in found.parents if private in (parent, *parent.parents)
         ):
-            continue  # not accessible for other users
+            continue  # a parent folder keeps other users out
         report.expect(not found.stat().st_mode & 0o002, f"{found.relative_to(private)} is writable by everybody")

@@ -123,7 +123,7 @@ def print_serving(lines: list[list[str]]) -> None:
     from lab.bench.serving import HEADERS
     from qnnbridge_tools import output
 
-    print("Requests a second (median milliseconds of one); ratios: median of the rounds (least to most)")
+    print("Requests per second (median milliseconds of one request); ratios: median of the rounds (least to most)")
     output.print_table(HEADERS, lines)
 
 

@@ -31,7 +31,7 @@ from qnnbridge import genai
 
 TOKENS = 65
 PROMPTS = {"short": 16, "long": 400}
-# Multiplications by a square matrix for each token: none, and enough for some 3 ms a token on one idle core.
+# Additional multiplications by a square matrix for each token: none, or enough for 3 ms per token on one idle core.
 BALLAST = {"quick": 0, "slow": 40}
 
 # Seconds to the first text, and for each token after it. Some tokens have no text, so all ways count from the
@@ -80,7 +80,7 @@ def over_http(address: str, prompt: list[int]) -> Times:
 
 
 def in_parallel(way: Callable[[], Times], streams: int) -> Times:
-    """Return the means of several answers at once."""
+    """Return the mean times of this number of simultaneous answers."""
     found: list[Times] = []
     threads = [threading.Thread(target=lambda: found.append(way())) for _ in range(streams)]
     for thread in threads:

@@ -1,4 +1,4 @@
-"""Seconds to the first token of a late turn of a conversation: with a kept generator, a new one, and none of the past."""
+"""Measure the time to the first token of turn 10: with a kept generator, a new one, and only the new tokens."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ import qnnbridge
 from qnnbridge import genai
 
 TURN, NEW_TOKENS, ANSWER_TOKENS = 10, 210, 4
-# About 1 ms a token, so that prompts take longer than requests.
+# With this model a token takes about 1 ms, so that prompts take longer than requests.
 SIZES = Sizes(context=4000, ballast=20)
 
 
 def measure(folder: Path, host: qnnbridge.Host, rounds: int) -> dict[str, float]:
-    """Return the medians of `rounds` turns 10, behind about 2,000 tokens.
+    """Return the median times to the first token of turn 10, after about 2,000 tokens, over `rounds` rounds.
 
-    The three kinds of answers take turns in one host. Raises `AssertionError` if an answer differs from that of a new
-    generator, or if the kept one processed more than the new tokens.
+    The three kinds of answers take turns in one host. Raises `AssertionError` if an answer differs from that of a
+    new generator, or if the kept one processed more than the new tokens.
     """
     model = genai.Model(write_model(folder, "dynamic", sizes=SIZES), host=host)
     tokenizer, pool = genai.Tokenizer(model), genai.GeneratorPool()
@@ -32,7 +32,7 @@ def measure(folder: Path, host: qnnbridge.Host, rounds: int) -> dict[str, float]
             model, tokens, tokenizer=tokenizer, max_tokens=ANSWER_TOKENS, temperature=0, pool=pool
         )
         with answer as stream:
-            next(stream, None)  # a token without a text is followed by the next one, in a thousandth of the time
+            next(stream, None)  # a first token without text adds only the time of the next token
             first = time.monotonic() - began
             list(stream)
         return first, stream
@@ -46,7 +46,7 @@ def measure(folder: Path, host: qnnbridge.Host, rounds: int) -> dict[str, float]
         history += first_s(history, pool)[1].tokens
     rows = []
     for number in range(rounds):
-        # Another turn 10 each time: the kept generator goes back to what they have in common.
+        # Each round has a different turn 10, so the kept generator is rewound to the common history.
         tokens = [*history, *said(TURN + number)]
         kept_s, kept = first_s(tokens, pool)
         new_s, new = first_s(tokens, None)

@@ -184,7 +184,7 @@ class Bench:
     # --- serve ---
 
     def genai(self) -> None:
-        """A late turn of a conversation, where onnxruntime-genai is installed."""
+        """Measure a late turn of a conversation, if onnxruntime-genai is installed."""
         if importlib.util.find_spec("onnxruntime_genai") is None:
             return
         with tempfile.TemporaryDirectory(prefix="bench-") as folder, qnnbridge.Host() as host:

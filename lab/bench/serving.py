@@ -64,7 +64,7 @@ def race(
     for name, make in MODELS.items():
         make(folder / f"{name}.onnx")
         tensors[name] = folder / f"{name}.npy"
-        # Rounded to seven digits, as clients do: 16 pictures are 553 KB of JSON.
+        # Round to seven digits, as clients do: 16 pictures are 553 KB of JSON.
         np.save(tensors[name], np.round(np.random.default_rng(7).random(SHAPES[name]), 7))
     found: dict[Row, dict[str, list[dict[str, float]]]] = {}
     with contextlib.ExitStack() as stack:

@@ -2,11 +2,11 @@
 
 By default, all kinds of faults occur at random for ``--seconds``, and each published promise is reported with its
 result. ``--calls N --kills M`` makes N calls while the host is killed with -9 M times; each result must be right in
-every bit. With ``--storm`` the host is killed as soon as any call has recovered. ``--orphans N`` kills N applications
-with -9 in each state, and their hosts must end, too. ``--mixed N`` makes N calls of all sizes, ways and numbers of
-threads on the fast path, with kills in between. ``--slots N`` kills N hosts while both sides hold shared memory.
-``--daemon N`` runs N applications of one daemon for ``--seconds``, while its host is killed every ``--kill-every``
-seconds. The exit code is 1 if a promise was broken.
+every bit. With ``--storm`` the host is killed as soon as any call has recovered. ``--orphans N`` kills N
+applications with -9 in each state, and their hosts must end, too. ``--mixed N`` makes N calls of all sizes, ways
+and numbers of threads on the fast path, with kills in between. ``--slots N`` kills N hosts while both sides hold
+shared memory. ``--daemon N`` runs N applications of one daemon for ``--seconds``, while its host is killed every
+``--kill-every`` seconds. The exit code is 1 if a promise was broken.
 """
 
 from __future__ import annotations
@@ -34,27 +34,27 @@ DEFAULT_KILLS = 200
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m lab.faultlab", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=60.0, help="how long the random soak lasts")
+    parser.add_argument("--seconds", type=float, default=60.0, help="duration of the test with random faults")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
     parser.add_argument("--threads", type=int, default=8)
-    parser.add_argument("--calls", type=int, help="with --kills: the show, 10000 calls and 200 kills for example")
-    parser.add_argument("--kills", type=int, help="default 200")
+    parser.add_argument("--calls", type=int, help="number of calls while the host is killed, for example 10000")
+    parser.add_argument("--kills", type=int, help="number of kills, default 200")
     parser.add_argument(
         "--storm",
         action="store_true",
-        help="with --calls: kill as soon as any call has an answer of the next host; all the time without --kills",
+        help="with --calls: kill the next host as soon as it has answered a call; without --kills, until all calls end",
     )
-    parser.add_argument("--mixed", type=int, metavar="N", help="so many calls of all sizes, 1000000 for example")
+    parser.add_argument("--mixed", type=int, metavar="N", help="make N calls of all sizes, for example 1000000")
     parser.add_argument(
-        "--no-shared-memory", dest="shared_memory", action="store_false", help="tensors travel in the pipes"
+        "--no-shared-memory", dest="shared_memory", action="store_false", help="send tensors through the pipes"
     )
-    parser.add_argument("--daemon", type=int, metavar="N", help="so many applications of one daemon, 8 for example")
-    parser.add_argument("--kill-every", type=float, default=3.0, metavar="S", help="with --daemon")
-    parser.add_argument("--slots", type=int, metavar="N", help="kill so many hosts while shared memory is in use")
+    parser.add_argument("--daemon", type=int, metavar="N", help="run N applications of one daemon, for example 8")
+    parser.add_argument(
+        "--kill-every", type=float, default=3.0, metavar="S", help="with --daemon: seconds between two kills"
+    )
+    parser.add_argument("--slots", type=int, metavar="N", help="kill N hosts while shared memory is in use")
     parser.add_argument("--orphans", type=int, help="how many applications to kill in each state")
-    parser.add_argument(
-        "--real", action="store_true", help="with the QNN simulator in place of the scripted engine"
-    )
+    parser.add_argument("--real", action="store_true", help="use the QNN simulator instead of the scripted engine")
     parser.add_argument("--log", action="store_true", help="show the log of the bridge")
     options = parser.parse_args()
     logging.basicConfig(level=logging.WARNING if options.log else logging.CRITICAL)

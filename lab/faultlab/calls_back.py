@@ -191,7 +191,7 @@ class Show:
                     found = session.run(None, NOISE)
                 told = sum("Expected shape" in line for line in lines)
                 self._check(told == self._outputs, f"{told} lines for {self._outputs} outputs")
-                self._check(all(map(np.array_equal, found, expected)), "a run gave something else")
+                self._check(all(map(np.array_equal, found, expected)), "a run returned wrong results")
             for _ in range(self._share(half)):
                 self._faults_of_a_run(session, expected)
         ort.set_default_logger_callback(None)
@@ -224,7 +224,7 @@ class Show:
                 ort.set_default_logger_callback(take, 2)
                 with self._watched(f"a run ({what})"):
                     found = session.run(None, NOISE)
-                self._check(all(map(np.array_equal, found, expected)), f"a run gave something else ({what})")
+                self._check(all(map(np.array_equal, found, expected)), f"a run returned wrong results ({what})")
             finally:
                 sys.unraisablehook = unraisable
 
@@ -318,9 +318,11 @@ def show(calls: int, faults: int, kills: int) -> Show:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m lab.faultlab.calls_back", description=__doc__)
-    parser.add_argument("--calls", type=int, default=10_000, help="calls of functions in all")
-    parser.add_argument("--faults", type=int, default=10, help="of each kind, in compiles and in runs")
-    parser.add_argument("--kills", type=int, default=5, help="applications that are killed in each state")
+    parser.add_argument("--calls", type=int, default=10_000, help="number of calls of functions in total")
+    parser.add_argument(
+        "--faults", type=int, default=10, help="number of faults of each kind, in compilations and in runs"
+    )
+    parser.add_argument("--kills", type=int, default=5, help="number of applications to kill in each state")
     parser.add_argument("--application", choices=("compile", "run"), help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()

@@ -37,10 +37,10 @@ def kill_when_ready(state: str, command: list[str]) -> float | None:
     assert process.stdout is not None
     try:
         if not wait_readable(process.stdout.fileno(), START_TIMEOUT_S):
-            raise AssertionError(f"the application did not come into the state {state!r} in time")
+            raise AssertionError(f"the application did not reach the state {state!r} in time")
         pids = process.stdout.readline().split()
         if not pids:
-            raise AssertionError(f"the application ended before it came into the state {state!r}")
+            raise AssertionError(f"the application ended before it reached the state {state!r}")
         hosts = [os.pidfd_open(int(pid)) for pid in pids]
         try:
             begin = time.monotonic()

@@ -10,12 +10,12 @@ PROMISES = {
     "deadline": "No call blocks past its deadline plus 1 s.",
     "orphan": "No host outlives its application by more than 5 s.",
     "silent cpu": "No silent CPU.",
-    "cause": "No crash without its cause in words.",
+    "cause": "No crash without a described cause.",
     "leak": "No leaked process, handle, thread, shared memory or temporary file.",
     "next call": "Model A's crash never fails model B's next call.",
     "result": "No torn or wrong result: a call returns the right tensor or a typed error.",
     "blame": "Only models that kill are put in quarantine, and those are, after their second kill.",
-    "alive": "No call is stuck for ever.",
+    "alive": "No call hangs forever.",
 }
 
 

@@ -185,7 +185,7 @@ def layouts(rng: Rng) -> Case:
         head = [0, *range(2, len(shape)), 1]
         around = rng.random() < 0.5
         value = "x"
-        if around:  # QNN's layout has channels last
+        if around:  # transpose to and from channels last, QNN's layout
             g.tensors["x"] = SweepTensor((shape[0], *spatial, shape[1]), "float", "normal")
             value = g.node("Transpose", "x", perm=[0, len(shape) - 1, *range(1, len(shape) - 1)])
         value = g.node("Reshape", g.node("Transpose", g.node("Reshape", value, "s"), perm=perm), "t")

@@ -1,4 +1,4 @@
-"""Compare what sessions report about their numbers with the truth, for any folder of models.
+"""Compare the verdicts that sessions report with the truth, for any folder of models.
 
 ``python -m lab.verdict_accuracy.sessions FOLDER [NAME ...] --out FILE.jsonl`` runs each ``*.onnx`` of the folder in
 two successive processes that share one cache, with five calls each: zeros, a constant, noise, pictures or
@@ -261,7 +261,7 @@ def main() -> int:
         seen = {json.loads(line)["model"] for line in chosen.out.read_text("utf-8").splitlines()}
     false = []
     print(
-        "| model | true SNR of each call | said after each call | result | time |\n|---|---|---|---|---|",
+        "| model | true SNR of each call | verdict after each call | result | time |\n|---|---|---|---|---|",
         flush=True,
     )
     for model in models(chosen.folder, chosen.names):

@@ -1,6 +1,7 @@
-"""Walks over conversations: answers from kept generators beside new generators of onnxruntime_genai in this process.
+"""Walks over conversations: compare answers of kept generators with new generators of onnxruntime_genai.
 
-Each new generator gets the whole prompt at once and knows nothing of earlier ones. All tokens have to be the same.
+Each new generator runs in this process, gets the whole prompt at once, and has no state of earlier prompts. All
+tokens must be equal.
 """
 
 from __future__ import annotations
@@ -25,21 +26,21 @@ from qnnbridge import genai
 
 CONTEXT: Final = 512
 ADAPTERS: Final = ("one", "two")
-# An answer keeps to it for as long as it is.
+# Guidance of an answer, of any length.
 GUIDANCES: Final = (("regex", "[a-z ]+"), ("regex", "(ab|cd|efg)+[0-9]{3}[A-Z]*"))
 # Random ids of the vocabulary, without special tokens.
 IDS: Final = range(4, 280)
 
 
 def write_walked_model(folder: Path) -> Path:
-    """Write a tiny decoder that can answer with `ADAPTERS`, with a file of each."""
+    """Write a tiny decoder, and a file for each of the LoRA adapters `ADAPTERS`, which change its answers."""
     write_model(folder, "dynamic", sizes=Sizes(context=CONTEXT))
     path = folder / "model.onnx"
     model = onnx.load(path)
     (last,) = (node for node in model.graph.node if "logits" in node.output)
     last.output[list(last.output).index("logits")] = "without"
     model.graph.node.append(helper.make_node("Add", ["without", "delta"], ["logits"]))
-    # An input with a value: an adapter replaces it.
+    # An input with a default value, which an adapter replaces.
     model.graph.initializer.append(numpy_helper.from_array(np.zeros(VOCABULARY, np.float32), "delta"))
     model.graph.input.append(helper.make_tensor_value_info("delta", onnx.TensorProto.FLOAT, [VOCABULARY]))
     onnx.save(model, path)
@@ -53,7 +54,7 @@ def write_walked_model(folder: Path) -> Path:
 
 
 class Pair:
-    """A model here, in onnxruntime_genai, and in a host, with a pool of generators."""
+    """A model in this process (onnxruntime_genai) and in a host, with a pool of the host's generators."""
 
     def __init__(self, folder: Path, host: qnnbridge.Host) -> None:
         import onnxruntime_genai
@@ -94,12 +95,12 @@ class Pair:
         return "".join(stream.decode(token) for token in answer if token not in ends)
 
     def begin(self, tokens: Sequence[int], count: int, **options: Any) -> genai.TextStream:
-        """Begin an answer with the pool."""
+        """Begin an answer of the host with a generator of the pool."""
         given = {"temperature": 0, "pool": self.pool, **options}
         return genai.generate(self.there, tokens, tokenizer=self.tokenizer, max_tokens=count, **given)
 
     def ask(self, tokens: Sequence[int], count: int, **options: Any) -> genai.TextStream:
-        """Return a finished answer with the pool."""
+        """Return a complete answer of the host, with a generator of the pool."""
         with self.begin(tokens, count, **options) as stream:
             for _ in stream:
                 pass
@@ -124,7 +125,7 @@ class Pair:
 
 @dataclasses.dataclass
 class Counts:
-    """compared: tokens. cached: tokens of prompts that were not processed again."""
+    """Counts of a walk. compared: compared tokens. cached: tokens of prompts that were not processed again."""
 
     compared: int = 0
     cached: int = 0
@@ -137,10 +138,11 @@ class Counts:
 
 
 class Client:
-    """Conversations that grow, branch, are cut, change parameters, are cancelled and outlive the host.
+    """A client whose conversations grow, branch, are shortened, change parameters, are cancelled and outlive the
+    host.
 
     Args:
-        kill: Ends the host; ``None`` for a walk without deaths.
+        kill: kills the host; ``None`` for a walk without kills.
     """
 
     def __init__(self, pair: Pair, seed: int, kill: Callable[[], object] | None = None) -> None:
@@ -151,7 +153,7 @@ class Client:
         self.counts = Counts()
 
     def step(self) -> None:
-        """Ask once. Raise `Wrong` for an answer that differs from that of a new generator."""
+        """Request one answer. Raise `Wrong` if it differs from that of a new generator."""
         dice, pair = self._dice, self._pair
         talk = list(dice.choice(self._talks))
         if dice.random() < 0.25:
@@ -169,7 +171,7 @@ class Client:
         options, search = self._options()
         with pair.begin(talk, count, cache_salt=self._salt, **options) as answer:
             next(answer, None)
-            # Random numbers begin anew in the next host.
+            # Kill the host only without sampling, because the next host draws other random numbers.
             if dies and not search.get("do_sample"):
                 self._die()
             for _ in answer:
@@ -185,7 +187,7 @@ class Client:
         self._talks = [*self._talks[-5:], [*talk, *answer.tokens]]
 
     def _options(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Draw parameters: of `generate`, and search options for onnxruntime_genai."""
+        """Return random parameters for `generate`, and the equal search options for onnxruntime_genai."""
         dice = self._dice
         options: dict[str, Any] = {}
         search: dict[str, Any] = {"do_sample": False}
@@ -198,7 +200,7 @@ class Client:
             drawn = {"top_k": 20, "temperature": 1.1}
             options |= drawn
             search |= {**drawn, "do_sample": True}
-            # Without a seed nothing is known of the answer, but a later one goes on from its generator.
+            # An answer without a seed cannot be compared, but a later answer continues with its generator.
             if way < 0.5:
                 options["seed"] = search["random_seed"] = dice.randrange(1000)
         return options, search
@@ -222,7 +224,8 @@ class Client:
 
 
 class AdapterClient(Client):
-    """A generator of its own that changes its adapter within a conversation, is taken back, and goes on."""
+    """A client with one generator, whose adapter is changed within a conversation, and which is rewound and
+    continued."""
 
     def __init__(self, pair: Pair, seed: int, kill: Callable[[], object] | None = None) -> None:
         super().__init__(pair, seed, kill)
@@ -235,7 +238,10 @@ class AdapterClient(Client):
         self._generator, self._history, self._active = genai.Generator(self._pair.there, params), list[int](), ""
 
     def step(self) -> None:
-        """Change something, and generate. Raise `Wrong` for tokens that differ from those of a new generator."""
+        """Change adapter, prompt or position, and generate.
+
+        Raise `Wrong` if tokens differ from those of a new generator.
+        """
         dice = self._dice
         if len(self._history) > CONTEXT - 60:
             self._generator.close()
@@ -247,7 +253,7 @@ class AdapterClient(Client):
         if dice.random() < 0.3:
             self._active = dice.choice(ADAPTERS)
             self._generator.set_active_adapter(self._there, self._active)
-        # A new prompt, or the answer goes on: with another adapter, or from an earlier place.
+        # Append a prompt, or continue the answer: with another adapter, or from an earlier position.
         if dice.random() < 0.7 or not self._history or self._generator.is_done():
             words = self._words(dice.randint(1, 12))
             self._generator.append_tokens(words)
@@ -280,7 +286,7 @@ def _failing(errors: list[BaseException]) -> Iterator[None]:
 
 
 def walk(clients: Sequence[Client], tokens: int) -> Counts:
-    """Let each client walk in a thread of its own until all together have compared so many tokens."""
+    """Let each client walk in a separate thread until all together have compared this number of tokens."""
     errors: list[BaseException] = []
 
     def run(client: Client) -> None:
@@ -299,7 +305,7 @@ def walk(clients: Sequence[Client], tokens: int) -> Counts:
 
 
 def conversations(tokens: int, seed: int, folder: Path) -> Counts:
-    """Walk in a host of its own, in one that is killed, and through a daemon; return the counts of all."""
+    """Walk in a host, in a host that is killed repeatedly, and through a daemon; return the sum of the counts."""
     from tests.daemon.brokers import lab
     from tests.genai.kills import Killer
 
@@ -311,7 +317,7 @@ def conversations(tokens: int, seed: int, folder: Path) -> Counts:
     with qnnbridge.Host() as host:
         counts = walk(clients(Pair(folder, host)), tokens * 2 // 5)
     with qnnbridge.Host() as host:
-        # One client: a prompt in which the host died twice is refused.
+        # One client at a time: a prompt that is running in two crashes is refused, whichever client caused them.
         pair, killer = Pair(folder, host), Killer(host)
         counts += walk([Client(pair, seed + 3, killer.kill)], tokens // 5)
         counts += walk([AdapterClient(pair, seed + 4, killer.kill)], tokens // 10)

@@ -223,7 +223,7 @@ class Walk:
         if expected[0] == "results":
             for target, value in zip(given, result[1], strict=False):
                 if target is not None and value is not target:
-                    raise Wrong("a result is not the array that was given for it")
+                    raise Wrong("a result is not in the array that was passed for it")
             if way == "borrow" and any(
                 getattr(value, "flags", None) and value.flags.writeable for value in result[1]
             ):
@@ -326,7 +326,7 @@ class Walk:
                     self._same(one.numpy(), other.numpy(), "values")
                     if all(
                         one.data_ptr() != known.data_ptr() for known, _ in self._values
-                    ):  # of a name given twice
+                    ):  # a name given twice has one value
                         self._values.append((one, other))
             return
         self._compare(expected, result, "values")

@@ -32,14 +32,14 @@ SOCKET_NAME: Final = "daemon.sock"
 
 # sun_path has 108 bytes, on other systems 104. A longer path is reached through an open descriptor of its folder.
 _PATH_BYTES: Final = 100
-# One pipe to read from and one to write to.
+# Number of descriptors: one pipe to read from and one to write to.
 _MAX_ENDS: Final = 2
 # Pause between two attempts to connect.
 _CROWD_PAUSE_S: Final = 0.005
 
 
 class DaemonStream:
-    """One connection of the daemon. `peer_pid` is the process id from the kernel, 0 if it does not report one."""
+    """One connection of the daemon. `peer_pid` is the peer's process id, 0 if the kernel does not report one."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
@@ -82,8 +82,8 @@ class DaemonStream:
         if len(self._received) != _MAX_ENDS:
             raise ConnectionError("the daemon sent no streams")
         read_fd, write_fd = self._received
-        # `write_some` needs it. The flag belongs to the open file, of which the daemon closes its own copies
-        # (`release_theirs`).
+        # `write_some` needs a non-blocking descriptor. The flag also applies to the daemon's copies of this
+        # descriptor, which the daemon closes (`release_theirs`).
         os.set_blocking(write_fd, False)
         return read_fd, write_fd
 
@@ -102,11 +102,11 @@ class DaemonStream:
 
     def drop(self) -> None:
         """Make waiting calls fail. The descriptor stays open until `close`."""
-        # Not `close`: the number could be reused for another file while a thread still waits in a call on it.
+        # Do not close: the number could be reused for another file while a thread still waits in a call on it.
         try:
             self._socket.shutdown(socket.SHUT_RDWR)
         except OSError:
-            pass  # it has ended by itself
+            pass  # the connection has ended already
 
     def close(self) -> None:
         self._socket.close()
@@ -155,12 +155,12 @@ class SocketPath:
         path = str(self._folder / SOCKET_NAME)
         if len(os.fsencode(path)) <= _PATH_BYTES:
             return path
-        # Only Linux has this folder, and only if /proc is mounted.
+        # Only Linux has the folder /proc/self/fd, and only if /proc is mounted.
         if not os.path.isdir("/proc/self/fd"):
             raise OSError(
                 f"the path {path} is too long for a socket; set QNNBRIDGE_RUNTIME_DIR to a shorter folder"
             )
-        # Through the open folder the path has about 30 bytes.
+        # Refer to the folder by a descriptor: then the path has about 30 bytes.
         self._fd = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         return f"/proc/self/fd/{self._fd}/{SOCKET_NAME}"
 
@@ -188,24 +188,24 @@ def _left(deadline: float) -> float:
 
 
 def connection_ended(read_fd: int, timeout_s: float | None) -> bool:
-    """Return whether the other end of this pipe is closed. Wait at most this long for it."""
+    """Return whether the other end of this pipe is closed. Wait at most `timeout_s` for the end."""
     # No events are requested: the end (POLLHUP) and errors are always reported, and data is ignored.
     return poll_fd(read_fd, 0, timeout_s)
 
 
 def abandon_stream(write_fd: int) -> None:
-    """Let the other side see the end of the stream, but keep the number: another thread may be about to write to
+    """End the stream for the other side, but do not free the descriptor: another thread may be about to write to
     it."""
     null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
     try:
-        # One step of the kernel: a writer meets the old file or the null device, never a closed number.
+        # `dup2` is atomic: a writer uses the old file or the null device, never a closed descriptor.
         os.dup2(null, write_fd, inheritable=False)
     finally:
         os.close(null)
 
 
 def release_stream(write_fd: int, read_fd: int) -> None:
-    """Do nothing before the descriptors are closed: no call waits in them."""
+    """Do nothing: on Linux no blocked call has to be ended before the descriptors are closed."""
 
 
 # Connections that the kernel queues until `accept`. Linux limits the number to net.core.somaxconn.
@@ -219,13 +219,13 @@ def make_endpoint(folder: Path) -> str:
 
 
 class DaemonEndpoint:
-    """The listener of the daemon. Only for the holder of the folder's lock: an existing socket belongs to a dead
-    daemon."""
+    """The listener of the daemon. Only the holder of the folder's lock may create one, since an existing socket is
+    treated as that of a dead daemon."""
 
     def __init__(self, folder: Path, endpoint: str) -> None:
         """Start to listen. Raise `OSError`."""
         self._path = folder / SOCKET_NAME
-        # `bind` refuses an existing path, also that of a socket whose process is dead.
+        # `bind` refuses an existing path, even that of a socket whose process is dead.
         self._path.unlink(missing_ok=True)
         self._identity: tuple[int, int] | None = None
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -253,8 +253,8 @@ class DaemonEndpoint:
         self._closed = self._released = False
 
     def accept(self) -> DaemonStream | None:
-        """Return the connection of the next client; ``None`` after `close`. Raise `OSError` if there is no
-        descriptor for it."""
+        """Return the connection of the next client; ``None`` after `close`. Raise `OSError` if no
+        descriptor is free."""
         poll = select.poll()
         poll.register(self._socket, select.POLLIN)
         poll.register(self._wake_r, select.POLLIN)
@@ -278,7 +278,7 @@ class DaemonEndpoint:
         except FileNotFoundError:
             return None
         except OSError:
-            return self._identity  # unknown: assume no change
+            return self._identity  # The state of the file is unknown: assume no change.
         return status.st_dev, status.st_ino
 
     def close(self) -> None:
@@ -286,7 +286,7 @@ class DaemonEndpoint:
         with self._lock:
             if self._closed:
                 return
-            # In this order: `accept` checks `_closed` after the byte has woken it.
+            # Set the flag before sending the byte: `accept` checks `_closed` after the byte has woken it.
             self._closed = True
             # The socket file of another daemon is kept: otherwise no client would find that daemon.
             if self.is_there:
@@ -305,7 +305,7 @@ class DaemonEndpoint:
 
 
 class Streams:
-    """Two one-way pipes to a client. `in_fd` and `out_fd` are this side's ends, the others are sent to the
+    """Two one-way pipes to a client. `in_fd` and `out_fd` are the daemon's ends; the other ends are sent to the
     client."""
 
     def __init__(self) -> None:
@@ -321,13 +321,13 @@ class Streams:
         enlarge_pipe(self.out_fd)
 
     def hand_over(self, stream: DaemonStream, answer: Callable[[tuple[int, int]], bytes], deadline: float) -> None:
-        """Give the client its ends, together with the answer. Raise `OSError`; this side's ends then stay open."""
+        """Send the client its ends with the answer. If that raises `OSError`, the daemon's ends stay open."""
         # The descriptors are sent separately from the record, so the handles in it are zero.
         stream.send_with_ends(answer((0, 0)), (self._their_read, self._their_write), deadline)
 
     def release_theirs(self) -> None:
-        """Close the client's ends, which the client has received, or never will."""
-        # The message holds copies until the client receives them, so closing these takes nothing from it.
+        """Close the daemon's copies of the client's ends, whether the client has received them or not."""
+        # The kernel keeps the sent descriptors until the client receives them, so they can be closed here.
         os.close(self._their_read)
         os.close(self._their_write)
 
@@ -347,7 +347,7 @@ def let_go_of_terminal() -> None:
 def allow_descriptors() -> None:
     """Raise the soft limit on open files to the hard limit. The default of 1024 is too low: each client needs
     several."""
-    import resource  # needed by the daemon only; a client loads this module, too
+    import resource  # imported here because only the daemon needs it, not a client
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS)

@@ -42,9 +42,9 @@ EXIT_UNKNOWN = 255
 
 # Pauses of `_wait_by_polling`, doubled with each poll.
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.001, 0.05
-# For a child whose caller was interrupted during its start. It is killed, so this is long enough.
+# Time for the end of a child whose caller was interrupted during its start. The child is killed, so it ends soon.
 _ABANDON_TIMEOUT_S = 2.0
-# Only as long as hosts of the program before `exec` are alive.
+# Interval of the search for dead hosts that the program started before an `exec`; there is none without such hosts.
 _REAP_INTERVAL_S = 1.0
 
 
@@ -77,8 +77,8 @@ living_children: weakref.WeakValueDictionary[int, PosixChild] = weakref.WeakValu
 class PosixChild:
     """A running program on POSIX, see `ChildProcess`.
 
-    The exit code is collected only here. Until then the process id certainly belongs to the child, so signals are
-    only sent before.
+    Only this object collects the exit code. Until then the process id cannot be reused, so signals are sent only
+    before the collection.
     """
 
     def __init__(self, process: subprocess.Popen[bytes], fds: OwnedFds, stdio: tuple[int, int, int]) -> None:
@@ -91,7 +91,7 @@ class PosixChild:
         # to the child.
         self._lock = Lock()
         self._exit_code: int | None = None
-        # The system's exit status, once it was collected.
+        # Process id and exit status as `waitpid` returned them; empty until the collection.
         self._collected: list[tuple[int, int]] = []
         living_children[self.pid] = self
 
@@ -109,13 +109,13 @@ class PosixChild:
         code = self.poll()
         if code is not None:
             return code
-        # Under the lock: until the code is collected the number, and so the pidfd, belongs to the child.
+        # Open the pidfd under the lock: until the code is collected, the process id belongs to the child.
         with self._lock:
             watch = None if self._exit_code is not None else _watch(self.pid)
         if watch is None:
             return self._wait_by_polling(deadline)
         try:
-            # Polled after each wait: another thread may have collected the code.
+            # Poll after each wait, because another thread may have collected the code.
             while (code := self.poll()) is None:
                 left_s = None if deadline is None else deadline - time.monotonic()
                 if left_s is not None and left_s <= 0:
@@ -148,10 +148,10 @@ class PosixChild:
                 return EXIT_UNKNOWN
             if ended is None:
                 return None
-            # Kills what the host left running. Only now: until the exit code is collected, no other process or
-            # group can have this number.
+            # Kills processes that the host left running. This is done before the collection: until then no other
+            # process or group can have this id.
             _kill_group(self.pid)
-            # Collected and stored in one step of C, because the system returns it only once (see `shield`).
+            # Collect and store the status in one step of C, because the system returns it only once (see `shield`).
             self._collected.extend(itertools.starmap(waitpid, ((self.pid, 0),)))
         code = os.waitstatus_to_exitcode(self._collected[0][1])
         self._process.returncode = code  # otherwise Popen would keep the process in its list of uncollected ones
@@ -227,7 +227,7 @@ class PosixSpawner:
                 return
             try:
                 start_thread("qnnbridge-spawner", self._spawn_for_ever)
-            except RuntimeError as error:  # the interpreter is shutting down, or the limit of threads
+            except RuntimeError as error:  # the interpreter is shutting down, or the limit of threads is reached
                 raise HostStartFailed(
                     "The thread that starts the host cannot be started.", cause=str(error)
                 ) from error
@@ -246,14 +246,14 @@ class PosixSpawner:
         left = True
         while True:
             try:
-                # If none is left there will be no more: hosts of this program are children of this thread.
+                # No further host from before the `exec` can appear: later hosts are children of this thread.
                 left = left and _reap_hosts_before_exec()
-                # In no variable, or the last child would live until the next order.
+                # The order is not stored in a variable, which would keep the child alive until the next order.
                 self._orders.get(timeout=_REAP_INTERVAL_S if left else None).carry_out()
             except Empty:
                 pass
             except MemoryError:
-                left = False  # only the reaping needs memory that may be unavailable; orders are waited for
+                left = False  # only the reaping can run out of memory: stop it, and continue to process orders
 
 
 class _Order:
@@ -268,7 +268,7 @@ class _Order:
         self.ended = Lock()
         self.ended.acquire()
         self._abandoned = False
-        # Acquired by the caller that ends the child, and never released.
+        # The thread that ends the child acquires this lock, and never releases it.
         self._ending = Lock()
 
     def carry_out(self) -> None:
@@ -277,7 +277,7 @@ class _Order:
         except BaseException as error:  # noqa: BLE001 - passed to the caller; the thread must not end
             self.error = error
         self.ended.release()
-        # Of this line and `abandon`, the second one sees the child. `_ending` lets only one of them end it.
+        # Whichever runs second, this line or `abandon`, ends the child. If both do, `_ending` lets only one end it.
         if self._abandoned:
             self._end_child()
 
@@ -297,7 +297,7 @@ class _Order:
 def _reap_hosts_before_exec() -> bool:
     """Collect dead hosts of the programs that ran in this process before `exec`; return whether some are alive.
 
-    They have become children of the main thread. Those of this program are children of the spawner's thread.
+    Such hosts are children of the main thread; hosts of the current program are children of the spawner's thread.
     """
     main, alive = os.getpid(), False
     try:
@@ -316,13 +316,13 @@ def _reap_hosts_before_exec() -> bool:
             if (name.decode(), int(parent), int(session)) != (HOST_NAME, main, pid):
                 continue
             if state == b"Z":
-                # Before the collection, as in `PosixChild._collect`: the group's number is certain until then.
+                # Kill before the collection, as in `PosixChild._collect`: afterwards the group's id may be reused.
                 _kill_group(pid)
                 waitpid(pid, os.WNOHANG)
             else:
                 alive = True
         except (OSError, ValueError):
-            pass  # it was collected meanwhile, or its name is not that of a host
+            pass  # the child was collected meanwhile, or is not a host
     return alive
 
 
@@ -334,7 +334,7 @@ def _spawn(argv: list[str], env: dict[str, str], cwd: str | None) -> PosixChild:
         our_stderr, child_stderr = fds.pipe()
         enlarge_pipe(our_stdin)
         enlarge_pipe(our_stdout)
-        # Only this end: the two ends of a pipe are separate open files.
+        # This affects only our end: the two ends of a pipe are separate open files.
         os.set_blocking(our_stdin, False)
         # A fork in between would hold the pipe for whose end `Popen` waits.
         with no_fork:
@@ -362,7 +362,7 @@ def _kill_group(leader: int) -> None:
         # A child that was started with `start_new_session` leads the group with its own number.
         os.killpg(leader, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):
-        pass  # no process left; or (macOS) only zombies left
+        pass  # the group has no process, or (macOS) only zombies
 
 
 def _watch(pid: int) -> int | None:
@@ -405,9 +405,9 @@ class Detached(DetachedBase):
     """A detached program, see `DetachedBase`."""
 
     def close(self) -> None:
-        """Stop reading, and collect the started process, which has already handed over to the detached one."""
+        """Stop reading, and collect the started process, which ends once it has forked the detached one."""
         super().close()
-        deadline = time.monotonic() + _FORK_TIMEOUT_S  # `Popen.wait` sleeps with `time.sleep`
+        deadline = time.monotonic() + _FORK_TIMEOUT_S  # not `Popen.wait`, whose `time.sleep` gevent replaces
         while self._process.poll() is None and time.monotonic() < deadline:
             sleep(_FIRST_WAIT_S)
 

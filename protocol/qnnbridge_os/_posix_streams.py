@@ -34,7 +34,7 @@ _fcntl = fcntl.fcntl
 _GET_STAMP = fcntl.F_GETSIG if sys.platform == "linux" else 0
 _stamps = itertools.cycle(range(1, 64))
 
-# eventlet removes this function from `select`.
+# The original, since eventlet removes `poll` from the module `select`.
 new_poll = original("select", "poll")
 
 _SIGPIPE = int(signal.SIGPIPE)
@@ -43,7 +43,7 @@ _SIG_DFL = int(signal.SIG_DFL)
 # 1 MiB is the limit for an unprivileged process. Beyond the quota of pipe pages a user gets less, or an error.
 _PIPE_SIZES = (1 << 20, 1 << 19, 1 << 18, 1 << 17)
 
-# IOV_MAX of Linux: more in one call is an error.
+# IOV_MAX of Linux: more chunks in one call are an error.
 _CHUNKS_MAX = 1024
 
 
@@ -85,12 +85,12 @@ def wait_writable(fd: int, timeout_s: float | None) -> bool:
 
 
 def is_writing(fd: int) -> bool:
-    """Return whether a thread of this process waits in a write to the pipe; nothing here does."""
+    """Return False: on POSIX no thread waits in a write to the pipe."""
     return False
 
 
 def stop_writing(fd: int) -> None:
-    """Do nothing before the descriptor is closed: see `is_writing`."""
+    """Do nothing: no write has to be stopped before the descriptor is closed, see `is_writing`."""
 
 
 def write_some(fd: int, chunks: Sequence[memoryview], timeout_s: float | None) -> int:
@@ -99,7 +99,7 @@ def write_some(fd: int, chunks: Sequence[memoryview], timeout_s: float | None) -
     The descriptor must be non-blocking (`ChildProcess.stdin_fd` is).
 
     Raises:
-        TimeoutError: nothing could be written in time; then nothing was.
+        TimeoutError: the pipe stayed full until the timeout; nothing was written.
         BrokenPipeError: the reader is gone; also in a program that has reset SIGPIPE to its deadly default, as
             command
             line tools do.
@@ -120,7 +120,7 @@ def write_some(fd: int, chunks: Sequence[memoryview], timeout_s: float | None) -
 def poll_fd(fd: int, events: int, timeout_s: float | None) -> bool:
     """Return whether one of the events (or an error) occurred in time."""
     if fd < 0:
-        raise OSError(errno.EBADF, "the descriptor is closed")  # poll would ignore it, and wait forever
+        raise OSError(errno.EBADF, "the descriptor is closed")  # `poll` would ignore it and wait forever
     poll = new_poll()
     poll.register(fd, events)
     return bool(poll.poll(None if timeout_s is None else max(0.0, timeout_s * 1000)))
@@ -136,7 +136,7 @@ def _writev(fd: int, chunks: list[memoryview]) -> int:
     except BrokenPipeError:
         # If SIGPIPE was blocked before, a pending one is the program's own and stays.
         if signal.SIGPIPE not in before and signal.SIGPIPE in signal.sigpending():
-            signal.sigwait((signal.SIGPIPE,))  # otherwise it would be delivered when the mask is lifted
+            signal.sigwait((signal.SIGPIPE,))  # otherwise the signal would be delivered when the mask is restored
         raise
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -162,13 +162,13 @@ class SharedMemory:
         shielded("qnnbridge memory", lambda: self._make(size, writable=writable))
 
     def _make(self, size: int, *, writable: bool) -> None:
-        from qnnbridge_os.sharing import map_shared  # ctypes, which the start of a session does not need
+        from qnnbridge_os.sharing import map_shared  # imports ctypes, which the start of a session does not need
 
         if sys.platform != "linux":
             raise OSError("memory can be shared on Linux and Windows only")
         self._fd = self._fds.make(os.memfd_create, "qnnbridge", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
-            # Not just a size: if memory is short this call fails, and not the first access.
+            # Allocate now: if memory is short, this call fails instead of the first access.
             os.posix_fallocate(self._fd, 0, size)
             # With F_SEAL_SEAL neither side can add a seal that forbids the other to write.
             fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
@@ -193,8 +193,8 @@ class SharedMemory:
 
 
 class ChannelStreams:
-    """This side's ends of a channel's two pipes, and until `opened` the host's ends. The write end does not
-    block."""
+    """This side's ends of a channel's two pipes, and until the call of `opened` also the host's ends. The write end
+    does not block."""
 
     # Whether Ctrl+C and `wake_reader` end a read that waits forever.
     MAY_BLOCK = True
@@ -212,7 +212,7 @@ class ChannelStreams:
             raise
         poll = new_poll()
         poll.register(self.read_fd, select.POLLIN)
-        # Waits at most this many milliseconds until data can be read; falsy if there is none.
+        # Called with a timeout in milliseconds; the result is empty if no data came.
         self.poll = poll.poll
 
     def share_handles(self, pid: int) -> tuple[ShareHandle, ShareHandle]:
@@ -221,7 +221,7 @@ class ChannelStreams:
 
     def opened(self) -> None:
         """Close the host's ends after the host has opened them, so that a death on either side ends the streams."""
-        # If they stayed open here, the streams would not end when the host dies.
+        # With the host's ends open here, the streams would not end when the host dies.
         self._fds.close(self._their_read)
         self._fds.close(self._their_write)
 
@@ -242,8 +242,8 @@ class ChannelStreams:
     def wake_reader(self, data: bytes | bytearray) -> None:
         """Let a reading thread of this process find `data` in the stream, between the host's messages. Raise
         `OSError`."""
-        # Opened for reading and writing: so the reader cannot be gone, and SIGPIPE cannot occur. The descriptor is
-        # not kept, because then the death of the host would not end the stream.
+        # Open for reading and writing, so that the pipe has a reader and SIGPIPE cannot occur. Close the descriptor
+        # afterwards: otherwise the death of the host would not end the stream.
         fds = OwnedFds()
         try:
             fd = fds.make(os.open, f"/proc/self/fd/{self.read_fd}", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -258,7 +258,7 @@ class ChannelStreams:
 
 
 def reclaim(_share_handle: ShareHandle, _pid: int) -> None:
-    """Do nothing to take back a share that was not sent: the application still owns it."""
+    """Do nothing with a share that was not sent: on POSIX its descriptor still belongs to the application."""
 
 
 def _share_handle(fds: OwnedFds, fd: int) -> ShareHandle:

@@ -1,9 +1,9 @@
 """Versions of `os.wait` and its relatives that hide the bridge's child processes from the program. Linux.
 
-A host is a child of the program's process. `os.wait`, or `os.waitpid` for any child, would return its end, and a
-loop that waits until the program has no more children (`ChildProcessError`) would never end. `hide_hosts` replaces
-these functions in the module `os` with versions that ignore hosts. The host's owner collects the exit code of a
-host that ends meanwhile. Waits for one process or for a process group are passed on unchanged.
+A host is a child of the program's process. `os.wait`, or `os.waitpid` for any child, would return a host's
+exit status, and a loop that waits until the program has no more children (`ChildProcessError`) would never end.
+`hide_hosts` replaces these functions in the module `os` with versions that ignore hosts. The host's owner collects
+the exit code of a host that ends meanwhile. Waits for one process or for a process group are passed on unchanged.
 
 Thread-safe.
 """
@@ -29,7 +29,7 @@ T = TypeVar("T")
 _ANY: Final = -1
 # A child that another thread starts during a wait is noticed after this time.
 _LOOK_INTERVAL_MS: Final = 1000
-# Without pidfd (before Linux 5.3, or in a sandbox without it).
+# Interval of polling where the system has no pidfd (before Linux 5.3, or in a sandbox).
 _ASK_INTERVAL_S: Final = 0.05
 
 _waitid, _wait4 = os.waitid, os.wait4
@@ -38,7 +38,7 @@ _waitid, _wait4 = os.waitid, os.wait4
 def hide_hosts() -> None:
     """Hide hosts from `os.wait`, `os.waitpid`, `os.wait3`, `os.wait4` and `os.waitid`. Idempotent."""
     if sys.platform != "linux" or os.waitpid is not waitpid:
-        return  # replaced already: by this function, or by gevent, which waits in its own loop
+        return  # this function or gevent, which waits in its own loop, has replaced them already
     os.wait, os.waitpid, os.waitid = _wait_for_one, _wait_for_pid, _wait_for_id
     os.wait3, os.wait4 = _wait_with_usage, _wait_for_pid_with_usage
 
@@ -84,7 +84,7 @@ def _first(options: int, flags: int, take: Callable[[int], T]) -> T | None:
     """Take the first child of the program that has changed; return ``None`` if none has and `options` has WNOHANG.
 
     Raises:
-        ChildProcessError: the program is without children.
+        ChildProcessError: the program has no children.
     """
     while True:
         pid = _changed(flags)
@@ -116,7 +116,7 @@ def _changed(flags: int) -> int | None:
         child = living_children.get(found.si_pid)
         if child is None:
             return found.si_pid
-        # The end of a host hides other changes until it is collected; so does a stop, for which nobody waits.
+        # A dead host hides the changes of other children until it is collected; so does a stopped host.
         if child.poll() is None:
             _waitid(os.P_PID, child.pid, (flags & ~os.WEXITED or os.WSTOPPED) | os.WNOHANG)
 

@@ -12,7 +12,7 @@ from ctypes import wintypes
 
 assert sys.platform == "win32"
 
-# No dialog when a program crashes, or a library is missing.
+# Error mode without dialogs when a program crashes or a library is missing.
 NO_DIALOGS = msvcrt.SEM_FAILCRITICALERRORS | msvcrt.SEM_NOGPFAULTERRORBOX | msvcrt.SEM_NOOPENFILEERRORBOX
 
 # Numbers of winnt.h: JobObjectExtendedLimitInformation, and two of its LimitFlags.
@@ -128,7 +128,7 @@ def descriptor_of(handle: int, access: int) -> int:
     handle."""
     try:
         return msvcrt.open_osfhandle(handle, access | os.O_BINARY | os.O_NOINHERIT)
-    except OSError:  # the C runtime has numbers for 8192 files; or there is no such handle
+    except OSError:  # all 8192 descriptors of the C runtime are in use, or the handle is invalid
         with contextlib.suppress(OSError):
             _winapi.CloseHandle(handle)
         raise

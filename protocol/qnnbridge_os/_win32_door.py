@@ -52,14 +52,14 @@ for _function in (kernel32.GetNamedPipeClientProcessId, kernel32.GetNamedPipeSer
 
 
 class DaemonStream:
-    """One connection of the daemon. `peer_pid` is the process id from Windows."""
+    """One connection of the daemon. `peer_pid` is the peer's process id, as Windows reports it."""
 
     def __init__(self, handle: int, *, client: bool) -> None:
         self._handle = handle
         self._dropped = False
         asked = kernel32.GetNamedPipeServerProcessId if client else kernel32.GetNamedPipeClientProcessId
         pid = wintypes.ULONG()
-        # If this is 0, `check_peer` refuses the connection.
+        # `check_peer` refuses a connection whose `peer_pid` is 0.
         self.peer_pid = int(pid.value) if asked(handle, ctypes.byref(pid)) else 0
 
     def check_peer(self) -> None:
@@ -104,7 +104,7 @@ class DaemonStream:
 
     def drop(self) -> None:
         """Make waiting calls fail. The handle stays open until `close`."""
-        # The flag first: `finish` checks it when its call was cancelled.
+        # Set the flag first: `finish` checks it when its call was cancelled.
         self._dropped = True
         api.cancel_io(self._handle)
 
@@ -116,7 +116,7 @@ class DaemonStream:
     def finish(self, pending: Any, deadline: float) -> int:
         """Wait for an operation; return its number of bytes."""
         left_ms = int(max(0.0, deadline - time.monotonic()) * 1000)
-        # Not WaitForSingleObject: in Python, Ctrl+C ends only the wait for several objects.
+        # Do not use WaitForSingleObject: in Python, Ctrl+C ends only the wait for several objects.
         try:
             in_time = _winapi.WaitForMultipleObjects([pending.event], False, left_ms) == _winapi.WAIT_OBJECT_0
         except BaseException:
@@ -126,8 +126,8 @@ class DaemonStream:
             raise
         if not in_time:
             pending.cancel()
-        # Also after a cancellation: bytes that were already transferred count, or the position in the stream would
-        # be lost.
+        # Get the count even after a cancellation: without the bytes that were already transferred, the position in
+        # the stream would be lost.
         try:
             count, _ = pending.GetOverlappedResult(True)
         except OSError as error:
@@ -136,7 +136,7 @@ class DaemonStream:
             return int(count)
         # The operation was cancelled, or the stream has ended.
         if self._dropped:
-            raise ConnectionAbortedError("others were waiting")
+            raise ConnectionAbortedError("the connection was dropped, because others were waiting")
         if not in_time:
             raise TimeoutError("the other side did not answer in time")
         raise ConnectionResetError("the other side closed the connection")
@@ -174,7 +174,7 @@ def connect_to_daemon(endpoint: str, folder: Path, deadline: float) -> DaemonStr
 
 
 def connection_ended(read_fd: int, timeout_s: float | None) -> bool:
-    """Return whether the other end of this pipe is closed. Wait at most this long for it."""
+    """Return whether the other end of this pipe is closed. Wait at most `timeout_s` for the end."""
     if not wait_readable(read_fd, timeout_s):
         return False
     try:
@@ -185,7 +185,7 @@ def connection_ended(read_fd: int, timeout_s: float | None) -> bool:
 
 
 def abandon_stream(write_fd: int) -> None:
-    """Let the other side see the end of the stream, but keep the number: another thread may be about to write to
+    """End the stream for the other side, but do not free the descriptor: another thread may be about to write to
     it."""
     stop_writing(write_fd)
     api.cancel_io(msvcrt.get_osfhandle(write_fd))
@@ -204,7 +204,7 @@ def release_stream(write_fd: int, read_fd: int) -> None:
 
 
 _NAME_BYTES: Final = 16
-# For the opening dialogue only. Everything else is sent through separate pipes (`Streams`).
+# Buffer size. It need not be large: only the opening dialogue uses this pipe, all else is sent by `Streams`.
 _PIPE_BUFFER_BYTES: Final = 4096
 # Without this flag other computers could reach the pipe (SMB).
 _REJECT_REMOTE_CLIENTS: Final = 0x8
@@ -248,13 +248,13 @@ class DaemonEndpoint:
             except OSError as error:
                 if error.winerror != _winapi.ERROR_NO_DATA:
                     raise
-                # a client connected and disconnected before; only now another can connect
+                # A client has connected and disconnected already. Another can connect only after this call.
                 api.disconnect_pipe(self._waiting)
                 continue
             came = self._wait(pending)
             if self._closed:
                 return None
-            # The next instance comes first, so that a client finds one while this client is served.
+            # Create the next instance first, so that a client finds one while this client is served.
             try:
                 following = self._instance()
             except OSError:
@@ -286,7 +286,7 @@ class DaemonEndpoint:
         return _winapi.CreateNamedPipe(
             self.endpoint,
             _winapi.PIPE_ACCESS_DUPLEX | _winapi.FILE_FLAG_OVERLAPPED | first,
-            _REJECT_REMOTE_CLIENTS,  # bytes, and blocking: the other flags are zero
+            _REJECT_REMOTE_CLIENTS,  # a byte stream with blocking calls, for which the other flags are zero
             _winapi.PIPE_UNLIMITED_INSTANCES,
             _PIPE_BUFFER_BYTES,
             _PIPE_BUFFER_BYTES,
@@ -297,7 +297,7 @@ class DaemonEndpoint:
     def _wait(self, pending: _winapi.Overlapped) -> bool:
         try:
             while not self._closed:
-                # In slices: `close` may come between the check of the flag and the wait.
+                # Wait in slices: `close` may come between the check of the flag and the wait.
                 if _winapi.WaitForMultipleObjects([pending.event], False, 500) == _winapi.WAIT_OBJECT_0:
                     break
             if self._closed:
@@ -309,7 +309,7 @@ class DaemonEndpoint:
 
 
 class Streams:
-    """Two one-way pipes to a client. `in_fd` and `out_fd` are this side's ends, the others are sent to the
+    """Two one-way pipes to a client. `in_fd` and `out_fd` are the daemon's ends; the other ends are sent to the
     client."""
 
     def __init__(self) -> None:
@@ -322,10 +322,10 @@ class Streams:
             self._their_read, ours = _winapi.CreatePipe(None, BUFFER_BYTES)
             undo.callback(_winapi.CloseHandle, self._their_read)
             self.out_fd = api.descriptor_of(ours, os.O_WRONLY)
-            undo.pop_all()  # everything was created
+            undo.pop_all()  # both pipes exist: nothing to undo
 
     def hand_over(self, stream: DaemonStream, answer: Callable[[tuple[int, int]], bytes], deadline: float) -> None:
-        """Give the client its ends, together with the answer. Raise `OSError`; this side's ends then stay open."""
+        """Send the client its ends with the answer. If that raises `OSError`, the daemon's ends stay open."""
         pid = stream.peer_pid
         given: list[ShareHandle] = []
         try:
@@ -338,7 +338,7 @@ class Streams:
             raise
 
     def release_theirs(self) -> None:
-        """Close the client's ends, which the client has received, or never will."""
+        """Close the daemon's copies of the client's ends, whether the client has received them or not."""
         _winapi.CloseHandle(self._their_read)
         _winapi.CloseHandle(self._their_write)
 

@@ -64,14 +64,14 @@ class WindowsChild:
     def wait(self, timeout_s: float | None) -> int | None:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
-            # In slices: Ctrl+C does not interrupt the wait itself.
+            # Wait in slices, because Ctrl+C does not interrupt the system call.
             left_s = _CTRL_C_INTERVAL_S if deadline is None else deadline - time.monotonic()
-            # One more millisecond for the truncated fraction, or the last slice would be a wait of 0.
+            # Add a millisecond for the truncated fraction, otherwise the last slice would be a wait of 0.
             code = self._wait_ms(int(min(max(left_s, 0.0), _CTRL_C_INTERVAL_S) * 1000) + (left_s > 0))
             if code is not None or left_s <= 0:
                 return code
             if self._process is None:
-                return None  # closed; the end was not observed
+                return None  # `close` was called before the process had ended
 
     def terminate(self) -> None:
         self.kill()
@@ -85,7 +85,7 @@ class WindowsChild:
         self.stdin_fd = self.stdout_fd = self.stderr_fd = -1
         with self._lock:
             if self._process is not None:
-                # Read before the kill: afterwards the code could be ours.
+                # Read the code before the kill: afterwards it could be KILLED_EXIT_CODE.
                 if self._exit_code is None:
                     self._exit_code = _exit_code(self._process, 0)
                 self._kill()
@@ -99,7 +99,7 @@ class WindowsChild:
             # Closing a descriptor waits for the thread that reads from it; a host that hangs in a driver keeps its
             # end of the pipe open even after it was killed.
             for fd in stdio:
-                with contextlib.suppress(OSError):  # other code of the program has closed it
+                with contextlib.suppress(OSError):  # other code of the program has closed the descriptor
                     api.cancel_io(msvcrt.get_osfhandle(fd))
         self._fds.close_all()
 
@@ -107,7 +107,7 @@ class WindowsChild:
         with self._lock:
             if self._exit_code is not None or self._process is None:
                 return self._exit_code
-            # A separate handle: another thread may close the child meanwhile.
+            # Wait on a separate handle: another thread may close the child meanwhile.
             process = _duplicate(self._process)
         try:
             code = _exit_code(process, milliseconds)
@@ -136,7 +136,7 @@ class WindowsSpawner:
 
     def spawn(self, argv: Sequence[str], env: Mapping[str, str], cwd: str | None) -> ChildProcess:
         try:
-            # No separate thread: Windows does not tie a child to the thread that started it.
+            # No separate thread is needed: Windows does not tie a child to the thread that started it.
             return _spawn(argv, env, cwd)
         except OSError as error:
             raise start_failed(argv[0], cwd, error, api.native_machine()) from error
@@ -149,7 +149,7 @@ def _spawn(argv: Sequence[str], env: Mapping[str, str], cwd: str | None) -> Wind
     process = thread = None
     try:
         child_stdin, our_stdin = _winapi.CreatePipe(None, BUFFER_BYTES)
-        # Recorded at once, so that it is closed if the next line fails.
+        # Record the handle at once, so that it is closed if the next line fails.
         theirs.append(child_stdin)
         stdin_fd = fds.adopt(api.descriptor_of(our_stdin, os.O_WRONLY))
         stdout_fd, stderr_fd = (_read_pipe(fds, theirs) for _ in range(2))
@@ -159,23 +159,23 @@ def _spawn(argv: Sequence[str], env: Mapping[str, str], cwd: str | None) -> Wind
             job = _assign(job, process)
         api.resume_thread(thread)
         child = WindowsChild(pid, process, job, fds, (stdin_fd, stdout_fd, stderr_fd))
-        # They belong to the child from here on, so `finally` must not close them.
+        # The `WindowsChild` owns these handles from here on, so `finally` must not close them.
         process = job = None
         return child
     except BaseException:
         if process is not None:
-            _winapi.TerminateProcess(process, KILLED_EXIT_CODE)  # it may still be suspended
+            _winapi.TerminateProcess(process, KILLED_EXIT_CODE)  # a suspended process would never end
         fds.close_all()
         raise
     finally:
-        # Also after a success: the child has its own ends, and the thread's handle was needed for the resume only.
+        # Close these after a success, too: the child has its own ends, and the thread runs without its handle.
         for handle in (*theirs, thread, process, job):
             if handle is not None:
                 _winapi.CloseHandle(handle)
 
 
 def _read_pipe(fds: OwnedFds, theirs: list[int]) -> int:
-    """Return a descriptor to read from; append the handle that the child writes to, to `theirs`."""
+    """Create a pipe: return the descriptor of its read end; append the handle of its write end to `theirs`."""
     ours, child = _winapi.CreatePipe(None, BUFFER_BYTES)
     theirs.append(child)
     return fds.adopt(api.descriptor_of(ours, os.O_RDONLY))
@@ -186,7 +186,7 @@ def _create_process(
 ) -> tuple[int, int, int]:
     """Return the handles of the process and its first thread, and the process id. The thread is suspended.
 
-    Not subprocess.Popen, which closes the thread's handle: the child has to be in its job before it runs, since a
+    `subprocess.Popen` closes the thread's handle. Here the child has to be in its job before it runs, since a
     virtual environment's python.exe starts the real interpreter at once.
     """
     # `handle_list` limits the inheritance to these. Other handles that are inheritable at this moment are not
@@ -209,7 +209,7 @@ def _create_process(
         None,
         True,
         flags,
-        {name.upper(): value for name, value in env.items()},  # otherwise "Path" and "PATH" could both exist
+        {name.upper(): value for name, value in env.items()},  # "Path" and "PATH" are one variable
         cwd,
         startup,
     )
@@ -253,8 +253,8 @@ _dll_folder_lock = Lock()
 
 @contextlib.contextmanager
 def _no_dialogs() -> Iterator[None]:
-    """Disable dialogs for a child, which inherits the error mode: even if a DLL is missing before its first
-    line."""
+    """Disable dialogs of a child, even for a DLL that is missing before the child's first line: a child inherits
+    the error mode."""
     # The mode belongs to the whole process, so two simultaneous starts could restore each other's mode.
     with _error_mode_lock:
         before = msvcrt.SetErrorMode(api.NO_DIALOGS)
@@ -273,7 +273,7 @@ def plain_dll_search() -> Iterator[None]:
     if not is_frozen():
         yield
         return
-    # The folder belongs to the whole process, like the error mode.
+    # The search folder is a setting of the whole process, like the error mode.
     with _dll_folder_lock:
         before = api.dll_folder()
         api.set_dll_folder("")
@@ -303,7 +303,7 @@ class Detached(DetachedBase):
         """Stop reading."""
         super().close()
         if self._process.poll() is None:
-            # otherwise Popen would keep it in its list of uncollected ones; it is meant to continue
+            # Otherwise Popen would keep the process, which continues, in its list of uncollected children.
             self._process.returncode = 0
 
 

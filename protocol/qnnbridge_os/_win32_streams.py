@@ -110,8 +110,8 @@ def writer(fd: int) -> Callable[[list[memoryview]], int]:
 
 
 def wait_writable(fd: int, timeout_s: float | None) -> bool:
-    """Return whether to try a write: true unless no time is left, since Windows does not report free space and
-    `writer` waits."""
+    """Return whether time for a write is left. Windows does not report a pipe's free space; the function that
+    `writer` returns waits for it."""
     return timeout_s is None or timeout_s > 0
 
 
@@ -169,7 +169,7 @@ class _PipeWriter:
     def stop(self) -> None:
         with self._lock:
             self._stopped = True
-            # No thread was started that would close it.
+            # The thread, which would close the descriptor, was never started.
             if self._buffer is None:
                 os.close(self._fd)
             else:
@@ -188,14 +188,14 @@ class _PipeWriter:
                 self._changes.wait_for(lambda: self._stopped or not self._taken, min(left_s, _CTRL_C_INTERVAL_S))
             finally:
                 self._lock.acquire()
-        # From the thread's last write, whose caller had already returned.
+        # Error of the thread's last write. The caller of that write had already returned.
         if self._error is not None:
             raise self._error
         if self._stopped:
             raise BrokenPipeError(errno.EPIPE, "the pipe was closed")
 
     def _hand_over(self, chunks: Sequence[memoryview]) -> int:
-        # Created here, since most pipes never need the thread and its buffer.
+        # Create the thread and its buffer on first use, since most pipes never need them.
         if self._buffer is None:
             self._buffer = bytearray(BUFFER_BYTES)
             try:
@@ -203,7 +203,7 @@ class _PipeWriter:
             except RuntimeError as error:  # the interpreter is shutting down
                 self._buffer = None
                 raise BrokenPipeError(errno.EPIPE, str(error)) from error
-        # Copied: the caller may change or free its memory while the thread writes.
+        # Copy the chunks: the caller may change or free its memory while the thread writes.
         taken = 0
         for chunk in chunks:
             piece = chunk[: BUFFER_BYTES - taken]
@@ -211,7 +211,7 @@ class _PipeWriter:
             taken += len(piece)
             if taken == BUFFER_BYTES:
                 break
-        # The count before the order: the thread sets it to 0 after writing, which must not happen first.
+        # Set the count before the order: the thread resets the count to 0 when it has written the data.
         self._taken = taken
         self._orders.put(taken)
         return taken
@@ -323,9 +323,9 @@ class SharedMemory:
 
 
 class ChannelStreams:
-    """This side's ends of a channel's two pipes, and until `opened` the host's ends."""
+    """This side's ends of a channel's two pipes, and until the call of `opened` also the host's ends."""
 
-    # Only the host ends a read that waits, so Ctrl+C needs another way.
+    # False: Ctrl+C does not interrupt a waiting read, so callers poll instead.
     MAY_BLOCK = False
 
     def __init__(self) -> None:
@@ -345,7 +345,7 @@ class ChannelStreams:
             raise
 
     def poll(self, milliseconds: float) -> bool:
-        """Wait at most this many milliseconds until data can be read; falsy if there is none."""
+        """Return whether data can be read. Wait at most this many milliseconds for it."""
         return wait_readable(self.read_fd, milliseconds / 1000)
 
     def share_handles(self, pid: int) -> tuple[ShareHandle, ShareHandle]:

@@ -68,8 +68,8 @@ class ByteWriter:
     def __init__(self, write: Callable[[list[memoryview]], int]) -> None:
         """Initialize. `write` sends some bytes of the chunks and returns how many; see `blocking_write`."""
         self.write = write
-        # Last chunk first. A caller that must know whether an interrupt came before or after the addition extends
-        # this directly.
+        # Pending chunks, the last one first. A caller that must know whether an interrupt came before or after the
+        # addition extends this list directly.
         self.rest: list[memoryview] = []
         self._counts: collections.deque[int] = collections.deque()
         self.torn = False

@@ -28,7 +28,7 @@ from qnnbridge_os.shield import when_gone
 
 _lock: contextlib.AbstractContextManager[object]
 if sys.platform == "win32":
-    # Without forks; and closing a descriptor waits for a reader of the same descriptor: no lock around that.
+    # Without forks no lock is needed. It would do harm: closing a descriptor waits for a thread that reads it.
     _lock = contextlib.nullcontext()
 else:
     _lock = RLock()
@@ -49,12 +49,12 @@ Mark = tuple[int, ...]
 
 
 def mark_of(fd: int) -> Mark:
-    """Return the mark of a descriptor. Raise `OSError` if it is closed."""
+    """Return the identity of the object behind a descriptor. Raise `OSError` if the descriptor is closed."""
     return os.fstat(fd)[:3]
 
 
 def is_marked(fd: int, mark: Mark | None) -> bool:
-    """Return whether the descriptor still refers to what it did."""
+    """Return whether the descriptor refers to the object with this identity."""
     try:
         return mark_of(fd) == mark
     except OSError:
@@ -124,15 +124,15 @@ class OwnedFds:
             return taken
 
     def mark(self, fd: int) -> Mark | None:
-        """Return what a descriptor referred to when it was added; ``None`` if it is closed."""
+        """Return the identity of a descriptor's object when it was added; ``None`` for a closed descriptor."""
         return self._marks.get(fd)
 
     def is_ours(self, fd: int) -> bool:
-        """Return whether a descriptor still refers to what it did when it was added."""
+        """Return whether a descriptor still refers to the object to which it referred when it was added."""
         return is_marked(fd, self._marks.get(fd))
 
     def mark_again(self, fd: int) -> None:
-        """Record that the owner made a descriptor refer to something else."""
+        """Record that the owner made a descriptor refer to another object."""
         with _lock:
             self._mark(fd)
 
@@ -145,18 +145,18 @@ class OwnedFds:
         _close_all(self._fds, self._marks)
 
     def _mark(self, fd: int) -> None:
-        # closed by other code, or not a descriptor of this system: it was not marked
+        # Other code has closed the descriptor, or the system has no such descriptor: leave it without a mark.
         with contextlib.suppress(OSError):
             self._marks[fd] = mark_of(fd)
 
 
 def _close(fds: list[int], marks: dict[int, Mark], fd: int) -> None:
-    with contextlib.suppress(ValueError):  # it is closed already
+    with contextlib.suppress(ValueError):  # the descriptor is closed already
         mark = marks.get(fd)
         if mark is not None and not is_marked(fd, mark):
             fds.remove(fd)
         else:
-            # Found, removed and closed within one step of C (`OwnedFds`).
+            # Find, remove and close the descriptor within one step of C (`OwnedFds`).
             collections.deque(map(os.close, map(fds.pop, map(fds.index, (fd,)))), 0)
         marks.pop(fd, None)
 
@@ -182,7 +182,7 @@ if sys.platform != "win32":
         forks += 1
         try:
             for owned in tuple(_all):
-                with contextlib.suppress(OSError):  # closed by other code
+                with contextlib.suppress(OSError):  # other code has closed a descriptor
                     owned.close_all()
         finally:
             _lock.__exit__(None, None, None)

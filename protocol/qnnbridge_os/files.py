@@ -24,13 +24,13 @@ def write_whole(path: str | os.PathLike[str], data: bytes, *, durable: bool = Fa
     `durable`: the file survives a loss of power.
     """
     folder = os.path.dirname(os.fspath(path))
-    # In the same folder: `os.replace` is atomic only within a file system. Without the file's name, which may be as
-    # long as the file system allows.
+    # The temporary file is in the same folder because `os.replace` is atomic only within a file system. Its name
+    # does not contain the name of the file, which may be as long as the file system allows.
     temporary = os.path.join(folder, f"{TEMPORARY}{os.getpid()}-{os.urandom(4).hex()}.part")
     try:
         with open(temporary, "xb") as file:
             file.write(data)
-            # The contents before the name: after a loss of power the new name must not refer to an empty file.
+            # Sync before the rename: after a loss of power the new name must not refer to an empty file.
             if durable:
                 file.flush()
                 os.fsync(file.fileno())
@@ -55,7 +55,7 @@ _LEADING_ELSEWHERE: Final = (0xA0000003, 0xA000000C)
 
 
 class NotOurs(OSError):
-    """A folder of qnnbridge is a link, or contains files of other programs. It is neither entered nor changed."""
+    """The folder is a link, or contains files of other programs: qnnbridge neither uses nor changes it."""
 
 
 def enter(folder: Path) -> Path:
@@ -70,8 +70,8 @@ def enter(folder: Path) -> Path:
 
 
 def is_own(folder: Path, is_ours: Callable[[str], bool]) -> bool:
-    """Return whether a folder is qnnbridge's: by its mark or, as earlier versions made none, by all its
-    contents."""
+    """Return whether a folder is qnnbridge's: it has the mark, or `is_ours` accepts the names of all its contents
+    (earlier versions made no mark)."""
     try:
         enter(folder)
         return os.path.lexists(folder / MARK_FILE) or all(map(is_ours, os.listdir(folder)))
@@ -82,16 +82,16 @@ def is_own(folder: Path, is_ours: Callable[[str], bool]) -> bool:
 
 
 def make_own(folder: Path, is_ours: Callable[[str], bool]) -> None:
-    """Create a folder with the mark, or mark one of an earlier version. Raise `NotOurs` for a folder of another
-    program."""
+    """Create a folder with the mark, or add the mark to a folder of an earlier version. Raise `NotOurs` for a
+    folder of another program."""
     enter(folder)
     if os.path.lexists(folder / MARK_FILE):
         return
     if not is_own(folder, is_ours):
         raise NotOurs(errno.EEXIST, "It contains files of other programs, so it is not used", os.fspath(folder))
     make_folders(folder)
-    # Without the mark the contents identify the folder. On a full or read-only disk the first record reports the
-    # error.
+    # Errors are ignored: without the mark the contents identify the folder, and on a full or read-only disk the
+    # first file that is written to the folder reports the error.
     with contextlib.suppress(OSError), open(folder / MARK_FILE, "xb") as file:
         file.write(_MARK_TEXT)
 
@@ -118,7 +118,7 @@ def sync_folder(path: str | os.PathLike[str]) -> None:
 
 
 def link_or_copy(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
-    """Create a second name for a file; copy it to another volume, or to one without hard links."""
+    """Create a hard link to a file; copy the file to another volume, or to one without hard links."""
     try:
         # Caches of model hubs contain links; on Linux `os.link` would link these instead of their files.
         os.link(os.path.realpath(source), target)

@@ -15,7 +15,7 @@ import weakref
 from typing import Any, TypeVar
 
 if sys.platform != "win32":
-    # Its work in the forked child comes first: a host that is renewed uses the spawner of the child.
+    # Imported first, so that its fork handler runs first: renewed hosts use the spawner that the handler resets.
     import qnnbridge_os._posix_process  # noqa: F401
 
 T = TypeVar("T")

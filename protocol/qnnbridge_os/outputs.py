@@ -47,7 +47,7 @@ class OutputFile:
         self._overwrite = overwrite
         self._inputs = tuple(inputs)
         self._descriptor = _descriptor_of(os.fspath(path))
-        # The report of a command may be redirected while the result is written here (`reporting_beside`).
+        # Kept because `sys.stdout` may be redirected to another stream while the result is written.
         self._stdout = sys.stdout if self._descriptor == 1 else None
         self.check()
 
@@ -91,13 +91,13 @@ class OutputFile:
         """Open the destination for writing. A regular file appears when the block ends without an exception."""
         self.check()
         if self._stdout is not None:
-            # After everything that was printed before.
+            # Flush first, so that the result comes after everything that was printed before.
             self._stdout.flush()
             yield self._stdout.buffer
             self._stdout.buffer.flush()
         elif self.written_through:
             number = self._descriptor
-            # Neither created nor truncated: only its owner does that to a device.
+            # Opened without O_CREAT and O_TRUNC: a device is neither created nor truncated.
             opened = os.dup(number) if number is not None else os.open(self.path, os.O_WRONLY)
             with open(opened, "wb") as file:
                 yield file
@@ -126,13 +126,13 @@ class OutputFile:
 @contextlib.contextmanager
 def _replacing(place: Path) -> Iterator[BinaryIO]:
     place.parent.mkdir(parents=True, exist_ok=True)
-    # In the same folder: a rename replaces a file only within one file system.
+    # Write to the same folder: a rename replaces a file only within one file system.
     part = place.with_name(f"{TEMPORARY}{os.getpid()}-{os.urandom(4).hex()}.part")
     try:
         with part.open("xb") as file:
             yield file
             file.flush()
-            # The contents before the name: after a loss of power the new name must not refer to an empty file.
+            # Sync before the rename: after a loss of power the new name must not refer to an empty file.
             os.fsync(file.fileno())
         _replace(part, place)
     except BaseException:

@@ -23,10 +23,10 @@ if sys.platform == "win32":
         """Let a crash end the process at once: no dialog, and no error reporting that keeps it for seconds."""
         msvcrt.SetErrorMode(NO_DIALOGS)
         try:
-            # 0 for both flags: no message box, and no Windows Error Reporting.
+            # Clear both flags: `abort` then shows no message box, and starts no Windows Error Reporting.
             ctypes.CDLL("ucrtbase")._set_abort_behavior(0, _WRITE_ABORT_MSG | _CALL_REPORTFAULT)
         except (OSError, AttributeError):
-            pass  # another C runtime
+            pass  # this Python uses another C runtime
         # The checks of a debug build of Python open windows; a release build has no such function.
         set_report_mode = getattr(msvcrt, "CrtSetReportMode", None)
         if set_report_mode is not None:
@@ -72,7 +72,7 @@ else:
     from qnnbridge_protocol.process_names import HOST_NAME
 
     _PR_SET_PDEATHSIG = 1
-    # Not from `signal`, whose enums cost the host half a millisecond of its start.
+    # The module `signal` is not imported: its enums cost half a millisecond of the host's start.
     _SIGKILL = 9
 
     _POLL_INTERVAL_S = 1.0
@@ -90,15 +90,14 @@ else:
             self._pid = pid
             self._pidfd: int | None = None
             means: list[str] = []
-            # Only for the direct parent: with a wrapper in between, the signal would come when the wrapper ends,
-            # which may be long before the application does.
+            # Arm the signal only for the direct parent: with a wrapper in between, it would come when the wrapper
+            # ends, which may be long before the application does.
             self._is_parent = os.getppid() == pid
             if self._is_parent:
                 _name_me()
                 if _kill_me_with_my_parent():
                     means.append("pdeathsig")
-            # Before the check of the parent: a parent that was dead when the signal was armed sends none, and is
-            # noticed there.
+            # Check the parent after arming the signal: the kernel sends none for a parent that was dead before.
             if self._gone():
                 raise ProcessLookupError(f"process {pid} is gone")
             if sys.platform == "linux":
@@ -130,11 +129,11 @@ else:
             except ProcessLookupError:
                 return True
             except PermissionError:
-                pass  # it runs as another user
+                pass  # the process exists, as another user's
             return False
 
     def _name_me() -> None:
-        """Set the process name by which a program that the application becomes by `exec` finds its dead hosts."""
+        """Set the process name, by which a program that replaces the application by `exec` finds dead hosts."""
         try:
             with open("/proc/self/comm", "wb", buffering=0) as file:
                 file.write(HOST_NAME.encode())
@@ -142,8 +141,8 @@ else:
             pass  # not Linux
 
     def _kill_me_with_my_parent() -> bool:
-        """Arm SIGKILL for the end of the *thread* that started this process. That thread of the client never
-        ends."""
+        """Let the kernel send SIGKILL when the *thread* that started this process ends. That thread lives as long
+        as the client."""
         try:
             prctl = ctypes.CDLL(None, use_errno=True).prctl
             return bool(prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0) == 0)

@@ -189,7 +189,7 @@ if sys.platform == "win32":
     kernel32.CreateDirectoryW.argtypes = (wintypes.LPCWSTR, ctypes.c_void_p)
 
     def default_runtime_folder() -> Path:
-        """Return the system's usual folder for such files of this user."""
+        """Return the system's usual folder for private files of this user."""
         local = os.environ.get("LOCALAPPDATA")
         return Path(local, "qnnbridge", "run") if local else Path.home() / "AppData" / "Local" / "qnnbridge" / "run"
 
@@ -223,7 +223,7 @@ if sys.platform == "win32":
         return f"others may use it ({', '.join(sorted(others))})" if others else None
 
     def how_to_make_private(path: Path) -> str | None:
-        # By the SID: cmd and PowerShell have different notations for a variable.
+        # The SID identifies the user: cmd and PowerShell have different notations for the variable with the name.
         inherit = "(OI)(CI)" if path.is_dir() else ""
         return f'If no other user needs it: icacls "{path}" /inheritance:r /grant:r "*{user_sid()}:{inherit}F"'
 
@@ -245,7 +245,7 @@ if sys.platform == "win32":
     def write_private_file(path: Path, data: bytes) -> None:
         """Create a file that only this user can read. Raise `FileExistsError`."""
         attributes = OwnerOnly()
-        # Not shared until it is written completely.
+        # Share mode 0: no process can open the file before it is written completely.
         handle = open_file(str(path), _GENERIC_WRITE, 0, _CREATE_NEW, 0, attributes.address)
         with open(descriptor_of(handle, os.O_WRONLY), "wb") as file:
             file.write(data)
@@ -269,7 +269,7 @@ else:
         """Create the folder and its parents, readable by this user only. Do not change an existing folder."""
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            # With the mode in the call, others cannot enter at any time.
+            # The mode is set by the call itself, so other users can enter at no time.
             path.mkdir(mode=0o700)
         except FileExistsError:
             pass
@@ -279,7 +279,7 @@ else:
         return _why_not_private(os.lstat(path))
 
     def _why_not_private(status: os.stat_result) -> str | None:
-        # First, since Linux gives a link the mode 0777, which would be the wrong reason.
+        # Check for a link first: Linux gives it the mode 0777, which would be the wrong reason.
         if stat.S_ISLNK(status.st_mode):
             return "it is a symbolic link"
         if not (stat.S_ISDIR(status.st_mode) or stat.S_ISREG(status.st_mode)):
@@ -291,7 +291,7 @@ else:
         return None
 
     def how_to_make_private(path: Path) -> str | None:
-        """Return a command; ``None`` for a path of another user, a link, or a path that does not exist any more."""
+        """Return the command to make a path private; ``None`` if it is missing, a link, or another user's."""
         try:
             status = os.lstat(path)
         except OSError:

@@ -55,7 +55,7 @@ def read_executable(path: str | os.PathLike[str]) -> Executable | None:
             if magic[:2] == b"MZ":
                 return _read_pe(file)
         except (struct.error, ValueError):
-            return None  # truncated or invalid: no loader accepts it either
+            return None  # the header is truncated or invalid: no loader accepts the file either
     return None
 
 
@@ -98,7 +98,7 @@ def _read_pe(file: BinaryIO) -> Executable | None:
         return None  # a DOS program
     hybrid = False
     if number in (0x8664, 0xAA64):
-        # After signature and file header, 24 bytes.
+        # The optional header follows the signature and the file header, which have 24 bytes.
         hybrid = _has_chpe_metadata(file, start + 24, optional_size, min(sections, _MAX_SECTIONS))
     return Executable("PE", PE_MACHINES.get(number, hex(number)), hybrid)
 
@@ -112,7 +112,7 @@ def _has_chpe_metadata(file: BinaryIO, optional: int, optional_size: int, sectio
     if not address:
         return False
     for index in range(sections):
-        # A section's header has 40 bytes. VirtualSize follows the name of 8.
+        # A section's header has 40 bytes. VirtualSize follows the name of 8 bytes.
         virtual_size, virtual_address, raw_size, raw_start = _unpack(
             file, optional + optional_size + 40 * index + 8, "<IIII"
         )
@@ -163,7 +163,7 @@ def start_failed(program: str, cwd: str | None, error: OSError, computer: str) -
     def final(cause: str, fix: str) -> HostNotFound:
         return HostNotFound(_message(program), cause=cause, fix=fix, evidence=evidence, details=details)
 
-    # First, since Linux reports a missing working folder as ENOENT, as if the program were missing.
+    # Check the working folder first: for a missing one Linux reports ENOENT, as if the program were missing.
     if cwd is not None and not os.path.isdir(cwd):
         return final(f"Its working folder {cwd} does not exist.", "Give a folder that exists.")
     if number in _WIN_NOT_FOUND or (not windows and error.errno in (errno.ENOENT, errno.ENOTDIR)):
@@ -181,7 +181,7 @@ def start_failed(program: str, cwd: str | None, error: OSError, computer: str) -
         return final(f"Windows reports: {_WIN_BLOCKED[number]}.", "Allow the program, or use another interpreter.")
     if number == _WIN_ACCESS_DENIED or (not windows and error.errno in (errno.EACCES, errno.EPERM)):
         return final(
-            "It is not executable for this user, or it lies on a disk that is mounted without that right.",
+            "It is not executable for this user, or it is on a disk that is mounted without that right.",
             "Give the interpreter itself (not a folder or a text file) and check its permissions.",
         )
     if windows:
@@ -271,7 +271,7 @@ def registered_python(
     return None
 
 
-# The user's own first; then the computer's, as 64-bit and 32-bit programs see them (KEY_WOW64_64KEY, _32KEY).
+# Registry views: the user's, then the computer's for 64-bit and 32-bit programs (KEY_WOW64_64KEY, _32KEY).
 _VIEWS = (("HKCU", 0), ("HKLM", 0x0100), ("HKLM", 0x0200))
 
 

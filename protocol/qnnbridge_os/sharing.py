@@ -1,10 +1,10 @@
 """Streams and memory of another process, opened here.
 
-On Linux through the application's entry in /proc. That needs no socket and no inherited descriptor, only that both
-processes belong to the same user. The application identifies the file (device and inode), so a descriptor that was
-closed and reused meanwhile is noticed.
+On Linux a share is opened through the application's entry in /proc. That needs no socket and no inherited
+descriptor, only that both processes belong to the same user. The application identifies the file (device and
+inode), so a descriptor that was closed and reused meanwhile is noticed.
 
-On Windows by handles that the application has duplicated into this process, which owns a handle as soon as it has
+On Windows a share contains a handle, duplicated into this process, which owns the handle as soon as it has
 read the request that contains it, even if the request fails. Opening a share removes the handle from the share; a
 handle that is still there when the request is answered is closed (`drop`), so each is closed once.
 """
@@ -75,10 +75,10 @@ if sys.platform == "win32":
         if not address:
             raise ctypes.WinError(ctypes.get_last_error())
         memory = (ctypes.c_ubyte * size).from_address(address)
-        # Not at the end of the program: arrays may still be read then, and Windows unmaps the memory.
+        # Do not unmap at the end of the program: arrays may still be read, and Windows unmaps the memory itself.
         weakref.finalize(memory, kernel32.UnmapViewOfFile, address).atexit = False
         view = memoryview(memory).cast("B")
-        # Touched now, because each missing page costs a microsecond when a call meets it. 4096 is the page size of
+        # Touch each page now, because a page fault in a call costs a microsecond. 4096 is the page size of
         # Windows on x86, x64 and ARM64.
         for offset in range(0, size, 4096):
             view[offset]
@@ -112,13 +112,13 @@ else:
             os.close(fd)
 
     def drop(_where: dict[str, Any]) -> None:
-        """Release an unopened share: it refers to an object of the application, so there is nothing to close
-        here."""
+        """Do nothing with an unopened share: it refers to a descriptor of the application, which the application
+        closes."""
 
     def check_sealed(where: Mapping[str, Any]) -> None:
         """Raise `OSError`, or `ValueError` for memory that can be shrunk: access to a removed page is fatal.
 
-        For a process that serves several applications (but not in an emulated one, where the check is impossible).
+        Called by a process that serves several applications; in an emulated process the check is impossible.
         """
         fd = _open(where, os.O_RDONLY)
         try:
@@ -140,7 +140,7 @@ else:
             raise ValueError(f"descriptor {number} of process {pid} is not the file that was meant")
         return fd
 
-    # Mapped without keeping a descriptor, which `mmap.mmap` does: there may be hundreds.
+    # Unlike `mmap.mmap`, this keeps no descriptor open for a mapping: there may be hundreds of mappings.
     _FAILED = ctypes.c_void_p(-1).value
     _libc = ctypes.CDLL(None, use_errno=True)
     _libc.mmap.argtypes = (
@@ -160,10 +160,10 @@ else:
     ) -> memoryview:
         """Map and touch the whole file. It is unmapped when the view is not referenced any more. Raise `OSError`.
 
-        `when_gone` calls its second argument when its first is gone.
+        `when_gone(object, callback)` arranges that the callback is called when the object is gone.
         """
         access = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
-        # Touched now, because each missing page costs a microsecond when a call meets it.
+        # Populate the pages now, because a page fault in a call costs a microsecond.
         flags = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
         address = _libc.mmap(None, size, access, flags, fd, 0)
         if address == _FAILED:
@@ -178,7 +178,7 @@ else:
         view = memoryview(memory).cast("B")
         return view if writable else view.toreadonly()
 
-    # From mmap(2) on Linux; the module `mmap` lacks it.
+    # Flag of mmap(2) on Linux, which the module `mmap` lacks.
     _MAP_FIXED = 0x10
 
     def unshare(address: int, size: int) -> None:

@@ -37,20 +37,20 @@ from qnnbridge_os.native import Lock, RLock, SimpleQueue, get_ident, start_new_t
 
 T = TypeVar("T")
 
-# On Windows a signal does not end a wait for a lock.
+# Longest wait for a lock without a check. Short on Windows, where a signal does not end the wait.
 _SLICE_S = 0.1 if sys.platform == "win32" else 1.0
-# A thread that has not begun by then never will.
+# A thread that has not begun to run after this time never will.
 BEGIN_S = 5.0
 
 
 class TooLate(Exception):
-    """The turn did not come in time."""
+    """The lock was not free within the timeout."""
 
 
 def in_turn(lock: RLock, timeout_s: float, work: Callable[[], T]) -> T:
     """Run `work` while this thread holds the lock. `timeout_s` -1 waits forever. Raise `TooLate` after the timeout.
 
-    The lock is acquired inside the ``try``; a re-entrant lock stores whether this thread holds it.
+    The lock is acquired inside the ``try``: at its release a re-entrant lock knows whether this thread holds it.
     """
     try:
         if not lock.acquire(timeout=timeout_s):
@@ -60,7 +60,7 @@ def in_turn(lock: RLock, timeout_s: float, work: Callable[[], T]) -> T:
         try:
             lock.release()
         except RuntimeError:
-            # This thread does not hold it: the timeout expired, or the exception came first.
+            # This thread does not hold the lock: the timeout expired, or the exception came first.
             pass
 
 
@@ -163,11 +163,11 @@ class Changes(Generic[T]):
         """Wait until `held()` is true or the timeout expires; return its last result."""
         until = None if timeout_s is None else time.monotonic() + timeout_s
         woken: SimpleQueue[None] = SimpleQueue()
-        # Before the first call of `held`, so that no change in between is missed.
+        # Register before the first call of `held`, so that no change in between is missed.
         self._waiting[woken] = None
         try:
             while not (value := held()):
-                # In slices: the thread that made the change may have been interrupted before it could notify.
+                # Wait in slices: the thread that made the change may have been interrupted before it could notify.
                 left_s = _SLICE_S if until is None else min(_SLICE_S, until - time.monotonic())
                 if left_s <= 0:
                     break
@@ -186,11 +186,11 @@ class _Watch(weakref.ref[Any]):
 
 
 class _Watched:
-    """Watched objects of this process: a fork has none of its threads."""
+    """Watched objects of this process. A fork has separate ones, since it lacks the cleaning thread."""
 
     def __init__(self) -> None:
         self.gone: SimpleQueue[_Watch] = SimpleQueue()
-        # By `id`, because a weak reference is hashable only if its object is.
+        # The key is `id` of the weak reference, which is hashable only if its object is.
         self.watches: dict[int, _Watch] = {}
         self.cleaner = False
 
@@ -199,10 +199,10 @@ _watched = _Watched()
 
 
 def when_gone(thing: object, clean: Callable[[], object]) -> Callable[[], object]:
-    """Call `clean` in a background thread when the object is not referenced any more. Not at the end of the
-    program.
+    """Call `clean` in a background thread when the object is not referenced any more.
 
-    Replaces ``__del__``, which an exception could interrupt. `clean` must not refer to the object.
+    This replaces ``__del__``, which an exception could interrupt. `clean` must not refer to the object. It is not
+    called at the end of the program.
 
     Returns:
         A function that cancels the call.

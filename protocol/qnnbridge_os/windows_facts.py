@@ -86,8 +86,8 @@ def _opened(root: str, key: str, view: int) -> winreg.HKEYType:
 
 
 def processor_name() -> str | None:
-    """Return the processor from Windows: the same under emulation, where the environment and `platform` report
-    another."""
+    """Return the processor as Windows reports it. Under emulation the environment and `platform` report another
+    one."""
     found = value("HKLM", _PROCESSOR, "ProcessorNameString")
     return found if isinstance(found, str) else None
 
@@ -158,7 +158,7 @@ _SHARE_ALL = 0x1 | 0x2 | 0x4
 _BACKUP_SEMANTICS = 0x02000000
 _FILE_BASIC_INFO = 0
 _NS_PER_TICK = 100
-# From 1601 to 1970.
+# Units of 100 ns between the start of Windows' file times (1601) and 1970.
 _EPOCH_TICKS = 116_444_736_000_000_000
 
 
@@ -181,7 +181,7 @@ _get_short_path.restype = wintypes.DWORD
 
 
 def change_time_ns(path: str, status: os.stat_result) -> int:
-    """Return nanoseconds since 1970; the time of the last write if the file system keeps no other (FAT)."""
+    """Return the time of the last change (on FAT, of the last write) in nanoseconds since 1970."""
     try:
         # Without BACKUP_SEMANTICS Windows opens no folder.
         handle = open_file(path, _FILE_READ_ATTRIBUTES, _SHARE_ALL, _winapi.OPEN_EXISTING, _BACKUP_SEMANTICS)

@@ -122,7 +122,7 @@ class ClientSide:
         if magic != _CHALLENGE_MAGIC:
             raise NotProven("not a challenge")
         if (version, reserved) != (AUTH_VERSION, 0):
-            # Needed only for this message.
+            # Import here: only this message needs the module.
             from qnnbridge_protocol.installing import install_command
 
             raise VersionMismatch(

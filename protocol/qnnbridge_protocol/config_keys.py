@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-# From the text of onnxruntime 1.32.0's library, and its public headers since 1.20.
+# Collected from the text in onnxruntime 1.32.0's library, and from its public headers since 1.20.
 SESSION_KEYS: Final[frozenset[str]] = frozenset(
     (
         "ep.context_embed_mode",

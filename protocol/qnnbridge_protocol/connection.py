@@ -1,5 +1,5 @@
 """One connection without I/O: HELLO and the agreement of both sides, conversion of bytes to frames, and the rules
-which side may send which frame in which state.
+about which side may send which frame in which state.
 
 Nothing heavy is imported before HELLO, so that a version conflict costs a tenth of a second.
 
@@ -46,12 +46,12 @@ CALL_BACK_FEATURE = "callback"
 # Optional features. Features that both sides have are used; an unknown feature is ignored.
 FEATURES: frozenset[str] = frozenset({"phase", "cancel", CALL_BACK_FEATURE}) | SHARING_FEATURES
 
-# Used by a daemon and its clients only: releases that are far apart refuse each other.
+# Feature of a daemon and its clients, which refuse each other if their releases are far apart.
 DAEMON_FEATURE = "daemon"
 
-# Requests of a client to a daemon with an incompatible version: to end if the daemon is older and without clients,
-# since the client starts another one; to end in any case. If the daemon ends, `LEAVING` in the error's details is
-# the feature.
+# A client asks a daemon of an incompatible version to end: with MAKE_WAY only if the daemon is older and has no
+# clients (the client then starts a newer daemon), with LEAVE in any case. If the daemon ends, `LEAVING` in the
+# details of its error contains the feature.
 MAKE_WAY_FEATURE = "make-way"
 LEAVE_FEATURE = "leave"
 LEAVING = "leaving"
@@ -86,7 +86,7 @@ class Hello(NamedTuple):
 
     def to_wire(self) -> dict[str, Any]:
         plain: dict[str, Any] = self._asdict()
-        del plain["wire"]  # it is in the prefix
+        del plain["wire"]  # the prefix of the frame contains the version
         return {
             **plain,
             "api": list(self.api),
@@ -97,7 +97,7 @@ class Hello(NamedTuple):
 
     def info(self, answer: Mapping[str, Any], generation: int = 0, startup_seconds: float = 0.0) -> HostInfo:
         """Return the description of a host for the application: its HELLO with its answer to ``host.info``."""
-        from qnnbridge_protocol.specs import HostInfo  # not needed for HELLO itself
+        from qnnbridge_protocol.specs import HostInfo  # imported here because HELLO does not need it
 
         return HostInfo(
             pid=self.pid,
@@ -211,7 +211,7 @@ def refusal(header: Mapping[str, Any]) -> HostStartFailed:
     if isinstance(error, HostStartFailed):
         return error
     return HandshakeFailed(
-        "The host refuses this application and gives no readable reason.",
+        "The host refuses this application without a readable reason.",
         cause=error.message if error is not None and error.message else None,
         fix="Install the same qnnbridge version on both sides.",
     )
@@ -236,7 +236,7 @@ def _mismatch(
 
 
 def _upgrade(name: str, client_is_older: bool, python: str) -> str:
-    # Not at the top: the host imports this module before it sends HELLO.
+    # Import here: the host imports this module before it sends HELLO.
     from qnnbridge_protocol.installing import install_command
 
     daemon = name == "daemon"
@@ -254,8 +254,8 @@ def _upgrade(name: str, client_is_older: bool, python: str) -> str:
     return f"Upgrade the host: qnnbridge setup --upgrade. By hand, with the host's own Python: {upgrade}"
 
 
-# A daemon serves applications with separate environments, each upgraded at another time: the rule is simple, and
-# both sides apply it.
+# A daemon serves applications with separate environments, each upgraded at another time. So the rule is simple,
+# and both sides apply it.
 MINORS_APART = 1
 
 
@@ -290,9 +290,9 @@ def _version_text(version: object) -> str:
 
 
 def _release(name: str, version: str) -> tuple[int, int]:
-    # Without `re`: the host imports this before it sends HELLO.
+    # `re` is not used: the host imports this module before it sends HELLO.
     major, _, rest = version.partition(".")
-    minor = rest[: len(rest) - len(rest.lstrip("0123456789"))]  # 0 of 0rc1
+    minor = rest[: len(rest) - len(rest.lstrip("0123456789"))]  # the digits: 0 of "0rc1"
     shown = len(version) <= _MAX_VERSION_CHARACTERS and version.isascii() and version.isprintable()
     if shown and major.isdecimal() and minor:
         return int(major), int(minor)
@@ -369,7 +369,7 @@ class Connection:
         self._reader = FrameReader(hello.limits, allow_preamble=role is Role.CLIENT)
         self._last_id = 0
         self._open: dict[int, Kind] = {}
-        # Abandoned requests: their answers still come, and would otherwise be answers without a request.
+        # Ids of abandoned requests: their answers still arrive, and must not count as answers without a request.
         self._given_up: set[int] = set()
         # Requests in which the host waits for a function of the client.
         self._called_back: set[int] = set()
@@ -422,7 +422,7 @@ class Connection:
         return True
 
     def _close_request(self, frame: Frame) -> bool:
-        """Return whether a caller waits for this answer."""
+        """Close the request that the frame answers; return whether a caller still waits for the answer."""
         asked = self._open.pop(frame.request_id, None)
         if asked is None:
             raise desync(f"{frame.kind.name} to request {frame.request_id}, which is not open")
@@ -436,7 +436,7 @@ class Connection:
         return True
 
     def _open_call(self, frame: Frame) -> bool:
-        """Return whether there may be a caller whose function is called."""
+        """Record a CALL_BACK; return whether the caller, whose function it calls, may still wait."""
         number = frame.request_id
         if self._open.get(number) is not Kind.REQUEST:
             raise desync(f"CALL_BACK of request {number}, which is not open")
@@ -457,7 +457,7 @@ class Connection:
         """Host: answer the client's HELLO. Raise `VersionMismatch` or `HandshakeFailed`, which are for
         `refuse_hello`."""
         assert self.peer is not None
-        # Checked before anything is sent: if the sides are incompatible, the answer is HELLO_ERR.
+        # Negotiate before anything is sent: if the sides are incompatible, the answer is HELLO_ERR.
         agreement = negotiate(self.peer, self.hello)
         chunks = self.send(Frame(Kind.HELLO_OK, 0, self.hello.to_wire()))
         self._agree(agreement)
@@ -472,7 +472,7 @@ class Connection:
     ) -> tuple[int, list[memoryview]]:
         """Client: send the next request, cancel or ping. Return its id and the bytes to write."""
         request_id = self._last_id + 1
-        # First, because a frame that is too large must neither use up a number nor open a request.
+        # Build the frame first: one that is too large must neither use up a number nor open a request.
         chunks = self.send(Frame(kind, request_id, header, buffers))
         self._last_id = request_id
         self._open[request_id] = kind
@@ -481,10 +481,10 @@ class Connection:
     def give_back(
         self, request_id: int, header: dict[str, Any], buffers: tuple[Any, ...] = ()
     ) -> list[memoryview] | None:
-        """Client: return the RETURN to the open CALL_BACK of a request; ``None`` if the host no longer waits."""
+        """Client: return the RETURN to the open CALL_BACK of a request; ``None`` if the host does not wait."""
         if request_id not in self._called_back or self.state is not State.READY:
             return None
-        # First, because the next CALL_BACK may be read before this method returns.
+        # Close the CALL_BACK first, because the next one may be read before this method returns.
         self._called_back.discard(request_id)
         try:
             return self.send(Frame(Kind.RETURN, request_id, header, buffers))
@@ -507,7 +507,7 @@ class Connection:
         return chunks
 
     def _move(self, after: State) -> None:
-        # Written only if it changes: the thread of the other direction may just have set CLOSING.
+        # Write only a change, and keep CLOSING: the thread of the other direction may just have set it.
         if (after is not self.state and self.state is not State.CLOSING) or after is State.CLOSED:
             self.state = after
 

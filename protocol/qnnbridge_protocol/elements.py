@@ -132,7 +132,7 @@ def element_of(dtype: np.dtype[Any]) -> ElementType | None:
 def measure(bits: int, shape: Sequence[int]) -> tuple[int, int]:
     """Return elements and bytes of a dense tensor. Raise `ValueError` for a shape that no array can have.
 
-    Also with a dimension of 0 the other dimensions are checked: numpy refuses a shape whose other dimensions
+    The other dimensions are checked even if one dimension is 0: numpy refuses a shape whose other dimensions
     overflow.
     """
     if len(shape) > MAX_RANK:

@@ -34,7 +34,7 @@
     │   ├── ContextUnusable          a compiled model that cannot run here, or whose files are incomplete
     │   ├── PullFailed               a model could not be downloaded from a model hub
     │   ├── CompileFailed            compiling for QNN gave no usable result
-    │   ├── NumbersDiffer            the numbers differ from those of the CPU
+    │   ├── NumbersDiffer            the results differ from those of the CPU
     │   └── GenerationError          generation of text; also a RuntimeError
     │       ├── GenerationFolderInvalid  the model's folder lacks a file, or one is damaged
     │       ├── NativeCodeRefused        a file of the folder would load native code or write files
@@ -84,7 +84,7 @@ class BridgeError(Exception):
     code: ClassVar[str] = "bridge.Error"
     # Default of the class. An instance may have another (a death that no restart can fix is "pointless").
     retry: Retry = "unsafe"
-    # The text is only the message, see `speak_like_onnxruntime`.
+    # True: `str` of the error is only the message, without cause and fix, see `speak_like_onnxruntime`.
     _brief: ClassVar[bool] = False
 
     def __init__(
@@ -128,7 +128,7 @@ class BridgeError(Exception):
         return notebook_traceback(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # By the code: `as_onnxruntime` raises classes that exist in one process only, which pickle cannot find.
+        # Pickle the code and not the class: classes that `as_onnxruntime` raises exist in one process only.
         return (from_wire, (self.to_wire(),))
 
     def copy(self) -> BridgeError:
@@ -144,7 +144,7 @@ class BridgeError(Exception):
             "fix": self.fix,
             "evidence": list(self.evidence),
             "details": self.details,
-            # Omitted if the code implies it, also for a peer that does not know the field.
+            # Omit the default of the code, so that a peer that does not know the field gets it only if necessary.
             **({} if self.retry == type(self).retry else {"retry": self.retry}),
         }
 
@@ -265,7 +265,7 @@ class DeadlineExceeded(CallError, TimeoutError):
 
     @property
     def state(self) -> str:
-        # Without the field the state is unknown, so the work counts as running.
+        # If the details contain no state, it is unknown, so the work counts as running.
         return str(self.details.get("state", "still-running"))
 
 
@@ -346,14 +346,14 @@ class PullFailed(ModelError):
 
 
 class CompileFailed(ModelError):
-    """Compilation ended without a usable model: nothing on QNN, wrong numbers, or the compiler failed."""
+    """Compilation ended without a usable model: no node on QNN, wrong results, or the compiler failed."""
 
     code = "model.CompileFailed"
     retry: Retry = "unsafe"
 
 
 class NumbersDiffer(ModelError):
-    """A session computes other numbers than the CPU. ``details["numbers"]`` is the report."""
+    """A session's results differ from those of the CPU. ``details["numbers"]`` is the report."""
 
     code = "model.NumbersDiffer"
     retry: Retry = "pointless"
@@ -521,7 +521,7 @@ ORT_ERRORS: Mapping[str, type[OrtError]] = {
 
 
 def speak_like_onnxruntime() -> None:
-    """Reduce the text of ONNX Runtime's errors to ONNX Runtime's own text, in this process from now on."""
+    """Let the text of ONNX Runtime's errors contain only ONNX Runtime's message, from now on in this process."""
     OrtError._brief = RemoteError._brief = True
 
 

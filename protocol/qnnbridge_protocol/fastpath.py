@@ -150,7 +150,7 @@ def next_number(number: int) -> int:
 
 def is_behind(number: int, other: int) -> bool:
     """Return whether call `number` comes after call `other` on a channel; the numbers wrap around."""
-    # As TCP compares sequence numbers: the shorter distance decides.
+    # Compare like TCP's sequence numbers: the shorter distance decides.
     return 0 < (number - other) % LAST_NUMBER <= LAST_NUMBER // 2
 
 

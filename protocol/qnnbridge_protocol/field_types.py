@@ -78,7 +78,7 @@ def read_record(kind: type[T], data: Any, field: str) -> T:
 
 
 def read_document(kind: type[T], data: Any, field: str) -> T:
-    """Convert the contents of a file like `read_record`. Raise `ValueError` with the fault."""
+    """Convert the contents of a file like `read_record`. Raise `ValueError` if they are invalid."""
     try:
         return read_record(kind, data, field)
     except ProtocolDesync as error:
@@ -108,7 +108,7 @@ _readers: dict[str, Reader] = {}
 
 
 def field(header: Mapping[str, Any], name: str, declared: str, missing: Any = ...) -> Any:
-    """Return a field of a request, in the declared type. `missing` is its default, if it has one."""
+    """Return a field of a request, in the declared type. Return `missing`, if given, for a field that is absent."""
     if name not in header:
         if missing is ...:
             raise desync(f"{header.get('op', 'a header')} without {name}")
@@ -126,7 +126,7 @@ def type_error(field: str, value: Any, declared: str) -> Exception:
 
 def _scalar(declared: str, kinds: tuple[type, ...]) -> Reader:
     def read(value: Any, field: str) -> Any:
-        # By the exact type: a boolean is not a number.
+        # Compare exact types: a boolean is not a number.
         if type(value) not in kinds:
             raise type_error(field, value, declared)
         return value

@@ -52,7 +52,7 @@ _CHECKED_BYTES = 32
 
 
 class Kind(enum.IntEnum):
-    """Kinds of frames. `connection.py` contains the rules which side may send which kind, and when."""
+    """Kinds of frames. `connection.py` contains the rules about which side may send which kind, and when."""
 
     HELLO = 1
     HELLO_OK = 2
@@ -102,7 +102,7 @@ def aligned(offset: int) -> int:
 
 def pack_prefix(kind: Kind, request_id: int, header: bytes, buffer_count: int, body_bytes: int) -> bytes:
     """Return the 40 bytes at the start of a frame."""
-    # Packed once with a checksum of 0 to compute the checksum over the first 32 bytes.
+    # Pack the prefix with a checksum of 0 first, to compute the checksum over its first 32 bytes.
     draft = PREFIX.pack(MAGIC, WIRE_VERSION, kind, 0, request_id, len(header), buffer_count, body_bytes, 0, 0)
     crc = zlib.crc32(header, zlib.crc32(draft[:_CHECKED_BYTES]))
     return draft[:_CHECKED_BYTES] + struct.pack("<II", crc, 0)
@@ -238,7 +238,7 @@ def write_frame(frame: Frame, limits: Limits) -> list[memoryview]:
         fields = {**fields, "bufs": [v.nbytes for v in views]}
         if len(views) > limits.max_buffers:
             raise TooLarge(
-                f"The message has {len(views)} buffers, the other side takes {limits.max_buffers}.",
+                f"The message has {len(views)} buffers; the other side accepts {limits.max_buffers}.",
                 fix="Send fewer tensors in one call.",
             )
     header = encode_header(fields)
@@ -278,7 +278,7 @@ OWN_ARRAY_BYTES = 64 * 1024
 
 
 def _empty(size: int) -> Array:
-    # Imported with the first tensor: HELLO is answered before numpy's 40 ms.
+    # Import numpy with the first tensor: its import takes 40 ms, which must not delay HELLO.
     import numpy as np
 
     return np.empty(size, np.uint8)
@@ -363,7 +363,7 @@ class FrameReader:
                 self._check_magic(available)
             return False
         self._preamble_allowed = False
-        # A copy: the staging buffer is filled again before the header is complete.
+        # Copy the bytes: the staging buffer is filled again before the header is complete.
         self._prefix_raw = bytes(self._view[self._start : self._start + PREFIX_BYTES])
         self._prefix = prefix = parse_prefix(self._view[self._start : self._end], self.limits)
         if prefix.kind in HELLO_KINDS:
@@ -373,7 +373,7 @@ class FrameReader:
         return True
 
     def _check_magic(self, available: int) -> None:
-        # Otherwise the reader would wait forever for the rest of a text shorter than a prefix.
+        # Check an incomplete prefix, too: for a text that is shorter than a prefix the reader would wait forever.
         head = bytes(self._view[self._start : self._start + min(available, len(MAGIC))])
         if not MAGIC.startswith(head):
             raise desync("the stream does not continue with a frame", self._view[self._start : self._end])
@@ -409,7 +409,7 @@ class FrameReader:
             self._header_filled += taken
         if taken < wanted:
             return False
-        # Before msgpack parses the header: damaged data is never interpreted.
+        # Check before msgpack parses the header, so that damaged data is never interpreted.
         check_crc(self._prefix_raw, self._header, prefix.crc)
         self._fields = decode_header(self._header)
         self._body = _Body(_sizes(self._fields, prefix))
@@ -499,7 +499,7 @@ def _sizes(fields: dict[str, Any], prefix: Prefix) -> list[int]:
     """Return the buffer sizes from the header, checked against the prefix. Remove ``bufs`` from `fields`."""
     sizes = fields.pop("bufs", [])
     if type(sizes) is not list or len(sizes) != prefix.buffer_count:
-        raise desync(f"the header describes other than the {prefix.buffer_count} buffers of the prefix")
+        raise desync(f"the header does not describe the {prefix.buffer_count} buffers that the prefix announces")
     body = 0
     for size in sizes:
         # `type`, not isinstance: msgpack's true would be a size of 1.

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 # Limit for all constants of a model together. A header of 1 MiB has room for twenty times as many.
 MOST_NUMBERS = 4096
-# Largest number of elements of an input that may hold sizes. An image or a sentence does not.
+# An input with at most this many elements may contain sizes. Images and sentences have more elements.
 MOST_SIZES = 16
-# Values that are tried for all elements of such an input, in this order. The first one that works is the example.
+# Values that are tried for such an input, in this order, each for all elements. The first that works is suggested.
 EXAMPLE_SIZES = (64, 8, 2, 1)
 # Dimensions of one constant: below the maximum nesting of headers, with room for the levels around it.
 _MOST_DIMENSIONS = 6
@@ -38,10 +38,10 @@ def plain(value: Any) -> Any:
 
     Raises:
         TypeError: an element is not a number.
-        ValueError: the lists differ in length, are nested too deep, or hold more than `MOST_NUMBERS`.
+        ValueError: the lists differ in length, are nested too deep, or contain more than `MOST_NUMBERS` numbers.
     """
     if hasattr(value, "tolist"):
-        # Before `tolist`, which would convert a whole image to a list.
+        # Check before `tolist`, which would convert a whole image to a list.
         _check_count(math.prod(getattr(value, "shape", ())))
         value = value.tolist()
     made = _plain(value, _MOST_DIMENSIONS)
@@ -51,7 +51,7 @@ def plain(value: Any) -> Any:
 
 
 def plain_constants(constants: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the constants of a model by input, as for `plain`. Raise `TypeError` and `ValueError` like `plain`."""
+    """Return the constants of a model in the form for the wire, by input. Raise the errors of `plain`."""
     made = {str(name): plain(value) for name, value in constants.items()}
     _check_count(sum(map(count_of, made.values())))
     return made
@@ -64,7 +64,7 @@ def _plain(value: Any, depth: int) -> Any:
         return [_plain(one, depth - 1) for one in value]
     if not isinstance(value, (int, float)):
         raise TypeError(f"{type(value).__name__} is not a number")
-    # A float if that is exact: options with such numbers keep their previous hashes.
+    # Use a float if that is exact, so that options with such numbers keep the hashes of earlier releases.
     try:
         exact = float(value)
     except OverflowError:
@@ -96,7 +96,7 @@ def count_of(constant: Any) -> int:
 
 
 def shape_of(constant: Any) -> tuple[int, ...]:
-    """Return the sizes of a constant. Raise `ValueError` if its lists differ in length."""
+    """Return the shape of a constant. Raise `ValueError` if its lists differ in length."""
     if not isinstance(constant, list):
         return ()
     inner = {shape_of(one) for one in constant}

@@ -23,7 +23,7 @@ def options_text(constants: Mapping[str, Any]) -> str:
 def resolved(constant: Any, dims: Sequence[int | str | None] | None, sizes: Mapping[str, int]) -> list[int]:
     """Return the shape of an input with these dimensions.
 
-    A free dimension gets its size from `sizes`, else from a constant with as many dimensions, else 1.
+    A free dimension gets its size from `sizes`, else from a constant of the same rank, else 1.
     """
     known, own = dims or (), shape_of(constant)
     free = own if len(own) == len(known) else [1] * len(known)

@@ -53,7 +53,7 @@ def read_origin(record: str | None) -> Origin | None:
 
 def installed_from() -> Origin | None:
     """Return the origin of the running qnnbridge, if it still exists."""
-    # Not at the top: it takes 30 ms, and only messages need it.
+    # Import here: the import takes 30 ms, and only messages need it.
     import importlib.metadata
 
     try:
@@ -74,7 +74,7 @@ def requirement(extras: str = "", version: str = "", origin: Origin | None = Non
 
 
 def extra_fix(extra: str) -> str:
-    """Return how this program gets the packages of an extra. A frozen application cannot install them."""
+    """Return the command that adds the packages of an extra; for a frozen application, the advice to rebuild it."""
     if is_frozen():
         return f"Build this application again in an environment with the extra [{extra}] of {PACKAGE}."
     return install_command(extra)

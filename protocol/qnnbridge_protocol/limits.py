@@ -70,7 +70,7 @@ class Limits(NamedTuple):
 
 
 def fitting(texts: Mapping[str, str], most: int = MAX_METADATA_BYTES) -> dict[str, str]:
-    """Return the texts of a model that fit into one message, in their order: all, or the shortest ones."""
+    """Return the texts of a model that fit into one message, in their order: the longest ones are omitted."""
     sizes = {
         name: len(name.encode("utf-8", "replace")) + len(text.encode("utf-8", "replace"))
         for name, text in texts.items()

@@ -85,7 +85,7 @@ class CacheStatus(Shown, Record):
 
 @record(frozen=True, repr=False, eq=False)
 class CacheReply(CacheStatus):
-    """A `CacheStatus` with the data that the application needs besides.
+    """A `CacheStatus`, with further data for the application.
 
     Attributes:
         id: id of the entry that was loaded.
@@ -182,18 +182,18 @@ class OutputNumbers(Shown, JudgedNumbers):
         yield str(self), "problem" if self.state == "differs" else ""
 
 
-# States of several reports of a model: the first of these that any report has is the state of the model.
+# Order for combining several reports of a model: the first of these states that any report has is the result.
 WORST_FIRST: Final = ("differs", "unknown", "pending", "agrees", "off")
-# Inputs of a comparison that was not made for a call, as text.
+# Text for the inputs of a comparison that used no inputs of the application.
 MADE_UP: Final = "made-up inputs"
-# From this number on nothing is compared any more, and no number exceeds what JSON and msgpack can represent.
+# Largest number of comparisons: the number of the next call, a power of 2, must fit in JSON and msgpack.
 MOST_COMPARED: Final = 40
 MOST_CALLS: Final = 2**53
 
 
 @record(frozen=True, repr=False, eq=False)
 class NumbersReport(Shown, Record):
-    """Whether a session computes the same numbers as the CPU.
+    """Result of the comparisons of a session's outputs with the CPU's.
 
     Attributes:
         state: "agrees"; "differs"; "unknown": impossible to decide, see `reason`; "pending": not known yet; "off":
@@ -230,8 +230,8 @@ class NumbersReport(Shown, Record):
     def after(self, earlier: NumbersReport) -> NumbersReport:
         """Return the result of this comparison and all earlier ones together.
 
-        A difference stays a difference, unless only made-up inputs had shown it and a call agrees. If several
-        agree, the worst numbers count. Counts are the larger ones; time and date are those of this comparison.
+        A difference stays a difference, unless only made-up inputs had shown it and a call agrees. If all agree,
+        the result has the worst values. Counts are the larger ones; time and date are those of this comparison.
         """
         shown = self
         if earlier.state == "differs" and self.state != "differs":
@@ -527,10 +527,10 @@ def absolute_model_path(given: str | os.PathLike[str], *, prepared: bool = False
     """
     shown = os.fsdecode(given)
     path = os.path.abspath(shown)
-    # After `abspath`: the name of the working folder may be the part that cannot be sent.
+    # Check the absolute path: the name of the working folder may be the part that cannot be sent.
     check_travels(path)
     try:
-        os.stat(path)  # raises an error with the reason for a missing file
+        os.stat(path)  # its error contains the reason why the file cannot be accessed
     # ValueError: the path contains a NUL, or cannot be encoded in the locale (UnicodeEncodeError).
     except (OSError, ValueError) as error:
         raise unreadable(shown, path, error) from None
@@ -603,7 +603,7 @@ def _name_in_utf8(path: str) -> str | None:
 
 
 def _locale() -> str:
-    """Return the variables of the locale, the one with the highest precedence first."""
+    """Return the environment variables of the locale as text, in order of precedence."""
     named = [f"{name}={os.environ[name]}" for name in ("LC_ALL", "LC_CTYPE", "LANG") if os.environ.get(name)]
     return ", ".join(named) or "no locale is set"
 

@@ -22,7 +22,7 @@ def is_frozen() -> bool:
 
 
 def this_system() -> str:
-    """Return the name of the system whose process ids this process sees. It is the same for two processes there."""
+    """Return the name of the system whose process ids this process sees; equal in all its processes."""
     if sys.platform == "win32":
         return "win32:" + os.environ.get("COMPUTERNAME", "")
     return f"{sys.platform}:{_boot()}:{_number_space()}"
@@ -34,7 +34,7 @@ def name_of(pid: int) -> str:
 
 
 def number_here(name: str) -> int | None:
-    """Return the process id; ``None`` for a process of another system. An id alone is one of this system.
+    """Return the process id; ``None`` for a process of another system. A bare id means this system.
 
     Raises:
         ValueError: `name` is not the name of a process.

@@ -40,7 +40,7 @@ def engine_of(environ: Mapping[str, str]) -> tuple[EngineName, str | None]:
 
 
 def checked_engine(name: str, path: str | None) -> tuple[EngineName, str | None]:
-    """Check values from elsewhere like `engine_of`; '' means not set."""
+    """Check an engine and a path that do not come from the environment, like `engine_of`; '' means not set."""
     known = next((engine for engine in ENGINES if engine == (name or "auto").strip().lower()), None)
     if known is None:
         raise OptionError(
@@ -84,7 +84,7 @@ MAX_BYTES_VARIABLE: Final = "QNNBRIDGE_CACHE_MAX_BYTES"
 MIN_MODEL_BYTES_VARIABLE: Final = "QNNBRIDGE_CACHE_MIN_MODEL_BYTES"
 
 MAX_BYTES: Final = 10 * 1024**3
-# As a rule, compiling a smaller model takes less time than the process that compiles it for the cache.
+# Compiling a smaller model usually takes less time than the start of the process that compiles for the cache.
 MIN_MODEL_BYTES: Final = 16 * 1024
 
 _OFF: Final = frozenset(("0", "off", "no", "false"))

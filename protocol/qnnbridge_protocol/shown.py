@@ -135,7 +135,7 @@ def is_ours(frame: FrameType) -> bool:
     """Return whether a frame belongs to qnnbridge, and not to the application or another library."""
     if str(frame.f_globals.get("__name__")).partition(".")[0] in _PACKAGES:
         return True
-    # `qnnbridge.dropin` gives modules of the package onnxruntime's names.
+    # `qnnbridge.dropin` renames modules of this package like those of onnxruntime.
     package = sys.modules.get("qnnbridge")
     file = getattr(package, "__file__", None)
     return bool(file) and frame.f_code.co_filename.startswith(os.path.dirname(str(file)) + os.sep)

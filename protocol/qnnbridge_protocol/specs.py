@@ -88,7 +88,7 @@ class Record:
     def to_wire(self) -> dict[str, Any]:
         out: dict[str, Any] = {}
         for field in dataclasses.fields(self):
-            # Every field, also defaults: a reader of another release may have other defaults.
+            # Send every field, even defaults: a reader of another release may have other defaults.
             out[field.name] = _plain(getattr(self, field.name))
         return out
 
@@ -135,7 +135,7 @@ class ProviderSpec(Record):
 
 
 def in_memory(file: str) -> str:
-    """Return the name of a file's bytes among the values; no initializer has this name."""
+    """Return a name for a file's bytes among the values that are sent; no initializer can have it."""
     return f"\0{file}"
 
 
@@ -290,13 +290,13 @@ class NodeInfo(Record):
     shape: tuple[int | str | None, ...] | None = ()
 
 
-# Terms for the two counts of nodes in all messages. In the file: `qnnbridge_host.model.node_count`. After
-# optimisation: `Placement`.
+# Terms in all messages for the two counts of nodes: those of `qnnbridge_host.model.node_count`, and those of
+# `Placement`.
 IN_FILE: Final = "in the file"
 AFTER_OPTIMISATION: Final = "after optimisation"
 # Largest number of CPU nodes in a text.
 SHOWN_CPU_NODES: Final = 5
-# Beginning of the cause of a placement that fixed sizes do not change.
+# Beginning of a placement's cause that fixed dimensions do not remove.
 NO_OPERATOR: Final = "QNN has no operator"
 
 
@@ -442,7 +442,7 @@ class StagePlacement(Shown, Record):
     Attributes:
         stage: its name in genai_config.json.
         wanted: whether the config requests QNN.
-        by_design: no computation on the CPU belongs on the NPU.
+        by_design: every node on the CPU is meant to run there.
         placement: of its nodes, as in a session of this stage alone.
     """
 

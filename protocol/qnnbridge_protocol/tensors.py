@@ -91,7 +91,7 @@ class Typed:
             return self.data
         if layout.packed:
             return unpack(self.data, layout.bits, self.size).view(dtype).reshape(self.shape)
-        # No copy on little-endian machines, which have the byte order of the wire.
+        # This copies nothing on little-endian machines, which have the byte order of the wire.
         native = self.data.astype(self.data.dtype.newbyteorder("="), copy=False)
         # The last `reshape` is for scalars: `ascontiguousarray` adds a dimension to them.
         return np.ascontiguousarray(native).view(dtype).reshape(self.shape)
@@ -112,7 +112,7 @@ def ml_dtype(element: ElementType) -> np.dtype[Any] | None:
 
 def pack(codes: Array, bits: int) -> Array:
     """Pack one code per byte into a stream of `bits` each, lowest bit first; unused bits at the end are zero."""
-    # By single bits, since an element of 6 bits crosses the border of a byte.
+    # Work on single bits, since an element of 6 bits crosses the border of a byte.
     spread = np.unpackbits(codes.reshape(-1, 1), axis=1, bitorder="little")
     return np.packbits(spread[:, :bits].reshape(-1), bitorder="little")
 
@@ -195,8 +195,8 @@ def _check_blocks(shape: tuple[int, ...], values: Array, parts: tuple[Array, ...
         raise ValueError("blocks need one array of int32 indices")
     if parts[0].shape != (2, len(values)):
         raise ValueError(f"indices of shape {parts[0].shape} for {len(values)} blocks")
-    # An index counts blocks, and the last block of an axis may exceed its end. `max` prevents a division by zero
-    # for a block without extent.
+    # Indices count blocks, and the last block of an axis may extend past the axis's end. `max` prevents a division
+    # by zero for a block of size 0.
     for axis, block in enumerate(values.shape[1:3]):
         _in_range(parts[0][axis], -(-shape[axis] // max(1, block)) if axis < len(shape) else 0)
 
@@ -236,7 +236,7 @@ def encode_strings(array: Array) -> tuple[Array, Array]:
     try:
         # The fast path does not show which element is wrong; `_refused` searches for it after a failure.
         joined = "".join(texts)
-        # One encoding for all texts: for ASCII the lengths of the texts are those of their bytes.
+        # Encode all texts at once. If all are ASCII, the length of a text is the number of its bytes.
         blob = joined.encode()
         if len(blob) == len(joined):
             lengths = np.fromiter(map(len, texts), np.int64, len(texts))
@@ -244,7 +244,7 @@ def encode_strings(array: Array) -> tuple[Array, Array]:
             lengths = np.fromiter((len(text.encode()) for text in texts), np.int64, len(texts))
     except (TypeError, UnicodeEncodeError):
         raise _refused(texts) from None
-    # Before the offsets are made: 32 bits would wrap without an error.
+    # Check before the offsets are computed: integers of 32 bits would wrap without an error.
     if len(blob) > MAX_TEXT_BYTES:
         raise errors.InvalidArgument(
             f"The strings of one tensor are {len(blob)} bytes; at most {MAX_TEXT_BYTES} can be sent.",
@@ -270,7 +270,7 @@ def _texts(array: Array) -> list[Any]:
         texts: list[Any] = array.reshape(-1).tolist()
     # a U array may hold numbers beyond Unicode; numpy's error class varies
     except (ValueError, SystemError) as error:
-        raise errors.InvalidArgument("The array holds text that is not Unicode.", cause=str(error)) from None
+        raise errors.InvalidArgument("The array contains text that is not Unicode.", cause=str(error)) from None
     return texts
 
 
@@ -288,9 +288,9 @@ def _refused(texts: list[Any]) -> errors.InvalidArgument:
             return errors.InvalidArgument(
                 f"Element {index} of a string tensor cannot be written as UTF-8.",
                 cause=str(error),
-                fix="Remove lone surrogates; text.encode(errors='surrogateescape') gives the bytes back.",
+                fix="Remove lone surrogates; text.encode(errors='surrogateescape') restores the bytes.",
             )
-    return errors.InvalidArgument("A string tensor holds text that cannot be written as UTF-8.")
+    return errors.InvalidArgument("A string tensor contains text that cannot be written as UTF-8.")
 
 
 def decode_strings(offsets: Array, blob: Array, count: int) -> list[str]:
@@ -298,7 +298,7 @@ def decode_strings(offsets: Array, blob: Array, count: int) -> list[str]:
     if offsets.nbytes != (count + 1) * _OFFSET.itemsize:
         raise ValueError(f"{offsets.nbytes} bytes of offsets for {count} strings")
     ends = np.ndarray((count + 1,), _OFFSET, offsets)
-    # Checked in numpy first: Python's slices would accept wrong offsets and return shorter texts.
+    # Check the offsets in numpy: Python's slices would accept wrong ones and return shorter texts.
     if ends[0] != 0 or ends[-1] != blob.nbytes or bool((ends[1:] < ends[:-1]).any()):
         raise ValueError("string offsets do not rise from 0 to the size of the text")
     edges = ends.tolist()
@@ -308,7 +308,7 @@ def decode_strings(offsets: Array, blob: Array, count: int) -> list[str]:
         view = blob.data
         return [str(view[start:end], "utf-8") for start, end in pairs]
     raw = bytes(blob)
-    # Then characters are bytes, and slicing one str is the fastest way.
+    # In ASCII every character is one byte, so the offsets apply to the str, whose slices are the fastest way.
     if raw.isascii():
         text = raw.decode("ascii")
         return [text[start:end] for start, end in pairs]
@@ -348,7 +348,7 @@ def scalars_array(values: Iterable[Any], declared: ElementType | None) -> Array 
     listed = list(values)
     kinds = {_kind(cls) for cls in set(map(type, listed))}
     if "other" in kinds:
-        # Only tensors or maps. A mixture with scalars is refused below.
+        # All values are tensors or maps. A mixture with scalars is refused below.
         if len(kinds) == 1:
             return None
     elif kinds == {"str"} or (not kinds and declared is ElementType.STRING):
@@ -363,7 +363,7 @@ def scalars_array(values: Iterable[Any], declared: ElementType | None) -> Array 
             return np.empty(0, np.int64 if declared is ElementType.INT64 else np.float64)
     raise errors.InvalidArgument(
         f"The values of a map must be all int, all float or all str, not {_class_names(listed)}.",
-        cause="These are the scalars that ONNX Runtime accepts in a map, and a map holds one type.",
+        cause="These are the scalars that ONNX Runtime accepts in a map, and a map has values of one type.",
         fix="Convert the values, for example with float().",
     )
 
@@ -385,7 +385,7 @@ def flat_values(rows: Rows) -> Iterable[Any]:
 def _kind(cls: type[Any]) -> str:
     if issubclass(cls, str):
         return "str"
-    # Before int, from which Python derives bool.
+    # Check for bool before int, because bool is a subclass of int.
     if issubclass(cls, (bool, np.bool_)):
         return "bool"
     # numpy derives timedelta64 from its signed integers.
@@ -407,7 +407,7 @@ def _integers(values: list[Any]) -> Array:
 
 def _floats(values: list[Any], dtype: type[np.floating[Any]]) -> Array:
     try:
-        with np.errstate(over="ignore"):  # too large for a float is infinite, as in ONNX Runtime
+        with np.errstate(over="ignore"):  # too large a number becomes infinite, as in ONNX Runtime
             return np.array(values, dtype=np.float64).astype(dtype, copy=False)
     except OverflowError as error:
         raise errors.InvalidArgument("An integer of a map does not fit a float.", cause=str(error)) from None

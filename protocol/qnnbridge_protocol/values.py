@@ -49,7 +49,7 @@ one still count against the limit of 2**62 elements and bytes.
   bits of the first byte; for four bits this is "low nibble first", and it is ONNX's own packing. Bits of the last
   byte that belong to no element are zero.
 - complex: real part, imaginary part.
-- string: two buffers. ``offsets`` holds one ``uint32`` more than there are strings: 0, then the end of each string
+- string: two buffers. ``offsets`` has one ``uint32`` more than there are strings: 0, then the end of each string
   in ``text``, never falling; the last is the size of ``text``. Each string is valid UTF-8 by itself.
 - sparse: ``indices`` is int64 of shape [n] (positions in the flattened tensor) or [n, rank]; ``columns`` is [n] and
   ``row_starts`` [rows + 1] (or [0] for n = 0). ``block`` has values [n, height, width] and int32 indices [2, n],
@@ -322,7 +322,7 @@ class Decoder:
         """Return the value. Raise `errors.ProtocolDesync` if the descriptor or a buffer violates the protocol."""
         try:
             return self._value(descriptor, 1)
-        # Includes errors that numpy and the value classes raise for invalid data: here the peer caused them all.
+        # This includes errors of numpy and of the value classes, which here come from invalid data of the peer.
         except (ValueError, OverflowError, errors.InvalidArgument) as error:
             cause = error.cause if isinstance(error, errors.InvalidArgument) else str(error)
             raise _desync(descriptor, cause or str(error)) from None
@@ -371,7 +371,8 @@ class Decoder:
             raise ValueError(f"no element type has the number {node[1]}")
         element, layout = found
         shape = _shape(node[2])
-        # In Python's integers, which do not overflow; nothing is allocated before the size has been compared.
+        # Compute in Python's integers, which do not overflow; nothing is allocated before the size has been
+        # compared.
         count, size = measure(layout.bits, shape)
         if element is ElementType.STRING:
             if len(node) != 5:

@@ -31,7 +31,7 @@ def quoted(text: str) -> str:
 
 
 def log_of(name: str) -> logging.Logger:
-    """Return the logger `name`, whose records show text arguments by `visible`."""
+    """Return the logger `name`, in whose records `visible` escapes text arguments."""
     import logging
 
     logger = logging.getLogger(name)

@@ -62,7 +62,7 @@ def _option(option: Any) -> tuple[str, str]:
 
 
 def _type(kind: Any) -> str:
-    # Not separated by bars: a bar ends the cell of a table.
+    # Separate the choices by commas: a bar would end the cell of the table.
     return ", ".join(map(str, kind.choices)) if getattr(kind, "choices", None) else str(kind.name).upper()
 
 

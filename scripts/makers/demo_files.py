@@ -44,7 +44,7 @@ class LineSource:
 
 LINES = (
     LineSource("Departures", False, "DejaVuSans-Bold.ttf", (250, 240, 120), (24, 32, 60)),
-    LineSource("Exit 9", True, "DejaVuSans.ttf", (200, 205, 215), (246, 246, 250)),  # short and faint: less sure
+    LineSource("Exit 9", True, "DejaVuSans.ttf", (200, 205, 215), (246, 246, 250)),  # short and faint
     LineSource("Invoice 2024-0718", False, "DejaVuSansMono.ttf", (40, 40, 40), (250, 248, 240)),
     LineSource("Total: 128.40 EUR", True, "DejaVuSerif.ttf", (20, 20, 20), (255, 255, 255)),
     LineSource("THIS SIDE UP", True, "DejaVuSans-Bold.ttf", (60, 30, 20), (196, 160, 112)),

@@ -162,7 +162,9 @@ def run(
         path = table or default_table()
         is_all = not (versions or platform or python)
         if not check and not is_all:
-            raise OptionError("Only a check can be of a part.", fix="Add --verify, or leave the selection out.")
+            raise OptionError(
+                "Only --verify accepts a selection of wheels.", fix="Add --verify, or leave the selection out."
+            )
         wanted = _selected(versions or [], platform or [], python or [])
         if check:
             lines = list(verify(json.loads(path.read_text("utf-8")), wanted, is_all=is_all))
@@ -182,7 +184,7 @@ def _selected(versions: list[str], platforms: list[str], pythons: list[str]) -> 
     keys = {version_key(version) for version in versions}
     wanted = [one for one in listed if not keys or version_key(one[0]) in keys]
     if not wanted:
-        raise OptionError("No wheel on the index is of that selection.")
+        raise OptionError("The index has no wheel for this selection.")
     return wanted
 
 

@@ -1,6 +1,7 @@
 """Replacing a model file between a session and its comparison with the CPU does not count as a difference.
 
-The comparison reads the file again. Real hosts wait at three places for the test, which replaces the file meanwhile.
+The comparison reads the file again. Real hosts wait at three places for the test, which replaces the file
+meanwhile.
 """
 
 from __future__ import annotations
@@ -141,7 +142,7 @@ def replace(path: Path, data: bytes) -> None:
 
 def assert_not_compared(report: qnnbridge.NumbersReport) -> None:
     assert report.state == "unknown", str(report)
-    assert report.reason == "the model or a file beside it changed since the session was made"
+    assert report.reason == "the model or one of its external files has changed since the session was created"
 
 
 @pytest.mark.parametrize("place", PLACES)

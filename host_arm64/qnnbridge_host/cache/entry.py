@@ -140,7 +140,7 @@ class CacheEntry:
 
     @property
     def fingerprint(self) -> str:
-        """Fingerprint for crashes of this entry, so that they do not count against the model."""
+        """Fingerprint under which crashes of this entry are counted, instead of that of the model."""
         return hashlib.sha256(f"context {self.manifest.key} {self.manifest.id}".encode()).hexdigest()
 
     def spec(self, spec: SessionSpec) -> SessionSpec:

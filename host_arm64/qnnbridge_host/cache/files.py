@@ -37,7 +37,7 @@ MAX_JSON_BYTES: Final = 16 * 1024 * 1024
 
 
 class Damaged(Exception):
-    """The file exists, but not with the contents that were written. The message is the reason."""
+    """The contents of a file are not those that were written. The message is the reason."""
 
 
 def write_json(path: Path, content: dict[str, Any], *, durable: bool = False) -> None:
@@ -58,7 +58,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
         document = json.loads(data, parse_int=_whole_number)
         content, digest = document["content"], document["sha256"]
         if not isinstance(content, dict) or digest != _digest(content):
-            raise Damaged(f"{path.name} is not as it was written")
+            raise Damaged(f"{path.name} has been changed since it was written")
         if b"\\ud" in data.lower():
             _refuse_halves(content)
     except (ValueError, LookupError, TypeError, RecursionError, OverflowError):
@@ -196,7 +196,7 @@ def remove_tree(path: Path) -> None:
         is_folder = stat.S_ISDIR(os.lstat(path).st_mode)
     except OSError:
         return
-    import shutil  # imported here: it imports the compression modules
+    import shutil  # imported here because it imports the compression modules, which takes time
 
     if not is_folder:
         try:
@@ -224,7 +224,7 @@ def _digest(content: object) -> str:
 # process can be about to take it (under another lock). Waiting polls, because on every system only polling can be
 # bounded and interrupted.
 
-# Short compared with a compilation, long compared with a system call.
+# Interval of polling: short compared with a compilation, long compared with a system call.
 POLL_S: Final = 0.02
 # Time between two calls of ``on_wait``.
 ASK_AGAIN_S: Final = 0.1
@@ -241,7 +241,7 @@ class Held:
         """Release the lock. remove: no process waits for it, so delete its file."""
         if remove:
             with contextlib.suppress(OSError):
-                # While the lock is still held: otherwise another process on POSIX could take the lock of a file
+                # Remove the file while the lock is held: otherwise a process on POSIX could take the lock of a file
                 # that is about to disappear.
                 os.unlink(self.path)  # fails on Windows while the file is open; then it is removed below
         self._lock.release(force=True)
@@ -256,7 +256,7 @@ def try_hold(path: Path) -> Held | None:
 
     # The lock would truncate the target of a link.
     if os.path.islink(path):
-        raise NotOurs(errno.ELOOP, "It is a link, and is left alone", os.fspath(path))
+        raise NotOurs(errno.ELOOP, "It is a link, so it is not used", os.fspath(path))
     # `thread_local=False`: a session may be released in another thread than the one that created it.
     lock = FileLock(os.fspath(path), thread_local=False)
     try:
@@ -301,7 +301,7 @@ def holding(path: Path, deadline: float | None = None) -> Iterator[bool]:
 
 
 BEAT_EVERY_S: Final = 1.0
-# Without a heartbeat for this time a compiler is no longer awaited: it is stopped, or a fork holds its lock.
+# Without a heartbeat for this time, waiting ends: the compiler was stopped, or only a fork of it holds the lock.
 STALLED_S: Final = 60.0
 
 
@@ -351,7 +351,7 @@ class WaitPolicy:
         with contextlib.suppress(OSError):
             beat = os.stat(self._path).st_mtime_ns
         now = self._clock()
-        # Any change counts, also backwards: the clock of another computer on a network drive may be wrong.
+        # Any change counts, even to an earlier time: the clock of a network drive's computer may be wrong.
         if beat != self._seen:
             self._seen, self._seen_at = beat, now
         return now - self._seen_at < self._stalled_s

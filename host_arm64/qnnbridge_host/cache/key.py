@@ -1,4 +1,4 @@
-"""Key of a compiled model, a hash of everything that it depends on, and the rule which sessions use the cache.
+"""Key of a compiled model, a hash of everything that it depends on, and the rules for which sessions use the cache.
 
 Every option that is not known to be harmless is part of the key: an unknown option without effect costs a
 compilation, an omitted option would give wrong results. Names and locations of files are never part of the key,
@@ -107,13 +107,13 @@ def key_parts(
         "disabled_optimizers": sorted(spec.disabled_optimizers),
         "initializers": _values(spec.value_names, initializers),
         "host": host_parts(host),
-        # Omitted if the table applies unchanged, so that such keys stay as before.
+        # Omit the part if the table applies unchanged, so that keys of earlier releases stay valid.
         **({"rows_here": list(rows_here)} if rows_here else {}),
     }
 
 
 def host_parts(host: HostInfo) -> dict[str, Any]:
-    """Return the inputs of a compiled model besides model and options: versions, libraries, chip."""
+    """Return what a compiled model depends on in addition to model and options: versions, libraries, chip."""
     return {
         "versions": {name: host.versions[name] for name in VERSIONS_THAT_MATTER if name in host.versions},
         # Another release may rewrite or compile a model differently.
@@ -189,7 +189,7 @@ def _values(names: Iterable[str], values: Sequence[Any]) -> list[list[str]]:
 
     hashed = []
     for name, value in zip(names, values, strict=True):
-        # Hashed in their wire format: equal tensors have equal bytes.
+        # Hash the wire format, in which equal tensors have equal bytes.
         encoder = Encoder()
         described = encoder.add(value)
         digest = hashlib.sha256(json.dumps(described).encode("ascii"))
@@ -264,7 +264,7 @@ def _against_options(spec: SessionSpec) -> str | None:
     if spec.custom_op_libraries:
         return "the session has custom operators, in libraries whose contents are not known"
     if spec.options.get("optimized_model_filepath"):
-        return "optimized_model_filepath requests a file that only the original model gives"
+        return "optimized_model_filepath requests a file that only a session of the original model writes"
     for key, text in spec.config_entries.items():
         if key.startswith(_OWN_CONTEXT) and text not in ("", "0"):
             return f"the session itself is about compiled models ({key})"

@@ -32,8 +32,8 @@ _SCHEMA: Final = 1
 _MOST_PLACES: Final = 32
 _DIGITS: Final = 16
 
-# wrong: other numbers, or the end of the process. unclear: QNN refuses the example or fails on it, or the results
-# could not be compared.
+# wrong: QNN computes the example wrong, or its process ends. unclear: QNN refuses the example or fails on it, or
+# the results could not be compared.
 RowState = Literal["right", "wrong", "unclear"]
 
 
@@ -56,7 +56,7 @@ class MeasuredPlace:
 
     @property
     def text(self) -> str:
-        """Name of the place in messages."""
+        """Chip or simulator on which the results were measured, for messages."""
         found = chip_of(self.chip)
         chip = found.label if found else (f"SoC {self.chip}" if self.chip else "this computer's chip")
         return f"the simulator of {chip}" if self.simulator else chip
@@ -74,7 +74,7 @@ class MeasuredRow:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MeasuredRows:
-    """Results of a place. when: seconds since 1970."""
+    """Results that were measured under the same conditions. when: seconds since 1970."""
 
     place: MeasuredPlace
     rows: Mapping[str, MeasuredRow]
@@ -103,7 +103,7 @@ class MeasuredRows:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RowsHere:
-    """The table with the results for the place of a session.
+    """The table with the results that were measured under the conditions of a session.
 
     right: rows of the table that are right here. more: rows that are wrong here although the table does not list
     this chip. measured: all rows that were measured, right or wrong.
@@ -127,7 +127,7 @@ class RowsHere:
         )
 
     def evidence(self, simulator: bool) -> Callable[[Sequence[str]], str]:
-        """Return a function for the text where rows were measured; "" on the simulator, the table's source."""
+        """Return a function that describes where given rows were measured; its result is "" on the simulator."""
         if simulator:
             return lambda rows: ""
 
@@ -143,7 +143,7 @@ AS_IN_THE_TABLE: Final = RowsHere()
 
 
 def digest_of(row: WrongOperator) -> str:
-    """Return a digest of the fields of a row that its result depends on."""
+    """Return a digest of those fields of a row that determine its result."""
     return _digests()[row.name]
 
 
@@ -183,7 +183,7 @@ def rows_here(
     release = versions.get("onnxruntime_qnn", "")
     states = [(row, found.rows[row.name].state) for row in table() if _is_of(found.rows.get(row.name), row)]
     return RowsHere(
-        # A row whose fault the table does not list for this chip needs no exception.
+        # A right result matters only if the table lists the row as wrong on this chip.
         frozenset(row.name for row, state in states if state == "right" and row.applies(arch, release)),
         frozenset(row.name for row, state in states if state == "wrong" and not row.applies(arch, release)),
         frozenset(row.name for row, state in states if state != "unclear"),
@@ -229,7 +229,7 @@ def chip_number(soc_model: str | None, htp_arch: str | None = None, *, simulator
 
 
 def unmeasured(place: MeasuredPlace, path: Path | None = None) -> tuple[WrongOperator, ...]:
-    """Return the rows that were not measured at a place, or have changed since."""
+    """Return the rows that were not measured under these conditions, or have changed since."""
     found = next((one for one in read_measured(path) if one.place == place), None)
     return tuple(row for row in table() if found is None or not _is_of(found.rows.get(row.name), row))
 
@@ -265,7 +265,7 @@ def _parsed(path: str, _modified_ns: int, _size: int, _inode: int) -> Sequence[M
 
 
 def keep_measured(results: MeasuredRows, path: Path | None = None) -> None:
-    """Add results to the file: replace rows of the same place, keep all others. Raise `OSError`."""
+    """Add results to the file: replace rows with the same conditions, keep all others. Raise `OSError`."""
     path = path or measured_path()
     path.parent.mkdir(parents=True, exist_ok=True)
     with holding(Path(f"{path}.lock")):

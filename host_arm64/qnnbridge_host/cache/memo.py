@@ -83,7 +83,7 @@ class HashMemo:
         found = Hashed(hash_file(text), before)
         after = take_stamp(text)
         if after is None or not before.same(after):
-            # The file is being written. Its user will notice; the hash must not be remembered.
+            # The file was written during the hashing. The caller detects that; the hash must not be remembered.
             return dataclasses.replace(found, stamp=before._replace(taken_ns=0))
         if found.stamp.settled:
             self._keep(text, found)
@@ -147,7 +147,7 @@ class HashMemo:
         return Hashed(sha256, stamp) if isinstance(sha256, str) else None
 
     def _file_of(self, path: str) -> Path:
-        # The path as it was given: two spellings of a path are two records, which costs a second hash.
+        # Use the path as it was given: two spellings of a path have two records, which costs a second hash.
         name = hashlib.sha256(path.encode("utf-8", "surrogatepass")).hexdigest()[:32]
         return self.folder / f"{name}.json"
 
@@ -181,14 +181,14 @@ def memo_of(settings: CacheSettings | None) -> HashMemo | None:
 # refused: nodes would stay on the CPU. nothing-on-qnn: QNN supports none of its nodes. differs: the compiled model
 # has other inputs or outputs than the original. crashes: two compiled models in a row killed the host or could not
 # be loaded. slow: the model is small but took long to compile, so it is worth an entry. unmapped: its weights
-# cannot be mapped into the NPU's memory (`load_mapped_or_not`). gates: its numbers differ, and splitting gates does
-# not help (`create/parting.py`).
+# cannot be mapped into the NPU's memory (`load_mapped_or_not`). gates: its results are wrong, and splitting gates
+# does not help (`create/parting.py`).
 Kind = Literal["refused", "nothing-on-qnn", "differs", "crashes", "slow", "unmapped", "gates"]
 
 NOTES_FOLDER: Final = "notes"
 DAY_S: Final = 24 * 3600.0
 NOTES_MAX_AGE_S: Final = 90 * DAY_S
-# Shorter for what may have been chance: two crashes, or a QNN that supported nothing because its driver was being
+# Kinds that may be due to chance expire earlier: two crashes, or a QNN that supported nothing while its driver was
 # replaced. Without nodes for QNN another attempt to compile takes little time.
 CRASHES_MAX_AGE_S: Final = 7 * DAY_S
 NOTHING_MAX_AGE_S: Final = DAY_S
@@ -361,7 +361,7 @@ class Verdicts(JsonFolder):
         return report
 
     def write(self, key: str, report: NumbersReport) -> None:
-        """Replace the verdict."""
+        """Write the verdict of a key, replacing an earlier one."""
         self._write(key, self._content(report))
         self._tidy()
 
@@ -428,7 +428,7 @@ class Verdicts(JsonFolder):
             report = NumbersReport.from_wire({**content["report"], "kept": True})
             if not is_time(report.when) or not math.isfinite(report.seconds):
                 raise ValueError(f"its times are {report.when:g} and {report.seconds:g}")
-            # Records of earlier versions lack counts: one call was compared.
+            # A record of an earlier version has no count: it comes from one compared call.
             compared = max(report.compared, 1 if report.state in ("agrees", "differs") else 0)
             return dataclasses.replace(report, calls=max(report.calls, compared), compared=compared)
         except BridgeError as error:
@@ -487,7 +487,7 @@ class OptimizerChoice(NamedTuple):
 
 
 class OptimizerChoices(JsonFolder):
-    """Files with the choices, one for each key. root: the cache's folder of this version."""
+    """Files with the disabled optimizers, one for each key. root: the cache's folder of this version."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root / OPTIMIZERS_FOLDER)

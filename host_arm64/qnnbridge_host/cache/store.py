@@ -110,7 +110,7 @@ class Store:
 
     @property
     def is_usable(self) -> bool:
-        """True if there is a cache whose folder belongs to qnnbridge."""
+        """True if the cache's folder exists and belongs to qnnbridge."""
         return self.root.is_dir() and is_own(self.root, self._is_ours)
 
     def part(self, name: str) -> Path:
@@ -118,7 +118,7 @@ class Store:
         if not self._own:
             enter(self.root)
             if not is_own(self.root, self._is_ours):
-                text = "It has files that are not qnnbridge's, and is left alone"
+                text = "It contains files of other programs, so it is not used"
                 raise NotOurs(errno.EEXIST, text, os.fspath(self.root))
             self._own = True
         return enter(self.root / name)
@@ -182,11 +182,11 @@ class Store:
         return CacheEntry(folder, manifest)
 
     def publish(self, draft: Draft, manifest: EntryManifest) -> CacheEntry:
-        """Make the finished draft the entry of its key, atomically. Files that equal another entry's are shared."""
+        """Make the finished draft the entry of its key, atomically; share files that equal another entry's."""
         for record in manifest.files:
             self._share(draft.folder / record.name, record.sha256, record.size)
             sync_file(draft.folder / record.name)
-        # Last, after the files are on the disk: an entry with a manifest is complete.
+        # Write the manifest last, after the files are on the disk: an entry with a manifest is complete.
         manifest.write(draft.folder)
         target = self.entry_folder(manifest.key)
         if os.path.lexists(target):
@@ -209,11 +209,11 @@ class Store:
         now = time.time()
         name = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(now))}-{secrets.token_hex(8)}-{key[:8]}"
         target = self.part("bad") / name
-        # Before the reason is written, so that no process loads the entry from now on.
+        # Move the entry before writing the reason, so that no process loads it meanwhile.
         os.rename(folder, target)
         # A link was moved itself; its target stays unchanged.
         if target.is_dir() and not target.is_symlink():
-            with contextlib.suppress(OSError):  # the move matters more than the reason
+            with contextlib.suppress(OSError):  # the entry is moved even if the reason cannot be written
                 content = {"key": key, "fault": fault, "reason": reason, "label": label, "when": now}
                 write_json(target / REASON_FILE, content)
         for bad in self.invalid_entries()[MAX_INVALID:]:
@@ -236,14 +236,14 @@ class Store:
         """Mark an entry as used: it is not evicted as long as the returned lock is held."""
         folder = self._uses(key)
         folder.mkdir(parents=True, exist_ok=True)
-        # The lock's file name contains the process id, so the own leftovers are recognised without opening them.
+        # The name of a lock file contains the process id, so lock files of this process need not be opened.
         names = [name for name in os.listdir(folder) if name.endswith(".lock")]
         if len(names) > MANY_USES or any(not name.startswith(f"{os.getpid()}-") for name in names):
             self.in_use(key)  # removes leftovers of killed processes and of sessions that were never closed
         # One lock for each session; the system releases it if the process is killed.
         held = try_hold(folder / f"{os.getpid()}-{secrets.token_hex(6)}.lock")
         if held is None:
-            raise OSError(f"{folder}: a new lock is held already")
+            raise OSError(f"{folder}: another process holds the new lock")
         return held
 
     def in_use(self, key: str, *, sweep: bool = True) -> bool:
@@ -286,7 +286,7 @@ class Store:
             name = secrets.token_hex(8)
             held = try_hold(self.part("tmp") / f"{name}.lock")
             if held is None:
-                raise OSError(f"{self.root}: a new lock is held already")
+                raise OSError(f"{self.root}: another process holds the new lock")
             try:
                 folder = self.root / "tmp" / name
                 folder.mkdir()
@@ -296,7 +296,7 @@ class Store:
         return Draft(folder, held)
 
     def sweep(self) -> int:
-        """Remove leftovers of killed creators and users. Return the number of killed creators."""
+        """Remove what killed creators and users of entries have left; return the number of removed drafts."""
         removed = 0
         for folder in self.listed("uses"):
             self._sweep_uses(folder.name)
@@ -400,7 +400,7 @@ class Store:
                 with contextlib.suppress(OSError, Damaged):
                     self._check(other, fresh=False)
                     linked = path.with_name(f"{path.name}.linked")
-                    # Through a new name: `link` does not replace an existing file; `replace` does, atomically.
+                    # Link under a new name first: `link` cannot replace a file; `replace` can, atomically.
                     os.link(twin, linked)
                     os.replace(linked, path)
                     return
@@ -462,7 +462,7 @@ def total_bytes(store: Store) -> int:
         try:
             with os.scandir(folder) as entries:
                 for entry in entries:
-                    # Not entry.stat(): on Windows its result lacks the inode.
+                    # `entry.stat()` is not used: on Windows its result lacks the inode.
                     status = os.stat(entry.path, follow_symlinks=False)
                     sizes[status.st_dev, status.st_ino] = status.st_size
         except OSError:

@@ -421,7 +421,7 @@ class OrtSession:
     def _run(
         self, session: Any, output_names: Sequence[str] | None, feeds: Mapping[str, Any], options: Any
     ) -> list[Any]:
-        from qnnbridge_host.engine import ort_values  # not needed for a session
+        from qnnbridge_host.engine import ort_values  # imported by the first run, so that creation is faster
 
         if self._unreadable is None:
             self._unreadable = frozenset(
@@ -466,8 +466,8 @@ class OrtSession:
         except Exception as error:
             raise self._translated(error) from error
         if call.native is not None:
-            # IOBinding failed, or wrote outputs elsewhere, and the plain run worked. Do not try IOBinding again:
-            # it would do so each time.
+            # IOBinding failed or wrote outputs elsewhere, and the plain run worked. Do not use IOBinding for this
+            # call again, because it would fail each time.
             call.bindable, call.native = False, None
         return call.take(values)
 

@@ -1,4 +1,4 @@
-"""Objects of the host's `onnxruntime` besides sessions, which the application's `ort` module uses, and its log.
+"""Objects of the host's `onnxruntime` other than sessions, for the application's `ort` module, and its log.
 
 These are adapters, shared allocators, streams of devices, packages of models, the compiler, and the functions of
 the native bindings that ONNX Runtime's build and its quantization tools use.
@@ -288,7 +288,7 @@ def _package_info(root: str) -> Mapping[str, Any]:
 
 def _ort_settings(variant: Mapping[str, Any], folder: str) -> Mapping[str, Any]:
     settings = json.loads(variant["executor_info"].get("ort", "{}"))
-    if isinstance(settings, str):  # the name of a file next to the model
+    if isinstance(settings, str):  # the name of a file in the model's folder
         with open(os.path.join(folder, settings), encoding="utf-8") as file:
             settings = json.load(file)
     return settings if isinstance(settings, dict) else {}
@@ -512,7 +512,7 @@ def _create(call: ObjectCall) -> _Compiler:
         spec = SessionSpec.from_wire(argument(call, "spec", dict))
         names = spec.value_names
         model: str | bytes = spec.model_path if spec.model_path is not None else bytes(call.values[-1])
-        # Not strict, because a model without a path follows the initializers.
+        # The lengths may differ: the bytes of a model without a path follow the initializers.
         initializers = dict(zip(names, call.values, strict=False))
         place = call.arguments.get("binary_information")
         information = None if place is None else (str(place[0]), str(place[1]))
@@ -553,7 +553,7 @@ def _compile_to_stream(compiler: _Compiler, call: ObjectCall) -> None:
         calls_back.call(WRITE, values=[np.frombuffer(data, np.uint8)])
 
     made = _compile(compiler, call, lambda native: native.compile_to_stream(write), None)
-    if made is not None:  # `_by_files` has compiled it
+    if made is not None:  # ONNX Runtime has compiled into files, so nothing was written yet
         write(made)
 
 

@@ -44,7 +44,7 @@ class PlacementTarget(NamedTuple):
 
 
 class SessionOperators(NamedTuple):
-    """Properties of a session's operators that decide on the advice.
+    """Properties of a session's operators that determine the advice in an error.
 
     without_qnn: operators that QNN lacks for all sizes and types. none_for_qnn: whether all operators are such.
     quantised: whether the session has QuantizeLinear or DequantizeLinear.
@@ -250,7 +250,7 @@ def _cause(
         bodies = "branches" if all(op == "If" for _, op in cutting) else "bodies"
         of = f"{'its' if count == 1 else 'their'} {bodies}"
         edges = (
-            f"The {inside} other nodes on the CPU include all that are inside of {of}. {edges}" if inside else edges
+            f"The {inside} other nodes on the CPU include all that are inside {of}. {edges}" if inside else edges
         )
     shown = [f"{op} ({name})" if name else op for name, op in nodes[:_NAMED_NODES]]
     more = count - len(shown)

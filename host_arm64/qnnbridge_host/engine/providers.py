@@ -356,7 +356,7 @@ def load_plugin(
         _let_the_dsp_find(folder)
         on_phase("registering", source.versions())
         devices = _registered(ort)
-        if not devices:  # else an earlier engine of this process has registered the library; twice is an error
+        if not devices:  # registering a library twice in a process is an error
             # ONNX Runtime accepts any name here as the provider's name. Compiled models contain this name as the
             # `source` of their nodes.
             ort.register_execution_provider_library(PROVIDER, source.library)

@@ -212,7 +212,7 @@ def build_in(folder: str | os.PathLike[str]) -> str | None:
     for name in _BACKENDS:
         try:
             found = build_of(os.path.join(folder, name))
-        except (OSError, ValueError):  # absent, or empty
+        except (OSError, ValueError):  # the file is absent or empty
             continue
         if found:
             return found

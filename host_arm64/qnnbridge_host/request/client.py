@@ -57,7 +57,7 @@ class StopSignal:
 
     @contextlib.contextmanager
     def calling(self, callback: Callable[[], None]) -> Iterator[None]:
-        """Call `callback` if a stop comes while the block runs; at once if it came before."""
+        """Call `callback` when the request is stopped while the block runs; at once if it was stopped before."""
         with self._lock:
             stopped = self._stopped
             if not stopped:

@@ -188,8 +188,8 @@ class Request:
         # True if the client is aware of the phase, or learns it before the step begins.
         self.declared = False
         self.started = False
-        # True while the limit counts the request, which ends before the answer. The count of requests ends after
-        # it, and follows `counted`.
+        # True while the request counts for the limit on requests in progress, which ends before the answer is
+        # written. The limit on all requests counts it until the answer is written (`counted`).
         self.has_place = False
         self.withdrawn = False
         # True if a cancel answers the request, because it was withdrawn.
@@ -296,7 +296,7 @@ class InFlight:
     def add(self, request: Request) -> bool:
         """Enter the request into the table. Return False if there are too many already."""
         with self._lock:
-            if request.counted:  # channels have their own limit: one call each
+            if request.counted:  # calls of a channel do not count: a channel carries one at a time
                 # The second condition bounds requests whose answers are still being written to a slow client.
                 if self._places_taken >= self._limit or self._by_connection >= 2 * self._limit:
                     return False
@@ -329,7 +329,7 @@ class InFlight:
         Inlined by hand: two lock acquisitions instead of five, on the path of every repeated call.
         """
         lock, requests = self._lock, self._requests
-        # Before the call is in the table, so that no cancel treats it as waiting.
+        # Set this before the call is in the table, so that no cancel treats it as waiting.
         call.started = True
         # `with lock` takes three times as long.
         lock.acquire()
@@ -362,7 +362,7 @@ class InFlight:
     def start(self, request: Request) -> bool:
         """Mark the request as started. Return False if it was withdrawn (`take_withdrawn` answers it)."""
         with self._lock:
-            # One step under the lock: either the cancel sees a started request, or this start sees the cancel.
+            # Check and set under the lock: either the cancel sees a started request, or this start sees the cancel.
             request.started = not request.withdrawn
             return request.started
 
@@ -426,10 +426,10 @@ class InFlight:
                 request.withdrawn = True
                 request.release()
                 return "not-started"
-            # Stored for `enter`: the request may not have a stopper yet.
+            # `enter` reads this flag, since the request may not have a stopper yet.
             request.withdrawn = True
             stopper = request.stopper
-            # Created only here, because few requests are cancelled.
+            # Create the event only here, because few requests are cancelled.
             done = request.done = request.done or threading.Event()
         if stopper is not None:
             stopper.stop()
@@ -439,7 +439,7 @@ class InFlight:
         return "stopped" if request.failed else "finished"
 
     def take_withdrawn(self, request_id: int) -> Request | None:
-        """Return a request that was withdrawn in its queue, once: the caller answers it now, ahead of its turn."""
+        """Return a request that was withdrawn while it waited, only once; the caller answers it at once."""
         with self._lock:
             request = self._requests.get(request_id)
             if request is None or request.started or not request.withdrawn or request.refused:
@@ -472,7 +472,7 @@ class InFlight:
     def drain(self, timeout_s: float) -> bool:
         """Wait until no request is in flight; return False after the timeout."""
         with self._empty:
-            # `finish` notifies waiting threads only from here on, so calls do not pay for it.
+            # `finish` notifies waiting threads only if this is set, so ordinary calls do not notify.
             self._draining = True
             return self._empty.wait_for(lambda: not self._requests, timeout_s)
 

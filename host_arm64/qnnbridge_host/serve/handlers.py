@@ -389,7 +389,7 @@ class HostObjects:
             raise _unknown(f"objects of the kind {header['kind']!r}")
         call = self._call(request, enter, header.get("arguments"), header.get("values"), header.get("objects"))
         self._check_limit()
-        _ = self._sessions.engine  # waits for the import of ONNX Runtime, which must precede other imports for QNN
+        _ = self._sessions.engine  # wait for the import of ONNX Runtime, which must precede onnxruntime-genai's
         kind = _natively(load)
         make = kind.create
         if make is None:
@@ -457,7 +457,7 @@ class HostObjects:
     def _keep(self, request: Request, kind: ObjectKind, value: Any) -> int:
         self._held[request.id] = _Held(kind, value)
         if request.withdrawn:
-            # The release may have arrived already.
+            # The request that releases the object may have arrived already.
             self._free(request.id)
             raise Cancelled("The creation of the object was cancelled.")
         return request.id

@@ -3,7 +3,7 @@
 The session itself is not touched: the application sends the inputs and outputs of a run. The original runs on the
 CPU in a worker, so that its crashes, memory and time do not affect the host, and the verdict is stored under the
 key of the compiled model. If the comparison cannot be completed, the reason is in the report; it is never an error
-of the application's run. The same holds if a file of the model has changed: its numbers are then unrelated to the
+of the application's run. The same applies if a file of the model has changed: its results are then unrelated to the
 session's, and no such report is stored. A host runs one comparison at a time. Any thread.
 """
 
@@ -53,8 +53,8 @@ class _Comparison:
 
     results: the session's results for `outputs`. inputs: description of the inputs. leading: the results are the
     leading part of each dimension; the rest follows from padding. again: ignore a stored verdict. calls: calls of
-    the session since the last comparison. compared: number of comparisons that the session has heard of. constant:
-    the inputs have hardly any content. made_from: the model or rewritten copy of the session.
+    the session since the last comparison. compared: number of comparisons whose results the session has received.
+    constant: the inputs have hardly any content. made_from: the model or rewritten copy of the session.
     """
 
     source: ModelSource
@@ -89,7 +89,7 @@ class NumbersService:
         try:
             report = self._verdict(*self._comparison(request, stop_signal(request)))
         except ModelChanged:
-            reason = "the model or a file beside it changed since the session was made"
+            reason = "the model or one of its external files has changed since the session was created"
             report = NumbersReport("unknown", reason=reason, when=time.time())
         return {"numbers": report.to_wire()}, ()
 
@@ -143,7 +143,7 @@ class NumbersService:
             calls, compared = int(header.get("calls", 1)), int(header.get("compared", 0))
             parts = str(header.get("parts") or "")
         except BridgeError:
-            raise  # some `BridgeError`s are also a `ValueError`
+            raise  # not converted below, although some `BridgeError`s are also `ValueError`s
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise desync(f"model.verify without a proper description ({error})") from None
         source = open_model(spec.model_path, data, folder, settings, stop, fingerprint, files)
@@ -155,7 +155,7 @@ class NumbersService:
         here = rows_of_session(spec, host_info.versions, simulator=host_info.machine != "ARM64")
         used, made_with = source, dataclasses.replace(spec, fix=None)
         if spec.fix is not None and spec.fix.when == "always":
-            # The copy runs on QNN and is compared with the original.
+            # QNN runs the rewritten copy, whose results are compared with those of the original.
             from qnnbridge_host.create.replaced import fixed_source
 
             fixed = fixed_source(source, spec, settings, folder, order, here.right)
@@ -211,7 +211,7 @@ class NumbersService:
             wanted.verdicts.ended(wanted.key)
         if wanted.constant and report.state == "agrees":
             return report if wanted.again else _inconclusive(report)
-        # Inputs that prove nothing must not prevent a comparison of the next ones.
+        # A verdict from inputs that prove nothing is not stored, so that the next inputs are compared.
         if wanted.verdicts is None or (report.state == "unknown" and report.outputs):
             return dataclasses.replace(report, calls=max(1, wanted.calls), compared=1)
         together = wanted.verdicts.add(wanted.key, report, wanted.calls)
@@ -230,7 +230,7 @@ class NumbersService:
             before = wanted.source.stamps()
             report = _compare(wanted, order, self._maker.optimizers)
             if report.state == "differs" and not report.cause:
-                # Of the copy, if one runs: a fault that the rewrite has fixed is not the cause.
+                # A rewritten copy is checked, if there is one: a fault that the rewrite has fixed is not the cause.
                 host = self._maker.host_info
                 cause = known_faults(*wanted.made_from, host.machine, host.versions)
                 report = dataclasses.replace(report, cause=cause)
@@ -270,7 +270,7 @@ def _compare(wanted: _Comparison, order: WorkOrder, optimizers: Optimizers) -> N
                 second = _compared_part(wanted, reference.run(wanted.feeds, wanted.outputs))
                 again = judge_all(wanted.outputs, expected, second, "fp16")
                 if any(one.snr_db is not None and one.state == "differs" for _, one in again):
-                    return report("unknown", reason="the CPU gives another result every time it runs")
+                    return report("unknown", reason="the CPU returns a different result in each run")
                 cause = _cause_in_optimizers(wanted, worker, reference, expected, optimizers)
     except Cancelled:
         raise
@@ -293,9 +293,9 @@ def _compare(wanted: _Comparison, order: WorkOrder, optimizers: Optimizers) -> N
 
 
 def _inconclusive(report: NumbersReport) -> NumbersReport:
-    """Return the report for inputs without content, which do not prove that the numbers agree."""
+    """Return the report for inputs without content, which do not prove that the results agree."""
     worst = f" ({report.outputs[0]})" if report.outputs else ""
-    reason = f"the inputs are nearly constant, and these agree{worst}; a call with other inputs decides"
+    reason = f"the inputs are nearly constant, and these agree{worst}; only a call with other inputs can decide"
     return dataclasses.replace(report, state="unknown", reason=reason)
 
 
@@ -316,7 +316,7 @@ def _cause_in_optimizers(
     def run(session: Any) -> Sequence[Any]:
         return _compared_part(wanted, session.run(wanted.feeds, wanted.outputs))
 
-    # For a rewritten copy the cause is not searched: its inputs lack the constants of the original.
+    # The search does not support a rewritten copy, which lacks those inputs of the original that became constants.
     if wanted.made_from[0] is not wanted.source:
         return ""
     job = job_of(*wanted.made_from, wanted.initializers)
@@ -353,7 +353,7 @@ def _operators(source: ModelSource) -> Mapping[str, int]:
 
 
 def _reason_against(wanted: _Comparison) -> str:
-    """Return why nothing can be compared, as far as that is known before starting a worker; else ""."""
+    """Return why a comparison is impossible, if that is known without starting a worker; else ""."""
     from qnnbridge_host.cache.key import size_of
 
     scan = wanted.source.scan

@@ -190,7 +190,7 @@ class Server:
                 if frame.kind is Kind.GOODBYE:
                     self._say_goodbye()
                 if frame.kind is Kind.REQUEST:
-                    # While this thread still has the lead, so that later requests cannot overtake this one.
+                    # Announce the request while holding the lead, so that no later one can overtake it.
                     self._in_flight.announce(frame.request_id)
                 # If no thread waits for the lead, the next frame (a CANCEL, for example) would not be read until
                 # this request is served.
@@ -245,7 +245,7 @@ class Server:
         elif frame.kind is Kind.CANCEL:
             target = frame.header.get("target")
             target = target if type(target) is int else 0
-            # Served by this thread, outside of all lanes: a cancel must not wait behind its target.
+            # Serve the cancel here, outside of all lanes: it must not wait behind its target.
             state = self._cancel(target)
             self._send(Frame(Kind.REPLY, frame.request_id, {"state": state}))
             # Answer the withdrawn request now: its lane may reach it only minutes later.
@@ -263,7 +263,7 @@ class Server:
         channels = self._channels
         open_still = channels is not None and channels.withdraw(target)
         state = self._in_flight.cancel(target, CANCEL_GRACE_S)
-        # Between the two checks the call may have been read, or answered: the second check of the channel decides.
+        # Between the two checks the call may have been read or answered, so check the channel again.
         if state == "finished" and channels is not None and open_still and channels.withdraw(target):
             return "not-started"
         return state
@@ -332,7 +332,7 @@ class Server:
         failed = True
         try:
             header, buffers = self._handle(request)
-            # End the phase before the answer is written: a crash during the write is not the model's.
+            # End the phase before writing the answer, so that a crash in the write is not blamed on the model.
             self._in_flight.about_to_answer(request)
             self._send(Frame(Kind.REPLY, request.id, header, buffers))
             failed = False
@@ -362,7 +362,7 @@ class Server:
             finally:
                 _drop_handles(request)
             return {}, ()
-        number = request.id  # a reference to the request would be a cycle
+        number = request.id  # `emit` refers only to the id: a reference to the request would be a cycle
         request.emit = functools.partial(self._emit, number)
         functions = request.header.get("functions")
         if functions:
@@ -397,7 +397,7 @@ class Server:
         """Send a PHASE frame. The caller holds the write lock."""
         try:
             self._send_next(_phase(request_id, phase, blame))
-        except TooLarge:  # a name of many kilobytes
+        except TooLarge:  # a very long name of a model
             short = {key: text[:SHORT_TEXT] if isinstance(text, str) else text for key, text in blame.items()}
             self._send_next(_phase(request_id, phase, short))
 
@@ -491,7 +491,7 @@ class ProcessTransport:
 
     @property
     def slabs(self) -> Slabs:
-        if self._slabs is None:  # a single server calls this, under its lock
+        if self._slabs is None:  # one server calls this, while it holds its lock
             from qnnbridge_host.fastpath import Slabs
 
             self._slabs = Slabs()
