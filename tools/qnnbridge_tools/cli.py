@@ -96,8 +96,8 @@ class _Command(TyperCommand):
         try:
             return super().make_context(*given, **more)
         except Exception as error:
-            # By its name: newer versions of typer contain a copy of click. Its subclasses, for options and missing
-            # arguments, have a clear message themselves.
+            # Compare the name of the class, because newer versions of typer contain a copy of click. The subclasses
+            # of UsageError, for options and missing arguments, have a clear message themselves.
             guide = GUIDES.get(str(self.name))
             if type(error).__name__ == "UsageError" and guide is not None:
                 known: Any = error
@@ -121,7 +121,7 @@ def _load(name: str, place: str) -> Any:
         raise SystemExit(output.report_incomplete(error)) from None
     found = getattr(module, attribute)
     holder = _typer()
-    holder.callback()(lambda: None)  # with it even a single command keeps its name
+    holder.callback()(lambda: None)  # with a callback, typer keeps the name of a single command
     epilog = GUIDES[name].text()
     if isinstance(found, typer.Typer):
         holder.add_typer(found, name=name, epilog=epilog)

@@ -58,7 +58,7 @@ def print_error(error: BridgeError, as_json: bool) -> None:
         traceback.print_exc()
     print(f"Error: {error.shown()}", file=sys.stderr)
     if as_json:
-        with contextlib.suppress(OSError):  # stdout is what failed; the error is printed on stderr
+        with contextlib.suppress(OSError):  # stdout may be the cause of the error, which is printed on stderr, too
             print_json({"error": error.to_wire()})
 
 
@@ -263,7 +263,7 @@ def _lost(error: OSError, code: int) -> int:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
         os.close(nowhere)
-    if not code and not reader_is_gone(error):  # for another code, an error was already printed
+    if not code and not reader_is_gone(error):  # with another exit code, an error was already printed
         print(f"Error: {visible(loss_text(error))}.", file=sys.stderr)
     return code or EXIT_LOST
 

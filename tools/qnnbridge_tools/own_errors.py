@@ -88,11 +88,11 @@ TABLE: Final[dict[type[errors.BridgeError], tuple[str, str]]] = {
         'Read the message, or details["reason"]. The same `qnnbridge pull` command continues the download.',
     ),
     errors.CompileFailed: (
-        "The compiled model is not usable: no node runs on QNN, or the numbers are wrong.",
+        "The compiled model is not usable: no node runs on QNN, or its outputs are wrong.",
         "Run `qnnbridge analyze MODEL` on the original.",
     ),
     errors.NumbersDiffer: (
-        "The numbers of the session differ from those of the CPU.",
+        "The session's outputs on QNN differ from those on the CPU.",
         "Run `qnnbridge verify MODEL` to find the node, and `qnnbridge fix MODEL` for a rewrite.",
     ),
     errors.GenerationError: ("onnxruntime-genai raised an error.", _MESSAGE),
@@ -124,7 +124,7 @@ WARNINGS: Final[dict[str, tuple[str, str]]] = {
         "Run `qnnbridge analyze MODEL` to see why. With fallback='error' the session is refused.",
     ),
     "NumbersWarning": (
-        "The session computes other numbers on QNN than on the CPU.",
+        "The session's outputs on QNN differ from those on the CPU.",
         "Run `qnnbridge verify MODEL` to find the node, and `qnnbridge fix MODEL` for a rewrite.",
     ),
 }

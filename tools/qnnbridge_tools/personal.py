@@ -57,7 +57,7 @@ _PROFILE: Final = re.compile(
 )
 # Profiles that Windows itself creates, and the stand-in.
 _NOBODY: Final = frozenset({"public", "default", "all users", "all%20users", "user"})
-# Behind a drive or a folder, two backslashes are one that JSON doubled.
+# A network path, but not the two backslashes after a drive or a folder, which are one that JSON has doubled.
 _NETWORK: Final = re.compile(
     r"(?<![\w:\\/.~%)])(?P<before>\\{2,8}(?:\?\\{1,4}UNC\\{1,4})?|file://(?=[^/])|//)"
     r"(?P<server>[A-Za-z0-9][\w.$-]*)(?P<slash>\\{1,4}|/)(?P<share>[\w.$-]+)",
@@ -71,7 +71,7 @@ _COMPANY: Final = re.compile(
     re.IGNORECASE,
 )
 
-# Digits alone are a count: max_tokens=512.
+# Names of variables with secrets. A value of digits alone is a count: max_tokens=512.
 _OF_TOKENS: Final = r"(?:token|api[_-]?key|credential|authorization)s?"
 _OF_PASSWORDS: Final = r"(?:passw(?:or)?d|passphrase|secret|(?:access|private)[_-]?key)s?"
 _NOTHING: Final = r"(?:none|null|true|false|unknown)\b"

@@ -70,7 +70,7 @@ def one_line(error: BridgeError) -> str:
 
 
 class ProviderSession:
-    """A session whose runs return answers. Made by `opened`."""
+    """A session whose runs return answers instead of raising errors. Created by `opened`."""
 
     def __init__(self, session: InferenceSession, timeout_s: float | None) -> None:
         self._session = session
@@ -153,7 +153,7 @@ def opened(
         proven: whether these are all optimizers that harm the model, so that the host does not search for others.
 
     Raises:
-        BridgeError: as making the session raises it.
+        BridgeError: the session cannot be created.
     """
     from qnnbridge import CpuFallbackWarning, GraphOptimizationLevel, InferenceSession, SessionOptions
 
@@ -200,7 +200,7 @@ def memory_filling(host: Host, settings: SessionSettings) -> Callable[[], None]:
     model, feeds = filling_model()
     try:
         with quiet("qnnbridge"):
-            # The session ends with its host.
+            # Do not close the session, because it ends with its host.
             session = InferenceSession(
                 *(model, None, [QNN], [dict(settings.provider_options)]),
                 host=host,
@@ -214,7 +214,7 @@ def memory_filling(host: Host, settings: SessionSettings) -> Callable[[], None]:
     except BridgeError:
         return lambda: None
 
-    # Errors are left to the run that follows: if the host died, that run reports it, with the model's evidence.
+    # Ignore errors here, because the following run reports a crash of the host, with evidence about the model.
     def fill() -> None:
         with quiet("qnnbridge"), contextlib.suppress(BridgeError):
             session.run(None, dict(feeds))

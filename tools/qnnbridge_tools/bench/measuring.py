@@ -134,7 +134,7 @@ def _calls_in(contender: Contender, turn_s: float) -> int:
     # Warm up before measuring: the first calls take longer.
     contender.batch(contender.least_calls)
     one_s = statistics.median(contender.batch(contender.least_calls)) / 1e9
-    # At least 100 ns: a call below the clock's resolution must not divide by zero.
+    # Assume at least 100 ns, because the measured time is 0 for a call below the clock's resolution.
     return max(contender.least_calls, min(MOST_CALLS, int(turn_s / max(one_s, 1e-7))))
 
 
@@ -151,14 +151,15 @@ def pinned(pids: Sequence[int], *, wanted: bool = True) -> Iterator[bool]:
                 for pid in (os.getpid(), *pids):
                     allowed = psutil.Process(pid).cpu_affinity()
                     before.append((pid, allowed))
-                    # All on one CPU that this process may use; which one does not matter.
+                    # Use any CPU that this process may use.
                     _keep_on(pid, [before[0][1][0]])
             # psutil has no `cpu_affinity` on macOS (AttributeError), and a container may forbid the call.
             except (psutil.Error, AttributeError, OSError, ValueError):
                 done = False
         yield done
     finally:
-        # In reverse order: for a process that is listed twice the first record contains the original CPUs.
+        # Restore in reverse order, because the first record of a process that is listed twice has its original
+        # CPUs.
         for pid, allowed in reversed(before):
             with contextlib.suppress(psutil.Error, OSError):
                 _keep_on(pid, allowed)
@@ -241,7 +242,7 @@ class DirectProcess:
         assert self._child.stdin is not None
         assert self._child.stdout is not None
         begun = time.monotonic()
-        # In another thread, because the read below has no timeout.
+        # Apply the timeout in another thread, because the read below has none.
         timer = threading.Timer(ANSWER_TIMEOUT_S, self._child.kill)
         timer.daemon = True
         timer.start()
@@ -256,7 +257,7 @@ class DirectProcess:
             timer.cancel()
         try:
             answer: dict[str, Any] = json.loads(line)
-        # Empty or incomplete because the process crashed, or not an answer at all.
+        # The line is empty or incomplete because the process crashed, or it is not an answer.
         except ValueError:
             code = self._end()
             if time.monotonic() - begun >= ANSWER_TIMEOUT_S:
@@ -385,8 +386,7 @@ class Rig:
         }
         contenders = [Contender(DIRECT, self.direct.batch(direct))]
         for name, call in calls.items():
-            # The fast path begins with the second call of a signature: the first call warms up, the second is
-            # compared.
+            # Compare the second call, because the fast path begins with the second call of a signature.
             call()
             if check_sum(call()) != crc:
                 raise BridgeError(
@@ -408,10 +408,10 @@ def open_session(host: Host, subject: Subject) -> InferenceSession:
 
     options = SessionOptions()
     if subject.threads:
-        # One thread on both sides: otherwise a thread pool would be measured with the call.
+        # Use one thread on both sides; otherwise the measurement would include a thread pool.
         options.intra_op_num_threads = subject.threads
         options.inter_op_num_threads = 1
-    # Errors only: printing warnings would be measured as well.
+    # Log only errors, because the measurement would include the printing of warnings.
     options.log_severity_level = 3
     for name, size in subject.sizes.items():
         options.add_free_dimension_override_by_name(name, size)

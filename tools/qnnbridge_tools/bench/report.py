@@ -274,7 +274,7 @@ def _chart(rows: list[CallTimings]) -> str:
         f'<li><span style="color:{COLOURS[way]}">&#9632;</span> {escape(way)}: {escape(WAYS_IN_WORDS[way])}</li>'
         for way in WAYS
     )
-    # The height is known only now.
+    # Insert the height, which is known only after the last bar.
     body = "".join(parts).replace("{bottom}", str(y))
     return (
         f'<svg role="img" aria-label="Median time of a call" viewBox="0 0 {LEFT_PX + WIDTH_PX + LABEL_PX} {y}" '

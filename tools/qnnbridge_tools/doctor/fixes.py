@@ -369,7 +369,7 @@ def reinstall(facts: Facts) -> Remedy:
 
 
 def after_removal(facts: Facts, folder: str | None, version: str | None) -> Remedy:
-    """Return the fix like `install_version` for a folder with files that pip has not recorded."""
+    """Return a fix like that of `install_version`, for a folder with files that pip has not recorded."""
     if version is None or is_managed(facts):
         return nothing_fits(facts) if version is None else own_environment(facts)
     lines = [f"-m pip uninstall -y onnxruntime {QNN}"]
@@ -475,7 +475,7 @@ def _install_python(facts: Facts) -> str:
 
 
 def setup_lines(facts: Facts, *, plain_folder: bool = False, python: str | None = None) -> Lines:
-    """Return commands for ``qnnbridge setup`` whose result is used afterwards.
+    """Return a ``qnnbridge setup`` command, and those that make sessions use the new host.
 
     Args:
         facts: the facts.

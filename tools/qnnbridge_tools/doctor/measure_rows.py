@@ -119,10 +119,10 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m qnnbridge_tools.doctor.measure_rows", allow_abbrev=False)
     parser.add_argument("--host-python", metavar="PYTHON", help="interpreter of the host")
     parser.add_argument("--timeout", type=float, metavar="S", default=TIMEOUT_S, help="seconds for all rows")
-    parser.add_argument("--soc-model", metavar="CHIP", help="of the simulator: the chip to compute for")
+    parser.add_argument("--soc-model", metavar="CHIP", help="chip that the simulator computes for")
     parser.add_argument("--row", action="append", default=[], metavar="NAME", help="measure this row; default all")
-    parser.add_argument("--npu", action="store_true", help="nothing on a simulator")
-    parser.add_argument("--missing", action="store_true", help="only rows without a result here")
+    parser.add_argument("--npu", action="store_true", help="measure nothing if QNN runs on its simulator")
+    parser.add_argument("--missing", action="store_true", help="measure only rows without a result here")
     return parser
 
 
@@ -137,7 +137,7 @@ class _Measuring:
         self._request = request
         self._target = target
         self._host: Any = None
-        # Fills QNN's memory in the current host.
+        # Function that fills QNN's memory in the current host.
         self._filling: Callable[[], object] | None = None
 
     def run(self) -> str:
@@ -149,7 +149,7 @@ class _Measuring:
         try:
             place = self._place()
             if place is None:
-                return "the chip is not one that this computer computes on"
+                return "this computer cannot compute for the requested chip"
             if self._request.npu and place.simulator:
                 return ""  # the table itself was measured on the simulator
             _say({"place": place.text, "chip": place.chip, "simulator": place.simulator})

@@ -165,7 +165,7 @@ class SpokenAnswer:
 
     def join(self) -> None:
         while self._thread.is_alive():
-            # In steps, for Ctrl+C on Windows, as for the queue.
+            # Wait in steps: Windows does not deliver Ctrl+C to a thread that waits without a timeout.
             self._thread.join(LOOK_S)
 
     def _work(self) -> None:

@@ -50,7 +50,7 @@ def family(kind: Kind, name: str, help_text: str, samples: Iterable[Sample], uni
     # OpenMetrics: the name of a family with a unit ends with the unit.
     if not _NAME.fullmatch(name) or (unit and not name.endswith(f"_{unit}")):
         raise ValueError(f"{name} with unit {unit}")
-    # Not the library's `Counter` and `Gauge`, which count themselves: here the daemon has counted.
+    # Do not use the library's `Counter` and `Gauge`, which count in this process: the daemon has counted already.
     made = Metric(name, help_text, kind, unit)
     for suffix, labels, value in samples:
         # A name from a file system may contain half a surrogate pair, which UTF-8 cannot encode.
@@ -81,7 +81,7 @@ def summary(
     Args:
         values: quantiles for each set of labels; unknown ones are omitted.
     """
-    # Without `_sum` and `_count`: for a client or a model the daemon reports quantiles only.
+    # Omit `_sum` and `_count`, because the daemon reports only quantiles for a client or a model.
     samples = (
         ("", {**labels, "quantile": floatToGoString(quantile)}, value)
         for labels, quantiles in values
@@ -118,7 +118,7 @@ def numbers_families(prefix: str, rows: Sequence[tuple[Labels, str, int]]) -> It
     """
     yield gauge(
         f"{prefix}_numbers",
-        "1 for the state of a model's numbers beside the CPU's, else 0.",
+        "1 for the state of a model's comparison with the CPU, else 0.",
         [
             ({**labels, "state": state}, int(state == (found if found in NUMBERS_STATES else "unknown")))
             for labels, found, _ in rows
@@ -139,7 +139,7 @@ def text_of(families: Iterable[Metric]) -> str:
 
 
 Row = TypeVar("Row")
-# Figures of a client or a model: type, name, unit, help, value.
+# Metrics of a client or a model: type, name, unit, help text, value.
 Columns = tuple[tuple[Literal["gauge", "counter"], str, str, str, Callable[[Row], float]], ...]
 
 _CLIENT_COLUMNS: Final[Columns[ClientFigures]] = (

@@ -196,7 +196,7 @@ def remove_models(
     from qnnbridge_tools import output
     from qnnbridge_tools.hub import library
 
-    # Exactly one of the two.
+    # Require either names or --all, not both.
     if everything == bool(names):
         raise OptionError(
             "Names of models and --all are both given." if names else "No model to remove is given.",

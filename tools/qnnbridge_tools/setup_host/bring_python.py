@@ -1,4 +1,4 @@
-"""Decide how a set-up downloads a Python if no installed interpreter can be the base of the host.
+"""Choose how `setup` downloads a Python if no installed interpreter can be the base of the host.
 
 Windows' Python install manager (`pymanager`) or uv puts a CPython into a folder next to the environment. Nothing is
 registered, and no PATH changes: removing that folder removes everything. This module runs no command.
@@ -138,12 +138,12 @@ def _manager_source(
     """Return the install manager and its options for the source; ``None`` if uv is to be used."""
     # Not `py`: the launcher of older installers has the same name and would run a script "install".
     manager = find_program("pymanager") if surroundings.is_windows else None
-    # The variable is for uv only.
+    # A mirror in this variable works for uv only.
     if manager is None or surroundings.environ.get(MIRROR_VARIABLE):
         return None
     if source.links is None:
         return (manager,)
-    # As written by `pymanager install --download=FOLDER`.
+    # `pymanager install --download=FOLDER` writes this file.
     index = source.links / "index.json"
     return (manager, "--source", str(index)) if index.is_file() else None
 

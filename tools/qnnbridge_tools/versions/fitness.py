@@ -68,7 +68,7 @@ class HostMachine:
         from qnnbridge_os.processes import native_machine
 
         process, computer = process_machine(), native_machine()
-        # The host will be an ARM64 Python, whatever this process is.
+        # On this computer the host is an ARM64 Python, whatever this process is.
         if computer == "ARM64" and process != "ARM64":
             return cls("win_arm64", computer)
         return cls(platform_of(process), computer, sys.version_info[:2], glibc=_glibc())
@@ -307,7 +307,7 @@ class Judgement:
 
 def fits(release: Release, machine: HostMachine) -> list[Reason]:
     """Return the reasons against this release, the worst first. It is usable unless one is "refused"."""
-    # The only reason: pip never installs a wheel of another platform.
+    # Report no other reason for another platform, because pip never installs its wheels.
     if platform_of_release(release) != machine.platform:
         return [
             Reason(
@@ -391,7 +391,8 @@ def _check_python(release: Release, machine: HostMachine) -> Iterator[Reason]:
 def _check_glibc(release: Release, machine: HostMachine) -> Iterator[Reason]:
     needed = oldest_glibc(release)
     if needed and machine.glibc and machine.glibc < needed:
-        yield Reason("old-glibc", "refused", "needs glibc {}.{}, here is {}.{}".format(*needed, *machine.glibc))
+        text = "needs glibc {}.{}, and this computer has {}.{}".format(*needed, *machine.glibc)
+        yield Reason("old-glibc", "refused", text)
 
 
 def _check_libraries(release: Release, machine: HostMachine) -> Iterator[Reason]:

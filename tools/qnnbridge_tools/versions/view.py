@@ -80,7 +80,7 @@ def print_versions(machine: HostMachine, judged: Sequence[Judgement], shown: Seq
         print(line)
     left_out = [one.release.version for one in shown if one not in rows]
     if left_out:
-        print(paragraph(f"Left out: development builds ({', '.join(left_out)}); --json has them.\n"))
+        print(paragraph(f"Not listed: development builds ({', '.join(left_out)}); --json has them.\n"))
     for line in verdict_lines(machine, best):
         print(line)
     print(paragraph(origin_text()))

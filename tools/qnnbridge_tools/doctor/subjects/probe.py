@@ -60,7 +60,7 @@ def _run(order: str, env: dict[str, str], timeout_s: float) -> ProbeResult:
         out, err = child.communicate((order + "\n").encode(), timeout_s)
     except subprocess.TimeoutExpired:
         timed_out = True
-        child.kill()  # its host ends at the end of its input
+        child.kill()  # the probe's host then ends, because its standard input is closed
         out, err = child.communicate()
     return _read(out.decode("utf-8", "replace"), err.decode("utf-8", "replace"), child.returncode, timed_out)
 
@@ -276,7 +276,7 @@ def _compute(host: Any, model: str, order: ProbeRequest, run: ProbeLog) -> None:
         if not difference <= TOLERANCE:
             run.result |= {
                 "failed": "numbers",
-                "message": f"the largest difference from the right numbers is {difference:.3g}",
+                "message": f"the largest difference from the correct outputs is {difference:.3g}",
             }
 
 
