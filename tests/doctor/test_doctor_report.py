@@ -156,7 +156,7 @@ def test_a_failed_probe_proves_the_cause_that_was_found() -> None:
     machine.probe_result = ProbeResult(failed="register", message="QNN EP requires ORT >= 1.24")
     report = diagnose(survey(machine, SurveyOptions()))
     assert [one.code for one in report.findings] == ["packages.onnxruntime-too-old"]
-    assert "live probe failed accordingly" in report.findings[0].notes[-1]
+    assert "live probe failed, too" in report.findings[0].notes[-1]
 
 
 def test_a_healthy_npu_is_said_in_one_sentence() -> None:

@@ -1,6 +1,6 @@
 """Accuracy of an output: SNR, largest error and a verdict, also for each group of columns.
 
-A cosine hides what matters: of a single number it is always 1, and in an output with boxes of 0 to 640 and scores
+A cosine would hide errors: for a single number it is always 1, and in an output with boxes of 0 to 640 and scores
 of 0 to 1 only the boxes affect it. So all samples are judged together, and each group by its own values.
 
 A verdict counts only if the samples could have shown the opposite. If each value is nearly the same in all samples,
@@ -35,10 +35,10 @@ GOOD_DB, FAIR_DB, USELESS_DB = 40.0, 20.0, 10.0
 USELESS_SHARE = 0.5
 # Values that vary by less than this part of their magnitude over all samples prove nothing about the model.
 _NEARLY_CONSTANT = 1e-3
-# In dB: if a constant reaches this SNR, the SNR of the values proves nothing; then the SNR of their changes must be
+# SNR in dB. If a constant reaches it, the SNR of the values proves nothing, and the SNR of their changes must be
 # good.
 _OF_A_CONSTANT_DB = 30.0
-# From best to worst.
+# Verdicts from best to worst.
 _ORDER: tuple[Verdict, ...] = ("exact", "good", "not shown", "fair", "poor", "useless")
 # An axis with more columns probably holds positions, of which the worst one is not significant.
 _MOST_CHANNELS = 1024
@@ -64,7 +64,7 @@ class ColumnGroup:
     mask: npt.NDArray[np.bool_]
 
 
-# By name of output.
+# Groups of columns by name of output.
 ColumnGroups = Mapping[str, Sequence[ColumnGroup]]
 
 
@@ -325,7 +325,7 @@ def _worst_channel(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> Accuracy | None:
     energies = np.nansum(np.square(a.astype(np.float64)), axis=tuple(axis for axis in range(a.ndim) if axis != 2))
     # 1e-4 of the energy is 40 dB below the loudest channel.
     loud = np.flatnonzero(energies > energies.max() * 1e-4)
-    # As rows of one column: a channel makes no decision.
+    # Judge a channel as rows of one column, because no decision is made within it.
     each = [
         accuracy_of(f"channel {number}", a[:, :, number].reshape(-1, 1), b[:, :, number].reshape(-1, 1))
         for number in loud

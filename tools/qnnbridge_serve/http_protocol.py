@@ -106,7 +106,7 @@ class HttpProtocol(H11Protocol):
                 self.conn.receive_data(data)
                 return
             super().data_received(data)
-        except RuntimeError as error:  # h11 raises it for bytes after the end
+        except RuntimeError as error:  # h11 raises this error for bytes after the end
             self._give_up(f"{type(error).__name__}: {error}")
         if self._ending:
             self._announce_end()
@@ -210,7 +210,7 @@ class HttpProtocol(H11Protocol):
             return
         try:
             super().on_response_complete()
-        except (h11.LocalProtocolError, RuntimeError) as error:  # from the next request on the connection
+        except (h11.LocalProtocolError, RuntimeError) as error:  # raised by the next request on the connection
             self._give_up(f"{type(error).__name__}: {error}")
         if self._ending:
             self._linger()
@@ -310,7 +310,7 @@ class PartedResponse(Response):
             body = memoryview(self.body)
             self._ticket.begin_answer(len(body), abort_soon)
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-            # `max`: an empty body is sent as one part, which ends the answer.
+            # An empty body is also sent, as one part that ends the answer.
             for begin in range(0, max(1, len(body)), _PART_BYTES):
                 part = body[begin : begin + _PART_BYTES]
                 more = begin + _PART_BYTES < len(body)

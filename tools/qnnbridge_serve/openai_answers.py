@@ -216,7 +216,7 @@ class AnswerForm:
     def closing(self, counts: Counts) -> list[bytes]:
         if not self._asked.usage:
             return [DONE]
-        # Like OpenAI, the counts are in a separate chunk without choices.
+        # Send the counts in a separate chunk without choices, like OpenAI.
         return [event({**self._chunk(0, {}), "choices": [], "usage": counts.document()}), DONE]
 
     def failure(self, refused: Refused) -> list[bytes]:
@@ -240,7 +240,7 @@ class AnswerForm:
     ) -> dict[str, Any]:
         name = "chat.completion.chunk" if self._is_chat else "text_completion"
         found = {"index": choice, **content, **self._scored(scores), "finish_reason": finish}
-        # Like OpenAI, the field is null in all other chunks of such a stream.
+        # In all other chunks of such a stream the field is null, like OpenAI's.
         usage = {"usage": None} if self._asked.usage else {}
         return {**self._head, "object": name, "choices": [found], **usage}
 
@@ -267,7 +267,7 @@ def score_document(score: TokenScore) -> dict[str, Any]:
 
 
 def _token(text: str, logprob: float) -> dict[str, Any]:
-    # A part of a character: its bytes cannot be recovered from the text.
+    # The bytes of a token that is a part of a character cannot be recovered from its text.
     letters = None if "\ufffd" in text else list(text.encode())
     return {"token": text, "logprob": finite(logprob), "bytes": letters}
 
@@ -319,7 +319,7 @@ def choices_of(
     seed = asked.search.get("seed")
     for prompt, text in enumerate(prompts):
         for number in range(prompt * asked.n, (prompt + 1) * asked.n):
-            # With the same seed, all answers would be equal.
+            # Use another seed for each answer, because with the same seed all answers would be equal.
             own = None if seed is None else (seed + number - prompt * asked.n) % MOST_SEED
             yield AnswerPlan(number, prompt, text, own, guidance, form)
 
@@ -518,7 +518,7 @@ class _Scores:
         stream = self._stream
         new = stream.logprobs[self._used :]
         if not (last and stream.finish_reason == "length"):
-            # Tokens after the text: an end token, a stop text, or a possible beginning of one.
+            # Omit tokens after the text: an end token, a stop text, or a possible beginning of one.
             with contextlib.suppress(StopIteration):
                 new = new[: next(i for i, one in enumerate(new) if one.offset >= len(stream.text))]
         if not new:

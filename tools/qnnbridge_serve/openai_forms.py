@@ -26,7 +26,7 @@ LONGEST_SALT: Final = 1000
 TEXT_TOKENS: Final = 16
 MOST_SEED: Final = 2**31
 _SMALLEST_FLOAT: Final = 2.0**-126
-# Minimum and maximum of each. Logits are divided by the penalty, in float32.
+# Minimum and maximum of each option. Logits are divided by the penalty, in float32.
 _NUMBERS: Final = (("temperature", 0.0, 2.0), ("top_p", 0.0, 1.0), ("repetition_penalty", 0.01, 100.0))
 # Maximum number of answers to a request: prompts times n.
 MOST_CHOICES: Final = 128
@@ -100,7 +100,7 @@ def read_generation(document: Any, kind: Kind) -> GenerationRequest:
     if tools is not None and schema is not None:
         raise wrong("response_format does not go with tools; leave one of them out.", "response_format")
     logprobs = _logprobs(document, kind)
-    if tools is not None and logprobs is not None:  # the tokens of calls are not those of the text
+    if tools is not None and logprobs is not None:  # a call's tokens are not tokens of the text
         raise wrong("logprobs does not go with tools; leave one of them out.", "logprobs")
     media: list[MediaPart] = []
     messages, called = _messages(document.get("messages"), media) if kind == "chat" else ("", frozenset[str]())
@@ -141,7 +141,10 @@ def named_model(document: Any) -> str:
 
 
 def refuse_fields(document: Mapping[str, Any], neutral: Mapping[str, tuple[Any, ...]], where: str) -> None:
-    """Raise `Refused` for a field with another value than those without effect (`neutral`)."""
+    """Raise `Refused` if a field has a value that would have an effect.
+
+    neutral: values without effect, by field.
+    """
     for field, values in neutral.items():
         value = document.get(field)
         # In Python 0 == False and 1 == True, but a client that sends one of them does not mean the other.

@@ -50,7 +50,7 @@ _ELSEWHERE: Final = {
 _SAME: Final = ("model", "temperature", "top_p", "stream", "parallel_tool_calls", "user")
 # Fields of this server's /v1/chat/completions that OpenAI's /v1/responses does not have.
 _OWN: Final = ("stop", "seed", "top_k", "repetition_penalty", "cache_salt")
-# Refused by `read_generation`, because they would change the text.
+# `read_generation` refuses these fields, because they would change the text.
 _REFUSED: Final = ("frequency_penalty", "presence_penalty", "logit_bias")
 _FIELDS: Final = (
     (re.compile(r"messages.*"), "input"),
@@ -413,7 +413,7 @@ class ResponseForm:
             "output_tokens_details": {"reasoning_tokens": 0},
             "total_tokens": counts.prompt + counts.answer,
         }
-        # Before the last event is sent, because the next request may follow immediately.
+        # Store the conversation before the last event is sent, because the next request may follow immediately.
         self._keep(str(self._head["id"]), self._message())
         cut = self._finish == "length"
         response = self._response("incomplete" if cut else "completed")

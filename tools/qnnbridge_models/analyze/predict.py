@@ -86,7 +86,7 @@ def _does_nothing(node: GraphNode, view: ModelIndex) -> bool:
 
 def _add_unused(view: ModelIndex, found: dict[int, str]) -> None:
     needed = set(view.outputs) | set(view.captured)
-    # From the end: the readers of a tensor are decided before its producer.
+    # Start from the end, so that the readers of a tensor are decided before its producer.
     for node in reversed(view.nodes):
         # The inputs of a folded node are not needed, so their producers may be unused.
         if node.index in found and found[node.index] == _COMPUTED_AHEAD:
@@ -170,7 +170,7 @@ def parts_of(view: ModelIndex, places: Sequence[NodePlace]) -> list[list[int]]:
     later: deque[int] = deque()
     parts: list[list[int]] = []
     part: list[int] = []
-    # Nodes that read from the open part. Those on the CPU have to wait for its end.
+    # Nodes that read from the open part. If they run on the CPU, they have to wait for the part's end.
     border: set[int] = set()
     while ready or later:
         # All remaining nodes wait for the open part: close it and continue with them.
@@ -234,7 +234,7 @@ def predict_model(model: Any, arch: int, folder: Path | None = None) -> Predicti
         folder: folder of the model's external tensors, of which small ones are read.
     """
     light = graphs.without_weights(model)
-    # Numbers instead of names: nodes disappear below, and names may be missing or duplicate.
+    # Identify nodes by number, because nodes disappear below, and names may be missing or duplicate.
     for index, node in enumerate(light.graph.node):
         node.name = str(index)
     # Without a folder the external tensors cannot be read, so they must not be declared.
@@ -461,7 +461,7 @@ def _spread_to_edges(verdicts: list[NodeVerdict], units: QdqUnits) -> list[NodeV
         if any(one.place == "qnn" for one in around):
             result[edge] = ON_QNN
         elif all(one.place == "cpu" for one in around):
-            # Keep the advice: replacing the operator is what moves these nodes.
+            # Repeat the operator's advice: these nodes move to QNN if the operator is replaced.
             result[edge] = around[0]
     return result
 

@@ -31,7 +31,7 @@ from qnnbridge_protocol.errors import BridgeError
 from qnnbridge_protocol.input_tensors import options_text
 from qnnbridge_protocol.shell import fix_command
 
-NO_SHAPE: Final = "replace the first operator before them whose output shape is unknown or depends on values"
+NO_SHAPE: Final = "replace the first operator before these nodes whose output shape is unknown or depends on values"
 _NAMED = 3
 # Largest exponent of a factor that is printed as a number.
 _MOST_EXPONENT: Final = 690
@@ -421,7 +421,7 @@ def _about_sizes(
 
 
 def _kind(view: ModelIndex, index: int, verdict: NodeVerdict) -> tuple[str, str, str]:
-    # One kind for all operators: the same sizes fix all of them.
+    # Use one kind for all operators, because the same sizes fix all of them.
     if verdict.rule == "free-shape":
         return verdict.rule, "", ""
     return verdict.rule, "" if verdict.fix else view.nodes[index].op, verdict.fix

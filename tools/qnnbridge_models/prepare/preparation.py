@@ -180,7 +180,8 @@ def markdown_page(prepared: PreparedFolder, sizes: Mapping[str, int]) -> str:
 
 def escaped(value: object) -> str:
     """Escape a value for the page: names come from model files and may contain anything."""
-    # An entity instead of a backslash before <: some viewers remove HTML from Markdown before they parse it.
+    # Escape < by an entity and not by a backslash, because some viewers remove HTML from Markdown before parsing
+    # it.
     return html.escape(_OF_MARKDOWN.sub(r"\\\1", output.visible(value)), quote=False)
 
 
@@ -495,7 +496,7 @@ def document(prepared: PreparedFolder) -> dict[str, Any]:
                 "problem": step.problem or None,
                 "files": list(step.files),
                 "seconds": step.seconds,
-                # The name of the key in released versions.
+                # Released versions use this name of the key.
                 "told": dict(step.document),
             }
             for step in prepared.steps

@@ -145,7 +145,7 @@ class CrossValidation:
         begun = time.monotonic()
         first = dataclasses.replace(self, folds=self.folds[:1])
         first.snr(calibrated, precision)
-        # Never 0: a small model can run faster than the clock's resolution.
+        # Avoid a division by 0: a small model can run faster than the clock's resolution.
         paid = int(seconds / max(time.monotonic() - begun, 1e-3))
         return self if paid >= len(self.folds) else first
 
@@ -237,7 +237,8 @@ _FAIR_DB, _WORTH_DB = 30.0, 3.0
 _NARROWING_S = 60.0
 # Largest loss by wider ranges that is accepted while the model stays fair.
 _HEADROOM_DB = 1.0
-# Smaller differences are random; gain that another type must bring for some weights, and for all weights.
+# In dB: differences below the first value are random; the others are the gains that another type must bring for
+# some weights, and for all weights.
 _SAME_DB, _BETTER_DB, _OTHER_DB = 0.1, 0.3, 1.0
 # QNN was never seen to reverse a larger difference that was measured on the CPU.
 _NEAR_DB = 6.0
@@ -272,7 +273,7 @@ class Candidate:
         # Measured before.
         if "on_qnn" in self.__dict__:
             return self.on_qnn
-        # Compared as pairs: running all nodes on QNN counts more than any SNR.
+        # The results are compared as pairs, so that running all nodes on QNN counts more than any SNR.
         least = (best[0], best[1] - _SAME_DB)
         model = self.trial.write(self.precision)
         return self.trial.placed_on_qnn(model, lambda whole, lowest: (whole, lowest) < least)
@@ -464,7 +465,7 @@ def with_enough_bits(
     nodes = {node.name for node in trial.index.protos if node.op_type in WEIGHTED_OPS} - start.float_nodes
     wide = start.joined(Precision(wide_weights=frozenset(nodes)))
     try:
-        # Separate file: `candidate.onnx` is overwritten below.
+        # Use a separate file, because `candidate.onnx` is overwritten below.
         wide_model = trial.write(wide, "wide.onnx")
         reached = trial.on_cpu(wide_model)
     except ModelError:

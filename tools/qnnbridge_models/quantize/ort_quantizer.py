@@ -40,7 +40,7 @@ CALIBRATING = "calibrating"
 # Factor that widens the ranges of 16-bit activations. A speech detector calibrated with 190 samples had 24 dB in
 # one of six groups of ten other samples, and 48 to 69 dB in the rest: one sound was louder than all before.
 _HEADROOM = 1.5
-# Numbers of samples, in the order of measurement.
+# Set of samples, by their numbers in the order of measurement.
 Numbers = frozenset[int]
 
 
@@ -308,7 +308,7 @@ class CalibratedModel:
                 target.with_name(f"{target.name}.data").unlink(missing_ok=True)
                 quantizer.model.save_model_to_file(os.fspath(target), config.use_external_data_format)
             except MemoryError:
-                # Not an error of the model.
+                # Lack of memory is not an error of the model.
                 raise
             except Exception as error:  # The quantizer raises KeyError, StopIteration, ValueError and others.
                 raise _failed(error) from error
@@ -329,7 +329,7 @@ class CalibratedModel:
             given = options["TensorQuantOverrides"]
             options["TensorQuantOverrides"] = {names.get(name, name): one for name, one in given.items()}
             options["QuantizeBias"] = not self.float_biases
-            # A copy, because the quantizer changes single ranges depending on the precision.
+            # Pass a copy, because the quantizer changes single ranges depending on the precision.
             own = {names.get(name, name): one for name, one in self._ranges.items()}
             quantizer = faithful(QDQQuantizer)(
                 model,
@@ -392,7 +392,7 @@ def calibrate(
             else:
                 measured = thresholds(calibrator, reader, samples.held_numbers)
         except BridgeError:
-            raise  # A sample cannot be read.
+            raise  # a sample cannot be read
         except MemoryError:
             raise
         except Exception as error:  # The quantizer raises many types, see `write`.

@@ -89,7 +89,7 @@ def _saw_32_bits(expected: Array, found: Array) -> Array | None:
         return None
     # The difference of 64-bit integers may exceed 64 bits.
     with np.errstate(over="ignore"):
-        # Equal lower halves: the upper half was cut off.
+        # If the lower halves are equal, the upper half was cut off.
         low = (expected - found) % expected.dtype.type(LOW_32_BITS) == 0
     return np.asarray((expected != found) & low)
 
@@ -367,7 +367,7 @@ def _numbers_for_nan(node: NodeAt) -> Sequence[NodeChange]:
     return [NodeChange("numbers for NaN", inputs={0: np.nan_to_num(value, nan=0.5, posinf=0.5, neginf=0.5)})]
 
 
-# Numbers of the inputs that are masks.
+# Indexes of the inputs that are masks.
 _MASKS = {"Attention": (3,), "com.microsoft.Attention": (3, 5), "com.microsoft.MultiHeadAttention": (4, 5)}
 
 
@@ -404,7 +404,7 @@ def _saw_wide_integers(node: NodeAt) -> str:
         ),
         default=0,
     )
-    # From 2**31 on, the limit of signed 32-bit integers.
+    # Object from 2**31 on, the limit of signed 32-bit integers.
     return f"{node.op} of integers up to {most}" if most >= LOW_32_BITS // 2 else ""
 
 
@@ -465,7 +465,7 @@ NODE_TRAPS = (
         "GridSample with mode nearest is wrong (measured: relative error 0.2 to 0.25).",
         "Use mode linear.",
         _saw_grid,
-        # Called bilinear until opset 19.
+        # The mode linear was called bilinear until opset 19.
         lambda node: [NodeChange(f"mode {mode}", {"mode": mode}) for mode in ("linear", "bilinear")],
         ("GridSample",),
     ),

@@ -335,7 +335,7 @@ class PrintedRows:
 
     def _print(self, cells: Sequence[str]) -> None:
         padded = (output.visible(cell).ljust(width) for cell, width in zip(cells, self._widths, strict=True))
-        # Flush: a row may take minutes, and Python buffers the output to a pipe.
+        # Flush the output, because a row may take minutes and Python buffers the output to a pipe.
         print("  ".join(padded).rstrip(), flush=True)
 
 

@@ -109,7 +109,8 @@ def verify_model(
     begun = time.monotonic()
     how = how or VerifyOptions()
     path = files.existing_model(Path(source))
-    refuse_scanned(scan_model(path, count_nodes=False), COMMAND)  # before anything is counted in a large one
+    # Refuse a large model before its nodes are counted.
+    refuse_scanned(scan_model(path, count_nodes=False), COMMAND)
     scan = scan_model(path)
     others = files.weight_files(path, scan.external_files)
     # Raise all errors that need no host before a host is started.
@@ -127,7 +128,7 @@ def verify_model(
             *(model, scan, given, settings, number_format, known, constant, steps, how, on_progress, on_rows),
             reference or CpuReference(),
         )
-        # Without file names: a renamed model is the same model.
+        # Omit file names, because a renamed model is the same model.
         hashes = [digest for _, digest in hashes_of([path, *others])]
         what = {"model": hashes, "sizes": sizes.shown(), "options": options}
         tried = work.tried(what)
@@ -324,13 +325,12 @@ class _Work:
                     # answers.
                     journal = AnswerJournal({**what, "versions": versions}) if how.resume else None
                     rows, found = self._rows(side, prepared, journal, memory_filling(host, self.settings))
-            # ModelChanged is a BridgeError: the handler below would report it as QNN's reason for refusing the
-            # session.
+            # Exclude ModelChanged, which the handler below would report as QNN's reason for refusing the session.
             except (*NO_FINDING, ModelChanged):
                 raise
             except BridgeError as error:
                 return _Tried(prepared, (), {}, None, versions, error)
-        # Only after the last answer: an interrupted verification resumes from the journal.
+        # Remove the journal only after the last answer, because an interrupted verification resumes from it.
         if journal is not None:
             journal.over()
         return _Tried(prepared, rows, found, placement, versions, left_out=left_out)
@@ -373,7 +373,7 @@ class _Work:
         if trial is None or trial.expected.values is None or any(row.died for row in tried.rows):
             # No second try after a crash: it would put the model into quarantine.
             return None
-        self.on_progress("looking whether a session cures it", 0, 0)
+        self.on_progress("checking whether a session fixes it", 0, 0)
         try:
             with (
                 Host(python=self.how.host_python) as host,
@@ -400,7 +400,7 @@ class _Work:
         trial = tried.worst()
         if trial is None or trial.expected.values is None or any(row.died for row in tried.rows):
             return None
-        self.on_progress("looking whether ONNX Runtime's optimizers are the cause", 0, 0)
+        self.on_progress("checking whether ONNX Runtime's optimizers are the cause", 0, 0)
         with Host(python=self.how.host_python) as host:
 
             def row(provider: str, disabled: Sequence[str]) -> InputSetResult | None:
@@ -439,7 +439,7 @@ class _Work:
 
             folder.mkdir()
             target = folder / self.model.name
-            self.on_progress("looking whether the gates are the cause", 0, 0)
+            self.on_progress("checking whether the gates are the cause", 0, 0)
             if not fix_model(self.model, target, only=[GATES]).kept:
                 return None
             with (
@@ -448,7 +448,7 @@ class _Work:
             ):
                 memory_filling(host, self.settings)()
                 row, _ = trying.try_on_qnn(side, trial, tried.prepared)
-        except (BridgeError, ImportError, OSError):  # Includes a full disk: the verdict does not depend on this.
+        except (BridgeError, ImportError, OSError):  # e.g. a full disk, on which the verdict must not depend
             return None
         if row.status != "agrees" or row.worst is None:
             return None
@@ -464,7 +464,7 @@ class _Work:
         """
         trial = tried.worst()
         is_nan = trial is None and "IsNaN" in self.scan.ops
-        if is_nan:  # Wrong for NaN only, where the search would find the input.
+        if is_nan:  # IsNaN is wrong for NaN only, for which the search would report the input
             differing = {row.name for row in tried.rows if row.kind == "extreme" and row.status == "differs"}
             trial = next((one for one in tried.prepared.trials if one.name in differing), None)
         if trial is None:
@@ -493,7 +493,7 @@ class _Work:
                 self.steps,
                 self.how.host_python,
                 deadline,
-                # QNN's error on the whole model: of the session, or of the run with these inputs.
+                # QNN's error for the whole model: when the session was created, or in the run with these inputs.
                 tried.error or (answer.error if answer is not None else None),
                 tried.left_out,
             )
@@ -574,7 +574,7 @@ def _verdict(tried: _Tried, outputs: Sequence[OutputVerdict]) -> tuple[Verificat
     worst = worst_of(outputs)
     extreme = " Extreme inputs show the limits of QNN." if any(row.kind == "extreme" for row in bad) else ""
     if worst is None:
-        return "not compared", "For none of the inputs both QNN and the CPU returned results."
+        return "not compared", "QNN and the CPU did not both return results for any of the inputs."
     where = f"the worst is {worst.name}, {worst.inputs}: {worst.numbers}"
     if worst.state == "differs":
         # Without an SNR, the reason replaces the numbers.
