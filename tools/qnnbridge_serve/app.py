@@ -180,7 +180,7 @@ CONTROL_BYTES = 1024**2
 
 
 class InferenceService:
-    """Endpoints, as methods.
+    """Endpoints of the server, each a method.
 
     Args:
         repository: models of the Open Inference Protocol.

@@ -116,7 +116,10 @@ class HttpProtocol(H11Protocol):
             self._waiting = self.loop.call_later(HEAD_TIMEOUT_S, self.transport.close)
 
     def handle_events(self) -> None:
-        """Process one turn. Other connections get their turns before the next one."""
+        """Process received events during one turn of the event loop.
+
+        Other connections get their turns before the next one.
+        """
         self.conn.begin_turn()
         try:
             super().handle_events()
@@ -398,8 +401,8 @@ class Guard:
         if b"origin" in headers and origin not in self._origins and not self._is_own(origin, scope, headers):
             return Refused(
                 403,
-                f"Pages in a browser are served only if they are named: this one is of {origin[:80]!r}. "
-                "Start the server with --allow-origin and that address.",
+                f"Web pages may send requests only if --allow-origin allows them. The page is {origin[:80]!r}. "
+                "Start the server with --allow-origin and this address.",
             )
         if self._token is not None:
             if scope["path"] in self._free or shows_token(headers.get(b"authorization"), self._token):

@@ -611,7 +611,7 @@ def _wanted(contract: Contract, request: InferRequest) -> list[tuple[TensorSpec,
                 raise wrong(_no_output(contract, output.name))
             wanted.append((tensor, request.binary if output.binary is None else output.binary))
         if len({tensor.name for tensor, _ in wanted}) < len(wanted):
-            raise wrong("An output is asked for twice.")
+            raise wrong("An output is requested twice.")
     for tensor, binary in wanted:
         check_form(tensor, binary)
     return wanted

@@ -93,7 +93,7 @@ def read_generation(document: Any, kind: Kind) -> GenerationRequest:
     stream = _flag(document, "stream")
     options = document.get("stream_options")
     if options is not None and not (stream and isinstance(options, dict)):
-        raise wrong("stream_options goes with stream=true, and is an object.", "stream_options")
+        raise wrong("stream_options must be an object, and requires stream=true.", "stream_options")
     prompts = _prompts(document.get("prompt")) if kind == "text" else ()
     n = _choices(document, max(1, len(prompts)))
     tools, schema = _tools(document, kind), _schema(document.get("response_format"))
@@ -155,7 +155,7 @@ def refuse_fields(document: Mapping[str, Any], neutral: Mapping[str, tuple[Any, 
 def _flag(document: Mapping[str, Any], field: str) -> bool:
     value = document.get(field)
     if value is not None and not isinstance(value, bool):
-        raise wrong(f"{field} is true or false.", field)
+        raise wrong(f"{field} must be true or false.", field)
     return bool(value)
 
 

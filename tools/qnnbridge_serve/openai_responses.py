@@ -84,7 +84,7 @@ def read_response(
     if not isinstance(previous, (str, type(None))):
         raise wrong("previous_response_id is the id of a response.", "previous_response_id")
     if not isinstance(store, (bool, type(None))):
-        raise wrong("store is true or false.", "store")
+        raise wrong("store must be true or false.", "store")
     stores = stored is not None and stored.stores
     if store and not stores:
         raise wrong("This server stores no responses (--keep-responses 0); leave store out.", "store")
@@ -93,7 +93,7 @@ def read_response(
             raise wrong(f"{field} is not a field of /v1/responses; use {name} instead.", name)
     options = document.get("stream_options")
     if options is not None and not (document.get("stream") is True and isinstance(options, dict)):
-        raise wrong("stream_options goes with stream=true, and is an object.", "stream_options")
+        raise wrong("stream_options must be an object, and requires stream=true.", "stream_options")
     include = document.get("include") or []
     if not isinstance(include, list) or any(one != _LOGPROBS for one in include):
         raise wrong(f"include may have {_LOGPROBS} only.", "include")

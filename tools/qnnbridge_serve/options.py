@@ -509,7 +509,7 @@ class ServeOptions:
         Read(read_origins),
     ] = ()
     page: Annotated[
-        bool, typer.Option("--page/--no-page", help="Whether GET / is a page to look at and try models.")
+        bool, typer.Option("--page/--no-page", help="Whether GET / returns a page to view and try models.")
     ] = True
     access_log: Annotated[bool, typer.Option("--access-log", help="One line on stderr for each request.")] = False
     token: bytes | None = dataclasses.field(default=None, metadata=APART)

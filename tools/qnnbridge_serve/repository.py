@@ -562,9 +562,7 @@ LANGUAGE: Final = FolderKind(
 def pool_families(stats: PoolStats) -> Iterator[Metric]:
     """Yield the figures of the pool of generators, for /metrics."""
     states = [({"state": "idle"}, stats.idle), ({"state": "in_use"}, stats.in_use)]
-    yield gauge(
-        "qnnbridge_llm_generators", "Idle generators, and generators that answer a request.", states
-    )
+    yield gauge("qnnbridge_llm_generators", "Idle generators, and generators that answer a request.", states)
     text = "Memory of the KV caches of these generators, each with the whole context."
     yield gauge("qnnbridge_llm_generators_kv_bytes", text, [({}, stats.kept_bytes)], "bytes")
     results = [({"result": "hit"}, stats.hits), ({"result": "miss"}, stats.misses)]

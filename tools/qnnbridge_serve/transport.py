@@ -205,7 +205,7 @@ class Admission:
     def _refuse_if_full(self) -> None:
         if self._count >= self._most:
             raise Busy(
-                f"{self._count} requests are being worked on or wait, and no more are taken.",
+                f"{self._count} requests are running or waiting, and no more are accepted.",
                 fix="Send it again a little later, or give the server a longer --queue.",
             )
 
@@ -422,7 +422,7 @@ def check_encoding(encoding: str | None) -> str | None:
     if found == "identity":
         return None
     if found not in ("gzip", "deflate"):
-        raise Refused(415, f"Content-Encoding {found[:40]!r} is not known; gzip and deflate are.")
+        raise Refused(415, f"Content-Encoding {found[:40]!r} is not supported; gzip and deflate are.")
     return found
 
 
@@ -445,7 +445,7 @@ def unpack(data: memoryview, take: Callable[[int], None]) -> bytes:
             unpacker = zlib.decompressobj(_EITHER)
             members += 1
             if members > _FEW_MEMBERS + len(data) // _MEMBER_BYTES:
-                raise wrong("The body cannot be unpacked: it is in too many pieces.")
+                raise wrong("The body cannot be unpacked: it consists of too many gzip members.")
         try:
             # Decompress in steps, so that `take` can refuse a decompression bomb in time.
             part = unpacker.decompress(rest, _STEP_BYTES)

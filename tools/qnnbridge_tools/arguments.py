@@ -250,7 +250,7 @@ def read_provider_options(texts: Iterable[str]) -> dict[str, str]:
 
 
 def with_chip(options: Mapping[str, str], soc_model: str | None) -> dict[str, str]:
-    """Return the provider options with `--soc-model`, which is one of them."""
+    """Return the provider options, including the one that `--soc-model` sets."""
     given = dict(options)
     if soc_model is not None:
         _give(given, "soc_model", soc_model)

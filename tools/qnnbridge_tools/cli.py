@@ -18,7 +18,7 @@ from typer.core import TyperCommand, TyperGroup
 from qnnbridge_tools import output, reporting
 from qnnbridge_tools.examples import GUIDES
 
-# For each group in --help and each name of a command: the place of its function, or of its subcommands.
+# Groups of --help. A command's name leads to the module and name of its function, or of its group of subcommands.
 _GROUPS = {
     "Start": {
         "setup": "qnnbridge_tools.setup_host.command:setup_host",

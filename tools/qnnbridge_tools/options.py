@@ -1,8 +1,8 @@
 """Options that several commands share, each declared once, and the records of options of single commands.
 
-The records are those of `doctor`, `run`, `compile`, `bench`, `versions` and `setup`. The options are the types of
-fields in records and of parameters of commands: `command_line` converts the given text into their values. Imports
-neither numpy nor the bridge, so that `qnnbridge --help` stays quick.
+The records are those of `doctor`, `run`, `compile`, `bench`, `versions` and `setup`. An option is an annotated
+type, for fields of records and for parameters of commands; `command_line` converts the given text into its value.
+This module imports neither numpy nor the bridge, so that `qnnbridge --help` stays quick.
 """
 
 from __future__ import annotations

@@ -122,7 +122,7 @@ def write(values: Mapping[str, Any], folder: Path, *, overwrite: bool = True) ->
 
 
 def safe_names(names: Sequence[str]) -> list[str]:
-    """Return a file stem for each name. All stems differ, also if upper and lower case are the same."""
+    """Return a file stem for each name. The stems differ even where upper and lower case are not distinguished."""
     stems: list[str] = []
     # Compare in lower case, because Windows and macOS do not distinguish case.
     taken: set[str] = set()

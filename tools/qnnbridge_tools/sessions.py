@@ -101,7 +101,7 @@ class ProviderSession:
         return list(self._session.get_inputs())
 
     def answer(self, feeds: Mapping[str, Any], timeout_s: float | None = None) -> RunAnswer:
-        """Run the model and return the answer. timeout_s: shorter than the usual limit."""
+        """Run the model and return the answer. timeout_s: time limit, if it is shorter than the usual one."""
         # The shorter of both limits applies.
         limits = [limit for limit in (timeout_s, self._timeout_s) if limit is not None]
         try:
@@ -144,7 +144,7 @@ def opened(
         model: the model file.
         provider: the execution provider.
         settings: the settings of the session.
-        timeout_s: shorter than the usual limit.
+        timeout_s: time limit, if it is shorter than the usual one.
         fallback: whether nodes may run on the CPU.
         cured: whether to rewrite the operators that QNN is known to compute wrong, as in an application's session.
         level: the graph optimisation level of a session on the CPU. QNN is compared with a session that is not

@@ -1,7 +1,7 @@
-"""Recommendations for a model, the most valuable first, and its placement with fixed sizes.
+"""Recommend changes of a model, the most valuable first, and predict its placement with fixed sizes.
 
-QNN supports fixed shapes only, so for a model with free dimensions the value of all other recommendations is
-measured on a copy with sizes. Pure functions, without a host.
+QNN supports only fixed shapes. So for a model with free dimensions, other recommendations are valued on a copy with
+fixed sizes. Pure functions, which need no host.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ MAX_NAMES_SHOWN = 8
 
 # A fifth of the samples is held out, up to this many: each of them runs on the CPU and on QNN.
 MOST_HELD_OUT = 10
-# With fewer samples none is held out, because the ranges need them more.
+# With fewer samples none is held out, because all are needed for the ranges.
 LEAST_TO_HOLD_OUT = 3
 # Fewer samples cause a warning.
 FEW_SAMPLES = 10

@@ -404,7 +404,7 @@ def _saw_wide_integers(node: NodeAt) -> str:
         ),
         default=0,
     )
-    # Object from 2**31 on, the limit of signed 32-bit integers.
+    # Report values from 2**31 on, the limit of signed 32-bit integers.
     return f"{node.op} of integers up to {most}" if most >= LOW_32_BITS // 2 else ""
 
 

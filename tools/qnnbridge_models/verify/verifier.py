@@ -167,7 +167,8 @@ def verify_model(
 def _known_of(
     path: Path, sizes: FixedSizes, soc_model: str | None
 ) -> tuple[InputKnowledge, int | None, frozenset[str]]:
-    """Return knowledge about the inputs, the number of nodes that depend on them, and outputs that do not.
+    """Return facts about the inputs, the number of nodes that depend on them, and the outputs that depend on no
+    input.
 
     The number is counted as `analyze` does, and is None without the onnx package.
     """

@@ -163,7 +163,7 @@ THOROUGH = Effort(tuple(SIZES), rounds=15, turn_s=0.08, crowd_s=0.4, starts=7, k
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CallTimings:
-    """Timings of one model, or of one size, by way."""
+    """Timings of one model, or of one size of inputs, by contender."""
 
     name: str
     bytes_in: int

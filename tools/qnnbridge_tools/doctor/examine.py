@@ -660,7 +660,7 @@ UNKNOWN = (
 
 def explained(text: str) -> list[dict[str, Any]]:
     """Return the explanations of a text, best first; empty if the text is unknown."""
-    # Accept a code in square brackets, too, because a report prints it so.
+    # Accept a code in square brackets, too, because reports print codes in this form.
     code = text.strip().strip("[]")
     if code in CATALOGUE:
         fix = "Run `qnnbridge doctor` on that computer: its report contains the command."

@@ -230,7 +230,7 @@ class HostFacts:
         source: the setting or search that chose it.
         refusal: code of the finding; empty if it can be started.
         said: the refusal as text.
-        looked_at: the interpreters that were tried, with the reasons against them.
+        looked_at: the interpreters that were tried, each with the reason against it.
         answer, death: the result of starting it.
         packages: its packages.
     """

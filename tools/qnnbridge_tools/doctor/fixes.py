@@ -209,7 +209,7 @@ def is_unlisted(release: Release, version: str) -> bool:
 
 
 def known_reasons(facts: Facts) -> dict[str, Reason]:
-    """Return known faults of the installed onnxruntime and onnxruntime-qnn by the table's codes."""
+    """Return the version table's codes of known faults of the installed onnxruntime and onnxruntime-qnn."""
     packages, machine = facts.host.packages, host_machine(facts)
     version = packages.version(QNN) if packages else None
     release = release_of(facts, version) if version else None

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from qnnbridge_host.model.known_wrong import WrongOperator
     from qnnbridge_host.numerics.measuring import CaseRun
 
-# An NPU takes less than a minute for all rows, the simulator about two.
+# Time limits in seconds for all rows and for one session. An NPU needs less than a minute for all rows, the
+# simulator about two.
 TIMEOUT_S: Final = 600.0
 SESSION_S: Final = 60.0
 # Number of different inputs for each example, because a single right result can be a coincidence.
@@ -151,7 +152,7 @@ class _Measuring:
             if place is None:
                 return "this computer cannot compute for the requested chip"
             if self._request.npu and place.simulator:
-                return ""  # the table itself was measured on the simulator
+                return ""  # the table already contains the simulator's results
             _say({"place": place.text, "chip": place.chip, "simulator": place.simulator})
             for row in self._rows(place):
                 if time.monotonic() > deadline:

@@ -28,7 +28,7 @@ _NAME: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 
 
 class Families(Collector):
-    """Snapshot of families that are kept elsewhere, without families that have no samples."""
+    """Collector that returns the given metric families, except for those without samples."""
 
     def __init__(self, families: Iterable[Metric]) -> None:
         self._families = families
@@ -236,13 +236,13 @@ def _totals(figures: Figures) -> Iterator[Metric]:
     shared = totals.sessions_shared
     yield _one("counter", "sessions_shared", "Sessions that share the model of an earlier one.", shared)
     yield _one("counter", "model_unloads", "Idle models that were unloaded.", totals.unloads)
-    yield _one("counter", "model_reloads", "Unloaded models that came back.", totals.reloads)
+    yield _one("counter", "model_reloads", "Unloaded models that were loaded again.", totals.reloads)
     yield _one("counter", "calls", "Answered calls.", totals.calls)
     yield _one("counter", "call_errors", "Calls that ended with an error.", totals.errors)
     yield _one("counter", "refused_calls", "Calls refused because of a limit.", totals.busy)
     yield histogram(
         "qnnbridge_call_latency_seconds",
-        "Time of a call within the daemon, waiting included.",
+        "Time of a call within the daemon, including the wait.",
         totals.latency_buckets,
         totals.latency_sum_s,
         totals.latency_count,

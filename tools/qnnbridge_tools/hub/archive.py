@@ -78,7 +78,7 @@ def members(archive: zipfile.ZipFile, label: str) -> list[zipfile.ZipInfo]:
     if why:
         raise OptionError(
             f"{label} is not unpacked: {why}.",
-            cause="The archive of a model does not need this, and it can do harm.",
+            cause="A model's archive never needs this, and it may be an attack.",
             fix="Choose another file of the repository with --file NAME.",
         )
     check_names((one.filename for one in found), label)

@@ -369,7 +369,7 @@ def _checked(
 
 
 def _folder_kind(stage: Path, name: str) -> choice.Kind | None:
-    """Return the kind of the folder that contains this file; ``None`` if other files decide."""
+    """Return the folder's kind if this file determines it; else ``None``."""
     leaf = posixpath.basename(name)
     if leaf == CONFIG:
         return "generation"

@@ -65,7 +65,7 @@ def alone() -> Iterator[None]:
         raise failed(
             "environment",
             f"The folder {folder} cannot be written to: {error.strerror or error}.",
-            fix="Name another folder in QNNBRIDGE_STATE_DIR.",
+            fix="Set QNNBRIDGE_STATE_DIR to another folder.",
         ) from error
     try:
         yield

@@ -473,7 +473,7 @@ def _engine_settings(
     """Return the other settings under ``[host]`` that change: the old and the new value by name."""
     try:
         host = parsed_toml(before).get("host")
-    except ValueError:  # `with_host` refuses it
+    except ValueError:  # `with_host` raises the error of an invalid file
         return {}
     old = (
         {name: str(host[name]) for name in ("engine", "ep_path") if name in host} if isinstance(host, dict) else {}

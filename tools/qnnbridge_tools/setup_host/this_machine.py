@@ -318,7 +318,7 @@ def _other_platform(machine: HostMachine, platform: str) -> HostMachine:
 
 
 def _newest_arm64_python() -> tuple[int, int] | None:
-    """Return the version of the newest registered ARM64 Python, which a set-up would take."""
+    """Return the version of the newest registered ARM64 Python, which a set-up would use."""
     versions = []
     for python in registered_pythons():
         try:

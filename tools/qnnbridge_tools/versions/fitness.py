@@ -225,7 +225,7 @@ KNOWN_FAULTS: Final = (
         ),
         _with_newer_ort,
     ),
-    # Measured: 2.7.0 reports it when it is registered, 2.3.0 registers and lists no device.
+    # Measured with older versions of onnxruntime: registering 2.7.0 fails; 2.3.0 is registered but lists no device.
     KnownFault(
         ">=2",
         Reason(

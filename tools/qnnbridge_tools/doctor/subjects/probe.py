@@ -34,7 +34,8 @@ def run_probe(order: ProbeRequest) -> ProbeResult:
     if getattr(sys, "frozen", False) or not sys.executable:
         return ProbeResult(skipped="this program is not a Python interpreter that could start another one")
     request = dataclasses.replace(order, model=os.path.abspath(order.model) if order.model else None)
-    # Windows locks files of a process that is just ending; then the system removes the folder later.
+    # Ignore errors, because Windows locks files of a process that is just ending. The system then removes the
+    # folder later.
     with tempfile.TemporaryDirectory(prefix="qnnbridge-doctor-", ignore_cleanup_errors=True) as state:
         env = {
             **os.environ,

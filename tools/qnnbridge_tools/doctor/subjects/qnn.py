@@ -65,7 +65,7 @@ def _setting(machine: Machine) -> tuple[str, str]:
     if not engine and not path:
         try:
             host = parsed_toml(text_of(machine, configuration_path(machine)) or "").get("host", {})
-        except ValueError:  # `host.config-broken` reports it
+        except ValueError:  # the finding `host.config-broken` reports this error
             host = {}
         if isinstance(host, dict):
             engine, path = str(host.get("engine") or ""), str(host.get("ep_path") or "")
