@@ -28,7 +28,7 @@ from qnnbridge_protocol.values import equal_bits
 
 Verdict = Literal["exact", "good", "fair", "poor", "useless", "not shown"]
 
-# In dB: a root mean square error of 1 %, 10 % and 32 % of the values.
+# Limits of the SNR in dB, for a root mean square error of 1 %, 10 % and 32 % of the values.
 GOOD_DB, FAIR_DB, USELESS_DB = 40.0, 20.0, 10.0
 # Largest share of wrong values that must be equal (e.g. class numbers), and of values that are NaN or infinite on
 # one side only.
@@ -45,7 +45,7 @@ _MOST_CHANNELS = 1024
 _LEAST_VALUES = 8
 # Number of samples that are judged together if a target has to hold for all samples.
 _FOLD = 5
-# (samples, rows, classes): the largest value of a row is a decision.
+# Number of axes of an output (samples, rows, classes), in which the largest value of a row is a decision.
 _CLASSES_NDIM = 3
 
 
@@ -107,9 +107,9 @@ class Accuracy:
         if judged.snr_db < USELESS_DB:
             return "useless"
         if lost or judged.snr_db < FAIR_DB:
-            # Values lost on one side have no error that the SNR could include.
+            # The SNR cannot include values that are NaN or infinite on one side only.
             return "poor"
-        # The SNR of a constant, and the SNR of the changes only.
+        # Compute the SNR that a constant would have, and the SNR of the changes only.
         constant = -20 * math.log10(max(self.varies, 1e-10))
         changes = judged.snr_db - constant
         if changes < 0 or (constant >= _OF_A_CONSTANT_DB and changes < GOOD_DB):
@@ -191,7 +191,7 @@ def lowest_of_folds(
 
 
 def fives(samples: int) -> list[range]:
-    """Split the samples into groups of about five that are judged together; return their numbers."""
+    """Split the samples into groups of about five that are judged together; return the indexes of each group."""
     # Every count-th sample forms a group, because neighbours in a file are often alike.
     count = max(1, samples // _FOLD)
     return [range(fold, samples, count) for fold in range(count)]
@@ -216,7 +216,7 @@ def measure(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FloatResults:
-    """Results of a float model, to judge quantised models by.
+    """Results of a float model, with which quantised models are compared.
 
     Args:
         names: names of the outputs.

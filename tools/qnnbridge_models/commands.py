@@ -271,7 +271,7 @@ def verify(
                 on_rows=None if as_json else verification.PrintedRows,
             )
         result = dataclasses.replace(result, source=model)
-        # With buckets, all results form one JSON document, see below.
+        # With --bucket, one JSON document with all results is printed below.
         if not (bucket and as_json):
             reporting.show(result, verification.document, verification.print_result, as_json=as_json)
         return result

@@ -479,9 +479,9 @@ def _evaluated(
 def _as_applications(
     host: Host, model: Path, settings: SessionSettings, samples: Sequence[LabelledSample]
 ) -> list[float]:
-    """Return the duration of calls on the CPU in a session as applications create it.
+    """Return the duration of calls on the CPU in a session with the usual optimisation.
 
-    The values come from a session without optimisation, which takes up to three times as long.
+    The compared values come from a session without optimisation, which takes up to three times as long.
     """
     seconds = []
     try:

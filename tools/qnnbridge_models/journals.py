@@ -223,8 +223,9 @@ def key_of(step: str, **went_in: Any) -> str:
 def _sweep(folder: Path) -> None:
     """Remove leftovers of a killed process; the lock keeps other calls of `prepare` out.
 
-    A working folder stays as long as a process holds its lock: the compiler of a killed call runs until it notices.
-    Unlike in `work_folder` the age is not checked, because no other compilation starts here meanwhile.
+    A working folder stays as long as a process holds its lock: the compiler of a killed call continues until it
+    notices the end of its parent. Unlike in `work_folder` the age is not checked, because no other compilation
+    starts here meanwhile.
     """
     for place in (folder, *(path for path in folder.rglob("*") if path.is_dir())):
         if not place.is_dir():

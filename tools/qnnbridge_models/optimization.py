@@ -335,7 +335,7 @@ def optimize_model(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Optimised:
-    """A result in its file.
+    """Result of one attempt, in its file.
 
     Args:
         model: the result.

@@ -84,7 +84,8 @@ class Phases:
         self._since = now
 
 
-# A context variable instead of a parameter: phases are entered many calls below the command that reports them.
+# Use a context variable instead of a parameter, because phases are entered many calls below the command that
+# reports them.
 _phases: contextvars.ContextVar[Phases | None] = contextvars.ContextVar("_phases", default=None)
 
 

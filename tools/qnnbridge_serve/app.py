@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 # --- /metrics, by prometheus_client ---
 
 _OPEN_METRICS: Final = "application/openmetrics-text"
-# Buckets from the time of a small model in shared memory to that of an answer of many tokens.
+# Bounds of the buckets in seconds, from the time of a small model to that of an answer of many tokens.
 _BOUNDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 
 
@@ -502,7 +502,7 @@ def make_app(
         page: whether `GET /` returns the page.
     """
     paths = api_paths(service)
-    # Created at the start, so that every test that starts a server finds a path without a description.
+    # Create the document at the start, so that every test that starts a server finds a path without a description.
     document = openapi_document([*((path, method) for path, _, method in paths), (OPENAPI_PATH, "GET")])
 
     async def openapi(request: Request) -> Response:
@@ -514,7 +514,7 @@ def make_app(
         paths += [(path, files.show, "GET") for path in PAGE_FILES]
     routes = [Route(path, answered(path, endpoint), methods=[method]) for path, endpoint, method in paths]
     app = Starlette(routes=routes, exception_handlers={HTTPException: _no_such_path})
-    # Otherwise a path with a trailing slash is answered with a redirect, which not every client follows.
+    # Do not answer a path with a trailing slash by a redirect, which not every client follows.
     app.router.redirect_slashes = False
     guard = service.figures.measured(Guard(app, token, origins, PAGE_FILES if page else ()))
     if not origins:

@@ -266,8 +266,8 @@ class Embedder:
         self._pad = padding.get("pad_id", 0) if named is None else named
         # The last id may be larger than the number of tokens, because ids may have gaps.
         self._last_id = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
-        # The tokenizer's file may request both. `embed` pads batches itself, and a long text is refused, not
-        # truncated.
+        # Switch off padding and truncation, which the tokenizer's file may request: `embed` pads batches itself,
+        # and a long text is refused.
         tokenizer.no_padding()
         tokenizer.no_truncation()
 

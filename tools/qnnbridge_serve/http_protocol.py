@@ -281,8 +281,8 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 class PartedResponse(Response):
     """Response whose body is sent in parts and counts in admission until the client has received it.
 
-    Between the parts, the event loop can do other work. Before Python 3.12, its transports also copy the whole rest
-    of a body after each piece that the network accepts.
+    Between the parts, the event loop can do other work. Before Python 3.12, the loop's transports also copy the
+    whole rest of a body after each piece that the network accepts.
 
     Args:
         ticket: ticket of the request.

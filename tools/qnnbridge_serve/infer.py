@@ -67,7 +67,7 @@ DATATYPES: Final[Mapping[ElementType, str]] = {
     ElementType.STRING: "BYTES",
 }
 
-# The protocol has no JSON format for these.
+# Types for which the protocol has no JSON format.
 BINARY_ONLY: Final = frozenset({ElementType.FLOAT16, ElementType.BFLOAT16})
 
 # The protocol's name for ONNX models, independent of the runtime.
@@ -237,7 +237,7 @@ def to_value(
 def _from_bytes(raw: memoryview, element: ElementType, shape: tuple[int, ...], where: str) -> Array | Typed:
     layout = LAYOUTS[element]
     array: Array = np.frombuffer(raw, layout.storage)
-    if not array.flags.aligned:  # the JSON ends at any address
+    if not array.flags.aligned:  # the JSON part may end at any address
         array = np.frombuffer(bytes(raw), layout.storage)
     if element is ElementType.BOOL and array.size and int(array.view(np.uint8).max()) > 1:
         raise wrong(f"{where}: a BOOL is one byte, 0 or 1.")
@@ -339,7 +339,7 @@ def shape_of(value: Any, tensor: TensorSpec) -> list[int]:
 
 
 def _array(value: Any, tensor: TensorSpec) -> Array:
-    if not isinstance(value, np.ndarray):  # an optional without a value
+    if not isinstance(value, np.ndarray):  # an optional output without a value
         raise Refused(500, f"The model gave no tensor for output {tensor.name!r}; the protocol requires one.")
     return value
 

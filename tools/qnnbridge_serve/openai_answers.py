@@ -116,7 +116,7 @@ class Form(Protocol):
         """Return the last events of a stream that fails."""
 
 
-# Arguments: request, seconds since 1970, fingerprint of the model.
+# Function that creates the format of an answer. Arguments: request, seconds since 1970, fingerprint of the model.
 MakeForm = Callable[[GenerationRequest, int, str], Form]
 
 
@@ -449,7 +449,7 @@ def _schema_refused(error: GenerationError, choice: AnswerPlan) -> Refused:
 
 
 def _too_long(error: BridgeError, field: str) -> Refused:
-    """Return an error with OpenAI's text, which clients recognise and shorten the conversation."""
+    """Return an error with OpenAI's text, at which clients shorten the conversation."""
     context, tokens = (error.details.get(name) for name in ("context_length", "tokens"))
     text = in_words(error)
     if context is not None:

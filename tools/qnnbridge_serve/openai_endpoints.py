@@ -196,7 +196,7 @@ class WorkedAnswer(abc.ABC):
 
         Args:
             turn: returns a context manager for a turn.
-            sums: filled with what the answer adds to the figures, even if the answer fails.
+            sums: gets the amounts that the answer adds to the figures, even if the answer fails.
 
         Returns:
             Outcome, and the counts for `Ended`.
@@ -435,7 +435,7 @@ def _document(parts: list[bytes], encoding: str | None, ticket: Ticket, most: in
 
 
 class LanguageService:
-    """Endpoints of language models, as methods. Timeouts begin with the last byte of a request."""
+    """Endpoints of language models, each a method. Timeouts begin with the last byte of a request."""
 
     def __init__(self, models: FolderModels[LanguageModel], limits: ServiceLimits, media: MediaLimits) -> None:
         self.models = models
@@ -450,7 +450,7 @@ class LanguageService:
         self._queues = ClientQueues(limits.threads, limits.queue)
         # Each answer waits for its turn in its own thread. Idle threads end.
         self._workers = Workers("language", limits.in_all)
-        # Parsing JSON holds the GIL, so more threads would not be faster.
+        # Few threads are enough, because parsing JSON holds the GIL.
         self._readers = Workers("language reader", 1)
 
     def pool_row(self) -> dict[str, Any]:

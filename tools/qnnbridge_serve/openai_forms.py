@@ -30,7 +30,7 @@ _SMALLEST_FLOAT: Final = 2.0**-126
 _NUMBERS: Final = (("temperature", 0.0, 2.0), ("top_p", 0.0, 1.0), ("repetition_penalty", 0.01, 100.0))
 # Maximum number of answers to a request: prompts times n.
 MOST_CHOICES: Final = 128
-# Limits of OpenAI.
+# OpenAI's limits of logprobs, by kind of request.
 _MOST_LOGPROBS: Final[Mapping[str, int]] = {"chat": 20, "text": 5}
 # Unsupported fields that change the text, with the values that have no effect.
 _NEUTRAL: Final[Mapping[str, tuple[Any, ...]]] = {

@@ -181,7 +181,7 @@ class SpeechAnswer(WorkedAnswer):
 
 
 class SpeechService:
-    """Endpoints for speech, as methods. Timeouts begin with the last byte of a request."""
+    """Endpoints for speech, each a method. Timeouts begin with the last byte of a request."""
 
     def __init__(self, models: FolderModels[SpeechModel], limits: ServiceLimits) -> None:
         self.models = models

@@ -234,7 +234,7 @@ def learn_form(render: Render, special_of: SpecialOf, tools: str) -> CallForm:
 
 
 def _form_with(ids: Sequence[str], render: Render, special_of: SpecialOf, tools: str) -> CallForm | None:
-    """Learn the form from calls with these ids."""
+    """Learn the format from rendered calls with these ids."""
     user = {"role": "user", "content": "x"}
     text = {"role": "assistant", "content": _TEXT}
     named = tuple(zip(ids, _NAMES, strict=True))

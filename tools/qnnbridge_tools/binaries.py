@@ -44,7 +44,7 @@ from qnnbridge_tools.inspection import SCHEMA_VERSION, find_installation, host_t
 
 # Reading a binary of some gigabytes from a slow disk takes minutes.
 READ_TIMEOUT_S: Final = 600.0
-# Genie's description of a language model, beside its binaries.
+# Genie's description of a language model, in the folder of its binaries.
 _GENIE_CONFIG: Final = "genie_config.json"
 _SHOWN_TENSORS: Final = 8
 _SHOWN_GRAPHS: Final = 6

@@ -107,7 +107,7 @@ class _Command(TyperCommand):
 
 def _typer(**settings: Any) -> typer.Typer:
     return typer.Typer(
-        rich_markup_mode=None,  # plain help: quick, and without characters that an old code page lacks
+        rich_markup_mode=None,  # plain help is quick, and lacks characters that an old code page cannot show
         pretty_exceptions_enable=False,
         **{"add_completion": False, **settings},
     )
@@ -161,7 +161,8 @@ def main() -> int:
     """Run the console script. Return the exit code: 0 done, 1 failed, 2 bad input, 130 Ctrl+C."""
     output.make_streams_safe()
     try:
-        # On Windows click expands *, ~ and %NAME%: not for `exec`, whose program must get its arguments unchanged.
+        # On Windows click expands *, ~ and %NAME%. Prevent this for `exec`, whose program must get its arguments
+        # unchanged.
         app(prog_name="qnnbridge", windows_expand_args=sys.argv[1:2] != ["exec"])
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else 1

@@ -1,4 +1,4 @@
-"""Explanations of codes and texts that a user has seen on a terminal, in a log or in a forum.
+"""Explain codes and texts that a user has seen on a terminal, in a log or in a forum.
 
 `explain_code` takes a code as it was copied and returns *every* meaning, because the same number has different
 meanings in different places: 127 is a shell's "not found", Git Bash's replacement for nearly every Windows crash,
@@ -591,8 +591,8 @@ def _from_rules(lines: list[str]) -> Iterator[Meaning]:
 
 def _from_deaths(lines: list[str], text: str) -> Iterator[Meaning]:
     for death in DEATH_RULES:
-        # First the whole text: most rules match none of its lines, and the lines then need not be searched one by
-        # one.
+        # Search the whole text first: most rules match none of its lines, and these lines need not be searched one
+        # by one.
         if death.line is None or not occurs(death.line, text):
             continue
         pattern = re.compile(death.line)

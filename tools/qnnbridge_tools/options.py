@@ -134,7 +134,8 @@ Config = Annotated[
         "--config",
         metavar="FILE.toml",
         callback=load_config,
-        # Eager: click calls its callback before it reads the other options, whose defaults the file sets.
+        # The option is eager, so that click calls its callback before it reads the other options, whose defaults
+        # the file sets.
         is_eager=True,
         help="Read options from a file, by the same names. The command line takes precedence.",
     ),
@@ -364,7 +365,7 @@ class CompileRequest:
     buckets: Buckets = ()
     inputs: Inputs = ()
     host_python: HostPython = None
-    # Declared only for its callback, which has put the file's contents into the other fields.
+    # This field exists only for its callback, which has put the file's contents into the other fields.
     _config: Config = None
     as_json: AsJson = False
 

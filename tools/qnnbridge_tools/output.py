@@ -108,7 +108,7 @@ def _print_rich_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> 
         table.add_column(Text(header), overflow="fold")
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
-    # Without markup and emoji: names in a model may contain [red] and :key:.
+    # Switch off markup and emoji, because names in a model may contain [red] and :key:.
     Console(markup=False, highlight=False, emoji=False).print(table)
 
 
@@ -179,7 +179,7 @@ def loss_text(error: OSError) -> str:
     reason = error.strerror or str(error)
     folder, name = os.path.split(os.fsdecode(error.filename or ""))
     if name.startswith(TEMPORARY):
-        # The user did not choose this name.
+        # The user did not choose this temporary name.
         return f"No file can be written in {folder or os.curdir}: {reason}"
     if error.filename:
         return f"{error.filename}: {reason}"

@@ -82,7 +82,7 @@ _QUOTE: Final = r"(?P<quote>\\*[\"'])"
 _QUOTED: Final = r"(?:(?!(?P=quote))(?:\\.|[^\\\r\n]))"
 _WORD: Final = r"[^\s\"'\\,;&}\])]"
 _SECRETS: Final = (
-    # Keys with a known beginning.
+    # Secret keys with a known beginning.
     re.compile(
         r"(?P<before>)(?<![A-Za-z0-9])(?:hf_|gh[pousr]_|github_pat_|glpat-|sk-|xox[a-z]-|A[KS]IA|AIza|ya29\.|pypi-Ag|nvapi-"
         r"|eyJ)[A-Za-z0-9_.-]{12,}",
@@ -136,7 +136,7 @@ def this_identity(environ: Mapping[str, str] | None = None) -> Identity:
     homes = _distinct([*homes, *map(os.path.realpath, homes)])
     users = [known.get(name, "") for name in ("USERNAME", "USER", "LOGNAME", "SUDO_USER")]
     users += [re.split(r"[\\/]", home.rstrip("\\/"))[-1] for home in homes]
-    # In a container without users it raises KeyError or OSError, depending on the version of Python.
+    # In a container without users `getpass.getuser` raises KeyError or OSError, depending on the version of Python.
     with contextlib.suppress(Exception):
         users.append(getpass.getuser())
     node = platform.node()

@@ -1,4 +1,4 @@
-"""The end of a command (error texts on stderr and exit codes), and reports about a session and its host.
+"""Errors and exit codes of commands, and reports about a session and its host.
 
 Every command does its work inside `with work(...)`. Within it a `BridgeError` becomes message, cause, evidence and
 fix without a stack trace; `QNNBRIDGE_DEBUG=1` adds the trace. With `as_json` the error is also a JSON document on

@@ -1,4 +1,4 @@
-"""The work of `qnnbridge run`: load inputs, make the session, run, summarise and write the outputs, report."""
+"""The work of `qnnbridge run`: load inputs, create the session, run it, summarise and write the outputs, report."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def _write_one(value: Any, file: BinaryIO) -> None:
         array = value.astype(str) if value.dtype == object else value
         np.save(file, array, allow_pickle=False)
     elif isinstance(value, Typed):
-        np.save(file, value.data, allow_pickle=False)  # the raw bits: .npy has no name for the type
+        np.save(file, value.data, allow_pickle=False)  # writes raw bits, because .npy has no name for the type
     elif isinstance(value, Sparse):
         arrays: dict[str, Any] = {f"indices_{number}": array for number, array in enumerate(value.indices)}
         np.savez(file, values=value.values, dense_shape=np.asarray(value.dense_shape, np.int64), **arrays)
@@ -224,7 +224,7 @@ _OF_QNN = (EPFail, Fail, HostCrashed, HostHung, ModelQuarantined, RuntimeExcepti
 
 
 def perform(request: RunRequest) -> RunResult:
-    """Do the requested run. All errors that can be found without a host are raised before one is started."""
+    """Carry out the requested run. All errors that can be found without a host are raised before one is started."""
     if not request.model.exists():
         raise NoSuchFile(f"There is no model file {request.model}.")
     # Read files first, so that a typing error in a path is reported before a host is started.
@@ -232,7 +232,7 @@ def perform(request: RunRequest) -> RunResult:
 
     # A file that is not a model is rejected with a reason.
     scans = arguments.read_models([request.model], request.sizes.dims)
-    # Create the folder before a host is started, so that no run fails at its end because this is not possible.
+    # Create the folder before a host is started, so that a run does not fail at its end because of the folder.
     if request.output is not None:
         _make_folder(request.output)
         if not request.overwrite:

@@ -35,7 +35,7 @@ QNN = "QNNExecutionProvider"
 
 # These errors are not about the model: the host or QNN is missing, or an option is wrong.
 NO_FINDING = (HostStartFailed, OptionError, ProviderUnavailable)
-# A run that does not return is ended by killing its host, so a deadline counts as a death.
+# A run that does not return is ended by killing its host, so a deadline counts as a crash.
 DEATHS = (HostCrashed, HostHung, DeadlineExceeded, ModelQuarantined)
 
 
@@ -105,7 +105,7 @@ class ProviderSession:
         # The shorter of both limits applies.
         limits = [limit for limit in (timeout_s, self._timeout_s) if limit is not None]
         try:
-            # No retry: a death is a finding here. A run that exceeds its time ends only with its host.
+            # Do not retry, because a crash is a finding here. A run that exceeds its time ends only with its host.
             values = self._session.run(
                 None, dict(feeds), timeout=min(limits, default=None), retry=0, on_deadline="kill"
             )

@@ -38,7 +38,7 @@ def in_order(figures: Figures, order: SortOrder, reverse: bool = False) -> Figur
 
     Models have no memory figure; `MEMORY` sorts them by sessions.
     """
-    # By name first; the second sort is stable and keeps this order for equal figures.
+    # Sort by name first; the second sort is stable and keeps this order for equal figures.
     clients = sorted(figures.clients, key=lambda client: (client.name.lower(), client.pid), reverse=reverse)
     models = sorted(figures.models, key=lambda model: (model.label.lower(), model.key), reverse=reverse)
     if order is not SortOrder.NAME:
@@ -137,7 +137,7 @@ def _table(
     if not rows:
         return [Text(f"{title}: none", style="bold")]
     # The line with the number of hidden rows takes the place of a row.
-    says_more = 1 < most < len(rows)  # else only the title shows that rows are hidden
+    says_more = 1 < most < len(rows)  # otherwise only the title shows that rows are hidden
     shown = rows[: most - says_more]
     kept = _columns(headers, width)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), show_edge=False)
@@ -220,19 +220,19 @@ else:
             if not readable:
                 return ""
             try:
-                # The whole sequence of an arrow key; only its first character is used.
+                # Read the whole sequence of an arrow key, of which only the first character is used.
                 data = os.read(fd, 64)
             except OSError:
                 data = b""
             return data.decode("ascii", "replace")[:1].lower() if data else TERMINAL_GONE
 
         try:
-            # cbreak and not raw: Ctrl+C remains a signal.
+            # Use cbreak and not raw, so that Ctrl+C remains a signal.
             tty.setcbreak(fd)
             yield wait
         finally:
             with contextlib.suppress(termios.error):  # the terminal is gone
-                # TCSADRAIN: the drawn text is written first.
+                # With TCSADRAIN the drawn text is written first.
                 termios.tcsetattr(fd, termios.TCSADRAIN, before)
 
 

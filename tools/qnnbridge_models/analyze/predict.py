@@ -21,7 +21,8 @@ from qnnbridge_models.analyze import rules
 from qnnbridge_models.analyze.analysis import ON_QNN, NodePlace, NodeVerdict
 from qnnbridge_models.analyze.rules import RuleContext, placement_rules
 
-# ONNX Runtime does not compute these in advance, even if all inputs are constant.
+# Operators that are not folded even if all inputs are constant, because ONNX Runtime never computes them in
+# advance.
 _NEVER_COMPUTED = frozenset(
     (
         *("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"),
@@ -37,10 +38,10 @@ _UNUSED = "nothing uses its results"
 # Operators that may have no effect.
 _PASSING = frozenset({"Identity", "Dropout", "Cast"})
 _CLOSE = 1e-3
-# Permutations of the modes DCR and CRD.
+# Permutations of DepthToSpace with the modes DCR and CRD.
 _SHUFFLES = {(0, 3, 4, 1, 5, 2), (0, 1, 4, 2, 5, 3)}
 _COMPUTED = NodeVerdict("folded", reason=_COMPUTED_AHEAD)
-# Operators that ONNX Runtime does not compute in advance.
+# Operators that `fold` must not compute, because ONNX Runtime does not compute them in advance.
 _NOT_COMPUTED = frozenset({"CastLike", "Size"})
 
 

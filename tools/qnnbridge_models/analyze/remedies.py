@@ -42,11 +42,12 @@ _MOST_TRIED = 40
 _MOST_WALKED = 400_000
 # Sizes to try for free dimensions except axis 0, the batch, which gets 1. Each takes as long as the rules.
 _TRIED_SIZES = (64, 224, 16)
-# Tried last, for inputs with one free dimension each: audio samples. Fewer than a window give no result.
+# Number of audio samples, which is tried last, for inputs with one free dimension each. A model returns no result
+# for fewer samples than its window.
 _SAMPLES = 16000
 # Code of advice that gives an input a constant value.
 _DECIDING = "deciding-input"
-# For graphs with more nodes only one size is tried.
+# Largest number of nodes for which several sizes are tried.
 _LARGE = 2000
 # Sizes come first: the value of all other advice is measured on a copy with sizes.
 _ORDER = {"sizes": 0, "crash": 1, "fails": 2, "known-wrong": 3, "cpu": 4, "model": 5}
@@ -388,7 +389,7 @@ def advise(
     places: list[NodePlace] = [verdict.place for verdict in verdicts]
     now = len(parts_of(view, places)) if kinds else 0
     largest = sorted(kinds.items(), key=lambda item: -len(item[1]))
-    # Fewer walks for larger graphs.
+    # Do fewer walks for larger graphs.
     most = min(_MOST_TRIED, _MOST_WALKED // max(1, len(view.nodes)))
     for number, (_, nodes) in enumerate(largest):
         tried = _would_join(view, places, nodes, now) if number < most else 0

@@ -59,7 +59,7 @@ _INSTEAD: Final[Mapping[str, str]] = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RuleContext:
-    """Surroundings of a node, for rules.
+    """Facts about the model and the chip, for rules.
 
     Args:
         view: index of the graph.
@@ -311,7 +311,7 @@ def _free_shape(node: GraphNode, context: RuleContext) -> Objection:
 
 def _type(node: GraphNode, context: RuleContext) -> Objection:
     if node.op in tables.FAILS_UNLESS_FLOAT:
-        return None  # The rule "rearranged" reports it as a failure.
+        return None  # the rule "rearranged" reports these operators
     return _wrong_type(node, context)
 
 

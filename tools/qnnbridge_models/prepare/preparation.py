@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 StepState = Literal["done", "kept", "failed", "skipped"]
 
-# Replaces the number of the chip if none is given, on a machine with an unknown NPU.
+# Stands for the host's own chip, if no chip is given and the machine's NPU is unknown.
 HOST_CHIP = "host"
 
 
@@ -147,7 +147,7 @@ _SHOWN_ROWS = 6
 # Characters that Markdown interprets, also in the middle of a word.
 _OF_MARKDOWN = re.compile(r"([\\`*_\[\]|#~])")
 _PLAIN_PATH = re.compile(r"[\w./ -]+")
-# Markup of Markdown or HTML in a Python string.
+# Characters of a Python string that are markup in Markdown or HTML.
 _OF_MARKUP = re.compile(r"[`<>&]")
 
 REPORT = "report.md"

@@ -412,7 +412,7 @@ class _Steps:
         self.ids.append(work.id)
         key = key_of(work.name, **work.went_in)
         entry = self.journal.finished(work.id, key)
-        # Journals of earlier versions also contain results that do not hold.
+        # Check the result, because journals of earlier versions also contain results that are not repeatable.
         if entry is not None and work.holds(entry.document):
             names = tuple(record.name for record in entry.files)
             return self._reported(
@@ -498,7 +498,7 @@ def _for_chips(steps: _Steps, chips: list[str], model: Path, options: PrepareOpt
     folder = steps.journal.folder
     # The previous step, `fix` or `quantize`, created `model`.
     hashed = _hash_of(folder, steps.results[-1])
-    # Versions of the host, which compiles and runs: packages of this process have no effect there.
+    # Use the versions of the host, which compiles and runs the model; this process's packages have no effect there.
     versions = {**{key: str(value) for key, value in info.versions.items()}, "qnnbridge": info.qnnbridge}
     compiled = {
         chip: steps.do(compile_for(chip, model, hashed, folder, options, versions), may_fail=True) for chip in chips

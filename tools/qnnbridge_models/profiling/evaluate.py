@@ -25,7 +25,7 @@ from qnnbridge_models.profiling.report import (
 )
 from qnnbridge_protocol.specs import QNN
 
-# QNN's name of the figure.
+# QNN's name for the time of the accelerator.
 ACCELERATOR: Final = "Accelerator (execute) time"
 US_PER_S: Final = 1e6
 

@@ -35,7 +35,7 @@ QNN_FILE: Final = "qnn.csv"
 ORT_PREFIX: Final = "ort"
 # Seed of made-up inputs: constant, so that two profiles can be compared.
 SEED: Final = 0
-# Set by the command: the provider refuses a level without a file.
+# Options that this command sets itself. The provider refuses a level without a file.
 _OWN_OPTIONS: Final = (
     "profiling_level",
     "profiling_file_path",
@@ -90,7 +90,7 @@ def record(request: ProfileRequest, on_progress: OnProgress) -> Recording:
     """
     if not request.model.exists():
         raise NoSuchFile(f"There is no model file {request.model}.")
-    # Otherwise the command's value would silently replace the user's.
+    # Refuse these options, because the command's values would silently replace the user's.
     if own := sorted(set(request.provider_options) & set(_OWN_OPTIONS)):
         raise OptionError(
             f"The provider option {own[0]} is set by this command itself.",
@@ -228,7 +228,7 @@ def _size(value: Any) -> int:
 # Limit for reading a profile: a larger one contains thousands of runs, and a tenth of them has the same medians.
 MAX_PROFILE_BYTES: Final = 256 << 20
 
-# The provider defines the name.
+# Name of the trace's file, which the provider defines.
 OP_TRACE_FILE: Final = TRACE_FILE
 MAX_TRACE_BYTES: Final = 64 << 20
 

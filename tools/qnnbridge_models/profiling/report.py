@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Series:
-    """A figure of every run. The first run includes one-time work, so it is kept separate from the others."""
+    """One figure, measured in every run.
+
+    The first run includes one-time work, so it is kept separate from the others.
+    """
 
     values: tuple[float, ...]
 

@@ -110,7 +110,8 @@ class CrossValidation:
     known: KnownFolds = dataclasses.field(default_factory=KnownFolds)
 
     def snr(self, calibrated: CalibratedModel, precision: Precision) -> float:
-        """Return the mean over the folds of the worst output's SNR on the CPU, with samples that do not calibrate.
+        """Return the mean over the folds of the worst output's SNR on the CPU, over samples that were not used for
+        calibration.
 
         The minimum would depend on the single oddest sample, which makes the choice random.
         """
@@ -246,7 +247,7 @@ _NEAR_DB = 6.0
 _CHOOSING_S = 120.0
 
 
-# Without slots: `cached_property` stores its value in the object's `__dict__`.
+# This class has no slots, because `cached_property` stores its value in the object's `__dict__`.
 @dataclasses.dataclass(frozen=True)
 class Candidate:
     """One way to quantise the model.
@@ -346,7 +347,7 @@ class CandidateChoice:
         # If only the default is near, there is nothing to decide; the final comparison runs it on QNN.
         if trial.qnn is not None and near != [0]:
             there: dict[int, tuple[bool, float]] = {}
-            # Best on the CPU first, in case the time runs out.
+            # Start with the best one on the CPU, in case the time runs out.
             for done, number in enumerate(sorted(near, key=lambda number: -found[number].db)):
                 one = found[number]
                 if done and time.monotonic() > deadline:
@@ -361,7 +362,7 @@ class CandidateChoice:
                 return found[0]  # The final check on QNN reports why the model does not run.
             scores, where = there, "on QNN"
         most = max(scores.values())
-        # The first of nearly equal candidates: the default comes first.
+        # Choose the first of nearly equal candidates, because the default comes first.
         chosen = min(n for n, (whole, db) in scores.items() if whole == most[0] and db >= most[1] - _SAME_DB)
         if found[chosen].change:
             by = f"{scores[chosen][1]:.1f} dB {where}"

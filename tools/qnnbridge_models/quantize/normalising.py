@@ -51,7 +51,7 @@ def _bias_along_columns(editor: Editor, node: Any) -> list[Any] | None:
     columns = weight[0 if graphs.attribute_values(node).get("transB", 0) else 1]
     if bias is not None and bias.shape == (columns,):
         return None
-    # One value, or one value per column: the last axis holds the columns.
+    # One value, or one value per column: the last axis contains the columns.
     if bias is not None and (bias.size == 1 or (bias.size == columns and bias.shape[-1] == columns)):
         flat = np.broadcast_to(bias.reshape(-1), (columns,))
         node.input[2] = editor.add_constant(np.ascontiguousarray(flat), f"{node.input[2]}/columns")

@@ -135,7 +135,7 @@ def extremes(calibrator: Any, reader: CalibrationReader, limited: frozenset[str]
     ends = []
     for number in range(len(reader)):
         reader.set_range(number, number + 1)
-        # Prevents the calibrater from merging this sample with the previous ones.
+        # Reset this, so that the calibrater does not merge this sample with the previous ones.
         calibrator.calibrate_tensors_range = None
         calibrator.collect_data(reader)
         found = calibrator.compute_data()
@@ -237,7 +237,7 @@ class Precision:
         )
 
 
-# Without slots: `cached_property` stores its value in the object's `__dict__`.
+# This class has no slots, because `cached_property` stores its value in the object's `__dict__`.
 @dataclasses.dataclass(frozen=True)
 class CalibratedModel:
     """A float model with measured ranges. Writing a quantised model from it is much faster than measuring again.
@@ -433,7 +433,7 @@ def _config(
             weight_type=settings.ort_type(settings.weight_type),
             per_channel=per_channel,
             init_overrides=overrides or None,
-            # Required where 8-bit and 16-bit tensors meet: the quantizer inserts conversions.
+            # Where 8-bit and 16-bit tensors meet, the quantizer must insert conversions.
             add_qtype_converts=bool(precision.wide_tensors),
             activation_symmetric=settings.symmetric_activations,
             weight_symmetric=settings.symmetric_weights,

@@ -28,7 +28,7 @@ from qnnbridge_models.quantize.ort_quantizer import Quiet
 from qnnbridge_protocol.errors import ModelError, OptionError, OrtError
 
 FLOAT, FLOAT16 = 1, 10
-# Attributes that hold an element type, as in Cast, EyeLike and RandomNormal.
+# Attributes that contain an element type, as in Cast, EyeLike and RandomNormal.
 _TYPE_ATTRIBUTES = ("to", "dtype")
 
 TRIED_OPSETS = (graphs.NEWEST_QDQ_OPSET, 19, 17, 13)
@@ -558,7 +558,8 @@ def refuse_not_finite(label: str, names: Sequence[str], expected: Sequence[Seque
 
     for number, name in enumerate(names):
         values = [np.asarray(sample[number]) for sample in expected]
-        # Only if all elements are NaN or infinite in all samples: a single NaN may be intended.
+        # Refuse an output only if all elements are NaN or infinite in all samples, because a single NaN may be
+        # intended.
         if all(value.dtype.kind == "f" and value.size and not np.isfinite(value).any() for value in values):
             raise ModelError(
                 f'All values of output "{name}" of {label} are NaN or infinite before anything is quantised.',

@@ -381,7 +381,7 @@ def _qnn_warnings(qnn: QnnCheck) -> list[str]:
     if qnn.absent is not None:
         return [f"Not checked on QNN: {qnn.absent.rstrip('.')}. QNN's results may differ from those of the CPU."]
     if qnn.error is not None or qnn.placement is None:
-        return []  # Shown as an error.
+        return []  # the error is shown elsewhere
     lines = []
     if not qnn.all_on_qnn:
         cause = (qnn.placement.cause or "the reason is unknown").rstrip(".")

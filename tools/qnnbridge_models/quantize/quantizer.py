@@ -124,7 +124,7 @@ def _quantized(
         on_progress("running the float model", 0, 0)
         resized = output.resized(model, path, scan.external_files) if fixed else path
         with phase(_FLOAT):
-            # The model as given, so that errors of the preparation count as loss too.
+            # Run the model as it was given, so that errors of the preparation count as loss, too.
             session = cpu.open_session(resized, resized.name)
             names = [node.name for node in session.get_outputs()]
             expected = [cpu.run(session, feeds, resized.name, names) for feeds in samples.compared]
@@ -136,7 +136,7 @@ def _quantized(
         on_progress("preparing", 0, 0)
         with phase("preparing"):
             # `prepare` changes this copy; the original's metadata and node counts are needed later. No variable
-            # holds the copy, so that `prepare` can free it once it is written.
+            # refers to the copy, so that `prepare` can free it once it is written.
             prepared = prepare(
                 _with_weights(model, path),
                 output.work,
@@ -290,7 +290,8 @@ class _Work:
             useful = found.reached and len(found.precision.float_nodes) < len(index.protos)
             if useful or not best.meets(target, whole=False):
                 return _Chosen(trial, found, (*changes, *cut), every_fold)
-        if best.trial.index is not index:  # The chosen model was not prepared here.
+        # These changes do not apply to a model that was prepared elsewhere.
+        if best.trial.index is not index:
             changes = []
         change = [best.change] if best.change else []
         more: list[str] = []
@@ -325,7 +326,7 @@ class _Work:
         return CrossValidation(folds, self.folder)
 
     def _mixed_outputs(self, groups: ColumnGroups) -> list[str]:
-        """Return outputs that hold pixels and scores in their columns without a Concat that joins them."""
+        """Return outputs with pixels and scores in different columns that no Concat joins."""
         expected = self.reference.expected
         stacks = {name: [np.asarray(one[n]) for one in expected] for n, name in enumerate(self.reference.names)}
         return [

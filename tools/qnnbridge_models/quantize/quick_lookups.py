@@ -89,7 +89,7 @@ class FloatModel:
                 # A larger model is not cached, but read again each time.
                 return found
             self._inferred = found
-        # A copy, because the quantizer changes the model.
+        # Return a copy, because the quantizer changes the model.
         return copy.deepcopy(self._inferred)
 
     def contents(self, weight: Any) -> bytes:
@@ -161,7 +161,7 @@ class _Index:
         count = len(self._items)
         # The quantizer also removes items: then the count is lower, or the last item is another one.
         if count < self._count or (self._count and self._label(self._count - 1) != self._last):
-            self._found, self._count = {}, 0  # An item was removed.
+            self._found, self._count = {}, 0  # an item was removed, so index all again
         for place in range(self._count, count):
             item = self._items[place]
             for one in dict.fromkeys(self._names(item)):

@@ -223,12 +223,12 @@ class Cutter:
         cut.graph.initializer.extend(constants)
         declared = {value.name: value for value in self._model.graph.output}
         for name in outputs:
-            # Without a declared shape ONNX Runtime infers it.
+            # ONNX Runtime infers shapes that are not declared.
             known = self._index.shape(name) if shapes else None
             cut.graph.output.append(
                 declared[name]
                 if shapes and name in declared
-                # Type 1 (FLOAT) for outputs of `_dequantized`, which are not in the index.
+                # Use type 1 (FLOAT) for outputs of `_dequantized`, which are not in the index.
                 else helper.make_tensor_value_info(name, self._index.element(name) or 1, known)
             )
         self._count += 1

@@ -19,7 +19,8 @@ from qnnbridge_models.verify.verification import TrapFound
 
 Array = npt.NDArray[Any]
 
-# Saturated half floats appear as 65536, 98304 or 131008; rounding may reduce them slightly.
+# Limit from which values count as saturated half floats. They appear as 65536, 98304 or 131008; rounding may reduce
+# them slightly.
 BEYOND_HALF = 60000.0
 _OF_NUMBERS = 0.01
 LOW_32_BITS = 2**32
@@ -384,7 +385,7 @@ def _nothing_masked(node: NodeAt) -> Sequence[NodeChange]:
 
 def _kept_in_32_bits(node: NodeAt) -> Sequence[NodeChange]:
     wide = {
-        # Small enough for 32 bits even if the node multiplies them.
+        # Make values small enough for 32 bits, even if the node multiplies them.
         number: value % 1000
         for number, value in enumerate(node.inputs)
         if isinstance(value, np.ndarray) and value.dtype.kind in "iu" and value.dtype.itemsize > 4

@@ -564,7 +564,7 @@ def judged_row(trial: Trial, prepared: TrialSet, found: Sequence[Any]) -> InputS
 def verdicts_of(prepared: TrialSet, found: Mapping[str, Sequence[Any]]) -> tuple[OutputVerdict, ...]:
     """Return the verdict on each output.
 
-    The given inputs decide; made-up inputs decide where the given ones show nothing.
+    The given inputs decide; made-up inputs decide where the given ones prove nothing.
 
     Args:
         prepared: all sets of inputs.
@@ -600,7 +600,7 @@ def verdicts_on(
         for t in trials
         if t.expected.values is not None
     ]
-    # No verdict on inputs that were not given. Without made-up inputs each output is "unknown": nothing was
+    # Return no verdict on inputs that were not given. Without made-up inputs each output is "unknown": nothing was
     # compared.
     if not runs and "given" in kinds:
         return ()
@@ -609,7 +609,7 @@ def verdicts_on(
         state, reason, judged = judge_over_inputs(pairs, prepared.number_format, prepared.steps.get(name, 0.0))
         if name in prepared.constant and {one.state for one in judged} == {"agrees"}:
             state, reason = "agrees", ""  # A constant output need not vary with the inputs.
-        # The worst set with the state of the verdict, as its evidence.
+        # Take the worst of the sets with the verdict's state as evidence.
         worst = min(range(len(judged)), key=lambda k: (judged[k].state != state, rank(judged[k])), default=None)
         verdicts.append(
             OutputVerdict(

@@ -43,7 +43,7 @@ class TrapFound:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class OutputVerdict:
-    """One output over all inputs that count.
+    """Verdict on one output over all inputs that count.
 
     Args:
         state: verdict; "unknown" if the inputs do not show it.

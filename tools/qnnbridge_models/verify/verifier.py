@@ -63,7 +63,8 @@ OnRows = Callable[[Sequence[str], Sequence[str]], Callable[[InputSetResult], Non
 
 COMMAND = "qnnbridge verify"
 
-# Extreme rows with which bisection is useful: with NaN or beyond half floats, values differ from the first node on.
+# Extreme rows for which bisection is useful. With NaN or values beyond half floats, results differ from the first
+# node on.
 _WORTH_BISECTING = ("large: up to 1e4",)
 
 
@@ -236,9 +237,9 @@ def _lowest_snr(row: InputSetResult) -> float:
 
 
 def _with_sizes(path: Path, scan: ModelScan, sizes: FixedSizes, folder: Path) -> Path:
-    """Write a copy with fixed sizes.
+    """Write a copy with fixed sizes, for dimensions that a session cannot set by name.
 
-    Needed for dimensions that a session cannot set by name: they have no name, or two of them share one.
+    They have no name, or two of them share one.
     """
     require_models_extra(f"{COMMAND} of a model whose free dimensions have no unique names")
     model = graphs.load(path)
@@ -274,7 +275,7 @@ class CpuReference:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Work:
-    """One model on both providers of a host."""
+    """One model on the CPU and on QNN in a host."""
 
     model: Path
     scan: ModelScan
@@ -372,7 +373,7 @@ class _Work:
 
         trial = tried.worst()
         if trial is None or trial.expected.values is None or any(row.died for row in tried.rows):
-            # No second try after a crash: it would put the model into quarantine.
+            # Do not try again after a crash, because a second crash would put the model into quarantine.
             return None
         self.on_progress("checking whether a session fixes it", 0, 0)
         try:
@@ -477,8 +478,8 @@ class _Work:
         except ImportError:
             return None, (), f"the application's Python lacks the package onnx: {install_command('models')}"
         deadline = time.monotonic() + self.how.bisect_s
-        # A separate folder: the weight files linked there have the same names as those next to a copy with fixed
-        # sizes.
+        # Use a separate folder, because the weight files linked there have the same names as those next to a copy
+        # with fixed sizes.
         cuts = folder / "cuts"
         cuts.mkdir()
         try:
@@ -520,7 +521,7 @@ class _Work:
         for number, trial in enumerate(prepared.trials):
             self.on_progress("running on QNN", number, len(prepared.trials))
             kept = journal.answer(trial.feeds) if journal is not None and trial.feeds else None
-            # A row that was skipped because the CPU's host crashed has not tried QNN.
+            # Ignore skipped rows: if the CPU's host crashed, QNN was not tried.
             if any(row.died and row.status != "skipped" for row in rows):
                 reason = "not tried any more"
                 row = InputSetResult(trial.name, trial.kind, trial.counts, "skipped", reason=reason)
@@ -529,8 +530,8 @@ class _Work:
                 row = dataclasses.replace(trying.judged_row(trial, prepared, kept), kept=True)
                 found[trial.name] = RunAnswer(kept)
             else:
-                # Before each run: the memory still contains results of the previous run, which may be the right
-                # ones.
+                # Fill QNN's memory before each run, because it still contains results of the previous run, which
+                # may be the right ones.
                 fill()
                 row, found[trial.name] = trying.try_on_qnn(side, trial, prepared)
                 values = found[trial.name].values
@@ -584,7 +585,7 @@ def _verdict(tried: _Tried, outputs: Sequence[OutputVerdict]) -> tuple[Verificat
     given = sum(trial.kind == "given" for trial in tried.prepared.trials)
     strict = [row for row in bad if row.counts]
     if strict:
-        # Before "not shown": an observed trap is evidence even if the numbers prove nothing.
+        # Check this before "not shown", because an observed trap is evidence even if the numbers prove nothing.
         return "differs", f"The results of QNN and the CPU differ on {strict[0].name}."
     if worst.state == "unknown":
         open_outputs = [one.name for one in outputs if one.state == "unknown"]

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from qnnbridge import Host, InferenceSession
 
 
-# Makes the given number of calls; returns the duration of each in nanoseconds.
+# Function that makes the given number of calls and returns the duration of each in nanoseconds.
 Batch = Callable[[int], Sequence[int]]
 
 # Largest number of calls in a round.
@@ -72,7 +72,7 @@ def timed(call: Callable[[], Any]) -> Batch:
     """Return a batch of plain calls in this process."""
 
     def batch(count: int) -> Sequence[int]:
-        # The same loop as in `qnnbridge_host.direct`, so that both sides include the same overhead of the clock.
+        # Use the loop of `qnnbridge_host.direct`, so that both sides include the same overhead of the clock.
         clock = time.perf_counter_ns
         times = [0] * count
         for number in range(count):
@@ -97,7 +97,7 @@ def race(
     for number in range(rounds):
         # Reverse the order in every other round, so that no contender always follows the same one.
         for contender in contenders if number % 2 == 0 else reversed(contenders):
-            contender.batch(1)  # One call to refill the caches that the previous contender has used.
+            contender.batch(1)  # Make one call to refill the caches that the previous contender has used.
             taken[contender.name].append(contender.batch(counts[contender.name]))
         on_round(number)
     return {name: summary(times) for name, times in taken.items()}
@@ -108,11 +108,11 @@ def summary(rounds: Sequence[Sequence[int]]) -> Timing:
     # Percentiles cover all calls: a slow call counts, whichever round it was in.
     everything = sorted(time_ns for times in rounds for time_ns in times)
     medians = [statistics.median(times) for times in rounds]
-    # Median of the rounds, not of all calls: a disturbed round then counts as one value and not as all its calls.
+    # Use the median of the rounds and not of all calls, so that a disturbed round counts as one value.
     median = statistics.median(medians)
     noise = 0.0
     if len(medians) > 1 and median:
-        # `inclusive`: these rounds are the whole population, not a sample.
+        # Use `inclusive`, because these rounds are the whole population and not a sample.
         low, _, high = statistics.quantiles(medians, n=4, method="inclusive")
         noise = (high - low) / 2 / median
     return Timing(
@@ -204,7 +204,8 @@ class DirectProcess:
             stdout=subprocess.PIPE,
             # A full pipe that nobody reads would block the process.
             stderr=subprocess.DEVNULL,
-            # The environment of a host: ONNX Runtime and its libraries see the same variables on both sides.
+            # Use the environment of a host, so that ONNX Runtime and its libraries see the same variables on both
+            # sides.
             env=host_environment(),
         )
 
@@ -455,7 +456,7 @@ def zero_copy(session: InferenceSession, feed: Mapping[str, Any]) -> Callable[[]
 
 
 def _save(file: Path, feed: Mapping[str, Any]) -> None:
-    # Not savez(**feed): a name may be "file", which is a parameter of that function.
+    # Do not call savez(**feed), because a name may be "file", which is a parameter of that function.
     import io
     import zipfile
 

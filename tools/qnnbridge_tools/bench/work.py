@@ -50,7 +50,7 @@ def adding(size: int) -> Subject:
     """Return a model with hardly any work: x + 1."""
     import numpy as np
 
-    # float32: four bytes each.
+    # A float32 has four bytes.
     values = np.random.default_rng(1).normal(size=size // 4).astype(np.float32)
     return Subject(ASSETS / "add.onnx", {"x": values})
 

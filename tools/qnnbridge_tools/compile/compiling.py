@@ -145,7 +145,7 @@ def _run(request: CompileRequest, cells: list[Cell], stages: ShownStages, host: 
         "on_outcome": lambda outcome: stages.finished(outcome_text(outcome)),
     }
     if request.scheduler is None:
-        # Half of the processors, because one compilation uses several.
+        # Use half of the processors, because one compilation uses several.
         jobs = request.jobs or max(1, min(MOST_JOBS, (os.cpu_count() or 2) // 2))
         return run_here(cells, jobs=jobs, host=host, **keywords)
     from qnnbridge_tools.compile.matrix import executor_of, run_on

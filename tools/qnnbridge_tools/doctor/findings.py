@@ -193,7 +193,7 @@ def rank(found: Finding) -> tuple[int, int]:
 def is_hidden(found: Finding, others: Iterable[Finding]) -> bool:
     """Return whether a finding is a consequence of another one, which precedes it in the report."""
     return any(
-        # Strictly before: `model.unreadable` hides all codes with "model." and must not hide itself.
+        # Exclude the finding itself: `model.unreadable` hides all codes with "model." and must not hide itself.
         found.code.startswith(CATALOGUE[other.code].hides) and _ORDER[other.code] < _ORDER[found.code]
         for other in others
     )

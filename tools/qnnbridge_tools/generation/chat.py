@@ -146,7 +146,7 @@ class SpokenAnswer:
         self._pace = Pace()
         self._stopping = threading.Event()
         self._stream: TextStream | None = None
-        # A daemon thread: a call that hangs in the host must not prevent the program from ending.
+        # Use a daemon thread, because a call that hangs in the host must not prevent the program from ending.
         self._thread = threading.Thread(target=self._work, name="qnnbridge chat answer", daemon=True)
         self._thread.start()
 

@@ -68,7 +68,7 @@ def stop(drain_s: float, as_json: bool) -> None:
     except HostError as error:
         if not link.is_none(error):
             raise
-        # Not an error: the requested state is already reached.
+        # This is not an error, because the requested state is already reached.
         document = None
     if as_json:
         output.print_json({"stopped": document is not None, "before": document and link.without_us(document)})

@@ -216,7 +216,7 @@ def _host(document: Mapping[str, Any]) -> HostFigures:
         HostFigures,
         document,
         versions={str(name): str(version) for name, version in _part(document, "versions").items() if version},
-        # null until a session on QNN has reported it; null is not false.
+        # The value is null until a session on QNN has reported it. Keep null, which is not false.
         simulator=simulator if isinstance(simulator, bool) else None,
     )
 

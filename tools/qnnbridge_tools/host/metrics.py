@@ -19,7 +19,7 @@ from qnnbridge_tools.host.figures import ClientFigures, Figures, Latency, ModelF
 
 Kind = Literal["gauge", "counter", "info", "histogram", "summary"]
 Labels = Mapping[str, str]
-# (suffix of the family's name with its underscore, labels, value).
+# Sample of a family: suffix of the family's name with its underscore, labels, value.
 Sample = tuple[str, Labels, float]
 
 # "unknown": no call has been compared, or none can be.
@@ -114,7 +114,7 @@ def numbers_families(prefix: str, rows: Sequence[tuple[Labels, str, int]]) -> It
 
     Args:
         prefix: prefix of the names.
-        rows: labels of a model, the state of its numbers, and the number of compared calls.
+        rows: labels of a model, the state of its comparison, and the number of compared calls.
     """
     yield gauge(
         f"{prefix}_numbers",

@@ -1,7 +1,7 @@
 """Choose among the models of a repository, before anything is downloaded.
 
 The beginning of each model is read over the network: its operators, and the header of a compiled model's context
-binary. They decide the kind of a model. Its name decides only if they cannot be read.
+binary. These parts determine the kind of a model; its name is used only if they cannot be read.
 """
 
 from __future__ import annotations

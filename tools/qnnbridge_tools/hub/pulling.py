@@ -216,8 +216,7 @@ def _fetch(
                 fix="Give a folder that does not exist yet: --output DIR.",
             )
         # The stage's name contains both names, so that neither two models for one folder share a stage nor two
-        # folders for
-        # one model.
+        # folders for one model.
         stage = folder.with_name(f"{usual.name if folder == usual else f'{folder.name}-{usual.name}'}{PART}")
         with local_errors(stage):
             make_own(stage, lambda _: False)
@@ -231,7 +230,7 @@ def _fetch(
                 shutil.rmtree(stage)
                 raise
             except (PullFailed, OSError):
-                # Nothing is downloaded yet, so nothing can be continued.
+                # Remove the stage if nothing has been downloaded, because there is nothing to continue.
                 if not any(path.is_file() and path.name != MARK_FILE for path in stage.rglob("*")):
                     shutil.rmtree(stage)
                 raise

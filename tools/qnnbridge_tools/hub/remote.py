@@ -158,8 +158,7 @@ class Hub:
             with session.stream("GET", address, headers=headers, follow_redirects=True, timeout=30) as response:
                 self._hub.utils.hf_raise_for_status(response)
                 # A server without support for ranges sends the file from its beginning: skip the bytes before the
-                # part, and stop
-                # reading after it.
+                # part, and stop reading after it.
                 skip, found = (at if response.status_code == 200 else 0), bytearray()
                 for chunk in response.iter_bytes():
                     found += chunk[skip:]

@@ -136,7 +136,7 @@ def _manager_source(
     surroundings: Surroundings, source: Source, find_program: Callable[[str], str | None]
 ) -> tuple[str, ...] | None:
     """Return the install manager and its options for the source; ``None`` if uv is to be used."""
-    # Not `py`: the launcher of older installers has the same name and would run a script "install".
+    # Do not use `py`: the launcher of older installers has the same name and would run a script "install".
     manager = find_program("pymanager") if surroundings.is_windows else None
     # A mirror in this variable works for uv only.
     if manager is None or surroundings.environ.get(MIRROR_VARIABLE):

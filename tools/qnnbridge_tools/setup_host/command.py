@@ -139,7 +139,8 @@ def _set_up(options: SetupOptions, purpose: Purpose, ask: Ask | None, *, dry_run
     info = carry_out(plan, _say, _detail)
     _say("Examining the new host")
     if plan.engine != "wheel":
-        os.environ.update(plan.variables)  # The doctor needs them: with --no-config the file lacks the engine.
+        # The doctor needs the variables, because with --no-config the file lacks the engine.
+        os.environ.update(plan.variables)
     # The table of known-wrong operators was measured in the simulator, so only a real NPU is measured again.
     found = examined(SurveyOptions(host_python=str(plan.python), numbers=info.machine == "ARM64"))[0]
     if as_json:

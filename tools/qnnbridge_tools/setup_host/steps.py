@@ -56,7 +56,7 @@ if sys.platform == "win32":
         for child in started:
             try:
                 child.kill()
-            except psutil.Error:  # it has ended by itself
+            except psutil.Error:  # the process has ended by itself
                 continue
 
 else:
@@ -301,7 +301,7 @@ def pip_environment(python: str, environ: Mapping[str, str]) -> dict[str, str]:
     # Lines like: install.index-url='https://...'
     settings = {name: text for name, _, text in (line.partition("=") for line in lines)} if code == 0 else {}
     files: dict[str, str] = {}
-    # The settings of all commands first, so that those of `install` replace them.
+    # Read the settings of all commands first, so that those of `install` replace them.
     for section in ("global.", "install."):
         for name in filter(lambda name: name.startswith(section), settings):
             variable = f"PIP_{name.removeprefix(section).upper().replace('-', '_')}"

@@ -238,7 +238,7 @@ def label_of(code: str) -> str:
 
 def advice(machine: HostMachine) -> str:
     """Return the single change that would make a release fit; empty if there is none."""
-    # The easiest change first: another Python before another driver, and a new computer last.
+    # Try the easiest change first: another Python before another driver, and a new computer last.
     without = {
         "python": dataclasses.replace(machine, python=None),
         "system_sdk": dataclasses.replace(machine, system_sdk=None),

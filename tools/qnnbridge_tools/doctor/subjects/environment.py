@@ -324,7 +324,7 @@ def survey_state(machine: Machine) -> SavedState:
 
 
 def _quarantined(machine: Machine, path: str) -> tuple[str, ...]:
-    # Same duration as in the supervisor: a model is refused for a day.
+    # The supervisor refuses a model for the same time, a day.
     ttl_s = 24 * 3600.0
     found: list[str] = []
     for account in read_json_of(machine, path).get("accounts", ()):
