@@ -511,7 +511,7 @@ def _opened(host: Host, model: Path, provider: str, settings: SessionSettings) -
 def _against_expected(
     outputs: Sequence[str], samples: Sequence[LabelledSample], values: Sequence[Sequence[Any]]
 ) -> tuple[OutputAccuracy, ...]:
-    """Measure the outputs for which every sample has an expected value."""
+    """Measure the accuracy of the outputs for which every sample has an expected value."""
     return tuple(
         measure(
             [name],

@@ -353,7 +353,7 @@ class _Optimised:
 def _without_harm(attempt: Callable[[Sequence[str]], _Optimised], level: int) -> tuple[_Optimised, str]:
     """Return the result, and a warning if it was made without optimizers that break or change the model.
 
-    Raise the error of the first attempt if no smaller set of optimizers gives a right result.
+    Raise the error of the first attempt if no smaller set of optimizers produces a correct result.
     """
     try:
         return attempt(()), ""

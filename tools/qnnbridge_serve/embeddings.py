@@ -333,7 +333,7 @@ class Embedder:
         stacked = np.stack(found)
         if not np.isfinite(stacked).all():
             raise BridgeError(
-                f"The model {self.name} gave numbers that are not finite.",
+                f"The model {self.name} returned numbers that are not finite.",
                 fix="Compare it with the CPU: qnnbridge verify.",
             )
         return stacked

@@ -340,7 +340,7 @@ def shape_of(value: Any, tensor: TensorSpec) -> list[int]:
 
 def _array(value: Any, tensor: TensorSpec) -> Array:
     if not isinstance(value, np.ndarray):  # an optional output without a value
-        raise Refused(500, f"The model gave no tensor for output {tensor.name!r}; the protocol requires one.")
+        raise Refused(500, f"The model returned no tensor for output {tensor.name!r}; the protocol requires one.")
     return value
 
 

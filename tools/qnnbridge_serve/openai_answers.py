@@ -373,8 +373,8 @@ def _rendered(asked: GenerationRequest, tokenizer: Tokenizer, left_s: LeftS) -> 
     if tools is not None:
         if text == render(asked.messages, None, True):
             raise wrong(
-                "The model's chat template does not support functions. Leave tools out, or serve a model "
-                "that was made for them.",
+                "The model's chat template does not support functions. Leave tools out, or serve a model that "
+                "supports them.",
                 "tools",
             )
         form = learn_form(render, lambda word: _special(tokenizer, word, left_s), tools)

@@ -245,7 +245,7 @@ def _logprobs(document: Mapping[str, Any], kind: Kind) -> int | None:
         if top is None:
             return 0 if wanted else None
         if type(top) is not int or not 0 <= top <= most or not (wanted or top == 0):
-            raise wrong(f"top_logprobs is an integer from 0 to {most}, and goes with logprobs.", "top_logprobs")
+            raise wrong(f"top_logprobs is an integer from 0 to {most}, and requires logprobs.", "top_logprobs")
         return top if wanted else None
     if given is None or given is False:
         return None

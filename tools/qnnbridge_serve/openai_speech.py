@@ -88,7 +88,7 @@ def read_speech(texts: Mapping[str, Sequence[str]], task: Task) -> SpeechRequest
     if stream not in ("true", "false", "1", "0"):
         raise wrong("stream must be true or false.", "stream")
     if stream in ("true", "1") and form not in ("json", "text"):
-        raise wrong("stream=true goes with response_format json or text.", "stream")
+        raise wrong("stream=true requires response_format json or text.", "stream")
     return SpeechRequest(model, task, _one(texts, "language") or None, form, stream in ("true", "1"))
 
 

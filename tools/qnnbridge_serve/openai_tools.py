@@ -228,7 +228,7 @@ def learn_form(render: Render, special_of: SpecialOf, tools: str) -> CallForm:
             return dataclasses.replace(found, short_ids=ids is _IDS[1])
     raise wrong(
         "The model's chat template does not write calls of functions in a supported form: a name and "
-        "then its arguments as JSON. Leave tools out, or serve a model that was made for them.",
+        "then its arguments as JSON. Leave tools out, or serve a model that supports them.",
         "tools",
     )
 

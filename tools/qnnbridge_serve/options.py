@@ -71,7 +71,7 @@ def read_origins(texts: Sequence[str]) -> tuple[str, ...]:
         if not _ORIGIN.fullmatch(text):
             raise OptionError(
                 f'--allow-origin "{text}" is not the origin of a page.',
-                cause="A browser sends scheme, name and port, in small letters and without a path.",
+                cause="A browser sends scheme, name and port, in lower case and without a path.",
                 fix="For example --allow-origin http://localhost:3000, or app://obsidian.md for an application.",
             )
     return tuple(texts)

@@ -491,7 +491,7 @@ class FolderModels(Registry[Loaded]):
             # Use OpenAI's status and code, for which its libraries raise NotFoundError.
             raise Refused(
                 404,
-                f"The model {name[:80]!r} does not exist here, or is no {self.kind}.",
+                f"The model {name[:80]!r} does not exist here, or is not a {self.kind}.",
                 field="model",
                 reason="model_not_found",
             )

@@ -41,7 +41,7 @@ class Read:
     """Conversion of the given text to the value of a field.
 
     Args:
-        value: the function that makes the value.
+        value: the function that creates the value.
         given: the type of the text, or a record of options.
         default: the default of the text, if the default of the field has another type.
     """

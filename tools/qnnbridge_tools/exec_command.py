@@ -157,7 +157,7 @@ def print_report(folder: str) -> None:
     lines = summed_up(records)
     print("\nqnnbridge report", file=sys.stderr)
     if not lines:
-        print("  The program made no session.", file=sys.stderr)
+        print("  The program created no session.", file=sys.stderr)
         return
     where = f"ran on (nodes {AFTER_OPTIMISATION})"
     rows = [["model", where, "sessions", "calls", "failed", "time in calls", "numbers"]]

@@ -401,7 +401,7 @@ MESSAGE_RULES: Final[tuple[LogRule, ...]] = (
         "onnxruntime-qnn (1.x) or "
         "both (2.x). qnnbridge registers the plugin itself."),
     LogRule("message.fell-back", r"\*+ EP Error \*+|Falling back to \['CPUExecutionProvider'\]",
-        "ONNX Runtime's Python layer could not make the session on QNN and made one on the CPU "
+        "ONNX Runtime's Python layer could not create the session on QNN and created one on the CPU "
         "instead, with no error.",
         "Read the line above it for the reason. qnnbridge sessions raise this reason as an error instead.",
         STRONG),

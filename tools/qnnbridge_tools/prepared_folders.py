@@ -33,7 +33,7 @@ class PreparedFacts:
 
 
 def is_prepared(folder: Path) -> bool:
-    """Return whether the folder may be made by `prepare`, and is not for text generation."""
+    """Return whether `prepare` may have created the folder, and it is not for text generation."""
     return (folder / PREPARED_MANIFEST).is_file() and not (folder / CONFIG).exists()
 
 
@@ -49,7 +49,7 @@ def gather(folder: Path, *, soc_model: str | None = None, host_python: str | Non
     manifest = read_folder(path)
     if manifest is None:
         raise OptionError(
-            f"{folder} is a model package that was not made by `qnnbridge prepare`.",
+            f"{folder} is a model package that was not created by `qnnbridge prepare`.",
             cause="Only ONNX Runtime can resolve its paths, and inspect does not load ONNX Runtime.",
             fix="Open a session: InferenceSession(FOLDER).placement.variant shows the file and the reason.",
         )

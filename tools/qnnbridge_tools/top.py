@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 
-# Pure functions: from figures and a size to a drawing.
+# Pure functions that draw figures for a terminal of a given size.
 
 
 def in_order(figures: Figures, order: SortOrder, reverse: bool = False) -> Figures:

@@ -45,7 +45,7 @@ _TRIED_SIZES = (64, 224, 16)
 # Number of audio samples, which is tried last, for inputs with one free dimension each. A model returns no result
 # for fewer samples than its window.
 _SAMPLES = 16000
-# Code of advice that gives an input a constant value.
+# Code of advice to make an input a constant.
 _DECIDING = "deciding-input"
 # Largest number of nodes for which several sizes are tried.
 _LARGE = 2000

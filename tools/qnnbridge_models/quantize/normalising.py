@@ -83,7 +83,7 @@ def _by_max_and_min(editor: Editor, node: Any, symmetric: bool) -> list[Any] | N
     return made
 
 
-# Number of the weight input and of the bias input, by operator.
+# Index of the weight input and of the bias input, by operator.
 _WEIGHTS = {"Conv": 1, "ConvTranspose": 1, "Gemm": 1, "MatMul": 1}
 _BIASES = {"Conv": 2, "ConvTranspose": 2, "Gemm": 2, "InstanceNormalization": 2, "LayerNormalization": 2}
 

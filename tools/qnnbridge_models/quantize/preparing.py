@@ -443,7 +443,7 @@ _SHOWN = 4
 
 
 def refuse_unsuitable(model: Any, label: str) -> None:
-    """Raise `OptionError` for a model that no option makes suitable."""
+    """Raise `OptionError` for a model that cannot be quantised with any options."""
     ops = graphs.count_ops(model)
     _refuse_quantized(ops, label)
     if graphs.opset_of(model) is None:

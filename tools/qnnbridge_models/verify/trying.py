@@ -314,7 +314,7 @@ class Trial:
     Args:
         name: name of the row.
         kind: given, made up or extreme.
-        counts: a difference makes the model differ.
+        counts: whether a difference makes the model's verdict "differs".
         feeds: the inputs; empty if the set is not tried.
         expected: the CPU's answer.
         reason: why the set is not tried.

@@ -43,7 +43,7 @@ def start(given: DaemonOptions, as_json: bool) -> None:
         with link.reach() as daemon:
             document = daemon.status()
     except HostError as error:
-        # A daemon of an older version that serves no client makes way for the new one.
+        # A daemon of an older version ends for the new one if it serves no client.
         if not (link.may_change(error) or isinstance(error, VersionMismatch)):
             raise
     else:

@@ -426,7 +426,7 @@ def _generation(
 
 
 def _providers(config: Any) -> list[str]:
-    """Return the execution providers that any part of a genai_config.json asks for, in lower case."""
+    """Return the execution providers that any part of a genai_config.json requests, in lower case."""
     found: list[str] = []
     for key, value in config.items() if isinstance(config, dict) else ():
         if key == "provider_options" and isinstance(value, list):

@@ -177,7 +177,7 @@ def _to_remove(name: str) -> list[PulledFolder]:
     repositories = list(dict.fromkeys(one.repository for one in found))
     if len(repositories) > 1:
         raise OptionError(
-            f'"{name}" means models of several repositories: {", ".join(repositories)}.',
+            f'"{name}" matches models of several repositories: {", ".join(repositories)}.',
             fix="Give OWNER/NAME, or an id that `qnnbridge models` lists.",
         )
     return found

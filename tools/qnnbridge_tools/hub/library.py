@@ -192,7 +192,7 @@ def remove(one: PulledFolder) -> None:
                 os.replace(one.folder, gone)
             shutil.rmtree(gone)
         except OSError as error:
-            # `rmtree` may have removed the mark, and without it the rest would not be listed any more.
+            # `rmtree` may have removed the mark, without which the remaining files would not be listed.
             with contextlib.suppress(OSError):
                 (gone / MARK_FILE).touch()
             raise PullFailed(

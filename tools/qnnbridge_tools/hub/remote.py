@@ -262,7 +262,7 @@ class Hub:
     def _refused(self, name: str, response: Any, file: str | None) -> PullFailed:
         status = int(response.status_code)
         what = f"{file} of {name}" if file else name
-        # A hub gives the reason in a header, and a proxy does not know the header.
+        # A hub states the reason in a header, which a proxy does not send.
         if status in (401, 403, 407) and (proxy := _proxy()) and not response.headers.get("X-Error-Message"):
             return PullFailed(
                 f"The hub or the proxy refuses {what} (HTTP {status}).",

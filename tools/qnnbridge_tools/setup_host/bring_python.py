@@ -86,7 +86,7 @@ def python_to_bring(
     """Return the Python to download; ``None`` if there is none for this platform.
 
     Raises:
-        AlreadyThere: the folder contains files that no set-up made.
+        AlreadyThere: the folder contains files that no set-up created.
     """
     target = (_WINDOWS if surroundings.is_windows else _LINUX).get(surroundings.computer)
     if target is None:
@@ -101,7 +101,7 @@ def python_to_bring(
     is_foreign = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
     if is_foreign and not is_half_removed and not (folder / RECORD).is_file():
         raise AlreadyThere(
-            f"The folder {folder}, for the Python to download, was not made by `qnnbridge setup`.",
+            f"The folder {folder}, for the Python to download, was not created by `qnnbridge setup`.",
             fix="Rename it, or choose another folder for the host with --dir.",
         )
     manager = _manager_source(surroundings, source, find_program)

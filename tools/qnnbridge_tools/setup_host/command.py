@@ -111,7 +111,7 @@ def _set_up(options: SetupOptions, purpose: Purpose, ask: Ask | None, *, dry_run
                 "check",
                 f"The host in {there.folder} is set up and does not start.",
                 cause=health.error.message,
-                fix="Make it again: qnnbridge setup --repair" + _dir_words(options),
+                fix="Create it again: qnnbridge setup --repair" + _dir_words(options),
                 evidence=health.error.evidence,
             )
         if purpose is Purpose.SET_UP and _has_version(options, health):

@@ -220,6 +220,6 @@ def no_host(options: SetupOptions) -> BridgeError | None:
     if not is_taken(folder):
         return None
     return AlreadyThere(
-        f"The folder {folder} was not made by `qnnbridge setup`.",
+        f"The folder {folder} was not created by `qnnbridge setup`.",
         fix="Remove it by hand if it is not needed, or name the host's folder with --dir.",
     )

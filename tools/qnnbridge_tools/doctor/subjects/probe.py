@@ -173,7 +173,7 @@ STAGE_OF_PHASE: Final = {
     "running": "run",
 }
 PROBE_MODEL: Final = "probe.onnx"
-# Allowed difference: the NPU computes in 16 bits, and the right numbers are small multiples of 1/8.
+# Allowed difference: the NPU computes in 16 bits, and the correct outputs are small multiples of 1/8.
 TOLERANCE: Final = 0.05
 
 
