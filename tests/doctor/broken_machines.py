@@ -895,7 +895,7 @@ def tiny_model_that_is_not_taken() -> SimulatedMachine:
 
 @broken("probe.numbers", "wrong numbers")
 def npu_that_computes_nonsense() -> SimulatedMachine:
-    return _probed(failed="numbers", message="the largest difference from the right numbers is 65536")
+    return _probed(failed="numbers", message="the largest difference from the correct outputs is 65536")
 
 
 @broken("probe.timeout", "create")

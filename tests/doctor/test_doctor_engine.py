@@ -82,5 +82,5 @@ def test_an_answer_that_is_no_list_of_providers_is_a_problem_and_no_crash(
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: done)
     found = RealMachine().catalogue("python")
     assert found is not None
-    assert "windowsml gives no answer" in str(found.problem)
+    assert "windowsml did not answer" in str(found.problem)
     assert not found.providers

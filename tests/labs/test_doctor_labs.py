@@ -51,7 +51,7 @@ def test_a_backend_that_is_cut_off_is_found_and_what_it_does_is_proved(tmp_path:
     found = report["findings"][0]
     assert "libQnnHtp.so: 4194304 bytes" in found["seen"][0]
     assert "install --force-reinstall --no-deps onnxruntime-qnn==" in found["fix"]
-    assert any("live probe failed accordingly" in note for note in found["notes"])
+    assert any("live probe failed, too" in note for note in found["notes"])
     assert report["verdict"].startswith("The process that loads QNN would die, because libQnnHtp.so is cut off")
     assert report["exit_code"] == 2
 
@@ -78,7 +78,7 @@ def test_a_provider_that_is_too_old_for_onnxruntime_is_found(tmp_path: Path) -> 
     found = report["findings"][0]
     assert "onnxruntime-qnn 2.3.0 is too old for onnxruntime" in found["title"]
     assert found["commands"][-1].partition(" -m pip ")[2].startswith('install "onnxruntime>=')
-    assert any("live probe failed accordingly" in note for note in found["notes"])
+    assert any("live probe failed, too" in note for note in found["notes"])
 
 
 @pytest.mark.simulator
@@ -88,7 +88,7 @@ def test_an_onnxruntime_that_is_too_old_for_the_provider_is_found(tmp_path: Path
     assert codes(report) == ["packages.onnxruntime-too-old"]
     found = report["findings"][0]
     assert '-m pip install -U "onnxruntime>=1.24.2"' in found["fix"]
-    assert any("live probe failed accordingly" in note for note in found["notes"])
+    assert any("live probe failed, too" in note for note in found["notes"])
     assert report["verdict"].startswith("Sessions would silently run on the CPU, because onnxruntime 1.23.2")
 
 

@@ -90,7 +90,7 @@ def test_the_whole_examination_finds_the_missing_driver_and_nothing_else(
     assert "QnnHtpV73Stub.dll" in found["seen"][1]
     assert "libcdsprpc.dll, which belongs to the driver, is missing" in found["seen"][1]
     assert "Install the NPU driver" in found["fix"]
-    assert found["notes"] == ["The live probe failed accordingly: QNN has no device to compute on."]
+    assert found["notes"] == ["The live probe failed, too: QNN has no device to compute on."]
     lines = {one["check"]: one["text"] for one in told["healthy"]}
     assert lines["computer"] == "Windows on ARM64"
     assert "Python 3.11" in lines["host"]

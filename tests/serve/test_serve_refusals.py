@@ -205,7 +205,7 @@ def test_a_bool_is_0_or_1(server: Server) -> None:
         (b"{" + b'"a":1,' * 450_000 + b'"b":1}', "too many fields"),
         (json.dumps({"inputs": [X, X]}).encode(), "An input is given twice: x, x"),
         (json.dumps({"inputs": [X], "outputs": [{"name": "z"}]}).encode(), "no output 'z'. Its outputs: y."),
-        (json.dumps({"inputs": [X], "outputs": [{"name": "y"}] * 2}).encode(), "asked for twice"),
+        (json.dumps({"inputs": [X], "outputs": [{"name": "y"}] * 2}).encode(), "requested twice"),
         (json.dumps({"inputs": [X], "parameters": {"binary_data_output": 1}}).encode(), "neither true nor false"),
         (json.dumps({"inputs": [X], "parameters": {"timeout": "1"}}).encode(), "not a number of microseconds"),
         (

@@ -651,5 +651,5 @@ def test_qnn_converts_to_int64_inside_of_a_model_and_not_at_its_end(source: int,
         [],
     )
     (verdict,) = offline(at_the_end, tmp_path).predicted.verdicts
-    assert (verdict.place, "inside of a model only" in verdict.reason) == ("cpu", True)
+    assert (verdict.place, "only inside of a model" in verdict.reason) == ("cpu", True)
     assert "int32" in verdict.fix

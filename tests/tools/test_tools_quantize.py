@@ -577,7 +577,7 @@ def no_inputs() -> Any:
                 [models.value("x", [2], onnx.TensorProto.BFLOAT16)],
                 [models.value("y", [2], onnx.TensorProto.BFLOAT16)],
             ),
-            "calibration files cannot hold",
+            "calibration files cannot contain",
         ),
     ],
     ids=["zero size", "text", "sequence", "no inputs", "integers only", "bfloat16"],

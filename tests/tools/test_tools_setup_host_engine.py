@@ -173,8 +173,8 @@ def test_a_setting_that_was_written_during_the_set_up_stays(
 def test_a_download_that_fails_says_what_windows_said(tmp_path: Path) -> None:
     wire = ProviderUnavailable("Windows could not download it.", cause="No network.", fix="Connect.").to_wire()
     for line, said in (
-        (json.dumps({"error": wire}), "Connect. Without --download"),
-        ("oops", "Without --download"),
+        (json.dumps({"error": wire}), "Connect. The host can also be set up"),
+        ("oops", "The host can also be set up"),
     ):
         code = f"import sys; print({line!r}); sys.exit(1)"
         with pytest.raises(SetupFailed, match="cannot be downloaded") as raised:

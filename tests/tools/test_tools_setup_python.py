@@ -161,10 +161,10 @@ def test_a_platform_without_such_a_python_gets_the_address_instead(tmp_path: Pat
 def test_a_folder_of_another_program_is_left_alone(tmp_path: Path) -> None:
     python_folder(tmp_path / "host").mkdir()
     (tmp_path / "host-python" / "notes.txt").write_text("mine")
-    with pytest.raises(AlreadyThere, match="was not made by"):
+    with pytest.raises(AlreadyThere, match="was not created by"):
         brought(on_arm(), tmp_path / "host", found(uv="uv.exe"))
     (tmp_path / "other-python").write_text("mine")
-    with pytest.raises(AlreadyThere, match="was not made by"):
+    with pytest.raises(AlreadyThere, match="was not created by"):
         brought(on_arm(), tmp_path / "other", found(uv="uv.exe"))
 
 
@@ -536,7 +536,7 @@ def test_an_environment_of_another_tool_is_neither_removed_nor_repaired(tmp_path
         refused = setup.run(words, "--yes")
         assert refused.returncode == 2, refused.stdout + refused.stderr
         assert (setup.folder / "pyvenv.cfg").is_file()
-    assert "was not made by" in setup.run("--remove", "--yes").stderr
+    assert "was not created by" in setup.run("--remove", "--yes").stderr
 
 
 def test_only_one_thing_can_be_asked_for(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """Accuracy of an output: SNR, largest error and a verdict, also for each group of columns.
 
-A cosine hides what matters: of a single number it is always 1, and in an output with boxes of 0 to 640 and scores
+A cosine would hide errors: for a single number it is always 1, and in an output with boxes of 0 to 640 and scores
 of 0 to 1 only the boxes affect it. So all samples are judged together, and each group by its own values.
 
 A verdict counts only if the samples could have shown the opposite. If each value is nearly the same in all samples,
@@ -28,24 +28,24 @@ from qnnbridge_protocol.values import equal_bits
 
 Verdict = Literal["exact", "good", "fair", "poor", "useless", "not shown"]
 
-# In dB: a root mean square error of 1 %, 10 % and 32 % of the values.
+# Limits of the SNR in dB, for a root mean square error of 1 %, 10 % and 32 % of the values.
 GOOD_DB, FAIR_DB, USELESS_DB = 40.0, 20.0, 10.0
 # Largest share of wrong values that must be equal (e.g. class numbers), and of values that are NaN or infinite on
 # one side only.
 USELESS_SHARE = 0.5
 # Values that vary by less than this part of their magnitude over all samples prove nothing about the model.
 _NEARLY_CONSTANT = 1e-3
-# In dB: if a constant reaches this SNR, the SNR of the values proves nothing; then the SNR of their changes must be
+# SNR in dB. If a constant reaches it, the SNR of the values proves nothing, and the SNR of their changes must be
 # good.
 _OF_A_CONSTANT_DB = 30.0
-# From best to worst.
+# Verdicts from best to worst.
 _ORDER: tuple[Verdict, ...] = ("exact", "good", "not shown", "fair", "poor", "useless")
 # An axis with more columns probably holds positions, of which the worst one is not significant.
 _MOST_CHANNELS = 1024
 _LEAST_VALUES = 8
 # Number of samples that are judged together if a target has to hold for all samples.
 _FOLD = 5
-# (samples, rows, classes): the largest value of a row is a decision.
+# Number of axes of an output (samples, rows, classes), in which the largest value of a row is a decision.
 _CLASSES_NDIM = 3
 
 
@@ -64,7 +64,7 @@ class ColumnGroup:
     mask: npt.NDArray[np.bool_]
 
 
-# By name of output.
+# Groups of columns by name of output.
 ColumnGroups = Mapping[str, Sequence[ColumnGroup]]
 
 
@@ -107,9 +107,9 @@ class Accuracy:
         if judged.snr_db < USELESS_DB:
             return "useless"
         if lost or judged.snr_db < FAIR_DB:
-            # Values lost on one side have no error that the SNR could include.
+            # The SNR cannot include values that are NaN or infinite on one side only.
             return "poor"
-        # The SNR of a constant, and the SNR of the changes only.
+        # Compute the SNR that a constant would have, and the SNR of the changes only.
         constant = -20 * math.log10(max(self.varies, 1e-10))
         changes = judged.snr_db - constant
         if changes < 0 or (constant >= _OF_A_CONSTANT_DB and changes < GOOD_DB):
@@ -191,7 +191,7 @@ def lowest_of_folds(
 
 
 def fives(samples: int) -> list[range]:
-    """Split the samples into groups of about five that are judged together; return their numbers."""
+    """Split the samples into groups of about five that are judged together; return the indexes of each group."""
     # Every count-th sample forms a group, because neighbours in a file are often alike.
     count = max(1, samples // _FOLD)
     return [range(fold, samples, count) for fold in range(count)]
@@ -216,7 +216,7 @@ def measure(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FloatResults:
-    """Results of a float model, to judge quantised models by.
+    """Results of a float model, with which quantised models are compared.
 
     Args:
         names: names of the outputs.
@@ -325,7 +325,7 @@ def _worst_channel(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> Accuracy | None:
     energies = np.nansum(np.square(a.astype(np.float64)), axis=tuple(axis for axis in range(a.ndim) if axis != 2))
     # 1e-4 of the energy is 40 dB below the loudest channel.
     loud = np.flatnonzero(energies > energies.max() * 1e-4)
-    # As rows of one column: a channel makes no decision.
+    # Judge a channel as rows of one column, because no decision is made within it.
     each = [
         accuracy_of(f"channel {number}", a[:, :, number].reshape(-1, 1), b[:, :, number].reshape(-1, 1))
         for number in loud

@@ -65,7 +65,7 @@ _ORT_TYPES: Final[Mapping[str, str]] = {
     "int4": "QInt4",
 }
 _ORT_METHODS: Final[Mapping[str, str]] = {"minmax": "MinMax", "entropy": "Entropy", "percentile": "Percentile"}
-# More than float16 can reach.
+# Largest target in dB: more than float16 can reach.
 MOST_TARGET_DB: Final = 80.0
 
 
@@ -248,7 +248,7 @@ class ResolvedSettings:
     @property
     def wide_weight(self) -> str | None:
         """The 16-bit weight type to mix with these activations; None if there is none, or weights have 16 bits."""
-        # QNN supports int16 weights with uint16 activations only (`_RUNS`).
+        # QNN supports int16 weights only with uint16 activations.
         return "int16" if self.activation_type == "uint16" and self.weight_type != "int16" else None
 
 
@@ -274,7 +274,7 @@ class QnnCheckCommand:
     def options(self) -> QnnHostOptions | None:
         if self.check_qnn is False:
             return None
-        # None is not required: without the option, a machine without QNN causes only a remark.
+        # With None the check is not required: a machine without QNN causes only a remark.
         return QnnHostOptions(self.provider_options, self.host_python, self.timeout, bool(self.check_qnn))
 
 
@@ -414,7 +414,7 @@ class PrepareOptions:
         tuple[str, ...], typer.Option(metavar="REWRITE", help="Skip this rewrite. May be repeated.")
     ] = ()
     quantize: Annotated[bool, typer.Option("--quantize", help="Quantise the model; needs --calibration.")] = False
-    # Not options of `prepare`: they come from the table [quantize] of the --config file.
+    # These settings are not options of `prepare`; they come from the table [quantize] of the --config file.
     quantizing: QuantizeSettings = dataclasses.field(default_factory=QuantizeSettings, metadata=APART)
     calibration: Calibration = ()
     inputs: Inputs = ()
@@ -440,7 +440,8 @@ class ProfileRequest:
 
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX file; it may be compiled.")]
     level: Annotated[
-        # Without optrace: it adds no row, and QNN writes a file for it into the working directory of the host.
+        # The level optrace is omitted, because it adds no row, and QNN writes a file for it into the host's working
+        # folder.
         Literal["basic", "detailed"],
         typer.Option(help="basic: times of each part on QNN; detailed: also cycles of each operator."),
     ] = "detailed"

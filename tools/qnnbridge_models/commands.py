@@ -69,9 +69,10 @@ def analyze(
     from qnnbridge_models.analyze import analysis
     from qnnbridge_models.analyze.analyzer import analyze_model
 
-    # Saves a third of the time for 100,000 nodes: there are no reference cycles, and the process ends afterwards.
+    # Disabling garbage collection saves a third of the time for 100,000 nodes. There are no reference cycles, and
+    # the process ends afterwards.
     gc.disable()
-    # Before the work: an analysis may take minutes, and its picture would be lost.
+    # Open the file before the analysis, which may take minutes and whose picture would be lost otherwise.
     picture = OutputFile(html, overwrite=overwrite, inputs=[model]) if html is not None else None
     # If only sizes are given, no copy of the model is needed.
     copied = sizes if sizes.constants else Sizes(dims=sizes.dims)
@@ -225,7 +226,7 @@ def profile(request: ProfileRequest) -> None:
     from qnnbridge_models.progress import ShownProgress
 
     html, as_json = request.html, request.as_json
-    # Before the work, which may take minutes.
+    # Open the file before the work, which may take minutes.
     charts = OutputFile(html, overwrite=request.overwrite, inputs=[request.model]) if html is not None else None
     with ShownProgress() as shown, sized(request) as on_copy:
         recorded = recording.record(on_copy, shown)
@@ -270,7 +271,7 @@ def verify(
                 on_rows=None if as_json else verification.PrintedRows,
             )
         result = dataclasses.replace(result, source=model)
-        # With buckets, all results form one JSON document, see below.
+        # With --bucket, one JSON document with all results is printed below.
         if not (bucket and as_json):
             reporting.show(result, verification.document, verification.print_result, as_json=as_json)
         return result
@@ -323,7 +324,7 @@ def quantize(
         reporting.show(
             result, lambda found: {**document(found), "next_command": again or None}, print_whole, as_json=as_json
         )
-    # After the report: the model is written, and the comparison on the CPU is valid without QNN.
+    # Raise the error of QNN after the report: the model is written, and its comparison on the CPU is valid.
     failed = result.qnn.error if result.qnn else None
     if failed is not None:
         if not as_json:

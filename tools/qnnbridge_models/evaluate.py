@@ -294,7 +294,7 @@ def load_metric(text: str) -> Metric:
     if spec is None or spec.loader is None:
         raise OptionError(f"{path} is not a Python file.", fix=_FORM)
     module = importlib.util.module_from_spec(spec)
-    # Dataclasses look up their module there.
+    # Register the module, because dataclasses look up their module in `sys.modules`.
     sys.modules[spec.name] = module
     try:
         spec.loader.exec_module(module)
@@ -366,7 +366,7 @@ def evaluate_model(
     path = files.existing_model(Path(source))
     metric = load_metric(options.metric) if options.metric is not None else None
     dims = shapes.as_dimensions(options.dims)
-    # Without counting nodes, which would read the whole graph.
+    # Do not count nodes, which would require reading the whole graph.
     scan = scan_model(path, count_nodes=False)
     outputs = [node.name for node in scan.outputs]
     samples = read_samples(options.inputs, options.expected, _declared(scan.inputs, dims), outputs)
@@ -388,7 +388,8 @@ def evaluate_model(
         rows: list[EvaluatedRow] = []
         reference: list[list[Any]] | None = None
         for label, model in named:
-            # Always the CPU first, whatever the order of the options.
+            # Evaluate on the CPU first, whatever the order of the options, because other results are compared with
+            # the CPU's.
             for provider in sorted(options.providers):
                 on_progress(f"{label} on {provider.upper()}", 0, len(samples))
                 row, values = _evaluated(
@@ -437,7 +438,7 @@ def _evaluated(
 ) -> tuple[EvaluatedRow, list[list[Any]] | None]:
     try:
         with _opened(host, model, PROVIDERS[provider], settings) as session:
-            # By name: another tool may have changed the order of the outputs.
+            # Look up outputs by name, because another tool may have changed their order.
             missing = [name for name in outputs if name not in session.outputs]
             if missing:
                 raise OptionError(f'{label} has no output "{missing[0]}", which the first model has.')
@@ -468,7 +469,7 @@ def _evaluated(
             figures,
             _against_expected(outputs, samples, values),
             measure(outputs, reference, values) if reference is not None else (),
-            # The median, because the first call includes one-time work.
+            # Use the median, because the first call includes one-time work.
             float(np.median(seconds)),
         ),
         values,
@@ -478,9 +479,9 @@ def _evaluated(
 def _as_applications(
     host: Host, model: Path, settings: SessionSettings, samples: Sequence[LabelledSample]
 ) -> list[float]:
-    """Return the duration of calls on the CPU in a session as applications create it.
+    """Return the duration of calls on the CPU in a session with the usual optimisation.
 
-    The values come from a session without optimisation, which takes up to three times as long.
+    The compared values come from a session without optimisation, which takes up to three times as long.
     """
     seconds = []
     try:
@@ -510,7 +511,7 @@ def _opened(host: Host, model: Path, provider: str, settings: SessionSettings) -
 def _against_expected(
     outputs: Sequence[str], samples: Sequence[LabelledSample], values: Sequence[Sequence[Any]]
 ) -> tuple[OutputAccuracy, ...]:
-    """Measure the outputs for which every sample has an expected value."""
+    """Measure the accuracy of the outputs for which every sample has an expected value."""
     return tuple(
         measure(
             [name],

@@ -68,7 +68,7 @@ class JournalEntry:
 
     def to_plain(self) -> dict[str, Any]:
         plain = dataclasses.asdict(self)
-        # The name of the key in files of released versions.
+        # Files of released versions contain the key under this name.
         plain["told"] = plain.pop("document")
         return plain
 
@@ -118,7 +118,7 @@ class PrepareJournal:
 
     def begin(self, step: str) -> None:
         """Remove the results of a step before it runs again, so that old files are never shipped."""
-        # First, so that the folder does not look finished wherever this process ends.
+        # Remove these files first, so that the folder does not look finished if this process is ended at any point.
         for name in SAYS_ALL_IS_THERE:
             (self.folder / name).unlink(missing_ok=True)
         self._forget(step)
@@ -156,7 +156,7 @@ class PrepareJournal:
             path.unlink(missing_ok=True)
             with contextlib.suppress(OSError):
                 if path.parent != self.folder:
-                    path.parent.rmdir()  # Succeeds only if the folder is empty.
+                    path.parent.rmdir()  # succeeds only if the folder is empty
 
     def _is_there(self, record: FileRecord) -> bool:
         path = self.folder / record.name
@@ -202,13 +202,14 @@ def opened(folder: Path, source_name: str) -> Iterator[PrepareJournal]:
     try:
         journal = PrepareJournal(folder, source_name)
         journal.read()
-        # Under the lock: unfinished files of another process are not leftovers.
+        # Do this under the lock, because unfinished files of another process are not leftovers.
         _sweep(folder)
-        # Before the first step, so that the folder is recognised as ours even if that step is interrupted.
+        # Write the journal before the first step, so that the folder is recognised even if that step is
+        # interrupted.
         journal.write()
         yield journal
     finally:
-        # Again: a compiler process of a killed run may have ended only now.
+        # Remove leftovers again, because a compiler process of a killed run may have ended only now.
         _sweep(folder)
         held.release(remove=True)
 
@@ -222,12 +223,13 @@ def key_of(step: str, **went_in: Any) -> str:
 def _sweep(folder: Path) -> None:
     """Remove leftovers of a killed process; the lock keeps other calls of `prepare` out.
 
-    A working folder stays as long as a process holds its lock: the compiler of a killed call runs until it notices.
-    Unlike in `work_folder` the age is not checked, because no other compilation starts here meanwhile.
+    A working folder stays as long as a process holds its lock: the compiler of a killed call continues until it
+    notices the end of its parent. Unlike in `work_folder` the age is not checked, because no other compilation
+    starts here meanwhile.
     """
     for place in (folder, *(path for path in folder.rglob("*") if path.is_dir())):
         if not place.is_dir():
-            continue  # Was inside a folder that is removed.
+            continue  # the folder was inside a folder that has been removed
         for path in place.iterdir():
             if path.is_dir() and not path.is_symlink() and path.name.startswith(_LEFT_BEHIND):
                 if not _is_in_use(path):
@@ -239,7 +241,7 @@ def _sweep(folder: Path) -> None:
 def _is_in_use(folder: Path) -> bool:
     for name in (MARK, EARLIER_MARK):
         mark = folder / name
-        # Only an existing lock: `try_hold` would create the file.
+        # Try only an existing lock, because `try_hold` would create the file.
         if mark.is_file() and not mark.is_symlink():
             try:
                 held = try_hold(mark)
@@ -266,7 +268,7 @@ class AnswerJournal:
     """
 
     def __init__(self, what: Mapping[str, Any]) -> None:
-        # `default=str`: in the key, values that JSON does not support are represented by their text.
+        # In the key, values that JSON does not support are represented by their text (`default=str`).
         text = json.dumps(what, sort_keys=True, default=str)
         self._folder = state_dir() / _FOLDER / hashlib.sha256(text.encode()).hexdigest()[:32]
         _drop_old(self._folder.parent)
@@ -274,7 +276,7 @@ class AnswerJournal:
     def answer(self, feeds: Mapping[str, Any]) -> list[Any] | None:
         """Return QNN's values for these inputs from an interrupted run; None if there are none."""
         try:
-            # Never with pickle, which executes code from the file.
+            # Do not allow pickle, which executes code from the file.
             with np.load(self._folder / _name_of(feeds), allow_pickle=False) as stored:
                 return [stored[str(number)] for number in range(len(stored.files))]
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
@@ -286,7 +288,7 @@ class AnswerJournal:
         if not plain or sum(value.nbytes for value in values) > _MOST_BYTES:
             return
         path = self._folder / _name_of(feeds)
-        # Per process: two verifications of the same model may run at once.
+        # The temporary file is named by process, because two verifications of the same model may run at once.
         part = path.with_suffix(f".{os.getpid()}.part")
         try:
             enter(enter(self._folder.parent) / self._folder.name).mkdir(parents=True, exist_ok=True)

@@ -46,8 +46,8 @@ from qnnbridge_tools import output
 
 LEVELS: Final = ("basic", "extended", "layout", "all")
 DEFAULT_LEVEL: Final = "basic"
-# From this number of unused constants on, ONNX Runtime needs longer for them than writing the model without them
-# takes.
+# Number of unused constants from which on ONNX Runtime needs longer for them than it takes to write the model
+# without them.
 _MANY_CONSTANTS: Final = 1000
 _QUANTIZE_OPS: Final = ("QuantizeLinear", "com.microsoft.QuantizeLinear")
 _ONNX_ML: Final = "ai.onnx."
@@ -83,7 +83,7 @@ class OptimizeResult:
 
 
 def ort_level(name: str) -> Any:
-    """Return the member of onnxruntime's enumeration. Raise `OptionError`."""
+    """Return the level as a member of onnxruntime's enumeration. Raise `OptionError` for another name."""
     import onnxruntime as ort
 
     if name not in LEVELS:
@@ -142,7 +142,8 @@ def pass_through(source: Path, target: Path, scan: ModelScan, level: str, *, ove
     written: list[Path] = []
     with Output(source, target, overwrite=overwrite) as output:
         shutil.copyfile(source, output.model)
-        # Before the model, which `commit` moves to its place: it must not be visible until its files are complete.
+        # Copy these files before `commit` moves the model to its place, so that no model is visible without its
+        # files.
         for here, there in needed:
             there.parent.mkdir(parents=True, exist_ok=True)
             _copy_whole(here, there)
@@ -239,7 +240,7 @@ def optimize_model(
         ModelError: the result does not compute the same.
     """
     begun = time.perf_counter()
-    # Check before reading anything: a typing error must not cost minutes.
+    # Check the option before any file is read, so that a typing error does not cost minutes.
     if if_compiled not in ("error", "skip"):
         raise OptionError(f'if_compiled is "{if_compiled}".', fix='Give "error" or "skip".')
     model_path, target_path = files.existing_model(Path(source)), Path(target)
@@ -334,7 +335,7 @@ def optimize_model(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Optimised:
-    """A result in its file.
+    """Result of one attempt, in its file.
 
     Args:
         model: the result.
@@ -352,7 +353,7 @@ class _Optimised:
 def _without_harm(attempt: Callable[[Sequence[str]], _Optimised], level: int) -> tuple[_Optimised, str]:
     """Return the result, and a warning if it was made without optimizers that break or change the model.
 
-    Raise the error of the first attempt if no smaller set of optimizers gives a right result.
+    Raise the error of the first attempt if no smaller set of optimizers produces a correct result.
     """
     try:
         return attempt(()), ""
@@ -368,7 +369,7 @@ def _without_harm(attempt: Callable[[Sequence[str]], _Optimised], level: int) ->
         names = optimizers.harmful(is_right, optimizers.optimizers_of(level))
         if not names:
             raise
-        # There is evidence only if the result loads and differs.
+        # The error has evidence only if the result can be loaded and differs.
         what = error.evidence[0] if error.evidence else (error.cause or error.message).rstrip(".")
         does, model = ("changes", "what the model computes") if error.evidence else ("breaks", "the model")
     return attempt(names), f"{optimizers.harm_of(names, does, model)}, and was disabled: {what}."

@@ -19,7 +19,8 @@ from qnnbridge_protocol.visible import visible
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-# Called with the name of the stage, the number of finished items, and their total (0 and 0: unknown).
+# Function that is called with the name of the stage, the number of finished items, and their total (0 and 0:
+# unknown).
 OnProgress = Callable[[str, int, int], None]
 
 # In a log file, each tenth of a stage is one line.
@@ -50,7 +51,7 @@ class Phases:
 
     @contextlib.contextmanager
     def entered(self) -> Iterator[None]:
-        """Make `phase` count here, in this thread."""
+        """Let `phase` in this thread add to these phases."""
         token = _phases.set(self)
         try:
             yield
@@ -83,12 +84,13 @@ class Phases:
         self._since = now
 
 
-# A context variable instead of a parameter: phases are entered many calls below the command that reports them.
+# Use a context variable instead of a parameter, because phases are entered many calls below the command that
+# reports them.
 _phases: contextvars.ContextVar[Phases | None] = contextvars.ContextVar("_phases", default=None)
 
 
 def phase(name: str) -> contextlib.AbstractContextManager[None]:
-    """Count the time of this context as a phase, if a caller entered `Phases`."""
+    """Count the time of this context as a phase, if a caller has entered `Phases`."""
     phases = _phases.get()
     return contextlib.nullcontext() if phases is None else phases.of(name)
 

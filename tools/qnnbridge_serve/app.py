@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 # --- /metrics, by prometheus_client ---
 
 _OPEN_METRICS: Final = "application/openmetrics-text"
-# Buckets from the time of a small model in shared memory to that of an answer of many tokens.
+# Bounds of the buckets in seconds, from the time of a small model to that of an answer of many tokens.
 _BOUNDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 
 
@@ -137,7 +137,7 @@ class HostProbe:
 
     async def why_not_ready(self) -> str | None:
         if self._asking is None or self._asking.done():
-            # Concurrent checks share one ping, such as those of ten load balancers.
+            # Concurrent checks, such as those of ten load balancers, share one ping.
             self._asking = asyncio.ensure_future(self._workers.do(self._ask))
         # If a client disconnects, only its own wait is cancelled.
         return await asyncio.shield(self._asking)
@@ -169,7 +169,7 @@ class HostProbe:
 HEADER_LENGTH = "Inference-Header-Content-Length"
 EXTENSIONS = ("binary_tensor_data", "model_configuration", "model_repository", "statistics")
 READERS = 2
-# Loading may compile for minutes and must not use the threads of requests.
+# Number of threads that load models. Loading may compile for minutes and must not use the threads of requests.
 LOADERS = 2
 # Bodies up to this size are parsed immediately, in at most a millisecond, so they do not wait for larger ones.
 QUICK_BYTES = 64 * 1024
@@ -180,7 +180,7 @@ CONTROL_BYTES = 1024**2
 
 
 class InferenceService:
-    """Endpoints, as methods.
+    """Endpoints of the server, each a method.
 
     Args:
         repository: models of the Open Inference Protocol.
@@ -216,14 +216,14 @@ class InferenceService:
         self._by_folder = (language.models, embeddings.models, speech.models)
         self._figures = figures
         self.figures = ServeMetrics()
-        # By name of the model. Requests for unknown models are refused before they are counted.
+        # Statistics by name of the model. Requests for unknown models are refused before they are counted.
         self._statistics: dict[str, ModelStatistics] = {}
         # Limits of requests and of the bytes of their bodies, at least four of the largest.
         self._admission = Admission(limits.in_all, max(4 * limits.most_bytes, 1024**3))
-        # Parsing JSON holds the GIL, so more threads would not be faster.
+        # Few threads are enough, because parsing JSON holds the GIL.
         self._readers = Workers("reader", READERS)
         self._runs = Workers("run", limits.threads)
-        # One thread, because small requests with many texts could occupy all threads for many seconds.
+        # Requests with many texts have a separate thread, because they could occupy all threads for many seconds.
         self._texts = Workers("texts", 1)
         self._loaders = Workers("loader", LOADERS)
         self._meters = Workers("metrics", 1)
@@ -275,7 +275,7 @@ class InferenceService:
         return self._statistics.setdefault(name, ModelStatistics()).document(name, version)
 
     async def status(self, request: Request) -> Response:
-        # Not in the worker, because only the event loop may read these figures.
+        # Read these figures here and not in the worker, because only the event loop may read them.
         rows = {name: one.row() for name, one in self._statistics.items()}
         return json_answer(await self._meters.do(functools.partial(self._status, rows)))
 
@@ -339,7 +339,7 @@ class InferenceService:
 
     async def infer(self, request: Request) -> Response:
         name, version = _model_of(request)
-        # Before the body is received, so that requests for unknown models need no memory.
+        # Check the name before the body is received, so that requests for unknown models need no memory.
         self._repository.check(name, version)
         statistics, begun = self._statistics.setdefault(name, ModelStatistics()), time.monotonic()
         try:
@@ -362,13 +362,13 @@ class InferenceService:
             limit = None if self._limits.timeout_s is None else arrived + self._limits.timeout_s
             take = functools.partial(self._take, ticket, limit)
             read = functools.partial(self._read, parts, encoding, request.headers.get(HEADER_LENGTH), take)
-            # In the event loop, because passing it to a thread would take longer.
+            # Parse a small body in the event loop, because passing it to a thread would take longer.
             if encoding is None and sum(map(len, parts)) <= QUICK_BYTES:
                 asked = read()
             else:
                 asked = await self._readers.do_for(read, limit, request.receive)
             times_s = [limit for limit in (self._limits.timeout_s, asked.timeout_s) if limit is not None]
-            # The client's timeout is in the request, so it is known only now.
+            # The client's timeout is part of the request, so the deadline is known only now.
             deadline = arrived + min(times_s) if times_s else None
             take = functools.partial(self._take, ticket, deadline)
             started: list[float] = []  # filled by the worker
@@ -409,7 +409,7 @@ class InferenceService:
         started.append(time.monotonic())
         # Refuse to start if unread answers filled the memory while this request waited.
         take(0)
-        # In the worker, so that the model cannot be closed while it runs.
+        # Acquire the lease in the worker, so that the model cannot be closed while it runs.
         with self._repository.lease(name, version) as model:
             reply = infer(model, asked, deadline, take)
         if not packed:
@@ -428,7 +428,7 @@ class InferenceService:
         parameters = wanted.get("parameters")
         # In Triton's extension the parameters may contain a configuration and the files of a model.
         if parameters:
-            raise wrong("A model is loaded from the file that the server was started with; no parameters.")
+            raise wrong("A model is loaded from the file that the server was started with, without parameters.")
         try:
             return await self._change(self._repository.load, request)
         except BridgeError as error:
@@ -466,7 +466,7 @@ def api_paths(service: InferenceService) -> list[tuple[str, Endpoint, str]]:
         ("/metrics", service.metrics, get),
         ("/status", service.status, get),
         ("/v1/models", service.list_models, get),
-        # `path`: names of these models may contain slashes.
+        # The parameter has the type `path`, because names of these models may contain slashes.
         ("/v1/models/{name:path}", service.show_model, get),
         ("/v1/chat/completions", service.language.chat, post),
         ("/v1/completions", service.language.text, post),
@@ -502,7 +502,7 @@ def make_app(
         page: whether `GET /` returns the page.
     """
     paths = api_paths(service)
-    # Created at the start, so that every test that starts a server finds a path without a description.
+    # Create the document at the start, so that every test that starts a server finds a path without a description.
     document = openapi_document([*((path, method) for path, _, method in paths), (OPENAPI_PATH, "GET")])
 
     async def openapi(request: Request) -> Response:
@@ -514,13 +514,13 @@ def make_app(
         paths += [(path, files.show, "GET") for path in PAGE_FILES]
     routes = [Route(path, answered(path, endpoint), methods=[method]) for path, endpoint, method in paths]
     app = Starlette(routes=routes, exception_handlers={HTTPException: _no_such_path})
-    # Otherwise a path with a trailing slash is answered with a redirect, which not every client follows.
+    # Do not answer a path with a trailing slash by a redirect, which not every client follows.
     app.router.redirect_slashes = False
     guard = service.figures.measured(Guard(app, token, origins, PAGE_FILES if page else ()))
     if not origins:
         return guard
-    # Answers preflight requests, and allows the scripts of these pages to read answers. Outermost, because a
-    # preflight request has no token and must be answered before `Guard` requires one.
+    # This middleware answers preflight requests, and allows the scripts of these pages to read answers. It is the
+    # outermost one, because a preflight request has no token and must be answered before `Guard` requires one.
     return CORSMiddleware(
         guard, allow_origins=origins, allow_methods=["GET", "POST"], allow_headers=["*"], expose_headers=["*"]
     )

@@ -264,10 +264,10 @@ class Embedder:
         padding = tokenizer.padding or {}
         named = tokenizer.token_to_id(folder.pad) if folder.pad else None
         self._pad = padding.get("pad_id", 0) if named is None else named
-        # Not the number of tokens: ids may have gaps.
+        # The last id may be larger than the number of tokens, because ids may have gaps.
         self._last_id = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
-        # The tokenizer's file may request both. `embed` pads batches itself, and a long text is refused, not
-        # truncated.
+        # Switch off padding and truncation, which the tokenizer's file may request: `embed` pads batches itself,
+        # and a long text is refused.
         tokenizer.no_padding()
         tokenizer.no_truncation()
 
@@ -316,7 +316,8 @@ class Embedder:
         found: list[Array] = [np.empty(0, np.float32)] * len(texts)
         for part, rows, columns in self._shapes.plan([len(one.ids) for one in texts]):
             chosen = [texts[index] for index in part]
-            # The batch is filled with copies of the last text: rows of pads only would have no mean.
+            # Fill the batch with copies of the last text, because rows that contain only pad tokens would have no
+            # mean.
             batch = chosen + [chosen[-1]] * (rows - len(chosen))
             feeds = {
                 _IDS: _filled([one.ids for one in batch], columns, self._pad),
@@ -326,13 +327,13 @@ class Embedder:
             typed = {name: feeds[name].astype(kind) for name, kind in self._types.items()}
             (states,) = self._session.run([self._output], typed, timeout=time_left())
             vectors = self._vectors(np.asarray(states).astype(np.float32), feeds[_MASK])
-            # Not strict: the rows that only fill the batch follow.
+            # Ignore the additional rows at the end, which only fill the batch.
             for index, vector in zip(part, vectors, strict=False):
                 found[index] = vector
         stacked = np.stack(found)
         if not np.isfinite(stacked).all():
             raise BridgeError(
-                f"The model {self.name} gave numbers that are not finite.",
+                f"The model {self.name} returned numbers that are not finite.",
                 fix="Compare it with the CPU: qnnbridge verify.",
             )
         return stacked
@@ -343,8 +344,8 @@ class Embedder:
         if self._folder.pooling == "cls":
             return states[:, 0]
         weights = mask[:, :, None].astype(np.float32)
-        # 1e-9 is the limit of sentence-transformers, and 1e-12 below that of PyTorch's `normalize`, for equal
-        # results.
+        # For equal results use the lower limits of sentence-transformers (1e-9 here) and of PyTorch's `normalize`
+        # (1e-12 below).
         return np.asarray((states * weights).sum(1) / np.maximum(weights.sum(1), 1e-9))
 
     def shortened(self, vectors: Array, dimensions: int | None) -> Array:

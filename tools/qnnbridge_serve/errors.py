@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from qnnbridge_protocol import errors
 
-# Sent with `Busy`, and while the host is being restarted.
+# Seconds of the header Retry-After, for `Busy` and while the host is being restarted.
 RETRY_AFTER_S = 1
 
 # Header with the error code of docs/errors.md, for programs: the body has only KServe's one field.
@@ -53,7 +53,7 @@ _STATUS: tuple[tuple[type[errors.BridgeError], int], ...] = (
     (errors.Cancelled, 503),
     (errors.HostError, 503),
     (errors.ProtocolDesync, 503),
-    # Before ModelError, from which these two are derived.
+    # These two come before ModelError, from which they are derived.
     (errors.PromptRefused, 400),
     (errors.GenerationUnsupported, 400),
     (errors.ModelError, 503),
@@ -65,10 +65,10 @@ _STATUS: tuple[tuple[type[errors.BridgeError], int], ...] = (
     (errors.NotImplemented, 400),
 )
 
-# Replaces the fix of the library, which suggests an argument of a Python call.
+# This text replaces the fix of the library, which suggests an argument of a Python call.
 _TIME_IS_OVER = (
     "Grant more time (the request's parameter timeout, in microseconds; the server's limit is its --timeout), "
-    "or ask again when there is less to do."
+    "or try again when the server is less busy."
 )
 
 

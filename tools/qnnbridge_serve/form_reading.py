@@ -126,7 +126,7 @@ class FormReader:
         if self._name == self._file_field:
             if self.file is not None:
                 raise wrong(f"{self._file_field} is given twice.", self._file_field)
-            # A file without a name, which disappears even if the process crashes.
+            # Use a file without a name, which disappears even if the process crashes.
             self.file = tempfile.TemporaryFile(prefix="qnnbridge-")  # noqa: SIM115 - closed by `close`
 
     def _add_data(self, data: bytes, start: int, end: int) -> None:

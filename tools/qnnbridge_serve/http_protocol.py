@@ -106,7 +106,7 @@ class HttpProtocol(H11Protocol):
                 self.conn.receive_data(data)
                 return
             super().data_received(data)
-        except RuntimeError as error:  # h11 raises it for bytes after the end
+        except RuntimeError as error:  # h11 raises this error for bytes after the end
             self._give_up(f"{type(error).__name__}: {error}")
         if self._ending:
             self._announce_end()
@@ -116,7 +116,10 @@ class HttpProtocol(H11Protocol):
             self._waiting = self.loop.call_later(HEAD_TIMEOUT_S, self.transport.close)
 
     def handle_events(self) -> None:
-        """Process one turn. Other connections get their turns before the next one."""
+        """Process received events during one turn of the event loop.
+
+        Other connections get their turns before the next one.
+        """
         self.conn.begin_turn()
         try:
             super().handle_events()
@@ -210,7 +213,7 @@ class HttpProtocol(H11Protocol):
             return
         try:
             super().on_response_complete()
-        except (h11.LocalProtocolError, RuntimeError) as error:  # from the next request on the connection
+        except (h11.LocalProtocolError, RuntimeError) as error:  # raised by the next request on the connection
             self._give_up(f"{type(error).__name__}: {error}")
         if self._ending:
             self._linger()
@@ -278,8 +281,8 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 class PartedResponse(Response):
     """Response whose body is sent in parts and counts in admission until the client has received it.
 
-    Between the parts, the event loop can do other work. Before Python 3.12, its transports also copy the whole rest
-    of a body after each piece that the network accepts.
+    Between the parts, the event loop can do other work. Before Python 3.12, the loop's transports also copy the
+    whole rest of a body after each piece that the network accepts.
 
     Args:
         ticket: ticket of the request.
@@ -310,7 +313,7 @@ class PartedResponse(Response):
             body = memoryview(self.body)
             self._ticket.begin_answer(len(body), abort_soon)
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-            # `max`: an empty body is sent as one part, which ends the answer.
+            # An empty body is also sent, as one part that ends the answer.
             for begin in range(0, max(1, len(body)), _PART_BYTES):
                 part = body[begin : begin + _PART_BYTES]
                 more = begin + _PART_BYTES < len(body)
@@ -398,8 +401,8 @@ class Guard:
         if b"origin" in headers and origin not in self._origins and not self._is_own(origin, scope, headers):
             return Refused(
                 403,
-                f"Pages in a browser are served only if they are named: this one is of {origin[:80]!r}. "
-                "Start the server with --allow-origin and that address.",
+                f"Web pages may send requests only if --allow-origin allows them. The page is {origin[:80]!r}. "
+                "Start the server with --allow-origin and this address.",
             )
         if self._token is not None:
             if scope["path"] in self._free or shows_token(headers.get(b"authorization"), self._token):

@@ -67,7 +67,7 @@ DATATYPES: Final[Mapping[ElementType, str]] = {
     ElementType.STRING: "BYTES",
 }
 
-# The protocol has no JSON format for these.
+# Types for which the protocol has no JSON format.
 BINARY_ONLY: Final = frozenset({ElementType.FLOAT16, ElementType.BFLOAT16})
 
 # The protocol's name for ONNX models, independent of the runtime.
@@ -237,7 +237,7 @@ def to_value(
 def _from_bytes(raw: memoryview, element: ElementType, shape: tuple[int, ...], where: str) -> Array | Typed:
     layout = LAYOUTS[element]
     array: Array = np.frombuffer(raw, layout.storage)
-    if not array.flags.aligned:  # the JSON ends at any address
+    if not array.flags.aligned:  # the JSON part may end at any address
         array = np.frombuffer(bytes(raw), layout.storage)
     if element is ElementType.BOOL and array.size and int(array.view(np.uint8).max()) > 1:
         raise wrong(f"{where}: a BOOL is one byte, 0 or 1.")
@@ -339,8 +339,8 @@ def shape_of(value: Any, tensor: TensorSpec) -> list[int]:
 
 
 def _array(value: Any, tensor: TensorSpec) -> Array:
-    if not isinstance(value, np.ndarray):  # an optional without a value
-        raise Refused(500, f"The model gave no tensor for output {tensor.name!r}; the protocol cannot say that.")
+    if not isinstance(value, np.ndarray):  # an optional output without a value
+        raise Refused(500, f"The model returned no tensor for output {tensor.name!r}; the protocol requires one.")
     return value
 
 
@@ -400,7 +400,8 @@ def read_request(body: memoryview, json_size: int | None) -> InferRequest:
     if document.inputs is None:
         raise wrong('The request has no array "inputs".')
     inputs = tuple(_input(entry, binaries) for entry in document.inputs)
-    # Like in Triton: bytes that belong to no input indicate a wrong size, and the tensors before may be shifted.
+    # Like Triton, refuse bytes that belong to no input: they indicate a wrong size, so that other tensors may be
+    # shifted.
     if binaries.left:
         raise wrong(f"{binaries.left} bytes of the body belong to no input; see binary_data_size.")
     names = [tensor.name for tensor in inputs]
@@ -422,7 +423,7 @@ class _Binaries:
     """Binary part of a body, whose tensors are taken in order."""
 
     def __init__(self, data: memoryview) -> None:
-        # A view of the body: binary tensors are not copied before they are fed to the model.
+        # Use a view of the body, so that binary tensors are not copied before they are passed to the model.
         self._data = data
         self._used = 0
 
@@ -583,7 +584,7 @@ def infer(
             raise wrong(f"The model {model.name} has no input {given.name[:80]!r}. Its inputs: {known}.")
         feed[given.name] = to_value(given, declared, take, check)
     names = None if request.outputs is None else [tensor.name for tensor, _ in wanted]
-    # `borrow`: results need not be copied out of shared memory, because they are dropped after they are sent.
+    # Borrow results instead of copying them out of shared memory, because they are dropped after they are sent.
     fed = time.monotonic()
     values = model.session.run(names, feed, timeout=time_left_s(deadline), borrow=True)
     ran = time.monotonic()
@@ -594,7 +595,7 @@ def infer(
 def _wanted(contract: Contract, request: InferRequest) -> list[tuple[TensorSpec, bool]]:
     """Return the outputs to send, and whether each is sent as binary data."""
     if request.outputs is None:
-        # Sequences, maps and the like. A client can leave them out by listing its outputs.
+        # Refuse sequences, maps and the like. A client can omit them by listing its outputs.
         if contract.unnamed:
             listed = ", ".join(f"{name!r} ({kind})" for name, kind in contract.unnamed.items())
             raise wrong(
@@ -610,7 +611,7 @@ def _wanted(contract: Contract, request: InferRequest) -> list[tuple[TensorSpec,
                 raise wrong(_no_output(contract, output.name))
             wanted.append((tensor, request.binary if output.binary is None else output.binary))
         if len({tensor.name for tensor, _ in wanted}) < len(wanted):
-            raise wrong("An output is asked for twice.")
+            raise wrong("An output is requested twice.")
     for tensor, binary in wanted:
         check_form(tensor, binary)
     return wanted
@@ -632,7 +633,7 @@ def _reply(
     head: dict[str, Any] = {"model_name": model.name, "model_version": model.version}
     if request.id is not None:
         head["id"] = request.id
-    # Without the closing brace: outputs are appended as text, so that large arrays do not become lists of objects.
+    # Remove the closing brace and append outputs as text, so that large arrays do not become lists of objects.
     pieces: list[bytes] = [json.dumps(head)[:-1].encode(), b', "outputs": [']
     binaries: list[bytes | memoryview] = []
     for number, ((tensor, binary), value) in enumerate(zip(wanted, values, strict=True)):

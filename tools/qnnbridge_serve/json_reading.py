@@ -39,7 +39,7 @@ _LIST_BYTES, _ENTRY_BYTES, _OBJECT_BYTES = 128, 40, 256
 
 _SPACE: Final = b" \t\r\n"
 _COMMA: Final = ord(",")
-# All bytes except [ ] and the comma, for `bytes.translate`, which removes them without creating objects.
+# All bytes except brackets and commas. `bytes.translate` removes them without creating objects.
 _NO_SKELETON: Final = bytes(set(range(256)) - set(b"[],"))
 
 _OBJECT: Final = msgspec.json.Decoder(dict[str, Raw])
@@ -47,12 +47,13 @@ _FLOATS: Final = msgspec.json.Decoder(list[float])
 _INTEGERS: Final = msgspec.json.Decoder(list[int])
 _TRUTHS: Final = msgspec.json.Decoder(list[bool | int])
 
-# Value of a missing field.
+# JSON text that stands for a missing field.
 NULL: Final = b"null"
 
-# Called with the size of an array or of texts before they are created. Raises `Refused` or `Busy`.
+# Function that is called with the size of an array or of texts before they are created. It raises `Refused` or
+# `Busy`.
 Take = Callable[[int], None]
-# Called between steps. Raises an error after the deadline.
+# Function that is called between steps. It raises an error after the deadline.
 Check = Callable[[], object]
 
 
@@ -101,7 +102,8 @@ def read_fields(part: memoryview) -> RequestFields:
     try:
         return _read_fields(data)
     except msgspec.DecodeError as error:
-        # Only now: few requests contain NaN or Infinity, and the search takes a pass over the text.
+        # Search for NaN and Infinity only after an error, because few requests contain them and the search reads
+        # the whole text.
         if not _has_words(data):
             raise wrong(f"The JSON cannot be read: {_words_of(error)}.") from None
     try:
@@ -115,7 +117,7 @@ def _read_fields(data: bytes, readable: bytes | None = None) -> RequestFields:
 
     readable: a copy of `data` of the same length, with numbers instead of NaN and Infinity; default: `data` itself.
     """
-    # An upper bound, because colons in texts count, too. The exact number is counted only above the limit.
+    # Compute an upper bound, which includes colons in texts. The exact number is counted only above the limit.
     colons = data.count(b":")
     objects = data.count(b"{") if len(data) > 3 * MAX_FIELDS else 0
     if max(colons, objects) > MAX_FIELDS and max(_outside(data, b":"), _outside(data, b"{")) > MAX_FIELDS:
@@ -294,9 +296,9 @@ def read_numbers(
         others = "texts" if b'"' in data else "objects"
         raise wrong(f"{where}: data must be {words}; it has {others}, too.")
     count = math.prod(shape)
-    # Counted in the text, so that a wrong shape is refused before memory is allocated.
+    # Count in the text, so that a wrong shape is refused before memory is allocated.
     _check_form(data, shape, count, where)
-    # Before the array is created, so that a request above the limit is refused.
+    # Reserve the memory before the array is created, so that a request above the limit is refused.
     take(count * dtype.itemsize)
     array: Array = np.empty(count, dtype)
     # The nesting has been checked, so the inner brackets are not needed any more.
@@ -307,7 +309,7 @@ def read_numbers(
     for text in _steps(flat):
         check()
         numbers = _step(text, dtype, words, where)
-        # Cannot happen, since the commas were counted, but the array must never be written beyond its end.
+        # Never write beyond the end of the array. The commas were counted, so there should not be more numbers.
         if len(numbers) > count - at:
             at += len(numbers)
             break
@@ -335,7 +337,7 @@ def read_texts(
     if texts != count:
         raise wrong(f"{where}: its shape {list(shape)} has {count} elements, and data has {texts}.")
     _check_form(rest, shape, count, where)
-    # For each text 64 bytes in addition to its characters: the object and its entry in the list.
+    # Reserve 64 bytes for each text in addition to its characters: the object and its entry in the list.
     take(count * 64 + len(data))
     check()
     try:
@@ -360,8 +362,8 @@ def _check_form(data: bytes, shape: tuple[int, ...], count: int, where: str) -> 
     size = 0  # length of the brackets and commas of the shape
     for length in reversed(written):
         size = 2 + max(0, length - 1) + length * size
-    # Built only if the lengths are equal. All sizes except the last are positive here, so no step needs more memory
-    # than the text of the request.
+    # Build the expected brackets only if the lengths are equal. All sizes except the last are positive here, so no
+    # step needs more memory than the text of the request.
     if shape and len(found) == size:
         form = b""
         for length in reversed(written):

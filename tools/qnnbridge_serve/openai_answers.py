@@ -116,7 +116,7 @@ class Form(Protocol):
         """Return the last events of a stream that fails."""
 
 
-# Arguments: request, seconds since 1970, fingerprint of the model.
+# Function that creates the format of an answer. Arguments: request, seconds since 1970, fingerprint of the model.
 MakeForm = Callable[[GenerationRequest, int, str], Form]
 
 
@@ -216,7 +216,7 @@ class AnswerForm:
     def closing(self, counts: Counts) -> list[bytes]:
         if not self._asked.usage:
             return [DONE]
-        # Like OpenAI, the counts are in a separate chunk without choices.
+        # Send the counts in a separate chunk without choices, like OpenAI.
         return [event({**self._chunk(0, {}), "choices": [], "usage": counts.document()}), DONE]
 
     def failure(self, refused: Refused) -> list[bytes]:
@@ -240,7 +240,7 @@ class AnswerForm:
     ) -> dict[str, Any]:
         name = "chat.completion.chunk" if self._is_chat else "text_completion"
         found = {"index": choice, **content, **self._scored(scores), "finish_reason": finish}
-        # Like OpenAI, the field is null in all other chunks of such a stream.
+        # In all other chunks of such a stream the field is null, like OpenAI's.
         usage = {"usage": None} if self._asked.usage else {}
         return {**self._head, "object": name, "choices": [found], **usage}
 
@@ -267,7 +267,7 @@ def score_document(score: TokenScore) -> dict[str, Any]:
 
 
 def _token(text: str, logprob: float) -> dict[str, Any]:
-    # A part of a character: its bytes cannot be recovered from the text.
+    # The bytes of a token that is a part of a character cannot be recovered from its text.
     letters = None if "\ufffd" in text else list(text.encode())
     return {"token": text, "logprob": finite(logprob), "bytes": letters}
 
@@ -319,7 +319,7 @@ def choices_of(
     seed = asked.search.get("seed")
     for prompt, text in enumerate(prompts):
         for number in range(prompt * asked.n, (prompt + 1) * asked.n):
-            # With the same seed, all answers would be equal.
+            # Use another seed for each answer, because with the same seed all answers would be equal.
             own = None if seed is None else (seed + number - prompt * asked.n) % MOST_SEED
             yield AnswerPlan(number, prompt, text, own, guidance, form)
 
@@ -373,8 +373,8 @@ def _rendered(asked: GenerationRequest, tokenizer: Tokenizer, left_s: LeftS) -> 
     if tools is not None:
         if text == render(asked.messages, None, True):
             raise wrong(
-                "The model's chat template does not support functions. Leave tools out, or serve a model "
-                "that was made for them.",
+                "The model's chat template does not support functions. Leave tools out, or serve a model that "
+                "supports them.",
                 "tools",
             )
         form = learn_form(render, lambda word: _special(tokenizer, word, left_s), tools)
@@ -449,7 +449,7 @@ def _schema_refused(error: GenerationError, choice: AnswerPlan) -> Refused:
 
 
 def _too_long(error: BridgeError, field: str) -> Refused:
-    """Return an error with OpenAI's text, which clients recognise and shorten the conversation."""
+    """Return an error with OpenAI's text, at which clients shorten the conversation."""
     context, tokens = (error.details.get(name) for name in ("context_length", "tokens"))
     text = in_words(error)
     if context is not None:
@@ -518,7 +518,7 @@ class _Scores:
         stream = self._stream
         new = stream.logprobs[self._used :]
         if not (last and stream.finish_reason == "length"):
-            # Tokens after the text: an end token, a stop text, or a possible beginning of one.
+            # Omit tokens after the text: an end token, a stop text, or a possible beginning of one.
             with contextlib.suppress(StopIteration):
                 new = new[: next(i for i, one in enumerate(new) if one.offset >= len(stream.text))]
         if not new:

@@ -128,12 +128,12 @@ class WorkedAnswer(abc.ABC):
         self._deadline = deadline
         self._cancellation = Cancellation()
         self._loop = asyncio.get_running_loop()
-        # Unbounded, because the worker must never wait for a client that does not read. The model's context limits
-        # the size.
+        # The queue is unbounded, because the worker must never wait for a client that does not read. The model's
+        # context limits its size.
         self._items: asyncio.Queue[Item] = asyncio.Queue()
         self._late = False
         self._begun = False
-        # Whether the client has got its error while native code is still running.
+        # Whether the error was sent to the client while native code is still running.
         self._overdue = False
         self._task: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -143,7 +143,7 @@ class WorkedAnswer(abc.ABC):
         self._figures.begin()
         self._task = asyncio.ensure_future(workers.do(functools.partial(self._work, queues, client)))
         if self._deadline is not None:
-            # For the time in the queue only: a running generation observes the deadline itself.
+            # The timer is needed only in the queue, because a running generation observes the deadline itself.
             self._timer = self._loop.call_later(max(0.0, self._deadline - time.monotonic()), self._too_late)
 
     async def next(self) -> Item:
@@ -196,7 +196,7 @@ class WorkedAnswer(abc.ABC):
 
         Args:
             turn: returns a context manager for a turn.
-            sums: filled with what the answer adds to the figures, even if the answer fails.
+            sums: gets the amounts that the answer adds to the figures, even if the answer fails.
 
         Returns:
             Outcome, and the counts for `Ended`.
@@ -241,10 +241,10 @@ class GeneratedAnswer(WorkedAnswer):
             self._begun = False
             # Do not begin the next answer of a request after the deadline.
             time_left_s(self._deadline)
-            # One turn for each answer, so that other clients need not wait for all answers of a request.
+            # Wait for a turn before each answer, so that other clients need not wait for all answers of a request.
             with turn(again=number > 0), self._keeping_its_place(), contextlib.ExitStack() as held:
                 self._begun = True
-                # Within the turn, because the chat template also runs native code.
+                # Render the prompt within the turn, because the chat template also runs native code.
                 choice = next(choices)
 
                 def stop_with(stream: TextStream, held: contextlib.ExitStack = held) -> None:
@@ -298,7 +298,7 @@ async def whole_answer(answer: WorkedAnswer, gone: Callable[[], Awaitable[Any]])
             raise ClientGone
         if isinstance(item, BaseException):
             raise item
-        # After the last item, because the form needs the counts and the reason of the end.
+        # Format the answer after the last item, because the form needs the counts and the reason of the end.
         return answer.form.whole(parts, item.counts)
     finally:
         watch.cancel()
@@ -356,7 +356,8 @@ class EventStream(StreamingResponse):
         except asyncio.CancelledError:  # the server is ending and has waited long enough
             answer.cancel()
             ending = Refused(503, "The server is ending; this answer was not finished.")
-            # One second: the server has already waited for `--drain`, and the client may not be reading.
+            # Wait only one second, because the server has already waited for `--drain`, and the client may not be
+            # reading.
             with contextlib.suppress(asyncio.TimeoutError, TimeoutError):
                 await self._send(send, b"".join(answer.form.failure(ending)), last=True, timeout_s=1.0)
         except (asyncio.TimeoutError, TimeoutError):
@@ -388,7 +389,7 @@ class EventStream(StreamingResponse):
 
     async def _send(self, send: Send, data: bytes, *, last: bool = False, timeout_s: float | None = None) -> None:
         message = {"type": "http.response.body", "body": data, "more_body": not last}
-        # Not `asyncio.wait_for`: before Python 3.12 it loses a cancellation that coincides with the result
+        # Do not use `asyncio.wait_for`: before Python 3.12 it loses a cancellation that coincides with the result
         # (python/cpython#86296), and an answer of many short messages would continue after the server's end.
         sending = asyncio.ensure_future(send(message))
         try:
@@ -412,7 +413,7 @@ WEIGHT: Final = 12
 # Bodies up to this size are parsed immediately, so they do not wait for larger ones.
 QUICK_BYTES: Final = 64 * 1024
 
-# Parses the JSON document of a request.
+# Function that parses the JSON document of a request.
 Reader = Callable[[Any], tuple[GenerationRequest, MakeForm]]
 
 
@@ -434,7 +435,7 @@ def _document(parts: list[bytes], encoding: str | None, ticket: Ticket, most: in
 
 
 class LanguageService:
-    """Endpoints of language models, as methods. Timeouts begin with the last byte of a request."""
+    """Endpoints of language models, each a method. Timeouts begin with the last byte of a request."""
 
     def __init__(self, models: FolderModels[LanguageModel], limits: ServiceLimits, media: MediaLimits) -> None:
         self.models = models
@@ -449,7 +450,7 @@ class LanguageService:
         self._queues = ClientQueues(limits.threads, limits.queue)
         # Each answer waits for its turn in its own thread. Idle threads end.
         self._workers = Workers("language", limits.in_all)
-        # Parsing JSON holds the GIL, so more threads would not be faster.
+        # Few threads are enough, because parsing JSON holds the GIL.
         self._readers = Workers("language reader", 1)
 
     def pool_row(self) -> dict[str, Any]:
@@ -563,7 +564,7 @@ def answer_document(asked: EmbeddingRequest, vectors: Array, tokens: int) -> dic
             {
                 "object": "embedding",
                 "index": index,
-                # Like OpenAI: float32, little-endian on every machine.
+                # Send float32 in little-endian order on every machine, like OpenAI.
                 "embedding": base64.b64encode(vector.astype("<f4").tobytes()).decode()
                 if asked.packed
                 else vector.tolist(),
@@ -608,7 +609,7 @@ class EmbeddingService:
         finally:
             sums = {"texts": len(asked.inputs) if ok else 0, "tokens": tokens}
             figures.end("ok" if ok else "error", sums)
-        # Not in the event loop, because writing vectors of thousands of texts takes seconds.
+        # Write the document here and not in the event loop, because this takes seconds for thousands of texts.
         return json.dumps(answer_document(asked, vectors, tokens)).encode()
 
     def _embed(self, asked: EmbeddingRequest, model: Embedder, deadline: float | None) -> tuple[Array, int]:

@@ -26,11 +26,11 @@ LONGEST_SALT: Final = 1000
 TEXT_TOKENS: Final = 16
 MOST_SEED: Final = 2**31
 _SMALLEST_FLOAT: Final = 2.0**-126
-# Minimum and maximum of each. Logits are divided by the penalty, in float32.
+# Minimum and maximum of each option. Logits are divided by the penalty, in float32.
 _NUMBERS: Final = (("temperature", 0.0, 2.0), ("top_p", 0.0, 1.0), ("repetition_penalty", 0.01, 100.0))
 # Maximum number of answers to a request: prompts times n.
 MOST_CHOICES: Final = 128
-# Limits of OpenAI.
+# OpenAI's limits of logprobs, by kind of request.
 _MOST_LOGPROBS: Final[Mapping[str, int]] = {"chat": 20, "text": 5}
 # Unsupported fields that change the text, with the values that have no effect.
 _NEUTRAL: Final[Mapping[str, tuple[Any, ...]]] = {
@@ -93,14 +93,14 @@ def read_generation(document: Any, kind: Kind) -> GenerationRequest:
     stream = _flag(document, "stream")
     options = document.get("stream_options")
     if options is not None and not (stream and isinstance(options, dict)):
-        raise wrong("stream_options goes with stream=true, and is an object.", "stream_options")
+        raise wrong("stream_options must be an object, and requires stream=true.", "stream_options")
     prompts = _prompts(document.get("prompt")) if kind == "text" else ()
     n = _choices(document, max(1, len(prompts)))
     tools, schema = _tools(document, kind), _schema(document.get("response_format"))
     if tools is not None and schema is not None:
         raise wrong("response_format does not go with tools; leave one of them out.", "response_format")
     logprobs = _logprobs(document, kind)
-    if tools is not None and logprobs is not None:  # the tokens of calls are not those of the text
+    if tools is not None and logprobs is not None:  # a call's tokens are not tokens of the text
         raise wrong("logprobs does not go with tools; leave one of them out.", "logprobs")
     media: list[MediaPart] = []
     messages, called = _messages(document.get("messages"), media) if kind == "chat" else ("", frozenset[str]())
@@ -141,7 +141,10 @@ def named_model(document: Any) -> str:
 
 
 def refuse_fields(document: Mapping[str, Any], neutral: Mapping[str, tuple[Any, ...]], where: str) -> None:
-    """Raise `Refused` for a field with another value than those without effect (`neutral`)."""
+    """Raise `Refused` if a field has a value that would have an effect.
+
+    neutral: values without effect, by field.
+    """
     for field, values in neutral.items():
         value = document.get(field)
         # In Python 0 == False and 1 == True, but a client that sends one of them does not mean the other.
@@ -152,7 +155,7 @@ def refuse_fields(document: Mapping[str, Any], neutral: Mapping[str, tuple[Any, 
 def _flag(document: Mapping[str, Any], field: str) -> bool:
     value = document.get(field)
     if value is not None and not isinstance(value, bool):
-        raise wrong(f"{field} is true or false.", field)
+        raise wrong(f"{field} must be true or false.", field)
     return bool(value)
 
 
@@ -242,7 +245,7 @@ def _logprobs(document: Mapping[str, Any], kind: Kind) -> int | None:
         if top is None:
             return 0 if wanted else None
         if type(top) is not int or not 0 <= top <= most or not (wanted or top == 0):
-            raise wrong(f"top_logprobs is an integer from 0 to {most}, and goes with logprobs.", "top_logprobs")
+            raise wrong(f"top_logprobs is an integer from 0 to {most}, and requires logprobs.", "top_logprobs")
         return top if wanted else None
     if given is None or given is False:
         return None

@@ -44,7 +44,7 @@ _DATA: Final = re.compile(r"data:[\w.+-]*/?[\w.+-]*(?:;[\w.+-]+=[\w.+-]*)*;base6
 _MOST_HEAD: Final = 200
 _WORDS: Final = {"image": "pictures", "audio": "sound"}
 
-# Returns the seconds that are left for a request; ``None`` for no limit.
+# Function that returns the seconds that are left for a request; ``None`` for no limit.
 LeftS = Callable[[], "float | None"]
 
 
@@ -206,7 +206,7 @@ def plain_picture(content: bytes, most_pixels: int, where: str) -> tuple[bytes, 
             field=where,
         ) from None
     try:
-        # Only the header is read here.
+        # Pillow reads only the header here.
         with Image.open(io.BytesIO(content), formats=FORMATS) as opened:
             width, height = opened.size
             if width * height > most_pixels:

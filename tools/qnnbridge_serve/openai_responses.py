@@ -50,7 +50,7 @@ _ELSEWHERE: Final = {
 _SAME: Final = ("model", "temperature", "top_p", "stream", "parallel_tool_calls", "user")
 # Fields of this server's /v1/chat/completions that OpenAI's /v1/responses does not have.
 _OWN: Final = ("stop", "seed", "top_k", "repetition_penalty", "cache_salt")
-# Refused by `read_generation`, because they would change the text.
+# `read_generation` refuses these fields, because they would change the text.
 _REFUSED: Final = ("frequency_penalty", "presence_penalty", "logit_bias")
 _FIELDS: Final = (
     (re.compile(r"messages.*"), "input"),
@@ -84,7 +84,7 @@ def read_response(
     if not isinstance(previous, (str, type(None))):
         raise wrong("previous_response_id is the id of a response.", "previous_response_id")
     if not isinstance(store, (bool, type(None))):
-        raise wrong("store is true or false.", "store")
+        raise wrong("store must be true or false.", "store")
     stores = stored is not None and stored.stores
     if store and not stores:
         raise wrong("This server stores no responses (--keep-responses 0); leave store out.", "store")
@@ -93,7 +93,7 @@ def read_response(
             raise wrong(f"{field} is not a field of /v1/responses; use {name} instead.", name)
     options = document.get("stream_options")
     if options is not None and not (document.get("stream") is True and isinstance(options, dict)):
-        raise wrong("stream_options goes with stream=true, and is an object.", "stream_options")
+        raise wrong("stream_options must be an object, and requires stream=true.", "stream_options")
     include = document.get("include") or []
     if not isinstance(include, list) or any(one != _LOGPROBS for one in include):
         raise wrong(f"include may have {_LOGPROBS} only.", "include")
@@ -413,7 +413,7 @@ class ResponseForm:
             "output_tokens_details": {"reasoning_tokens": 0},
             "total_tokens": counts.prompt + counts.answer,
         }
-        # Before the last event is sent, because the next request may follow immediately.
+        # Store the conversation before the last event is sent, because the next request may follow immediately.
         self._keep(str(self._head["id"]), self._message())
         cut = self._finish == "length"
         response = self._response("incomplete" if cut else "completed")

@@ -77,7 +77,7 @@ def read_speech(texts: Mapping[str, Sequence[str]], task: Task) -> SpeechRequest
     for one in texts.get("timestamp_granularities", ()):
         if one != "segment":
             raise wrong(
-                "timestamp_granularities has segment alone here: times of words are not computed.",
+                "timestamp_granularities can only be segment here: times of words are not computed.",
                 "timestamp_granularities",
             )
     wanted = _one(texts, "response_format") or "json"
@@ -86,9 +86,9 @@ def read_speech(texts: Mapping[str, Sequence[str]], task: Task) -> SpeechRequest
         raise wrong(f"response_format is one of {', '.join(SPEECH_FORMATS)}.", "response_format")
     stream = (_one(texts, "stream") or "false").lower()
     if stream not in ("true", "false", "1", "0"):
-        raise wrong("stream is true or false.", "stream")
+        raise wrong("stream must be true or false.", "stream")
     if stream in ("true", "1") and form not in ("json", "text"):
-        raise wrong("stream=true goes with response_format json or text.", "stream")
+        raise wrong("stream=true requires response_format json or text.", "stream")
     return SpeechRequest(model, task, _one(texts, "language") or None, form, stream in ("true", "1"))
 
 
@@ -104,7 +104,8 @@ def _check_temperature(text: str) -> None:
         if not text or float(text) == 0:
             return
     raise wrong(
-        "temperature is 0 here, or left out: the search takes the most likely token at each step.", "temperature"
+        "temperature must be 0 here, or left out: the search takes the most likely token at each step.",
+        "temperature",
     )
 
 
@@ -154,7 +155,7 @@ class SpeechAnswer(WorkedAnswer):
         asked = self._asked
         with turn():
             self._begun = True
-            # Without the time of waiting for the turn.
+            # Start the clock here, after the wait for the turn.
             begun = time.monotonic()
             segments = []
             try:
@@ -180,7 +181,7 @@ class SpeechAnswer(WorkedAnswer):
 
 
 class SpeechService:
-    """Endpoints for speech, as methods. Timeouts begin with the last byte of a request."""
+    """Endpoints for speech, each a method. Timeouts begin with the last byte of a request."""
 
     def __init__(self, models: FolderModels[SpeechModel], limits: ServiceLimits) -> None:
         self.models = models
@@ -209,7 +210,7 @@ class SpeechService:
         from qnnbridge_serve.form_reading import FormReader, boundary_of
 
         if transport.check_encoding(request.headers.get("content-encoding")) is not None:
-            raise wrong("A form with a file is taken as it is, without Content-Encoding.", status=415)
+            raise wrong("A form with a file must be sent without Content-Encoding.", status=415)
         form = FormReader(boundary_of(request.headers.get("content-type")), "file")
         with contextlib.ExitStack() as place:
             place.callback(form.close)
@@ -234,7 +235,7 @@ class SpeechService:
     async def _receive(self, request: Request, form: FormReader, ticket: transport.Ticket) -> None:
         """Receive the form, and write it to disk batch by batch."""
         batch, size = [], 0
-        # `aclosing`: an abandoned generator would run its `finally` and end its timer only when Python collects it.
+        # Use `aclosing`, because an abandoned generator would end its timer only when Python collects it.
         async with contextlib.aclosing(body_parts(request, ticket, self._most_bytes)) as parts:
             async for part in parts:
                 batch.append(part)
@@ -244,5 +245,5 @@ class SpeechService:
                     batch, size = [], 0
         if size:
             await self._readers.do(functools.partial(form.write, b"".join(batch)))
-        # In the event loop, because `end` only checks a flag and seeks to the beginning of the file.
+        # Call `end` in the event loop, because it only checks a flag and seeks to the beginning of the file.
         form.end()

@@ -74,7 +74,7 @@ def read_tools(document: Mapping[str, Any]) -> ToolUse | None:
         return None
     chosen = _chosen(choice, names)
     text = json.dumps(given)
-    # Pairs of backslashes are removed first, because `u0000` after a pair is not an escape.
+    # Remove pairs of backslashes first, because `u0000` after a pair is not an escape.
     if "\\u0000" in text.replace("\\\\", "") or not _whole(given):
         raise wrong("tools has a character 0 or half a surrogate pair in a text.", "tools")
     return ToolUse(
@@ -197,9 +197,9 @@ def shown_of(written: Written) -> str:
     return "".join(part for part in written if isinstance(part, str))
 
 
-# Arguments: messages, tools or None, whether to add the beginning of an answer. Result: the prompt.
+# Function that renders a prompt. Arguments: messages, tools or None, whether to add the beginning of an answer.
 Render = Callable[[str, "str | None", bool], str]
-# Returns the id of a text that is a special token, else ``None``.
+# Function that returns the id of a text that is a special token, else ``None``.
 SpecialOf = Callable[[str], "int | None"]
 
 _PROBE: Final = "qnnbridge_probe"
@@ -227,14 +227,14 @@ def learn_form(render: Render, special_of: SpecialOf, tools: str) -> CallForm:
         if found is not None:
             return dataclasses.replace(found, short_ids=ids is _IDS[1])
     raise wrong(
-        "The model's chat template does not write calls of functions in a form that can be kept to: a name and "
-        "then its arguments as JSON. Leave tools out, or serve a model that was made for them.",
+        "The model's chat template does not write calls of functions in a supported form: a name and "
+        "then its arguments as JSON. Leave tools out, or serve a model that supports them.",
         "tools",
     )
 
 
 def _form_with(ids: Sequence[str], render: Render, special_of: SpecialOf, tools: str) -> CallForm | None:
-    """Learn the form from calls with these ids."""
+    """Learn the format from rendered calls with these ids."""
     user = {"role": "user", "content": "x"}
     text = {"role": "assistant", "content": _TEXT}
     named = tuple(zip(ids, _NAMES, strict=True))
@@ -248,7 +248,7 @@ def _form_with(ids: Sequence[str], render: Render, special_of: SpecialOf, tools:
         got = results[:count] if with_results else []
         return render(json.dumps([user, called, *got, *behind]), tools, False)
 
-    # The last message of a conversation has what others have not: an empty thought, for example.
+    # Prefer calls that are not in the last message, to which templates may add parts such as an empty thought.
     for behind, with_results in (([text, user], True), ([], True), ([], False)):
         try:
             written = rendered(1, behind, with_results=with_results)
@@ -278,13 +278,13 @@ def _form_in(written: str, plain: str, special_of: SpecialOf) -> CallForm | None
     parts: list[str | int] = []
     for part in _parts(before, special_of):
         if isinstance(part, int) and not shown_of(tuple(parts)).strip():
-            parts.clear()  # white space before a special token, which the model need not write
+            parts.clear()  # drop white space before a special token, which the model need not write
         parts.append(part)
     key, item = arguments.groups()
     # Other separators contain line feeds and indentation, which depends on the depth of the value.
     known = item in (",", ", ") and key in (":", ": ")
     form = CallForm(tuple(parts), before, between, separators=(item, key) if known else (",", ":"))
-    # Otherwise every text could be the beginning of a call, and the format is useless.
+    # Without a mark before calls, every text could be the beginning of a call, and the format is useless.
     return form if form.shown.strip() or form.special is not None else None
 
 
@@ -379,7 +379,7 @@ def _literal(text: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    # Only these characters: \\< and \\>, for example, have a special meaning.
+    # Escape only these characters, because others get a special meaning, for example \\< and \\>.
     return re.sub(r"([\\.+*?()|\[\]{}^$#&~/-])", r"\\\1", text).replace("\n", "\\n")
 
 

@@ -71,7 +71,7 @@ def read_origins(texts: Sequence[str]) -> tuple[str, ...]:
         if not _ORIGIN.fullmatch(text):
             raise OptionError(
                 f'--allow-origin "{text}" is not the origin of a page.',
-                cause="A browser sends scheme, name and port, in small letters and without a path.",
+                cause="A browser sends scheme, name and port, in lower case and without a path.",
                 fix="For example --allow-origin http://localhost:3000, or app://obsidian.md for an application.",
             )
     return tuple(texts)
@@ -79,8 +79,8 @@ def read_origins(texts: Sequence[str]) -> tuple[str, ...]:
 
 def listen(address: Address) -> socket.socket:
     """Return a socket bound to the address. Raise `BridgeError` if that fails."""
-    # With an explicit protocol: otherwise asyncio does not switch off Nagle's algorithm, which delays answers by 40
-    # ms.
+    # Set the protocol explicitly, because otherwise asyncio does not switch off Nagle's algorithm, which delays
+    # answers by 40 ms.
     listener = socket.socket(address.family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         if os.name == "posix":
@@ -144,7 +144,7 @@ def read_token(path: Path) -> bytes:
 
 
 def _check_owner(path: Path, status: os.stat_result) -> None:
-    if sys.platform == "win32":  # the access list counts; on Windows a user's folders are private
+    if sys.platform == "win32":  # the mode means nothing on Windows, where a user's folders are private
         return
     mode = stat.S_IMODE(status.st_mode)
     if mode & 0o077:
@@ -157,7 +157,7 @@ def _check_owner(path: Path, status: os.stat_result) -> None:
 
 def shows_token(authorization: bytes | None, token: bytes) -> bool:
     """Return whether an ``Authorization`` header contains the token. Runs in constant time."""
-    # The token is compared even for another scheme, so that the time reveals nothing.
+    # Compare the token even for another scheme, so that the time reveals nothing.
     scheme, _, given = (authorization or b"").partition(b" ")
     return hmac.compare_digest(given.strip(), token) and scheme.lower() == b"bearer"
 
@@ -357,7 +357,7 @@ class MediaLimits:
         typer.Option(
             "--media-from",
             metavar="WHERE",
-            help="A folder or server (https://NAME) that requests may name pictures of. Repeatable.",
+            help="A folder or server (https://NAME) whose pictures requests may refer to. Repeatable.",
         ),
         Read(read_media_sources, list[str], ()),
     ] = dataclasses.field(default_factory=MediaSources)
@@ -392,7 +392,7 @@ class ServiceLimits:
             "--answer-timeout",
             min=0,
             metavar="S",
-            help="Seconds for an answer of --llm or --speech; 0 for none.",
+            help="Seconds for an answer of --llm or --speech; 0 for no limit.",
         ),
         Read(functools.partial(_limit, "--answer-timeout"), float),
     ] = 600
@@ -410,7 +410,7 @@ class ServiceLimits:
             min=0,
             max=64,
             metavar="N",
-            help="Generators of --llm, those at work included; idle ones keep the tokens of a conversation.",
+            help="Generators of --llm, including running ones; idle ones keep the tokens of a conversation.",
         ),
     ] = 4
     kept_bytes: Annotated[
@@ -427,7 +427,7 @@ class ServiceLimits:
             min=0,
             max=100_000,
             metavar="N",
-            help="Responses in memory that previous_response_id of /v1/responses can name.",
+            help="Responses kept in memory for previous_response_id of /v1/responses.",
         ),
     ] = 1000
 
@@ -478,7 +478,7 @@ class ServeOptions:
         ),
     ] = ()
     where: Annotated[
-        Where, typer.Option("--host", help="The daemon that applications share, or a host of its own.")
+        Where, typer.Option("--host", help="The daemon that applications share, or a separate host.")
     ] = "daemon"
     sessions: ServeSessionOptions = dataclasses.field(default_factory=ServeSessionOptions)
     host_python: HostPython = None
@@ -509,7 +509,7 @@ class ServeOptions:
         Read(read_origins),
     ] = ()
     page: Annotated[
-        bool, typer.Option("--page/--no-page", help="Whether GET / is a page to look at and try models.")
+        bool, typer.Option("--page/--no-page", help="Whether GET / returns a page to view and try models.")
     ] = True
     access_log: Annotated[bool, typer.Option("--access-log", help="One line on stderr for each request.")] = False
     token: bytes | None = dataclasses.field(default=None, metadata=APART)

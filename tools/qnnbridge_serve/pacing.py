@@ -70,7 +70,7 @@ class PacedFlow(FlowControl):
     def __init__(self, transport: asyncio.Transport) -> None:
         super().__init__(transport)
         self._holds = False
-        self._wanted = True  # whether uvicorn wants to read
+        self._wanted = True  # whether uvicorn has asked to continue reading
 
     def hold(self) -> None:
         """Stop reading until `release`."""
@@ -118,7 +118,7 @@ class StallWatch:
 
     def _judge(self) -> None:
         self._timer = None
-        # Another number means that the answer has continued, so the client has read.
+        # Abort only if the number of waiting bytes is unchanged; otherwise the client has read some.
         if self._transport.get_write_buffer_size() == self._waiting:
             self._transport.abort()
         else:

@@ -13,7 +13,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 _ASSETS: Final = importlib.resources.files(__package__).joinpath("assets")
-# Not from `mimetypes`, whose results depend on the registry on Windows: browsers refuse scripts of other types.
+# Content types by suffix. `mimetypes` is not used, because its results depend on the registry on Windows, and
+# browsers refuse scripts of other types.
 _TYPES: Final[Mapping[str, str]] = {
     "html": "text/html; charset=utf-8",
     "css": "text/css; charset=utf-8",
@@ -22,7 +23,7 @@ _TYPES: Final[Mapping[str, str]] = {
 }
 _FILES: Final = ("page.css", "icon.svg", "page.js", "common.js", "tensors.js", "forms.js", "operations.js")
 
-# File that is served at each path.
+# Files by the path at which they are served.
 PAGE_FILES: Final[Mapping[str, str]] = {"/": "index.html", **{f"/page/{name}": name for name in _FILES}}
 
 _HEADERS: Final[Mapping[str, str]] = {

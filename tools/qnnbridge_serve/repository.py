@@ -89,7 +89,8 @@ def open_session(path: Path, buckets: Any, options: ServeSessionOptions, host: H
             buckets=buckets or None,
         )
         if buckets:
-            # Before the model is reported as ready, so that no request waits for the compilation of a variant.
+            # Compile all variants before the model is reported as ready, so that no request waits for a
+            # compilation.
             try:
                 session.warm()
             except BaseException:
@@ -111,7 +112,7 @@ def summary_of(placement: Placement) -> str:
     return ", ".join([*parts, AFTER_OPTIMISATION]) if parts else "ready"
 
 
-# Names of the protocol's repository extension.
+# States of a model, with the names of the protocol's repository extension.
 State = Literal["UNAVAILABLE", "LOADING", "READY", "UNLOADING"]
 
 
@@ -163,8 +164,8 @@ class Registry(Generic[Loaded]):
     def __init__(self, names: Iterable[str], opener: Callable[[str], Loaded]) -> None:
         self._open = opener
         self._entries: dict[str, Entry[Loaded]] = {name: Entry(name) for name in names}
-        # Held for assignments only. The `change` lock of an entry, which is held while it is loaded, is never
-        # acquired under this lock.
+        # This lock is held only for assignments. The `change` lock of an entry, which is held while its model is
+        # loaded, is never acquired under this lock.
         self._lock = threading.Lock()
         self._closed = False
         # Whether the models of the command line are still being loaded.
@@ -174,7 +175,7 @@ class Registry(Generic[Loaded]):
         """Return name, state, reason and parts of each model, for `/status`."""
         with self._lock:
             found = [(one.name, one.state, one.reason, one.current) for one in self._entries.values()]
-        # Outside of the lock, because reports on numbers have a separate lock.
+        # Build the rows after the lock is released, because the sessions' reports have a separate lock.
         return [
             {
                 "name": name,
@@ -218,7 +219,7 @@ class Registry(Generic[Loaded]):
             with self._lock:
                 if entry.current is None:
                     entry.state, entry.reason = "LOADING", "it is being loaded"
-                else:  # still ready: clients need not wait
+                else:  # the state stays READY, because the old model serves clients meanwhile
                     entry.reason = "it is being loaded again"
             begun = time.monotonic()
             try:
@@ -295,14 +296,14 @@ class Repository(Registry[ServedModel]):
             leased = entry.current
             if leased is None:
                 raise self._not_ready(entry)
-            # From now on `unload` leaves closing the model to the last lease.
+            # While there is a lease, `unload` leaves closing the model to the last lease.
             leased.leases += 1
         try:
             yield leased.loaded
         finally:
             with self._lock:
                 leased.leases -= 1
-                # Closed outside of the lock, because closing sends a request to the host.
+                # The model is closed after the lock is released, because closing sends a request to the host.
                 over = leased.retired and not leased.leases
             if over:
                 leased.loaded.close()
@@ -413,7 +414,8 @@ class FolderFigures:
         self._lock = threading.Lock()
         self.running = 0
         self.outcomes: collections.Counter[str] = collections.Counter()
-        # Prometheus does not see an increase if a counter appears with its first value.
+        # Start all counters at 0, because Prometheus does not see an increase if a counter appears with its first
+        # value.
         self.outcomes.update(dict.fromkeys(kind.outcomes, 0))
         self.sums: dict[str, float] = collections.defaultdict(float)
         self._recent: dict[str, collections.deque[float]] = collections.defaultdict(
@@ -486,10 +488,10 @@ class FolderModels(Registry[Loaded]):
         """Return a loaded model. Raise `Refused` if it does not exist or is not loaded."""
         entry = self._entries.get(name)
         if entry is None:
-            # OpenAI's status and code, for which its libraries raise NotFoundError.
+            # Use OpenAI's status and code, for which its libraries raise NotFoundError.
             raise Refused(
                 404,
-                f"The model {name[:80]!r} does not exist here, or is no {self.kind}.",
+                f"The model {name[:80]!r} does not exist here, or is not a {self.kind}.",
                 field="model",
                 reason="model_not_found",
             )
@@ -524,7 +526,7 @@ class FolderModels(Registry[Loaded]):
         yield counter(
             f"{prefix}_requests",
             kind.ended,
-            # Sorted, so that an unchanged exposition is the same text.
+            # Sort the outcomes, so that an unchanged exposition is the same text.
             [({**labels, "outcome": how}, n) for labels, one in rows for how, n in sorted(one.outcomes.items())],
         )
         for name, text in kind.sums.items():
@@ -545,14 +547,14 @@ LANGUAGE: Final = FolderKind(
         "prompt_tokens": "Tokens of prompts.",
         "cached_tokens": "Tokens of prompts that were not processed again.",
         "generated_tokens": "Tokens generated.",
-        "host_restarts": "Answers that went on in a new host process.",
+        "host_restarts": "Answers that continued in a new host process.",
     },
     paces={
         _FIRST_S: (
             "seconds",
-            f"From a request to its first token, waiting included; of the last {RECENT}.",
+            f"Time from a request to its first token, including the wait; of the last {RECENT}.",
         ),
-        _PER_S: ("", f"Of an answer after its first token; of the last {RECENT} answers."),
+        _PER_S: ("", f"Tokens per second of an answer after its first token; of the last {RECENT} answers."),
     },
 )
 
@@ -560,11 +562,11 @@ LANGUAGE: Final = FolderKind(
 def pool_families(stats: PoolStats) -> Iterator[Metric]:
     """Yield the figures of the pool of generators, for /metrics."""
     states = [({"state": "idle"}, stats.idle), ({"state": "in_use"}, stats.in_use)]
-    yield gauge("qnnbridge_llm_generators", "Generators that are kept, and that answer a request.", states)
+    yield gauge("qnnbridge_llm_generators", "Idle generators, and generators that answer a request.", states)
     text = "Memory of the KV caches of these generators, each with the whole context."
     yield gauge("qnnbridge_llm_generators_kv_bytes", text, [({}, stats.kept_bytes)], "bytes")
     results = [({"result": "hit"}, stats.hits), ({"result": "miss"}, stats.misses)]
-    text = "Answers that looked for a kept generator with the beginning of their prompt."
+    text = "Look-ups of a kept generator that contains the beginning of a prompt."
     yield counter("qnnbridge_llm_prefixes", text, results)
 
 

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from qnnbridge_serve.repository import Registry
 
 LOADER_END_TIMEOUT_S: Final = 5.0
-# Longer than load balancers keep idle connections: otherwise they would send requests while the server closes one.
+# Must be longer than load balancers keep idle connections, which would otherwise send requests on a connection that
+# the server is closing.
 KEEP_ALIVE_TIMEOUT_S: Final = 75
 
 
@@ -45,7 +46,7 @@ def serve(given: ServeOptions) -> None:
     check_dimensions(options)
     from qnnbridge import CacheWarning, CpuFallbackWarning
 
-    # Not needed as warnings: the line about the model and the log contain the facts.
+    # Suppress these warnings, because the line about the model and the log contain the same facts.
     warnings.simplefilter("ignore", CpuFallbackWarning)
     warnings.simplefilter("ignore", CacheWarning)
     serve_models(options)
@@ -99,9 +100,10 @@ def serve_models(options: ServeOptions) -> None:
     """Serve until a signal ends the server. Raise the error that prevented serving."""
     listener = listen(options.address)
     try:
-        # Before the host is started: a used port is reported immediately, and early clients wait in the backlog.
+        # Listen before the host is started, so that a used port is reported immediately and early clients wait in
+        # the backlog.
         listener.listen(128)
-        # Imported here, after `require_packages` has checked for the packages of the extra.
+        # Import this only after `require_packages` has checked for the packages of the extra.
         from qnnbridge_serve.app import HostProbe, InferenceService, make_app
         from qnnbridge_serve.embeddings import embedding_models
         from qnnbridge_serve.openai_endpoints import EmbeddingService, LanguageService

@@ -79,7 +79,7 @@ class Workers:
         self._name = f"qnnbridge serve {name}"
         self._most = threads
         self._jobs: collections.deque[Callable[[], None]] = collections.deque()
-        # Guards the queue and both counts, and is held only briefly.
+        # This condition guards the queue and both counts, and is held only briefly.
         self._coming = threading.Condition()
         self._threads = 0
         self._idle = 0
@@ -118,7 +118,7 @@ class Workers:
         future: concurrent.futures.Future[Result] = concurrent.futures.Future()
 
         def work() -> None:
-            # Cancelled while it waited.
+            # Skip a job that was cancelled while it waited.
             if not future.set_running_or_notify_cancel():
                 return
             try:
@@ -130,7 +130,7 @@ class Workers:
 
         with self._coming:
             self._jobs.append(work)
-            # Decided under the lock, so that concurrent requests do not start too many threads.
+            # Decide under the lock, so that concurrent requests do not start too many threads.
             another = len(self._jobs) > self._idle and self._threads < self._most
             self._threads += another
             self._coming.notify()
@@ -186,13 +186,14 @@ class Admission:
         self._lock = threading.Lock()
         self._count = 0
         self._bytes = 0
-        # Answers being sent, by ticket.
+        # Answers that are being sent, by ticket.
         self._sending: dict[Ticket, SentAnswer] = {}
 
     def enter(self) -> Ticket:
         """Return a ticket for a request whose body follows. Raise `Busy` if the queue is full."""
         with self._lock:
-            # Only checked: if slow clients took places now, a few hundred of them could block all others.
+            # Only check the limits here: if requests were counted before their body, a few hundred slow clients
+            # could block all others.
             self._refuse_if_full()
         return Ticket(self)
 
@@ -204,7 +205,7 @@ class Admission:
     def _refuse_if_full(self) -> None:
         if self._count >= self._most:
             raise Busy(
-                f"{self._count} requests are being worked on or wait, and no more are taken.",
+                f"{self._count} requests are running or waiting, and no more are accepted.",
                 fix="Send it again a little later, or give the server a longer --queue.",
             )
 
@@ -343,7 +344,7 @@ async def body_parts(request: Request, ticket: Ticket, most: int) -> AsyncGenera
         # 18 digits fit into 64 bits; `int` of a very long text would take time.
         if not (announced.isascii() and announced.isdecimal()) or len(announced) > 18:
             raise wrong("Content-Length is not a number.")
-        # Refused before a byte of the body is read.
+        # Refuse a large body before a byte of it is read.
         if int(announced) > most:
             raise _too_large(most)
     size = 0
@@ -360,7 +361,7 @@ async def body_parts(request: Request, ticket: Ticket, most: int) -> AsyncGenera
             size += len(part)
             if size > most:
                 raise _too_large(most)
-            ticket.take(len(part))  # not the announced size, with which slow clients could block others
+            ticket.take(len(part))  # do not reserve the announced size, with which slow clients could block others
             yield part
             if not message.get("more_body", False):
                 return
@@ -396,7 +397,7 @@ class _Silence:
 
     def was_too_long(self) -> bool:
         """Return whether this timer cancelled the task, and the server did not cancel it as well."""
-        # A remaining count means that the server has cancelled the task, too, and that must take effect.
+        # If a cancellation remains, the server has cancelled the task, too, and its cancellation must take effect.
         uncancel = getattr(self._task, "uncancel", None)  # from Python 3.11 on
         return self._too_long and (uncancel is None or uncancel() == 0)
 
@@ -412,7 +413,7 @@ _FEW_MEMBERS: Final = 16
 # Minimum average size of a gzip member, because beginning a member takes longer than decompressing this many bytes.
 _MEMBER_BYTES: Final = 1024
 _EITHER: Final = 32 + zlib.MAX_WBITS  # a gzip or a zlib header; HTTP's "deflate" is zlib's format
-_LEVEL: Final = 1  # tensors hardly get smaller with more work
+_LEVEL: Final = 1  # higher levels hardly compress tensors further
 
 
 def check_encoding(encoding: str | None) -> str | None:
@@ -421,7 +422,7 @@ def check_encoding(encoding: str | None) -> str | None:
     if found == "identity":
         return None
     if found not in ("gzip", "deflate"):
-        raise Refused(415, f"Content-Encoding {found[:40]!r} is not known; gzip and deflate are.")
+        raise Refused(415, f"Content-Encoding {found[:40]!r} is not supported; gzip and deflate are.")
     return found
 
 
@@ -444,9 +445,9 @@ def unpack(data: memoryview, take: Callable[[int], None]) -> bytes:
             unpacker = zlib.decompressobj(_EITHER)
             members += 1
             if members > _FEW_MEMBERS + len(data) // _MEMBER_BYTES:
-                raise wrong("The body cannot be unpacked: it is in too many pieces.")
+                raise wrong("The body cannot be unpacked: it consists of too many gzip members.")
         try:
-            # In steps, so that `take` can refuse a decompression bomb in time.
+            # Decompress in steps, so that `take` can refuse a decompression bomb in time.
             part = unpacker.decompress(rest, _STEP_BYTES)
         except zlib.error as error:
             raise wrong(f"The body cannot be unpacked: {error}.") from None

@@ -37,7 +37,7 @@ def _described(tensor: TensorSpec) -> dict[str, Any]:
     return {"name": tensor.name, "data_type": kind, "dims": list(tensor.shape)}
 
 
-# Triton's statistics of each model.
+# Statistics of each model, as Triton reports them.
 _STEPS: Final = ("queue", "compute_input", "compute_infer", "compute_output")
 _SUMS: Final = ("success", "fail", *_STEPS, "cache_hit", "cache_miss")
 

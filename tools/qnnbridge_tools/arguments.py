@@ -44,7 +44,8 @@ def read_inputs(texts: Iterable[str]) -> list[InputFile]:
             )
         if any(name == other.name for other in read):
             raise OptionError(f'--input is given twice for "{name}".', fix="Give each input one file.")
-        archive = re.fullmatch(r"(.*\.npz):(.+)", rest, re.IGNORECASE)  # not at any ":", Windows paths have one
+        # Require .npz before the colon, because Windows paths contain a colon, too.
+        archive = re.fullmatch(r"(.*\.npz):(.+)", rest, re.IGNORECASE)
         if archive:
             read.append(InputFile(name, Path(archive[1]), archive[2]))
         else:
@@ -82,7 +83,7 @@ def read_dimensions(texts: Iterable[str]) -> Dimensions:
     """Read `batch=1` (by the dimension's name) or `x:0=1` (by input and axis)."""
     sizes: dict[str, int] = {}
     for text in texts:
-        # From the right: the name of a dimension may contain an equals sign.
+        # Split at the last equals sign, because the name of a dimension may contain one.
         name, equals, size_text = text.rpartition("=")
         # `isdigit` would also accept superscripts, which `int` rejects.
         if not equals or not name or not size_text.isdecimal() or not int(size_text):
@@ -127,7 +128,7 @@ def read_constants(texts: Iterable[str]) -> dict[str, Any]:
         cause = None
         try:
             values = [_number(word) for word in numbers.split(",")]
-            # The dimensions follow from the input.
+            # The input determines the shape of the constant.
             read_one = plain_constants({name: values if len(values) > 1 else values[0]})
         except ValueError as error:
             read_one, cause = {}, f"{error}."
@@ -206,7 +207,7 @@ def read_chip(text: str) -> int:
 
 def read_timeout(seconds: float | None) -> float | None:
     """Read `--timeout`: ``None``, or a number above 0."""
-    # Written so that NaN is rejected, too: it is not above 0.
+    # This form rejects NaN, too, which is not above 0.
     if seconds is not None and not seconds > 0:
         raise OptionError(
             f"--timeout {seconds:g} is not above 0.",
@@ -249,7 +250,7 @@ def read_provider_options(texts: Iterable[str]) -> dict[str, str]:
 
 
 def with_chip(options: Mapping[str, str], soc_model: str | None) -> dict[str, str]:
-    """Return the provider options with `--soc-model`, which is one of them."""
+    """Return the provider options, including the one that `--soc-model` sets."""
     given = dict(options)
     if soc_model is not None:
         _give(given, "soc_model", soc_model)
@@ -261,7 +262,7 @@ def _give(options: dict[str, str], key: str, value: str) -> None:
         raise OptionError(f'"{key}" is given two values (--provider-option).', fix="Give it once.")
 
 
-# The form in the errors of sessions; for several dimensions the calls follow one another.
+# The Python call in the errors of sessions. Errors about several dimensions contain several calls.
 _OVERRIDE = re.compile(r"add_free_dimension_override_by_name\((['\"])(.*?)\1, SIZE\)(,(?= add_free))?")
 _PLAIN_NAME = re.compile(r"[\w.:-]+")
 # Sessions take sizes only by name, and some dimensions have no name.
@@ -285,7 +286,7 @@ def read_models(models: Iterable[Path], dimensions: Dimensions) -> list[ModelSca
     """Scan models. For a prepared folder, this is the model that was compiled; other model packages are skipped.
 
     Raises:
-        BridgeError: as `scan_model` and `read_folder` raise it.
+        BridgeError: a model or a folder cannot be read.
         OptionError: a `--dim` belongs to none of the models.
     """
     from qnnbridge_host.model.prepared import read_folder
@@ -317,7 +318,7 @@ def refuse_unknown(scans: Sequence[ModelScan], dimensions: Dimensions) -> None:
 
 
 def refuse_unknown_of(inputs: Iterable[DeclaredInput], dimensions: Dimensions) -> None:
-    """Do the work of `refuse_unknown` for inputs that are known already."""
+    """Raise `OptionError` for a `--dim` that none of these inputs has."""
     refuse_unknown_names({(one.input, one.axis): one.name for one in free_axes(inputs)}, dimensions)
 
 

@@ -44,7 +44,7 @@ from qnnbridge_tools.inspection import SCHEMA_VERSION, find_installation, host_t
 
 # Reading a binary of some gigabytes from a slow disk takes minutes.
 READ_TIMEOUT_S: Final = 600.0
-# Genie's description of a language model, beside its binaries.
+# Genie's description of a language model, in the folder of its binaries.
 _GENIE_CONFIG: Final = "genie_config.json"
 _SHOWN_TENSORS: Final = 8
 _SHOWN_GRAPHS: Final = 6
@@ -119,7 +119,7 @@ def gather(binary: Path, *, soc_model: str | None = None, host_python: str | Non
         host_python: the interpreter of the host; default the one that is found.
 
     Raises:
-        ContextUnusable: as `look_at_binary` raises it.
+        ContextUnusable: the file is not a usable context binary.
         OptionError: the chip is unknown.
         HostError: `host_python` is not a host's interpreter.
     """
@@ -134,7 +134,7 @@ def gather(binary: Path, *, soc_model: str | None = None, host_python: str | Non
     facts = BinaryFacts(path, header, examine(path, seen, host), host=host, host_python=found.python)
     try:
         described, _ = _ask(found.python, {**_REQUEST, "path": path})
-    # The header has been read here: its facts are shown, with the reason why there are no others.
+    # Show the facts of the header, which was read above, with the reason why there are no others.
     except (ContextUnusable, ProviderUnavailable) as error:
         return dataclasses.replace(facts, unread=error)
     return dataclasses.replace(facts, described=described)
@@ -151,7 +151,7 @@ def _ask(python: str, request: Mapping[str, Any]) -> tuple[BinaryDescription, li
     from qnnbridge._launch import host_environment
 
     try:
-        # In a separate process: QNN's system library crashes on some damaged binaries.
+        # Use a separate process, because QNN's system library crashes on some damaged binaries.
         done = subprocess.run(
             [python, "-I", "-X", "utf8", "-m", "qnnbridge_host.wrap"],
             input=json.dumps(request).encode("ascii"),
@@ -246,7 +246,7 @@ def wrap_binary(
     }
     described, models = _ask(facts.host_python, request)
     names = _file_names(target, [one for one, _ in models])
-    # All checks before the first file is written.
+    # Check all files before the first one is written.
     _refuse_existing([*names, *(map(manifest_path, names))], place, facts.path, overwrite=overwrite)
     try:
         os.makedirs(folder, exist_ok=True)
@@ -280,12 +280,12 @@ class _Place:
 
 def _place(binary: str, folder: str) -> _Place:
     real, root = os.path.realpath(binary), os.path.realpath(folder)
-    # With the separator: /a/bc is not in /a/b.
+    # Compare with the separator, because /a/bc is not in /a/b.
     with_folder = os.path.normcase(root) + os.sep
     if os.path.normcase(real).startswith(with_folder) and os.path.realpath(
         os.path.dirname(binary)
     ) == os.path.dirname(real):
-        # Relative, with slashes: onnxruntime-qnn 2.7.0 refuses an absolute path.
+        # Make the path relative, with slashes, because onnxruntime-qnn 2.7.0 refuses an absolute one.
         name = os.path.relpath(real, root).replace(os.sep, "/")
         if path_problem(name) is None:
             return _Place(real, name, copy=False)
@@ -312,7 +312,7 @@ def _file_names(target: Path, groups: Sequence[tuple[str, ...]]) -> list[str]:
 
 
 def _refuse_existing(files: Sequence[str], place: _Place, binary: str, *, overwrite: bool) -> None:
-    # Also checked for another path or a link to the binary: --overwrite would destroy it.
+    # Recognise the binary under another path or by a link, too, because --overwrite would destroy it.
     over = [name for name in files if os.path.exists(name) and os.path.samefile(name, binary)]
     if over:
         raise OptionError(f"{over[0]} is the context binary itself.", fix="Give the model another name (-o).")

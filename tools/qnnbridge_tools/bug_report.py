@@ -101,7 +101,7 @@ def parts(run: Run, model: Path | None = None, *, quick: bool = False) -> Iterat
     yield _part(run, f"The daemon's log, last {LOG_LINES} lines", "host", "logs", "-n", str(LOG_LINES))
     if model is not None:
         yield _part(run, "The model", "inspect", "--", str(model))
-    # At the end, because it is long, and because `--from-snapshot` reads it there.
+    # The snapshot comes last, because it is long, and because `--from-snapshot` reads it there.
     yield Part("Snapshot for `qnnbridge doctor --from-snapshot`", doctor.stdout or _shown(doctor))
 
 
@@ -130,11 +130,11 @@ def run_command(arguments: Sequence[str], timeout: float) -> Outcome:
     """Run a `qnnbridge` command in a child process. The outcome reports all failures of the process."""
     # PYTHONSAFEPATH: otherwise files such as json.py in the current folder replace Python's own modules.
     environment = {**os.environ, "PYTHONIOENCODING": "utf-8:backslashreplace", "PYTHONSAFEPATH": "1"}
-    # Files, not pipes: a process that outlives the command would keep a pipe open.
+    # Use files instead of pipes, which a process that outlives the command would keep open.
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         code, problem = None, ""
         try:
-            # As a module: the script `qnnbridge` need not be on the PATH.
+            # Run the module, because the script `qnnbridge` need not be on the PATH.
             code = subprocess.run(
                 [sys.executable, "-m", "qnnbridge_tools", *arguments],
                 stdin=subprocess.DEVNULL,
@@ -164,7 +164,7 @@ def _shown(outcome: Outcome) -> str:
     shown = "\n".join(lines) or "The command printed nothing."
     if len(shown) <= MAX_PART_CHARS:
         return shown
-    # From the next line on, or the next word: the rest of a name or a secret would not be recognised.
+    # Begin with a complete line or word, because a part of a name or of a secret would not be recognised.
     end = shown[-MAX_PART_CHARS:]
     separator = r"\n" if "\n" in end else r"\s"
     return f"[...]\n{re.split(separator, end, maxsplit=1)[-1]}"
@@ -176,7 +176,7 @@ def _report_ids(text: str) -> list[str]:
     try:
         return [str(one["id"]) for one in json.loads(text)["reports"]]
     except (ValueError, LookupError, TypeError):
-        return []  # the part with the list shows the reason
+        return []  # the part with the list of crash reports shows the reason
 
 
 def _text_of(file: IO[bytes]) -> str:

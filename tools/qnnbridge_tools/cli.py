@@ -18,7 +18,7 @@ from typer.core import TyperCommand, TyperGroup
 from qnnbridge_tools import output, reporting
 from qnnbridge_tools.examples import GUIDES
 
-# For each group in --help and each name of a command: the place of its function, or of its subcommands.
+# Groups of --help. A command's name leads to the module and name of its function, or of its group of subcommands.
 GROUPS = {
     "Start": {
         "setup": "qnnbridge_tools.setup_host.command:setup_host",
@@ -96,8 +96,8 @@ class _Command(TyperCommand):
         try:
             return super().make_context(*given, **more)
         except Exception as error:
-            # By its name: newer versions of typer contain a copy of click. Its subclasses, for options and missing
-            # arguments, have a clear message themselves.
+            # Compare the name of the class, because newer versions of typer contain a copy of click. The subclasses
+            # of UsageError, for options and missing arguments, have a clear message themselves.
             guide = GUIDES.get(str(self.name))
             if type(error).__name__ == "UsageError" and guide is not None:
                 known: Any = error
@@ -107,7 +107,7 @@ class _Command(TyperCommand):
 
 def _typer(**settings: Any) -> typer.Typer:
     return typer.Typer(
-        rich_markup_mode=None,  # plain help: quick, and without characters that an old code page lacks
+        rich_markup_mode=None,  # plain help is quick, and lacks characters that an old code page cannot show
         pretty_exceptions_enable=False,
         **{"add_completion": False, **settings},
     )
@@ -121,7 +121,7 @@ def _load(name: str, place: str) -> Any:
         raise SystemExit(output.report_incomplete(error)) from None
     found = getattr(module, attribute)
     holder = _typer()
-    holder.callback()(lambda: None)  # with it even a single command keeps its name
+    holder.callback()(lambda: None)  # with a callback, typer keeps the name of a single command
     epilog = GUIDES[name].text()
     if isinstance(found, typer.Typer):
         holder.add_typer(found, name=name, epilog=epilog)
@@ -161,7 +161,8 @@ def main() -> int:
     """Run the console script. Return the exit code: 0 done, 1 failed, 2 bad input, 130 Ctrl+C."""
     output.make_streams_safe()
     try:
-        # On Windows click expands *, ~ and %NAME%: not for `exec`, whose program must get its arguments unchanged.
+        # On Windows click expands *, ~ and %NAME%. Prevent this for `exec`, whose program must get its arguments
+        # unchanged.
         app(prog_name="qnnbridge", windows_expand_args=sys.argv[1:2] != ["exec"])
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else 1

@@ -39,10 +39,10 @@ APART: Final[Mapping[str, bool]] = {"apart": True}
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Read:
-    """How the value of a field is made from the given text.
+    """Conversion of the given text to the value of a field.
 
     Args:
-        value: the function that makes the value.
+        value: the function that creates the value.
         given: the type of the text, or a record of options.
         default: the default of the text, if the default of the field has another type.
     """
@@ -54,7 +54,7 @@ class Read:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Part:
-    """The parameters of a field on the command line, and the function that makes its value from the given ones."""
+    """Command line parameters of a field, and the function that converts their values to the field's value."""
 
     parameters: tuple[inspect.Parameter, ...]
     value: Callable[[Mapping[str, Any]], Any]
@@ -100,7 +100,7 @@ def _part(name: str, hint: Any, default: Any) -> _Part:
     hint, written, default = _written(hint, default)
     # `Annotated[hint, *notes]` is a syntax error before Python 3.11.
     annotation = operator.getitem(Annotated, (hint, *notes)) if notes else hint
-    # Keyword-only: such parameters may have no default after others that have one.
+    # Use keyword-only parameters, which may follow parameters with a default without having one.
     parameter = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
     if read is None:
         return _Part((parameter,), lambda given: written(given[name]))
@@ -112,7 +112,7 @@ def _of_record(record: Any, read: Read | None) -> _Part:
     parts = {}
     for field in dataclasses.fields(record):
         if not field.metadata.get("apart"):
-            needed = field.default is field.default_factory  # neither is set
+            needed = field.default is field.default_factory  # both are MISSING
             default = None if field.default is dataclasses.MISSING else field.default
             parts[field.name] = _part(field.name, hints[field.name], inspect.Parameter.empty if needed else default)
 
@@ -158,7 +158,7 @@ def command_again(context: typer.Context, *more: str) -> str:
     for parameter in context.command.params:
         name = str(parameter.name)
         source = context.get_parameter_source(name)
-        # By its name: newer versions of typer contain a copy of click.
+        # Compare the name of the source, because newer versions of typer contain a copy of click.
         if source is None or source.name != "COMMANDLINE":
             continue
         value = context.params[name]
@@ -227,7 +227,7 @@ def _defaults(context: typer.Context, document: Mapping[str, Any], path: Path) -
             found |= _value(known[key], key, value, path)
         elif key not in _keys_of_others(context):
             raise _unknown(key, [*known, *_keys_of_others(context)], path)
-    # After the general keys, so that the command's own table has priority.
+    # Read the command's own table after the general keys, so that the table has priority.
     for key, value in own.items() if isinstance(own, Mapping) else ():
         if key not in known:
             raise _unknown(key, known, path)
@@ -265,7 +265,7 @@ def _value(known: tuple[Any, bool], key: str, value: Any, path: Path) -> dict[st
     if not several and len(texts) != 1:
         raise _wrong(key, value, path, "one value")
     if _is_path(parameter):
-        # Not as a Path: a slash at the end means that the output is a folder.
+        # Join texts instead of Paths, which would drop a slash at the end. It means that the output is a folder.
         texts = [os.path.join(path.absolute().parent, text) for text in texts]
     return {parameter.name: texts if several else texts[0]}
 
@@ -276,7 +276,7 @@ def _texts(key: str, value: Any, path: Path) -> list[str]:
         return [f"{name}={','.join(_texts(key, one, path))}" for name, one in value.items()]
     if isinstance(value, list):
         return [text for one in value for text in _texts(key, one, path)]
-    # Within a list or a table: a bool is an int in Python, and would become the text "True".
+    # Refuse a bool within a list or a table: a bool is an int in Python, and would become the text "True".
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
         raise _wrong(key, value, path, "text, a number, a list or a table of these")
     return [str(value)]

@@ -71,7 +71,7 @@ def doctor(given: DoctorCommand) -> None:
     request = DoctorOptions(
         order, given.snapshot, given.overwrite, given.from_snapshot, given.explain, given.fix, given.as_json
     )
-    # On stderr: stdout may be one JSON document.
+    # Ask on stderr, because stdout may be one JSON document.
     raise typer.Exit(perform(request, lambda question: typer.confirm(question, err=True)))
 
 
@@ -100,7 +100,7 @@ def compile_models(request: CompileRequest) -> None:
         return
     from qnnbridge_tools.compile.compiling import default_output, perform
 
-    # The copies with fixed shapes exist until the last of them is compiled.
+    # Keep the copies with fixed shapes until the last one is compiled.
     with contextlib.ExitStack() as copies:
         if request.sizes.shapes or request.sizes.constants:
             place = default_output(request)
@@ -240,7 +240,7 @@ def inspect(
         show(facts, inspection.folder_document, inspection.print_folder)
         return
     arguments.refuse_together("A model file", {"--load": load and model.exists()})
-    # By its contents: a context binary can have any suffix.
+    # Check the contents, because a context binary can have any suffix.
     if binaries.is_binary(model):
         binary = binaries.gather(model, soc_model=soc_model, host_python=host_python)
         show(binary, binaries.document, binaries.print_facts)

@@ -74,7 +74,7 @@ def show(
     if as_json:
         output.print_json(reports.read(report_id))
     else:
-        # The output of a dying process can contain any characters: only its line ends reach the terminal.
+        # Escape control characters except line ends, because a crashed process may have printed any.
         print("\n".join(output.visible(line) for line in reports.read_text(report_id).split("\n")).rstrip())
 
 
@@ -144,7 +144,7 @@ def clear(
     wanted = kept.accounts() if account_id is None else [_only_match(kept.accounts(), account_id)]
     for account in wanted:
         kept.clear(account.id)
-    left = {account.id for account in Quarantine().accounts()}  # as the next process will read it
+    left = {account.id for account in Quarantine().accounts()}  # read it from the file, as the next process will
     if any(account.id in left for account in wanted):
         raise BridgeError(
             "The quarantine could not be cleared.",
@@ -156,9 +156,9 @@ def clear(
 
 
 def _only_match(accounts: list[QuarantineAccount], account_id: str) -> QuarantineAccount:
-    """Return the account that was meant.
+    """Return the only entry of the quarantine that matches.
 
-    Several accounts of one model count as one: `clear` removes all of them.
+    Several entries of one model count as one: `clear` removes all of them.
     """
     found = [one for one in accounts if one.model == account_id or one.id.startswith(account_id)]
     # The same model with other options counts as another model: it can be in quarantine with these options only.

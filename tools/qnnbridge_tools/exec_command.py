@@ -157,7 +157,7 @@ def print_report(folder: str) -> None:
     lines = summed_up(records)
     print("\nqnnbridge report", file=sys.stderr)
     if not lines:
-        print("  The program made no session.", file=sys.stderr)
+        print("  The program created no session.", file=sys.stderr)
         return
     where = f"ran on (nodes {AFTER_OPTIMISATION})"
     rows = [["model", where, "sessions", "calls", "failed", "time in calls", "numbers"]]
@@ -230,7 +230,7 @@ def interpreter_options(command: Sequence[str]) -> list[str]:
         # Letters can be joined: -Om MODULE. The value of -X and -W is the rest of the word, or the next word.
         special = next((at for at, letter in enumerate(word) if letter in "mcXW"), None)
         if word.startswith("--"):
-            found += [word, next(words, "")]  # --check-hash-based-pycs, the only one
+            found += [word, next(words, "")]  # --check-hash-based-pycs, the only long option with a value
         elif special is None:
             found.append(word)
         elif word[special] in "XW":
@@ -274,7 +274,8 @@ def run_program(command: list[str], environ: dict[str, str], report: bool) -> in
     from qnnbridge.ort._placement import REPORT_VARIABLE
 
     if not report:
-        if sys.platform != "win32":  # where exec starts another process and leaves this one's parent alone with it
+        # On Windows `exec` starts another process and ends this one, which the parent would take for the end.
+        if sys.platform != "win32":
             os.execve(sys.executable, command, environ)  # noqa: S606 - no shell is wanted
         return _wait(subprocess.Popen(command, env=environ))
 

@@ -1,4 +1,4 @@
-"""Explanations of codes and texts that a user has seen on a terminal, in a log or in a forum.
+"""Explain codes and texts that a user has seen on a terminal, in a log or in a forum.
 
 `explain_code` takes a code as it was copied and returns *every* meaning, because the same number has different
 meanings in different places: 127 is a shell's "not found", Git Bash's replacement for nearly every Windows crash,
@@ -317,7 +317,7 @@ def _names(rows: tuple[ExitCode, ...]) -> str:
 
 def _elsewhere(number: int) -> tuple[tuple[str, str], ...]:
     """Return how other programs show the same code, for a signal or a full Windows code."""
-    # Not for -1, which can be signal 1 or 0xFFFFFFFF (see `_negative`).
+    # Exclude -1, which can be signal 1 or 0xFFFFFFFF.
     if -64 <= number < -1:
         return (("Python", str(number)), ("POSIX shell", str(codes.SHELL_SIGNAL_BASE - number)))
     unsigned = number & codes.UINT32
@@ -403,16 +403,17 @@ def explain_text(text: str) -> list[Meaning]:
         # Several rules can have the same cause: the first of them has the most weight.
         best.setdefault(meaning.cause, meaning)
     meanings = list(best.values())
-    if any(one.title.startswith("ERROR_") for one in meanings):  # Windows' own words for the number beside them
+    # With Windows' name of a load error, omit the other texts about it.
+    if any(one.title.startswith("ERROR_") for one in meanings):
         meanings = [one for one in meanings if one.title not in _WORDS_OF_LOAD_ERRORS]
-    # Possible meanings are not shown when a certain one was found.
+    # Omit possible meanings if a certain one was found.
     certain = meanings[0].weight >= STRONG if meanings else False
     return [one for one in meanings if not certain or one.weight > SYMPTOM][:MAX_MEANINGS]
 
 
 def _from_own_errors(lines: list[str]) -> Iterator[Meaning]:
     for error, cause, fix, line in own_errors.in_lines(lines):
-        # A symptom: any other match in the text is the reason for the error.
+        # An error of qnnbridge is a symptom: any other match in the text is the reason for it.
         yield Meaning(f"{error.__name__} ({error.code})", cause, fix, shorten(line), SYMPTOM)
     for name, cause, fix, line in own_errors.warnings_in(lines):
         yield Meaning(name, cause, fix, shorten(line), SYMPTOM)
@@ -450,8 +451,8 @@ def _from_rules(lines: list[str]) -> Iterator[Meaning]:
 
 def _from_deaths(lines: list[str], text: str) -> Iterator[Meaning]:
     for death in DEATH_RULES:
-        # First the whole text: most rules match none of its lines, and the lines then need not be searched one by
-        # one.
+        # Search the whole text first: most rules match none of its lines, and these lines need not be searched one
+        # by one.
         if death.line is None or not occurs(death.line, text):
             continue
         pattern = re.compile(death.line)
@@ -486,7 +487,7 @@ def _from_codes(text: str) -> Iterator[Meaning]:
     for said in itertools.islice(dict.fromkeys((*exits, *others)), _MAX_CODES):
         explained = _code(_SIGNAL_WORDS.get(said, said))
         if explained is not None:
-            # A code has less weight than a message that stands beside it.
+            # A code has less weight than a message in the same text.
             yield from _line_readings(explained, SYMPTOM + 10)
 
 

@@ -106,7 +106,7 @@ def _array(archive: np.lib.npyio.NpzFile, key: str, path: Path) -> npt.NDArray[A
     try:
         found = archive[key]
     except (OSError, ValueError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
-        # MemoryError: a damaged header can contain any size.
+        # numpy raises MemoryError because a damaged header can contain any size.
         raise _unreadable(path, error) from None
     if not isinstance(found, np.ndarray):
         raise _unreadable(path, ValueError(f"{key} in it is not an array"))
@@ -119,7 +119,7 @@ def _opened(path: Path) -> npt.NDArray[Any] | np.lib.npyio.NpzFile:
     except FileNotFoundError:
         raise OptionError(f"There is no file {path}.") from None
     except (OSError, ValueError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
-        # For any other file numpy's message is about pickled data, and how to load them in spite of it.
+        # Replace numpy's message about other files, which explains how to load pickled data.
         if isinstance(error, ValueError) and not _begins_as_arrays(path):
             error = ValueError("it has neither the beginning of an .npy file nor that of an .npz file")
         raise _unreadable(path, error) from None
@@ -150,7 +150,7 @@ def _as_declared(feed: Feed, node: DeclaredInput, dimensions: Dimensions) -> Any
     if element is None or elements.LAYOUTS[element].named:
         return feed.value
     layout = elements.LAYOUTS[element]
-    # Another type has other bits; a conversion by value would give wrong numbers.
+    # Refuse other types, because converting the values would change the bits.
     if feed.value.dtype != layout.storage:
         raise OptionError(
             f'Input "{feed.name}" is {element.text}, but {feed.source} contains {feed.value.dtype}.',

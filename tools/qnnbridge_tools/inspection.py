@@ -77,7 +77,7 @@ def gather(model: Path, *, soc_model: str | None = None, host_python: str | None
         host_python: the interpreter of the host; default the one that is found.
 
     Raises:
-        ModelError: as `scan_model` raises it.
+        ModelError: the model cannot be read.
         OptionError: the chip is unknown.
         HostError: `host_python` is not a host's interpreter.
     """
@@ -90,7 +90,7 @@ def gather(model: Path, *, soc_model: str | None = None, host_python: str | None
         return ModelFacts(path, scan, files)
     found = find_installation(host_python)
     if isinstance(found, BridgeError):
-        # Also without a host: damage can be found from the files alone.
+        # Examine the model without a host, too, because the files alone show damage.
         return ModelFacts(path, scan, files, examine(path, scan, HostTraits()), no_host=found)
     host = found.traits(options)
     return ModelFacts(path, scan, files, examine(path, scan, host), host, found.python)
@@ -166,7 +166,9 @@ def installation_of(python: str) -> Installation:
 
 
 def _is_simulator(platform: str) -> bool | None:
-    """Decide by the platform of an interpreter. Only Windows on ARM is certain to have the libraries for an NPU."""
+    """Return whether QNN uses the simulator on an interpreter's platform; ``None`` if that is unknown.
+
+    Only Windows on ARM is certain to have the libraries for an NPU."""
     if platform == "win-arm64":
         return False
     # An Arm computer with Linux can be either.
@@ -325,7 +327,7 @@ def model_pairs(facts: ModelFacts) -> list[tuple[str, str]]:
     ]
     if scan.functions:
         bodies = f"{scan.function_nodes} {'node' if scan.function_nodes == 1 else 'nodes'}"
-        count = f"{len(scan.functions)}, with {bodies} that count above at each call"
+        count = f"{len(scan.functions)}, with {bodies} that count above once per call"
         pairs.append(("functions", f"{count}: {', '.join(scan.functions[:_SHOWN_FILES])}"))
     if scan.initializer_count:
         pairs.append(("initializers", str(scan.initializer_count)))
@@ -412,7 +414,7 @@ def _opsets(facts: ModelFacts) -> str:
 def _operators(ops: Mapping[str, int], total: int, where: str = "") -> str:
     if not total:
         return ""
-    # By count, then by name, so that the order of the nodes has no effect.
+    # Sort by count, then by name, so that the order of the nodes has no effect.
     most: Sequence[tuple[str, int]] = sorted(ops.items(), key=lambda item: (-item[1], item[0]))
     shown = ", ".join(f"{name} {count}" for name, count in most[:_SHOWN_OPERATORS])
     more = len(most) - _SHOWN_OPERATORS
@@ -452,7 +454,7 @@ def _lookalike(node: EpContextNode) -> str:
 
 
 def _short(name: str) -> str:
-    # Both ends are kept: generated node names (..._HASH_N_M) differ in their last characters only.
+    # Keep both ends, because generated node names (..._HASH_N_M) differ only in their last characters.
     return name if len(name) <= _SHOWN_TEXT else f"{name[: _SHOWN_TEXT - 25]}...{name[-22:]}"
 
 
@@ -504,7 +506,7 @@ def _verdicts(folder: GenaiFolder, scans: tuple[ModelScan, ...], host_python: st
     found = find_installation(host_python)
     verdicts = {}
     for stage, scan in compiled:
-        # Separately for each stage: its options may set another chip to simulate.
+        # Determine the traits for each stage, because its options may set another chip to simulate.
         host = HostTraits() if isinstance(found, BridgeError) else found.traits(stage.qnn_options or {})
         verdicts[stage.name] = examine(stage.path, scan, host).verdict.message
     return verdicts
@@ -515,7 +517,7 @@ def _load(folder: GenaiFolder, host_python: str | None) -> GenerationModelInfo:
     from qnnbridge import genai
 
     with qnnbridge.Host(host_python) as host:
-        # With a fallback: nodes on the CPU are part of the result here, not an error.
+        # Allow the fallback, because nodes on the CPU are a part of the result here and not an error.
         return genai.Model(folder.path, host=host, fallback="cpu").info
 
 
@@ -538,7 +540,7 @@ def folder_pairs(facts: GenaiFolderFacts) -> list[tuple[str, str]]:
         ("folder", folder.path),
         ("type", folder.type),
         ("layout", f"{layout.layout}: {layout.what}"),
-        ("window", "none" if folder.window is None else f"{folder.window.size} tokens of a prompt at a time"),
+        ("window", "none" if folder.window is None else f"{folder.window.size} prompt tokens at a time"),
         ("context", f"{folder.context_length} tokens, a vocabulary of {folder.vocab_size}"),
         ("KV cache", _cache_text(facts)),
         ("runs on", f"onnxruntime-genai {releases_of(folder.layout)} (tested)"),
@@ -583,7 +585,7 @@ def placement_text(one: StagePlacement) -> str:
     text = reporting.placement_text(one.placement)
     if not one.placement.cpu_nodes:
         return text
-    return f"{text}, {'by design' if one.by_design else 'not by design, so it is refused without fallback=cpu'}"
+    return f"{text}, {'by design' if one.by_design else 'not by design: refused without fallback=cpu'}"
 
 
 def folder_document(facts: GenaiFolderFacts) -> dict[str, Any]:

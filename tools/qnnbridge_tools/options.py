@@ -1,8 +1,8 @@
 """Options that several commands share, each declared once, and the records of options of single commands.
 
-The records are those of `doctor`, `run`, `compile`, `bench`, `versions` and `setup`. The options are the types of
-fields in records and of parameters of commands: `command_line` converts the given text into their values. Imports
-neither numpy nor the bridge, so that `qnnbridge --help` stays quick.
+The records are those of `doctor`, `run`, `compile`, `bench`, `versions` and `setup`. An option is an annotated
+type, for fields of records and for parameters of commands; `command_line` converts the given text into its value.
+This module imports neither numpy nor the bridge, so that `qnnbridge --help` stays quick.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ OverwriteFile = Annotated[bool, typer.Option("--overwrite", help="Replace an exi
 
 _DIM = typer.Option("--dim", metavar="NAME=SIZE", help="Set a free dimension, by name or as INPUT:AXIS=SIZE.")
 Dims = Annotated[Dimensions, _DIM, Read(arguments.read_dimensions)]
-# For commands whose sessions take sizes only by name.
+# --dim of commands whose sessions accept sizes only by name.
 NamedDims = Annotated[
     Dimensions,
     typer.Option("--dim", metavar="NAME=SIZE", help="Set a free dimension, by its name."),
     Read(arguments.read_dimensions),
 ]
-# The texts as they were written: the doctor's own records have no `Dimensions`.
+# --dim as unparsed texts, because the doctor's own records do not use `Dimensions`.
 DimWords = Annotated[tuple[str, ...], _DIM]
-# For records that programs create, too.
+# --dim in records that programs create, too.
 SomeDims = Annotated[Mapping[str, int] | Dimensions | None, _DIM, Read(arguments.read_dimensions)]
 Shapes = Annotated[
     Mapping[str, Sequence[int | None]],
@@ -134,7 +134,8 @@ Config = Annotated[
         "--config",
         metavar="FILE.toml",
         callback=load_config,
-        # Eager: click calls its callback before it reads the other options, whose defaults the file sets.
+        # The option is eager, so that click calls its callback before it reads the other options, whose defaults
+        # the file sets.
         is_eager=True,
         help="Read options from a file, by the same names. The command line takes precedence.",
     ),
@@ -195,8 +196,7 @@ class Sizes:
         if not self.shapes and not self.constants and not by_axis:
             yield model, self.dims
             return
-        # Sessions take sizes by name (`--dim`) themselves. Everything else needs a copy of the model and the
-        # package onnx.
+        # Sessions accept sizes by name (`--dim`). Everything else needs a copy of the model, and the package onnx.
         from qnnbridge_host.cache.files import work_folder
         from qnnbridge_host.rewrite.fixer import fix_model
 
@@ -218,10 +218,7 @@ class Sizes:
 
 @contextlib.contextmanager
 def sized(request: R) -> Iterator[R]:
-    """Yield a request whose model is a copy with these sizes, if a copy is needed.
-
-    The session gets the other sizes.
-    """
+    """Yield the request, with a copy of the model that has these sizes if a copy is needed."""
     given: Any = request
     with given.sizes.of(given.model) as (model, left):
         yield dataclasses.replace(given, model=model, sizes=Sizes(dims=left))
@@ -260,7 +257,10 @@ class DoctorCommand:
     quick: Annotated[bool, typer.Option("--quick", help="Under a second: no hashing, no live probe.")] = False
     numbers: Annotated[
         bool,
-        typer.Option("--numbers", help="Also measure which known-wrong operators are wrong on this NPU: a minute."),
+        typer.Option(
+            "--numbers",
+            help="Also measure which operators of the known-wrong table are wrong on this NPU: a minute.",
+        ),
     ] = False
     timeout: Annotated[float, typer.Option(min=1, metavar="S", help="Seconds for a live probe.")] = 60.0
     fix: Annotated[bool, typer.Option("--fix", help="Offer the fixes that cannot do harm.")] = False
@@ -324,11 +324,11 @@ class CompileRequest:
             "--output",
             "-o",
             metavar="OUT",
-            help="The .onnx file to write, or a folder; by default NAME_ctx.onnx beside the model.",
+            help="The .onnx file to write, or a folder; by default NAME_ctx.onnx next to the model.",
         ),
     ] = None
     embed: Annotated[
-        bool, typer.Option("--embed", help="Put the context binary into the .onnx file, not beside it.")
+        bool, typer.Option("--embed", help="Put the context binary into the .onnx file, not into a separate one.")
     ] = False
     validate: Annotated[
         bool,
@@ -365,7 +365,7 @@ class CompileRequest:
     buckets: Buckets = ()
     inputs: Inputs = ()
     host_python: HostPython = None
-    # Needed only for its callback: by then the contents of the file are in the other fields.
+    # This field exists only for its callback, which has put the file's contents into the other fields.
     _config: Config = None
     as_json: AsJson = False
 
@@ -409,7 +409,7 @@ class MachineOptions:
         str | None, typer.Option(help="win_arm64, win_amd64, linux_x86_64 or linux_aarch64. Default: this one.")
     ] = None
     ort: Annotated[
-        str | None, typer.Option(metavar="VERSION", help="The onnxruntime that it has to work with. Default: any.")
+        str | None, typer.Option(metavar="VERSION", help="An onnxruntime that it must support. Default: any.")
     ] = None
 
 
@@ -522,7 +522,7 @@ class DaemonOptions:
         return self.words()
 
     def words(self) -> list[str]:
-        """Return the words of the daemon's command line, which is read in another working folder.
+        """Return the daemon's arguments, with absolute paths, because the daemon has another working folder.
 
         Raises:
             OptionError: a size or a time is invalid.

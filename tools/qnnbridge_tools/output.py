@@ -58,7 +58,7 @@ def print_error(error: BridgeError, as_json: bool) -> None:
         traceback.print_exc()
     print(f"Error: {error.shown()}", file=sys.stderr)
     if as_json:
-        with contextlib.suppress(OSError):  # stdout is what failed; the error is printed on stderr
+        with contextlib.suppress(OSError):  # stdout may be the cause of the error, which is printed on stderr, too
             print_json({"error": error.to_wire()})
 
 
@@ -108,7 +108,7 @@ def _print_rich_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> 
         table.add_column(Text(header), overflow="fold")
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
-    # Without markup and emoji: names in a model may contain [red] and :key:.
+    # Switch off markup and emoji, because names in a model may contain [red] and :key:.
     Console(markup=False, highlight=False, emoji=False).print(table)
 
 
@@ -179,7 +179,7 @@ def loss_text(error: OSError) -> str:
     reason = error.strerror or str(error)
     folder, name = os.path.split(os.fsdecode(error.filename or ""))
     if name.startswith(TEMPORARY):
-        # The user did not choose this name.
+        # The user did not choose this temporary name.
         return f"No file can be written in {folder or os.curdir}: {reason}"
     if error.filename:
         return f"{error.filename}: {reason}"
@@ -263,7 +263,7 @@ def _lost(error: OSError, code: int) -> int:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
         os.close(nowhere)
-    if not code and not reader_is_gone(error):  # for another code, an error was already printed
+    if not code and not reader_is_gone(error):  # with another exit code, an error was already printed
         print(f"Error: {visible(loss_text(error))}.", file=sys.stderr)
     return code or EXIT_LOST
 

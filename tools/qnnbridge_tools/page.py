@@ -19,7 +19,7 @@ from qnnbridge_os.outputs import OutputFile, is_stdout
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_tools import output
 
-# The style of all pages of commands.
+# Style sheet of all pages that commands write.
 STYLE: Final = """
 :root { color-scheme: light dark; --ink: #1c2128; --paper: #fff; --faint: #8a929c; --line: #d8dde3;
   --qnn: #3b6fd4; --cpu: #d4783b; }
@@ -77,7 +77,7 @@ class _Report(io.StringIO):
     def end_lines(self) -> None:
         for block in filter(str.strip, re.split(r"\n\s*\n", self.getvalue().strip("\n"))):
             lines = block.splitlines()
-            # Several lines are columns aligned with spaces, such as rows that are printed one by one.
+            # Keep the layout of several lines, which are columns aligned with spaces.
             several = len(lines) > 1
             self.parts.append(
                 "<pre>" + "\n".join(map(text, lines)) + "</pre>" if several else f"<p>{text(block)}</p>"

@@ -57,7 +57,7 @@ _PROFILE: Final = re.compile(
 )
 # Profiles that Windows itself creates, and the stand-in.
 _NOBODY: Final = frozenset({"public", "default", "all users", "all%20users", "user"})
-# Behind a drive or a folder, two backslashes are one that JSON doubled.
+# A network path, but not the two backslashes after a drive or a folder, which are one that JSON has doubled.
 _NETWORK: Final = re.compile(
     r"(?<![\w:\\/.~%)])(?P<before>\\{2,8}(?:\?\\{1,4}UNC\\{1,4})?|file://(?=[^/])|//)"
     r"(?P<server>[A-Za-z0-9][\w.$-]*)(?P<slash>\\{1,4}|/)(?P<share>[\w.$-]+)",
@@ -71,7 +71,7 @@ _COMPANY: Final = re.compile(
     re.IGNORECASE,
 )
 
-# Digits alone are a count: max_tokens=512.
+# Names of variables with secrets. A value of digits alone is a count: max_tokens=512.
 _OF_TOKENS: Final = r"(?:token|api[_-]?key|credential|authorization)s?"
 _OF_PASSWORDS: Final = r"(?:passw(?:or)?d|passphrase|secret|(?:access|private)[_-]?key)s?"
 _NOTHING: Final = r"(?:none|null|true|false|unknown)\b"
@@ -82,7 +82,7 @@ _QUOTE: Final = r"(?P<quote>\\*[\"'])"
 _QUOTED: Final = r"(?:(?!(?P=quote))(?:\\.|[^\\\r\n]))"
 _WORD: Final = r"[^\s\"'\\,;&}\])]"
 _SECRETS: Final = (
-    # Keys with a known beginning.
+    # Secret keys with a known beginning.
     re.compile(
         r"(?P<before>)(?<![A-Za-z0-9])(?:hf_|gh[pousr]_|github_pat_|glpat-|sk-|xox[a-z]-|A[KS]IA|AIza|ya29\.|pypi-Ag|nvapi-"
         r"|eyJ)[A-Za-z0-9_.-]{12,}",
@@ -136,7 +136,7 @@ def this_identity(environ: Mapping[str, str] | None = None) -> Identity:
     homes = _distinct([*homes, *map(os.path.realpath, homes)])
     users = [known.get(name, "") for name in ("USERNAME", "USER", "LOGNAME", "SUDO_USER")]
     users += [re.split(r"[\\/]", home.rstrip("\\/"))[-1] for home in homes]
-    # In a container without users it raises KeyError or OSError, depending on the version of Python.
+    # In a container without users `getpass.getuser` raises KeyError or OSError, depending on the version of Python.
     with contextlib.suppress(Exception):
         users.append(getpass.getuser())
     node = platform.node()

@@ -33,7 +33,7 @@ class PreparedFacts:
 
 
 def is_prepared(folder: Path) -> bool:
-    """Return whether the folder may be made by `prepare`, and is not for text generation."""
+    """Return whether `prepare` may have created the folder, and it is not for text generation."""
     return (folder / PREPARED_MANIFEST).is_file() and not (folder / CONFIG).exists()
 
 
@@ -41,7 +41,7 @@ def gather(folder: Path, *, soc_model: str | None = None, host_python: str | Non
     """Read the facts about a prepared folder.
 
     Raises:
-        BridgeError: as `read_folder` raises it.
+        BridgeError: the folder cannot be read.
         OptionError: the chip is unknown, or the folder is another model package.
     """
     options = {"soc_model": str(read_chip(soc_model))} if soc_model is not None else {}
@@ -49,7 +49,7 @@ def gather(folder: Path, *, soc_model: str | None = None, host_python: str | Non
     manifest = read_folder(path)
     if manifest is None:
         raise OptionError(
-            f"{folder} is a model package that was not made by `qnnbridge prepare`.",
+            f"{folder} is a model package that was not created by `qnnbridge prepare`.",
             cause="Only ONNX Runtime can resolve its paths, and inspect does not load ONNX Runtime.",
             fix="Open a session: InferenceSession(FOLDER).placement.variant shows the file and the reason.",
         )
@@ -57,7 +57,7 @@ def gather(folder: Path, *, soc_model: str | None = None, host_python: str | Non
     host = None if isinstance(found, BridgeError) else found.traits(options)
     chosen: Chosen | BridgeError
     try:
-        # The sizes of the first bucket: the choice depends on the chip, not on the sizes.
+        # Use the sizes of any bucket, because the choice depends on the chip and not on the sizes.
         sizes = next((one.sizes for one in manifest.variants if one.sizes), {})
         if host is None:
             assert isinstance(found, BridgeError)
@@ -102,7 +102,7 @@ def print_facts(facts: PreparedFacts) -> None:
         [
             [
                 variant.compiled or "-",
-                chip_label(variant.soc_model) if variant.soc_model else "the chip of its maker",
+                chip_label(variant.soc_model) if variant.soc_model else "the chip of the computer that compiled it",
                 ", ".join(f"{name}={size}" for name, size in variant.sizes.items()) or "-",
                 words,
             ]

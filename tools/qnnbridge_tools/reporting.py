@@ -1,4 +1,4 @@
-"""The end of a command (error texts on stderr and exit codes), and reports about a session and its host.
+"""Errors and exit codes of commands, and reports about a session and its host.
 
 Every command does its work inside `with work(...)`. Within it a `BridgeError` becomes message, cause, evidence and
 fix without a stack trace; `QNNBRIDGE_DEBUG=1` adds the trace. With `as_json` the error is also a JSON document on
@@ -48,7 +48,7 @@ _BAD_INPUT: tuple[type[errors.BridgeError], ...] = (
     errors.RemoteValueError,
 )
 
-# By ``details["daemon_state"]``, which the commands for the daemon set, so that a script can choose its next step.
+# Exit codes by ``details["daemon_state"]``, which the commands for the daemon set, for scripts.
 _DAEMON_STATES = {
     "none": EXIT_NO_DAEMON,
     "unreachable": EXIT_DAEMON_UNREACHABLE,
@@ -123,7 +123,7 @@ def application_document() -> dict[str, str]:
     return {
         "qnnbridge": __version__,
         "python": platform.python_version(),
-        # Not platform.machine(): under emulation that is the machine, and this is the interpreter.
+        # Do not use platform.machine(), which under emulation describes the computer instead of the interpreter.
         "platform": sysconfig.get_platform(),
         "executable": sys.executable,
     }

@@ -1,4 +1,4 @@
-"""The work of `qnnbridge run`: load inputs, make the session, run, summarise and write the outputs, report."""
+"""The work of `qnnbridge run`: load inputs, create the session, run it, summarise and write the outputs, report."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _of_array(array: npt.NDArray[Any], kind: str) -> TensorSummary:
     if array.dtype.kind == "c":
         array = np.abs(array)
     elif array.dtype.kind not in "biu":
-        array = array.astype(np.float64)  # also the types of ml_dtypes; sums of float16 overflow
+        array = array.astype(np.float64)  # converts types of ml_dtypes, too; sums in float16 would overflow
     finite = array if array.dtype.kind in "biu" else array[np.isfinite(array)]
     not_finite = int(array.size - finite.size)
     if finite.size == 0:
@@ -122,9 +122,9 @@ def write(values: Mapping[str, Any], folder: Path, *, overwrite: bool = True) ->
 
 
 def safe_names(names: Sequence[str]) -> list[str]:
-    """Return a file stem for each name. All stems differ, also if upper and lower case are the same."""
+    """Return a file stem for each name. The stems differ even where upper and lower case are not distinguished."""
     stems: list[str] = []
-    # In lower case: Windows and macOS do not distinguish case.
+    # Compare in lower case, because Windows and macOS do not distinguish case.
     taken: set[str] = set()
     for name in names:
         # Windows drops dots at the end of a name, and on POSIX a dot at the beginning hides the file.
@@ -152,7 +152,7 @@ def _write_one(value: Any, file: BinaryIO) -> None:
         array = value.astype(str) if value.dtype == object else value
         np.save(file, array, allow_pickle=False)
     elif isinstance(value, Typed):
-        np.save(file, value.data, allow_pickle=False)  # the raw bits: .npy has no name for the type
+        np.save(file, value.data, allow_pickle=False)  # writes raw bits, because .npy has no name for the type
     elif isinstance(value, Sparse):
         arrays: dict[str, Any] = {f"indices_{number}": array for number, array in enumerate(value.indices)}
         np.savez(file, values=value.values, dense_shape=np.asarray(value.dense_shape, np.int64), **arrays)
@@ -215,7 +215,7 @@ class RunResult:
     @property
     def later_p95_s(self) -> float | None:
         later = sorted(self.runs_s[1:])
-        # The nearest rank: a measured value, not one between two values.
+        # Use the nearest rank, which is a measured value and not one between two.
         return later[math.ceil(0.95 * len(later)) - 1] if later else None
 
 
@@ -224,22 +224,22 @@ _OF_QNN = (EPFail, Fail, HostCrashed, HostHung, ModelQuarantined, RuntimeExcepti
 
 
 def perform(request: RunRequest) -> RunResult:
-    """Do the requested run. All errors that can be found without a host are raised before one is started."""
+    """Carry out the requested run. All errors that can be found without a host are raised before one is started."""
     if not request.model.exists():
         raise NoSuchFile(f"There is no model file {request.model}.")
-    # Files first: a typing error in a path must not start a host.
+    # Read files first, so that a typing error in a path is reported before a host is started.
     loaded = feeds.load(*arguments.read_one_set([*request.inputs, *filter(None, [request.archive])]))
 
     # A file that is not a model is rejected with a reason.
     scans = arguments.read_models([request.model], request.sizes.dims)
-    # Before a host is started, so that no run fails at the end because a folder cannot be created.
+    # Create the folder before a host is started, so that a run does not fail at its end because of the folder.
     if request.output is not None:
         _make_folder(request.output)
         if not request.overwrite:
             _refuse_existing([node.name for scan in scans for node in scan.outputs], request.output)
     try:
         result = _performed(request, loaded)
-        # The session was made but no node ran on QNN: this is reported as a move as well.
+        # The session was created but no node ran on QNN: report this as a move to the CPU, too.
         moved = request.fallback == "cpu" and request.provider != "cpu" and not result.placement.qnn_nodes
         return dataclasses.replace(result, moved_because=result.placement.cause or "") if moved else result
     except PlacementRefused as refused:
@@ -264,7 +264,7 @@ def started_host(python: str | None) -> Iterator[tuple[Host, float]]:
     begun = time.perf_counter()
     with warnings.catch_warnings(), Host(python=python) as host:
         warnings.showwarning = show  # type: ignore[assignment] # a line of qnnbridge's code helps no user
-        warnings.simplefilter("ignore", CpuFallbackWarning)  # it is in the report
+        warnings.simplefilter("ignore", CpuFallbackWarning)  # the report contains it
         _ = host.info  # waits until ONNX Runtime is loaded, which would otherwise count as creating the session
         yield host, time.perf_counter() - begun
 
@@ -273,7 +273,7 @@ def _performed(request: RunRequest, loaded: Sequence[feeds.Feed]) -> RunResult:
     from qnnbridge import InferenceSession, NumbersWarning
 
     with started_host(request.host_python) as (host, ready_s):
-        warnings.simplefilter("ignore", NumbersWarning)  # it is in the report
+        warnings.simplefilter("ignore", NumbersWarning)  # the report contains it
         begun = time.perf_counter()
         with InferenceSession(
             str(request.model),
@@ -321,8 +321,8 @@ def _performed(request: RunRequest, loaded: Sequence[feeds.Feed]) -> RunResult:
 
 
 def _settled(session: InferenceSession) -> NumbersReport:
-    """Return the report on the numbers of the first run, after the background comparison has ended."""
-    # The host ends a comparison after its time limit.
+    """Return the result of the first run's comparison with the CPU, after this comparison has ended."""
+    # This loop ends, because the host ends a comparison after its time limit.
     while is_compared(report := session.verified):
         time.sleep(0.02)
     return report

@@ -35,7 +35,7 @@ QNN = "QNNExecutionProvider"
 
 # These errors are not about the model: the host or QNN is missing, or an option is wrong.
 NO_FINDING = (HostStartFailed, OptionError, ProviderUnavailable)
-# A run that does not return is ended by killing its host, so a deadline counts as a death.
+# A run that does not return is ended by killing its host, so a deadline counts as a crash.
 DEATHS = (HostCrashed, HostHung, DeadlineExceeded, ModelQuarantined)
 
 
@@ -70,7 +70,7 @@ def one_line(error: BridgeError) -> str:
 
 
 class ProviderSession:
-    """A session whose runs return answers. Made by `opened`."""
+    """A session whose runs return answers instead of raising errors. Created by `opened`."""
 
     def __init__(self, session: InferenceSession, timeout_s: float | None) -> None:
         self._session = session
@@ -101,11 +101,11 @@ class ProviderSession:
         return list(self._session.get_inputs())
 
     def answer(self, feeds: Mapping[str, Any], timeout_s: float | None = None) -> RunAnswer:
-        """Run the model and return the answer. timeout_s: shorter than the usual limit."""
+        """Run the model and return the answer. timeout_s: time limit, if it is shorter than the usual one."""
         # The shorter of both limits applies.
         limits = [limit for limit in (timeout_s, self._timeout_s) if limit is not None]
         try:
-            # No retry: a death is a finding here. A run that exceeds its time ends only with its host.
+            # Do not retry, because a crash is a finding here. A run that exceeds its time ends only with its host.
             values = self._session.run(
                 None, dict(feeds), timeout=min(limits, default=None), retry=0, on_deadline="kill"
             )
@@ -144,7 +144,7 @@ def opened(
         model: the model file.
         provider: the execution provider.
         settings: the settings of the session.
-        timeout_s: shorter than the usual limit.
+        timeout_s: time limit, if it is shorter than the usual one.
         fallback: whether nodes may run on the CPU.
         cured: whether to rewrite the operators that QNN is known to compute wrong, as in an application's session.
         level: the graph optimisation level of a session on the CPU. QNN is compared with a session that is not
@@ -153,7 +153,7 @@ def opened(
         proven: whether these are all optimizers that harm the model, so that the host does not search for others.
 
     Raises:
-        BridgeError: as making the session raises it.
+        BridgeError: the session cannot be created.
     """
     from qnnbridge import CpuFallbackWarning, GraphOptimizationLevel, InferenceSession, SessionOptions
 
@@ -200,7 +200,7 @@ def memory_filling(host: Host, settings: SessionSettings) -> Callable[[], None]:
     model, feeds = filling_model()
     try:
         with quiet("qnnbridge"):
-            # The session ends with its host.
+            # Do not close the session, because it ends with its host.
             session = InferenceSession(
                 *(model, None, [QNN], [dict(settings.provider_options)]),
                 host=host,
@@ -214,7 +214,7 @@ def memory_filling(host: Host, settings: SessionSettings) -> Callable[[], None]:
     except BridgeError:
         return lambda: None
 
-    # Errors are left to the run that follows: if the host died, that run reports it, with the model's evidence.
+    # Ignore errors here, because the following run reports a crash of the host, with evidence about the model.
     def fill() -> None:
         with quiet("qnnbridge"), contextlib.suppress(BridgeError):
             session.run(None, dict(feeds))

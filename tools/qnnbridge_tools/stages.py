@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 EVERY_S = 30.0
 # Seconds between two updates during several compilations.
 TICK_S = 0.2
-# Shorter work shows nothing: on a terminal, and where the output goes to a file or another program.
+# Duration in seconds after which progress is shown: on a terminal, and with piped output.
 FIRST_S = 2.0
 FIRST_PIPED_S = 15.0
 
@@ -51,7 +51,7 @@ class ShownStages:
                 SpinnerColumn("line"),
                 TextColumn("{task.description}"),
                 TimeElapsedColumn(),
-                # On stderr: stdout keeps the table or the JSON document.
+                # Draw on stderr, because stdout contains the table or the JSON document.
                 console=Console(stderr=True, markup=False, emoji=False),
                 transient=True,
             )
@@ -81,7 +81,7 @@ class ShownStages:
         self._done += 1
         line = f"[{self._done}/{self._counted}] {output.visible(text)}"
         if self._bar is not None:
-            # Printed by the console of the bar, which draws the bar again below the line; `print` would damage it.
+            # Print with the bar's console, which draws the bar again below the line; `print` would damage the bar.
             self._bar.console.print(line, markup=False, highlight=False)
             self._bar.update(self._task, description=self._text("compiling"))
         else:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 
-# Pure functions: from figures and a size to a drawing.
+# Pure functions that draw figures for a terminal of a given size.
 
 
 def in_order(figures: Figures, order: SortOrder, reverse: bool = False) -> Figures:
@@ -38,7 +38,7 @@ def in_order(figures: Figures, order: SortOrder, reverse: bool = False) -> Figur
 
     Models have no memory figure; `MEMORY` sorts them by sessions.
     """
-    # By name first; the second sort is stable and keeps this order for equal figures.
+    # Sort by name first; the second sort is stable and keeps this order for equal figures.
     clients = sorted(figures.clients, key=lambda client: (client.name.lower(), client.pid), reverse=reverse)
     models = sorted(figures.models, key=lambda model: (model.label.lower(), model.key), reverse=reverse)
     if order is not SortOrder.NAME:
@@ -58,7 +58,7 @@ def _figure(one: ClientFigures | ModelFigures, order: SortOrder, errors: int, si
     }.get(order, size)
 
 
-# The lines of a table without its rows: title, header, rule.
+# Number of lines of a table besides its rows: title, header, rule.
 _TABLE_LINES: Final = 3
 _TEXT_COLUMNS: Final = ("client", "model", "runs on", "state", "now")
 # Columns that a narrow window keeps.
@@ -137,7 +137,7 @@ def _table(
     if not rows:
         return [Text(f"{title}: none", style="bold")]
     # The line with the number of hidden rows takes the place of a row.
-    says_more = 1 < most < len(rows)  # else only the number in the title shows it
+    says_more = 1 < most < len(rows)  # otherwise only the title shows that rows are hidden
     shown = rows[: most - says_more]
     kept = _columns(headers, width)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), show_edge=False)
@@ -166,10 +166,10 @@ def _help(page: Page) -> str:
 
 # --- one document, pages of text, or the live view ------------------------------------------------------
 
-# Raises `BridgeError` if the daemon does not answer.
+# Function that queries the daemon. It raises `BridgeError` if the daemon does not answer.
 Ask = Callable[[], Figures]
 
-# Takes the seconds to wait; returns the key in lower case, or an empty text if none was pressed.
+# Function that waits for some seconds; it returns the key in lower case, or an empty text if none was pressed.
 WaitForKey = Callable[[float], str]
 
 if sys.platform == "win32":
@@ -189,7 +189,7 @@ if sys.platform == "win32":
                 left = end - time.monotonic()
                 if left <= 0:
                     return ""
-                # `kbhit` cannot wait: it is called again, at most 20 times a second.
+                # `kbhit` cannot wait, so call it up to 20 times a second.
                 time.sleep(min(_LOOK_INTERVAL_S, left))
             key = msvcrt.getwch()
             if key in _PREFIXES:
@@ -220,19 +220,19 @@ else:
             if not readable:
                 return ""
             try:
-                # The whole sequence of an arrow key; only its first character is used.
+                # Read the whole sequence of an arrow key, of which only the first character is used.
                 data = os.read(fd, 64)
             except OSError:
                 data = b""
             return data.decode("ascii", "replace")[:1].lower() if data else TERMINAL_GONE
 
         try:
-            # cbreak and not raw: Ctrl+C remains a signal.
+            # Use cbreak and not raw, so that Ctrl+C remains a signal.
             tty.setcbreak(fd)
             yield wait
         finally:
             with contextlib.suppress(termios.error):  # the terminal is gone
-                # TCSADRAIN: the drawn text is written first.
+                # With TCSADRAIN the drawn text is written first.
                 termios.tcsetattr(fd, termios.TCSADRAIN, before)
 
 
@@ -346,7 +346,7 @@ def watch(interval_s: float, order: SortOrder, rounds: int | None, as_json: bool
         else:
             print_pages(asking, interval_s, order, rounds or 1)
     except KeyboardInterrupt:
-        pass  # the usual way to leave
+        pass  # the user ended the view
     finally:
         asking.close()
 

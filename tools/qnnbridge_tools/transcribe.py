@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from qnnbridge.speech import Recognizer, SpeechSegment, Transcript, Transcription
 
 
-# In the formats of OpenAI's interface.
+# --- transcripts in the formats of OpenAI's interface ---
 
 SpeechFormat = Literal["text", "json", "verbose_json", "srt", "vtt"]
 SPEECH_FORMATS: Final[tuple[SpeechFormat, ...]] = ("text", "json", "verbose_json", "srt", "vtt")
@@ -103,7 +103,7 @@ class TextPieces:
         # Whisper's texts begin with a space, which separates segments and is not part of the whole text.
         text = text if self._begun else text.lstrip()
         piece = text.rstrip()
-        # Kept back until more text arrives: `Transcript.text` does not end with a space.
+        # Keep trailing spaces until more text arrives, because `Transcript.text` does not end with a space.
         self._held = text[len(piece) :]
         self._begun = self._begun or bool(piece)
         return piece
@@ -119,7 +119,8 @@ def subtitles(form: Literal["srt", "vtt"], segments: Iterable[SpeechSegment]) ->
         if not text:
             continue
         number += 1
-        # To milliseconds first: rounding each part separately could give 60 seconds or 1000 milliseconds.
+        # Round to milliseconds first: rounding each part separately could result in 60 seconds or 1000
+        # milliseconds.
         start = round(segment.start * 1000)
         end = max(round(segment.end * 1000), start + 1)  # players skip subtitles without a duration
         # WebVTT contains markup, so & and < are escaped; in SubRip only the arrow has a meaning.
@@ -211,7 +212,7 @@ def transcribe(
         raise OptionError("--language is empty.", fix="Omit it to detect the language.")
     targets = _targets(files, target, order.form, overwrite)
     for file in files:
-        AudioReader(file).close()  # before the model is loaded and other files are processed
+        AudioReader(file).close()  # report an unreadable file before the model is loaded
     with (
         qnnbridge.connect(python=host_python) if shared else qnnbridge.Host(host_python) as host,
         _loaded(
@@ -301,7 +302,7 @@ def _kept(found: Transcription, segments: list[SpeechSegment], shown: str | None
                 )
             yield segment
     finally:
-        # Also after an error, so that the message begins on a new line.
+        # End the progress line after an error, too, so that the message begins on a new line.
         if shown is not None and segments:
             print(file=sys.stderr)
 

@@ -115,7 +115,7 @@ def analyze_model(
         if number:
             options.setdefault("soc_model", number)
         try:
-            # Before a host is started: QNN cannot answer for a graph that ONNX Runtime refuses.
+            # Check the graph before a host is started, because QNN cannot answer for one that ONNX Runtime refuses.
             check_runnable(model)
             answer = ask(
                 model,
@@ -159,7 +159,7 @@ def analyze_model(
     rows = here.rows(arch, release)
     inside = inside_branches(prediction.left, prediction.numbers, rows)
     known = wrong_numbers(view, placed, rows, str(path), evidence, sizes, inside)
-    # Known faults first: they replace QNN's error, which does not contain the operator.
+    # Known faults come first and replace QNN's error, which does not contain the operator.
     notes = [*notes_on(prediction, model, path, truth, known), *known]
     all_sizes = f"{sizes} {to_fix}".strip()
     notes += about_deciding_inputs(model, path, view, placed, all_sizes)
@@ -313,7 +313,7 @@ def ask(
             info = host.info
             placement, error = _make(host, copy, Path(folder), options, timeout_s)
             versions, simulator = dict(info.versions), bool(info.simulator)
-        # After the host has ended, so that nothing writes to the trace.
+        # Read the trace after the host has ended, so that nothing writes to it.
         trace = read_trace(str(folder))
     placed = None
     if trace:
@@ -338,7 +338,7 @@ def _make(
     """Create a session with tracing; return its placement, or the error."""
     # By default the provider leaves Quantize and Dequantize at the edges of the model on the CPU.
     whole = {"offload_graph_io_quantization": "0", **options}
-    # First with a trace, then without one in case the provider refuses its options.
+    # Create a session with a trace, or without one if the provider refuses the options of the trace.
     for extra in (tracing(str(folder)), {}):
         try:
             with opened(host, model, QNN, SessionSettings({**whole, **extra}, {}, timeout_s)) as session:
@@ -364,7 +364,7 @@ def _placed(
     for name, _ in placement.cpu_list if placement is not None else ():
         index = _index(name)
         if index is not None:
-            # Only where the trace has no reason: it contains more than the placement.
+            # Keep the reason of the trace, which contains more than the placement.
             verdicts.setdefault(index, NodeVerdict("cpu", "qnn", "QNN gives no reason"))
     for subgraph in trace.get("subgraph_traces", ()):
         names = (
@@ -378,7 +378,8 @@ def _placed(
             parts.append(part)
         verdicts.update((index, NodeVerdict("qnn", "qnn")) for index in part)
     _add_merged(view, verdicts, parts, predicted, placement)
-    # Nodes in neither list were folded or removed before the provider saw the graph.
+    # Nodes that neither the trace nor the placement contains were folded or removed before the provider saw the
+    # graph.
     gone = NodeVerdict("folded", "qnn", "computed or removed before the nodes were placed")
     return GraphPlacement(
         tuple(verdicts.get(node.index, gone) for node in view.nodes), tuple(tuple(sorted(part)) for part in parts)
@@ -415,7 +416,7 @@ def _add_merged(
                 part_of[index] = part_of[other]
                 parts[part_of[other]].append(index)
             del missing[index]
-        # Only nodes next to the merged ones can have a neighbour now.
+        # In the next round, only nodes next to the merged ones can have a neighbour.
         beside = {near for index, _ in joined for near in (*before[index], *behind[index])}
         asked = [missing[index] for index in sorted(beside & missing.keys())]
     if placement is not None and placement.known and placement.qnn_nodes and not placement.cpu_nodes:

@@ -21,7 +21,8 @@ from qnnbridge_models.analyze import rules
 from qnnbridge_models.analyze.analysis import ON_QNN, NodePlace, NodeVerdict
 from qnnbridge_models.analyze.rules import RuleContext, placement_rules
 
-# ONNX Runtime does not compute these in advance, even if all inputs are constant.
+# Operators that are not folded even if all inputs are constant, because ONNX Runtime never computes them in
+# advance.
 _NEVER_COMPUTED = frozenset(
     (
         *("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"),
@@ -37,10 +38,10 @@ _UNUSED = "nothing uses its results"
 # Operators that may have no effect.
 _PASSING = frozenset({"Identity", "Dropout", "Cast"})
 _CLOSE = 1e-3
-# Permutations of the modes DCR and CRD.
+# Permutations of DepthToSpace with the modes DCR and CRD.
 _SHUFFLES = {(0, 3, 4, 1, 5, 2), (0, 1, 4, 2, 5, 3)}
 _COMPUTED = NodeVerdict("folded", reason=_COMPUTED_AHEAD)
-# Operators that ONNX Runtime does not compute in advance.
+# Operators that `fold` must not compute, because ONNX Runtime does not compute them in advance.
 _NOT_COMPUTED = frozenset({"CastLike", "Size"})
 
 
@@ -86,7 +87,7 @@ def _does_nothing(node: GraphNode, view: ModelIndex) -> bool:
 
 def _add_unused(view: ModelIndex, found: dict[int, str]) -> None:
     needed = set(view.outputs) | set(view.captured)
-    # From the end: the readers of a tensor are decided before its producer.
+    # Start from the end, so that the readers of a tensor are decided before its producer.
     for node in reversed(view.nodes):
         # The inputs of a folded node are not needed, so their producers may be unused.
         if node.index in found and found[node.index] == _COMPUTED_AHEAD:
@@ -170,7 +171,7 @@ def parts_of(view: ModelIndex, places: Sequence[NodePlace]) -> list[list[int]]:
     later: deque[int] = deque()
     parts: list[list[int]] = []
     part: list[int] = []
-    # Nodes that read from the open part. Those on the CPU have to wait for its end.
+    # Nodes that read from the open part. If they run on the CPU, they have to wait for the part's end.
     border: set[int] = set()
     while ready or later:
         # All remaining nodes wait for the open part: close it and continue with them.
@@ -234,7 +235,7 @@ def predict_model(model: Any, arch: int, folder: Path | None = None) -> Predicti
         folder: folder of the model's external tensors, of which small ones are read.
     """
     light = graphs.without_weights(model)
-    # Numbers instead of names: nodes disappear below, and names may be missing or duplicate.
+    # Identify nodes by number, because nodes disappear below, and names may be missing or duplicate.
     for index, node in enumerate(light.graph.node):
         node.name = str(index)
     # Without a folder the external tensors cannot be read, so they must not be declared.
@@ -461,7 +462,7 @@ def _spread_to_edges(verdicts: list[NodeVerdict], units: QdqUnits) -> list[NodeV
         if any(one.place == "qnn" for one in around):
             result[edge] = ON_QNN
         elif all(one.place == "cpu" for one in around):
-            # Keep the advice: replacing the operator is what moves these nodes.
+            # Repeat the operator's advice: these nodes move to QNN if the operator is replaced.
             result[edge] = around[0]
     return result
 

@@ -1,7 +1,7 @@
-"""Recommendations for a model, the most valuable first, and its placement with fixed sizes.
+"""Recommend changes of a model, the most valuable first, and predict its placement with fixed sizes.
 
-QNN supports fixed shapes only, so for a model with free dimensions the value of all other recommendations is
-measured on a copy with sizes. Pure functions, without a host.
+QNN supports only fixed shapes. So for a model with free dimensions, other recommendations are valued on a copy with
+fixed sizes. Pure functions, which need no host.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from qnnbridge_protocol.input_tensors import options_text
 from qnnbridge_protocol.shell import fix_command
 from qnnbridge_protocol.shown import listed
 
-NO_SHAPE: Final = "replace the first operator before them whose output shape is unknown or depends on values"
+NO_SHAPE: Final = "replace the first operator before these nodes whose output shape is unknown or depends on values"
 _NAMED = 3
 # Largest exponent of a factor that is printed as a number.
 _MOST_EXPONENT: Final = 690
@@ -43,11 +43,12 @@ _MOST_TRIED = 40
 _MOST_WALKED = 400_000
 # Sizes to try for free dimensions except axis 0, the batch, which gets 1. Each takes as long as the rules.
 _TRIED_SIZES = (64, 224, 16)
-# Tried last, for inputs with one free dimension each: audio samples. Fewer than a window give no result.
+# Number of audio samples, which is tried last, for inputs with one free dimension each. A model returns no result
+# for fewer samples than its window.
 _SAMPLES = 16000
-# Code of advice that gives an input a constant value.
+# Code of advice to make an input a constant.
 _DECIDING = "deciding-input"
-# For graphs with more nodes only one size is tried.
+# Largest number of nodes for which several sizes are tried.
 _LARGE = 2000
 # Sizes come first: the value of all other advice is measured on a copy with sizes.
 _ORDER = {"sizes": 0, "crash": 1, "fails": 2, "known-wrong": 3, "cpu": 4, "model": 5}
@@ -389,7 +390,7 @@ def advise(
     places: list[NodePlace] = [verdict.place for verdict in verdicts]
     now = len(parts_of(view, places)) if kinds else 0
     largest = sorted(kinds.items(), key=lambda item: -len(item[1]))
-    # Fewer walks for larger graphs.
+    # Do fewer walks for larger graphs.
     most = min(_MOST_TRIED, _MOST_WALKED // max(1, len(view.nodes)))
     for number, (_, nodes) in enumerate(largest):
         tried = _would_join(view, places, nodes, now) if number < most else 0
@@ -422,7 +423,7 @@ def _about_sizes(
 
 
 def _kind(view: ModelIndex, index: int, verdict: NodeVerdict) -> tuple[str, str, str]:
-    # One kind for all operators: the same sizes fix all of them.
+    # Use one kind for all operators, because the same sizes fix all of them.
     if verdict.rule == "free-shape":
         return verdict.rule, "", ""
     return verdict.rule, "" if verdict.fix else view.nodes[index].op, verdict.fix

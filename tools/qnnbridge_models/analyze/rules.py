@@ -26,7 +26,7 @@ from qnnbridge_protocol.shell import fix_command
 from qnnbridge_protocol.shown import listed
 from qnnbridge_tools import output
 
-# Reason, or (reason, fix).
+# Reason of an objection, or (reason, fix); None without an objection.
 Objection = str | tuple[str, str] | None
 
 _FLOATS = ("float", "float16")
@@ -60,7 +60,7 @@ _INSTEAD: Final[Mapping[str, str]] = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RuleContext:
-    """Surroundings of a node, for rules.
+    """Facts about the model and the chip, for rules.
 
     Args:
         view: index of the graph.
@@ -122,7 +122,7 @@ def _type_fix(element: str) -> str:
 def _cast(node: GraphNode, context: RuleContext) -> Objection:
     if tables.refused_at_the_end(node, context.view.outputs):
         name, source = node.made[0].name, node.given[0].type
-        reason = f"output {name} is cast from {source} to int64; QNN takes such a Cast inside of a model only"
+        reason = f"output {name} is cast from {source} to int64; QNN supports such a Cast only inside of a model"
         return reason, "give an int32 as output, or cast to int32 first"
     types = tables.refused_cast(node)
     if types is None:
@@ -217,7 +217,7 @@ def _standalone(node: GraphNode, context: RuleContext) -> Objection:
     scale = node.input(1)
     if scale is not None and (scale.elements or 1) > 1:
         return "with a scale per channel QNN supports it only around an operator"
-    # The quantised side: the output of a Quantize, the input of a Dequantize.
+    # Quantised tensor of the node: the output of a Quantize, the input of a Dequantize.
     small = node.made[0] if node.op.endswith("QuantizeLinear") and "De" not in node.op else node.input(0)
     if small is not None and small.type.startswith("float8"):
         return f"QNN does not support {small.type}"
@@ -240,7 +240,7 @@ _ALONE: Final = frozenset((*tables.PAIRS, "Constant"))
 def _wide_type(node: GraphNode, context: RuleContext) -> Objection:
     for tensor in (*node.given, *node.made):
         if tensor.type in ("double", "uint64"):
-            return f"{tensor.name} is {tensor.type}; QNN takes {node.op} and fails when it builds the graph"
+            return f"{tensor.name} is {tensor.type}; QNN accepts {node.op} and fails when it builds the graph"
     return None
 
 
@@ -251,7 +251,7 @@ def empty_tensors(node: GraphNode) -> list[GraphTensor]:
     return [tensor for tensor in (*node.given, *node.made) if tensor.is_empty and not tensor.constant]
 
 
-# QNN ends with SIGFPE and without a message while it prepares the graph (onnxruntime-qnn 2.4.0, 2.6.0 and 2.7.0).
+# QNN crashes with SIGFPE while it prepares the graph, without a message (onnxruntime-qnn 2.4.0, 2.6.0 and 2.7.0).
 def _endless_scale(node: GraphNode, context: RuleContext) -> Objection:
     scale = node.input(1)
     if scale is None or scale.values is None or all(math.isfinite(value) for value in scale.values):
@@ -312,7 +312,7 @@ def _free_shape(node: GraphNode, context: RuleContext) -> Objection:
 
 def _type(node: GraphNode, context: RuleContext) -> Objection:
     if node.op in tables.FAILS_UNLESS_FLOAT:
-        return None  # The rule "rearranged" reports it as a failure.
+        return None  # the rule "rearranged" reports these operators
     return _wrong_type(node, context)
 
 
@@ -384,7 +384,7 @@ def _fails(node: GraphNode, context: RuleContext) -> Objection:
     most = tables.FAILS_BEYOND.get(node.op)
     data = node.input(0)
     if data is not None and most is not None and (data.rank or 0) > most:
-        reason = f"{data.name} has {data.rank} dimensions; QNN takes {node.op} and fails when it compiles it"
+        reason = f"{data.name} has {data.rank} dimensions; QNN accepts {node.op} and fails when it compiles it"
         return (reason, _FOLD) if node.op in rank.FOLDED else reason
     return None
 
@@ -442,7 +442,8 @@ RULES: Final = (
     PlacementRule("special", "cpu", _rotary, operators=("RotaryEmbedding",)),
     PlacementRule("endless-scale", "fails", _endless_scale, QUANTISE_AGAIN, tables.PAIRS),
     PlacementRule("special", "cpu", _standalone, operators=tables.PAIRS),
-    # From here on only for nodes that no rule above leaves on the CPU: a node that QNN accepts can fail or crash.
+    # The following rules apply only to nodes that no rule above leaves on the CPU, because only a node that QNN
+    # accepts can fail or crash.
     PlacementRule("rearranged", "fails", _wrong_type, operators=tables.FAILS_UNLESS_FLOAT),
     PlacementRule("wide-integers", "crash", _wide_result, _NARROW, WIDE_ON_QNN),
     PlacementRule("wide-integers", "fails", _wide_input, _NARROW, WIDE_ON_QNN),
@@ -552,7 +553,7 @@ def wrong_numbers(
     """
     by_row: dict[tuple[str, str], list[KnownWrong]] = {}
     for one in (*known_wrong.find(view, rows), *inside):
-        # The table is about QNN: on the CPU the node is right.
+        # The table applies to QNN only: on the CPU the node is right.
         if verdicts[one.index].place == "qnn":
             by_row.setdefault((one.fault.name, one.inside), []).append(one)
     return [_advice(view, found, path, evidence([name]), sizes) for (name, _), found in by_row.items()]

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 StepState = Literal["done", "kept", "failed", "skipped"]
 
-# Replaces the number of the chip if none is given, on a machine with an unknown NPU.
+# Stands for the host's own chip, if no chip is given and the machine's NPU is unknown.
 HOST_CHIP = "host"
 
 
@@ -147,7 +147,7 @@ _SHOWN_ROWS = 6
 # Characters that Markdown interprets, also in the middle of a word.
 _OF_MARKDOWN = re.compile(r"([\\`*_\[\]|#~])")
 _PLAIN_PATH = re.compile(r"[\w./ -]+")
-# Markup of Markdown or HTML in a Python string.
+# Characters of a Python string that are markup in Markdown or HTML.
 _OF_MARKUP = re.compile(r"[`<>&]")
 
 REPORT = "report.md"
@@ -180,7 +180,8 @@ def markdown_page(prepared: PreparedFolder, sizes: Mapping[str, int]) -> str:
 
 def escaped(value: object) -> str:
     """Escape a value for the page: names come from model files and may contain anything."""
-    # An entity instead of a backslash before <: some viewers remove HTML from Markdown before they parse it.
+    # Escape < by an entity and not by a backslash, because some viewers remove HTML from Markdown before parsing
+    # it.
     return html.escape(_OF_MARKDOWN.sub(r"\\\1", output.visible(value)), quote=False)
 
 
@@ -495,7 +496,7 @@ def document(prepared: PreparedFolder) -> dict[str, Any]:
                 "problem": step.problem or None,
                 "files": list(step.files),
                 "seconds": step.seconds,
-                # The name of the key in released versions.
+                # Released versions use this name of the key.
                 "told": dict(step.document),
             }
             for step in prepared.steps

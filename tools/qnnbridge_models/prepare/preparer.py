@@ -150,7 +150,7 @@ def quantize(
             result = quantize_model(model, target, wish, on_progress=progress, own_process=True)
         return list(result.files), quantization.document(result)
 
-    # Includes the versions of onnx and onnxruntime: another quantizer may create another model.
+    # Include the versions of onnx and onnxruntime, because another quantizer may create another model.
     went_in = {
         "model": model_hash,
         "calibration": hashes_of(_files_in(options.calibration)),
@@ -184,7 +184,7 @@ def compile_for(
         files = [Path(name) for name in (result.path, result.blob, result.manifest) if name is not None]
         return files, result.to_json()
 
-    # Without the timeout: it may abort the step, but does not affect its result.
+    # The timeout is no dependency, because it may abort the step but does not affect its result.
     went_in = {
         "model": model_hash,
         "chip": chip,
@@ -231,7 +231,7 @@ def verify_on(
         "model": model_hash,
         "chip": chip,
         "options": dict(options.provider_options),
-        # Includes the name of the input in NAME=FILE. The contents are hashed below.
+        # Values NAME=FILE, because the name of the input matters. The files' contents are hashed below.
         "inputs": [os.fspath(one) for one in options.inputs if "=" in os.fspath(one)],
         "input_files": hashes_of(input_paths(os.fspath(one) for one in options.inputs)),
         **({"samples": hashes_of(_files_in(options.calibration))} if with_samples else {}),
@@ -263,7 +263,7 @@ def _some_samples(model: Path, options: PrepareOptions) -> list[NamedFeeds]:
     inputs = shapes.real_inputs(graphs.load(model).graph)
     samples, _ = load(options.calibration, [shapes.declared(value) for value in inputs])
     count = min(len(samples), _MOST_SAMPLES)
-    # Evenly spread, including the first and the last sample.
+    # Select samples that are evenly spread, including the first and the last one.
     numbers = sorted({round(place * (len(samples) - 1) / max(1, count - 1)) for place in range(count)})
     return [NamedFeeds(f"sample {number + 1} of {len(samples)}", dict(samples[number])) for number in numbers]
 
@@ -276,7 +276,7 @@ def shipped_numbers(verified: StepResult) -> dict[str, Any] | None:
     if state is None:
         return None
     outputs = [OutputNumbers.from_wire({**_numbers(one), "output": one["name"]}) for one in verification["outputs"]]
-    outputs.sort(key=badness)  # The worst output first, as a session reports it.
+    outputs.sort(key=badness)  # a session reports the worst output first
     versions = verification["versions"]
     release = versions.get("onnxruntime_qnn") or versions.get("onnxruntime-qnn") or "?"
     report = NumbersReport(
@@ -319,7 +319,7 @@ def _files_in(paths: Iterable[Path]) -> list[Path]:
 
 COMMAND = "qnnbridge prepare"
 
-# Called with None and the title of a step when it begins, and with its result when it ends.
+# Function that is called with None and the title of a step when the step begins, and with its result when it ends.
 OnStep = Callable[[StepResult | None, str], None]
 
 # These errors would occur in every further step as well, so they end the call.
@@ -353,7 +353,7 @@ def prepare_model(
     begun = time.monotonic()
     options = options or PrepareOptions()
     path = files.existing_model(Path(source))
-    # Before any work, because files of the folder are removed below.
+    # Check this before any work, because files of the folder are removed below.
     _refuse_inside(path, Path(folder))
     # Raise all errors that need no host before a host is started.
     fingerprint, options = _checked(path, options)
@@ -366,7 +366,8 @@ def prepare_model(
             steps.variant = ", ".join(f"{name}={size}" for sizes in one.buckets for name, size in sizes.items())
             models.append(_made(steps, path, fingerprint, one, dict(info.versions)))
             _for_chips(steps, chips, models[-1], one, info)
-        # Once all steps are known: the folder contains only what the options of this call ask for.
+        # Remove other files once all steps are known, so that the folder contains only results for this call's
+        # options.
         journal.keep_only(steps.ids)
         verdict, ready = _verdict(steps.results)
         prepared = PreparedFolder(
@@ -382,7 +383,7 @@ def prepare_model(
             seconds=time.monotonic() - begun,
             package=options.package,
         )
-        # Last, because these files mark the folder as complete.
+        # Write the reports last, because they mark the folder as complete.
         write_reports(prepared, journal)
     return prepared
 
@@ -411,7 +412,7 @@ class _Steps:
         self.ids.append(work.id)
         key = key_of(work.name, **work.went_in)
         entry = self.journal.finished(work.id, key)
-        # Journals of earlier versions also contain results that do not hold.
+        # Check the result, because journals of earlier versions also contain results that are not repeatable.
         if entry is not None and work.holds(entry.document):
             names = tuple(record.name for record in entry.files)
             return self._reported(
@@ -497,7 +498,7 @@ def _for_chips(steps: _Steps, chips: list[str], model: Path, options: PrepareOpt
     folder = steps.journal.folder
     # The previous step, `fix` or `quantize`, created `model`.
     hashed = _hash_of(folder, steps.results[-1])
-    # Versions of the host, which compiles and runs: packages of this process have no effect there.
+    # Use the versions of the host, which compiles and runs the model; this process's packages have no effect there.
     versions = {**{key: str(value) for key, value in info.versions.items()}, "qnnbridge": info.qnnbridge}
     compiled = {
         chip: steps.do(compile_for(chip, model, hashed, folder, options, versions), may_fail=True) for chip in chips
@@ -508,7 +509,7 @@ def _for_chips(steps: _Steps, chips: list[str], model: Path, options: PrepareOpt
         if problem:
             steps.skip("verify", chip, problem)
         else:
-            # Even if compiling failed: the verification creates its own session from `model`.
+            # Verify even if compiling failed, because the verification creates its own session from `model`.
             verified = steps.do(verify_on(chip, model, hashed, options, versions, reference), may_fail=True)
             steps.ship_verdict(compiled[chip], verified)
 
@@ -518,7 +519,7 @@ def _checked(path: Path, options: PrepareOptions) -> tuple[str, PrepareOptions]:
     scan = files.given_model(path, COMMAND, count_nodes=True).scan
     if not options.large:
         refuse_large(scan.node_count, path.name, COMMAND, "hours")
-    # Only to refuse unknown names.
+    # Call this only to refuse unknown names.
     chosen((), options.skip)
     if options.quantize and len(options.buckets) > 1:
         raise OptionError(
@@ -594,7 +595,7 @@ def _chips(options: PrepareOptions, info: HostInfo) -> tuple[list[str], tuple[st
 
     Without a chip, the simulator computes float models in full precision, and compiles some for minutes.
     """
-    # By number: 60 and SC8380XP are the same chip, which is compiled for once.
+    # Compare chips by number: 60 and SC8380XP are the same chip, for which the model is compiled once.
     named = list(dict.fromkeys(str(read_chip(chip)) for chip in options.soc_models))
     if named:
         return named, ()
@@ -647,7 +648,7 @@ def _hash_of(folder: Path, step: StepResult) -> str:
 
 
 def _own_versions() -> dict[str, str]:
-    """Return the versions of the packages that rewrite and quantise, in this process."""
+    """Return the versions of this process's packages that rewrite and quantise models."""
     import onnx
     import onnxruntime
 

@@ -25,7 +25,7 @@ from qnnbridge_models.profiling.report import (
 )
 from qnnbridge_protocol.specs import QNN
 
-# QNN's name of the figure.
+# QNN's name for the time of the accelerator.
 ACCELERATOR: Final = "Accelerator (execute) time"
 US_PER_S: Final = 1e6
 
@@ -210,7 +210,7 @@ def _operator_names(trace: OpTrace, name: str, runs: Sequence[Sequence[Partition
     names = list(trace.get(name, ()))
     call = next((one.call for run in runs for one in run if one.call), None)
     if not names and call:
-        # Without the inputs and outputs of the graph.
+        # Omit the transfers of the graph's inputs and outputs.
         names = [row.name for row in call.parts if row.is_operator and not row.is_transfer]
     return tuple(dict.fromkeys(map(plain_name, names)))
 
@@ -229,7 +229,7 @@ def _components(
     nodes_us = [sum(node.time_us for node in nodes) for nodes in outside]
     around = [sum(one.node.time_us for one in run) for run in by_run]
     execute = [sum(one.call.time_us if one.call else one.node.time_us for one in run) for run in by_run]
-    # Without the accelerator's time, use QNN's own time, so that nothing counts as a transfer.
+    # If the accelerator's time is missing, use QNN's own time, so that nothing counts as a transfer.
     working = [sum(accelerator_us(one) or (one.call or one.node).time_us for one in run) for run in by_run]
     table = (
         (
@@ -372,7 +372,8 @@ def _time(
 ) -> OperatorTime:
     time_s = None
     if accelerator_s is not None:
-        # Per run, and then the median: the medians of cycles and of times may come from different runs.
+        # Compute the time of each run before the median, because the medians of cycles and times may be of
+        # different runs.
         pairs = zip(cycles.values, all_cycles, accelerator_s.values, strict=True)
         time_s = Series.of(own / of_all * time if of_all else 0.0 for own, of_all, time in pairs).median
     name = group.name(types)

@@ -96,7 +96,7 @@ def _bar(row: Bar, top: int, width: float) -> str:
         f"<g><title>{text(row.hint or row.label)}</title>"
         f'<text class="label" x="{LABEL_WIDTH - 8}" y="{middle}">{label}</text>'
         f'<rect class="{text(row.kind)}" x="{LABEL_WIDTH}" y="{top + (ROW_HEIGHT - BAR_HEIGHT) // 2}"'
-        # At least one pixel, so that the tooltip can be shown.
+        # Draw at least one pixel, so that the tooltip can be shown.
         f' width="{max(width, 1.0):.1f}" height="{BAR_HEIGHT}"/>'
         f'<text x="{LABEL_WIDTH + max(width, 1.0) + 6:.1f}" y="{middle}">{text(row.text)}</text></g>'
     )
@@ -152,7 +152,7 @@ def _run(result: ProfileResult) -> str:
 def _load(result: ProfileResult) -> str:
     rows: list[Bar] = []
     for phase in result.load:
-        # Depends on the names of phases in `evaluate.load_of`; the CSS classes are in `_STYLE`.
+        # Choose the CSS class by the phase's name, which `evaluate.load_of` defines.
         kind = (
             "qnn"
             if phase.name.startswith("QNN")

@@ -35,7 +35,7 @@ QNN_FILE: Final = "qnn.csv"
 ORT_PREFIX: Final = "ort"
 # Seed of made-up inputs: constant, so that two profiles can be compared.
 SEED: Final = 0
-# Set by the command: the provider refuses a level without a file.
+# Options that this command sets itself. The provider refuses a level without a file.
 _OWN_OPTIONS: Final = (
     "profiling_level",
     "profiling_file_path",
@@ -90,7 +90,7 @@ def record(request: ProfileRequest, on_progress: OnProgress) -> Recording:
     """
     if not request.model.exists():
         raise NoSuchFile(f"There is no model file {request.model}.")
-    # Otherwise the command's value would silently replace the user's.
+    # Refuse these options, because the command's values would silently replace the user's.
     if own := sorted(set(request.provider_options) & set(_OWN_OPTIONS)):
         raise OptionError(
             f"The provider option {own[0]} is set by this command itself.",
@@ -100,7 +100,7 @@ def record(request: ProfileRequest, on_progress: OnProgress) -> Recording:
 
     scan = scan_model(request.model, count_nodes=False)
     arguments.refuse_unknown((scan,), request.sizes.dims)
-    # A new folder each time, because QNN appends to an existing file.
+    # Use a new folder, because QNN appends to an existing file.
     with work_folder("profile") as folder:
         return _recorded(request, loaded, Path(_for_qnn(folder)), scan.is_compiled, on_progress)
 
@@ -189,7 +189,7 @@ def _timed_runs(
         begun = time.perf_counter()
         results = session.run_values(None, values)
         calls_s.append(time.perf_counter() - begun)
-        # Checked between the runs, because a file that is too large in the end would make all of them useless.
+        # Check the size between the runs, because a file that is too large in the end would make all runs useless.
         if growing.exists():
             check_size(growing.stat().st_size, "QNN")
     on_progress("Running", runs, runs)
@@ -228,7 +228,7 @@ def _size(value: Any) -> int:
 # Limit for reading a profile: a larger one contains thousands of runs, and a tenth of them has the same medians.
 MAX_PROFILE_BYTES: Final = 256 << 20
 
-# The provider defines the name.
+# Name of the trace's file, which the provider defines.
 OP_TRACE_FILE: Final = TRACE_FILE
 MAX_TRACE_BYTES: Final = 64 << 20
 
@@ -290,7 +290,7 @@ def read_op_trace(path: Path) -> OpTrace:
             for graph in document["subgraph_traces"]
         }
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        # Not an error: without a trace the times are shown without the names of the model's nodes.
+        # A missing trace is not an error: the times are then shown without the names of the model's nodes.
         return {}
 
 
@@ -525,7 +525,7 @@ def _rows(lines: Iterable[str], *, with_sources: bool) -> Iterator[tuple[str, st
 
 def _row(record: str, *, with_sources: bool) -> tuple[str, str, QnnRow]:
     found = _ROW.fullmatch(record.rstrip("\r\n"))
-    if found is None:  # The first line is not a row, or an incomplete one.
+    if found is None:  # the first line is not a row, or it is incomplete
         return "", "", QnnRow(record, 0, "")
     name, sources, operator = found["name"], "", None
     if found["message"] == "NODE":
@@ -570,6 +570,6 @@ def _without_repeats(calls: Sequence[QnnCall]) -> tuple[QnnCall, ...]:
     # Including the repetitions, N graphs have 2 N - 1 rows, always an odd number.
     if len(compiled) % 2 == 0 or any(a != b for a, b in zip(compiled[:-1:2], compiled[1::2], strict=True)):
         return tuple(calls)
-    # By identity: the calls of two graphs may have equal figures.
+    # Compare by identity, because the calls of two graphs may have equal figures.
     repeats = {id(call) for call in compiled[1::2]}
     return tuple(call for call in calls if id(call) not in repeats)

@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Series:
-    """A figure of every run. The first run includes one-time work, so it is kept separate from the others."""
+    """One figure, measured in every run.
+
+    The first run includes one-time work, so it is kept separate from the others.
+    """
 
     values: tuple[float, ...]
 
@@ -372,7 +375,7 @@ def _print_run(result: ProfileResult) -> None:
     print(f"\nOne run: {spread_text(result.call_s)}")
     print("  (in each run these add up to the call; their medians need not add up to its median)")
     rows = [["", "median", "first", "share", ""]]
-    # Not the median of the call: the shares must add up to 100 %.
+    # Divide by the sum and not by the median of the call, so that the shares add up to 100 %.
     whole = sum(component.time_s.median for component in result.components)
     for component in result.components:
         median = component.time_s.median

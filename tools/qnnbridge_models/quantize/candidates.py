@@ -110,7 +110,8 @@ class CrossValidation:
     known: KnownFolds = dataclasses.field(default_factory=KnownFolds)
 
     def snr(self, calibrated: CalibratedModel, precision: Precision) -> float:
-        """Return the mean over the folds of the worst output's SNR on the CPU, with samples that do not calibrate.
+        """Return the mean over the folds of the worst output's SNR on the CPU, over samples that were not used for
+        calibration.
 
         The minimum would depend on the single oddest sample, which makes the choice random.
         """
@@ -145,7 +146,7 @@ class CrossValidation:
         begun = time.monotonic()
         first = dataclasses.replace(self, folds=self.folds[:1])
         first.snr(calibrated, precision)
-        # Never 0: a small model can run faster than the clock's resolution.
+        # Avoid a division by 0: a small model can run faster than the clock's resolution.
         paid = int(seconds / max(time.monotonic() - begun, 1e-3))
         return self if paid >= len(self.folds) else first
 
@@ -237,7 +238,8 @@ _FAIR_DB, _WORTH_DB = 30.0, 3.0
 _NARROWING_S = 60.0
 # Largest loss by wider ranges that is accepted while the model stays fair.
 _HEADROOM_DB = 1.0
-# Smaller differences are random; gain that another type must bring for some weights, and for all weights.
+# In dB: differences below the first value are random; the others are the gains that another type must bring for
+# some weights, and for all weights.
 _SAME_DB, _BETTER_DB, _OTHER_DB = 0.1, 0.3, 1.0
 # QNN was never seen to reverse a larger difference that was measured on the CPU.
 _NEAR_DB = 6.0
@@ -245,7 +247,7 @@ _NEAR_DB = 6.0
 _CHOOSING_S = 120.0
 
 
-# Without slots: `cached_property` stores its value in the object's `__dict__`.
+# This class has no slots, because `cached_property` stores its value in the object's `__dict__`.
 @dataclasses.dataclass(frozen=True)
 class Candidate:
     """One way to quantise the model.
@@ -272,7 +274,7 @@ class Candidate:
         # Measured before.
         if "on_qnn" in self.__dict__:
             return self.on_qnn
-        # Compared as pairs: running all nodes on QNN counts more than any SNR.
+        # The results are compared as pairs, so that running all nodes on QNN counts more than any SNR.
         least = (best[0], best[1] - _SAME_DB)
         model = self.trial.write(self.precision)
         return self.trial.placed_on_qnn(model, lambda whole, lowest: (whole, lowest) < least)
@@ -345,7 +347,7 @@ class CandidateChoice:
         # If only the default is near, there is nothing to decide; the final comparison runs it on QNN.
         if trial.qnn is not None and near != [0]:
             there: dict[int, tuple[bool, float]] = {}
-            # Best on the CPU first, in case the time runs out.
+            # Start with the best one on the CPU, in case the time runs out.
             for done, number in enumerate(sorted(near, key=lambda number: -found[number].db)):
                 one = found[number]
                 if done and time.monotonic() > deadline:
@@ -360,7 +362,7 @@ class CandidateChoice:
                 return found[0]  # The final check on QNN reports why the model does not run.
             scores, where = there, "on QNN"
         most = max(scores.values())
-        # The first of nearly equal candidates: the default comes first.
+        # Choose the first of nearly equal candidates, because the default comes first.
         chosen = min(n for n, (whole, db) in scores.items() if whole == most[0] and db >= most[1] - _SAME_DB)
         if found[chosen].change:
             by = f"{scores[chosen][1]:.1f} dB {where}"
@@ -464,7 +466,7 @@ def with_enough_bits(
     nodes = {node.name for node in trial.index.protos if node.op_type in WEIGHTED_OPS} - start.float_nodes
     wide = start.joined(Precision(wide_weights=frozenset(nodes)))
     try:
-        # Separate file: `candidate.onnx` is overwritten below.
+        # Use a separate file, because `candidate.onnx` is overwritten below.
         wide_model = trial.write(wide, "wide.onnx")
         reached = trial.on_cpu(wide_model)
     except ModelError:

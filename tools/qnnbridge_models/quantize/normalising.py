@@ -51,7 +51,7 @@ def _bias_along_columns(editor: Editor, node: Any) -> list[Any] | None:
     columns = weight[0 if graphs.attribute_values(node).get("transB", 0) else 1]
     if bias is not None and bias.shape == (columns,):
         return None
-    # One value, or one value per column: the last axis holds the columns.
+    # One value, or one value per column: the last axis contains the columns.
     if bias is not None and (bias.size == 1 or (bias.size == columns and bias.shape[-1] == columns)):
         flat = np.broadcast_to(bias.reshape(-1), (columns,))
         node.input[2] = editor.add_constant(np.ascontiguousarray(flat), f"{node.input[2]}/columns")
@@ -83,7 +83,7 @@ def _by_max_and_min(editor: Editor, node: Any, symmetric: bool) -> list[Any] | N
     return made
 
 
-# Number of the weight input and of the bias input, by operator.
+# Index of the weight input and of the bias input, by operator.
 _WEIGHTS = {"Conv": 1, "ConvTranspose": 1, "Gemm": 1, "MatMul": 1}
 _BIASES = {"Conv": 2, "ConvTranspose": 2, "Gemm": 2, "InstanceNormalization": 2, "LayerNormalization": 2}
 

@@ -40,7 +40,7 @@ CALIBRATING = "calibrating"
 # Factor that widens the ranges of 16-bit activations. A speech detector calibrated with 190 samples had 24 dB in
 # one of six groups of ten other samples, and 48 to 69 dB in the rest: one sound was louder than all before.
 _HEADROOM = 1.5
-# Numbers of samples, in the order of measurement.
+# Set of samples, by their numbers in the order of measurement.
 Numbers = frozenset[int]
 
 
@@ -135,7 +135,7 @@ def extremes(calibrator: Any, reader: CalibrationReader, limited: frozenset[str]
     ends = []
     for number in range(len(reader)):
         reader.set_range(number, number + 1)
-        # Prevents the calibrater from merging this sample with the previous ones.
+        # Reset this, so that the calibrater does not merge this sample with the previous ones.
         calibrator.calibrate_tensors_range = None
         calibrator.collect_data(reader)
         found = calibrator.compute_data()
@@ -237,7 +237,7 @@ class Precision:
         )
 
 
-# Without slots: `cached_property` stores its value in the object's `__dict__`.
+# This class has no slots, because `cached_property` stores its value in the object's `__dict__`.
 @dataclasses.dataclass(frozen=True)
 class CalibratedModel:
     """A float model with measured ranges. Writing a quantised model from it is much faster than measuring again.
@@ -308,7 +308,7 @@ class CalibratedModel:
                 target.with_name(f"{target.name}.data").unlink(missing_ok=True)
                 quantizer.model.save_model_to_file(os.fspath(target), config.use_external_data_format)
             except MemoryError:
-                # Not an error of the model.
+                # Lack of memory is not an error of the model.
                 raise
             except Exception as error:  # The quantizer raises KeyError, StopIteration, ValueError and others.
                 raise _failed(error) from error
@@ -329,7 +329,7 @@ class CalibratedModel:
             given = options["TensorQuantOverrides"]
             options["TensorQuantOverrides"] = {names.get(name, name): one for name, one in given.items()}
             options["QuantizeBias"] = not self.float_biases
-            # A copy, because the quantizer changes single ranges depending on the precision.
+            # Pass a copy, because the quantizer changes single ranges depending on the precision.
             own = {names.get(name, name): one for name, one in self._ranges.items()}
             quantizer = faithful(QDQQuantizer)(
                 model,
@@ -392,7 +392,7 @@ def calibrate(
             else:
                 measured = thresholds(calibrator, reader, samples.held_numbers)
         except BridgeError:
-            raise  # A sample cannot be read.
+            raise  # a sample cannot be read
         except MemoryError:
             raise
         except Exception as error:  # The quantizer raises many types, see `write`.
@@ -433,7 +433,7 @@ def _config(
             weight_type=settings.ort_type(settings.weight_type),
             per_channel=per_channel,
             init_overrides=overrides or None,
-            # Required where 8-bit and 16-bit tensors meet: the quantizer inserts conversions.
+            # Where 8-bit and 16-bit tensors meet, the quantizer must insert conversions.
             add_qtype_converts=bool(precision.wide_tensors),
             activation_symmetric=settings.symmetric_activations,
             weight_symmetric=settings.symmetric_weights,

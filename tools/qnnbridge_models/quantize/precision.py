@@ -358,7 +358,7 @@ def _follow(
     deeper: dict[str, float] = {}
     through = {name for name in node.input if _follow(name, index, calibrated, inside, deeper)}
     sizes = {name: calibrated.magnitude(name) for name in node.input}
-    # A tensor with unknown magnitude, or one that is always 0, does not prove unlike branches.
+    # A tensor whose magnitude is unknown or 0 does not prove unlike branches.
     known = {name: size for name, size in sizes.items() if size}
     unlike = len(known) > 1 and max(known.values()) >= UNLIKE * min(known.values())
     if not unlike and not through:

@@ -28,7 +28,7 @@ from qnnbridge_models.quantize.ort_quantizer import Quiet
 from qnnbridge_protocol.errors import ModelError, OptionError, OrtError
 
 FLOAT, FLOAT16 = 1, 10
-# Attributes that hold an element type, as in Cast, EyeLike and RandomNormal.
+# Attributes that contain an element type, as in Cast, EyeLike and RandomNormal.
 _TYPE_ATTRIBUTES = ("to", "dtype")
 
 TRIED_OPSETS = (graphs.NEWEST_QDQ_OPSET, 19, 17, 13)
@@ -46,9 +46,9 @@ def prepare_as_documented(source: Path, folder: Path) -> Path:
         try:
             changed = qnn_preprocess_model(source, prepared)
         except MemoryError:
-            # Not an error of the model.
+            # Lack of memory is not an error of the model.
             raise
-        except Exception as error:  # Its fusions fail with various exceptions.
+        except Exception as error:  # fusions fail with various exceptions
             raise ModelError("onnxruntime cannot prepare this model for QNN.", cause=str(error)[:1000]) from error
     return prepared if changed else source
 
@@ -87,7 +87,7 @@ def _cast_inputs(graph: Any) -> None:
         inner = f"{value.name}__float32"
         _rename_tensor(graph, value.name, inner, outputs=False)
         casts.append(helper.make_node("Cast", [value.name], [inner], name=f"{inner}_cast", to=FLOAT))
-    # In front of all nodes, because a graph lists its nodes in execution order.
+    # Insert the casts before all other nodes, because a graph lists its nodes in execution order.
     for number, cast in enumerate(casts):
         graph.node.insert(number, cast)
 
@@ -197,7 +197,7 @@ def prepare(
             path = shrunk
             changes.append(f"masks of -{huge:g} or less changed to -{size:g}: the scores keep their precision")
             break
-    # Last, so that nodes made by a fusion get names as well.
+    # Name the nodes last, so that nodes that a fusion created get names, too.
     path = _named(_preprocessed(path, work), work)
     _refuse_changed(_differences(path, sample, expected, names))
     return PreparedModel(path, tuple(changes))
@@ -303,7 +303,7 @@ def _normalise_by_convolution(model: Any) -> int:
         if any(name not in constants for name in node.input[1:]):
             continue
         values = [numpy_helper.to_array(constants[name]) for name in node.input[1:]]
-        # In 64 bits, so that the result is rounded only once.
+        # Compute in 64 bits, so that the result is rounded only once.
         scale, bias, mean, variance = (value.astype(np.float64) for value in values)
         factor = scale / np.sqrt(variance + (settings["epsilon"].f if "epsilon" in settings else 1e-5))
         weights = factor.reshape(-1, 1, *(1 for _ in shape[2:]))
@@ -374,7 +374,7 @@ def _masks_shrunk(
     if not graphs.shrink_masks(model, huge_from, size):
         return None
     candidate = save(model, work / "masked.onnx")
-    # Checked on a sample: a large value may be an ordinary value and not a mask.
+    # Check the model with a sample, because a large value may be an ordinary value and not a mask.
     return candidate if all(d.within(ALLOWED_DIFFERENCE) for d in differences(candidate)) else None
 
 
@@ -443,7 +443,7 @@ _SHOWN = 4
 
 
 def refuse_unsuitable(model: Any, label: str) -> None:
-    """Raise `OptionError` for a model that no option makes suitable."""
+    """Raise `OptionError` for a model that cannot be quantised with any options."""
     ops = graphs.count_ops(model)
     _refuse_quantized(ops, label)
     if graphs.opset_of(model) is None:
@@ -531,7 +531,7 @@ def _refuse_input(value: Any, label: str) -> None:
         )
     if element not in _HAS_NUMPY_TYPE:
         raise OptionError(
-            f'Input "{value.name}" of {label} is of a type that calibration files cannot hold ({element}).',
+            f'Input "{value.name}" of {label} is of a type that calibration files cannot contain ({element}).',
             fix="Convert the model to float32 first.",
         )
     if not shapes.has_shape(value):
@@ -558,7 +558,8 @@ def refuse_not_finite(label: str, names: Sequence[str], expected: Sequence[Seque
 
     for number, name in enumerate(names):
         values = [np.asarray(sample[number]) for sample in expected]
-        # Only if all elements are NaN or infinite in all samples: a single NaN may be intended.
+        # Refuse an output only if all elements are NaN or infinite in all samples, because a single NaN may be
+        # intended.
         if all(value.dtype.kind == "f" and value.size and not np.isfinite(value).any() for value in values):
             raise ModelError(
                 f'All values of output "{name}" of {label} are NaN or infinite before anything is quantised.',

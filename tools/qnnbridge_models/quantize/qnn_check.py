@@ -85,7 +85,7 @@ class QnnCheck:
         }
 
 
-# Called with the placement and the outputs of the first samples; true if these suffice.
+# Function of the placement and the outputs of the first samples that returns whether these samples are enough.
 Enough = Callable[[Placement, list[list[Any]]], bool]
 
 
@@ -173,7 +173,7 @@ class QnnRunner:
         with phase("on QNN"):
             placement, outputs = self._placed(model, samples, names, enough)
         if key:
-            # Not strict: `enough` may have ended the runs before the last sample.
+            # There may be fewer outputs than samples, because `enough` may have ended the runs early.
             self._keep(key, _Known(placement, dict(zip(keys, outputs, strict=False))))
         return placement, outputs
 
@@ -190,7 +190,7 @@ class QnnRunner:
         from qnnbridge import CpuFallbackWarning
 
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", CpuFallbackWarning)  # The placement reports it.
+            warnings.simplefilter("ignore", CpuFallbackWarning)  # the placement reports it
             # Try to run the whole model on QNN first: with a fallback, ONNX Runtime leaves the ends of a quantised
             # model on the CPU.
             try:
@@ -219,12 +219,13 @@ class QnnRunner:
             outputs: list[list[Any]] = []
             with ThreadPoolExecutor(self._at_once) as pool:
                 for first in range(0, len(samples), self._at_once):
-                    # Read in this thread: `FileSamples` caches the last file and is not thread-safe.
+                    # Read samples in this thread, because `FileSamples` caches the last file and is not
+                    # thread-safe.
                     some = [samples[number] for number in range(len(samples))[first : first + self._at_once]]
                     for found in pool.map(lambda feeds: list(session.run(list(names), dict(feeds))), some):
                         outputs.append(found)
-                        # Called in the order of the samples, so that the result does not depend on the number of
-                        # threads.
+                        # Call `enough` in the order of the samples, so that its result does not depend on the
+                        # number of threads.
                         if enough(placement, outputs):
                             return placement, outputs
             return placement, outputs
@@ -272,8 +273,8 @@ def opened_qnn(options: QnnHostOptions | None) -> Iterator[QnnRunner | QnnCheck 
             # Models are also quantised on build machines without a host.
             yield QnnCheck(error=error) if options.required else QnnCheck(absent=error.message)
             return
-        # Outside the `try`: errors of the caller's block are raised at this `yield`, and are not errors of the
-        # start.
+        # Yield outside of the `try`, because errors of the caller's block, which are raised here, are not errors of
+        # the start.
         yield runner
 
 

@@ -348,13 +348,13 @@ def to_try(settings: ResolvedSettings, found: FoundPrecision, samples: int) -> l
         tries.append("--weight-type int16 (V73 and newer)")
     if settings.method == "minmax":
         tries.append("--method percentile (a few extreme values widen the ranges)")
-    tries.append("more samples" if samples < 100 else "samples that are closer to what will come")
+    tries.append("more samples" if samples < 100 else "samples that are closer to the later inputs")
     return tries
 
 
 def _loss_words(one: OutputAccuracy, than: str) -> str:
     """Return `Output "y" is useless against the float model: boxes (columns 0 to 3 of axis 1) has 3.2 dB ...`."""
-    # Only the parts that determine the verdict: a good part is not the cause.
+    # Consider only the parts that determine the verdict, because a good part is not the cause.
     bad = [part for part in one.parts if part.verdict == one.verdict]
     part = min(bad, key=lambda part: part.snr_db if part.snr_db is not None else 0.0)
     of = f"{part.name} " if one.groups else ""
@@ -379,7 +379,7 @@ def _qnn_warnings(qnn: QnnCheck) -> list[str]:
     if qnn.absent is not None:
         return [f"Not checked on QNN: {qnn.absent.rstrip('.')}. QNN's results may differ from those of the CPU."]
     if qnn.error is not None or qnn.placement is None:
-        return []  # Shown as an error.
+        return []  # the error is shown elsewhere
     lines = []
     if not qnn.all_on_qnn:
         cause = (qnn.placement.cause or "the reason is unknown").rstrip(".")

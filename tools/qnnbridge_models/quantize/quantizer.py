@@ -100,21 +100,21 @@ def _quantized(
     if own_process:
         import onnxruntime
 
-        onnxruntime.set_default_logger_severity(3)  # For the quantizer's own sessions.
+        onnxruntime.set_default_logger_severity(3)  # for the quantizer's own sessions
     with files.Output(
         path, Path(target), overwrite=options.overwrite, source_files=weights, external=bool(weights)
     ) as output:
         with phase("reading"):
             model = graphs.load(path)
             if not options.large:
-                # Checked before the weights are read.
+                # Check this before the weights are read.
                 refuse_large(len(model.graph.node), path.name, COMMAND, "hours")
             refuse_unsuitable(model, path.name)
             fixed = shapes.fix(model, shapes.as_dimensions(options.dims))
             refuse_free_dimensions(
                 model,
                 path.name,
-                # A function, since samples are read here only for the message.
+                # Pass a function, because samples are read here only for the message.
                 lambda: shapes_in(options.calibration, [value.name for value in shapes.real_inputs(model.graph)]),
             )
             check_runnable(model)
@@ -124,18 +124,19 @@ def _quantized(
         on_progress("running the float model", 0, 0)
         resized = output.resized(model, path, scan.external_files) if fixed else path
         with phase(_FLOAT):
-            # The model as given, so that errors of the preparation count as loss too.
+            # Run the model as it was given, so that errors of the preparation count as loss, too.
             session = cpu.open_session(resized, resized.name)
             names = [node.name for node in session.get_outputs()]
             expected = [cpu.run(session, feeds, resized.name, names) for feeds in samples.compared]
             del session
         reference = FloatResults(names, samples.compared, expected)
-        # Before the preparation: errors of the float model are not errors of the quantisation.
+        # Check the results before the preparation, because errors of the float model are not errors of the
+        # quantisation.
         refuse_not_finite(path.name, names, expected)
         on_progress("preparing", 0, 0)
         with phase("preparing"):
             # `prepare` changes this copy; the original's metadata and node counts are needed later. No variable
-            # holds the copy, so that `prepare` can free it once it is written.
+            # refers to the copy, so that `prepare` can free it once it is written.
             prepared = prepare(
                 _with_weights(model, path),
                 output.work,
@@ -160,7 +161,7 @@ def _quantized(
                 qnn,
             )
             chosen = work.choose(model, on_progress)
-            # Without the held-out samples, which must be new to the compared model.
+            # Calibrate without the held-out samples, which must be new to the compared model.
             trial, found = chosen.trial, chosen.found
             trial.calibrated.write(output.model, found.precision)
             _finish(model, output.model, found)
@@ -173,7 +174,7 @@ def _quantized(
                 final, recalibration = _with_all_samples(
                     trial, found, options.settings.target_snr, len(samples.every), comparer, compared
                 )
-        # With the held-out samples, unless that costs accuracy (`_with_all_samples`).
+        # Calibrate the final model with all samples, unless that costs accuracy.
         final.write(output.model, found.precision)
         with phase("writing"):
             result = _finish(model, output.model, found)
@@ -289,7 +290,8 @@ class _Work:
             useful = found.reached and len(found.precision.float_nodes) < len(index.protos)
             if useful or not best.meets(target, whole=False):
                 return _Chosen(trial, found, (*changes, *cut), every_fold)
-        if best.trial.index is not index:  # The chosen model was not prepared here.
+        # These changes do not apply to a model that was prepared elsewhere.
+        if best.trial.index is not index:
             changes = []
         change = [best.change] if best.change else []
         more: list[str] = []
@@ -324,7 +326,7 @@ class _Work:
         return CrossValidation(folds, self.folder)
 
     def _mixed_outputs(self, groups: ColumnGroups) -> list[str]:
-        """Return outputs that hold pixels and scores in their columns without a Concat that joins them."""
+        """Return outputs with pixels and scores in different columns that no Concat joins."""
         expected = self.reference.expected
         stacks = {name: [np.asarray(one[n]) for one in expected] for n, name in enumerate(self.reference.names)}
         return [

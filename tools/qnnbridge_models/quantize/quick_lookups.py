@@ -43,7 +43,7 @@ class KnownWeights:
         """Return the result of `compute` for the key, cached. Callers must not change it."""
         if key not in self._found:
             found = compute()
-            # Scales are dicts: small, so they do not count.
+            # Scales are dicts, whose small size is not counted.
             size = found.ByteSize() if hasattr(found, "ByteSize") else 0
             if self._bytes + size > _MOST_BYTES:
                 return found
@@ -89,7 +89,7 @@ class FloatModel:
                 # A larger model is not cached, but read again each time.
                 return found
             self._inferred = found
-        # A copy, because the quantizer changes the model.
+        # Return a copy, because the quantizer changes the model.
         return copy.deepcopy(self._inferred)
 
     def contents(self, weight: Any) -> bytes:
@@ -123,7 +123,7 @@ class FloatModel:
                 given = quantizer.tensor_quant_overrides.get(name)
                 # `repr` replaces values that cannot be hashed.
                 key = (self.contents(weight), repr(types), repr(options), repr(given), repr(vars(wanted)))
-                # One tensor at a time: the quantizer's method computes all listed tensors.
+                # List one tensor at a time, because the quantizer's method computes all listed tensors.
                 quantizer.tensors_to_quantize = {name: wanted}
                 try:
                     found |= copy.deepcopy(self.known.get(key, plain))
@@ -157,11 +157,11 @@ class _Index:
         self._count, self._last = 0, ""
 
     def of(self, name: str) -> list[Any]:
-        """Return the items of that name in their order. Items may have been renamed since they were indexed."""
+        """Return the items of that name in their order, even if items were renamed after they had been indexed."""
         count = len(self._items)
         # The quantizer also removes items: then the count is lower, or the last item is another one.
         if count < self._count or (self._count and self._label(self._count - 1) != self._last):
-            self._found, self._count = {}, 0  # An item was removed.
+            self._found, self._count = {}, 0  # an item was removed, so index all again
         for place in range(self._count, count):
             item = self._items[place]
             for one in dict.fromkeys(self._names(item)):

@@ -1,8 +1,8 @@
 """Calibration samples from .npz and .npy files, checked before any work begins, and their split into sets.
 
-A sample holds a value for every input. The keys of an .npz file are the names of the inputs; an .npy file is for a
-model with one input. An array with one axis more than the model's input, or with a larger batch than 1, is a stack
-of samples. Files are read once for the check and again for use, so large sets need not fit in memory.
+A sample contains a value for every input. The keys of an .npz file are the names of the inputs; an .npy file is for
+a model with one input. An array with one axis more than the model's input, or with a larger batch than 1, is a
+stack of samples. Files are read once for the check and again for use, so large sets need not fit in memory.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ MAX_NAMES_SHOWN = 8
 
 # A fifth of the samples is held out, up to this many: each of them runs on the CPU and on QNN.
 MOST_HELD_OUT = 10
-# With fewer samples none is held out, because the ranges need them more.
+# With fewer samples none is held out, because all are needed for the ranges.
 LEAST_TO_HOLD_OUT = 3
-# Fewer samples cause a warning.
+# With fewer samples than this, a warning is printed.
 FEW_SAMPLES = 10
 
 
@@ -109,7 +109,7 @@ def shapes_in(sources: Iterable[Path], names: Sequence[str]) -> Mapping[str, tup
 
 
 def _natural(path: Path) -> list[tuple[int, str]]:
-    # Pairs, because Python cannot compare a number with a string.
+    # Compare pairs, because Python cannot compare a number with a string.
     return [(int(part) if part.isdecimal() else -1, part) for part in re.split(r"(\d+)", path.name)]
 
 
@@ -178,12 +178,12 @@ def _stacked(array: npt.NDArray[Any], node: NodeInfo, file: Path) -> Sequence[np
             fix="Remove such samples.",
         )
     array = array.astype(dtype.newbyteorder("="), order="C", copy=False)
-    if node.shape is None:  # The number of samples in the array is unknown.
+    if node.shape is None:  # without a shape, an array is one sample
         return [array]
     want = node.shape
     if _fits(array.shape, want):
         return [array]
-    if want[:1] == (1,) and _fits(array.shape, want[1:]):  # One sample without its batch axis.
+    if want[:1] == (1,) and _fits(array.shape, want[1:]):  # one sample without its batch axis
         return [array[np.newaxis]]
     if _fits(array.shape[1:], want):
         return [np.asarray(one) for one in array]

@@ -161,7 +161,7 @@ def _on_cpu(trial: PrecisionTrial, start: Precision, target: float, deadline: fl
         if time.monotonic() > deadline:
             break
         partial = trial.partial(model)
-        # Halved in each round, because the previous value did not meet the target.
+        # Halve the allowed noise in each round, because the previous value did not meet the target.
         allowed = noise_of_db(target) * _SHARE / 2**round_number
         errors = _noisiest(trial, partial, allowed, deadline)
         # Keep the layers of the first round: later rounds measure a model in which some layers already have more
@@ -197,7 +197,7 @@ def _stepped_up(
 ) -> Precision:
     """Raise the precision of the noisy parts of these layers by one step: their weights, their outputs, or both."""
     for error in errors:
-        # Measured separately: weights or outputs that cause little of the noise do not change.
+        # Measure weights and outputs separately, and do not change those that cause little of the noise.
         layer = error.layer
         least = error.noise * _MINOR
         if layer.weights and noise_of_db(partial.snr_of(layer.weights)) >= least:
@@ -294,7 +294,7 @@ def _meeting(
     def meets(part: Sequence[str]) -> bool:
         nonlocal tried
         tried += 1
-        trial.on_progress("looking for what QNN computes otherwise", tried, _RUNS_ON_QNN)
+        trial.on_progress("looking for nodes that QNN computes differently", tried, _RUNS_ON_QNN)
         try:
             model = trial.write(precision_of(part))
         except ModelError:
@@ -320,7 +320,7 @@ def smallest(
     size = -(-len(kept) // 2)
     runs = 1
     while size and kept:
-        # From the end, so that removing a part does not move the parts that follow.
+        # Start from the end, so that removing a part does not move the remaining ones.
         for start in range(len(kept), 0, -size):
             if runs >= budget or time.monotonic() > deadline:
                 return kept

@@ -59,13 +59,13 @@ class Cutter:
         self._stem = source.stem
         self._index = ModelIndex(model)
         self._count = 0
-        # Each cut refers to the weight files of the model: they are linked once, next to the cuts.
+        # Link the weight files of the model once, next to the cuts, because each cut refers to them.
         link_files(source.parent, external_files, folder)
         self.nodes = self._index.protos
         self._last_use = {name: index for index, node in enumerate(self.nodes) for name in graphs.reads(node)}
         self._live = self._depends_on_inputs()
         self._makers = self._index.makers
-        # (producer of a tensor, its QuantizeLinear): no cut between them.
+        # Pairs (producer of a tensor, its QuantizeLinear), between which no cut is made.
         groups = [
             (self._makers[node.input[0]], index)
             for index, node in enumerate(self.nodes)
@@ -156,7 +156,7 @@ class Cutter:
             helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
             for name, value in feeds.items()
         ]
-        # Copies, so that a change does not affect the model that the next cut is made from.
+        # Copy the nodes, so that a change does not affect the model from which the next cut is built.
         nodes = {index: copy.deepcopy(self.nodes[index]) for index in group}
         replaced = []
         if change is not None:
@@ -223,12 +223,12 @@ class Cutter:
         cut.graph.initializer.extend(constants)
         declared = {value.name: value for value in self._model.graph.output}
         for name in outputs:
-            # Without a declared shape ONNX Runtime infers it.
+            # ONNX Runtime infers shapes that are not declared.
             known = self._index.shape(name) if shapes else None
             cut.graph.output.append(
                 declared[name]
                 if shapes and name in declared
-                # Type 1 (FLOAT) for outputs of `_dequantized`, which are not in the index.
+                # Use type 1 (FLOAT) for outputs of `_dequantized`, which are not in the index.
                 else helper.make_tensor_value_info(name, self._index.element(name) or 1, known)
             )
         self._count += 1
@@ -303,7 +303,7 @@ class DivergenceSearch:
     failure: BridgeError | None = None
     left_out: tuple[str, ...] = ()
     _host: Host | None = None
-    # Fills QNN's memory in the host; set once a session exists there.
+    # Function that fills QNN's memory in the host; set once a session exists in it.
     _fill: Callable[[], None] | None = None
     _sessions: int = 0
     # Judged difference of each tensor, and the traps that its values show, from all rounds: any round may have
@@ -388,7 +388,7 @@ class DivergenceSearch:
             # No tensor here can be an output (strings, unknown types). Continue the search after these places.
             return [False] * len(places)
         model = self.cutter.prefix(places[-1], outputs)
-        # The CPU first: a cut that the CPU refuses ends the search before QNN runs.
+        # Run on the CPU first, because a cut that the CPU refuses ends the search before QNN runs.
         expected = self._on_cpu(model)
         answer = self._on_qnn(model, self.feeds)
         if answer is None:

@@ -19,7 +19,8 @@ from qnnbridge_models.verify.verification import TrapFound
 
 Array = npt.NDArray[Any]
 
-# Saturated half floats appear as 65536, 98304 or 131008; rounding may reduce them slightly.
+# Limit from which values count as saturated half floats. They appear as 65536, 98304 or 131008; rounding may reduce
+# them slightly.
 BEYOND_HALF = 60000.0
 _OF_NUMBERS = 0.01
 LOW_32_BITS = 2**32
@@ -89,7 +90,7 @@ def _saw_32_bits(expected: Array, found: Array) -> Array | None:
         return None
     # The difference of 64-bit integers may exceed 64 bits.
     with np.errstate(over="ignore"):
-        # Equal lower halves: the upper half was cut off.
+        # If the lower halves are equal, the upper half was cut off.
         low = (expected - found) % expected.dtype.type(LOW_32_BITS) == 0
     return np.asarray((expected != found) & low)
 
@@ -367,7 +368,7 @@ def _numbers_for_nan(node: NodeAt) -> Sequence[NodeChange]:
     return [NodeChange("numbers for NaN", inputs={0: np.nan_to_num(value, nan=0.5, posinf=0.5, neginf=0.5)})]
 
 
-# Numbers of the inputs that are masks.
+# Indexes of the inputs that are masks.
 _MASKS = {"Attention": (3,), "com.microsoft.Attention": (3, 5), "com.microsoft.MultiHeadAttention": (4, 5)}
 
 
@@ -384,7 +385,7 @@ def _nothing_masked(node: NodeAt) -> Sequence[NodeChange]:
 
 def _kept_in_32_bits(node: NodeAt) -> Sequence[NodeChange]:
     wide = {
-        # Small enough for 32 bits even if the node multiplies them.
+        # Make values small enough for 32 bits, even if the node multiplies them.
         number: value % 1000
         for number, value in enumerate(node.inputs)
         if isinstance(value, np.ndarray) and value.dtype.kind in "iu" and value.dtype.itemsize > 4
@@ -404,7 +405,7 @@ def _saw_wide_integers(node: NodeAt) -> str:
         ),
         default=0,
     )
-    # From 2**31 on, the limit of signed 32-bit integers.
+    # Report values from 2**31 on, the limit of signed 32-bit integers.
     return f"{node.op} of integers up to {most}" if most >= LOW_32_BITS // 2 else ""
 
 
@@ -465,7 +466,7 @@ NODE_TRAPS = (
         "GridSample with mode nearest is wrong (measured: relative error 0.2 to 0.25).",
         "Use mode linear.",
         _saw_grid,
-        # Called bilinear until opset 19.
+        # The mode linear was called bilinear until opset 19.
         lambda node: [NodeChange(f"mode {mode}", {"mode": mode}) for mode in ("linear", "bilinear")],
         ("GridSample",),
     ),

@@ -314,7 +314,7 @@ class Trial:
     Args:
         name: name of the row.
         kind: given, made up or extreme.
-        counts: a difference makes the model differ.
+        counts: whether a difference makes the model's verdict "differs".
         feeds: the inputs; empty if the set is not tried.
         expected: the CPU's answer.
         reason: why the set is not tried.
@@ -373,7 +373,7 @@ def prepare_trials(
         trials += [_trial(cpu, one, knowledge) for one in ordinary_inputs(cpu.inputs, knowledge, how.seed)]
         trials += _further(cpu, trials, knowledge, number_format, how.seed)
     except NotMade as error:
-        # Not an error yet: given inputs are enough.
+        # This is not an error, because given inputs are enough.
         reason = str(error)
     answered = [trial for trial in trials if trial.expected.values is not None]
     if not answered:
@@ -389,12 +389,12 @@ def prepare_trials(
     trials = [trial for trial in trials if not _is_refused(trial)] + refused[:1]
     if given:
         trials = [trial if trial.kind == "given" else dataclasses.replace(trial, counts=False) for trial in trials]
-    # Before the extremes are added: compared with 1e5, every ordinary difference would be noise of the format.
+    # Compute the scales before the extremes are added: compared with 1e5, every ordinary difference would be noise.
     scales = {
         name: max(largest(trial.expected.values[place]) for trial in answered if trial.expected.values is not None)
         for place, name in enumerate(cpu.outputs)
     }
-    # A given set, if any: extremes replace values of valid inputs.
+    # Use a given set, if there is one, because extremes replace values of valid inputs.
     first = answered[0]
     if how.extreme:
         # Ids and masks keep their values, unless --strict includes all inputs.
@@ -441,12 +441,12 @@ def _further(
         trial = _trial(cpu, one, knowledge)
         if trial.expected.values is None:
             continue
-        # Keep the first set that the CPU answers at all.
+        # Keep the first set for which the CPU returns results.
         if not any(t.expected.values is not None for t in (*trials, *kept)):
             kept.append(trial)
             continue
         now = [_movement([*trials, *kept, trial], place, number_format) for place in range(len(cpu.outputs))]
-        # At least twice as much: a smaller step may be random.
+        # Require twice the variation, because a smaller step may be random.
         if any(new > 2 * old and old < 1.0 for new, old in zip(now, moves, strict=True)):
             kept.append(trial)
             moves = now
@@ -465,7 +465,7 @@ def _searched(
     """Search inputs step by step (hill climbing) that make an output vary that does not vary yet."""
     begun = time.monotonic()
     answered = [trial for trial in trials if trial.expected.values is not None]
-    # Separate random stream: ordinary and further inputs use [seed, number of the set].
+    # Use a separate random stream: the seeds of ordinary and further inputs are [seed, number of the set].
     rng = np.random.default_rng([seed, 1000])
     found: list[Trial] = []
     for place in range(len(cpu.outputs)):
@@ -564,7 +564,7 @@ def judged_row(trial: Trial, prepared: TrialSet, found: Sequence[Any]) -> InputS
 def verdicts_of(prepared: TrialSet, found: Mapping[str, Sequence[Any]]) -> tuple[OutputVerdict, ...]:
     """Return the verdict on each output.
 
-    The given inputs decide; made-up inputs decide where the given ones show nothing.
+    The given inputs decide; made-up inputs decide where the given ones prove nothing.
 
     Args:
         prepared: all sets of inputs.
@@ -600,7 +600,7 @@ def verdicts_on(
         for t in trials
         if t.expected.values is not None
     ]
-    # No verdict on inputs that were not given. Without made-up inputs each output is "unknown": nothing was
+    # Return no verdict on inputs that were not given. Without made-up inputs each output is "unknown": nothing was
     # compared.
     if not runs and "given" in kinds:
         return ()
@@ -609,7 +609,7 @@ def verdicts_on(
         state, reason, judged = judge_over_inputs(pairs, prepared.number_format, prepared.steps.get(name, 0.0))
         if name in prepared.constant and {one.state for one in judged} == {"agrees"}:
             state, reason = "agrees", ""  # A constant output need not vary with the inputs.
-        # The worst set with the state of the verdict, as its evidence.
+        # Take the worst of the sets with the verdict's state as evidence.
         worst = min(range(len(judged)), key=lambda k: (judged[k].state != state, rank(judged[k])), default=None)
         verdicts.append(
             OutputVerdict(

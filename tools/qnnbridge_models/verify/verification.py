@@ -44,7 +44,7 @@ class TrapFound:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class OutputVerdict:
-    """One output over all inputs that count.
+    """Verdict on one output over all inputs that count.
 
     Args:
         state: verdict; "unknown" if the inputs do not show it.
@@ -80,8 +80,8 @@ class InputSetResult:
     """Result of one set of inputs.
 
     Args:
-        counts: a difference makes the model differ. NaN, infinities and values beyond half floats count only on
-            request.
+        counts: a difference makes the model's verdict "differs". NaN, infinities and values beyond half floats
+            count only on request.
         status: "not shown": the values prove nothing; "failed": QNN raised or crashed where the CPU answers;
             "unchecked": QNN answers where the CPU raises; "refused": both raise; "skipped": not tried.
         outputs: numbers by name of the output; empty if nothing was compared.
@@ -184,7 +184,7 @@ class SessionCure:
     Args:
         rewrites: the rewrites as text, or the optimizers.
         agrees: QNN agrees on the inputs that differed before.
-        words: the numbers.
+        words: the results as text.
         by_optimizers: QNN is not the cause: the optimizers of ONNX Runtime in `rewrites` change the graph.
         command: command that makes the tried model; empty if sessions apply the remedy automatically.
     """
@@ -336,7 +336,7 @@ class PrintedRows:
 
     def _print(self, cells: Sequence[str]) -> None:
         padded = (output.visible(cell).ljust(width) for cell, width in zip(cells, self._widths, strict=True))
-        # Flush: a row may take minutes, and Python buffers the output to a pipe.
+        # Flush the output, because a row may take minutes and Python buffers the output to a pipe.
         print("  ".join(padded).rstrip(), flush=True)
 
 

@@ -63,7 +63,8 @@ OnRows = Callable[[Sequence[str], Sequence[str]], Callable[[InputSetResult], Non
 
 COMMAND = "qnnbridge verify"
 
-# Extreme rows with which bisection is useful: with NaN or beyond half floats, values differ from the first node on.
+# Extreme rows for which bisection is useful. With NaN or values beyond half floats, results differ from the first
+# node on.
 _WORTH_BISECTING = ("large: up to 1e4",)
 
 
@@ -109,7 +110,8 @@ def verify_model(
     begun = time.monotonic()
     how = how or VerifyOptions()
     path = files.existing_model(Path(source))
-    refuse_scanned(scan_model(path, count_nodes=False), COMMAND)  # before anything is counted in a large one
+    # Refuse a large model before its nodes are counted.
+    refuse_scanned(scan_model(path, count_nodes=False), COMMAND)
     scan = scan_model(path)
     others = files.weight_files(path, scan.external_files)
     # Raise all errors that need no host before a host is started.
@@ -127,7 +129,7 @@ def verify_model(
             *(model, scan, given, settings, number_format, known, constant, steps, how, on_progress, on_rows),
             reference or CpuReference(),
         )
-        # Without file names: a renamed model is the same model.
+        # Omit file names, because a renamed model is the same model.
         hashes = [digest for _, digest in hashes_of([path, *others])]
         what = {"model": hashes, "sizes": sizes.shown(), "options": options}
         tried = work.tried(what)
@@ -166,7 +168,8 @@ def verify_model(
 def _known_of(
     path: Path, sizes: FixedSizes, soc_model: str | None
 ) -> tuple[InputKnowledge, int | None, frozenset[str]]:
-    """Return knowledge about the inputs, the number of nodes that depend on them, and outputs that do not.
+    """Return facts about the inputs, the number of nodes that depend on them, and the outputs that depend on no
+    input.
 
     The number is counted as `analyze` does, and is None without the onnx package.
     """
@@ -234,9 +237,9 @@ def _lowest_snr(row: InputSetResult) -> float:
 
 
 def _with_sizes(path: Path, scan: ModelScan, sizes: FixedSizes, folder: Path) -> Path:
-    """Write a copy with fixed sizes.
+    """Write a copy with fixed sizes, for dimensions that a session cannot set by name.
 
-    Needed for dimensions that a session cannot set by name: they have no name, or two of them share one.
+    They have no name, or two of them share one.
     """
     require_models_extra(f"{COMMAND} of a model whose free dimensions have no unique names")
     model = graphs.load(path)
@@ -272,7 +275,7 @@ class CpuReference:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Work:
-    """One model on both providers of a host."""
+    """One model on the CPU and on QNN in a host."""
 
     model: Path
     scan: ModelScan
@@ -324,13 +327,12 @@ class _Work:
                     # answers.
                     journal = AnswerJournal({**what, "versions": versions}) if how.resume else None
                     rows, found = self._rows(side, prepared, journal, memory_filling(host, self.settings))
-            # ModelChanged is a BridgeError: the handler below would report it as QNN's reason for refusing the
-            # session.
+            # Exclude ModelChanged, which the handler below would report as QNN's reason for refusing the session.
             except (*NO_FINDING, ModelChanged):
                 raise
             except BridgeError as error:
                 return _Tried(prepared, (), {}, None, versions, error)
-        # Only after the last answer: an interrupted verification resumes from the journal.
+        # Remove the journal only after the last answer, because an interrupted verification resumes from it.
         if journal is not None:
             journal.over()
         return _Tried(prepared, rows, found, placement, versions, left_out=left_out)
@@ -371,9 +373,9 @@ class _Work:
 
         trial = tried.worst()
         if trial is None or trial.expected.values is None or any(row.died for row in tried.rows):
-            # No second try after a crash: it would put the model into quarantine.
+            # Do not try again after a crash, because a second crash would put the model into quarantine.
             return None
-        self.on_progress("looking whether a session cures it", 0, 0)
+        self.on_progress("checking whether a session fixes it", 0, 0)
         try:
             with (
                 Host(python=self.how.host_python) as host,
@@ -400,7 +402,7 @@ class _Work:
         trial = tried.worst()
         if trial is None or trial.expected.values is None or any(row.died for row in tried.rows):
             return None
-        self.on_progress("looking whether ONNX Runtime's optimizers are the cause", 0, 0)
+        self.on_progress("checking whether ONNX Runtime's optimizers are the cause", 0, 0)
         with Host(python=self.how.host_python) as host:
 
             def row(provider: str, disabled: Sequence[str]) -> InputSetResult | None:
@@ -439,7 +441,7 @@ class _Work:
 
             folder.mkdir()
             target = folder / self.model.name
-            self.on_progress("looking whether the gates are the cause", 0, 0)
+            self.on_progress("checking whether the gates are the cause", 0, 0)
             if not fix_model(self.model, target, only=[GATES]).kept:
                 return None
             with (
@@ -448,7 +450,7 @@ class _Work:
             ):
                 memory_filling(host, self.settings)()
                 row, _ = trying.try_on_qnn(side, trial, tried.prepared)
-        except (BridgeError, ImportError, OSError):  # Includes a full disk: the verdict does not depend on this.
+        except (BridgeError, ImportError, OSError):  # e.g. a full disk, on which the verdict must not depend
             return None
         if row.status != "agrees" or row.worst is None:
             return None
@@ -464,7 +466,7 @@ class _Work:
         """
         trial = tried.worst()
         is_nan = trial is None and "IsNaN" in self.scan.ops
-        if is_nan:  # Wrong for NaN only, where the search would find the input.
+        if is_nan:  # IsNaN is wrong for NaN only, for which the search would report the input
             differing = {row.name for row in tried.rows if row.kind == "extreme" and row.status == "differs"}
             trial = next((one for one in tried.prepared.trials if one.name in differing), None)
         if trial is None:
@@ -476,8 +478,8 @@ class _Work:
         except ImportError:
             return None, (), f"the application's Python lacks the package onnx: {install_command('models')}"
         deadline = time.monotonic() + self.how.bisect_s
-        # A separate folder: the weight files linked there have the same names as those next to a copy with fixed
-        # sizes.
+        # Use a separate folder, because the weight files linked there have the same names as those next to a copy
+        # with fixed sizes.
         cuts = folder / "cuts"
         cuts.mkdir()
         try:
@@ -493,7 +495,7 @@ class _Work:
                 self.steps,
                 self.how.host_python,
                 deadline,
-                # QNN's error on the whole model: of the session, or of the run with these inputs.
+                # QNN's error for the whole model: when the session was created, or in the run with these inputs.
                 tried.error or (answer.error if answer is not None else None),
                 tried.left_out,
             )
@@ -519,7 +521,7 @@ class _Work:
         for number, trial in enumerate(prepared.trials):
             self.on_progress("running on QNN", number, len(prepared.trials))
             kept = journal.answer(trial.feeds) if journal is not None and trial.feeds else None
-            # A row that was skipped because the CPU's host crashed has not tried QNN.
+            # Ignore skipped rows: if the CPU's host crashed, QNN was not tried.
             if any(row.died and row.status != "skipped" for row in rows):
                 reason = "not tried any more"
                 row = InputSetResult(trial.name, trial.kind, trial.counts, "skipped", reason=reason)
@@ -528,8 +530,8 @@ class _Work:
                 row = dataclasses.replace(trying.judged_row(trial, prepared, kept), kept=True)
                 found[trial.name] = RunAnswer(kept)
             else:
-                # Before each run: the memory still contains results of the previous run, which may be the right
-                # ones.
+                # Fill QNN's memory before each run, because it still contains results of the previous run, which
+                # may be the right ones.
                 fill()
                 row, found[trial.name] = trying.try_on_qnn(side, trial, prepared)
                 values = found[trial.name].values
@@ -574,7 +576,7 @@ def _verdict(tried: _Tried, outputs: Sequence[OutputVerdict]) -> tuple[Verificat
     worst = worst_of(outputs)
     extreme = " Extreme inputs show the limits of QNN." if any(row.kind == "extreme" for row in bad) else ""
     if worst is None:
-        return "not compared", "For none of the inputs both QNN and the CPU returned results."
+        return "not compared", "QNN and the CPU did not both return results for any of the inputs."
     where = f"the worst is {worst.name}, {worst.inputs}: {worst.numbers}"
     if worst.state == "differs":
         # Without an SNR, the reason replaces the numbers.
@@ -583,7 +585,7 @@ def _verdict(tried: _Tried, outputs: Sequence[OutputVerdict]) -> tuple[Verificat
     given = sum(trial.kind == "given" for trial in tried.prepared.trials)
     strict = [row for row in bad if row.counts]
     if strict:
-        # Before "not shown": an observed trap is evidence even if the numbers prove nothing.
+        # Check this before "not shown", because an observed trap is evidence even if the numbers prove nothing.
         return "differs", f"The results of QNN and the CPU differ on {strict[0].name}."
     if worst.state == "unknown":
         open_outputs = [one.name for one in outputs if one.state == "unknown"]

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from qnnbridge import Host, InferenceSession
 
 
-# Makes the given number of calls; returns the duration of each in nanoseconds.
+# Function that makes the given number of calls and returns the duration of each in nanoseconds.
 Batch = Callable[[int], Sequence[int]]
 
 # Largest number of calls in a round.
@@ -72,7 +72,7 @@ def timed(call: Callable[[], Any]) -> Batch:
     """Return a batch of plain calls in this process."""
 
     def batch(count: int) -> Sequence[int]:
-        # The same loop as in `qnnbridge_host.direct`, so that both sides include the same overhead of the clock.
+        # Use the loop of `qnnbridge_host.direct`, so that both sides include the same overhead of the clock.
         clock = time.perf_counter_ns
         times = [0] * count
         for number in range(count):
@@ -97,7 +97,7 @@ def race(
     for number in range(rounds):
         # Reverse the order in every other round, so that no contender always follows the same one.
         for contender in contenders if number % 2 == 0 else reversed(contenders):
-            contender.batch(1)  # One call to refill the caches that the previous contender has used.
+            contender.batch(1)  # Make one call to refill the caches that the previous contender has used.
             taken[contender.name].append(contender.batch(counts[contender.name]))
         on_round(number)
     return {name: summary(times) for name, times in taken.items()}
@@ -108,11 +108,11 @@ def summary(rounds: Sequence[Sequence[int]]) -> Timing:
     # Percentiles cover all calls: a slow call counts, whichever round it was in.
     everything = sorted(time_ns for times in rounds for time_ns in times)
     medians = [statistics.median(times) for times in rounds]
-    # Median of the rounds, not of all calls: a disturbed round then counts as one value and not as all its calls.
+    # Use the median of the rounds and not of all calls, so that a disturbed round counts as one value.
     median = statistics.median(medians)
     noise = 0.0
     if len(medians) > 1 and median:
-        # `inclusive`: these rounds are the whole population, not a sample.
+        # Use `inclusive`, because these rounds are the whole population and not a sample.
         low, _, high = statistics.quantiles(medians, n=4, method="inclusive")
         noise = (high - low) / 2 / median
     return Timing(
@@ -134,7 +134,7 @@ def _calls_in(contender: Contender, turn_s: float) -> int:
     # Warm up before measuring: the first calls take longer.
     contender.batch(contender.least_calls)
     one_s = statistics.median(contender.batch(contender.least_calls)) / 1e9
-    # At least 100 ns: a call below the clock's resolution must not divide by zero.
+    # Assume at least 100 ns, because the measured time is 0 for a call below the clock's resolution.
     return max(contender.least_calls, min(MOST_CALLS, int(turn_s / max(one_s, 1e-7))))
 
 
@@ -151,14 +151,15 @@ def pinned(pids: Sequence[int], *, wanted: bool = True) -> Iterator[bool]:
                 for pid in (os.getpid(), *pids):
                     allowed = psutil.Process(pid).cpu_affinity()
                     before.append((pid, allowed))
-                    # All on one CPU that this process may use; which one does not matter.
+                    # Use any CPU that this process may use.
                     _keep_on(pid, [before[0][1][0]])
             # psutil has no `cpu_affinity` on macOS (AttributeError), and a container may forbid the call.
             except (psutil.Error, AttributeError, OSError, ValueError):
                 done = False
         yield done
     finally:
-        # In reverse order: for a process that is listed twice the first record contains the original CPUs.
+        # Restore in reverse order, because the first record of a process that is listed twice has its original
+        # CPUs.
         for pid, allowed in reversed(before):
             with contextlib.suppress(psutil.Error, OSError):
                 _keep_on(pid, allowed)
@@ -203,7 +204,8 @@ class DirectProcess:
             stdout=subprocess.PIPE,
             # A full pipe that nobody reads would block the process.
             stderr=subprocess.DEVNULL,
-            # The environment of a host: ONNX Runtime and its libraries see the same variables on both sides.
+            # Use the environment of a host, so that ONNX Runtime and its libraries see the same variables on both
+            # sides.
             env=host_environment(),
         )
 
@@ -241,7 +243,7 @@ class DirectProcess:
         assert self._child.stdin is not None
         assert self._child.stdout is not None
         begun = time.monotonic()
-        # In another thread, because the read below has no timeout.
+        # Apply the timeout in another thread, because the read below has none.
         timer = threading.Timer(ANSWER_TIMEOUT_S, self._child.kill)
         timer.daemon = True
         timer.start()
@@ -256,7 +258,7 @@ class DirectProcess:
             timer.cancel()
         try:
             answer: dict[str, Any] = json.loads(line)
-        # Empty or incomplete because the process crashed, or not an answer at all.
+        # The line is empty or incomplete because the process crashed, or it is not an answer.
         except ValueError:
             code = self._end()
             if time.monotonic() - begun >= ANSWER_TIMEOUT_S:
@@ -385,8 +387,7 @@ class Rig:
         }
         contenders = [Contender(DIRECT, self.direct.batch(direct))]
         for name, call in calls.items():
-            # The fast path begins with the second call of a signature: the first call warms up, the second is
-            # compared.
+            # Compare the second call, because the fast path begins with the second call of a signature.
             call()
             if check_sum(call()) != crc:
                 raise BridgeError(
@@ -408,10 +409,10 @@ def open_session(host: Host, subject: Subject) -> InferenceSession:
 
     options = SessionOptions()
     if subject.threads:
-        # One thread on both sides: otherwise a thread pool would be measured with the call.
+        # Use one thread on both sides; otherwise the measurement would include a thread pool.
         options.intra_op_num_threads = subject.threads
         options.inter_op_num_threads = 1
-    # Errors only: printing warnings would be measured as well.
+    # Log only errors, because the measurement would include the printing of warnings.
     options.log_severity_level = 3
     for name, size in subject.sizes.items():
         options.add_free_dimension_override_by_name(name, size)
@@ -455,7 +456,7 @@ def zero_copy(session: InferenceSession, feed: Mapping[str, Any]) -> Callable[[]
 
 
 def _save(file: Path, feed: Mapping[str, Any]) -> None:
-    # Not savez(**feed): a name may be "file", which is a parameter of that function.
+    # Do not call savez(**feed), because a name may be "file", which is a parameter of that function.
     import io
     import zipfile
 

@@ -263,7 +263,7 @@ def _chart(rows: list[CallTimings]) -> str:
             end = x(row.timings[way].median_s * 1e6)
             words = f"{way}: {row.timings[way].median_s * 1e6:.1f} us"
             parts.append(
-                # At least one pixel, so that the tooltip can be shown.
+                # Draw at least one pixel, so that the tooltip can be shown.
                 f'<rect x="{LEFT_PX}" y="{y}" width="{max(1.0, end - LEFT_PX):.1f}" height="{BAR_PX - 3}" '
                 f'fill="{COLOURS[way]}"><title>{escape(words)}</title></rect>'
                 f'<text x="{end + 5:.1f}" y="{y + 10}">{row.timings[way].median_s * 1e6:.1f}</text>'
@@ -274,7 +274,7 @@ def _chart(rows: list[CallTimings]) -> str:
         f'<li><span style="color:{COLOURS[way]}">&#9632;</span> {escape(way)}: {escape(WAYS_IN_WORDS[way])}</li>'
         for way in WAYS
     )
-    # The height is known only now.
+    # Insert the height, which is known only after the last bar.
     body = "".join(parts).replace("{bottom}", str(y))
     return (
         f'<svg role="img" aria-label="Median time of a call" viewBox="0 0 {LEFT_PX + WIDTH_PX + LABEL_PX} {y}" '

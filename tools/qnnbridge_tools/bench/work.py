@@ -50,7 +50,7 @@ def adding(size: int) -> Subject:
     """Return a model with hardly any work: x + 1."""
     import numpy as np
 
-    # float32: four bytes each.
+    # A float32 has four bytes.
     values = np.random.default_rng(1).normal(size=size // 4).astype(np.float32)
     return Subject(ASSETS / "add.onnx", {"x": values})
 
@@ -73,7 +73,7 @@ def users_own(
     loaded: Sequence[Feed] = (),
 ) -> Subject:
     """Return the user's model with the given inputs, and made-up ones for the rest."""
-    # 0: the default number of threads of ONNX Runtime, as in the model's own application.
+    # threads=0 selects ONNX Runtime's default, as in the model's own application.
     empty = Subject(model, {}, providers, fallback, threads=0, sizes=dimensions.by_name)
     with open_session(host, empty) as session:
         given = feeds.complete(session.get_inputs(), loaded, dimensions, seed=seed)
@@ -83,14 +83,14 @@ def users_own(
 def calls_per_second(call: Callable[[], Any], threads: int, seconds: float) -> float:
     """Return the rate of calls from several threads, which start together and stop after `seconds`."""
     counts = [0] * threads
-    # One more than workers: this thread reads the clock when the last of them is ready.
+    # This thread waits at the barrier, too, and reads the clock when all workers are ready.
     start = threading.Barrier(threads + 1)
     over = threading.Event()
     failures: list[BaseException] = []
 
     def work(index: int) -> None:
         try:
-            # Once before the start, so that no thread starts with the very first call.
+            # Make one call before the start, so that no thread measures its first call.
             call()
             start.wait()
             done = 0
@@ -99,7 +99,8 @@ def calls_per_second(call: Callable[[], Any], threads: int, seconds: float) -> f
                 done += 1
             counts[index] = done
         except BaseException as error:  # noqa: BLE001 - raised by the caller
-            # Before the barrier is broken: the other threads then add the resulting BrokenBarrierError.
+            # Record the error before the barrier is broken, because the other threads then add a
+            # BrokenBarrierError.
             failures.append(error)
             # The other threads would wait at the barrier forever.
             start.abort()
@@ -162,7 +163,7 @@ THOROUGH = Effort(tuple(SIZES), rounds=15, turn_s=0.08, crowd_s=0.4, starts=7, k
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CallTimings:
-    """Timings of one model, or of one size, by way."""
+    """Timings of one model, or of one size of inputs, by contender."""
 
     name: str
     bytes_in: int
@@ -239,7 +240,7 @@ def _performed(request: BenchRequest, loaded: Sequence[Feed], say: Callable[[str
         crowds = _crowds(rig, todo[0][1], effort)
         stats, info = rig.shared.stats, rig.info
     small = todo[0][1] if request.model is not None else convolving()
-    # The rig has ended: its hosts would compete with the processes that are started now.
+    # Measure starts after the hosts above have ended, because they would compete with the new processes.
     say("start-up")
     starts = starting(info.executable, small, effort.starts, spec)
     say("recovery")
@@ -307,7 +308,7 @@ def _load() -> float | None:
 
 
 # --- starts, and recovery after a killed host -----------------------------------------------------------
-# Without pinning and without warming up.
+# Starts are measured without pinning and without warming up.
 
 TIMEOUT_S = 300.0
 STATE_DIR = "QNNBRIDGE_STATE_DIR"
@@ -322,7 +323,7 @@ MOMENTS_IN_WORDS = {
     APPLICATION: "from the start of an application to its session, through the bridge",
 }
 
-# With all defaults, like a usual program. The end of the process is not measured.
+# Program without the bridge, with all defaults. The end of the process is not measured.
 _DEFAULT = """
 import sys
 import onnxruntime
@@ -333,7 +334,7 @@ sys.stdin.buffer.read()
 os._exit(0)
 """
 
-# The same through the bridge, in a new process (not isolated, because qnnbridge may be a user package).
+# Program with the bridge. Python is not isolated here, because qnnbridge may be a user package.
 _APPLICATION = """
 import os, sys
 import qnnbridge
@@ -355,8 +356,8 @@ def starting(
         python: the interpreter.
         subject: the model.
         rounds: number of reported turns.
-        spec: session for the process without the bridge; then no application is started. ``None``: all sessions run
-            on the CPU with all defaults, including ONNX Runtime's number of threads.
+        spec: session for the process without the bridge. With a spec, starts of an application are not measured.
+            ``None``: all sessions run on the CPU with all defaults, including ONNX Runtime's number of threads.
     """
     subject = dataclasses.replace(subject, threads=0)
     works: dict[str, Callable[[], float]] = {
@@ -384,7 +385,7 @@ def starting(
 
 def _empty(python: str) -> float:
     begin = time.perf_counter()
-    # -I, as for hosts: no Python variables, no user packages.
+    # -I ignores Python's variables and user packages, as in hosts.
     subprocess.run([python, "-I", "-c", "pass"], stdin=subprocess.DEVNULL, timeout=TIMEOUT_S, check=True)
     return time.perf_counter() - begin
 
@@ -394,7 +395,7 @@ def _ready(python: str) -> float:
 
     begin = time.perf_counter()
     with Host(python=python) as host:
-        host.start(TIMEOUT_S)  # Waits for its HELLO; the next request may wait for the import of ONNX Runtime.
+        host.start(TIMEOUT_S)  # waits for the host's HELLO, not for its import of ONNX Runtime
         return time.perf_counter() - begin
 
 
@@ -417,7 +418,7 @@ def _first_output_s(command: list[str]) -> float:
     """Return the seconds from the start of a process to its first output; kill it after `TIMEOUT_S`."""
     begin = time.perf_counter()
     child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    # In another thread, because the read below has no timeout. Also limits the end of the process.
+    # Apply the timeout in another thread, because the read below has none. It also covers the end of the process.
     timer = threading.Timer(TIMEOUT_S, child.kill)
     timer.daemon = True
     with child:
@@ -425,10 +426,10 @@ def _first_output_s(command: list[str]) -> float:
         assert child.stdout is not None
         timer.start()
         try:
-            # One byte, with which the process reports that the session exists.
+            # The process writes one byte when the session exists.
             said = child.stdout.read(1)
             seconds = time.perf_counter() - begin
-            # The end of the process waits for this, and is not measured.
+            # Closing stdin lets the process end. Its end is not measured.
             child.stdin.close()
             child.wait()
         finally:
@@ -439,7 +440,7 @@ def _first_output_s(command: list[str]) -> float:
             fix="Check whether other programs use the machine, and measure again.",
         )
     if not said:
-        raise RuntimeError(f"a fresh process could not make the session (exit code {child.returncode})")
+        raise RuntimeError(f"a new process could not create the session (exit code {child.returncode})")
     return seconds
 
 

@@ -59,7 +59,7 @@ def show(
 @app.command("verify")
 @command
 def verify(keys: Keys = (), as_json: AsJson = False) -> None:
-    """Compare all entries, or these, with their hashes. Exit code 1 if one is damaged."""
+    """Compare entries with their hashes: all, or the given ones. Exit code 1 if one is damaged."""
     from qnnbridge_tools.cache import entries
 
     store, facts = _gather(keys)
@@ -89,7 +89,7 @@ def prune(
 
     store, facts = _gather()
     limit = facts.settings.max_bytes if max_size is None else parse_size(max_size)
-    # Not `not limit`: a size of 0 removes everything that is not in use.
+    # A size of 0 is valid: it removes everything that is not in use.
     if limit is None:
         raise OptionError(f'"{max_size}" is not a size.', fix="Give a number of bytes, or for example 500M or 2G.")
     unused_s = None if unused_days is None else unused_days * DAY_S
@@ -107,7 +107,7 @@ def clear(
     """Remove entries and what is recorded about them. Exit code 1 if one is in use and stays."""
     from qnnbridge_tools.cache import entries
 
-    # Exactly one of the two.
+    # Require either keys or --all, not both.
     if everything == bool(keys):
         raise OptionError(
             "Keys and --all are both given." if keys else "No entry to clear is given.",

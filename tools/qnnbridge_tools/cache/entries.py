@@ -107,7 +107,7 @@ def gather(settings: CacheSettings) -> CacheFacts:
 
 def together(facts: CacheFacts, texts: Sequence[str]) -> CacheFacts:
     """Return the parts that belong to any of the texts. Raise `OptionError` for a text without a match."""
-    # Keys instead of entries: entry, copies set aside and note of a key belong together.
+    # Select by key, because an entry, its copies set aside and the note about it have one key.
     keys = {key for text in texts for key in facts.matching(text).keys}
     return dataclasses.replace(
         facts,
@@ -120,10 +120,10 @@ def together(facts: CacheFacts, texts: Sequence[str]) -> CacheFacts:
 def _entry(store: Store, key: str) -> EntryFacts:
     manifest, problem = None, None
     try:
-        # Not `find`, which reads and hashes every file of the entry.
+        # Do not use `find`, which reads and hashes every file of the entry.
         entry = store.peek(key)
         manifest = entry.manifest if entry is not None else None
-        # Evicted by another process since the keys were listed.
+        # Without a manifest, another process has evicted the entry since the keys were listed.
         problem = None if manifest is not None else "it has just been removed"
     except Damaged as damage:
         problem = str(damage)
@@ -205,7 +205,7 @@ class Removed:
 def verify(store: Store, entry: EntryFacts) -> Verified:
     """Read every byte of an entry and compare it with its hashes."""
     try:
-        # Under its lock: an entry that is published or removed meanwhile would look damaged.
+        # Lock the entry: if it were published or removed meanwhile, it would look damaged.
         held = store.try_lock(entry.key)
         if held is None:
             return Verified(entry, "busy")
@@ -306,7 +306,7 @@ def _drop_bad(facts: CacheFacts) -> int:
     """Remove the entries set aside; return the number of removed ones."""
     for bad in facts.set_aside:
         remove_tree(bad.folder)
-    # Checked afterwards: Windows keeps a file that is open.
+    # Check the folders afterwards, because Windows does not remove open files.
     return sum(not os.path.lexists(bad.folder) for bad in facts.set_aside)
 
 
@@ -328,13 +328,13 @@ def print_list(facts: CacheFacts) -> None:
     whole = [note for note in facts.left_alone if note.kind == "gates"]
     left_alone = [note for note in facts.left_alone if note not in unmapped and note not in whole]
     if left_alone:
-        print("\nLeft alone: models that the cache does not try again (allow it: `qnnbridge cache clear KEY`)")
+        print("\nSkipped: models that the cache does not compile again (to allow it: `qnnbridge cache clear KEY`)")
         output.print_table(["key", "model", "since", "reason"], [_note_row(note) for note in left_alone])
     if unmapped:
         print("\nNot mapped: models that are not memory-mapped (try again: `qnnbridge cache clear MODEL`)")
         output.print_table(["key", "model", "since", "reason"], [_note_row(note) for note in unmapped])
     if whole:
-        print("\nGates stay: splitting them did not help (try again: `qnnbridge cache clear MODEL`)")
+        print("\nGates not split: splitting them did not help (try again: `qnnbridge cache clear MODEL`)")
         output.print_table(["key", "model", "since", "reason"], [_note_row(note) for note in whole])
     if facts.keys:
         print()

@@ -32,7 +32,7 @@ MOST_JOBS = 4
 
 
 def default_output(request: CompileRequest) -> str:
-    """Return the output of a compilation from temporary copies of the models: next to the original."""
+    """Return the output path for models that are compiled from temporary copies: next to the original model."""
     if request.output is not None:
         return request.output
     if len(request.models) == 1 and len(request.soc_models) < 2:
@@ -122,7 +122,8 @@ def _bundle(request: CompileRequest, options: dict[str, Any]) -> None:
 def _matrix(request: CompileRequest, options: dict[str, Any]) -> bool:
     from qnnbridge_tools.compile.matrix import plan
 
-    # Not an option of a job: a job can be pickled, and jobs of a cluster run in the hosts of its workers.
+    # `host` is not an option of a job, because a job can be pickled, and a cluster's jobs run in the workers'
+    # hosts.
     host = options.pop("host", None)
     cells = plan(request.models, request.soc_models, request.output, _variants(request), **options)
     with ShownStages(f"{len(cells)} models", counted=len(cells)) as stages, ticking(stages):
@@ -144,7 +145,7 @@ def _run(request: CompileRequest, cells: list[Cell], stages: ShownStages, host: 
         "on_outcome": lambda outcome: stages.finished(outcome_text(outcome)),
     }
     if request.scheduler is None:
-        # Half of the processors, because one compilation uses several.
+        # Use half of the processors, because one compilation uses several.
         jobs = request.jobs or max(1, min(MOST_JOBS, (os.cpu_count() or 2) // 2))
         return run_here(cells, jobs=jobs, host=host, **keywords)
     from qnnbridge_tools.compile.matrix import executor_of, run_on
@@ -183,7 +184,7 @@ def _options(request: CompileRequest) -> dict[str, Any]:
     if request.host_python is not None:
         from qnnbridge import Host
 
-        # Not started: each compilation runs in a separate host with the same settings.
+        # This host is never started: each compilation runs in a separate host with the same settings.
         options["host"] = Host(python=request.host_python)
     return options
 
@@ -218,7 +219,7 @@ def _refuse_unknown_dimensions(request: CompileRequest) -> None:
     from qnnbridge_host.model.scan import scan_model
 
     scans = [scan_model(model, count_nodes=False) for model in request.models]
-    if not any(scan.is_compiled for scan in scans):  # Compiled models cause another error.
+    if not any(scan.is_compiled for scan in scans):  # Compiled models cause another error later.
         arguments.refuse_unknown(scans, dimensions)
 
 
@@ -306,7 +307,7 @@ def _compiler_text(result: CompileResult) -> str:
 
 
 # --- `--adopt` ------------------------------------------------------------------------------------------
-# Writes a manifest for a compiled model without one, so that later damage is detected.
+# `--adopt` writes a manifest for a compiled model without one, so that later damage is detected.
 
 
 def adopt(models: Sequence[Path], *, overwrite: bool, as_json: bool) -> None:

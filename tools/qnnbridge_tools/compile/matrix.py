@@ -188,7 +188,7 @@ class CompileGroup:
         """Call `perform_jobs` as a member of the group. Raise `Closed` if the group was ended."""
 
         def began(running: Running) -> None:
-            # Under the lock: otherwise a compilation that starts while the group ends would not be stopped.
+            # Keep the lock, because otherwise a compilation that starts while the group ends would not be stopped.
             with self._lock:
                 if self._ended:
                     raise Closed("The work was interrupted.")
@@ -201,7 +201,7 @@ class CompileGroup:
         with self._lock:
             self._ended = True
             running = list(self._running)
-        # Outside the lock: interrupting a host takes time, and `began` in other threads needs the lock.
+        # Release the lock first: interrupting a host takes time, and `began` in other threads needs the lock.
         for one in running:
             one.interrupt()
 
@@ -243,7 +243,7 @@ def run_here(
             futures = {executor.submit(work, cell): number for number, cell in enumerate(cells)}
             return collect(futures, on_outcome)
         except BaseException:
-            # Ctrl+C: do not wait for running jobs, and do not start waiting ones.
+            # After Ctrl+C do not wait for running jobs, and do not start waiting ones.
             executor.shutdown(wait=False, cancel_futures=True)
             # Leaving the block waits for its threads, which end only when their hosts do.
             group.end()
@@ -284,7 +284,7 @@ def compile_bundle(
         options: options of `qnnbridge.compile`.
 
     Raises:
-        BridgeError: as `qnnbridge.compile`; then no file is left.
+        BridgeError: `qnnbridge.compile` failed. No file is left.
     """
     if len(models) < 2:
         raise OptionError("A bundle with shared weights needs at least two models.", fix="Give another model.")
@@ -366,7 +366,7 @@ def executor_of(address: str) -> Iterator[Executor]:
             fix=install_command("cluster", python=sys.executable),
         ) from None
     try:
-        # Not as the default client: the application may have its own.
+        # Do not become Dask's default client, because the application may have one.
         client = distributed.Client(address, timeout=CONNECT_TIMEOUT_S, set_as_default=False)
     except (OSError, ValueError, TypeError) as error:
         raise CompileFailed(
@@ -467,7 +467,7 @@ def compile_there(remote: RemoteJob) -> Delivery | BridgeError:
                 with open(path, "rb") as file:
                     contents[os.path.basename(path)] = file.read()
         except BridgeError as error:
-            # Without the traceback, whose frames would keep the model's bytes in memory.
+            # Return the error without its traceback, whose frames would keep the model's bytes in memory.
             return error.copy()
         return Delivery(result, contents)
 
@@ -500,7 +500,7 @@ def _receive(
         delivery = future.result()
     except BridgeError:
         raise
-    # Raised by Dask's futures when the scheduler is gone.
+    # Dask's futures raise this error when the scheduler has ended.
     except concurrent.futures.CancelledError:
         raise CompileFailed(
             f"The connection to the cluster was lost before {cell.label} was finished.",
@@ -524,11 +524,11 @@ def _deliver(cell: Cell, delivery: Delivery, overwrite: bool) -> CompileResult:
     place, result = cell.place, delivery.result
     # The binary keeps the name that it was compiled under, because the model contains this name.
     blob = os.path.basename(result.blob) if result.blob is not None else None
-    # Inside the destination, because renaming works only within a volume.
+    # Create the folder inside the destination, because renaming works only within a volume.
     with compile_folder(place.folder) as folder:
         try:
             for name, contents in delivery.contents.items():
-                # Only the base name: data from the network must not select a folder here.
+                # Use only the base name, because data from the network must not select a folder here.
                 with open(os.path.join(folder, os.path.basename(name)), "wb") as file:
                     file.write(contents)
             _rename(folder, os.path.basename(result.path), place.model, blob)

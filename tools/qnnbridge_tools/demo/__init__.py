@@ -88,7 +88,7 @@ class Computed:
     answers: list[LineAnswer]
     placement: Placement
     load_s: float
-    run_s: float  # Median of one line.
+    run_s: float  # Median for one line.
 
     def right(self, asked: list[TextLine]) -> int:
         return sum(a.upside_down == line.upside_down for a, line in zip(self.answers, asked, strict=True))
@@ -171,7 +171,7 @@ def _turned(answer: LineAnswer) -> float:
 
 GLYPHS = " ▀▄█"
 SCALE = 3  # Image pixels per pixel of the preview, in both directions.
-_INK_SHARE = 0.4  # Relative to the strongest contrast to the paper.
+_INK_SHARE = 0.4  # Least contrast of ink, relative to the strongest contrast to the paper.
 
 
 def preview(image: npt.NDArray[np.uint8]) -> list[str]:

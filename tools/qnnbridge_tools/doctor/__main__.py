@@ -1,6 +1,6 @@
 """`qnnbridge doctor` with only the standard library, so that it works where libraries of other commands are broken.
 
-It also starts in half the time. The list of `qnnbridge --help` has the same command line.
+This module also starts in half the time. `qnnbridge doctor` runs it, too.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ EXIT_INTERRUPTED = 130
 def main(arguments: list[str] | None = None, name: str = "python -m qnnbridge_tools.doctor") -> int:
     output.make_streams_safe()
     given = _parser(name).parse_args(arguments)
-    # Import this after the parsing, because `--help` and a mistyped option do not need it.
+    # Import `examine` only after the parsing, because `--help` and a mistyped option do not need it.
     from qnnbridge_tools.doctor.examine import DoctorOptions, SurveyOptions, perform
 
     order = SurveyOptions(
@@ -72,11 +72,13 @@ def _parser(name: str) -> argparse.ArgumentParser:
     )
     parser.add_argument("--host-python", metavar="PYTHON", help="interpreter of the host")
     parser.add_argument("--model", metavar="MODEL", help="also examine this model on this host")
-    parser.add_argument("--dim", metavar="NAME=SIZE", action="append", help="fix a free dimension of the model")
+    parser.add_argument("--dim", metavar="NAME=SIZE", action="append", help="set a free dimension of the model")
     parser.add_argument("--backend-path", metavar="FILE", help="backend_path that your application uses")
     parser.add_argument("--quick", action="store_true", help="under a second: no hashing, no live probe")
     parser.add_argument(
-        "--numbers", action="store_true", help="also measure which known-wrong operators are wrong on this NPU"
+        "--numbers",
+        action="store_true",
+        help="also measure which operators of the known-wrong table are wrong on this NPU",
     )
     parser.add_argument("--timeout", type=_seconds, metavar="S", default=60.0, help="seconds for a live probe")
     parser.add_argument("--fix", action="store_true", help="offer the fixes that cannot do harm")

@@ -171,7 +171,10 @@ def survey(machine: Machine, order: SurveyOptions) -> Facts:
 
 
 def _sees_the_same(machine: Machine, running: PythonReport, host: PythonReport) -> bool:
-    """Return whether both sides have the same packages, apart from folders that precede them."""
+    """Return whether application and host import the same packages.
+
+    The application may search other folders first.
+    """
     more = len(running.path) - len(host.path)
     join = paths_of(machine.system).join
     return (
@@ -384,7 +387,7 @@ def diagnose(facts: Facts, checks: Sequence[SubjectCheck] = CHECKS) -> Report:
                 "doctor.incomplete",
                 "parts of this computer could not be examined",
                 *facts.unknown,
-                fix=Remedy("Run it again; if it stays, report it with a snapshot.", _SNAPSHOT),
+                fix=Remedy("Run it again. If this finding remains, report it with a snapshot.", _SNAPSHOT),
             )
         )
     shown = _with_probe(tuple(sorted((one for one in found if not is_hidden(one, found)), key=rank)), found)
@@ -430,7 +433,7 @@ def _tempered(found: Finding, facts: Facts) -> Finding | None:
         # Without a probe it is unknown whether the release works, so the finding does not block.
         if probe is None or probe.skipped:
             # Replacing the release by a known one could remove a release that works.
-            see = Remedy("See whether it works, with a live probe.", ("qnnbridge doctor",))
+            see = Remedy("Find out with a live probe whether the release works.", ("qnnbridge doctor",))
             found = dataclasses.replace(found, severity=Severity.DEGRADED, remedy=see)
         return found
     # Compare with False: a run in the simulator (True) proves nothing about the NPU, and None means unknown.
@@ -452,9 +455,7 @@ def _with_probe(shown: tuple[Finding, ...], found: Sequence[Finding]) -> tuple[F
     probe = next((one for one in found if one.code.startswith("probe.")), None)
     if probe is None or probe in shown or not shown:
         return shown
-    proved = dataclasses.replace(
-        shown[0], notes=(*shown[0].notes, f"The live probe failed accordingly: {probe.title}.")
-    )
+    proved = dataclasses.replace(shown[0], notes=(*shown[0].notes, f"The live probe failed, too: {probe.title}."))
     return (proved, *shown[1:])
 
 
@@ -503,7 +504,7 @@ def perform(request: DoctorOptions, confirm: Callable[[str], bool]) -> int:
     if request.order.dimensions:
         from qnnbridge_tools.arguments import read_dimensions
 
-        read_dimensions(request.order.dimensions)  # report an error in them before anything is started
+        read_dimensions(request.order.dimensions)  # report an invalid --dim before anything is started
     place = OutputFile(request.snapshot, overwrite=request.overwrite) if request.snapshot is not None else None
     with output.reporting_beside(request.snapshot):
         return _examine(request, place, confirm)
@@ -582,7 +583,7 @@ def _clear_quarantine(_found: Finding) -> str:
     from qnnbridge._supervision.blame import Quarantine
 
     quarantine = Quarantine()
-    # Read the accounts before they are cleared, for the message.
+    # Read the quarantined models before the quarantine is cleared, because the message contains their names.
     accounts = quarantine.accounts()
     quarantine.clear()
     return f"let {len(accounts)} models out of quarantine: {', '.join(account.model for account in accounts)}"
@@ -658,8 +659,8 @@ UNKNOWN = (
 
 
 def explained(text: str) -> list[dict[str, Any]]:
-    """Return the meanings of a text, best first; empty if the text is unknown."""
-    # Accept a code in square brackets, too, because a report prints it so.
+    """Return the explanations of a text, best first; empty if the text is unknown."""
+    # Accept a code in square brackets, too, because reports print codes in this form.
     code = text.strip().strip("[]")
     if code in CATALOGUE:
         fix = "Run `qnnbridge doctor` on that computer: its report contains the command."

@@ -166,7 +166,7 @@ class Packages:
     loaded: str | None = None
     sets: tuple[QnnSet, ...] = ()
     runtime_folder_has_qnn: bool = False
-    # The existing ones of qnnbridge_host, qnnbridge_protocol, msgpack, numpy, onnxruntime, onnxruntime_qnn.
+    # Installed modules among qnnbridge_host, qnnbridge_protocol, msgpack, numpy, onnxruntime and onnxruntime_qnn.
     modules: tuple[str, ...] = ()
 
     def distribution(self, name: str) -> Distribution | None:
@@ -230,7 +230,7 @@ class HostFacts:
         source: the setting or search that chose it.
         refusal: code of the finding; empty if it can be started.
         said: the refusal as text.
-        looked_at: the interpreters that were tried, with the reasons against them.
+        looked_at: the interpreters that were tried, each with the reason against it.
         answer, death: the result of starting it.
         packages: its packages.
     """
@@ -431,7 +431,7 @@ class ProbeResult:
         skipped: why no probe was made.
         simulator: whether QNN computes on its simulator.
         qnn_nodes, cpu_nodes: number of the session's nodes on QNN and on the CPU.
-        difference: largest difference from the right numbers.
+        difference: largest difference from the correct outputs.
     """
 
     stages: tuple[Stage, ...] = ()

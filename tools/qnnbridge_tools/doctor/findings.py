@@ -193,7 +193,7 @@ def rank(found: Finding) -> tuple[int, int]:
 def is_hidden(found: Finding, others: Iterable[Finding]) -> bool:
     """Return whether a finding is a consequence of another one, which precedes it in the report."""
     return any(
-        # Strictly before: `model.unreadable` hides all codes with "model." and must not hide itself.
+        # Exclude the finding itself: `model.unreadable` hides all codes with "model." and must not hide itself.
         found.code.startswith(CATALOGUE[other.code].hides) and _ORDER[other.code] < _ORDER[found.code]
         for other in others
     )
@@ -205,7 +205,8 @@ def is_hidden(found: Finding, others: Iterable[Finding]) -> bool:
 # If there are many findings, later ones are shown with less detail until the text fits, in the end only with their
 # codes. ``--json`` shows everything.
 
-# Columns and lines, also for output into a file, which is read later in a window of usual size.
+# Limits of the layout in columns and lines. They also apply to output into a file, which is later read in a window
+# of usual size.
 LEAST_WIDTH: Final = 80
 MOST_WIDTH: Final = 120
 LEAST_HEIGHT: Final = 40
@@ -213,11 +214,12 @@ LEAST_HEIGHT: Final = 40
 _TAG: Final = 10
 _LABEL: Final = 6
 _NAMES: Final = {Severity.BLOCKED: "BLOCKED", Severity.DEGRADED: "DEGRADED", Severity.HEALTHY: "ok"}
-_MORE: Final = "(less detail than there is: qnnbridge doctor --json shows all)"
+_MORE: Final = "(shortened: qnnbridge doctor --json shows everything)"
 
 
 class Detail(enum.IntEnum):
-    """Shown part of a finding: its code; title and commands; also the fix's text and some evidence; everything."""
+    """Level of detail of a finding: only its code; title and commands; also the fix's text and some evidence;
+    everything."""
 
     CODE = 0
     LINE = 1

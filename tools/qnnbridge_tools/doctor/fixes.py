@@ -210,7 +210,7 @@ def is_unlisted(release: Release, version: str) -> bool:
 
 
 def known_reasons(facts: Facts) -> dict[str, Reason]:
-    """Return known faults of the installed onnxruntime and onnxruntime-qnn by the table's codes."""
+    """Return the version table's codes of known faults of the installed onnxruntime and onnxruntime-qnn."""
     packages, machine = facts.host.packages, host_machine(facts)
     version = packages.version(QNN) if packages else None
     release = release_of(facts, version) if version else None
@@ -370,7 +370,7 @@ def reinstall(facts: Facts) -> Remedy:
 
 
 def after_removal(facts: Facts, folder: str | None, version: str | None) -> Remedy:
-    """Return the fix like `install_version` for a folder with files that pip has not recorded."""
+    """Return a fix like that of `install_version`, for a folder with files that pip has not recorded."""
     if version is None or is_managed(facts):
         return nothing_fits(facts) if version is None else own_environment(facts)
     lines = [f"-m pip uninstall -y onnxruntime {QNN}"]
@@ -475,7 +475,7 @@ def _install_python(facts: Facts) -> str:
 
 
 def setup_lines(facts: Facts, *, plain_folder: bool = False, python: str | None = None) -> Lines:
-    """Return commands for ``qnnbridge setup`` whose result is used afterwards.
+    """Return a ``qnnbridge setup`` command, and those that make sessions use the new host.
 
     Args:
         facts: the facts.

@@ -363,7 +363,7 @@ class RealMachine:
         try:
             return answer_of(last_line(done))
         except (ValueError, LookupError):
-            return StartFailure(0, said or "it printed something else than an answer: it may not be a Python")
+            return StartFailure(0, said or "its output is not that of the doctor's script: it may not be a Python")
 
     def catalogue(self, python: str) -> Catalogue | None:
         try:
@@ -375,7 +375,7 @@ class RealMachine:
         except subprocess.TimeoutExpired:
             return Catalogue(problem=f"no answer within {ASK_TIMEOUT_S:.0f} s")
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-            return Catalogue(problem=f"windowsml gives no answer ({type(error).__name__})")
+            return Catalogue(problem=f"windowsml did not answer ({type(error).__name__})")
         if isinstance(wire, dict):
             return Catalogue(problem=str(wire.get("cause") or wire.get("message")), fix=str(wire.get("fix") or ""))
         return Catalogue(tuple(listed))

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from qnnbridge_host.model.known_wrong import WrongOperator
     from qnnbridge_host.numerics.measuring import CaseRun
 
-# An NPU takes less than a minute for all rows, the simulator about two.
+# Time limits in seconds for all rows and for one session. An NPU needs less than a minute for all rows, the
+# simulator about two.
 TIMEOUT_S: Final = 600.0
 SESSION_S: Final = 60.0
 # Number of different inputs for each example, because a single right result can be a coincidence.
@@ -119,10 +120,10 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m qnnbridge_tools.doctor.measure_rows", allow_abbrev=False)
     parser.add_argument("--host-python", metavar="PYTHON", help="interpreter of the host")
     parser.add_argument("--timeout", type=float, metavar="S", default=TIMEOUT_S, help="seconds for all rows")
-    parser.add_argument("--soc-model", metavar="CHIP", help="of the simulator: the chip to compute for")
+    parser.add_argument("--soc-model", metavar="CHIP", help="chip that the simulator computes for")
     parser.add_argument("--row", action="append", default=[], metavar="NAME", help="measure this row; default all")
-    parser.add_argument("--npu", action="store_true", help="nothing on a simulator")
-    parser.add_argument("--missing", action="store_true", help="only rows without a result here")
+    parser.add_argument("--npu", action="store_true", help="measure nothing if QNN runs on its simulator")
+    parser.add_argument("--missing", action="store_true", help="measure only rows without a result here")
     return parser
 
 
@@ -137,7 +138,7 @@ class _Measuring:
         self._request = request
         self._target = target
         self._host: Any = None
-        # Fills QNN's memory in the current host.
+        # Function that fills QNN's memory in the current host.
         self._filling: Callable[[], object] | None = None
 
     def run(self) -> str:
@@ -149,9 +150,9 @@ class _Measuring:
         try:
             place = self._place()
             if place is None:
-                return "the chip is not one that this computer computes on"
+                return "this computer cannot compute for the requested chip"
             if self._request.npu and place.simulator:
-                return ""  # the table itself was measured on the simulator
+                return ""  # the table already contains the simulator's results
             _say({"place": place.text, "chip": place.chip, "simulator": place.simulator})
             for row in self._rows(place):
                 if time.monotonic() > deadline:

@@ -146,7 +146,7 @@ class SpokenAnswer:
         self._pace = Pace()
         self._stopping = threading.Event()
         self._stream: TextStream | None = None
-        # A daemon thread: a call that hangs in the host must not prevent the program from ending.
+        # Use a daemon thread, because a call that hangs in the host must not prevent the program from ending.
         self._thread = threading.Thread(target=self._work, name="qnnbridge chat answer", daemon=True)
         self._thread.start()
 
@@ -165,7 +165,7 @@ class SpokenAnswer:
 
     def join(self) -> None:
         while self._thread.is_alive():
-            # In steps, for Ctrl+C on Windows, as for the queue.
+            # Wait in steps: Windows does not deliver Ctrl+C to a thread that waits without a timeout.
             self._thread.join(LOOK_S)
 
     def _work(self) -> None:

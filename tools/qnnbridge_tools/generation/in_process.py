@@ -29,7 +29,7 @@ def main() -> None:
             model = model or genai.Model(asked["folder"])
             result = answer(genai, model, asked)
         except Exception as error:  # noqa: BLE001 - reported by the other process
-            # Without line feeds: the other process reads one line.
+            # Remove line feeds, because the other process reads one line.
             result = {"error": " ".join(str(error).split())[:300] or type(error).__name__}
         print(json.dumps(result), file=answers, flush=True)
 

@@ -166,7 +166,7 @@ def _answer(model: Model, prompt: list[int], tokens: int) -> tuple[Pace, list[in
     try:
         generator.append_tokens(prompt)
         while not generator.is_done() and len(made) < tokens:
-            # Greedy in both ways: sampling would choose different tokens in each round.
+            # Use greedy search in both ways, because sampling would choose different tokens in each round.
             generator.generate_next_token()
             pace.token()
             made.append(int(generator.get_next_tokens()[0]))
@@ -184,7 +184,7 @@ def _asked(direct: DirectProcess, question: dict[str, Any]) -> tuple[tuple[Pace,
     if "error" in result:
         return (Pace(), []), str(result["error"])
     came_s = result["came_s"] or [None]
-    # Its times are relative to the start of its answer.
+    # The process's times are relative to the start of its answer.
     return (Pace(0.0, came_s[0], came_s[-1], len(result["tokens"])), result["tokens"]), None
 
 
@@ -193,7 +193,7 @@ def _paces(rounds: Sequence[tuple[Pace, list[int]]], truth: Sequence[tuple[Pace,
     return Paces(
         tuple(pace.to_first_token_s for pace in counted),
         tuple(pace.tokens_per_second for pace in counted),
-        # All rounds, including the first: greedy search must be repeatable.
+        # Compare all rounds, including the first, because greedy search must be repeatable.
         all(tokens == truth[0][1] for _, tokens in rounds),
     )
 

@@ -38,13 +38,13 @@ END_GRACE_S: Final = 20.0
 
 
 def start(given: DaemonOptions, as_json: bool) -> None:
-    # Before the daemon is asked: wrong options are refused whether or not a daemon runs.
+    # Check the options before querying the daemon, so that wrong ones are refused whether or not a daemon runs.
     words = given.checked_words()
     try:
         with link.reach() as daemon:
             document = daemon.status()
     except HostError as error:
-        # A daemon of an older version that serves no client makes way for the new one.
+        # A daemon of an older version ends for the new one if it serves no client.
         if not (link.may_change(error) or isinstance(error, VersionMismatch)):
             raise
     else:
@@ -69,7 +69,7 @@ def stop(drain_s: float, as_json: bool) -> None:
     except HostError as error:
         if not link.is_none(error):
             raise
-        # Not an error: the requested state is already reached.
+        # This is not an error, because the requested state is already reached.
         document = None
     if as_json:
         output.print_json({"stopped": document is not None, "before": document and link.without_us(document)})
@@ -135,7 +135,7 @@ def metrics() -> None:
         text = metrics_text(daemon.status(), os.getpid())
     # Flush printed text before the bytes below.
     sys.stdout.flush()
-    # Bytes: the format is UTF-8 with line feeds on every system.
+    # Write bytes, because the format is UTF-8 with line feeds on every system.
     sys.stdout.buffer.write(text.encode())
     sys.stdout.buffer.flush()
 
@@ -152,12 +152,13 @@ def logs(count: int, follow: bool, path_only: bool) -> None:
             cause="No daemon has used this state folder yet.",
             fix="Start one: qnnbridge host start",
         )
-    # Created before the last lines are read: a line written in between is printed twice, but never lost.
+    # Create the follower before the last lines are read: a line written in between is printed twice, but never
+    # lost.
     follower = Follower(path) if follow else None
     for line in last_lines(path, count):
         print(output.visible(line))
     if follower is not None:
-        # Until Ctrl+C, or until the reader is gone.
+        # The loop ends with Ctrl+C, or when nobody reads the output any more.
         while True:
             time.sleep(FOLLOW_INTERVAL_S)
             output.refuse_without_reader()
@@ -226,7 +227,7 @@ def _its_turn(successor: Starting, ended: str, deadline: float) -> Outcome | Non
         deadline: value of `time.monotonic` at which to return None.
     """
     while True:
-        # Checked before the wait: once the new daemon has the lock, it writes the same file.
+        # Check this before the wait: once the new daemon has the lock, it writes the same file.
         another = link.replaced(ended)
         outcome = successor.wait(min(deadline, time.monotonic() + TURN_LOOK_S))
         if outcome is not None:
@@ -242,7 +243,7 @@ def _stop(drain_s: float) -> dict[str, Any]:
 
     Raise `HostError` if it does not end.
     """
-    # Read while the daemon runs, because the file is removed with it.
+    # Read the discovery file while the daemon runs, because the daemon removes it at its end.
     found = link.left_behind()
     try:
         with link.reach_soon(PATIENCE_S, any_release=True) as daemon:
@@ -274,7 +275,8 @@ def _show_started(document: dict[str, Any], started: bool, as_json: bool) -> Non
 
 def _stopped_text(figures: Figures) -> str:
     """Return a sentence about the daemon that ended."""
-    others = [client for client in figures.clients if client.sessions]  # Others only query the status.
+    # Clients without sessions only query the status.
+    others = [client for client in figures.clients if client.sessions]
     ended = [f"The daemon, pid {figures.daemon.pid}, has ended"]
     if figures.host.running:
         ended.append(f"and with it the NPU host, pid {figures.host.pid}")
@@ -315,7 +317,7 @@ def rotated_files(path: Path) -> list[Path]:
         # `isdigit` alone also accepts characters such as a superscript 2, which `int` refuses.
         if name.startswith(path.name + ".") and number.isascii() and number.isdigit():
             numbered.append((int(number), path.parent / name))
-    # By number and not by name: as text, `.10` comes before `.2`.
+    # Sort by number and not by name: as text, `.10` comes before `.2`.
     found = [file for _, file in sorted(numbered)]
     return [path, *found] if path.exists() else found
 
@@ -339,7 +341,7 @@ def _tail(file: Path, count: int) -> list[str]:
     with file.open("rb") as stream:
         at = stream.seek(0, os.SEEK_END)
         data = b""
-        # One more line end than lines: the first line of a block may be incomplete.
+        # Read one more line end than lines, because the first line of a block may be incomplete.
         while at > 0 and data.count(b"\n") <= count:
             size = min(_BLOCK_BYTES, at)
             at -= size
@@ -357,7 +359,7 @@ def _lines(data: bytes) -> list[str]:
 class Follower:
     """Read the lines that are added to a log, also to the file that replaces it.
 
-    Starts at the present end of the file. An incomplete last line is kept until it is complete.
+    Reading starts at the present end of the file. An incomplete last line is kept until it is complete.
     """
 
     def __init__(self, path: Path) -> None:
@@ -402,7 +404,7 @@ class Follower:
             with path.open("rb") as stream:
                 stream.seek(self._at)
                 data = stream.read()
-        except OSError:  # Being rotated at this moment; the next read finds the file.
+        except OSError:  # The log is being rotated at this moment; the next read finds the new file.
             return b""
         self._at += len(data)
         return data

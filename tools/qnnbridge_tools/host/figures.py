@@ -216,13 +216,13 @@ def _host(document: Mapping[str, Any]) -> HostFigures:
         HostFigures,
         document,
         versions={str(name): str(version) for name, version in _part(document, "versions").items() if version},
-        # null until a session on QNN has reported it; null is not false.
+        # The value is null until a session on QNN has reported it. Keep null, which is not false.
         simulator=simulator if isinstance(simulator, bool) else None,
     )
 
 
 def _latency(document: Mapping[str, Any]) -> Latency:
-    # Zeros of a client without calls would look like very fast calls.
+    # Omit the zeros of a client without calls, which would look like very fast calls.
     if not _int(document, "calls"):
         return Latency()
     part = _part(document, "latency_ms")
@@ -287,7 +287,7 @@ def _text(document: Mapping[str, Any], name: str) -> str:
     return "" if found is None else str(found)
 
 
-# By annotation of a field, which is a string in this module.
+# Reader functions by the annotation of a field, which is a string in this module.
 _READERS: Final[dict[str, Callable[[Mapping[str, Any], str], object]]] = {
     "int": _int,
     "float": _float,
@@ -334,7 +334,7 @@ _MODEL_COLUMNS: Final[tuple[tuple[str, Callable[[ModelFigures], str]], ...]] = (
     ("p90", lambda one: milliseconds(one.latency_ms.p90)),
     ("p99", lambda one: milliseconds(one.latency_ms.p99)),
     ("errors", lambda one: str(one.errors)),
-    # A missing figure is read as 0, and no session opens in 0 ms.
+    # 0 means that the figure is missing, because no session opens in 0 ms.
     ("opened in", lambda one: milliseconds(one.opened_ms or None)),
 )
 CLIENT_HEADERS: Final = tuple(header for header, _ in _CLIENT_COLUMNS)
@@ -352,7 +352,7 @@ def model_row(model: ModelFigures) -> list[str]:
 def model_state(model: ModelFigures) -> str:
     if not model.loaded:
         return "unloaded"
-    # Not idle below one second: a model in constant use is idle between two calls as well.
+    # A model counts as idle only after one second, because a model in constant use is idle between two calls, too.
     return f"idle {duration(model.idle_s)}" if model.idle_s >= 1 else "in use"
 
 
@@ -366,7 +366,7 @@ def host_text(host: HostFigures) -> str:
 def host_kind(host: HostFigures) -> str:
     """Return the machine, what QNN runs on, the versions, and the source of QNN."""
     where = {True: "QNN's simulator", False: "NPU", None: ""}[host.simulator]
-    # ep_source, ep_package and ep_version are one fact in three keys, combined by `_provider`.
+    # Skip ep_source, ep_package and ep_version, which `_provider` combines into one text.
     versions = (f"{name} {version}" for name, version in host.versions.items() if not name.startswith("ep_"))
     return ", ".join(part for part in (host.machine, where, *versions, _provider(host.versions)) if part)
 
@@ -493,7 +493,7 @@ def _host_pairs(figures: Figures) -> list[tuple[str, str]]:
     if figures.host.generation:
         pairs.append(("history", restarts_text(figures.host)))
     if figures.host.last_crash:
-        # Only the summary; the command in the next line shows evidence and stack.
+        # Show only the summary; the command in the next line shows evidence and stack.
         pairs.append(("last crash", figures.host.last_crash.splitlines()[0]))
         pairs.append(("", "`qnnbridge crashes show last` shows why."))
     return pairs

@@ -1,4 +1,4 @@
-"""Connection of the commands to a running daemon: find it, query it, and explain why it cannot be reached.
+"""Connect the commands to a running daemon: find it, query it, and explain why it cannot be reached.
 
 ``details["daemon_state"]`` of an error contains the state of the daemon, which determines the exit code of a
 command (`reporting`). Not thread-safe.
@@ -95,7 +95,8 @@ def reach(
     except BaseException as error:
         # No `Link` owns the connection yet.
         host.close()
-        if isinstance(error, (HostStartFailed, HostCrashed, VersionMismatch)):  # crashed: left while it greeted
+        # HostCrashed: the daemon ended during the handshake.
+        if isinstance(error, (HostStartFailed, HostCrashed, VersionMismatch)):
             raise explained(error) from None
         raise
     return Link(host)
@@ -108,7 +109,7 @@ def reach_soon(patience_s: float, *, any_release: bool = False) -> Link:
         try:
             return reach(any_release=any_release)
         except HostError as error:
-            # In this order: `may_change` is also true if there is no daemon, which ends the wait here.
+            # Check `is_none` first, because `may_change` is also true without a daemon, which ends the wait here.
             if is_none(error) or not may_change(error) or time.monotonic() >= end:
                 raise
         time.sleep(_LOOK_INTERVAL_S)
@@ -175,10 +176,10 @@ def is_running() -> bool:
     # `FileLock` creates its file, but a check must leave nothing behind.
     if not path.exists():
         return False
-    # The operating system releases the lock of a process, however it ends.
+    # The operating system releases the lock of a process whenever the process ends.
     lock = FileLock(path, mode=0o600)
     try:
-        # Held for some microseconds. A daemon that starts meanwhile tries again (`_LOOK_PATIENCE_S`).
+        # The lock is held for some microseconds. A daemon that starts meanwhile tries again.
         lock.acquire(timeout=0)
     except Timeout:
         return True

@@ -19,7 +19,7 @@ from qnnbridge_tools.host.figures import ClientFigures, Figures, Latency, ModelF
 
 Kind = Literal["gauge", "counter", "info", "histogram", "summary"]
 Labels = Mapping[str, str]
-# (suffix of the family's name with its underscore, labels, value).
+# Sample of a family: suffix of the family's name with its underscore, labels, value.
 Sample = tuple[str, Labels, float]
 
 # "unknown": no call has been compared, or none can be.
@@ -28,7 +28,7 @@ _NAME: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 
 
 class Families(Collector):
-    """Snapshot of families that are kept elsewhere, without families that have no samples."""
+    """Collector that returns the given metric families, except for those without samples."""
 
     def __init__(self, families: Iterable[Metric]) -> None:
         self._families = families
@@ -50,7 +50,7 @@ def family(kind: Kind, name: str, help_text: str, samples: Iterable[Sample], uni
     # OpenMetrics: the name of a family with a unit ends with the unit.
     if not _NAME.fullmatch(name) or (unit and not name.endswith(f"_{unit}")):
         raise ValueError(f"{name} with unit {unit}")
-    # Not the library's `Counter` and `Gauge`, which count themselves: here the daemon has counted.
+    # Do not use the library's `Counter` and `Gauge`, which count in this process: the daemon has counted already.
     made = Metric(name, help_text, kind, unit)
     for suffix, labels, value in samples:
         # A name from a file system may contain half a surrogate pair, which UTF-8 cannot encode.
@@ -81,7 +81,7 @@ def summary(
     Args:
         values: quantiles for each set of labels; unknown ones are omitted.
     """
-    # Without `_sum` and `_count`: for a client or a model the daemon reports quantiles only.
+    # Omit `_sum` and `_count`, because the daemon reports only quantiles for a client or a model.
     samples = (
         ("", {**labels, "quantile": floatToGoString(quantile)}, value)
         for labels, quantiles in values
@@ -114,11 +114,11 @@ def numbers_families(prefix: str, rows: Sequence[tuple[Labels, str, int]]) -> It
 
     Args:
         prefix: prefix of the names.
-        rows: labels of a model, the state of its numbers, and the number of compared calls.
+        rows: labels of a model, the state of its comparison, and the number of compared calls.
     """
     yield gauge(
         f"{prefix}_numbers",
-        "1 for the state of a model's numbers beside the CPU's, else 0.",
+        "1 for the state of a model's comparison with the CPU, else 0.",
         [
             ({**labels, "state": state}, int(state == (found if found in NUMBERS_STATES else "unknown")))
             for labels, found, _ in rows
@@ -139,7 +139,7 @@ def text_of(families: Iterable[Metric]) -> str:
 
 
 Row = TypeVar("Row")
-# Figures of a client or a model: type, name, unit, help, value.
+# Metrics of a client or a model: type, name, unit, help text, value.
 Columns = tuple[tuple[Literal["gauge", "counter"], str, str, str, Callable[[Row], float]], ...]
 
 _CLIENT_COLUMNS: Final[Columns[ClientFigures]] = (
@@ -236,13 +236,13 @@ def _totals(figures: Figures) -> Iterator[Metric]:
     shared = totals.sessions_shared
     yield _one("counter", "sessions_shared", "Sessions that share the model of an earlier one.", shared)
     yield _one("counter", "model_unloads", "Idle models that were unloaded.", totals.unloads)
-    yield _one("counter", "model_reloads", "Unloaded models that came back.", totals.reloads)
+    yield _one("counter", "model_reloads", "Unloaded models that were loaded again.", totals.reloads)
     yield _one("counter", "calls", "Answered calls.", totals.calls)
     yield _one("counter", "call_errors", "Calls that ended with an error.", totals.errors)
     yield _one("counter", "refused_calls", "Calls refused because of a limit.", totals.busy)
     yield histogram(
         "qnnbridge_call_latency_seconds",
-        "Time of a call within the daemon, waiting included.",
+        "Time of a call within the daemon, including the wait.",
         totals.latency_buckets,
         totals.latency_sum_s,
         totals.latency_count,

@@ -92,7 +92,7 @@ FILE_NAME: Final = "qnnbridge-daemon.xml"
 NAMESPACE: Final = "http://schemas.microsoft.com/windows/2004/02/mit/task"
 _RESTART_INTERVAL: Final = "PT1M"  # The shortest interval that Task Scheduler accepts.
 _RESTART_COUNT: Final = "255"  # The largest number that its schema accepts.
-# The default, PT72H, ends a task after three days.
+# PT0S means no limit; the default, PT72H, ends a task after three days.
 _NO_LIMIT: Final = "PT0S"
 # Task Scheduler's default, 7, runs a program and its children below normal priority, with slow disk access.
 _NORMAL_PRIORITY: Final = "5"
@@ -169,7 +169,7 @@ def _body(service: ServiceCommand) -> str:
     _leaf(trigger, "UserId", service.user)
     principal = ET.SubElement(ET.SubElement(task, "Principals"), "Principal", {"id": "Author"})
     _leaf(principal, "UserId", service.user)
-    # Only while the user is logged in, so no password has to be stored.
+    # The task runs only while the user is logged in, so no password has to be stored.
     _leaf(principal, "LogonType", "InteractiveToken")
     _leaf(principal, "RunLevel", "LeastPrivilege")
     settings = ET.SubElement(task, "Settings")
@@ -181,7 +181,7 @@ def _body(service: ServiceCommand) -> str:
     _leaf(again, "Count", _RESTART_COUNT)
     program = ET.SubElement(ET.SubElement(task, "Actions", {"Context": "Author"}), "Exec")
     _leaf(program, "Command", service.program)
-    # By the rules of Microsoft's C runtime, which Python uses to split its command line.
+    # Quote by the rules of Microsoft's C runtime, which Python uses to split its command line.
     _leaf(program, "Arguments", subprocess.list2cmdline(service.arguments))
     ET.indent(task)
     return ET.tostring(task, encoding="unicode")
@@ -192,7 +192,7 @@ def _leaf(parent: ET.Element, name: str, text: str) -> None:
 
 
 UNIT_NAME: Final = f"{SERVICE_NAME}.service"
-# Longer than the daemon needs to let calls finish and to end the NPU host.
+# Must be longer than the daemon needs to let calls finish and to end the NPU host.
 STOP_TIMEOUT_S: Final = 45
 _PLAIN_WORD: Final = re.compile(r"[A-Za-z0-9_\-./:=+,@]+")
 
@@ -216,9 +216,9 @@ def unit_text(service: ServiceCommand, another_runs_code: int) -> str:
         # Supported from systemd 240 on: `systemctl start` reports a program that cannot be started.
         "Type=exec",
         f"ExecStart={command}",
-        "# Otherwise it is the home folder, and Python would import files from there.",
+        "# Otherwise the service would run in the home folder, and Python would import files from there.",
         "WorkingDirectory=/",
-        # Unlike in ExecStart, $ has no meaning here.
+        # Unlike in ExecStart, $ has no meaning in Environment.
         *(f"Environment={quoted(f'{name}={value}')}" for name, value in service.environment.items()),
         # Exit code 0 and SIGTERM are clean ends for `on-failure`, so `qnnbridge host stop` is final.
         "Restart=on-failure",
@@ -294,9 +294,9 @@ def give_service_file(
         sys.stdout.write(task_text(service) if for_windows else unit_text(service, another))
         sys.stdout.flush()
     else:
-        # Bytes: text mode on Windows would write the unit with \r\n.
+        # Write bytes, because text mode on Windows would write the unit with \r\n.
         place.write(task_file(service) if for_windows else unit_text(service, another).encode())
-    # On stderr, so that `qnnbridge host service > FILE` contains only the service file.
+    # Print instructions on stderr, so that `qnnbridge host service > FILE` writes only the service file.
     written = "" if place is None or is_stdout(place.path) else str(place.path)
     print(_instructions(service, written, for_windows), file=sys.stderr)
 

@@ -1,4 +1,4 @@
-"""Unpack a ZIP archive from an untrusted source: it writes only into its folder and does not fill the disk."""
+"""Unpack a ZIP archive from an untrusted source, only into a given folder and without filling the disk."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from qnnbridge_protocol.errors import OptionError, PullFailed
 # Exceptions of `zipfile` for a damaged archive.
 DAMAGE: Final = (
     *(zipfile.BadZipFile, NotImplementedError, EOFError, zlib.error),
-    *(struct.error, UnicodeDecodeError),  # in its directory
+    *(struct.error, UnicodeDecodeError),  # damage in the archive's directory
 )
 _MOST_MEMBERS: Final = 10_000
-# Weights hardly shrink; the contents of a ZIP bomb shrink a thousandfold.
+# Limit of unpacked bytes per packed byte: weights hardly compress; a ZIP bomb compresses a thousandfold.
 _MOST_GROWTH: Final = 200
 _FREE_BYTES: Final = 16 * 1024 * 1024
 _ENCRYPTED: Final = 1
@@ -42,7 +42,7 @@ def name_problem(name: str) -> str | None:
 
 
 def check_names(names: Iterable[str], label: str) -> None:
-    """Raise `OptionError` if Windows, where models run on the NPU, cannot have all these files in one folder."""
+    """Raise `OptionError` if Windows, where models run on the NPU, cannot store all these files in one folder."""
     seen: dict[str, str] = {}
     for name in names:
         problem, other = name_problem(name), seen.get(name.casefold())
@@ -78,7 +78,7 @@ def members(archive: zipfile.ZipFile, label: str) -> list[zipfile.ZipInfo]:
     if why:
         raise OptionError(
             f"{label} is not unpacked: {why}.",
-            cause="The archive of a model does not need this, and it can do harm.",
+            cause="A model's archive never needs this, and it may be an attack.",
             fix="Choose another file of the repository with --file NAME.",
         )
     check_names((one.filename for one in found), label)

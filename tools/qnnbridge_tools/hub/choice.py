@@ -1,7 +1,7 @@
 """Choose among the models of a repository, before anything is downloaded.
 
 The beginning of each model is read over the network: its operators, and the header of a compiled model's context
-binary. They decide the kind of a model. Its name decides only if they cannot be read.
+binary. These parts determine the kind of a model; its name is used only if they cannot be read.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from qnnbridge_tools.hub import archive
 from qnnbridge_tools.hub.remote import Hub, HubRepository
 
 Kind = Literal["compiled", "qdq", "float", "half", "other", "refused", "prepared", "generation", "file"]
-# The best kind first. "other": quantised for other backends than QNN.
+# Kinds of models, the best first. "other" means quantised for other backends than QNN.
 _ORDER: Final[tuple[Kind, ...]] = (
     "prepared",
     "compiled",
@@ -115,7 +115,7 @@ def judge_for(host: HostTraits | None) -> Judge:
         scan: ModelScan, header_of: Callable[[EpContextNode], BlobFacts | None]
     ) -> tuple[Kind, str, tuple[Any, ...]]:
         if host is None:
-            return "refused", "it is compiled, and no host was found to check it for", ()
+            return "refused", "it is compiled, and without a host it is unknown whether it can run", ()
         verdict = judge_apart(scan, host, header_of)
         if not verdict.can_run:
             return "refused", f"it is compiled and {verdict.message}", ()
@@ -199,7 +199,7 @@ def find_candidates(
 
 
 def base_of(name: str) -> str:
-    """Return the name of the model that this file is a variant of: without folder, suffix and kind."""
+    """Return the model's name without folder, suffix and kind, which is equal for all variants of a model."""
     stem = posixpath.basename(name)
     stem = stem[: stem.rindex(".")]
     while (shorter := _VARIANT.sub("", stem)) != stem:
@@ -257,7 +257,7 @@ def _variants(hub: Hub, repository: HubRepository, names: Sequence[str], judge: 
 
 
 def _suggested(bases: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return an encoder and its decoder, as models for speech and translation have them; else the first model."""
+    """Return an encoder and its decoder if there are such (speech and translation models); else the first model."""
     encoder = next((found[0] for base, found in bases.items() if "encoder" in base), None)
     decoders = [found[0] for base, found in bases.items() if "decoder" in base]
     if encoder is None or not decoders:
@@ -315,7 +315,7 @@ def _peek(
                 return judge(scan, header_of)
         except InvalidProtobuf as error:
             return "refused", error.message, ()
-        except EOFError:  # from the header of a context binary
+        except EOFError:  # raised for the header of a context binary
             return "refused", "the header of its context binary cannot be read", ()
     return *kind_of(scan, name, whole=bool(scan.ir_version)), ()
 
@@ -335,7 +335,7 @@ def _of_archive(hub: Hub, repository: HubRepository, name: str, judge: Judge) ->
         return PullCandidate(name, "refused", f"it cannot be read: {error}", (name,), packed)
     except OptionError as error:
         return PullCandidate(name, "refused", error.message, (name,), packed)
-    # The worst part decides, since all parts of a pipeline are needed.
+    # The worst part determines the kind, because a pipeline needs all of its parts.
     kind, why, order = max(judged, key=lambda one: _ORDER.index(one[0]))
     return PullCandidate(name, kind, why, (name,), packed + sum(sizes.values()), order)
 
@@ -347,7 +347,7 @@ def _in_archive(
         other = posixpath.normpath(posixpath.join(posixpath.dirname(name), path))
         if other not in sizes:
             return None
-        # `read_blob` needs no more bytes. Seeking to the end of a packed member would unpack all of it.
+        # Read only what `read_blob` needs: seeking to the end of a compressed member would unpack all of it.
         with opened.open(other) as member:
             return _Head(member.read(1024 * 1024), sizes[other])
 
@@ -423,7 +423,7 @@ def _generation(
 
 
 def _providers(config: Any) -> list[str]:
-    """Return the execution providers that any part of a genai_config.json asks for, in lower case."""
+    """Return the execution providers that any part of a genai_config.json requests, in lower case."""
     found: list[str] = []
     for key, value in config.items() if isinstance(config, dict) else ():
         if key == "provider_options" and isinstance(value, list):

@@ -177,7 +177,7 @@ def _to_remove(name: str) -> list[PulledFolder]:
     repositories = list(dict.fromkeys(one.repository for one in found))
     if len(repositories) > 1:
         raise OptionError(
-            f'"{name}" means models of several repositories: {", ".join(repositories)}.',
+            f'"{name}" matches models of several repositories: {", ".join(repositories)}.',
             fix="Give OWNER/NAME, or an id that `qnnbridge models` lists.",
         )
     return found
@@ -196,7 +196,7 @@ def remove_models(
     from qnnbridge_tools import output
     from qnnbridge_tools.hub import library
 
-    # Exactly one of the two.
+    # Require either names or --all, not both.
     if everything == bool(names):
         raise OptionError(
             "Names of models and --all are both given." if names else "No model to remove is given.",

@@ -84,7 +84,7 @@ class PulledFolder:
         total = 0
         for root, _, names in os.walk(self.folder):
             for name in names:
-                with contextlib.suppress(OSError):  # another process pulls or removes the model
+                with contextlib.suppress(OSError):  # another process may be pulling or removing the model
                     total += os.lstat(os.path.join(root, name)).st_size
         return total
 
@@ -111,7 +111,8 @@ def write_record(folder: Path, record: PullRecord) -> None:
 
 
 def without_own_files(repository: HubRepository) -> HubRepository:
-    """Leave out files that would be taken for a record, a mark or an unfinished download of this package."""
+    """Return the repository without files whose names this package uses for records, marks and unfinished
+    downloads."""
 
     def is_own_name(name: str) -> bool:
         last = name.rpartition("/")[2].casefold()
@@ -184,14 +185,14 @@ def remove(one: PulledFolder) -> None:
     """Remove a pulled model. Raise `PullFailed` if it is in use."""
     # A pull holds the lock of the final name while its folder still ends in `PART`.
     with locked(one.folder.with_name(one.id), wait=False):
-        # Renamed first: a folder that ends in `PART` is never used as a model.
+        # Rename the folder first, because a folder whose name ends in `PART` is never used as a model.
         gone = one.folder.with_name(f"{one.id}-gone{PART}")
         try:
             if one.folder != gone:
                 os.replace(one.folder, gone)
             shutil.rmtree(gone)
         except OSError as error:
-            # `rmtree` may have removed the mark, and without it the rest would not be listed any more.
+            # `rmtree` may have removed the mark, without which the remaining files would not be listed.
             with contextlib.suppress(OSError):
                 (gone / MARK_FILE).touch()
             raise PullFailed(
@@ -200,7 +201,7 @@ def remove(one: PulledFolder) -> None:
                 fix="Close the sessions that use it, then run the same command again.",
                 details={"reason": "busy"},
             ) from None
-        with contextlib.suppress(OSError):  # fails if other models of the repository are in it
+        with contextlib.suppress(OSError):  # fails if the folder contains other models of the repository
             one.folder.parent.rmdir()
 
 
@@ -211,7 +212,7 @@ def locked(folder: Path, *, wait: bool = True, on_wait: Any = None) -> Iterator[
     with local_errors(locks):
         make_own(models_dir(), lambda _: False)
         locks.mkdir(exist_ok=True)
-        # One lock for all names of the folder.
+        # All names of one folder must have the same lock.
         name = os.path.normcase(os.path.realpath(folder))
         lock = FileLock(locks / f"{hashlib.sha256(os.fsencode(name)).hexdigest()[:24]}.lock")
         try:
@@ -219,8 +220,8 @@ def locked(folder: Path, *, wait: bool = True, on_wait: Any = None) -> Iterator[
         except Timeout:
             if not wait:
                 raise PullFailed(
-                    f"{folder.parent.name.replace(_SEPARATOR, '/', 1)} is just being pulled or removed.",
-                    fix="Run the same command again when the other one has ended.",
+                    f"{folder.parent.name.replace(_SEPARATOR, '/', 1)} is being pulled or removed.",
+                    fix="Run the same command again when the other process has ended.",
                     details={"reason": "busy"},
                 ) from None
             if on_wait is not None:

@@ -43,7 +43,8 @@ from qnnbridge_tools.hub.remote import (
 
 _log = logging.getLogger("qnnbridge.hub")
 Say = Callable[[str], None]
-# The first and last nodes of many compiled and quantised models run on the CPU, which the result shows.
+# Options of the suggested `run` command. The first and last nodes of many compiled and quantised models run on the
+# CPU, and the command's result shows this.
 _RUN: Final = "--random --fallback cpu"
 _FREE_BYTES: Final = 16 * 1024 * 1024
 
@@ -207,14 +208,15 @@ def _fetch(
     with library.locked(folder, on_wait=say):
         record = library.read_record(folder)
         if record is not None:
-            # By commit: names in another case are one folder on Windows.
+            # Compare commits, because names that differ only in case are one folder on Windows.
             if (record.commit, record.candidate) == (repository.commit, candidate.name):
                 return _result(folder, record, is_new=False)
             raise OptionError(
                 f"{folder} contains {record.candidate or 'all files'} of {record.repository}@{record.commit[:12]}.",
                 fix="Give a folder that does not exist yet: --output DIR.",
             )
-        # With both names: two models for one folder must not mix, nor two folders for one model.
+        # The stage's name contains both names, so that neither two models for one folder share a stage nor two
+        # folders for one model.
         stage = folder.with_name(f"{usual.name if folder == usual else f'{folder.name}-{usual.name}'}{PART}")
         with local_errors(stage):
             make_own(stage, lambda _: False)
@@ -224,11 +226,11 @@ def _fetch(
                     names = _unpacked(repository, candidate, stage)
                 entry, kind, why = _checked(stage, names, candidate, request, host)
             except (_Unfit, OptionError):
-                # No later pull can continue it.
+                # Remove the stage, because no later pull can continue it.
                 shutil.rmtree(stage)
                 raise
             except (PullFailed, OSError):
-                # Nothing is downloaded yet, so nothing can be continued.
+                # Remove the stage if nothing has been downloaded, because there is nothing to continue.
                 if not any(path.is_file() and path.name != MARK_FILE for path in stage.rglob("*")):
                     shutil.rmtree(stage)
                 raise
@@ -312,7 +314,7 @@ def _check_space(repository: HubRepository, names: Sequence[str], stage: Path, m
 def _unpacked(repository: HubRepository, candidate: PullCandidate, stage: Path) -> list[str]:
     packed = stage.joinpath(*candidate.name.split("/"))
     folder = packed.with_suffix("")
-    shutil.rmtree(folder, ignore_errors=True)  # an interrupted attempt may have left it
+    shutil.rmtree(folder, ignore_errors=True)  # an interrupted attempt may have left this folder
     folder.mkdir()
     try:
         inner = archive.unpack(packed, folder, f"{candidate.name} of {repository.label}")
@@ -366,7 +368,7 @@ def _checked(
 
 
 def _folder_kind(stage: Path, name: str) -> choice.Kind | None:
-    """Return the kind of the folder that contains this file; ``None`` if other files decide."""
+    """Return the folder's kind if this file determines it; else ``None``."""
     leaf = posixpath.basename(name)
     if leaf == CONFIG:
         return "generation"

@@ -28,7 +28,7 @@ _DEFAULT_ENDPOINT: Final = "https://huggingface.co"
 # Length of the range of one request for a part of a file.
 _BLOCK_BYTES: Final = 256 * 1024
 _CHUNK_BYTES: Final = 1024 * 1024
-# Content networks refuse to send more than 50 GB in one answer, and huggingface_hub does not ask for it.
+# Content delivery networks send at most 50 GB in one response, so huggingface_hub does not request more.
 _MOST_BYTES: Final = 40 * 1000**3
 _PROXIES: Final = ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy", "HTTP_PROXY", "http_proxy")
 # Suffix of incomplete files and folders.
@@ -138,7 +138,7 @@ class Hub:
         for one in info.siblings or ():
             lfs = getattr(one, "lfs", None)
             sha256 = str(getattr(lfs, "sha256", "") or "")
-            # git's hash of a file outside git is that of its pointer.
+            # For a file outside git, git's hash is that of its pointer file.
             files[one.rfilename] = RepoFile(
                 one.rfilename, int(one.size or 0), sha256, "" if sha256 else str(one.blob_id or "")
             )
@@ -157,8 +157,8 @@ class Hub:
             session = self._hub.utils.get_session()
             with session.stream("GET", address, headers=headers, follow_redirects=True, timeout=30) as response:
                 self._hub.utils.hf_raise_for_status(response)
-                # A server without ranges sends the file from its beginning. No byte before the part is kept, and
-                # none behind it is read.
+                # A server without support for ranges sends the file from its beginning: skip the bytes before the
+                # part, and stop reading after it.
                 skip, found = (at if response.status_code == 200 else 0), bytearray()
                 for chunk in response.iter_bytes():
                     found += chunk[skip:]
@@ -171,7 +171,7 @@ class Hub:
         """Download a file into the folder and compare its checksum. Continue an earlier attempt."""
         target = folder.joinpath(*file.name.split("/"))
         if target.exists():
-            return  # an earlier attempt gave it this name after the comparison
+            return  # an earlier attempt has renamed the file after comparing its checksum
         part = target.with_name(target.name + PART)
         with self._errors(repository.name, repository.revision, file.name), local_errors(folder):
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -262,7 +262,7 @@ class Hub:
     def _refused(self, name: str, response: Any, file: str | None) -> PullFailed:
         status = int(response.status_code)
         what = f"{file} of {name}" if file else name
-        # A hub gives the reason in a header, and a proxy does not know the header.
+        # A hub states the reason in a header, which a proxy does not send.
         if status in (401, 403, 407) and (proxy := _proxy()) and not response.headers.get("X-Error-Message"):
             return PullFailed(
                 f"The hub or the proxy refuses {what} (HTTP {status}).",
@@ -276,7 +276,7 @@ class Hub:
                 details={"reason": "refused", "status": status},
             )
         if status == 429:
-            # The header may also have a date.
+            # The header may contain a date instead of seconds.
             given = str(response.headers.get("Retry-After") or "")
             wait = f"{given[:6]} seconds" if given.isdecimal() else "some minutes"
             return PullFailed(
@@ -381,7 +381,7 @@ def _proxy() -> str:
 
 
 def _elsewhere(folder: Path) -> str:
-    """Return how the user chooses another folder than this one."""
+    """Return the advice how to choose another folder than this one."""
     if folder.absolute().is_relative_to(models_dir().absolute()):
         return "set QNNBRIDGE_MODELS_DIR"
     return "give --output DIR"
@@ -395,7 +395,7 @@ def local_errors(folder: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno in (errno.ENOSPC, getattr(errno, "EDQUOT", None)):
             raise no_space(folder, None) from None
-        if error.errno is None:  # of the network
+        if error.errno is None:  # an error of the network
             raise
         if error.errno == errno.EFBIG:
             raise PullFailed(

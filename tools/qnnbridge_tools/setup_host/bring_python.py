@@ -1,4 +1,4 @@
-"""Decide how a set-up downloads a Python if no installed interpreter can be the base of the host.
+"""Choose how `setup` downloads a Python if no installed interpreter can be the base of the host.
 
 Windows' Python install manager (`pymanager`) or uv puts a CPython into a folder next to the environment. Nothing is
 registered, and no PATH changes: removing that folder removes everything. This module runs no command.
@@ -86,7 +86,7 @@ def python_to_bring(
     """Return the Python to download; ``None`` if there is none for this platform.
 
     Raises:
-        AlreadyThere: the folder contains files that no set-up made.
+        AlreadyThere: the folder contains files that no set-up created.
     """
     target = (_WINDOWS if surroundings.is_windows else _LINUX).get(surroundings.computer)
     if target is None:
@@ -101,7 +101,7 @@ def python_to_bring(
     is_foreign = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
     if is_foreign and not is_half_removed and not (folder / RECORD).is_file():
         raise AlreadyThere(
-            f"The folder {folder}, for the Python to download, was not made by `qnnbridge setup`.",
+            f"The folder {folder}, for the Python to download, was not created by `qnnbridge setup`.",
             fix="Rename it, or choose another folder for the host with --dir.",
         )
     manager = _manager_source(surroundings, source, find_program)
@@ -136,14 +136,14 @@ def _manager_source(
     surroundings: Surroundings, source: Source, find_program: Callable[[str], str | None]
 ) -> tuple[str, ...] | None:
     """Return the install manager and its options for the source; ``None`` if uv is to be used."""
-    # Not `py`: the launcher of older installers has the same name and would run a script "install".
+    # Do not use `py`: the launcher of older installers has the same name and would run a script "install".
     manager = find_program("pymanager") if surroundings.is_windows else None
-    # The variable is for uv only.
+    # A mirror in this variable works for uv only.
     if manager is None or surroundings.environ.get(MIRROR_VARIABLE):
         return None
     if source.links is None:
         return (manager,)
-    # As written by `pymanager install --download=FOLDER`.
+    # `pymanager install --download=FOLDER` writes this file.
     index = source.links / "index.json"
     return (manager, "--source", str(index)) if index.is_file() else None
 

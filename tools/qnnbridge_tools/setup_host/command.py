@@ -45,25 +45,25 @@ class Purpose(enum.Enum):
 def setup_host(
     options: SetupOptions,
     upgrade: Annotated[
-        bool, typer.Option("--upgrade", help="Make the host again if a newer version works here.")
+        bool, typer.Option("--upgrade", help="Create the host again if a newer version works on this computer.")
     ] = False,
-    repair: Annotated[bool, typer.Option("--repair", help="Make the host again if it is not healthy.")] = False,
+    repair: Annotated[bool, typer.Option("--repair", help="Create the host again if it is not healthy.")] = False,
     remove: Annotated[
         bool, typer.Option("--remove", help="Remove the host, its setting and the Python downloaded for it.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the commands and do nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the commands without running them.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Set up this computer: Python, a host, a QNN that fits.
 
-    Downloads what is missing, after asking. A second run changes nothing if the host is healthy. Ends with 0 if the
-    host can be used, 1 if nothing was made or the doctor finds that QNN cannot be used.
+    Downloads what is missing, after asking. A second run changes nothing if the host is healthy. Exit code 0 if the
+    host can be used, 1 if no host was created or the doctor finds that QNN cannot be used.
     """
     from qnnbridge_tools.setup_host.made_host import alone
 
     purpose = _purpose(upgrade=upgrade, repair=repair, remove=remove)
-    # Before the plan, which takes seconds. With --json the question would become a part of the document on stdout.
+    # Check this before the plan, which takes seconds. With --json the question would become part of the document.
     if not (dry_run or yes) and (as_json or not sys.stdin.isatty()):
         raise OptionError(
             "This command cannot ask for a confirmation here.",
@@ -103,7 +103,7 @@ def _set_up(options: SetupOptions, purpose: Purpose, ask: Ask | None, *, dry_run
 
     surroundings = Surroundings.current()
     there = None if options.replace else made_host.made_host(options, surroundings)
-    # `make_plan` handles another host in the configuration and another source of QNN.
+    # `make_plan` handles the case of another configured host or another source of QNN.
     if there is not None and _is_the_one_asked_for(options, there, purpose):
         health = made_host.examine(there)
         if purpose is Purpose.SET_UP and health.error is not None:
@@ -111,7 +111,7 @@ def _set_up(options: SetupOptions, purpose: Purpose, ask: Ask | None, *, dry_run
                 "check",
                 f"The host in {there.folder} is set up and does not start.",
                 cause=health.error.message,
-                fix="Make it again: qnnbridge setup --repair" + _dir_words(options),
+                fix="Create it again: qnnbridge setup --repair" + _dir_words(options),
                 evidence=health.error.evidence,
             )
         if purpose is Purpose.SET_UP and _has_version(options, health):
@@ -139,7 +139,8 @@ def _set_up(options: SetupOptions, purpose: Purpose, ask: Ask | None, *, dry_run
     info = carry_out(plan, _say, _detail)
     _say("Examining the new host")
     if plan.engine != "wheel":
-        os.environ.update(plan.variables)  # For the doctor: with --no-config the file lacks the engine.
+        # The doctor needs the variables, because with --no-config the file lacks the engine.
+        os.environ.update(plan.variables)
     # The table of known-wrong operators was measured in the simulator, so only a real NPU is measured again.
     found = examined(SurveyOptions(host_python=str(plan.python), numbers=info.machine == "ARM64"))[0]
     if as_json:
@@ -304,7 +305,7 @@ def print_plan(plan: SetupPlan) -> None:
 
 def print_commands(plan: SetupPlan) -> None:
     """Print the commands that do the same by hand."""
-    # On Windows for both shells: the user may paste the lines into either.
+    # On Windows print the commands for both shells, because the user may paste them into either.
     shells = (("Command Prompt", command_prompt_line), ("PowerShell", powershell_line)) if os.name == "nt" else None
     for name, to_text in shells or (("Commands", command_line),):
         print(f"{name}:")
@@ -317,7 +318,7 @@ def print_commands(plan: SetupPlan) -> None:
 
 
 def doctor_command(plan: SetupPlan) -> tuple[str, ...]:
-    """Return the command of the last step. It ends with 0 if QNN can be used."""
+    """Return the command of the last step. Its exit code is 0 if QNN can be used."""
     return (sys.executable, "-m", "qnnbridge_tools", "doctor", "--host-python", str(plan.python))
 
 

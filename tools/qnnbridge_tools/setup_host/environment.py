@@ -43,10 +43,11 @@ def failed(
     return SetupFailed(message, cause=cause, fix=fix, evidence=evidence, details={"step": step})
 
 
-# An environment of today has 570 MB, with onnxruntime-qnn 2.7.0, ONNX Runtime 1.31.1 and onnx for Linux.
+# Disk space for an environment. Measured: 570 MB with onnxruntime-qnn 2.7.0, ONNX Runtime 1.31.1 and onnx for
+# Linux.
 NEEDED_BYTES: Final = 700_000_000
 
-# If less is free after a failure, the disk was full: pip and venv do not always report that.
+# Free bytes below which a failure is attributed to a full disk, because pip and venv do not always report one.
 FULL_BYTES: Final = 20_000_000
 
 FREE_SPACE: Final = (
@@ -117,8 +118,8 @@ def _existing(path: Path) -> Path:
 
 
 MARKER = "qnnbridge-setup-unfinished"
-# Exists in a complete environment. Only an environment with this file, or the one in the configuration, is replaced
-# or removed.
+# File in each complete environment. `setup` replaces and removes only environments with this file, and the
+# configured one.
 RECORD = "qnnbridge-setup.json"
 OLD_SUFFIX = ".qnnbridge-old"
 
@@ -138,7 +139,7 @@ class NewEnvironment:
         check_free(self.folder, replace=self._replace)
         if is_taken(self.folder):
             put_aside(self.folder)
-        # Before they are created: afterwards nothing distinguishes them from other folders.
+        # Record the missing parents before they are created, because nothing distinguishes them afterwards.
         self._made_above = [one for one in self.folder.parents if not one.exists()]
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -146,7 +147,7 @@ class NewEnvironment:
             recover(self.folder)
             self._remove_folders_above()
             raise not_made(self.folder, error.strerror or str(error)) from error
-        # The first file in the folder, so that the next set-up recognises any later interruption.
+        # Write this file first, so that the next set-up recognises an interruption at any later step.
         mark(self.folder)
         return self
 
@@ -159,7 +160,7 @@ class NewEnvironment:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._kept:
-            # The old environment is removed last: until here it could be restored.
+            # Remove the old environment last, because it is restored if an earlier step fails.
             remove(self._old)
         else:
             recover(self.folder)
@@ -178,7 +179,7 @@ def old_folder(folder: Path) -> Path:
 
 
 def mark(folder: Path) -> None:
-    """Mark an environment as incomplete: whatever else is in its folder, the next set-up removes it."""
+    """Mark an environment as incomplete, so that the next set-up removes it, whatever else its folder contains."""
     (folder / MARKER).write_text("A command of qnnbridge did not finish; the next one removes this.\n", "utf-8")
 
 
@@ -216,7 +217,7 @@ def recover(folder: Path) -> None:
     for one in (folder, old):
         if is_marked(one):
             remove_marked(one)
-    # A set-up that was killed left it.
+    # A killed set-up has left this folder.
     if old.exists():
         # On Windows nothing can be renamed to a name that exists, not even of an empty folder.
         if folder.is_dir() and not any(folder.iterdir()):

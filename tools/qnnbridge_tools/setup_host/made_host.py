@@ -1,4 +1,4 @@
-"""Find, examine and remove the host that an earlier set-up made."""
+"""Find, examine and remove the host that an earlier set-up created."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def alone() -> Iterator[None]:
         raise failed(
             "environment",
             f"The folder {folder} cannot be written to: {error.strerror or error}.",
-            fix="Name another folder in QNNBRIDGE_STATE_DIR.",
+            fix="Set QNNBRIDGE_STATE_DIR to another folder.",
         ) from error
     try:
         yield
@@ -75,7 +75,7 @@ def alone() -> Iterator[None]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MadeHost:
-    """Environment that a set-up made.
+    """Environment that a set-up created.
 
     Args:
         folder: folder of the environment.
@@ -117,14 +117,14 @@ def host_folder(options: SetupOptions) -> Path:
 
 
 def made_host(options: SetupOptions, surroundings: Surroundings) -> MadeHost | None:
-    """Return the environment in the folder of these options; ``None`` if no set-up made one."""
+    """Return the environment in the folder of these options; ``None`` if no set-up created one."""
     folder = host_folder(options)
     config = configuration_file(surroundings.environ)
     named = configured_host(config) if config.exists() else None
     is_configured = named is not None and os.path.normcase(named) == os.path.normcase(str(python_in(folder)))
     if not is_taken(folder) or not (folder / "pyvenv.cfg").is_file():
         return None
-    # Set-ups of older versions wrote no record, but the configuration contains their environments.
+    # Older versions of `setup` wrote no record, but the configuration contains their environments.
     is_ours = is_configured or (folder / RECORD).is_file()
     return MadeHost(folder, config, is_configured) if is_ours else None
 
@@ -167,7 +167,7 @@ def remove_host(folder: Path, host: MadeHost | None) -> list[str]:
     folders = to_remove(folder, host)
     if host is not None:
         _remove(old_folder(folder))
-        # Before the rest: this fails while a host is running.
+        # Rename the folder first, because this fails while a host is running.
         put_aside(folder)
         if text is not None:
             try:
@@ -193,7 +193,10 @@ def _config_without(host: MadeHost) -> str:
 
 
 def _remove(folder: Path) -> None:
-    """Remove a folder, if it exists. After a failure the rest is marked, so that the next removal finds it."""
+    """Remove a folder, if it exists.
+
+    If this fails, mark the remaining files, so that the next removal finds them.
+    """
     if not os.path.lexists(folder):
         return
     try:
@@ -217,6 +220,6 @@ def no_host(options: SetupOptions) -> BridgeError | None:
     if not is_taken(folder):
         return None
     return AlreadyThere(
-        f"The folder {folder} was not made by `qnnbridge setup`.",
+        f"The folder {folder} was not created by `qnnbridge setup`.",
         fix="Remove it by hand if it is not needed, or name the host's folder with --dir.",
     )

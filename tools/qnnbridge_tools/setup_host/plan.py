@@ -110,13 +110,13 @@ def choose(
         for machine in [machine_with(candidate, facts, surroundings)]
         for judgement in _judged(machine, version)
     ]
-    # A release with doubts is usable: only a refusal excludes it.
+    # A release with warnings is usable: only a refusal excludes it.
     usable = [one for one in choices if one.judgement.verdict != "refused"]
     if not usable and force and version is not None:
         # pip cannot install a release without a wheel.
         usable = [one for one in choices if _has_wheel(one)]
     if usable:
-        # Equal ones stay in the order of the candidates, the newest Python first.
+        # Equal releases keep the order of the candidates, the newest Python first.
         return max(usable, key=lambda one: (is_final(one.release.version), version_key(one.release.version)))
     raise _nothing(choices, version, machine_with(found[0], facts, surroundings))
 
@@ -125,7 +125,7 @@ def _judged(machine: HostMachine, version: str | None) -> list[Judgement]:
     judged = judge(machine)
     if version is not None:
         return [one for one in judged if version_key(one.release.version) == version_key(version)]
-    # Refused releases only if there are no others, for their reasons.
+    # Without a usable release return the refused ones, whose reasons go into the error.
     best = best_of(judged)
     return [best] if best else judged
 
@@ -182,14 +182,15 @@ _TABLE = re.compile(r"^\s*\[\s*([^\[\]]+?)\s*\]\s*(?:#.*)?$")
 
 
 def with_host(text: str, settings: Mapping[str, str | None]) -> str | None:
-    """Return the text with these settings under ``[host]``; ``None`` if that would change others.
+    """Return the configuration file's text with these settings under ``[host]``; ``None`` if others would change,
+    too.
 
     A value ``None`` removes the setting.
     """
     result = text
     # The file is edited by lines, since a TOML writer would drop its comments; `_only_that_changed` parses both
     # texts to prove that nothing else changed.
-    for name, value in reversed([*settings.items()]):  # a new one becomes the first of the table
+    for name, value in reversed([*settings.items()]):  # a new setting becomes the first of the table
         result = _with_setting(result, name, value)
     return result if _only_that_changed(text, result, settings) else None
 
@@ -198,7 +199,7 @@ def _with_setting(text: str, name: str, value: str | None) -> str:
     new = [] if value is None else [f"{name} = {toml_string(value)}"]
     is_it = re.compile(rf"^\s*(?:{name}|\"{name}\"|'{name}')\s*=").match
     line_end = "\r\n" if "\r\n" in text else "\n"
-    # Without the last line end, which `join` adds again.
+    # Remove the last line end, which `join` adds again.
     lines = text.removesuffix(line_end).split(line_end) if text else []
     start = next((index for index, line in enumerate(lines) if _table_name(line) == "host"), None)
     if start is None:
@@ -218,7 +219,7 @@ def toml_string(text: str) -> str:
     """Return a TOML string, in single quotes if possible: a backslash needs no escape there."""
     if "'" not in text and text.isprintable():
         return f"'{text}'"
-    # In double quotes TOML has an escape with eight digits for any character.
+    # TOML has an escape with eight digits for any character, but only in double quotes.
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return '"' + "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in escaped) + '"'
 
@@ -244,7 +245,7 @@ def _only_that_changed(old: str, new: str, settings: Mapping[str, str | None]) -
     return before == after
 
 
-# --prefer-binary: an older wheel rather than a newer source archive, for which the computer needs a compiler.
+# --prefer-binary selects an older wheel instead of a newer source archive, which would need a compiler.
 PIP_FLAGS = ("--disable-pip-version-check", "--no-input", "--progress-bar", "off", "--prefer-binary")
 
 
@@ -336,7 +337,7 @@ def make_plan(
     check_folder(folder)
     source = find_source(options.source)
     config, text, settings, old = _configuration(options, engine, surroundings, python_in(folder))
-    # After all quick checks: each interpreter is started and may take `ASK_TIMEOUT_S`.
+    # Do this after all quick checks, because each interpreter is started and may take `ASK_TIMEOUT_S`.
     looked_at: list[str] = []
     found = candidates(surroundings, options.python, looked_at, asker)
     brought = None
@@ -382,7 +383,7 @@ def _checked_source(options: SetupOptions, surroundings: Surroundings) -> QnnSou
     """Return the provider of --ep-path; ``None`` without it. Raise `OptionError`, `ProviderUnavailable`."""
     # A path selects the engine "folder". The default "wheel" does not contradict it.
     named = "" if options.engine == "wheel" and options.ep_path is not None else options.engine
-    # Refuses an unknown engine, and a path that does not fit the engine.
+    # This call refuses an unknown engine, and a path that does not fit the engine.
     engine, path = checked_engine(named, None if options.ep_path is None else str(options.ep_path))
     if engine != "wheel" and (options.version is not None or options.force):
         raise OptionError(
@@ -400,7 +401,7 @@ def _checked_source(options: SetupOptions, surroundings: Surroundings) -> QnnSou
         )
     if path is None:
         return None
-    # Without installed packages: the new environment does not exist yet.
+    # Pass no installed packages, because the new environment does not exist yet.
     return choose_source(Installed({}), {EP_PATH_VARIABLE: os.path.abspath(os.path.expanduser(path))})
 
 
@@ -424,7 +425,8 @@ def _check_path(folder: Path, surroundings: Surroundings) -> None:
 def _configuration(
     options: SetupOptions, engine: EngineName, surroundings: Surroundings, python: Path
 ) -> tuple[Path | None, str, Mapping[str, str | None], str | None]:
-    """Return the file to write, its new text, its new settings of [host], and the interpreter configured now."""
+    """Return the configuration file to write, its new text, its new settings of [host], and the configured
+    interpreter."""
     if not options.write_config:
         return None, "", {}, None
     file = configuration_file(surroundings.environ)
@@ -471,7 +473,7 @@ def _engine_settings(
     """Return the other settings under ``[host]`` that change: the old and the new value by name."""
     try:
         host = parsed_toml(before).get("host")
-    except ValueError:  # `with_host` refuses it
+    except ValueError:  # `with_host` raises the error of an invalid file
         return {}
     old = (
         {name: str(host[name]) for name in ("engine", "ep_path") if name in host} if isinstance(host, dict) else {}

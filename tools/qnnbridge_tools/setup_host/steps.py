@@ -47,7 +47,7 @@ if sys.platform == "win32":
     def _end_tree(process: subprocess.Popen[str]) -> None:
         import psutil
 
-        # Before the kill: afterwards the children cannot be found through their parent.
+        # List the children before the parent is killed, because they cannot be found through it afterwards.
         try:
             started = psutil.Process(process.pid).children(recursive=True)
         except psutil.Error:
@@ -56,7 +56,7 @@ if sys.platform == "win32":
         for child in started:
             try:
                 child.kill()
-            except psutil.Error:  # it has ended by itself
+            except psutil.Error:  # the process has ended by itself
                 continue
 
 else:
@@ -73,11 +73,12 @@ KEPT_LINES = 200
 
 
 class _HeldInterrupt:
-    """Delay Ctrl+C until `let_through`. During `Popen` it would leave a child with an unknown pid."""
+    """Delay Ctrl+C until `let_through`, because an interruption during `Popen` would leave a child with an unknown
+    pid."""
 
     def __init__(self) -> None:
         self._came = False
-        self._holds = threading.current_thread() is threading.main_thread()  # no other thread gets it
+        self._holds = threading.current_thread() is threading.main_thread()  # other threads do not receive Ctrl+C
         if self._holds:
             self._handler = signal.signal(signal.SIGINT, self._note)
 
@@ -120,7 +121,7 @@ def run_program(
         raise
     assert process.stdout is not None
     lines: list[str] = []
-    # In another thread, because the loop below blocks in a read.
+    # Run the timeout in another thread, because the loop below blocks in a read.
     timer = threading.Timer(timeout_s, _end_tree, (process,))
     timer.daemon = True
     is_done = False
@@ -137,13 +138,13 @@ def run_program(
         timer.cancel()
         if not is_done:
             _end_tree(process)
-            process.stdout.read()  # at its end no process holds the pipe
+            process.stdout.read()  # reading ends when no process has the pipe open
             process.wait()
         process.stdout.close()
     return code, lines
 
 
-# onnxruntime-qnn takes long over a slow connection, and a pip that hangs must still be ended.
+# Long enough to download onnxruntime-qnn over a slow connection; a pip that hangs is ended after it.
 INSTALL_TIMEOUT_S = 3600.0
 CONFIG_TIMEOUT_S = 60.0
 SHOWN_LINES = 8
@@ -175,11 +176,11 @@ def carry_out(plan: SetupPlan, say: Say, detail: Say) -> HostInfo:
             say("Downloading Windows' provider for QNN")
             _run("download", command, detail, plan.folder)
         say("Starting the new host")
-        # Before the configuration, which must only name a host that has started.
+        # Check the host before the configuration is written, which must only contain a host that can start.
         info = check_host(plan.python, plan.variables)
         if plan.config is not None:
             say(f"Writing {plan.config}")
-        # Inside of `_configured`: if the marker cannot be removed, the configuration is restored.
+        # `made.keep` removes the marker. If it fails, `_configured` restores the configuration.
         record = {"qnnbridge": __version__, "base": plan.candidate.path}
         with _configured(plan):
             (plan.folder / RECORD).write_text(json.dumps(record), "utf-8")
@@ -238,7 +239,7 @@ def _configured(plan: SetupPlan) -> Iterator[None]:
         yield
         return
     before = file.read_bytes() if file.exists() else None
-    # The text of the plan is minutes old, and the user or another program may have changed the file.
+    # Read the file again, because the user or another program may have changed it since the plan was made.
     text = with_host(read_config(file), plan.host_settings)
     if text is None:
         raise cannot_extend(file, str(plan.python))
@@ -260,7 +261,7 @@ def write_text(file: Path, text: str) -> None:
     """Replace a file, or leave the old one if that fails. Write to the target of a link, which stays a link."""
     file = Path(os.path.realpath(file))
     file.parent.mkdir(parents=True, exist_ok=True)
-    # In the same folder, because a rename works only within one file system.
+    # Create the new file in the same folder, because a rename works only within one file system.
     handle, name = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.parent)
     try:
         with os.fdopen(handle, "w", encoding="utf-8", newline="") as stream:
@@ -285,7 +286,7 @@ def setup_environment(base: Mapping[str, str]) -> dict[str, str]:
         for name, value in base.items()
         if name.upper() not in DROPPED
         and name.upper() not in _PIP_PLACES
-        # "_CE_": further variables of conda.
+        # "_CE_" begins further variables of conda.
         and not name.upper().startswith(("PYTHON", "CONDA_", "_CE_"))
     } | {"PYTHONUTF8": "1", "PYTHONNOUSERSITE": "1", "PYTHONSAFEPATH": "1"}
 
@@ -293,13 +294,14 @@ def setup_environment(base: Mapping[str, str]) -> dict[str, str]:
 def pip_environment(python: str, environ: Mapping[str, str]) -> dict[str, str]:
     """Return `environ` so that this interpreter's pip ignores an installation folder in its configuration files."""
     listing = (python, "-m", "pip", "config", "list")
-    # `user = yes` in a file would also be an option of this command, and hide the other files.
+    # Set PIP_USER, because `user = yes` in a configuration file would also apply to `pip config` and hide other
+    # files.
     asked = {**environ, "PIP_USER": "0"}
     code, lines = run_program(listing, asked, lambda _line: None, CONFIG_TIMEOUT_S)
     # Lines like: install.index-url='https://...'
     settings = {name: text for name, _, text in (line.partition("=") for line in lines)} if code == 0 else {}
     files: dict[str, str] = {}
-    # The settings of all commands first, so that those of `install` replace them.
+    # Read the settings of all commands first, so that those of `install` replace them.
     for section in ("global.", "install."):
         for name in filter(lambda name: name.startswith(section), settings):
             variable = f"PIP_{name.removeprefix(section).upper().replace('-', '_')}"
@@ -327,7 +329,7 @@ def _run(step: str, command: Sequence[str], detail: Say, folder: Path) -> None:
 
 def _why(step: str, code: int, lines: Sequence[str], free: int | None) -> BridgeError:
     output_lines = [line for line in lines if line.strip()]
-    # First, because pip ends with "no matching distribution" also if the index cannot be reached.
+    # Check this first, because pip reports "no matching distribution" also if the index cannot be reached.
     if step == "install" and is_network_trouble("\n".join(output_lines)):
         return unreachable("\n".join(output_lines))
     if step == "python":
@@ -336,7 +338,7 @@ def _why(step: str, code: int, lines: Sequence[str], free: int | None) -> Bridge
         return _not_downloaded(code, output_lines)
     errors = [line for line in output_lines if line.lower().startswith("error")] or output_lines
     message = {
-        "environment": "The environment cannot be made.",
+        "environment": "The environment cannot be created.",
         "install": "The packages of the host cannot be installed.",
     }[step]
     return SetupFailed(
@@ -355,7 +357,7 @@ def _not_downloaded(code: int, lines: Sequence[str]) -> BridgeError:
         cause, fix = f"{wire['message']} {wire.get('cause') or ''}".strip(), wire.get("fix")
     except (LookupError, TypeError, ValueError):
         cause, fix = f"The program ended with exit code {code}.", None
-    again = "Without --download the host can be set up, too."
+    again = "The host can also be set up without --download."
     return SetupFailed(
         "Windows' provider for QNN cannot be downloaded.",
         cause=f"{cause} Nothing is left behind.",
@@ -405,7 +407,7 @@ def _fix(lines: Sequence[str]) -> str | None:
     # 28 is ENOSPC, and 112 is ERROR_DISK_FULL of Windows.
     if "no space left" in text or "errno 28" in text or "winerror 112" in text:
         return FREE_SPACE
-    # Before the general case: the index may lack only this version of qnnbridge.
+    # Check this before the general case, because the index may lack only this version of qnnbridge.
     if "qnnbridge==" in text and ("no matching distribution" in text or "could not find a version" in text):
         return "The index does not have this version of qnnbridge: give its wheel or its checkout with --from."
     if "no matching distribution" in text or "could not find a version" in text:

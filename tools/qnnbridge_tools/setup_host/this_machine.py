@@ -89,7 +89,7 @@ def _traits(answer: dict[str, Any]) -> PythonTraits:
 
 
 _VERSION = re.compile(r"(?:python)?(\d)\.(\d+)(?:\.\d+)?")
-# The last two names may be any version.
+# The last two names may be of any Python version.
 PATH_NAMES = ("python3.14", "python3.13", "python3.12", "python3.11", "python3", "python")
 
 
@@ -121,7 +121,7 @@ def candidates(
         try:
             return [_named(surroundings, asked_for, asker)]
         except HostNotFound as error:
-            error.details["source"] = "argument"  # bad input, as for every command
+            error.details["source"] = "argument"  # a command reports the error as bad input
             raise
     found: dict[str, BaseCandidate] = {}
     for place, path in _places(surroundings):
@@ -131,7 +131,7 @@ def candidates(
         if isinstance(judged, str):
             looked_at.append(f"{place}: {path} {judged}")
         else:
-            # The base of an environment may be in the list already.
+            # The base interpreter of an environment may be in the list already.
             found.setdefault(os.path.realpath(judged.path), judged)
     return sorted(found.values(), key=lambda one: one.answer.version, reverse=True)
 
@@ -140,7 +140,7 @@ def _named(surroundings: Surroundings, text: str, asker: Callable[[str], PythonT
     path = _path_of(surroundings, text)
     judged = _judge(surroundings, path, asker) if path is not None else ""
     version = _VERSION.fullmatch(text)
-    # Also if there is no such interpreter: the version is too old in any case.
+    # Refuse an old version even if it is not installed, because installing it would not help.
     if isinstance(judged, str) and version and (int(version[1]), int(version[2])) < OLDEST_HOST_PYTHON:
         raise HostNotFound(
             f"--python {version[1]}.{version[2]} is too old: the host needs 3.11 or newer.",
@@ -188,7 +188,7 @@ def program_on_path(name: str, system: str | None = None) -> str | None:
 
 
 def _places(surroundings: Surroundings) -> Iterator[tuple[str, str]]:
-    # An interpreter in several places is reported with the first one.
+    # Report an interpreter in several places only with the first of them.
     for python in surroundings.registered():
         yield f"registry, {python.launcher_tag}", python.executable
     if surroundings.executable:
@@ -197,7 +197,7 @@ def _places(surroundings: Surroundings) -> Iterator[tuple[str, str]]:
     for name in PATH_NAMES:
         for folder in folders:
             found = os.path.join(folder, name + (".exe" if os.name == "nt" else ""))
-            # Aliases of the Microsoft Store: such a file may open the Store instead of a Python.
+            # Skip aliases of the Microsoft Store: such a file may open the Store instead of starting a Python.
             if os.path.isfile(found) and os.access(found, os.X_OK) and "windowsapps" not in found.lower():
                 yield "PATH", found
 
@@ -207,7 +207,7 @@ def _judge(
 ) -> BaseCandidate | str:
     """Return the candidate, or why the interpreter cannot be one, as a text that follows "it"."""
     try:
-        # By the header of the file, so that no emulated program is started on Windows.
+        # Read the machine type from the file's header, so that no emulated program is started on Windows.
         problem = surroundings.why_not_machine(interpreter_machine(path))
     except OSError as error:
         return f"cannot be read ({error.strerror})"
@@ -218,9 +218,9 @@ def _judge(
         return answer
     if answer.minor < OLDEST_HOST_PYTHON:
         return "is Python {}.{}, and the host needs 3.11 or newer".format(*answer.minor)
-    # onnxruntime-qnn has wheels for CPython, with the GIL.
+    # onnxruntime-qnn has wheels only for CPython with the GIL.
     if answer.implementation != "cpython" or answer.free_threaded:
-        return "is not a common CPython, which onnxruntime-qnn has its wheels for"
+        return "is not a CPython with the GIL, and onnxruntime-qnn has wheels only for that"
     if not answer.has_venv:
         known = "as Python's embeddable package does" if surroundings.is_windows else "apt install python3-venv"
         return f"lacks venv or ensurepip ({known})"
@@ -256,12 +256,12 @@ def found_machine() -> HostMachine:
 
 
 def host_python(running: tuple[int, int] | None) -> tuple[int, int] | None:
-    """Return the running version; ``None`` if no host can run in it, because the host's is not known then."""
+    """Return the running Python version; ``None`` if no host can run in it: the host's version is then unknown."""
     return running if running is not None and running >= OLDEST_HOST_PYTHON else None
 
 
 def machine_of(given: MachineOptions) -> HostMachine:
-    """Return this machine with the given values instead of its own. Another platform means another computer."""
+    """Return this machine, with the given values replacing its own. Another platform means another computer."""
     if given.platform is None:
         machine = found_machine()
     else:
@@ -302,7 +302,7 @@ def npu_traits(system_sdk: str | None, chip: str | None) -> NpuTraits:
 def driver_facts() -> NpuTraits:
     from qnnbridge_tools.doctor.subjects.computer import survey_computer, survey_driver
 
-    # Only these two parts: a whole survey starts the host's interpreter.
+    # Survey only these two parts, because a complete survey starts the host's interpreter.
     machine = RealMachine()
     driver = survey_driver(machine)
     return NpuTraits(_usable_sdk(driver.runtime), survey_computer(machine, driver).arch)
@@ -312,20 +312,20 @@ def _other_platform(machine: HostMachine, platform: str) -> HostMachine:
     """Return the machine for another platform: this Arm computer for x64 interpreters, else another computer."""
     asked = HostMachine(read_platform(platform))
     if machine.computer == "ARM64" and asked.platform == "win_amd64":
-        # None, because it would not be the running interpreter.
+        # The Python version is unknown, because the host would not run in the running interpreter.
         return dataclasses.replace(machine, platform="win_amd64", python=None)
     return dataclasses.replace(asked, computer=PLATFORM_MACHINES[asked.platform])
 
 
 def _newest_arm64_python() -> tuple[int, int] | None:
-    """Return the version of the newest registered ARM64 Python, which a set-up would take."""
+    """Return the version of the newest registered ARM64 Python, which a set-up would use."""
     versions = []
     for python in registered_pythons():
         try:
             if python.version >= OLDEST_HOST_PYTHON and interpreter_machine(python.executable) == "ARM64":
                 versions.append(python.version)
         except OSError:
-            continue  # uninstalled, and still in the registry
+            continue  # a Python that was uninstalled but is still in the registry
     return max(versions, default=None)
 
 

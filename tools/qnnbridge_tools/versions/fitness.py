@@ -68,7 +68,7 @@ class HostMachine:
         from qnnbridge_os.processes import native_machine
 
         process, computer = process_machine(), native_machine()
-        # The host will be an ARM64 Python, whatever this process is.
+        # On this computer the host is an ARM64 Python, whatever this process is.
         if computer == "ARM64" and process != "ARM64":
             return cls("win_arm64", computer)
         return cls(platform_of(process), computer, sys.version_info[:2], glibc=_glibc())
@@ -134,7 +134,7 @@ def read_python(text: str) -> tuple[int, int]:
 
 
 def _glibc() -> tuple[int, int] | None:
-    # With another C library, such as musl, the version is unknown, which refuses nothing.
+    # With another C library, such as musl, the version is unknown, so that no release is refused.
     name, version = python_platform.libc_ver()
     found = re.match(r"(\d+)\.(\d+)", version) if name == "glibc" else None
     return (int(found[1]), int(found[2])) if found else None
@@ -145,7 +145,7 @@ ReasonSeverity = Literal["refused", "warning", "note"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Reason:
-    """A reason against a release on a machine.
+    """Reason why a release should not be used on a machine.
 
     Args:
         code: identifier.
@@ -225,7 +225,7 @@ KNOWN_FAULTS: Final = (
         ),
         _with_newer_ort,
     ),
-    # Measured: 2.7.0 reports it when it is registered, 2.3.0 registers and lists no device.
+    # Measured with older versions of onnxruntime: registering 2.7.0 fails; 2.3.0 is registered but lists no device.
     KnownFault(
         ">=2",
         Reason(
@@ -307,7 +307,7 @@ class Judgement:
 
 def fits(release: Release, machine: HostMachine) -> list[Reason]:
     """Return the reasons against this release, the worst first. It is usable unless one is "refused"."""
-    # The only reason: pip never installs a wheel of another platform.
+    # Report no other reason for another platform, because pip never installs its wheels.
     if platform_of_release(release) != machine.platform:
         return [
             Reason(
@@ -329,7 +329,7 @@ def judge(machine: HostMachine, releases: Iterable[Release] | None = None) -> li
         for release in candidates
         if platform_of_release(release) == machine.platform
     ]
-    # Two stable sorts: within a verdict the newest stays first.
+    # Sort twice, because sorts are stable: within a verdict the newest stays first.
     judged.sort(key=lambda one: version_key(one.release.version), reverse=True)
     judged.sort(key=lambda one: _RANK[one.verdict])
     return judged
@@ -350,7 +350,7 @@ def newest_fitting(machine: HostMachine) -> Release | None:
 
 def platform_of_release(release: Release) -> Platform:
     """Return the platform in the notation of machines: without the version of glibc."""
-    # Matches manylinux_2_35_x86_64 and manylinux2014_x86_64.
+    # This pattern matches manylinux_2_35_x86_64 and manylinux2014_x86_64.
     name = re.sub(r"^manylinux(?:_\d+_\d+|\d+)_", "linux_", release.platform)
     return next(platform for platform in PLATFORM_MACHINES if platform == name)
 
@@ -377,7 +377,7 @@ def hexagons_text(versions: Sequence[int]) -> str:
 
 
 def _check_python(release: Release, machine: HostMachine) -> Iterator[Reason]:
-    # An unknown Python refuses nothing (`HostMachine`).
+    # No release is refused because of an unknown Python version.
     if machine.python is not None and release.wheel_for(machine.python) is None:
         exist = pythons_text(release.python_tags)
         yield Reason(
@@ -391,7 +391,8 @@ def _check_python(release: Release, machine: HostMachine) -> Iterator[Reason]:
 def _check_glibc(release: Release, machine: HostMachine) -> Iterator[Reason]:
     needed = oldest_glibc(release)
     if needed and machine.glibc and machine.glibc < needed:
-        yield Reason("old-glibc", "refused", "needs glibc {}.{}, here is {}.{}".format(*needed, *machine.glibc))
+        text = "needs glibc {}.{}, and this computer has {}.{}".format(*needed, *machine.glibc)
+        yield Reason("old-glibc", "refused", text)
 
 
 def _check_libraries(release: Release, machine: HostMachine) -> Iterator[Reason]:

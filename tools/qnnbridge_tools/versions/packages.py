@@ -84,7 +84,7 @@ def requirements(release: Release, source: Source, *, origin: str = "") -> list[
         return words
     if release.layout == "2.x plugin":
         words.append(f"onnxruntime{ort_bounds(release)}")
-    # Without the extra: a 1.x release must not be installed with plain onnxruntime, because both are the package
+    # Do not use the extra, which includes plain onnxruntime: it and a 1.x release are both the package
     # `onnxruntime`.
     return [*words, *COMPANIONS]
 
@@ -92,7 +92,7 @@ def requirements(release: Release, source: Source, *, origin: str = "") -> list[
 def requirements_without_qnn(source: Source, provider: str | None, *, catalogue: bool) -> list[str]:
     """Return the arguments of ``pip install`` for a host with another source of QNN.
 
-    Without the extra, which installs onnxruntime-qnn.
+    They omit the extra [host], which would install onnxruntime-qnn.
 
     Args:
         source: origin of qnnbridge.
@@ -136,9 +136,9 @@ def _given(path: Path) -> Source:
 
 # --- Windows ML: `scripts/makers/windows_ml.py` reads its table from the wheels of both packages ---
 
-# Reads the catalogue of Windows.
+# Package that reads the catalogue of Windows.
 READER: Final = "windowsml"
-# An onnxruntime for the providers of the catalogue.
+# Package with an onnxruntime for the catalogue's providers.
 RUNTIME: Final = "onnxruntime-windowsml"
 TABLE: Final = Path(__file__).with_name("windows_ml.json")
 

@@ -80,7 +80,7 @@ def print_versions(machine: HostMachine, judged: Sequence[Judgement], shown: Seq
         print(line)
     left_out = [one.release.version for one in shown if one not in rows]
     if left_out:
-        print(paragraph(f"Left out: development builds ({', '.join(left_out)}); --json has them.\n"))
+        print(paragraph(f"Not listed: development builds ({', '.join(left_out)}); --json has them.\n"))
     for line in verdict_lines(machine, best):
         print(line)
     print(paragraph(origin_text()))
@@ -238,7 +238,7 @@ def label_of(code: str) -> str:
 
 def advice(machine: HostMachine) -> str:
     """Return the single change that would make a release fit; empty if there is none."""
-    # The easiest change first: another Python before another driver, and a new computer last.
+    # Try the easiest change first: another Python before another driver, and a new computer last.
     without = {
         "python": dataclasses.replace(machine, python=None),
         "system_sdk": dataclasses.replace(machine, system_sdk=None),

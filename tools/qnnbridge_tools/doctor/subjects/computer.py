@@ -156,7 +156,7 @@ APPLICATION_CHECK = SubjectCheck("application", find_application, healthy_applic
 # The survey searches like QNN itself: service, device, class. It never searches the driver store, which keeps
 # packages of older drivers.
 
-# The newest service first, which is QNN's order of searching.
+# Services of the driver in QNN's order of searching, the newest first.
 SERVICES: Final = ("qcnspmcdm", "qcadsprpc")
 
 FASTRPC: Final = "libcdsprpc.dll"

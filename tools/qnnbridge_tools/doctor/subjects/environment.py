@@ -209,7 +209,7 @@ def removal(facts: Facts, name: str, words: str = "Remove it") -> Remedy:
     """Return the fix that removes a variable. words: beginning of its text."""
     if facts.is_windows:
         words += (
-            "; then open a new window. (Is it set for all users? Then as administrator, with 'Machine' for 'User'.)"
+            "; then open a new window. (If it is set for all users: as administrator, with 'Machine' for 'User'.)"
         )
     else:
         words += ", and also remove it from your shell's profile."
@@ -323,12 +323,12 @@ def survey_state(machine: Machine) -> SavedState:
 
 
 def _quarantined(machine: Machine, path: str) -> tuple[str, ...]:
-    # Same duration as in the supervisor: a model is refused for a day.
+    # The supervisor refuses a model for the same time, a day.
     ttl_s = 24 * 3600.0
     found: list[str] = []
     for account in read_json_of(machine, path).get("accounts", ()):
         since = account.get("since") if isinstance(account, dict) else None
-        # Ignore older accounts, which have expired but are still in the file.
+        # Ignore older entries of the quarantine, which have expired but are still in the file.
         if isinstance(since, (int, float)) and machine.now() - since < ttl_s:
             found.append(str(account.get("model") or account.get("fingerprint", "")[:12]))
     return tuple(found)
@@ -468,7 +468,7 @@ def find_daemon(facts: Facts) -> Iterator[Finding]:
         yield finding(
             "daemon.ends-with-window",
             "no daemon can be started from this window, and none runs",
-            "this process is in a Windows job that ends its programs and lets none leave",
+            "this process is in a Windows job that ends all of its processes, and none can leave it",
             fix=Remedy("Have Windows start the daemon.", ("qnnbridge host service --task-scheduler",)),
         )
 

@@ -1,4 +1,5 @@
-"""QNN libraries of a package: complete, of one build, signed, for this machine type? Survey and check."""
+"""QNN libraries of a package: survey, and check that they are complete, signed, of one build and of this machine
+type."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The model of ``--model`` (can QNN run it here?), and onnxruntime-genai: survey and checks."""
+"""The model of ``--model``, of which QNN must be capable here, and onnxruntime-genai: survey and checks."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def survey_model(machine: Machine, path: str, facts: Facts) -> ExaminedModel:
             for node in inputs
             if (free := _free(node.shape))
         ),
-        # In the form of `--dim`: by name, or by input and axis without a name.
+        # Write dimensions in the form of `--dim`: by name, or by input and axis without a name.
         free=tuple(
             dim if isinstance(dim, str) else f"{node.name}:{axis}"
             for node in inputs

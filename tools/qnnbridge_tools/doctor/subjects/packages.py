@@ -32,9 +32,9 @@ _ASSIGNMENT: Final = re.compile(r"""^(\w+)\s*=\s*['"]([^'"]*)['"]""", re.MULTILI
 _NATIVE: Final = re.compile(r"\.(?:dll|pyd|cat|so(?:\.[\d.]+)?)$", re.IGNORECASE)
 # Limit for each distribution, so that a snapshot stays small even if a folder was emptied.
 _MAX_WRONG: Final = 20
-# Modules that the host imports before QNN. Without `qnnbridge_os`, which every installation has together with
-# `qnnbridge_protocol`: a missing file of it is `packages.half-installed`, and a snapshot of qnnbridge 0.1 does not
-# list it, so that a healthy host would be refused.
+# Modules that the host imports before QNN. `qnnbridge_os` is omitted, because every installation has it together
+# with `qnnbridge_protocol` (a missing file is `packages.half-installed`), and because snapshots of qnnbridge 0.1 do
+# not list it, so that a healthy host would be refused.
 NEEDED: Final = ("qnnbridge_host", "qnnbridge_protocol", "msgpack", "numpy")
 
 
@@ -353,7 +353,7 @@ def _leftover(facts: Facts, packages: Packages, seen: str) -> Finding:
 def _presence(facts: Facts, packages: Packages) -> Iterator[Finding]:
     qnn = packages.version(QNN)
     if qnn is None and (facts.engine.wanted in ("windowsml", "folder") or packages.version("windowsml")):
-        return  # `subjects.qnn` checks that source
+        return  # `subjects.qnn` checks these sources of QNN
     if qnn is None and (packages.runtime or packages.version("onnxruntime")):
         yield finding(
             "packages.no-qnn",

@@ -34,7 +34,8 @@ def run_probe(order: ProbeRequest) -> ProbeResult:
     if getattr(sys, "frozen", False) or not sys.executable:
         return ProbeResult(skipped="this program is not a Python interpreter that could start another one")
     request = dataclasses.replace(order, model=os.path.abspath(order.model) if order.model else None)
-    # Windows locks files of a process that is just ending; then the system removes the folder later.
+    # Ignore errors, because Windows locks files of a process that is just ending. The system then removes the
+    # folder later.
     with tempfile.TemporaryDirectory(prefix="qnnbridge-doctor-", ignore_cleanup_errors=True) as state:
         env = {
             **os.environ,
@@ -60,7 +61,7 @@ def _run(order: str, env: dict[str, str], timeout_s: float) -> ProbeResult:
         out, err = child.communicate((order + "\n").encode(), timeout_s)
     except subprocess.TimeoutExpired:
         timed_out = True
-        child.kill()  # its host ends at the end of its input
+        child.kill()  # the probe's host then ends, because its standard input is closed
         out, err = child.communicate()
     return _read(out.decode("utf-8", "replace"), err.decode("utf-8", "replace"), child.returncode, timed_out)
 
@@ -172,7 +173,7 @@ STAGE_OF_PHASE: Final = {
     "running": "run",
 }
 PROBE_MODEL: Final = "probe.onnx"
-# Allowed difference: the NPU computes in 16 bits, and the right numbers are small multiples of 1/8.
+# Allowed difference: the NPU computes in 16 bits, and the correct outputs are small multiples of 1/8.
 TOLERANCE: Final = 0.05
 
 
@@ -276,7 +277,7 @@ def _compute(host: Any, model: str, order: ProbeRequest, run: ProbeLog) -> None:
         if not difference <= TOLERANCE:
             run.result |= {
                 "failed": "numbers",
-                "message": f"the largest difference from the right numbers is {difference:.3g}",
+                "message": f"the largest difference from the correct outputs is {difference:.3g}",
             }
 
 

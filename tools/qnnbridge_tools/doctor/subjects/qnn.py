@@ -65,7 +65,7 @@ def _setting(machine: Machine) -> tuple[str, str]:
     if not engine and not path:
         try:
             host = parsed_toml(text_of(machine, configuration_path(machine)) or "").get("host", {})
-        except ValueError:  # `host.config-broken` reports it
+        except ValueError:  # the finding `host.config-broken` reports this error
             host = {}
         if isinstance(host, dict):
             engine, path = str(host.get("engine") or ""), str(host.get("ep_path") or "")
@@ -338,7 +338,7 @@ def _roots(facts: Facts) -> Iterator[Finding]:
                 fix=removal(facts, root.name, "Correct the variable, or remove it"),
             )
     versions = {root.version for root in named if root.version}
-    # Several variables with the same version do not mix versions.
+    # Variables with the same version do not conflict.
     if len(versions) > 1:
         yield finding(
             "sdk.roots-disagree",
@@ -353,7 +353,7 @@ def _foreign(facts: Facts) -> Iterator[Finding]:
     if bundled is None:
         return
     for one in facts.foreign:
-        # The same build on a search path does not mix versions.
+        # The same build on a search path is not a conflict.
         if one.version and _same_build(one.version, bundled):
             continue
         code = "files.foreign-on-adsp-path" if one.via == "ADSP_LIBRARY_PATH" else "files.foreign-on-path"
