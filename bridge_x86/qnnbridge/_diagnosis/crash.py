@@ -24,7 +24,7 @@ NATIVE_PHASES: Final = frozenset(("importing", "registering", "creating", "compi
 # Operations that compile; qnnbridge refuses to compile a compiled model.
 _COMPILES: Final = frozenset(("model.compile", "worker.compile"))
 
-# Above every rule: if this side ended the host, that is the cause, whatever the host's log contains.
+# Weight above those of all rules: if this side ended the host, that is the cause, whatever the host's log contains.
 OUR_KILL: Final = 100
 FROM_EXIT_CODE: Final = 10
 MAX_EVIDENCE: Final = 3
@@ -55,12 +55,12 @@ _WATCHDOG = re.compile(r"^Timeout \(\d+:\d\d:\d\d")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class OpenCall:
-    """A request that was open when the host died.
+    """A request without an answer when the host died.
 
     Attributes:
         phase: step that the host had declared for the request; ``None`` if it was still queued.
-        without_qnn: QNN was not requested, or runs no node of the session.
-        entry: the model was loaded from an entry of the cache.
+        without_qnn: whether QNN was not requested, or runs no node of the session.
+        entry: whether the model was loaded from an entry of the cache.
         known: known fault of the model on QNN, as text.
     """
 
@@ -80,12 +80,13 @@ class CrashRecord:
     """The evidence of one death.
 
     Attributes:
-        exit: ``None`` if the exit code is unknown.
-        host_phase: step of the host as a whole. The steps of requests are in `in_flight`.
+        exit: how the process ended; ``None`` if the exit code is unknown.
+        host_phase: step of the host itself, such as its start. The steps of requests are in `in_flight`.
         stderr_head, stderr_tail: beginning and end of stderr.
         killed_because: why this side ended the host.
-        on_purpose: the application requested the end, for example by a deadline; not a crash.
-        memory_ran_out: the kernel's out-of-memory killer was active during the host's life; ``None`` if unknown.
+        on_purpose: whether the application caused the end, for example by a deadline, so it is not a crash.
+        memory_ran_out: whether the kernel's out-of-memory killer was active while the host ran; ``None`` if
+            unknown.
         processor: processor of the host's computer, with an emulator if there is one; '' if unknown.
         versions, application_versions: package versions of the host and of this side.
         last_frames: headers of the last messages.
@@ -141,8 +142,10 @@ class CrashRecord:
 
     @property
     def from_outside(self) -> bool:
-        """Whether another process ended the host, so its work is not to blame. False if the kernel needed the
-        memory."""
+        """Whether another process ended the host, so that no request caused the death.
+
+        False if the kernel ended the host because it needed memory.
+        """
         if self.exit is None or self.killed_because is not None:
             return False
         code = self.exit.code
@@ -150,16 +153,16 @@ class CrashRecord:
             return not (self.memory_ran_out and code.fault == "kill")
         if self.exit.platform != "win32" or self.exit.number != 1:
             return False
-        # TerminateProcess(…, 1) writes nothing to stderr. Other ends with 1 do: an exception, or the host's own
-        # watchdog.
+        # A process that TerminateProcess(…, 1) ends writes nothing to stderr. The other reasons for exit code 1, an
+        # exception and the host's own watchdog, leave output there.
         return self.terminate_line is None and not any(
             _TRACEBACK.match(line) or _WATCHDOG.match(line) for line in self.lines
         )
 
     @property
     def is_no_host(self) -> bool:
-        """Whether the process ended by itself before its first message, like a program that is not a host (a wrong
-        path)."""
+        """Whether the process ended by itself before its first message, as a program does that is not a host (after
+        a wrong path, for example)."""
         return (
             not self.ready
             and self.host_phase == "starting"
@@ -193,8 +196,9 @@ class CrashRecord:
     def python_stack(self) -> tuple[str, ...]:
         """Output of faulthandler: its title, then the frames of the thread that crashed, innermost first.
 
-        That is the thread that faulthandler calls current. It does not list native threads; the frames of the other
-        threads are then meaningless, unless there is only one, which waited for the native thread.
+        The thread that crashed is the one that faulthandler calls current. If a native thread crashed, faulthandler
+        does not list it, and the frames of the other threads are meaningless. Only if there is a single other
+        thread are its frames returned, since it waited for the native thread.
         """
         title = ""
         threads: list[list[str]] = []
@@ -219,7 +223,7 @@ class Diagnosis:
 
     Attributes:
         weight: certainty, relative to other explanations.
-        curable: a restart may help.
+        curable: whether a restart may help.
     """
 
     cause: str
@@ -232,15 +236,15 @@ class Diagnosis:
 def diagnose(record: CrashRecord) -> list[Diagnosis]:
     """Return the likely causes, best first; never empty."""
     if record.killed_because is not None:
-        # The reason is often a complete sentence of an error.
+        # The reason is often a complete sentence with a full stop.
         cause = f"qnnbridge ended the host: {record.killed_because.rstrip('.')}."
         return [Diagnosis(cause, "", _evidence(record), OUR_KILL, True)]
     lines, evidence = record.lines, _evidence(record)
     found = [d for rule in DEATH_RULES if (d := _apply(rule, record, lines, evidence)) is not None]
     found += _of_known_faults(record, evidence)
     curable = record.exit is None or record.exit.code.curable
-    # Failures that the host survived also leave lines in the log, so a log line alone is a symptom at most. All
-    # known lines are about QNN.
+    # Failures that the host survived also leave lines in the log, so a log line alone counts at most as a symptom.
+    # All known lines are about QNN, so none explains a death without QNN.
     found += [
         Diagnosis(finding.cause, finding.fix, finding.evidence, min(finding.weight, SYMPTOM) - 1, curable)
         for finding in explain_lines(lines)
@@ -254,13 +258,16 @@ def diagnose(record: CrashRecord) -> list[Diagnosis]:
         found.append(Diagnosis(cause, code.advice, evidence, FROM_EXIT_CODE, curable))
     found = sorted(found, key=lambda diagnosis: -diagnosis.weight)[:MAX_DIAGNOSES]
     if found[0].weight < STRONG and not found[0].evidence and record.last_line:
-        # Without proof, the last line of stderr is the best evidence.
+        # If no rule found evidence, the last line of stderr is the best evidence.
         found[0] = dataclasses.replace(found[0], evidence=(record.last_line,))
     return found
 
 
 def _of_known_faults(record: CrashRecord, evidence: tuple[str, ...]) -> list[Diagnosis]:
-    """Return the faults of the model that were known before it ran; they outweigh the appearance of the crash."""
+    """Return diagnoses for faults of the model that were known before it ran.
+
+    They rank above rules about the crash itself.
+    """
     code = record.exit.code if record.exit is not None else None
     if record.without_qnn or (code is not None and code.fault not in f"{_CRASH} {_ABORT}".split()):
         return []
@@ -353,7 +360,7 @@ def _apply(
     if rule.silent and (record.terminate_line is not None or any(_TRACEBACK.match(line) for line in lines)):
         return None
     if rule.silent and record.phase == "starting" and record.last_line:
-        return None  # nothing else logs that early, so this line is the cause
+        return None  # only a failure logs that early, so this line shows the cause
     words = {"signal": code.name if code is not None else "", "processor": record.processor or "not known"}
     if rule.line is not None:
         matches = [(line, match) for line in lines if (match := re.search(rule.line, line))]
@@ -404,13 +411,14 @@ MODEL: Final = ("creating", "compiling", "running")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DeathRule:
-    """Applies if every given condition is met: a fault, a phase, an operation under way, a line.
+    """Rule for the cause of a death. It applies if all conditions that it specifies are met: fault, phase,
+    operation, line.
 
     Attributes:
         faults: values of `ExitCode.fault`, separated by blanks.
         line: pattern searched in each line of stderr. The last match counts; its named groups can be used in the
             texts. A pattern that begins with ``.*`` must be anchored, or a log of long lines takes seconds.
-        curable: a restart may help; ``None``: the exit code decides.
+        curable: whether a restart may help; ``None``: the exit code decides.
     """
 
     cause: str
@@ -421,7 +429,8 @@ class DeathRule:
     phases: tuple[str, ...] = ()
     ops: tuple[str, ...] = ()
     line: str | None = None
-    # Applies only if stderr does not show the fault (no C++ exception, no traceback; at the start, no output).
+    # Whether the rule applies only if stderr does not show the fault (no C++ exception, no traceback; at the start,
+    # no output).
     silent: bool = False
     curable: bool | None = None
     # Whether QNN may have taken part in the work; ``None``: any.
@@ -449,16 +458,16 @@ _ABORT = "abort cpp-exception"
 _CRASH = "access-violation illegal-instruction stack-overflow float unknown"
 
 # fmt: off
-# Each rule that applies gives a diagnosis. `diagnose` puts the heaviest first and keeps the order of this table
-# among equals, so the order matters for rules of equal weight that apply to the same death.
+# Each rule that applies yields a diagnosis. `diagnose` sorts the diagnoses by weight and keeps the order of this
+# table for equal weights, so the order matters for rules of equal weight that apply to the same death.
 DEATH_RULES: Final[tuple[DeathRule, ...]] = (
-    # --- the model, or what was asked of it ---
+    # --- the model, and the options of its runs ---
     DeathRule("A tensor of the model has a dimension of size 0: QNN divides by it.",
         "Find the dimension of size 0 (also behind Slice or Reshape) and give it a size, or cut that part out.",
         faults="divide-by-zero", phases=MODEL, qnn=True),
     DeathRule(
         "An integer division failed on the CPU: the smallest integer was divided by -1, or an integer by 0.",
-        "Look for both among the inputs of Div and Mod of integers, and keep them out.", STRONG,
+        "Check the integer inputs of Div and Mod for these values, and exclude them.", STRONG,
         faults="divide-by-zero", phases=MODEL, qnn=False),
     DeathRule("A dynamic option (set_ep_dynamic_options) has a value that QNN cannot read.",
         "Correct the value: kvcache_rewind needs a number.", faults=_ABORT,
@@ -493,7 +502,7 @@ DEATH_RULES: Final[tuple[DeathRule, ...]] = (
         "Check the options. " + _FIND_OPERATOR + " Compiled: compile it again with this onnxruntime-qnn.", SYMPTOM,
         faults=_ABORT, phases=MODEL, qnn=True, silent=True, platform="posix", original=False),
     DeathRule(
-        # Heavier by 1 than the rules for a crash of QNN below, which also apply to this fault.
+        # The weight is higher by 1 than that of the rules for a crash of QNN below, which also apply to this fault.
         "A native library used an instruction that the processor, or the emulator that runs it, does not have. "
         "Processor: {processor}.",
         "Update the emulator or the operating system; if there is none newer, use another version of onnxruntime "
@@ -508,12 +517,12 @@ DEATH_RULES: Final[tuple[DeathRule, ...]] = (
         SYMPTOM + 1, faults="access-violation", phases=("creating", "compiling"), qnn=True, source="windowsml"),
     DeathRule(
         "QNN crashed on this model. If it is a compiled one (EPContext), its context binary is damaged or was made "
-        "by another QNN version; otherwise one of its operators does it (some poolings, "
+        "by another QNN version; otherwise one of its operators is the cause (some poolings, "
         "and STFT with a computed step).",
         "Compiled: compile it again with this onnxruntime-qnn. Otherwise: replace the operator. " + _FIND_OPERATOR
         + " " + _CPU, SYMPTOM, faults=_CRASH, phases=("creating", "compiling"), qnn=True, original=False),
     DeathRule(
-        "QNN crashed while it compiled this model: one of its operators does it (some poolings, and STFT with a "
+        "QNN crashed while it compiled this model. One of its operators is the cause (some poolings, STFT with a "
         "computed step).",
         _FIND_OPERATOR + " Replace the operator. " + _CPU, SYMPTOM, faults=_CRASH,
         phases=("creating", "compiling"), qnn=True, original=True),
@@ -563,7 +572,7 @@ DEATH_RULES: Final[tuple[DeathRule, ...]] = (
     # --- Python ---
     DeathRule("qnnbridge is not installed in the host's interpreter.", _INSTALL, faults="python-error usage",
         line=r"No module named '?qnnbridge_(?:host|os|protocol)\b", curable=False),
-    # All but `encodings`: the next rule is for a Python that lacks its own files.
+    # All modules but `encodings`: the next rule applies to a Python without its own files.
     DeathRule("The host's interpreter lacks the package {module}.", _INSTALL, faults="python-error",
         line=r"ModuleNotFoundError: No module named '(?P<module>(?!encodings')[\w.]+)'", curable=False),
     DeathRule("The host's interpreter found another Python's files: PYTHONHOME or a broken virtual environment.",
@@ -605,7 +614,7 @@ DEATH_RULES: Final[tuple[DeathRule, ...]] = (
     DeathRule("Nothing on stderr: another program ended the process (Task Manager, taskkill, a security program).",
         "Find out which program ended it; the next start may just work.", SYMPTOM, faults="python-error",
         silent=True),
-    # --- memory, and from outside ---
+    # --- lack of memory, and ends from outside ---
     DeathRule("The system had no memory left.",
         "Keep fewer sessions; use context binaries instead of compiling; close other programs.", STRONG,
         line=r"std::bad_alloc|^MemoryError|Cannot allocate memory|failed to commit"),
