@@ -487,7 +487,7 @@ class FreeModel:
             # Raise the error of a plan without padding, with the failed trials as its evidence.
             refusal.evidence = (*refusal.evidence, *reasons)
             if changes.startswith(_WITH_ZEROS):
-                refusal.cause = "Zeros change the results of this model."
+                refusal.cause = "Padding with zeros changes the results of this model."
                 refusal.fix = self._fix_of_zeros(arguments, shapes, deadline)
             elif shapes.uncut and (constants := self._sizes_in_inputs(deadline)):
                 named = ", ".join(map(repr, constants))

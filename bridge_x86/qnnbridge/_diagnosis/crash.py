@@ -447,7 +447,7 @@ class DeathRule:
 
 _REBUILD = "Compile the model again with this onnxruntime-qnn; copy the .onnx and the .bin file together."
 _REINSTALL = "Reinstall onnxruntime and onnxruntime-qnn in the host's interpreter."
-_INSTALL = "`qnnbridge doctor` has the command that installs it; `qnnbridge setup --repair` makes the host again."
+_INSTALL = "`qnnbridge doctor` shows how to install it; `qnnbridge setup --repair` creates the host again."
 _NAME_PYTHON = (
     "Give the full path of a Python interpreter with the packages of a host; `qnnbridge setup` creates one."
 )
@@ -463,7 +463,7 @@ _CRASH = "access-violation illegal-instruction stack-overflow float unknown"
 DEATH_RULES: Final[tuple[DeathRule, ...]] = (
     # --- the model, and the options of its runs ---
     DeathRule("A tensor of the model has a dimension of size 0: QNN divides by it.",
-        "Find the dimension of size 0 (also behind Slice or Reshape) and give it a size, or cut that part out.",
+        "Find the dimension of size 0 (also after Slice or Reshape) and give it a size, or remove that part.",
         faults="divide-by-zero", phases=MODEL, qnn=True),
     DeathRule(
         "An integer division failed on the CPU: the smallest integer was divided by -1, or an integer by 0.",
@@ -509,8 +509,8 @@ DEATH_RULES: Final[tuple[DeathRule, ...]] = (
         "in the host's Python.", SYMPTOM + 1, faults="illegal-instruction"),
     DeathRule(
         "The provider from the catalogue of Windows crashed when a session was made. onnxruntime-windowsml is "
-        "known to die so with every model (microsoft/WindowsML#22), where plain onnxruntime works with the same "
-        "provider.",
+        "known to crash like this with every model (microsoft/WindowsML#22), although plain onnxruntime works with "
+        "the same provider.",
         "In the host's interpreter, if onnxruntime-windowsml is installed there: python -m pip uninstall -y "
         "onnxruntime-windowsml, then python -m pip install --force-reinstall onnxruntime. Otherwise take QNN from "
         "its wheel (onnxruntime-qnn, QNNBRIDGE_ENGINE=wheel).",
@@ -527,8 +527,8 @@ DEATH_RULES: Final[tuple[DeathRule, ...]] = (
         _FIND_OPERATOR + " Replace the operator. " + _CPU, SYMPTOM, faults=_CRASH,
         phases=("creating", "compiling"), qnn=True, original=True),
     DeathRule(
-        "QNN or the driver crashed while running this model: an operator or this input hits a fault of theirs, or "
-        "the context binary of a compiled model is damaged.",
+        "QNN or the driver crashed while running this model: an operator or this input triggers a fault in "
+        "one of them, or the context binary of a compiled model is damaged.",
         "Compile the model again with this onnxruntime-qnn, if it is a compiled one. Otherwise `qnnbridge verify` "
         "of it may find the operator. On an NPU an update of its driver may help. " + _CPU, SYMPTOM,
         faults=_CRASH, phases=("running",), qnn=True),
@@ -539,10 +539,10 @@ DEATH_RULES: Final[tuple[DeathRule, ...]] = (
         "ORT_DISABLE_ALL; report it to onnxruntime with the crash report.", SYMPTOM,
         faults=f"{_CRASH} {_ABORT} heap-corruption breakpoint invalid-handle", phases=MODEL, qnn=False),
     # --- files and libraries ---
-    DeathRule("A QNN library is cut off (an interrupted installation, a full disk), or the context binary is.",
+    DeathRule("A QNN library or the context binary is truncated (an interrupted installation, a full disk).",
         _REINSTALL + " Check the free space. " + _REBUILD, STRONG, faults="bus",
         phases=(*START, "creating", "compiling"), qnn=True),
-    DeathRule("A file that is mapped into memory is cut off: the model's weights, or a library.",
+    DeathRule("A file that is mapped into memory is truncated: the model's weights, or a library.",
         "Copy the model again, or reinstall onnxruntime in the host's interpreter. Check the free space.",
         STRONG, faults="bus in-page", phases=("creating", "compiling"), qnn=False),
     DeathRule(
@@ -556,8 +556,8 @@ DEATH_RULES: Final[tuple[DeathRule, ...]] = (
         "ONNX Runtime's library died while it was loaded: it cannot read what processor this is (a container or "
         "emulator without /proc/cpuinfo), or the installation is mixed from several versions.",
         _REINSTALL + " In a container mount /proc.", STRONG, faults="access-violation", phases=("importing",)),
-    DeathRule("The QNN execution provider died while it was loaded: it does not fit this ONNX Runtime.", _REINSTALL,
-        STRONG, faults="access-violation abort", phases=("registering",)),
+    DeathRule("The QNN execution provider died while it was loaded: it is incompatible with this ONNX Runtime.",
+        _REINSTALL, STRONG, faults="access-violation abort", phases=("registering",)),
     DeathRule("Two copies of a library, each with its own memory allocator, are in the process.", ONE_SET, STRONG,
         faults="heap-corruption", qnn=True),
     DeathRule("The heap was damaged ({what}): a double free, or two copies of one library in the process.",
@@ -612,7 +612,7 @@ DEATH_RULES: Final[tuple[DeathRule, ...]] = (
         faults="python-error",
         line=r"^(?P<error>[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit|Warning)(?:: .+)?)$"),
     DeathRule("Nothing on stderr: another program ended the process (Task Manager, taskkill, a security program).",
-        "Find out which program ended it; the next start may just work.", SYMPTOM, faults="python-error",
+        "Find out which program ended it; the next start may succeed.", SYMPTOM, faults="python-error",
         silent=True),
     # --- lack of memory, and ends from outside ---
     DeathRule("The system had no memory left.",
@@ -627,7 +627,7 @@ DEATH_RULES: Final[tuple[DeathRule, ...]] = (
         "(dmesg, journalctl -k) shows which process was killed.", PROOF, faults="kill", memory=(True,)),
     DeathRule(
         "Another process killed the host (SIGKILL); the kernel's out-of-memory killer was not active meanwhile.",
-        "Find out which program ended it; the next start may just work.", PROOF, faults="kill", memory=(False,)),
+        "Find out which program ended it; the next start may succeed.", PROOF, faults="kill", memory=(False,)),
     DeathRule(
         "The kernel's out-of-memory killer or another process ended the host (SIGKILL); it is unknown which.",
         "Look for 'Out of memory' in the kernel log (dmesg, journalctl -k). If it is there: keep fewer sessions, "
@@ -638,7 +638,7 @@ DEATH_RULES: Final[tuple[DeathRule, ...]] = (
         "Find out which program ended it; look for 'Out of memory' in the kernel log (dmesg, journalctl -k).",
         STRONG, faults="kill", phases=("starting", "registering", "idle", "closing"), memory=(None,)),
     DeathRule("Another process asked the host to end ({signal}).",
-        "Find out which program; the next start may just work.", STRONG, faults="terminate interrupt pipe"),
+        "Find out which program; the next start may succeed.", STRONG, faults="terminate interrupt pipe"),
     # C++ calls std::terminate with this text when a std::thread is destroyed that is still joinable.
     DeathRule("The process ended while one of its threads was still in native code; all work was done.",
         "Nothing: no answer was lost.", STRONG, faults="abort", phases=("closing", "idle"),

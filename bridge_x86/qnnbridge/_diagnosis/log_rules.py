@@ -54,7 +54,7 @@ QNN_CODES: Final[tuple[QnnCode, ...]] = (
     QnnCode(1005, "QNN_COMMON_ERROR_OPERATION_NOT_PERMITTED", "calls in the wrong order"),
     QnnCode(1006, "QNN_COMMON_ERROR_PLATFORM_NOT_SUPPORTED", "no QNN on this platform"),
     QnnCode(1007, "QNN_COMMON_ERROR_SYSTEM_COMMUNICATION", "the NPU was reset (SSR: its subsystem restarted)",
-        "Make the session again; it can recover."),
+        "Create the session again; the NPU can recover."),
     QnnCode(1008, "QNN_COMMON_ERROR_INCOMPATIBLE_BINARIES", "stub, skel and backend come from different SDKs",
         _CODE_ONE_SET),
     QnnCode(1009, "QNN_COMMON_ERROR_LOADING_BINARIES", "the same library was loaded twice in one process",
@@ -108,7 +108,7 @@ QNN_CODES: Final[tuple[QnnCode, ...]] = (
         _CODE_REBUILD),
     QnnCode(5009, "QNN_CONTEXT_ERROR_SET_PROFILE", "profile not set"),
     QnnCode(5010, "QNN_CONTEXT_ERROR_INVALID_CONFIG", "bad context configuration"),
-    QnnCode(5011, "QNN_CONTEXT_ERROR_BINARY_SUBOPTIMAL", "the context binary would run, but not at its best",
+    QnnCode(5011, "QNN_CONTEXT_ERROR_BINARY_SUBOPTIMAL", "the context binary can run, but not optimally",
         _CODE_REBUILD),
     QnnCode(5012, "QNN_CONTEXT_ERROR_ABORTED", "aborted by a signal"),
     QnnCode(5013, "QNN_CONTEXT_ERROR_TIMED_OUT", "timed out by a signal"),
@@ -305,7 +305,7 @@ BACKEND: Final[tuple[LogRule, ...]] = (
     LogRule("backend.fastrpc",
         r"libcdsprpc[\w.]*: cannot open shared object file|Unable to get the handle to libcdsprpc\.dll|"
         r"Failed to (?:get symbol|load library).*(?:rpcmem|cdsprpc)",
-        "libcdsprpc, the way to the NPU, is missing: the NPU driver is not installed, or not visible here.",
+        "libcdsprpc, through which QNN uses the NPU, is missing: the NPU driver is not installed or not visible.",
         _DRIVER, setup=True),
     LogRule("backend.file-missing",
         r"SetupBackend failed Unable to load backend, error: *(?P<file>.+?): cannot open shared object file",
@@ -513,7 +513,7 @@ GRAPH: Final[tuple[LogRule, ...]] = (
         "Change them, or quantize them if they are float, or allow fallback='cpu'.", SYMPTOM),
     LogRule("graph.on-cpu", r"This session contains graph nodes that are assigned to the default CPU EP",
         "Some nodes are not on QNN. ONNX Runtime is silent about it where dimensions are not fixed.",
-        "Create the session with log_severity_level=0: it then gives a reason for each node.", HINT),
+        "Create the session with log_severity_level=0: it then logs a reason for each node.", HINT),
 )
 # fmt: on
 

@@ -57,8 +57,8 @@ LOUD_S: Final = 15.0
 
 _STAGES: Final = {
     "waiting": "{}: waiting for another process that compiles it",
-    "rewriting": "{} is being rewritten so that QNN takes it",
-    "compiling": "{} is being compiled for QNN; it is kept for next time",
+    "rewriting": "{} is being rewritten so that QNN accepts it",
+    "compiling": "{} is being compiled for QNN; the result is kept for later sessions",
 }
 
 _said: set[str] = set()

@@ -116,7 +116,7 @@ class RemoteRunner:
             text = f"{recipe.label} runs on the CPU: no node of it could be placed on QNN"
             text += f" ({placement.cause.rstrip('.')})." if placement.cause else "."
             command = recipe.command("analyze")
-            text += f" `{command}` names the reason for each node." if command else ""
+            text += f" `{command}` shows the reason for each node." if command else ""
             if not remote.moved:  # a session that moved was counted before
                 remote.host.supervisor.counters.cpu_fallbacks += 1
             warn(text, CpuFallbackWarning, _log)

@@ -255,7 +255,7 @@ class RestartPolicy:
 
 
 def _describe(status: ExitStatus | None) -> str:
-    return "it did not come up" if status is None else f"exit code {status.describe()}"
+    return "it did not start" if status is None else f"exit code {status.describe()}"
 
 
 # Minimum time between two checks of the memory, which take system calls. A host grows little in this time.

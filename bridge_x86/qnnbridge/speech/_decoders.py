@@ -301,7 +301,7 @@ def check_known(role: str, nodes: Sequence[Node], known: Sequence[str]) -> None:
     odd = [f"{node.name}: {node.type}" for node in nodes if node.type not in TYPES]
     if odd:
         raise GenerationUnsupported(
-            f"The {role} takes quantised inputs.",
+            f"The {role} has quantised inputs.",
             cause="Their scales are not in the ONNX file.",
             evidence=tuple(odd[:4]),
             fix="Use an export with float inputs and outputs.",

@@ -215,7 +215,7 @@ def load_tokenizer(folder: Path) -> Any:
     if not path.is_file():
         raise GenerationFolderInvalid(
             f"{folder} has no tokenizer.json.",
-            cause="Exports of AI Hub come without one; the model gives numbers and no text.",
+            cause="Exports of AI Hub do not contain it, and without it the model returns tokens but no text.",
             fix="Copy tokenizer.json and generation_config.json of the model from Hugging Face "
             "(openai/whisper-...) into the folder, or give their folder: load(FOLDER, tokenizer=OTHER).",
         )
