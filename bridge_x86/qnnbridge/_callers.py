@@ -34,10 +34,8 @@ _inherited: contextvars.ContextVar[Caller | None] = contextvars.ContextVar("qnnb
 
 
 def find_caller() -> Caller | None:
-    """Return the line of the application that called the bridge.
-
-    In a thread of the bridge, return the line set by `inherit`.
-    """
+    """Return the line of the application that called the bridge. In a thread of the bridge, return the line set by
+    `inherit`."""
     frame: FrameType | None = sys._getframe(1)
     # skip frames of `threading`, which start each thread
     while frame is not None and (is_ours(frame) or frame.f_globals is vars(threading)):

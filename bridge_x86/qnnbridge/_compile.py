@@ -395,10 +395,8 @@ class Running:
         return refusal
 
     def _explained(self, process: HostProcess, error: BridgeError, request_id: list[int]) -> BridgeError:
-        """Return the error with the cause from the host's log.
-
-        If a worker died in the comparison, the cause is that of its death, for which a crash report is written.
-        """
+        """Return the error with the cause from the host's log. If a worker died in the comparison, the cause is
+        that of its death, for which a crash report is written."""
         from qnnbridge._diagnosis.ort_log import enrich_from_stderr
 
         died = error.details.get("worker_died")

@@ -1,8 +1,8 @@
 """Objects passed to and from functions of the application while a model is compiled or loaded.
 
-`OrtEpContextData` holds a context binary, `OrtEpContextDataBuffer` receives one, and `OrtExternalInitializerInfo`
-describes the location of an initializer. The first two are valid until the application's function returns, as in
-ONNX Runtime.
+`OrtEpContextData` contains a context binary, `OrtEpContextDataBuffer` receives one, and
+`OrtExternalInitializerInfo` describes the location of an initializer. The first two are valid until the
+application's function returns, as in ONNX Runtime.
 """
 
 from __future__ import annotations
@@ -84,10 +84,8 @@ class OrtEpContextData:
         return len(self._valid())
 
     def read(self, offset: int = 0, length: int | None = None) -> bytes:
-        """Return a part of the data; by default everything from `offset` on.
-
-        Raise `IndexError` for a range outside the data.
-        """
+        """Return a part of the data; by default everything from `offset` on. Raise `IndexError` for a range outside
+        the data."""
         data = self._valid()
         start, count = _number(offset), None if length is None else _number(length)
         if start is None or start < 0 or (length is not None and (count is None or count < 0)):

@@ -104,10 +104,8 @@ def rule_of(node: Node, overridable: bool = False, role: Role = "input") -> Feed
 
 
 def shape_fits(rule: FeedRule, shape: Sequence[int]) -> bool:
-    """Return whether a tensor of this shape may be fed.
-
-    Dimensions with the same name may differ; the model itself checks them.
-    """
+    """Return whether a tensor of this shape may be fed. Dimensions with the same name may differ; the model itself
+    checks them."""
     want = rule.shape
     if want is None:
         return True
@@ -200,10 +198,8 @@ def unsupported(rule: FeedRule, value: Array | Typed) -> errors.RemoteRuntimeErr
 
 
 def missing(rule: FeedRule) -> errors.Fail:
-    """Return the error for a required input that is ``None``.
-
-    ONNX Runtime raises it in the node that uses the input, but not in all cases.
-    """
+    """Return the error for a required input that is ``None``. ONNX Runtime raises it in the node that uses the
+    input, but not in all cases."""
     return errors.Fail(
         f"[ONNXRuntimeError] : 1 : FAIL : Missing Input: {rule.name}",
         cause=f"None was given for input {rule.name!r}, which is not optional.",

@@ -82,10 +82,8 @@ def _fit_value(rule: FeedRule, value: Any) -> Any:
 
 
 def _texts(array: Array) -> Array:
-    """Return strings in the form that is sent.
-
-    Like ONNX Runtime, convert each object of an object array with ``str()``.
-    """
+    """Return strings in the form that is sent. Like ONNX Runtime, convert each object of an object array with
+    ``str()``."""
     if array.dtype.kind != "O":
         return array
     items = array.reshape(-1).tolist()
@@ -238,10 +236,8 @@ def _scalar_fits(rule: FeedRule, item: object) -> bool:
 
 
 def _from_iterable(rule: FeedRule, value: Any) -> list[Any]:
-    """Return the items of an iterable that is not a list.
-
-    ONNX Runtime accepts such an iterable only if its items are dicts.
-    """
+    """Return the items of an iterable that is not a list. ONNX Runtime accepts such an iterable only if its items
+    are dicts."""
     # Store the items, because a generator can only be read once, and errors also need the items.
     items = list(value)
     if items and isinstance(items[0], np.ndarray):
@@ -295,10 +291,8 @@ class FeedChecker:
         self._required = frozenset(self._required_names)
 
     def check(self, feeds: Mapping[str, Any]) -> list[Feed]:
-        """Return the feeds in the form that is encoded.
-
-        ``None`` for a required input is kept: see `refuse_missing`.
-        """
+        """Return the feeds in the form that is encoded. ``None`` for a required input is kept: see
+        `refuse_missing`."""
         # This check comes first, because ONNX Runtime reports a missing input before an invalid one.
         self.require_all(feeds)
         rules = self._rules
@@ -393,10 +387,8 @@ Counted = Callable[[Sequence[str], Sequence[Any]], "list[Any]"]
 
 
 def check_out(out: Out, names: Sequence[str]) -> list[Array | None]:
-    """Return ``out=`` as a list in the order of the outputs.
-
-    `deliver` compares types and shapes with the results.
-    """
+    """Return ``out=`` as a list in the order of the outputs. `deliver` compares types and shapes with the
+    results."""
     if out.__class__ is not list and isinstance(out, Mapping):
         unknown = [str(name) for name in out if name not in names]
         if unknown:

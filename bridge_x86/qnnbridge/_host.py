@@ -62,21 +62,18 @@ class CacheCounters:
 
 @dataclasses.dataclass(frozen=True)
 class HostStats:
-    """Counts of events so far.
+    """Counters of events since the `Host` was created.
 
     generation: number of starts of the host. crashes: number of unplanned ends. retried_calls: calls that were
     repeated in the next generation. cpu_fallbacks: sessions that requested QNN and run on the CPU, as their
     ``fallback`` allows. last_crash: text of the last crash. shared_calls: repeated calls that took the fast path
-        (all others use the connection). channels: open fast channels. shared_bytes: memory shared with the
-    host. shared_memory: "available", or the reason why not. results_copied: results of ``borrow=True`` that were
-    copied, because the application holds too many already. arrays_copied: arrays of ``empty_input`` and
-    ``empty_output`` that are in ordinary memory, because no shared memory was left. objects: objects of this
-    process in the host.
-    cache_hits: sessions created from a compiled model in the cache.
-    cache_misses: sessions whose model was first compiled and stored in the cache.
-    cache_set_aside: cache entries that were removed because they were damaged or crashed the host. cache_problem:
-        reason why the
-    cache cannot be used.
+    (all others use the connection). channels: open fast channels. shared_bytes: memory shared with the host.
+    shared_memory: "available", or the reason why not. results_copied: results of ``borrow=True`` that were copied,
+    because the application holds too many already. arrays_copied: arrays of ``empty_input`` and ``empty_output``
+    that are in ordinary memory, because no shared memory was left. objects: objects of this process in the host.
+    cache_hits: sessions created from a compiled model in the cache. cache_misses: sessions whose model was first
+    compiled and stored in the cache. cache_set_aside: cache entries that were removed because they were damaged or
+    crashed the host. cache_problem: reason why the cache cannot be used.
     """
 
     generation: int
@@ -176,10 +173,8 @@ class Host(Shown):
         renew_in_forks(self)
 
     def _begin(self, generation: int) -> None:
-        """Create all objects that a forked child must not share with its parent.
-
-        The next host gets the number `generation` + 1.
-        """
+        """Create all objects that a forked child must not share with its parent. The next host gets the number
+        `generation` + 1."""
         self._connector: DaemonConnector | None = None
         if self._daemon is not None:
             from qnnbridge._daemon.connector import DaemonConnector  # needed only with a daemon
@@ -353,10 +348,7 @@ class Host(Shown):
         )
 
     def ping(self, timeout: float = 5.0) -> float:
-        """Return the seconds of a round trip.
-
-        Raise `DeadlineExceeded` if the host does not answer, even if it is only busy.
-        """
+        """Return the seconds of a round trip. Raise `DeadlineExceeded`, even if the host is only busy."""
         deadline = deadline_after(timeout)
         # This may start the host, so it comes before the time measurement.
         process = self.supervisor.process(deadline)

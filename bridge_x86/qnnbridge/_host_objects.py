@@ -1,9 +1,9 @@
 """Objects in the host, which belong to one generation of the host and are identified by a number.
 
-A proxy class of the application holds a `HostObject`. The object is released with its proxy: at once by `release`,
-otherwise with the next call after the garbage collector has found the proxy. The object is lost with its host
-(`StateLost`), since the application's process cannot restore its contents. Any thread may call; the host executes
-calls of one object one at a time.
+A proxy class in the application refers to a `HostObject`. The object is released with its proxy: at once by
+`release`, otherwise with the next call after the garbage collector has found the proxy. The object is lost with its
+host (`StateLost`), since the application's process cannot restore its contents. Any thread may call; the host
+executes calls of one object one at a time.
 """
 
 from __future__ import annotations
@@ -173,10 +173,8 @@ def create_object(
     *,
     context: CallContext | None = None,
 ) -> tuple[HostObject, Any]:
-    """Create an object of this kind.
-
-    Return the object and the host's data about it. The parameters are those of `HostObject.call`.
-    """
+    """Create an object of this kind. Return the object and the host's data about it. The parameters are those of
+    `HostObject.call`."""
     header, buffers = object_message(arguments, values)
     header |= {"op": "object.create", "kind": kind}
     made, frame = forward_creation(host, header, buffers, objects, context)

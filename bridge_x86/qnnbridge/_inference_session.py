@@ -196,8 +196,7 @@ class InferenceSession(Shown):
             timeout: seconds; default that of the session. When they have passed, `DeadlineExceeded` is raised, at
                 most one second late; its ``state`` reports whether the work still runs in the host.
             retry: number of repetitions if the host dies; default that of the session.
-            on_deadline: "kill" ends the host if the work still runs at the deadline; other calls are repeated in
-                the next host.
+            on_deadline: "kill" ends the host if the work still runs; other calls are repeated in the next host.
             borrow: return read-only arrays that, where possible, use the memory to which the host has written, so
                 that nothing is copied. Their contents remain unchanged while they are referenced.
             out: arrays for the outputs (a list in the order of the outputs, or a map by name; ``None`` for a new
@@ -238,8 +237,7 @@ class InferenceSession(Shown):
         retry: int | None = None,
         on_deadline: OnDeadline = "raise",
     ) -> list[Any]:
-        """Run the model and return the outputs as the host sends them (`Typed` for types that numpy does not
-        have)."""
+        """Run the model and return the outputs as the host sends them (`Typed` for types unknown to numpy)."""
         try:
             limits = CallLimits(timeout, retry, on_deadline).checked()
             names = self._names(output_names, input_feed)
@@ -285,7 +283,7 @@ class InferenceSession(Shown):
                 results, error = [], str(failure)
             try:
                 callback(results, user_data, error)
-            except Exception:  # noqa: BLE001 - it would be lost otherwise
+            except Exception:  # noqa: BLE001 - no other code would see this error
                 _log.exception("The callback of run_async failed.")
 
         self._background.submit(work)
@@ -335,10 +333,7 @@ class InferenceSession(Shown):
             raise as_onnxruntime(error) from None
 
     def _names(self, output_names: Any, feed: Any) -> Names:
-        """Return the names of outputs.
-
-        The argument is iterated only once, because the application may pass a generator.
-        """
+        """Return the names of outputs. Iterate over the argument only once, because it may be a generator."""
         try:
             return requested_names(output_names)
         except Exception:
@@ -421,11 +416,9 @@ class InferenceSession(Shown):
 
         Args:
             sizes: the variants to create, for example ``[{"seq": 16}, {"seq": 32}]``; default all.
-            workers: number of variants to create at the same time. A variant for the cache is compiled in a
-                separate process.
+            workers: number of variants to create at once. Each one for the cache is compiled in its own process.
             timeout: seconds for all variants together; default that of the session.
-            on_progress: called with the number of created variants, the number of all variants, and the sizes of
-                the next one.
+            on_progress: called with the number of created and of all variants, and the sizes of the next one.
         """
         try:
             return self._runner.warm(sizes, workers, timeout, on_progress)
@@ -457,13 +450,11 @@ class InferenceSession(Shown):
 
     @property
     def verified(self) -> NumbersReport:
-        """Report of the comparison of the session's results with the CPU's; with buckets, that of the worst
-        variant."""
+        """Report of the comparison with the CPU's results; with buckets, the report of the worst variant."""
         return self._runner.verified
 
     def verify(self, input_feed: Mapping[str, Any] | None = None, *, timeout: float | None = None) -> NumbersReport:
-        """Run the model in this session and on the CPU, and compare the outputs. `verified` returns the report,
-        too.
+        """Run the model in this session and on the CPU, and compare the outputs. Store the report in `verified`.
 
         The host runs the model on the CPU in a separate process. Different results do not raise an error. With
         buckets the result of `run`, padded, split or in windows, is compared with the CPU's result for the original
@@ -563,7 +554,7 @@ class InferenceSession(Shown):
             yield from verified._shown_facts()
         yield from more(self.fixed)
 
-    # --- settings and life ---
+    # --- settings and closing ---
 
     def set_providers(
         self,

@@ -85,10 +85,8 @@ class IOBinding:
     # --- inputs ------------------------------------------------------------------------------------------
 
     def bind_cpu_input(self, name: str, arr_on_cpu: Array) -> None:
-        """Bind a numpy array.
-
-        Later changes of the array take effect, unless it was copied because it is not in C order.
-        """
+        """Bind a numpy array. Later changes of the array take effect, unless it was copied because it is not in C
+        order."""
         # Only the kind of the value is checked here, with ONNX Runtime's messages. Types and shapes are checked
         # when the session runs.
         rule = self._input_rules.get(name)
@@ -248,21 +246,19 @@ def _ort_value(value: object) -> OrtValue:
 
 
 def view_of_memory(element_type: Any, shape: Any, pointer: Any) -> Any:
-    """Return a value that uses the memory at an address in this process.
-
-    The memory must stay valid as long as the value exists.
-    """
+    """Return a value that uses the memory at an address in this process. The memory must stay valid as long as the
+    value exists."""
     element = element_from(element_type)
     if element is ElementType.STRING:
         raise errors.RemoteRuntimeError(_NO_STRINGS)
     dims = checked_shape(shape, element)
     try:
-        # Also accepts numpy integers and rejects floats.
+        # `operator.index` also accepts numpy integers and rejects floats.
         address = operator.index(pointer)
     except TypeError:
         raise errors.RemoteTypeError(f"buffer_ptr must be an int, not {pointer!r:.100}.") from None
     size = nbytes(element, dims)
-    # For zero bytes any address is valid, also 0.
+    # If the value has no bytes, any address is valid, even 0.
     if size == 0:
         return typed_view(np.empty(0, np.uint8), element, dims)
     if address <= 0:
@@ -270,7 +266,7 @@ def view_of_memory(element_type: Any, shape: Any, pointer: Any) -> Any:
             f"buffer_ptr is {address}, which is not a valid address.",
             fix="Pass array.ctypes.data of a numpy array.",
         )
-    # The array keeps the ctypes object, not the memory, which the application has to keep.
+    # The array keeps the ctypes object alive, but not the memory, which the application must keep.
     memory = (ctypes.c_ubyte * size).from_address(address)
     raw = np.frombuffer(memoryview(memory).cast("B"), np.uint8)
     return typed_view(raw, element, dims)

@@ -293,10 +293,8 @@ class HasFields:
         return {name: value for name, value in self._values.copy().items() if value != fields[name].default}
 
     def take_fields(self, source: object) -> None:
-        """Copy the fields of other options, of this class or of onnxruntime's.
-
-        Attributes that an older onnxruntime does not have keep their defaults.
-        """
+        """Copy the fields of other options, of this class or of onnxruntime's. Attributes that an older onnxruntime
+        does not have keep their defaults."""
         for name, field in self.fields().items():
             value = getattr(source, name, field.default)
             if value != field.default:
@@ -403,10 +401,8 @@ def as_buffer(name: str, value: Any) -> memoryview:
 
 
 def checked_name(name: object, what: str) -> str:
-    """Return the name of an input or output as text; decode bytes as UTF-8, as ONNX Runtime does.
-
-    Raise `RemoteTypeError` for other types.
-    """
+    """Return the name of an input or output as text; decode bytes as UTF-8, as ONNX Runtime does. Raise
+    `RemoteTypeError` for other types."""
     if isinstance(name, (bytes, bytearray)):
         name = name.decode()
     if not isinstance(name, str):
@@ -435,10 +431,8 @@ def as_text_mapping(name: str, value: Any) -> dict[str, str]:
 
 
 def incompatible(function: str, signature: str, *given: Any, **named: Any) -> errors.RemoteTypeError:
-    """Return the error that pybind11 raises for arguments of wrong types.
-
-    `signature` is the signature of the function.
-    """
+    """Return the error that pybind11 raises for arguments of wrong types. `signature` is the signature of the
+    function."""
     shown = ", ".join(repr(value) for value in given)
     if named:
         pairs = ", ".join(f"{name}={value!r}" for name, value in named.items())

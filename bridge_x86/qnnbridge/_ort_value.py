@@ -84,10 +84,8 @@ class OrtValue:
         return self.content
 
     def replace(self, value: Any) -> None:
-        """Replace the contents of an output by a value that the bridge has created.
-
-        Arrays that were returned before stay unchanged.
-        """
+        """Replace the contents of an output by a value that the bridge has created. Arrays that were returned
+        before stay unchanged."""
         # New contents end the state "lost".
         self._held, self._lost, self._ours = value, None, True
 
@@ -305,7 +303,7 @@ class OrtValue:
 
     def __dlpack_device__(self) -> tuple[int, int]:
         self._memory()
-        # kDLCPU, and the number of its only device.
+        # DLPack's number of the CPU (kDLCPU), and the number of the only CPU device.
         return (1, 0)
 
     def update_inplace(self, data: Array | OrtValue | None = None, *, np_arr: Array | None = None) -> None:
@@ -428,10 +426,8 @@ def typed_view(raw: Array, element: ElementType, shape: Sequence[int]) -> Array 
 
 
 def _plain(array: Array) -> Array:
-    """Return a new array that uses the same memory if the given one is contiguous and native, otherwise a copy.
-
-    The given array itself is not returned, because an application could change its shape, type and strides.
-    """
+    """Return a new array that uses the same memory if the given one is contiguous and native, otherwise a copy. The
+    given array itself is not returned, because an application could change its shape, type and strides."""
     plain: Array = np.asarray(array)
     if not plain.dtype.isnative:
         plain = plain.astype(plain.dtype.newbyteorder("="))
@@ -446,10 +442,8 @@ def _as_bytes(array: Array) -> Array:
 
 
 def to_application(value: Any) -> Any:
-    """Convert a value for the application: `Typed` to an array, `Sparse` to a `SparseTensor`.
-
-    Return other values unchanged.
-    """
+    """Convert a value for the application: `Typed` to an array, `Sparse` to a `SparseTensor`. Return other values
+    unchanged."""
     kind = type(value)
     if kind is Typed:
         return as_numpy(value)

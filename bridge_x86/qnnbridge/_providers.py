@@ -124,10 +124,8 @@ class OrtDevice:
 
 
 def require_cpu(device_type: str) -> None:
-    """Do nothing for ``"cpu"``.
-
-    Otherwise raise an error of the class that ONNX Runtime raises if it does not support the device.
-    """
+    """Do nothing for ``"cpu"``. Otherwise raise an error of the class that ONNX Runtime raises if it does not
+    support the device."""
     if _lookup(device_type)[0] != CPU_DEVICE:
         raise refused_device(device_type)
 

@@ -27,7 +27,7 @@ class Runner(Protocol):
     """Run the calls of an `InferenceSession`. Errors have the bridge's own classes, without onnxruntime's.
 
     inputs, outputs, overridable: inputs, outputs and overridable initializers of the model. checker: checks the
-        feeds. remote: the session of the host; with buckets, the session of the first variant.
+    feeds. remote: the session of the host; with buckets, the session of the first variant.
     """
 
     remote: RemoteSession

@@ -90,10 +90,8 @@ def bucket_arguments(
     overflow: Overflow,
     chunk: str | Mapping[str, int] | None = None,
 ) -> BucketArguments | None:
-    """Return the arguments of a session with buckets; ``None`` for other sessions.
-
-    Raise `OptionError` for invalid arguments.
-    """
+    """Return the arguments of a session with buckets; ``None`` for other sessions. Raise `OptionError` for invalid
+    arguments."""
     if buckets is None:
         given = {
             "pad": pad,

@@ -353,10 +353,8 @@ class SessionOptions(HasFields):
         self._delegate = (delegate,)
 
     def set_ep_context_data_read_func(self, read_func: Callable[[str, Any], Any], max_data_size: int) -> None:
-        """Let a function provide the context binaries of a compiled model.
-
-        Its arguments are a name and an `OrtEpContextDataBuffer`.
-        """
+        """Let a function provide the context binaries of a compiled model. Its arguments are a name and an
+        `OrtEpContextDataBuffer`."""
         native = "onnxruntime.capi.onnxruntime_pybind11_state"
         signature = (
             f"(self: {native}.SessionOptions, read_func: collections.abc.Callable[[str, "
@@ -389,9 +387,7 @@ class SessionOptions(HasFields):
 
     def set_load_cancellation_flag(self, value: bool, /) -> None:
         """With ``True``, cancel the loading of sessions with these options, which then raises `ModelLoadCanceled`.
-
-        Any thread may call this.
-        """
+        Any thread may call this."""
         self.load_cancellation.assign(as_bool("the flag", value))
 
     # --- conversion and copies ---------------------------------------------------------------------------
@@ -465,10 +461,8 @@ _ENUM_FIELDS = ("execution_mode", "execution_order", "graph_optimization_level")
 
 
 def add_entry(entries: dict[str, str], key: Any, value: Any) -> None:
-    """Add an entry to `entries`.
-
-    Raise ONNX Runtime's errors for keys and values that are too long. Used by `RunOptions`, too.
-    """
+    """Add an entry to `entries`. Raise ONNX Runtime's errors for keys and values that are too long. Used by
+    `RunOptions`, too."""
     name, text = as_text("the key", key), as_text("the value", value)
     if not 0 < len(name.encode()) <= MAX_CONFIG_KEY_BYTES:
         raise errors.RemoteRuntimeError(f"Config key is empty or longer than maximum length {MAX_CONFIG_KEY_BYTES}")
@@ -487,10 +481,8 @@ def get_entry(entries: Mapping[str, str], key: Any, owner: str) -> str:
 
 
 def provider_of_devices(ep_devices: Sequence[Any], options: Mapping[str, str]) -> ProviderSpec:
-    """Return the provider of these devices.
-
-    For QNN add the backend for their kind, unless the options set a backend.
-    """
+    """Return the provider of these devices. For QNN add the backend for their kind, unless the options set a
+    backend."""
     name = _provider_of(ep_devices[0])
     kinds = {getattr(getattr(device, "device", None), "type", None) for device in ep_devices}
     if name == QNN and kinds == {OrtHardwareDeviceType.GPU} and not {"backend_type", "backend_path"} & set(options):
@@ -506,9 +498,7 @@ def _provider_of(device: object) -> str:
 
 
 def _absolute(path: str) -> str:
-    """Return the absolute path.
-
-    Keep a slash at the end, which `abspath` would drop, because "traces/" means a folder.
-    """
+    """Return the absolute path. Keep a slash at the end, which `abspath` would drop, because "traces/" means a
+    folder."""
     absolute = os.path.abspath(path)
     return absolute if os.path.basename(path) else os.path.join(absolute, "")

@@ -73,10 +73,8 @@ def refuse_at_the_end() -> None:
 
 
 class Background:
-    """Run jobs in the order of their arrival, up to `threads` at a time.
-
-    Without jobs there are no threads. Thread-safe.
-    """
+    """Run jobs in the order of their arrival, up to `threads` at a time. Without jobs there are no threads.
+    Thread-safe."""
 
     def __init__(self, name: str, threads: int = THREADS) -> None:
         self._name = name
@@ -213,10 +211,8 @@ class CalledFunctions:
 
     @contextlib.contextmanager
     def around(self, channel: Channel) -> Iterator[CalledFunctions]:
-        """Return a context manager for the call on this channel.
-
-        It raises the exception of a function instead of the host's error about that exception.
-        """
+        """Return a context manager for the call on this channel. It raises the exception of a function instead of
+        the host's error about that exception."""
         agreement = channel.agreement
         if agreement is not None and CALL_BACK_FEATURE not in agreement.features:
             raise CallBackFailed(
@@ -303,7 +299,7 @@ def timeout_s() -> float:
 def _described(error: BaseException) -> dict[str, str]:
     try:
         text = str(error)
-    except Exception:  # noqa: BLE001 - an exception whose own text fails
+    except Exception:  # noqa: BLE001 - `str` of an exception may fail
         text = ""
     return {"type": type(error).__name__, "text": text[:MAX_TEXT].encode("utf-8", "backslashreplace").decode()}
 

@@ -4,8 +4,8 @@
 {"x": x})
 
 Runs are concurrent: each run waits in a thread (`qnnbridge.futures`), and the event loop is notified with
-    ``call_soon_threadsafe``, so any event loop can be used. Cancelling a task stops the run in the host and returns
-    at once, without leaving an incomplete frame in the connection. A session may be used from several loops.
+``call_soon_threadsafe``, so any event loop can be used. Cancelling a task stops the run in the host and returns at
+once, without leaving an incomplete frame in the connection. A session may be used from several loops.
 """
 
 from __future__ import annotations

@@ -67,10 +67,8 @@ class StartedRun:
     _options: RunOptions
 
     def stop(self) -> None:
-        """Cancel the run: it does not start if it is waiting, and is stopped in the host if it is running.
-
-        Return soon.
-        """
+        """Cancel the run: it does not start if it is waiting, and is stopped in the host if it is running. Return
+        soon."""
         if not self.future.cancel():
             self._options.terminate = True
 
@@ -117,10 +115,8 @@ def start(
 
 
 def _own_options(given: Any, future: Future[list[Any]]) -> RunOptions:
-    """Return separate options, with which only this run can be stopped.
-
-    Setting `terminate` of the given options stops the run, too.
-    """
+    """Return separate options, with which only this run can be stopped. Setting `terminate` of the given options
+    stops the run, too."""
     if given is None:
         return RunOptions()
     shared = coerce_run_options(given)

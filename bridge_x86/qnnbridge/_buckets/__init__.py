@@ -1,4 +1,4 @@
-"""Shape buckets: a model with free dimensions, compiled for a few fixed sizes, used as if it took any size.
+"""Shape buckets: a model with free dimensions, compiled for a few fixed sizes, used as if it accepted any size.
 
 Theory of operation. When the session is created, the model's description becomes a `BucketPlan`: which input axes
 are free, the name of each, and the sizes that are compiled for it. The smallest variant is created at once, each

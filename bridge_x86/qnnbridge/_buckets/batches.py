@@ -65,7 +65,7 @@ def variant_for(plan: BucketPlan, sizes: Sizes) -> Sizes | None:
         return None
     if plan.only is not None:
         fitting = (one for one in plan.variants() if all(a >= b for a, b in zip(one, sizes, strict=True)))
-        # `variants` is sorted by computation, ascending.
+        # `variants` yields the variants with less computation first.
         return next(fitting, None)
     found = tuple(bucket_for(plan, number, size) for number, size in enumerate(sizes))
     return None if None in found else tuple(size for size in found if size is not None)
@@ -117,7 +117,7 @@ def pad_feeds(plan: BucketPlan, feeds: Mapping[str, Any], variant: Sizes) -> dic
 
 
 def unpadded(plan: BucketPlan, name: str, value: Any, sizes: Sizes) -> Any:
-    """Remove the padding from an input. `sizes` are those of the call."""
+    """Remove the padding from an input. `sizes` are the sizes of the call before padding."""
     axes = plan.inputs[name].axes if name in plan.inputs else {}
     return value[tuple(slice(sizes[axes[axis]]) if axis in axes else slice(None) for axis in range(np.ndim(value)))]
 
@@ -132,7 +132,7 @@ def _pad(plan: BucketPlan, padded: PaddedInput, value: Array, variant: Sizes) ->
     out = np.empty(shape, value.dtype) if padded.value is None else np.full(shape, padded.value, value.dtype)
     given = tuple(slice(0, size) for size in value.shape)
     out[given] = value
-    # Rows that fill up a batch repeat a real row: many models answer NaN for a row of padding only, and QNN
+    # Rows that fill up a batch repeat a real row: many models return NaN for a row that is only padding, and QNN
     # computes all rows.
     for axis, number in padded.axes.items():
         if number in plan.split or padded.edge or (padded.value is None and number == plan.chunk):
@@ -147,7 +147,7 @@ def _repeat_last(out: Array, axis: int, size: int) -> None:
     if size:
         out[before + (slice(size, None),)] = out[before + (slice(size - 1, size),)]  # noqa: RUF005 - Python 3.10
     else:
-        # The last row of an empty input does not exist.
+        # An empty input has no last row to repeat.
         out[...] = "" if out.dtype.kind == "O" else 0
 
 
@@ -179,7 +179,7 @@ class OutputShapes:
 def cut(
     plan: BucketPlan, shapes: OutputShapes, names: Sequence[str], values: Sequence[Any], true: Sizes, variant: Sizes
 ) -> list[Any]:
-    """Cut the outputs of a variant to those of a call of the sizes `true`. Raise `ModelError` if that is
+    """Cut the outputs of a variant to the shapes that belong to the sizes `true`. Raise `ModelError` if that is
     impossible."""
     if true == variant:
         return list(values)
@@ -415,10 +415,8 @@ def shown_outputs(outputs: Sequence[NodeInfo], shapes: OutputShapes, fixed: Mapp
 
 
 def wanted_variants(plan: BucketPlan, sizes: Any) -> list[Sizes]:
-    """Return the variants to create ahead: those of the given sizes, or all for ``None``.
-
-    Raise `OptionError` for an unknown name or size.
-    """
+    """Return the variants to create ahead: those of the given sizes, or all for ``None``. Raise `OptionError` for
+    an unknown name or size."""
     if sizes is None:
         return list(plan.variants())
     found = []

@@ -18,7 +18,8 @@ import numpy as np
 from qnnbridge._feed_rules import Array
 
 Feeds = Mapping[str, Any]
-# Returns the outputs for these inputs, in order; ``None`` if the model refuses the inputs.
+# Function that runs the model. Returns the outputs for these inputs, in order; ``None`` if the model refuses the
+# inputs.
 Runs = Callable[[Feeds], "Sequence[Any] | None"]
 
 # Standard deviation of the random change of an input: large, so that no activation function hides the change.

@@ -56,7 +56,7 @@ _log = log_of("qnnbridge.buckets")
 # in 32 bits.
 TOLERANCE: Final = 1e-3
 
-# Returns all outputs, in order, of the model on the CPU.
+# Function that runs the model on the CPU and returns all outputs, in order.
 RunFree = Callable[[Mapping[str, Any]], "list[Any]"]
 
 
@@ -65,8 +65,7 @@ class PaddingDifference:
     """Difference in one output, for one input and one variant.
 
     Attributes:
-        sizes: sizes of the input.
-        bucket: sizes of the variant.
+        sizes, bucket: sizes of the input; sizes of the variant.
         difference: largest absolute difference; ``nan`` if the output does not consist of numbers.
         largest: largest absolute value of the output without padding.
         where: place and size of the difference as text; '' if there is none.
@@ -89,10 +88,8 @@ class PaddingDifference:
 
 @dataclasses.dataclass(frozen=True, slots=True, repr=False)
 class PaddingReport(Shown):
-    """Effect of padding on each output in each case.
-
-    `str()` returns the differences with advice. `masks` are the inputs whose name contains "mask".
-    """
+    """Effect of padding on each output in each case. `str()` returns the differences with advice. `masks` are the
+    inputs whose name contains "mask"."""
 
     outputs: tuple[PaddingDifference, ...]
     tolerance: float
@@ -127,10 +124,7 @@ def verify_padding(
     run_free: RunFree,
     tolerance: float,
 ) -> PaddingReport:
-    """Compare results with and without padding.
-
-    The samples are feeds that were checked. Raise `OptionError` if none of them is padded.
-    """
+    """Compare results with and without padding. Raise `OptionError` if none of the checked feeds is padded."""
     found: list[PaddingDifference] = []
     for feeds in samples:
         true = sizes_of(plan, {name: feeds[name].shape for name in plan.inputs if feeds.get(name) is not None})
@@ -294,9 +288,8 @@ class PaddingCheck:
 
         Args:
             feeds: inputs without padding.
-            compare: returns what padding changes for given feeds.
-            again: compare even if an earlier call of the variant was compared, because this call's results are
-                compared with the CPU's, too.
+            compare: function that returns how padding changes the results for given feeds, as text.
+            again: compare even if an earlier call was compared: this call's results are compared with the CPU's.
 
         Raises:
             NumbersDiffer: padding changes results, and the mode is "raise".
@@ -306,11 +299,11 @@ class PaddingCheck:
             return
         with self._lock:
             first = (again and not self.found) or variant not in self._tried
-            # Marked before the comparison, so that only one of several simultaneous calls compares.
+            # The variant is marked before the comparison, so that only one of several simultaneous calls compares.
             self._tried.add(variant)
         if self._mode == "warn":
             if first:
-                # The application may modify its arrays before the thread reads them.
+                # The arrays are copied, because the application may modify them before the thread reads them.
                 copies = {name: np.array(value) for name, value in feeds.items()}
                 start_thread("qnnbridge padding", self._compare, copies, compare)
             return
@@ -342,7 +335,7 @@ SPREADS: Final = ((1.0, 0.0), (-1.0, -0.1), (1.0, 0.1))
 # Number of consecutive sizes to try: behind a stride, the effect of padding is visible at some sizes only.
 STRIDES: Final = 4
 _WITH_ZEROS: Final = "With zeros: "
-# Matches inputs that hold the length of another input: `waveforms_lens`, `input_length`, `n_frames`.
+# Names of inputs that contain the length of another input: `waveforms_lens`, `input_length`, `n_frames`.
 _LENGTH: Final = re.compile(r"(?:^|_)(?:lens?|lengths?|sizes?|num|n)(?:_|$)", re.IGNORECASE)
 
 
@@ -456,8 +449,7 @@ class FreeModel:
     def decide(
         self, arguments: BucketArguments, shapes: OutputShapes, deadline: float | None
     ) -> tuple[BucketArguments, str]:
-        """Choose `pad` or `chunk` so that the results do not change. When this method is called, the session's plan
-        must pad with zeros.
+        """Choose `pad` or `chunk` so that the results do not change. The session's plan must pad with zeros now.
 
         Return the arguments, and the choice as an application would write it. Raise `OptionError` if every choice
         changes the results.
@@ -520,14 +512,14 @@ class FreeModel:
         return edge if report else exact
 
     def _changes_of_zeros(self, shapes: OutputShapes, deadline: float | None) -> str:
-        """Return what padding with zeros changes, or why a trial cannot show it; '' if it changes nothing."""
+        """Return how padding with zeros changes the results, or why that is unknown; '' if it does not."""
         report, reason = self._trial(shapes, deadline, HARMLESS)
         if report is None:
             return reason
         return "" if report else _WITH_ZEROS + str(next(output for output in report.outputs if not output.ok))
 
     def changes_of_padding(self, shapes: OutputShapes, deadline: float | None) -> str:
-        """Return what the application's padding changes in a trial; '' if the trial shows no change."""
+        """Return how the application's padding changes the results in a trial; '' if the trial shows no change."""
         try:
             report, _ = self._trial(shapes, deadline, TOLERANCE)
         except BridgeError as error:  # the session works without the trial
@@ -538,10 +530,8 @@ class FreeModel:
     def _trial(
         self, shapes: OutputShapes, deadline: float | None, tolerance: float
     ) -> tuple[PaddingReport | None, str]:
-        """Compare generated inputs with and without the plan's padding.
-
-        Return the report, or ``None`` and the reason why the trial is not conclusive ('' if the plan never pads).
-        """
+        """Compare generated inputs with and without the plan's padding. Return the report, or ``None`` and the
+        reason why the trial is not conclusive ('' if the plan never pads)."""
 
         plan, names = self.variants.plan, self.outputs
         if all(buckets == (1,) or number in plan.unpadded for number, buckets in enumerate(plan.buckets)):
@@ -590,9 +580,7 @@ class FreeModel:
         deadline: float | None,
     ) -> bool:
         """Return whether an output depends only on inputs that are not padded, for example on a number of frames.
-
-        Such an output differs between the samples, but does not change if all padded inputs are NaN.
-        """
+        Such an output differs between the samples, but does not change if all padded inputs are NaN."""
         padded = _padded(self.variants.plan)
         if _shows_nothing(values) or any(samples[0][one].dtype.kind != "f" for one in padded):
             return False
@@ -654,7 +642,7 @@ def _lengths(plan: BucketPlan, feeds: Mapping[str, Array]) -> dict[str, int]:
         if value.dtype.kind in "iu" and name not in padded and _LENGTH.search(name):
             named = [numbers for one, numbers in padded.items() if name.startswith(one)]
             meant = set().union(*(named or padded.values()))
-            # Only if exactly one symbol fits. Otherwise the input gets small integers like any other integer input.
+            # If several symbols are possible, the input is treated like any other integer input.
             if len(meant) == 1:
                 found[name] = meant.pop()
     return found

@@ -239,10 +239,8 @@ def without_constants(spec: SessionSpec, model: ModelDescription) -> tuple[dict[
 
 
 def dimensions_left(plan: BucketPlan, model: ModelDescription, fixed: Mapping[str, int]) -> tuple[BucketAxis, ...]:
-    """Return the dimensions that neither buckets nor the overrides of the session fix.
-
-    QNN refuses a model that has any.
-    """
+    """Return the dimensions that neither buckets nor the overrides of the session fix. QNN refuses a model that has
+    any."""
     known = {*plan.symbols, *fixed}
     return tuple(dim for dim in free_dimensions(model.inputs) if dim.symbol not in known)
 

@@ -89,10 +89,8 @@ def find_shapes(
 
 
 def zeros(inputs: Sequence[NodeInfo], sizes: Mapping[str, int]) -> dict[str, Any]:
-    """Return feeds of zeros for a probe.
-
-    `sizes` contains the sizes of the named free dimensions; unnamed ones are 1.
-    """
+    """Return feeds of zeros for a probe. `sizes` contains the sizes of the named free dimensions; unnamed ones are
+    1."""
     feeds: dict[str, Any] = {}
     for node in inputs:
         rule = rule_of(node)
@@ -221,10 +219,8 @@ class _Observations:
         return True
 
     def few(self) -> None:
-        """Observe a few other sizes.
-
-        Sizes of buckets are among them, because some models accept only multiples of a number.
-        """
+        """Observe a few other sizes. Sizes of buckets are among them, because some models accept only multiples of
+        a number."""
         size, seen = self.base, 0
         candidates = [size - 1, size // 2, *self.buckets[1:2], size + 1, 2 * size, *self.buckets[2:3]]
         for candidate in dict.fromkeys(one for one in candidates if 0 < one != size):
@@ -329,10 +325,8 @@ def _search(observed: _Observations, name: str, axis: int) -> Relation | None:
 
 
 def _find_step(observed: _Observations, name: str, axis: int, start: int) -> bool:
-    """Find the smallest size at which the dimension is larger than at `start`, by bisection.
-
-    Return whether it exists.
-    """
+    """Find the smallest size at which the dimension is larger than at `start`, by bisection. Return whether it
+    exists."""
 
     def dimension(size: int) -> int | None:
         return observed.dimensions(name, axis).get(size) if observed.look(size) else None

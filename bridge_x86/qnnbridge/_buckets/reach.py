@@ -31,12 +31,13 @@ from qnnbridge._buckets.plan import BucketPlan
 from qnnbridge._feed_rules import Array
 from qnnbridge_protocol.errors import OptionError
 
-# Returns the outputs of the model with free sizes on the CPU; ``None`` if the model refuses these inputs.
+# Function that runs the model with free sizes on the CPU. Returns the outputs; ``None`` if the model refuses these
+# inputs.
 RunModel = Callable[[Mapping[str, Any]], "Sequence[Any] | None"]
-# Returns feeds of the right types and shapes for this size of the symbol.
+# Function that returns feeds of the right types and shapes for a size of the symbol.
 FeedsOf = Callable[[int], Mapping[str, Any]]
 
-# Longer inputs are not tried: a change that is visible over this length is taken to be visible everywhere.
+# Length of the longest input to try. If a change is visible over this length, the context counts as unlimited.
 LONGEST_PROBE: Final = 4096
 # Tolerance, relative to the largest value. Sums over another number of terms are rounded differently.
 TOLERANCE: Final = 1e-4
@@ -52,10 +53,8 @@ SHARP: Final = 3e-6
 
 
 def ends_of(plan: BucketPlan, shapes: OutputShapes, names: Sequence[str], number: int) -> list[End]:
-    """Return the relation of each output to the symbol.
-
-    Raise `OptionError` or `InvalidArgument` if an output cannot be joined from windows.
-    """
+    """Return the relation of each output to the symbol. Raise `OptionError` or `InvalidArgument` if an output
+    cannot be joined from windows."""
     ends = []
     for name, axis in zip(names, joints(plan, shapes, names, number), strict=True):
         relation = shapes.found[name][axis]
@@ -271,7 +270,7 @@ def check_exact(
     length = usable[0]
     constant = set(range(len(ends)))
     for one in draws(feeds_of(length), plan.inputs):
-        # At least three windows: a first, a middle and a last one.
+        # Use at least three windows: a first, a middle and a last one.
         size = 2 * length + 1 + one % CONSECUTIVE
         feeds = draw(feeds_of(size), highest, one)
         cuts = windows(size, length, context)
@@ -283,7 +282,7 @@ def check_exact(
         for at, (value, found) in enumerate(zip(whole, join(parts, cuts, ends, size), strict=True)):
             expected = np.asarray(value)
             gap = _gap(expected, found) if expected.shape == found.shape else np.inf
-            # `not ... <=`, so that NaN counts as a difference.
+            # With `not ... <=`, NaN counts as a difference.
             if not gap <= TOLERANCE * _largest(expected):
                 raise OptionError(
                     f"chunk: windows of {length} along {name!r} give other results than the whole input.",

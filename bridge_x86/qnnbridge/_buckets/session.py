@@ -297,7 +297,7 @@ class BucketedRunner:
         size = true[number]
         # If no bucket is short enough, use the exact size, so that nothing is padded.
         length = window_length(self._plan.buckets[number], size, context) or size
-        # A single window does not overlap with another, and nothing is joined.
+        # The outputs of a single window need not be joined.
         if length == size:
             return self._answer_window(call, feeds, number)
         self._count("chunked")
@@ -332,7 +332,7 @@ class BucketedRunner:
             number = large[0]
             axes = joints(plan, self._shapes, call.names, number)
             self._count("split")
-            # `_answer` recursively, since the parts may still be too large along another symbol.
+            # `_answer` is called recursively, because the parts may still be too large along another symbol.
             part_of = dataclasses.replace(call, is_part=True)
             results = [self._answer(part_of, part) for part in parts(plan, feeds, number, true[number])]
             joined_results = joined(results, axes)
@@ -567,10 +567,8 @@ class BucketedRunner:
         self._variants.set_ep_dynamic_options(dict(options))
 
     def end_profiling(self) -> str:
-        """End the profiles of all variants and return the path of the first one.
-
-        The log contains the other paths.
-        """
+        """End the profiles of all variants and return the path of the first one. The log contains the other
+        paths."""
         first, *others = [runner.end_profiling() for runner in self._variants.made()]
         for path in filter(None, others):
             _log.info("%s: the profile of another variant is %s", self.recipe.label, path)

@@ -148,7 +148,7 @@ class BucketStatus(Shown):
 _log = log_of("qnnbridge.buckets")
 
 MadeBy = Literal["open", "warm", "call"]
-# Creates the runner of a variant from its recipe within this many seconds.
+# Function that creates the runner of a variant from its recipe within the given number of seconds.
 Open = Callable[["SessionRecipe", "float | None", "OnDeadline"], "RemoteRunner"]
 
 # Prefixes of configuration entries that do not apply to a session on the CPU, or forbid the CPU.
@@ -213,8 +213,8 @@ class Variants:
             return variant.runner
 
         try:
-            # One lock per variant: two sizes compile at the same time, and two callers of one size wait for the
-            # same session.
+            # Each variant has its own lock, so that two sizes can compile at the same time while two callers of one
+            # size wait for the same session.
             return in_turn(variant.lock, remaining(deadline), made)
         except TooLate:
             raise DeadlineExceeded(
@@ -251,7 +251,8 @@ class Variants:
 
     def set_ep_dynamic_options(self, options: Mapping[str, str]) -> None:
         """Set options in all existing variants, and in those that are created later."""
-        # Before the loop, so that a variant that is being created in another thread also gets the options.
+        # The options are stored before the loop, so that a variant that is being created in another thread also
+        # gets them.
         self._dynamic |= options
         for variant in self:
             if variant.runner is not None:
@@ -320,8 +321,9 @@ def opener(host: Host, retry: int, timeout: float | None, warn: Warn) -> Open:
     return open_runner
 
 
-# Called with the number of created variants, the number of all variants, and the sizes of the next variant (at the
-# end, of the last variant). With several workers the calls come from their threads, one at a time.
+# Function that shows progress. It is called with the number of created variants, the number of all variants, and
+# the sizes of the next variant (at the end, of the last variant). Several workers call it from their threads, one
+# at a time.
 Progress = Callable[[int, int, Mapping[str, int]], None]
 
 
@@ -340,7 +342,7 @@ def warm(
         if on_progress is not None:
             try:
                 on_progress(done, len(wanted), variants.plan.named(sizes))
-            except Exception:  # noqa: BLE001 - showing progress must not decide whether the work succeeds
+            except Exception:  # noqa: BLE001 - a failure to show progress must not fail the work
                 _log.exception("on_progress failed")
 
     def go_on() -> None:

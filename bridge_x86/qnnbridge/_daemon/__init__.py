@@ -12,8 +12,8 @@ work as with a host. Three things differ:
     starts a daemon of its own version.
 
 Invariants: the folder with the daemon's files must belong to this user alone, or it is refused. `daemon.json` is
-    not trusted: no process is ended because of its contents, and a stale file only causes one failed connection.
-    The daemon's lock decides which of several started daemons continues.
+not trusted: no process is ended because of its contents, and a stale file only causes one failed connection. The
+daemon's lock decides which of several started daemons continues.
 
 `_host` and the tools call the package. It imports the protocol, `qnnbridge_os`, `_supervision` and `_launch`.
 """

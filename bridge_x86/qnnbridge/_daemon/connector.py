@@ -62,10 +62,8 @@ _MORE_ROOM: Final = (
 
 
 class Unreachable(Exception):
-    """No daemon can be reached at present.
-
-    The text is the reason, as the end of a sentence. `fix` is the fix, if known.
-    """
+    """No daemon can be reached at present. The text is the reason, as the end of a sentence. `fix` is the fix, if
+    known."""
 
     def __init__(self, text: str, fix: str | None = None) -> None:
         super().__init__(text)
@@ -116,8 +114,7 @@ def enter(discovery: Discovery, folder: Path, deadline: float) -> DaemonLink:
                 raise Unreachable("the daemon is ending")
             raise Unreachable("the daemon's limit of open files is reached, so it accepts no client", _MORE_ROOM)
         read_fd, write_fd = stream.ends(answer.handles, fds)
-        # The system's information about the peer takes precedence over the process id in daemon.json, which may be
-        # stale.
+        # The system's information about the peer takes precedence: the process id in daemon.json may be stale.
         return DaemonLink(stream.peer_pid or discovery.pid, read_fd, write_fd, fds)
     except BaseException:
         fds.close_all()
@@ -149,10 +146,8 @@ ENDED: Final = 0
 
 
 class DaemonLink:
-    """A `ChildProcess` for the connection.
-
-    `pid` is the daemon's process id, from the system or else from daemon.json.
-    """
+    """A `ChildProcess` for the connection. `pid` is the daemon's process id, from the system or else from
+    daemon.json."""
 
     def __init__(self, pid: int, read_fd: int, write_fd: int, fds: OwnedFds) -> None:
         self.pid = pid
@@ -185,10 +180,8 @@ class DaemonLink:
         self.kill()
 
     def kill(self) -> None:
-        """Give up the connection.
-
-        The daemon notices the end of the stream and closes its end, which wakes threads that wait here.
-        """
+        """Give up the connection. The daemon notices the end of the stream and closes its end, which wakes threads
+        that wait here."""
         with self._lock:
             if self._owner != os.getpid() or self._given_up or self.stdin_fd < 0:
                 return
@@ -232,8 +225,7 @@ class LostDaemon:
         patience_s: float = EXIT_WAIT_S,
     ) -> DeathReport:
         """Return why the connection failed, and give up the connection."""
-        # This gives up the connection only: `DaemonLink.kill` does not end the daemon, which serves other
-        # applications.
+        # `DaemonLink.kill` gives up the connection only. The daemon serves other applications, too.
         process.kill(failure.reason.message if failure.reason is not None else "the connection to the daemon ended")
         error = _error(process, failure.reason)
         error.details.setdefault("generation", process.generation)
@@ -268,8 +260,7 @@ def _error(process: HostProcess, reason: BridgeError | None) -> HostError:
 
 
 def _traces_of_daemon() -> tuple[str, str]:
-    """Return the path of the daemon's log ('' if unknown), and the reason for its end as far as daemon.json shows
-    it."""
+    """Return the path of the daemon's log ('' if unknown), and the reason for its end that daemon.json suggests."""
     try:
         folder = existing_runtime_folder()
         discovery = None if folder is None else read_discovery(folder)
@@ -292,8 +283,7 @@ def _tail(log: str) -> list[str]:
     return [f"{log}: {line}" for line in lines[-_LOG_LINES:]]
 
 
-# Time to wait for a daemon that was connected before, if this side must not start one. A service manager may start
-# it.
+# Time to wait for a lost daemon if this side must not start one, but a service manager may.
 RECONNECT_TIMEOUT_S: Final = 5.0
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 0.25
@@ -365,10 +355,7 @@ class DaemonConnector:
             pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
 
     def spawn(self, argv: Sequence[str], env: Mapping[str, str], cwd: str | None) -> ChildProcess:
-        """Return the connection, see `Spawner`.
-
-        The arguments are ignored, because the daemon is already running.
-        """
+        """Return the connection, see `Spawner`. Ignore the arguments: the daemon is already running."""
         if self._ready is None:
             self.reach(None)
         assert self._ready is not None
@@ -380,10 +367,8 @@ class DaemonConnector:
         self._closed = True
 
     def _await_start(self, until: float) -> bool:
-        """Wait until the given time, or until the started daemon reports its state.
-
-        Return True if its start has ended.
-        """
+        """Wait until the given time, or until the started daemon reports its state. Return True if its start has
+        ended."""
         if self._starting is None:
             sleep(max(0.0, until - time.monotonic()))
             return False

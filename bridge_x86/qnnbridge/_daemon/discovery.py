@@ -43,8 +43,7 @@ _NOT_PRIVATE: Final = (
 
 
 def runtime_folder() -> Path:
-    """Return the path of the folder, which need not exist: ``QNNBRIDGE_RUNTIME_DIR``, or else the system's
-    default."""
+    """Return the path of the folder, which need not exist: ``QNNBRIDGE_RUNTIME_DIR``, else the default."""
     named = os.environ.get(VARIABLE)
     return Path(os.path.abspath(os.path.expanduser(named))) if named else private.default_runtime_folder()
 
@@ -178,8 +177,7 @@ def look_at_discovery(folder: Path) -> Discovery | None:
 
 def write_discovery(folder: Path, discovery: Discovery) -> None:
     """Write the file. Only the daemon calls this. Raise `OSError`."""
-    # The temporary file is in the same folder, because a rename needs the same file system. Its random name is
-    # unique.
+    # The temporary file is in the same folder, because a rename needs the same file system.
     temporary = folder / f".{FILE_NAME}.{secrets.token_hex(8)}"
     try:
         write_private_file(temporary, json.dumps(discovery.to_json(), indent=1).encode())
@@ -211,8 +209,7 @@ def remove_discovery(folder: Path, instance: bytes) -> None:
 READY: Final = "@qnnbridge-daemon ready"
 # Line that a daemon prints if another daemon holds the lock.
 RUNNING: Final = "@qnnbridge-daemon running"
-# Line that a daemon prints repeatedly while another daemon holds the lock, if it takes over when the other one
-# ends.
+# Line that a daemon prints repeatedly while it waits for the lock, which another daemon holds.
 WAITING: Final = "@qnnbridge-daemon waiting"
 
 MODULE: Final = "qnnbridge_daemon"
@@ -242,8 +239,7 @@ class Starting:
             arguments: options of the daemon.
             python: its interpreter; default the running one.
         """
-        # The folder is also the daemon's working folder, because the application's may be deleted while the daemon
-        # runs.
+        # The folder is also the daemon's working folder: the application's may be deleted while the daemon runs.
         folder = make_runtime_folder()
         argv = [*daemon_command(python), DETACHED, *arguments]
         try:
@@ -310,8 +306,7 @@ def daemon_command(python: str | None = None) -> list[str]:
     # The packages are installed in the interpreter, which finds them without further options.
     if len(roots) == 1 and roots[0] in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")):
         return [sys.executable, "-X", "utf8", "-m", MODULE]
-    # The packages come from a source checkout or from a path that this program added. The daemon must use the same
-    # ones.
+    # The packages are in a checkout or in a path that this program added. The daemon must use the same packages.
     program = f"import sys; sys.path[:0] = {roots!r}; from {MODULE}.main import main; main()"
     return [sys.executable, "-X", "utf8", "-c", program]
 
@@ -351,10 +346,8 @@ def variables_from_anywhere(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def from_anywhere(program: str) -> str:
-    """Return the absolute path of a program, for a daemon with another working folder.
-
-    Return a bare name unchanged, because the daemon searches for it.
-    """
+    """Return the absolute path of a program, for a daemon with another working folder. Return a bare name
+    unchanged, because the daemon searches for it."""
     return os.path.abspath(os.path.expanduser(program)) if os.path.dirname(program) else program
 
 

@@ -161,8 +161,8 @@ class CrashReports:
         try:
             import secrets  # imported here because it takes 8 ms and is rarely needed
 
-            # UTC with a fixed width, so that reports sorted by name are sorted by time even across a change of the
-            # time zone.
+            # The time is in UTC and has a fixed width, so that reports sorted by name are sorted by time, even if
+            # the time zone changes.
             when = datetime.datetime.fromtimestamp(self._wall_clock(), datetime.timezone.utc)
             report_id = f"{when:%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"
             diagnoses = diagnose(record)
@@ -176,8 +176,8 @@ class CrashReports:
             }
             data = without_home(data)
             path = self.folder / f"{report_id}.txt"
-            # JSON first, since reports are listed and deleted by their JSON file. A text without JSON would never
-            # be deleted; a JSON without its text is still shown.
+            # The JSON file is written first, because reports are listed and deleted by it. A text file without it
+            # would never be deleted, but a JSON file without its text file is still shown.
             write_whole(path.with_suffix(".json"), json.dumps(data, indent=1, default=str))
             write_whole(path, _as_text(data, record, diagnoses))
             self._drop_old()

@@ -142,10 +142,8 @@ class CrashRecord:
 
     @property
     def from_outside(self) -> bool:
-        """Whether another process ended the host, so that no request caused the death.
-
-        False if the kernel ended the host because it needed memory.
-        """
+        """Whether another process ended the host, so that no request caused the death. False if the kernel ended
+        the host because it needed memory."""
         if self.exit is None or self.killed_because is not None:
             return False
         code = self.exit.code
@@ -264,10 +262,8 @@ def diagnose(record: CrashRecord) -> list[Diagnosis]:
 
 
 def _of_known_faults(record: CrashRecord, evidence: tuple[str, ...]) -> list[Diagnosis]:
-    """Return diagnoses for faults of the model that were known before it ran.
-
-    They rank above rules about the crash itself.
-    """
+    """Return diagnoses for faults of the model that were known before it ran. They rank above rules about the crash
+    itself."""
     code = record.exit.code if record.exit is not None else None
     if record.without_qnn or (code is not None and code.fault not in f"{_CRASH} {_ABORT}".split()):
         return []

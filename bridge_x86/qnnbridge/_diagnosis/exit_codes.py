@@ -379,7 +379,7 @@ class ExitStatus:
     def describe(self) -> str:
         """Return the code as one phrase: ``3221226505 (0xC0000409, STATUS_STACK_BUFFER_OVERRUN)``, ``-11
         (SIGSEGV)``."""
-        # From here on, a code has the form of an NTSTATUS, which documentation lists in hexadecimal.
+        # A number of this size is an NTSTATUS, which documentation lists in hexadecimal.
         if self.platform == "win32" and self.unsigned >= 0x40000000:
             return f"{self.unsigned} ({self.hex}, {self.name})"
         if self.signal is not None and self.raw > 0:
@@ -454,10 +454,8 @@ def posix_code(number: int) -> ExitCode | None:
 
 
 def code_by_name(name: str) -> ExitCode | None:
-    """Return a row by its name, such as ``SIGSEGV`` or ``STATUS_HEAP_CORRUPTION``.
-
-    The prefix ``STATUS_`` is optional.
-    """
+    """Return a row by its name, such as ``SIGSEGV`` or ``STATUS_HEAP_CORRUPTION``. The prefix ``STATUS_`` is
+    optional."""
     name = name.strip().upper()
     return _BY_NAME.get(name) or _BY_NAME.get(f"STATUS_{name}")
 

@@ -53,10 +53,8 @@ class NodeReason:
 
 
 def unsupported_nodes(lines: Iterable[str]) -> list[NodeReason]:
-    """Return the nodes that QNN refused, with reasons, without duplicates, in the order of the log.
-
-    Of a group of quantized nodes only the operator is returned.
-    """
+    """Return the nodes that QNN refused, with reasons, without duplicates, in the order of the log. Of a group of
+    quantized nodes only the operator is returned."""
     reader = _Reader()
     for line in lines:
         reader.read(parse_line(line))
@@ -255,8 +253,6 @@ def _add(found: dict[tuple[str, str], LogFinding], finding: LogFinding) -> None:
 
 
 def _says_the_same(line: str, others: Sequence[str]) -> bool:
-    """Return whether a line contains one of the others or is contained in it.
-
-    ONNX Runtime repeats a line of QNN inside a longer line.
-    """
+    """Return whether a line contains one of the others or is contained in it. ONNX Runtime repeats a line of QNN
+    inside a longer line."""
     return any(line in other or other in line for other in others)

@@ -189,7 +189,7 @@ def engine_not_taken(get_source: Callable[[], Mapping[str, Any]]) -> str:
         return ""
     try:
         engine, path = engine_of(os.environ)
-        # Called only if the variables are set, because it is a request to the daemon.
+        # `get_source` sends a request to the daemon, so it is called only if the variables are set.
         has = get_source()
     except BridgeError:
         return ""
@@ -398,10 +398,8 @@ def _checked(text: str, source: Source, place: str, surroundings: Surroundings) 
 
 
 def _full_path(text: str) -> str | None:
-    """Return the absolute path; search for a bare name as a shell would.
-
-    Do not resolve links, because the interpreter of a virtual environment is a link.
-    """
+    """Return the absolute path; search for a bare name as a shell would. Do not resolve links, because the
+    interpreter of a virtual environment is a link."""
     if not text:
         return None
     if os.path.dirname(text):
@@ -414,10 +412,8 @@ def _full_path(text: str) -> str | None:
 
 
 def _is_store_alias(path: str) -> bool:
-    """Return whether a file is an alias of the Microsoft Store.
-
-    Such a file is on the PATH, has the size 0, and starts a program of the Store or the Store itself.
-    """
+    """Return whether a file is an alias of the Microsoft Store. Such a file is on the PATH, has the size 0, and
+    starts a program of the Store or the Store itself."""
     try:
         status = os.lstat(path)
     except OSError:
@@ -587,10 +583,8 @@ class Surroundings:
 
 
 def registered_host(surroundings: Surroundings, looked_at: list[str]) -> str | None:
-    """Return the newest ARM64 Python of the registry that has the packages.
-
-    For each rejected one, add the reason to `looked_at`.
-    """
+    """Return the newest ARM64 Python of the registry that has the packages. For each rejected one, add the reason
+    to `looked_at`."""
     pythons = sorted(surroundings.registered(), key=lambda python: python.version, reverse=True)
     if not pythons:
         looked_at.append("registry: no Python is registered")
@@ -621,10 +615,8 @@ def _why_not_registered(surroundings: Surroundings, python: RegisteredPython) ->
 
 
 def _has_package(prefix: Path, name: str) -> bool:
-    """Return whether a Python has a package.
-
-    The user's site-packages are ignored, because the isolated host does not use them.
-    """
+    """Return whether a Python has a package. The user's site-packages are ignored, because the isolated host does
+    not use them."""
     packages = prefix / "Lib" / "site-packages"
     if (packages / name).is_dir():
         return True
@@ -690,9 +682,7 @@ def _own_folders() -> list[str]:
 
 
 def _is_from(origin: str, folder: str) -> bool:
-    """Return whether a package was found directly in this folder of the path.
-
-    A package deeper inside the folder does not count, because a project often contains its virtual environment.
-    """
+    """Return whether a package was found directly in this folder of the path. A package deeper inside the folder
+    does not count, because a project often contains its virtual environment."""
     found = os.path.dirname(os.path.dirname(os.path.abspath(origin)))
     return os.path.normcase(found) == os.path.normcase(os.path.abspath(folder))

@@ -6,7 +6,7 @@ MiB of text between the marker lines of a request (8 MiB for all requests). Byte
 removed. The code does not rely on line ends: text may come without any, and in UTF-16 a line ends with ``\\n\\0``.
 
 Threads: the reader thread stores the output, and any thread may query it. The reader has a separate descriptor,
-    which no other thread closes, so a descriptor is never closed while the reader is blocked in a read.
+which no other thread closes, so a descriptor is never closed while the reader is blocked in a read.
 
 On Windows ONNX Runtime writes its log as UTF-16LE to the same descriptor to which Python and the C runtime write
 narrow text, so one stream contains both, switching in the middle and at odd offsets. Everything is decoded here,
@@ -186,10 +186,8 @@ class MarkerSplitter:
         self._last = b"\n"  # last byte that was passed on
 
     def feed(self, data: bytes) -> list[bytes | Marker]:
-        """Return the text and the markers, in order.
-
-        Hold text back only as long as it may be the beginning of a marker.
-        """
+        """Return the text and the markers, in order. Hold text back only as long as it may be the beginning of a
+        marker."""
         # A pipe splits the stream anywhere, also inside a marker.
         data = self._held + data
         parts: list[bytes | Marker] = []
@@ -365,10 +363,8 @@ class StderrCollector:
         return self._changes.wait_for(lambda: self._at_end, timeout_s)
 
     def close(self) -> None:
-        """Stop storing and forwarding output, but keep head and tail. Never block.
-
-        The reader continues until the end of the stream, because a full pipe would block a host that still runs.
-        """
+        """Stop storing and forwarding output, but keep head and tail. Never block. The reader continues until the
+        end of the stream, because a full pipe would block a host that still runs."""
         with self._lock:
             self._closed = True
             self._sections.clear()

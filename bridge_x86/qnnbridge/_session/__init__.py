@@ -9,8 +9,8 @@ to create the session again.
         +--> fast_calls: the second call with the same names, types and shapes (see `_fastpath`)
 
 Invariants: a call either returns its result or raises an error that explains the failure. A process and the
-    session's number in it are stored in one object, so they always belong to the same host. Recipes are frozen, so
-    any thread may read them.
+session's number in it are stored in one object, so they always belong to the same host. Recipes are frozen, so any
+thread may read them.
 
 `runs` contains the options of a run and the classes of a model's metadata; `numbers_check` compares results with
 the CPU's. `InferenceSession`, `_buckets`, the daemon and the modules of the API call this package. It imports
@@ -136,10 +136,8 @@ class SessionRecipe:
         return path, status.st_size, dates
 
     def was_read_from(self, source: Source) -> bool:
-        """Return whether `source` is the current `source()` of this model.
-
-        Bytes are hashed only if their length is equal.
-        """
+        """Return whether `source` is the current `source()` of this model. Bytes are hashed only if their length is
+        equal."""
         if self.spec.model_path is not None:
             return source == self.source("")
         if self.data is None or source[1:] != (len(self.data), 0):
@@ -169,18 +167,14 @@ class SessionRecipe:
         return " ".join(map(shell_word, words))
 
     def forget_model(self) -> SessionRecipe:
-        """Return the recipe without the model's identity, which the next creation determines again.
-
-        If the model is a prepared folder, the next creation also chooses the file again.
-        """
+        """Return the recipe without the model's identity, which the next creation determines again. If the model is
+        a prepared folder, the next creation also chooses the file again."""
         return dataclasses.replace(self, spec=self.prepared or self.spec, identity=None, prepared=None, variant="")
 
 
 def model_parts(path_or_bytes: object, *, prepared: bool = False) -> tuple[str | None, bytes | None]:
-    """Return the absolute path of a model or its bytes.
-
-    Raise `TypeError` for other types, and the errors of `absolute_model_path`, which also describes `prepared`.
-    """
+    """Return the absolute path of a model or its bytes. Raise `TypeError` for other types, and the errors of
+    `absolute_model_path`, which also describes `prepared`."""
     if isinstance(path_or_bytes, (bytes, bytearray, memoryview)):
         return None, bytes(path_or_bytes)
     if not isinstance(path_or_bytes, (str, os.PathLike)):

@@ -74,12 +74,11 @@ class CreateRequest:
     """The parameters of the request besides the recipe.
 
     spec: the specification to send. dynamic: provider options to set at once. again: the session existed in an
-        earlier host, so nothing is compiled for it. cached: the session may come from the cache. quarantined:
-        fingerprints that the
-    host refuses. invalid_entries: cache entries that crashed a host. retry, kill_after_s: limits of the creation
-        for a daemon, which repeats calls and ends its host itself. stop:
-    setting its `terminate` from another thread withdraws the request. suspect: the model or cache entry blamed for
-    the last crash; a suspect runs alone.
+    earlier host, so nothing is compiled for it. cached: the session may come from the cache. quarantined:
+    fingerprints that the host refuses. invalid_entries: cache entries that crashed a host. retry, kill_after_s:
+    limits of the creation for a daemon, which repeats calls and ends its host itself. stop: setting its `terminate`
+    from another thread withdraws the request. suspect: the model or cache entry blamed for the last crash; a
+    suspect runs alone.
     """
 
     recipe: SessionRecipe
@@ -138,10 +137,8 @@ class Created:
 
     session: number of the session. blame: fingerprint that a later crash counts against; "" for the model's.
     shared: whether another application of the daemon has the same session. numbers: verdict kept from earlier
-        sessions.
-    fixed: rewrites of the model, one line for each. fix: the rewrites that the host decided on.
-        disabled_optimizers:
-    optimizers of ONNX Runtime that the host left out.
+    sessions. fixed: rewrites of the model, one line for each. fix: the rewrites that the host decided on.
+    disabled_optimizers: optimizers of ONNX Runtime that the host left out.
     """
 
     session: int
@@ -295,9 +292,7 @@ def identify(
     operators: bool = False,
 ) -> ModelDescription:
     """Return the host's description of the model, without loading it. Raises the error of an unreadable model.
-
-    operators: also list the model's operators, for which the host reads each node.
-    """
+    operators: also list the model's operators, for which the host reads each node."""
     header: dict[str, Any] = {"op": "model.identify", "folder": recipe.folder}
     if operators:
         header["operators"] = True
@@ -406,9 +401,7 @@ def _is_new(text: str) -> bool:
 
 def _with_cause(info: SessionInfo, process: HostProcess, request_id: int) -> SessionInfo:
     """Return the session's info, with the reason from the log if QNN did not start and runs no node of the session.
-
-    The host knows only the outcome; the log contains the reason.
-    """
+    The host knows only the outcome; the log contains the reason."""
     placement = info.placement
     if not (placement.known and placement.backend and not placement.qnn_nodes):
         # The log lines of a successful creation are not needed and would use memory.

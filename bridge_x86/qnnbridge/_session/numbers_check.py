@@ -150,7 +150,7 @@ class NumbersCheck:
         self._busy: Kind = ""
         # Number of comparisons of this session without a verdict, by kind.
         self._unsettled = {"constant": 0, "content": 0}
-        # Seconds spent in comparisons, and the start of the count.
+        # Seconds spent in comparisons, and the time since which they are counted.
         self._spent_s, self._since = 0.0, time.monotonic()
         # Number of this session's calls that the report already counts.
         self._counted = 0
@@ -383,10 +383,8 @@ class NumbersCheck:
         return header, buffers
 
     def _ask(self, header: dict[str, Any], buffers: tuple[Any, ...], timeout_s: float | None) -> NumbersReport:
-        """Send the request to the host of the session, without a repetition.
-
-        If that host dies, calls of the session report it.
-        """
+        """Send the request to the host of the session, without a repetition. If that host dies, calls of the
+        session report it."""
         live = self._remote.live
         if live is None:
             return NumbersReport("unknown", reason="the host in which it ran has ended")
@@ -435,10 +433,8 @@ class NumbersCheck:
 
 
 def has_content(values: Iterable[Any]) -> bool:
-    """Return whether the inputs of a call vary enough to prove anything about the results.
-
-    Inputs with few values, such as flags and sizes, are ignored. If all inputs have few values, the result is true.
-    """
+    """Return whether the inputs of a call vary enough to prove anything about the results. Inputs with few values,
+    such as flags and sizes, are ignored. If all inputs have few values, the result is true."""
     import numpy as np
 
     arrays = [value for value in values if isinstance(value, np.ndarray) and value.dtype.kind in "biuf"]

@@ -231,10 +231,8 @@ class RemoteRunner:
     def _run_repeated(
         self, names: Names, feed: Any, wish: Wish | None, limits: CallLimits
     ) -> tuple[list[Any] | None, FastCallFailed | None]:
-        """Try the fast path.
-
-        If no results are returned, the call must take the slow path, which handles a returned failure.
-        """
+        """Try the fast path. If no results are returned, the call must take the slow path, which handles a returned
+        failure."""
         remote = self.remote
         if feed.__class__ is not dict:
             return None, None
@@ -330,7 +328,7 @@ class RemoteRunner:
     def verify_padding(self, *_: object) -> NoReturn:
         raise _no_buckets("verify_padding()")
 
-    # --- settings and life ---
+    # --- settings and closing ---
 
     def set_ep_dynamic_options(self, options: Mapping[str, str]) -> None:
         self.remote.set_ep_dynamic_options(dict(options))

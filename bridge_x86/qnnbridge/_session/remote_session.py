@@ -113,10 +113,8 @@ class RemoteSession(ReplayingSession):
         self._watch()
 
     def _watch(self) -> None:
-        """Arrange that the session is released when the application drops it.
-
-        The child of a fork must call this again.
-        """
+        """Arrange that the session is released when the application drops it. The child of a fork must call this
+        again."""
         when_gone(self, functools.partial(_release_later, self.host, self._place))
         self._watched_in = fds.forks
 
@@ -147,9 +145,7 @@ class RemoteSession(ReplayingSession):
 
     def refuse_repetition(self, failed: FastCallFailed) -> None:
         """Raise `StateLost` for a failed fast call that may have overwritten its inputs, if the host was lost.
-
-        Return if the host still runs: the slow path then reports a missed deadline or the host's own error.
-        """
+        Return if the host still runs: the slow path then reports a missed deadline or the host's own error."""
         from qnnbridge._io_binding import lost_in_place
 
         # The inputs may be overwritten if the host crashed, its connection was replaced, or it lost the NPU. All
@@ -244,10 +240,8 @@ class RemoteSession(ReplayingSession):
         return release
 
     def end_profiling(self) -> str:
-        """Return the path of the profile; "" if there is none.
-
-        Raise `StateLost` once if the profile was lost with a host.
-        """
+        """Return the path of the profile; "" if there is none. Raise `StateLost` once if the profile was lost with
+        a host."""
         begun_in, header = self._profile_in, {"op": "session.end_profiling"}
         if begun_in is None:
             if self._profile_ended:
@@ -332,7 +326,8 @@ class RemoteSession(ReplayingSession):
 
         def attempt(process: HostProcess, deadline: float | None) -> Frame:
             if only_in is not None and process.generation != only_in:
-                # Checked in each attempt: a crash during an earlier attempt may have replaced the generation.
+                # The generation is checked in each attempt, because a crash during an earlier attempt may have
+                # replaced it.
                 raise profile_lost()
             request = {**header, "session": self.ensure_session(process, deadline)}
             if self.host.is_daemon:

@@ -58,20 +58,16 @@ MAX_BAD_ENTRIES = 3
 
 
 class Live(NamedTuple):
-    """A session's number in one host process.
-
-    Both are in one object, so that no thread combines the process of one host with the number in another.
-    """
+    """A session's number in one host process. Both are in one object, so that no thread combines the process of one
+    host with the number in another."""
 
     process: HostProcess
     session: int
 
 
 class ReplayingSession:
-    """Repeat calls after the crash of a host or a damaged cache entry.
-
-    Base class of `RemoteSession`, which creates the session and sends its calls.
-    """
+    """Repeat calls after the crash of a host or a damaged cache entry. Base class of `RemoteSession`, which creates
+    the session and sends its calls."""
 
     def __init__(self, host: Host, recipe: SessionRecipe, *, retry: int) -> None:
         self.host = host
@@ -101,7 +97,8 @@ class ReplayingSession:
         self.next_upkeep = 0.0
         # Number of calls that succeeded or were sent on the fast path.
         self.calls = 0
-        # Returns whether a call with these inputs is to be compared with the CPU. Such a call takes the slow path.
+        # Function that returns whether a call with these inputs is to be compared with the CPU. Such a call takes
+        # the slow path.
         self.wants_comparison: Callable[[Iterable[Any]], bool] | None = None
 
     @property
@@ -261,10 +258,8 @@ class ReplayingSession:
 
 
 class _SessionPolicy(Policy):
-    """Policy for repeating a session's call.
-
-    retry: number of repetitions after deaths that the call itself may have caused.
-    """
+    """Policy for repeating a session's call. retry: number of repetitions after deaths that the call itself may
+    have caused."""
 
     def __init__(self, session: ReplayingSession, retry: int, context: CallContext) -> None:
         super().__init__(session.host, context)

@@ -36,10 +36,8 @@ class LoraAdapter:
         self._path: str | None = None
 
     def Load(self, path: str | os.PathLike[str], /) -> None:  # noqa: N802 - ONNX Runtime's own name
-        """Choose the file.
-
-        Raise `NoSuchFile` if it is missing. If it is invalid, the first run raises the error.
-        """
+        """Choose the file. Raise `NoSuchFile` if it is missing. If it is invalid, the first run raises the
+        error."""
         absolute = os.path.abspath(os.fsdecode(path))
         if not os.path.isfile(absolute):
             raise NoSuchFile(f"There is no LoRA adapter file {os.fsdecode(path)}.", details={"path": absolute})

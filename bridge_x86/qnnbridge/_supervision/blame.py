@@ -156,10 +156,8 @@ class Blame:
             return given
 
     def on_good_reply(self, call: NativeCall) -> list[Points]:
-        """Record a successful native call of a model.
-
-        Return the changes of its account: points to deduct, mostly none.
-        """
+        """Record a successful native call of a model. Return the changes of its account: points to deduct, mostly
+        none."""
         # The lock is not taken, because this method runs after every call. If a death is recorded at this moment,
         # the next reply counts for it.
         if not self._isolated and not self._kills:
@@ -234,8 +232,8 @@ class IsolationLock:
 
         def enter() -> bool:
             with self._lock:
-                # Others also wait for a waiting suspect: otherwise a steady stream of calls would keep it out
-                # forever.
+                # Other calls also wait for a suspect that waits for its turn. Otherwise a steady stream of calls
+                # would delay it forever.
                 taken = self._inside if alone else (True in self._inside.values() or self._waiting_alone)
                 if taken and not nested:
                     return False
@@ -377,7 +375,8 @@ class Quarantine:
     def remember_source(self, fingerprint: str, source: Source) -> None:
         """Store the source of a model with this fingerprint, to recognise the model before a host reads it."""
         with self._lock:
-            # Removed and inserted again: the dict keeps the order of use, and the oldest source is dropped.
+            # The entry is removed and inserted again, so that the dict keeps the order of use and the oldest source
+            # is dropped.
             self._sources.pop(fingerprint, None)
             self._sources[fingerprint] = source
             while len(self._sources) > _MAX_SOURCES:
@@ -506,7 +505,7 @@ class Quarantine:
     def _read(self) -> Accounts:
         try:
             return _decode(self.path.read_text(encoding="utf-8"))
-        # Everything that reading a file with arbitrary contents may raise, json's errors included (`ValueError`).
+        # Exceptions that reading a file with arbitrary contents may raise, including those of json (`ValueError`).
         except (OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError):
             return {}  # absent or damaged: a damaged file blames no model
 

@@ -243,10 +243,8 @@ class Investigator:
     def _book(
         self, record: CrashRecord, failure: ChannelFailed, report: object, suspect: CallContext | None
     ) -> int:
-        """Assign the blame and return the number of blamed models.
-
-        If there are several, each runs alone from now on.
-        """
+        """Assign the blame and return the number of blamed models. If there are several, each runs alone from now
+        on."""
         suspects = [_native_call(call, str(call.phase)) for call in record.suspects]
         why: Why = "died"
         if suspect is not None:

@@ -284,10 +284,8 @@ class HostProcess:
         return self.channel.requests.failure
 
     def _log_death_at_the_end(self, level: int) -> None:
-        """Log a death after the last answer.
-
-        QNN crashes most often during its cleanup, when no call can fail because of it.
-        """
+        """Log a death after the last answer. QNN crashes most often during its cleanup, when no call can fail
+        because of it."""
         code = self._child.poll()
         if not code or self.rungs[-1:] not in ([], ["goodbye"], ["goodbye unanswered"]):
             return  # ended as planned, still running, or ended by this side
@@ -451,10 +449,8 @@ class Patience:
         self._began: float | None = None
 
     def is_left(self) -> bool:
-        """Return whether the call may be repeated.
-
-        For a call without a deadline, the time begins with the first death.
-        """
+        """Return whether the call may be repeated. For a call without a deadline, the time begins with the first
+        death."""
         now = time.monotonic()
         # The time begins with the first death and not with the call, because a run may take hours before the first
         # death.

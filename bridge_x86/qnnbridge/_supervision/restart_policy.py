@@ -62,7 +62,8 @@ class Clock:
         return time.time()
 
 
-# With jitter, so that several applications whose hosts die of the same cause do not start in step.
+# Delays have a random part (jitter), so that several applications whose hosts die of the same cause do not start
+# hosts at the same moments.
 FIRST_DELAY_S: Final = 0.25
 MAX_DELAY_S: Final = 30.0
 SETTLED_AFTER_S: Final = 60.0
@@ -315,7 +316,7 @@ class Recycler:
             return False
         # No lock is needed: two threads that read the memory at the same time do no harm.
         self._next_check = time.monotonic() + CHECK_INTERVAL_S
-        import psutil  # 12 ms
+        import psutil  # takes 12 ms
 
         try:
             return bool(psutil.Process(pid).memory_info().rss > after.rss_bytes)

@@ -41,7 +41,7 @@ class CallLimits(NamedTuple):
     """How long one call may take, and how often it may be repeated.
 
     timeout: seconds; ``None`` for the default of the session. retry: number of repetitions after deaths of the host
-        that the call itself may have caused; ``None`` for the default of the session, 0 to send no request twice.
+    that the call itself may have caused; ``None`` for the default of the session, 0 to send no request twice.
     on_deadline: "kill" ends a host that still works on the call at the deadline.
     """
 
@@ -50,10 +50,8 @@ class CallLimits(NamedTuple):
     on_deadline: OnDeadline = "raise"
 
     def checked(self) -> CallLimits:
-        """Return these limits.
-
-        Raise `OptionError` for an invalid value, which would otherwise be noticed only during the call.
-        """
+        """Return these limits. Raise `OptionError` for an invalid value, which would otherwise be noticed only
+        during the call."""
         deadline_after(self.timeout)
         retry = self.retry
         if retry is not None and (isinstance(retry, bool) or not isinstance(retry, int) or retry < 0):
@@ -75,10 +73,8 @@ NO_LIMITS = CallLimits()
 
 
 class Death(NamedTuple):
-    """The death of a host during a call.
-
-    innocent: whether the call did not cause the death. lost: 1 if the call was lost with the host, 0 if it was not.
-    """
+    """The death of a host during a call. innocent: whether the call did not cause the death. lost: 1 if the call
+    was lost with the host, 0 if it was not."""
 
     error: BridgeError
     innocent: bool
@@ -132,17 +128,13 @@ class Policy:
 
     @abstractmethod
     def judge(self, process: HostProcess, error: BridgeError) -> Death | bool:
-        """Handle an error that a host answered with.
-
-        Return the death that the error reports, ``True`` to repeat the call, or ``False`` to raise the error.
-        """
+        """Handle an error that a host answered with. Return the death that the error reports, ``True`` to repeat
+        the call, or ``False`` to raise the error."""
 
     @abstractmethod
     def repeats(self, death: Death, patience: Patience) -> bool:
-        """Return whether the call is repeated, and count the repetition.
-
-        If it is not, the caller gets the death's error.
-        """
+        """Return whether the call is repeated, and count the repetition. If it is not, the caller gets the death's
+        error."""
 
 
 def survive(

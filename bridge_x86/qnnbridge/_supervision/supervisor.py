@@ -43,7 +43,7 @@ CLOSE_TIMEOUT_S = 5.0
 # Longest time after a caller's deadline that one step may take to find the reason.
 GRACE_S = 0.25
 
-# A planned restart waits this long for calls under way before it ends their host (they are repeated).
+# Time that a planned restart waits for open calls before it ends their host. The calls are then repeated.
 RETIRE_TIMEOUT_S = 30.0
 
 
@@ -75,10 +75,8 @@ class Supervisor:
         investigator: DeathHandler,
         reach: Callable[[float | None], None] = lambda deadline: None,
     ) -> None:
-        """Initialize.
-
-        `reach` is called before a start, with the caller's deadline; after a timeout it is called again.
-        """
+        """Initialize. `reach` is called before a start, with the caller's deadline; after a timeout it is called
+        again."""
         self._make_launch = make_launch
         self._launch: Launch | None = None
         self._spawner = spawner
@@ -219,10 +217,8 @@ class Supervisor:
         shielded("qnnbridge death", investigate)
 
     def worker_died(self, process: HostProcess, error: WorkerDied, context: CallContext) -> HostCrashed:
-        """Return the error for the death of the process that compiles for `process`.
-
-        Blame the model, not the host.
-        """
+        """Return the error for the death of the process that compiles for `process`. Blame the model, not the
+        host."""
 
         def investigate() -> HostCrashed:
             with self._death_lock:
@@ -240,10 +236,8 @@ class Supervisor:
         self._investigator.check_quarantine(context)
 
     def retire(self, process: HostProcess, *, wait: bool) -> None:
-        """Restart as planned: calls under way finish in the old host, new calls go to the next one at once.
-
-        `wait`: whether to return only after the old host has ended; otherwise it ends in a background thread.
-        """
+        """Restart as planned: calls under way finish in the old host, new calls go to the next one at once. `wait`:
+        whether to return only after the old host has ended; otherwise it ends in a background thread."""
         shielded("qnnbridge retire", lambda: self._retire(process, wait=wait))
 
     def _retire(self, process: HostProcess, *, wait: bool) -> None:

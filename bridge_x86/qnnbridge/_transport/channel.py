@@ -193,10 +193,8 @@ class Channel:
         return answer
 
     def ping(self, deadline: float | None) -> None:
-        """Request a sign of life from the host.
-
-        A missing answer proves nothing, because native code may hold the host's GIL.
-        """
+        """Request a sign of life from the host. A missing answer proves nothing, because native code may hold the
+        host's GIL."""
         self._exchange((Kind.PING, {}, ()), deadline, NO_CONTEXT, None)
 
     def cancel(self, request_id: int, deadline: float) -> str:
@@ -254,8 +252,8 @@ class Channel:
         """Wait, after `fail` and the end of the process, until no thread uses the descriptors.
 
         Only then may the descriptors be closed: the next host's pipes may get the same numbers, and a late reader
-            would take bytes from these pipes. Return False if a caller still reads (another process keeps the pipe
-            open).
+        would take bytes from these pipes. Return False if a caller still reads (another process keeps the pipe
+        open).
         """
         with contextlib.suppress(TooLate):
             # After each lock was acquired once, no thread is inside a read or a write.
@@ -406,10 +404,8 @@ class Channel:
                 raise self._after_last_output(deadline) from None
 
     def _wait_for_room(self, deadline: float | None) -> None:
-        """Wait for room in the pipe.
-
-        The time of consecutive waits of all callers is added to detect a stopped host.
-        """
+        """Wait for room in the pipe. The time of consecutive waits of all callers is added to detect a stopped
+        host."""
         now = time.monotonic()
         # An expired deadline does not reset this time, so that callers with short deadlines together detect a host
         # that does not read.
@@ -456,10 +452,8 @@ class Channel:
         return waiter.answer
 
     def _read_for(self, waiter: Waiter, deadline: float | None) -> bool:
-        """Take the lead and read until the waiter has its answer, then wake the next caller.
-
-        Return False if another caller has the lead.
-        """
+        """Take the lead and read until the waiter has its answer, then wake the next caller. Return False if
+        another caller has the lead."""
         # The same as `in_turn`, but without a closure for each call.
         lead = self._lead
         try:
@@ -517,10 +511,8 @@ class Channel:
             raise self.fail(None) from None
 
     def _wait_for_bytes(self, deadline: float | None) -> bool:
-        """Wait for bytes. Return False if a nested call has read bytes meanwhile.
-
-        Raise early if the host is stopped, has ended or is silent in the middle of a frame.
-        """
+        """Wait for bytes. Return False if a nested call has read bytes meanwhile. Raise early if the host is
+        stopped, has ended or is silent in the middle of a frame."""
         since, before = time.monotonic(), self._reads
         in_frame = self._connection.mid_frame
         while True:

@@ -113,10 +113,8 @@ class ChannelRetired(Exception):
 
 
 class ChannelFailed(Exception):
-    """The connection has failed: the host is gone, hangs, or violates the protocol (`reason`).
-
-    `request_id` is the id of the caller's request; ``None`` if the caller has not sent one.
-    """
+    """The connection has failed: the host is gone, hangs, or violates the protocol (`reason`). `request_id` is the
+    id of the caller's request; ``None`` if the caller has not sent one."""
 
     def __init__(self, reason: BridgeError | None = None) -> None:
         super().__init__(str(reason or "end of stream"))
@@ -252,10 +250,8 @@ def remaining(deadline: float | None) -> float:
 
 
 class WakeEvent:
-    """Event that wakes one waiting thread.
-
-    Any thread may set it, and so may a signal handler that interrupts the thread.
-    """
+    """Event that wakes one waiting thread. Any thread may set it, and so may a signal handler that interrupts the
+    thread."""
 
     __slots__ = ("_lock",)
 
@@ -277,10 +273,8 @@ class WakeEvent:
 
 
 class Waiter(WakeEvent):
-    """A caller that waits for an answer.
-
-    It is woken when the answer has arrived, the lead is free, or the connection has failed.
-    """
+    """A caller that waits for an answer. It is woken when the answer has arrived, the lead is free, or the
+    connection has failed."""
 
     __slots__ = ("answer", "news", "on_news", "request_id")
 
@@ -410,7 +404,7 @@ class OpenRequests:
             if entry is not None:
                 entry.waiter = None
                 self._notify_if_idle_wanted()
-        # Called without the lock, because the maintenance thread that it wakes also takes the lock.
+        # `on_left` is called without the lock, because the maintenance thread that it wakes also takes the lock.
         if entry is not None and entry.context.op and self.on_left is not None:
             self.on_left()
         return entry is not None

@@ -136,10 +136,8 @@ class _SoundFile:
 
 
 class _WaveFile:
-    """Reader of WAV files with PCM or float samples of one to four bytes.
-
-    Raise `OptionError` for any other file.
-    """
+    """Reader of WAV files with PCM or float samples of one to four bytes. Raise `OptionError` for any other
+    file."""
 
     def __init__(self, audio: Any, name: str) -> None:
         self._owned = not hasattr(audio, "read")

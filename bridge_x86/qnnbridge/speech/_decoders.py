@@ -92,10 +92,8 @@ def names_of_optimum(nodes: Sequence[Node]) -> CacheNames:
 
 
 def names_of_genai(nodes: Sequence[Node], names: Mapping[str, str]) -> CacheNames:
-    """Return the names of a decoder of onnxruntime-genai.
-
-    `names` are the names in its configuration, with %d for the layer.
-    """
+    """Return the names of a decoder of onnxruntime-genai. `names` are the names in its configuration, with %d for
+    the layer."""
     layers = layers_of(nodes, names["past_key_names"])
 
     def every(*keys: str) -> tuple[str, ...]:
@@ -122,10 +120,8 @@ def run_bound(
     outputs: Mapping[str, OrtValue | None],
     left: TimeLeft,
 ) -> Values:
-    """Run with these values; create a new value for each output that has none.
-
-    Raise errors of the session or of `left`.
-    """
+    """Run with these values; create a new value for each output that has none. Raise errors of the session or of
+    `left`."""
     timeout = left()
     binding = session.io_binding()
     for name, value in inputs.items():
@@ -372,10 +368,8 @@ class TokenRules:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TokenSpan:
-    """Tokens of one segment.
-
-    `start` and `end` are in steps of 0.02 s from the window's start; the end ``None`` is the window's end.
-    """
+    """Tokens of one segment. `start` and `end` are in steps of 0.02 s from the window's start; the end ``None`` is
+    the window's end."""
 
     start: int
     end: int | None

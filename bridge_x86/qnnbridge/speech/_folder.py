@@ -52,10 +52,8 @@ _POSITIONS: Final = 448
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class WhisperFiles:
-    """ONNX files of a model.
-
-    `names` are names of inputs and outputs in the configuration of onnxruntime-genai, else ``None``.
-    """
+    """ONNX files of a model. `names` are names of inputs and outputs in the configuration of onnxruntime-genai,
+    else ``None``."""
 
     encoder: Path
     decoder: Path
@@ -187,10 +185,8 @@ def _part(document: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 
 
 def _document(path: Path) -> dict[str, Any]:
-    """Read a JSON file; return an empty dict if it does not exist.
-
-    Raise `GenerationFolderInvalid` if it is invalid.
-    """
+    """Read a JSON file; return an empty dict if it does not exist. Raise `GenerationFolderInvalid` if it is
+    invalid."""
     try:
         found = json.loads(path.read_text("utf-8"))
     except FileNotFoundError:
