@@ -44,8 +44,8 @@ def sizes_of(plan: BucketPlan, shapes: Mapping[str, tuple[int, ...]]) -> Sizes:
                 raise InvalidArgument(
                     f"{INVALID_ARGUMENT}The dimension {symbol!r} is {known} in input {first[number]} and {size} in "
                     f"input {name!r} (axis {axis}).",
-                    cause="In the model both have the same name, so buckets pad them to the same size.",
-                    fix="Give inputs that agree. If they need not, the model has to name the dimensions apart.",
+                    cause="In the model both dimensions have the same name, so buckets pad them to the same size.",
+                    fix="Give inputs of equal sizes. If the sizes may differ, rename a dimension in the model.",
                     details={"symbol": symbol},
                 )
     # A symbol that no fed input has gets its smallest bucket, which needs the least computation.

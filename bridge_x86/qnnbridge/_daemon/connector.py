@@ -93,7 +93,7 @@ def enter_daemon(deadline: float) -> DaemonLink:
     except NotProven as problem:
         raise Unreachable(f"the endpoint in daemon.json does not belong to this daemon: {problem}") from None
     except OSError as error:
-        raise Unreachable(f"the opening dialogue broke off ({error.strerror or error})") from error
+        raise Unreachable(f"the opening dialogue failed ({error.strerror or error})") from error
 
 
 def enter(discovery: Discovery, folder: Path, deadline: float) -> DaemonLink:

@@ -73,8 +73,8 @@ _NO_CRASH = "Nothing: this is not a crash."
 # fmt: off
 WINDOWS: Final[tuple[ExitCode, ...]] = (
     ExitCode(0, "exit 0", "ok", "normal", True, False,
-        "ended as planned, or asked to end (a closed job object can leave 0 as well)",
-        "Nothing, if the host was being closed. Otherwise look for sys.exit() in what it ran."),
+        "ended as planned or on request (a closed job object can also result in 0)",
+        "Nothing, if the host was being closed. Otherwise look for sys.exit() in the code that it ran."),
     ExitCode(1, "exit 1", "python-error", "python", True, False,
         "a Python exception ended the program, or TerminateProcess(…, 1): Popen.kill, taskkill /F, Task "
         "Manager",
@@ -273,7 +273,7 @@ SIGNALS: Final[tuple[ExitCode, ...]] = (
     _killed(13, "SIGPIPE", "pipe", "the reader of the output was gone",
         "Nothing, if the application had ended."),
     _killed(14, "SIGALRM", "terminate", "a timer without a handler", _SIGNAL_NOTE),
-    _killed(15, "SIGTERM", "terminate", "asked to end from outside", _NO_CRASH),
+    _killed(15, "SIGTERM", "terminate", "another process requested the end", _NO_CRASH),
     _killed(24, "SIGXCPU", "terminate", "the limit of processor time was reached",
         "Raise the limit (ulimit -t)."),
     _killed(25, "SIGXFSZ", "terminate", "the limit of file size was reached", "Raise the limit (ulimit -f)."),
@@ -284,8 +284,8 @@ SIGNALS: Final[tuple[ExitCode, ...]] = (
 
 # fmt: off
 POSIX: Final[tuple[ExitCode, ...]] = (
-    ExitCode(0, "exit 0", "ok", "normal", True, False, "ended as planned, or asked to end",
-        "Nothing, if the host was being closed. Otherwise look for sys.exit() in what it ran."),
+    ExitCode(0, "exit 0", "ok", "normal", True, False, "ended as planned or on request",
+        "Nothing, if the host was being closed. Otherwise look for sys.exit() in the code that it ran."),
     ExitCode(1, "exit 1", "python-error", "python", True, False, "a Python exception ended the program",
         "Read the traceback at the end of stderr."),
     ExitCode(2, "exit 2", "usage", "python", False, False,

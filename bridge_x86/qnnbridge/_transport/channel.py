@@ -137,7 +137,7 @@ class Channel:
     def greet(self, deadline: float) -> None:
         """Exchange HELLOs. Raise `VersionMismatch`, `ChannelFailed` or `Deadline`; continue if called again."""
         with self._send_lock:
-            # A second try after `Deadline`: HELLO was sent, or its rest is still in the writer.
+            # In a second attempt after `Deadline`, HELLO was sent before, or its rest is still in the writer.
             greeted = self._connection.state is not State.START
             self._write([] if greeted else self._connection.send_hello(), deadline)
         with self._lead:

@@ -181,7 +181,7 @@ class GrowingDecoder:
             self._cross = dict(zip(names.crossing, (encoded[name] for name in names.made), strict=True))
 
     def step(self, tokens: Sequence[int]) -> Array:
-        # The first step of a window runs without a cache, and creates the cross values.
+        # The first step of a window runs without a cache, and creates the values of the cross attention.
         if not self._own:
             return self._run(self._first, tokens, begins=True)
         scores = np.zeros(0, np.float32)
