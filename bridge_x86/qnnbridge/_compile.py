@@ -189,7 +189,7 @@ class CompileJob:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Compiled:
-    """The host's answer, as sent by the host.
+    """The host's answer to `model.compile`.
 
     Attributes:
         results: one result per job.

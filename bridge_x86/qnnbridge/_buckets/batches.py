@@ -101,8 +101,8 @@ def refuse_too_large(plan: BucketPlan, sizes: Sizes, number: int) -> InvalidArgu
 
 
 def refuse_pair(plan: BucketPlan, sizes: Sizes) -> InvalidArgument:
-    """Return the error for a call each size of which fits into a bucket, but which fits into no listed combination
-    of buckets."""
+    """Return the error for a call whose sizes each fit into a bucket, but not together into a listed
+    combination."""
     return InvalidArgument(
         f"{INVALID_ARGUMENT}No combination of buckets is large enough for {plan.text(sizes)}.",
         fix=f"Add one to the list: buckets=[..., {plan.named(sizes)!r}].",

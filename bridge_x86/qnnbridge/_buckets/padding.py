@@ -289,7 +289,7 @@ class PaddingCheck:
         Args:
             feeds: inputs without padding.
             compare: function that returns how padding changes the results for given feeds, as text.
-            again: compare even if an earlier call was compared: this call's results are compared with the CPU's.
+            again: compare even if an earlier call was compared, because this call's results are checked, too.
 
         Raises:
             NumbersDiffer: padding changes results, and the mode is "raise".
@@ -449,7 +449,8 @@ class FreeModel:
     def decide(
         self, arguments: BucketArguments, shapes: OutputShapes, deadline: float | None
     ) -> tuple[BucketArguments, str]:
-        """Choose `pad` or `chunk` so that the results do not change. The session's plan must pad with zeros now.
+        """Choose `pad` or `chunk` so that the results do not change. Before the call, the session's plan must pad
+        with zeros.
 
         Return the arguments, and the choice as an application would write it. Raise `OptionError` if every choice
         changes the results.

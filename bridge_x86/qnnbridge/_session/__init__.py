@@ -1,7 +1,7 @@
 """One session: its recipe, its creation in a host, its runs there, and its creation in the next host.
 
 Theory of operation. The host reads the model. The application's side keeps a `SessionRecipe`: the model's path or
-bytes, the options, and the facts that the host reported when it created the session first. The recipe is sufficient
+bytes, the options, and the facts that the host reported when it first created the session. The recipe is sufficient
 to create the session again.
 
     remote_runner.RemoteRunner --> remote_session.RemoteSession --> replay: this host, and the next after a crash

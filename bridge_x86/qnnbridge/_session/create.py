@@ -133,11 +133,11 @@ class CreateRequest:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Created:
-    """The host's answer, with the fields of the wire.
+    """The host's answer to `session.create`, with the names of the fields in the message.
 
-    session: number of the session. blame: fingerprint that a later crash counts against; "" for the model's.
-    shared: whether another application of the daemon has the same session. numbers: verdict kept from earlier
-    sessions. fixed: rewrites of the model, one line for each. fix: the rewrites that the host decided on.
+    session: number of the session. blame: fingerprint to which a later crash is attributed; "" means that of the
+    model. shared: whether another application of the daemon has the same session. numbers: verdict kept from
+    earlier sessions. fixed: rewrites of the model, one line for each. fix: the rewrites that the host decided on.
     disabled_optimizers: optimizers of ONNX Runtime that the host left out.
     """
 
@@ -158,8 +158,9 @@ class RequestNews:
     """The progress of one request, from its PHASE and EVENT frames. The thread that reads the connection updates
     it.
 
-    label, fingerprint: of the model or cache entry that native code works on. entry: key and id of the cache entry.
-    stage: the host's step without native code ("waiting", "compiling", "validating"); "" in a native step.
+    label, fingerprint: name and fingerprint of the model or cache entry on which native code works. entry: key and
+    id of the cache entry. stage: the host's step without native code ("waiting", "compiling", "validating"); "" in
+    a native step.
     """
 
     def __init__(self, label: str, on_progress: Callable[[str, float], None]) -> None:

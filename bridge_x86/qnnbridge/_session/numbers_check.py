@@ -131,7 +131,7 @@ class NumbersCheck:
         remote: the session, which must have been created.
         mode: "warn" compares in the background; "raise" before the result is returned.
         whole: description of the calls, if their outputs are joined from runs of several sessions.
-        anew: ignore the verdicts of earlier sessions.
+        anew: whether to ignore the verdicts of earlier sessions.
     """
 
     def __init__(
@@ -238,7 +238,7 @@ class NumbersCheck:
         """Compare a call that has succeeded and been counted, and for which `wants` returned true.
 
         Args:
-            ahead: the call was made for the comparison, with made-up inputs, and its caller waits.
+            ahead: whether the call was made for the comparison, with generated inputs, and its caller waits.
             counted: selects the part of the outputs to compare, see `RemoteRunner.run_values`.
 
         Raises:

@@ -123,7 +123,7 @@ class ReplayingSession:
         deadline: float | None = None,
         failed: FastCallFailed | None = None,
     ) -> T:
-        """Run `attempt` in a living host, and again in the next one if that host dies meanwhile (`survive`).
+        """Run `attempt` in a host, and again in the next host if that one dies (`survive`).
 
         limits: limits of the call, in which no field is left at its default.
         deadline: deadline of the call, if its time began earlier.

@@ -54,7 +54,7 @@ MAKE_WAY_TRIES = 8
 
 @dataclasses.dataclass
 class Counters:
-    """Statistics since the start of this process; see `qnnbridge.HostStats`."""
+    """Statistics since the creation of the supervisor; see `qnnbridge.HostStats`."""
 
     generation: int = 0
     crashes: int = 0
