@@ -449,8 +449,7 @@ class FreeModel:
     def decide(
         self, arguments: BucketArguments, shapes: OutputShapes, deadline: float | None
     ) -> tuple[BucketArguments, str]:
-        """Choose `pad` or `chunk` so that the results do not change. Before the call, the session's plan must pad
-        with zeros.
+        """Choose `pad` or `chunk` so that the results do not change. At the call, the plan must pad with zeros.
 
         Return the arguments, and the choice as an application would write it. Raise `OptionError` if every choice
         changes the results.
