@@ -34,9 +34,10 @@ _inherited: contextvars.ContextVar[Caller | None] = contextvars.ContextVar("qnnb
 
 
 def find_caller() -> Caller | None:
-    """Return the application's line on this stack, or the line that this thread has inherited."""
+    """Return the line of the application that called the bridge. In a thread of the bridge, return the line set by
+    `inherit`."""
     frame: FrameType | None = sys._getframe(1)
-    # such frames start all threads
+    # skip frames of `threading`, which start each thread
     while frame is not None and (is_ours(frame) or frame.f_globals is vars(threading)):
         frame = frame.f_back
     if frame is None:
@@ -45,7 +46,7 @@ def find_caller() -> Caller | None:
 
 
 def inherit(caller: Caller | None) -> None:
-    """Make `caller` the application's line for this thread, until the next call."""
+    """Set the line of the application for which this thread works, until the next call of this function."""
     _inherited.set(caller)
 
 
@@ -57,14 +58,13 @@ def warn_application(text: str, category: type[Warning], log: logging.Logger | N
     if log is not None and log.hasHandlers():
         log.warning("%s", text)
     caller = find_caller()
-    if caller is None:  # a thread of the bridge that was not started by a call
+    if caller is None:  # a thread of the bridge that no call has started
         warnings.warn(text, category, stacklevel=2)
         return
     variables: Any = caller.variables
-    # Python's own record of the warnings shown at a line. It is stored in the application's module and is deleted
-    # with it.
+    # The record by which Python shows a warning only once at each line. It is stored in the application's module.
     registry = variables.setdefault("__warningregistry__", {})
     name = variables.get("__name__") or "<string>"
-    # Without the variables themselves: Python would ask their `__loader__` for the source, and the loader of
-    # `python -c` raises ImportError.
+    # The module's variables are not passed: Python would request the source from their `__loader__`, and the loader
+    # of `python -c` raises ImportError.
     warnings.warn_explicit(text, category, caller.file, caller.line, name, registry)

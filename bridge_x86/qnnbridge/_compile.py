@@ -1,7 +1,7 @@
-"""`qnnbridge.compile`: compiles models for QNN in a separate host process.
+"""`qnnbridge.compile`: compile models for QNN in a separate host process.
 
 The host starts the compiler, checks and runs its results, and moves the files to the destination. This module sends
-the request, shows progress, and explains crashes. Any thread; calls are independent.
+the request, shows progress, and explains crashes. Any thread may call it; calls are independent.
 """
 
 from __future__ import annotations
@@ -168,14 +168,14 @@ def compile(  # noqa: A001 - as in qnnbridge.compile(...)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CompileJob:
-    """One model for one chip; can be pickled.
+    """A model to be compiled for a chip. It can be pickled.
 
     Attributes:
         recipe: the session that would run the model.
         soc_model: the chip; ``None`` for the default.
-        embed: store the context binary in the .onnx file.
+        embed: whether to store the context binary in the .onnx file.
         output: an absolute path, with a separator at the end for a folder; ``None``: the folder of the model.
-        tag: follows the model's name in a default file name.
+        tag: text after the model's name in a default file name.
         inputs: inputs for the comparison of the result.
     """
 
@@ -189,7 +189,7 @@ class CompileJob:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Compiled:
-    """The host's answer on the wire.
+    """The host's answer to `model.compile`.
 
     Attributes:
         results: one result per job.
@@ -247,7 +247,8 @@ def perform(
     resume: bool = False,
     on_begin: Callable[[Running], None] | None = None,
 ) -> Compiled:
-    """Compile jobs in a new host; several jobs share their weights. Raise the same errors as `compile`.
+    """Compile jobs in a new host. If there are several, their results share the weights. Raise the same errors as
+    `compile`.
 
     Args:
         jobs: the jobs, for the same options.
@@ -257,7 +258,7 @@ def perform(
         host: a host whose settings are used.
         on_progress: called with the current step and the elapsed seconds.
         resume: keep existing results of the same model with the same options and versions.
-        on_begin: called with the compilation before it starts anything, so that another thread can interrupt it.
+        on_begin: called with the compilation before it starts, so that another thread can interrupt it.
     """
     from qnnbridge._host import Host
 
@@ -269,7 +270,7 @@ def perform(
 
 
 class Running:
-    """One request to one host. Any thread may call `interrupt`; the rest belongs to one thread."""
+    """A compilation in a host. Any thread may call `interrupt`; all other methods are called by one thread."""
 
     def __init__(
         self, host: Host, jobs: Sequence[CompileJob], timeout_s: float | None, on_progress: OnProgress | None
@@ -298,8 +299,8 @@ class Running:
         supervisor = self._host.supervisor
         self._news.stage = "compiling"  # until the host reports a stage
         self._news.report("compiling", 0.0)
-        # Checked before: a model that is known to crash must not cost a start of the host. Checked again
-        # afterwards: the versions are only known from the first HELLO.
+        # The quarantine is checked before the start, so that no host is started for a model that is known to crash,
+        # and again afterwards, because the versions are known only from the first HELLO.
         self._check_quarantine()
         try:
             process = supervisor.process(self._deadline)
@@ -326,8 +327,8 @@ class Running:
         return read_record(Compiled, frame.header, "model.compile")
 
     def interrupt(self) -> None:
-        """Tell the host to stop the work, which leaves no files, and end the host."""
-        # First: `run` must recognise the error caused by the cancellation as this interruption.
+        """Request the host to stop the work and remove its files, then end the host."""
+        # The flag is set first, so that `run` recognises the error that the cancellation causes.
         self._interrupted = True
         process = self._host.supervisor.running
         if process is not None:
@@ -335,7 +336,8 @@ class Running:
             for request_id in self._request_id:
                 with contextlib.suppress(BridgeError, ChannelFailed, ChannelRetired, Deadline):
                     process.channel.cancel(request_id, time.monotonic() + CANCEL_TIMEOUT_S)
-            # The reason first: a caller that sees the end of the stream earlier would report a crash.
+            # The reason is set before the kill. Otherwise a caller that notices the end of the stream would report
+            # a crash.
             process.channel.fail(reason)
             process.kill(reason.message)
         self._host.close()
@@ -370,7 +372,7 @@ class Running:
         header = {"op": "model.compile", "jobs": jobs, "folder": self._jobs[0].recipe.folder, **how}
         quarantine = self._host.quarantine
         if quarantine is not None:
-            # All of them are sent: only the host can determine the model's fingerprint.
+            # All fingerprints in quarantine are sent, because only the host can determine the model's fingerprint.
             refused = [f for context in self._contexts for f in quarantine.fingerprints(context.options_hash)]
             header["quarantined"] = list(dict.fromkeys(refused))
         if self._deadline is not None:
@@ -393,8 +395,8 @@ class Running:
         return refusal
 
     def _explained(self, process: HostProcess, error: BridgeError, request_id: list[int]) -> BridgeError:
-        """Return the error with the cause from the host's log, and with the report of a worker that died in the
-        comparison."""
+        """Return the error with the cause from the host's log. If a worker died in the comparison, the cause is
+        that of its death, for which a crash report is written."""
         from qnnbridge._diagnosis.ort_log import enrich_from_stderr
 
         died = error.details.get("worker_died")
@@ -413,7 +415,7 @@ def _target(output: str | os.PathLike[str] | None, count: int) -> str | None:
     if output is None:
         return None
     text = os.fsdecode(output)
-    # Not `abspath`, which drops the separator at the end, by which the host recognises a folder.
+    # `abspath` would drop the separator at the end, by which the host recognises a folder.
     path = os.path.join(os.getcwd(), text)
     if count == 1:
         return path

@@ -1,8 +1,8 @@
 """Objects passed to and from functions of the application while a model is compiled or loaded.
 
-`OrtEpContextData` holds a context binary, `OrtEpContextDataBuffer` receives one, and `OrtExternalInitializerInfo`
-describes the location of an initializer. The first two are valid until the application's function returns, as in
-ONNX Runtime.
+`OrtEpContextData` contains a context binary, `OrtEpContextDataBuffer` receives one, and
+`OrtExternalInitializerInfo` describes the location of an initializer. The first two are valid until the
+application's function returns, as in ONNX Runtime.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class OrtExternalInitializerInfo:
 
 
 class OrtEpContextData:
-    """A context binary, passed to the function that stores it."""
+    """A context binary that is passed to the application's function, which stores it."""
 
     __slots__ = ("_data",)
 
@@ -83,8 +83,8 @@ class OrtEpContextData:
         return len(self._valid())
 
     def read(self, offset: int = 0, length: int | None = None) -> bytes:
-        """Return a part of the data; default everything from `offset` on. Raise an `IndexError` outside the
-        data."""
+        """Return a part of the data; by default everything from `offset` on. Raise `IndexError` for a range outside
+        the data."""
         data = self._valid()
         start, count = _number(offset), None if length is None else _number(length)
         if start is None or start < 0 or (length is not None and (count is None or count < 0)):
@@ -106,7 +106,7 @@ class OrtEpContextData:
 
 
 class OrtEpContextDataBuffer:
-    """Receives a context binary from the application's function, which calls `allocate` once, then `write`."""
+    """Buffer for a context binary. The application's function calls `allocate` once, then `write`."""
 
     __slots__ = ("_data", "_expired", "_max_size")
 
@@ -164,7 +164,7 @@ class OrtEpContextDataBuffer:
         self._data[start : start + len(given)] = given
 
     def finish(self) -> bytearray:
-        """Return the contents and invalidate the buffer."""
+        """Return the contents, and make the buffer unusable."""
         self._check()
         self._expired, data = True, self._data
         self._data = None

@@ -1,8 +1,8 @@
 """Rules for the values of one input or output of a model, and the errors for other values in ONNX Runtime's
 wording.
 
-Pure functions on immutable rules; any thread. Classes and texts of the errors are those that ONNX Runtime raises
-for the same mistake (measured, and compared in the tests); only the ``fix`` is added.
+The functions are pure, the rules are immutable, and any thread may use them. Class and text of each error are those
+that ONNX Runtime raises for the same mistake, which the tests compare; only the ``fix`` is added.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 INVALID_ARGUMENT = "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : "
 
-# ONNX Runtime numbers these types, but supports no tensors of them.
+# Types that have a number in ONNX Runtime, but of which it does not support tensors.
 _COMPLEX = frozenset({ElementType.COMPLEX64, ElementType.COMPLEX128})
 
 # Numbers of the kinds in ONNX Runtime's messages (onnxruntime's ONNXType).
@@ -40,11 +40,10 @@ class FeedRule:
         inner: `declared` without ``optional``.
         dtype: the only numpy dtype that fits a tensor; ``None`` if dtype objects cannot be compared by identity
             (strings, types without a numpy name), or if the input is not a tensor.
-        shape: the size per dimension, ``None`` for a free dimension; ``None`` altogether if every shape fits.
-            Scalars
-            are such a case: ONNX Runtime shows an unknown shape like a shape without dimensions, and checks
-                neither.
-        exact: `shape`, if no dimension is free.
+        shape: the size of each dimension, ``None`` for a free one. The whole attribute is ``None`` if every shape
+            is valid, which includes scalars: ONNX Runtime shows an unknown shape as a shape without dimensions, and
+            checks neither.
+        exact: `shape` if no dimension is free, else ``None``.
         fixed: positions and sizes of the dimensions that are not free.
         required: whether the input must be fed.
         role: the word for the input or output in messages.
@@ -105,14 +104,14 @@ def rule_of(node: Node, overridable: bool = False, role: Role = "input") -> Feed
 
 
 def shape_fits(rule: FeedRule, shape: Sequence[int]) -> bool:
-    """Return whether a tensor of this shape may be fed. Dimensions of one name may differ; the model itself checks
-    them."""
+    """Return whether a tensor of this shape may be fed. Dimensions with the same name may differ; the model itself
+    checks them."""
     want = rule.shape
     if want is None:
         return True
     if len(want) != len(shape):
         return False
-    # A loop: this is in the path of every call, and all() with a generator takes three times as long.
+    # This is a loop because it runs in every call, and all() with a generator takes three times as long.
     for index, dim in rule.fixed:  # noqa: SIM110
         if shape[index] != dim:
             return False
@@ -166,7 +165,7 @@ def check_sparse(rule: FeedRule, value: Sparse) -> None:
     check_shape(rule, value.dense_shape)
 
 
-# --- refusals --------------------------------------------------------------------------------------------
+# --- errors ----------------------------------------------------------------------------------------------
 
 
 def wrong_kind(rule: FeedRule, given: str) -> errors.InvalidArgument:
@@ -189,7 +188,7 @@ def wrong_element(rule: FeedRule, actual: str, expected: str) -> errors.InvalidA
 
 
 def unsupported(rule: FeedRule, value: Array | Typed) -> errors.RemoteRuntimeError:
-    """Return the error for a numpy type that is unknown to ONNX, or that ONNX Runtime accepts nowhere."""
+    """Return the error for a numpy type that ONNX does not have, or that ONNX Runtime never accepts."""
     dtype = value.dtype if isinstance(value, np.ndarray) else value.data.dtype
     return errors.RemoteRuntimeError(
         f"Numpy_type {dtype.num} can't be converted to MLDataType.",
@@ -199,8 +198,8 @@ def unsupported(rule: FeedRule, value: Array | Typed) -> errors.RemoteRuntimeErr
 
 
 def missing(rule: FeedRule) -> errors.Fail:
-    """Return the error for a required input that is ``None``. ONNX Runtime reports it in the node that uses the
-    input, and not in all cases."""
+    """Return the error for a required input that is ``None``. ONNX Runtime raises it in the node that uses the
+    input, but not in all cases."""
     return errors.Fail(
         f"[ONNXRuntimeError] : 1 : FAIL : Missing Input: {rule.name}",
         cause=f"None was given for input {rule.name!r}, which is not optional.",
@@ -224,7 +223,7 @@ def _python_form(rule: FeedRule) -> str:
 
 def _element_text(rule: FeedRule) -> str:
     text = rule.inner.element.text if rule.inner.element is not None else "?"
-    # ONNX Runtime's spelling in this message only.
+    # ONNX Runtime uses this spelling of the type only in this message.
     return f"Float8{text[6:].upper()}" if text.startswith("float8") else text
 
 
@@ -235,7 +234,7 @@ def _shape_text(shape: tuple[Any, ...]) -> str:
 # --- element types and shapes given by an application -------------------------------------------------------
 
 NO_STRINGS = "Creation of OrtValues is currently only supported from non-string numpy arrays"
-# numpy types without an ONNX type whose number ONNX Runtime reports.
+# numpy types that have no ONNX type, and whose number ONNX Runtime reports in the error.
 _NUMBERED_KINDS = "fc"
 
 

@@ -1,11 +1,11 @@
 """Feeds and outputs of a run: an application's values for inputs, and its arrays for results (``out=``).
 
-Feeds are checked and converted before anything is sent. A `FeedChecker` is created once per session and is
-immutable; any thread. The usual case, numpy arrays of the right type, takes a few dictionary look-ups and
-comparisons per input; `fit` handles the rest. It behaves like ONNX Runtime: lists become tensors of the declared
-type, objects in string arrays become their ``str()``, a dict is a map, and errors have the same class. Three
-additional forms are accepted: `Typed` and ml_dtypes arrays, `SparseTensor`, and lists of dicts for sequences of
-maps. Symbolic dimensions of one name may differ: ONNX Runtime does not check that either.
+Feeds are checked and converted before anything is sent. A `FeedChecker` is created once per session, is immutable,
+and may be used by any thread. Numpy arrays of the right type, the usual case, need a few dictionary look-ups and
+comparisons per input; `fit` handles all other values. It behaves like ONNX Runtime: lists become tensors of the
+declared type, objects in string arrays become their ``str()``, a dict is a map, and errors have the same class.
+Three additional forms are accepted: `Typed` and ml_dtypes arrays, `SparseTensor`, and lists of dicts for sequences
+of maps. Symbolic dimensions with the same name may differ, because ONNX Runtime does not check that either.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from qnnbridge_protocol.tensors import Sparse, Typed, ml_dtype
 
 
 def fit(rule: FeedRule, value: Any) -> Any:
-    """Check `value` and return what is sent for it. ``None`` stays ``None``."""
+    """Check `value` and return it in the form that is sent. ``None`` stays ``None``."""
     if isinstance(value, OrtValue):
         return _fit_value(rule, value.value)
     if isinstance(value, SparseTensor):
@@ -61,9 +61,9 @@ def fit(rule: FeedRule, value: Any) -> Any:
 def _fit_value(rule: FeedRule, value: Any) -> Any:
     """Check a value that already has an ONNX type."""
     if isinstance(value, np.ndarray):
-        # A plain array instead of a subclass, which the host does not support.
+        # Convert a subclass to a plain array, because the host does not support subclasses.
         array = np.asarray(value)
-        # ONNX Runtime treats items of numpy's void type as texts of fixed length.
+        # ONNX Runtime treats items of numpy's void type as strings of fixed length.
         if array.dtype.kind == "V" and rule.inner.element is ElementType.STRING:
             array = _void_texts(array)
         check_tensor(rule, array)
@@ -82,15 +82,17 @@ def _fit_value(rule: FeedRule, value: Any) -> Any:
 
 
 def _texts(array: Array) -> Array:
-    """Return strings as they are sent. ONNX Runtime converts each object of an object array with ``str()``."""
+    """Return strings in the form that is sent. Like ONNX Runtime, convert each object of an object array with
+    ``str()``."""
     if array.dtype.kind != "O":
         return array
     items = array.reshape(-1).tolist()
-    # The usual array of texts is sent unchanged; a subclass of str is converted like any object.
+    # An array that contains only str objects is sent unchanged. A subclass of str is converted like any other
+    # object.
     if set(map(type, items)) <= {str}:
         return array
     texts: Array = np.empty(array.shape, object)
-    # `reshape` of a new array is a view, so this fills `texts` itself.
+    # `reshape` of a new array returns a view, so this assignment fills `texts` itself.
     texts.reshape(-1)[:] = [str(item) for item in items]
     return texts
 
@@ -114,7 +116,7 @@ def _from_list(rule: FeedRule, items: list[Any]) -> Any:
 
 def _array_of(rule: FeedRule, element: ElementType, items: list[Any]) -> Array:
     layout = LAYOUTS[element]
-    # numpy has no bfloat16 and float8; as integers of the same size the values of the list would be wrong.
+    # numpy has no bfloat16 and float8. Stored as integers of the same size, the values of the list would be wrong.
     dtype = layout.storage if layout.named else ml_dtype(element)
     if dtype is None:
         raise errors.RemoteRuntimeError(
@@ -172,7 +174,7 @@ def _check_items(rule: FeedRule, items: list[Any], *, own_type: bool) -> None:
 
 
 def _void_texts(array: Array) -> Array:
-    """Return the bytes of each item as text, with zeros at the end, like ONNX Runtime."""
+    """Return the bytes of each item as text, including zeros at the end, as ONNX Runtime does."""
     texts = np.empty(array.shape, object)
     texts.ravel()[:] = [item.tobytes().decode() for item in array.ravel()]
     return texts
@@ -187,7 +189,7 @@ def _checked_map(rule: FeedRule, value: dict[Any, Any]) -> dict[Any, Any]:
             "Size of dictionary is empty, unable to run the prediction.",
             cause=f"The dictionary was given for input {rule.name!r}.",
         )
-    # ONNX Runtime decides by the first key; so do the texts of the errors below.
+    # Like ONNX Runtime, decide by the type of the first key, also for the errors below.
     first = next(iter(value))
     given = ElementType.STRING if isinstance(first, str) else ElementType.INT64
     if given is ElementType.INT64 and not hasattr(first, "__float__"):
@@ -212,7 +214,7 @@ def _checked_map(rule: FeedRule, value: dict[Any, Any]) -> dict[Any, Any]:
             )
         if not takes:
             raise wrong_element(rule, f"(map({given.text},tensor(float)))", f"({rule.declared})")
-    # A bool is an int as a key; msgpack would send it as a bool.
+    # A key that is a bool counts as an int, but msgpack would send it as a bool.
     return {int(key): item for key, item in value.items()} if bool in map(type, value) else value
 
 
@@ -234,8 +236,9 @@ def _scalar_fits(rule: FeedRule, item: object) -> bool:
 
 
 def _from_iterable(rule: FeedRule, value: Any) -> list[Any]:
-    """Return the items of an iterable that is not a list. ONNX Runtime accepts it only for dictionaries."""
-    # Read once: a generator can only be read once, and errors also need the items.
+    """Return the items of an iterable that is not a list. ONNX Runtime accepts such an iterable only if its items
+    are dicts."""
+    # Store the items, because a generator can only be read once, and errors also need the items.
     items = list(value)
     if items and isinstance(items[0], np.ndarray):
         raise errors.RemoteRuntimeError(
@@ -263,12 +266,12 @@ def _not_dictionaries(rule: FeedRule, value: object = None) -> errors.RemoteRunt
     )
 
 
-# Name, value and declared type, the arguments of `Encoder.add`.
+# Name, value and declared type of an input.
 Feed = tuple[str, Any, ValueType]
 
 
 class FeedChecker:
-    """Checks the feeds of one model."""
+    """Check the feeds of a model."""
 
     __slots__ = ("_required", "_required_names", "_rules")
 
@@ -288,15 +291,16 @@ class FeedChecker:
         self._required = frozenset(self._required_names)
 
     def check(self, feeds: Mapping[str, Any]) -> list[Feed]:
-        """Return the feeds, ready for encoding. ``None`` stays for a required input: see `refuse_missing`."""
-        # First, as ONNX Runtime does: a missing input is reported before a wrong one.
+        """Return the feeds in the form that is encoded. ``None`` for a required input is kept: see
+        `refuse_missing`."""
+        # This check comes first, because ONNX Runtime reports a missing input before an invalid one.
         self.require_all(feeds)
         rules = self._rules
         out: list[Feed] = []
         for name, value in feeds.items():
             rule = rules.get(name)
-            # `is not`: numpy's built-in types are single objects. Another object of an equal type is checked in
-            # `_check_carefully`, and accepted there.
+            # The types are compared by identity, because each built-in type of numpy is a single object. Another
+            # object of an equal type is accepted in `_check_carefully`.
             if rule is None or value.__class__ is not np.ndarray or value.dtype is not rule.dtype:
                 return self._check_carefully(feeds)
             if value.shape != rule.exact and not shape_fits(rule, value.shape):
@@ -310,7 +314,7 @@ class FeedChecker:
             raise self._missing(feeds)
 
     def _check_carefully(self, feeds: Mapping[str, Any]) -> list[Feed]:
-        """Raise the same one of several errors as ONNX Runtime.
+        """Check the feeds in ONNX Runtime's order, so that the same error is raised if there are several.
 
         ONNX Runtime first converts all values, in the order of their names, and then compares them with the model,
         from the last name to the first.
@@ -321,7 +325,7 @@ class FeedChecker:
             named.setdefault(checked_name(given, "Input names"), value)
         out: dict[str, Feed] = {}
         refusal = None
-        # The order decides which of several errors is raised: applications compare messages.
+        # The order decides which of several errors is raised. Applications compare the messages.
         for name in sorted(named):
             value, rule = named[name], self._rules.get(name)
             if value is None:  # not fed
@@ -364,7 +368,7 @@ class FeedChecker:
                 fix=f"The model's inputs are {', '.join(map(repr, self._rules)) or 'none'}.",
             )
         with contextlib.suppress(errors.InvalidArgument):
-            # raises the error for a value that cannot be converted
+            # this call raises an error for a value that cannot be converted
             fit(make_rule(name, "tensor(float)", ()), value)
         known = ", ".join(map(repr, self._rules))
         return errors.InvalidArgument(
@@ -378,13 +382,13 @@ class FeedChecker:
 # Type of ``out=``: arrays in the order of the outputs, or by name.
 Out = Sequence["Array | None"] | Mapping[str, "Array | None"]
 
-# Reduces outputs, given by name, to the part without padding.
+# Function that reduces named outputs to the part that does not result from padding.
 Counted = Callable[[Sequence[str], Sequence[Any]], "list[Any]"]
 
 
 def check_out(out: Out, names: Sequence[str]) -> list[Array | None]:
-    """Return ``out=`` as a list in the order of the outputs. Types and shapes are compared with the results in
-    `deliver`."""
+    """Return ``out=`` as a list in the order of the outputs. `deliver` compares types and shapes with the
+    results."""
     if out.__class__ is not list and isinstance(out, Mapping):
         unknown = [str(name) for name in out if name not in names]
         if unknown:
@@ -406,7 +410,7 @@ def check_out(out: Out, names: Sequence[str]) -> list[Array | None]:
 
 
 def deliver(values: list[Any], out: Sequence[Array | None]) -> list[Any]:
-    """Copy results into the arrays of ``out=``, unless they are there already: either all of them or none."""
+    """Copy results into the arrays of ``out=``, except results that are already there. Copy all of them or none."""
     to_copy = []
     for index, target in enumerate(out):
         value = values[index]

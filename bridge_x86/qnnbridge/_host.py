@@ -1,4 +1,4 @@
-"""`Host`: the application's view of the ARM64 process that runs its sessions; which host a session uses."""
+"""`Host`: the application's interface to the process that runs its sessions, and the choice of a session's host."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ INFO_TIMEOUT_S = 60.0
 
 @dataclasses.dataclass
 class CacheCounters:
-    """Counts of the sessions that used the cache; see `HostStats`."""
+    """Counters of sessions that used the cache; see `HostStats`."""
 
     hits: int = 0
     misses: int = 0
@@ -62,19 +62,18 @@ class CacheCounters:
 
 @dataclasses.dataclass(frozen=True)
 class HostStats:
-    """Counts of events so far.
+    """Counters of events since the `Host` was created.
 
     generation: number of starts of the host. crashes: number of unplanned ends. retried_calls: calls that were
     repeated in the next generation. cpu_fallbacks: sessions that requested QNN and run on the CPU, as their
-    ``fallback`` allows. last_crash: text of the last crash. shared_calls: repeated calls that went the fast
-    path (all others go by the connection). channels: open fast channels. shared_bytes: memory shared with the
-    host. shared_memory: "available", or the reason why not. results_copied: results of ``borrow=True`` that were
-    copied, because the application holds too many already. arrays_copied: arrays of ``empty_input`` and
-    ``empty_output`` that lie in ordinary memory, since no shared memory was left. objects: objects of this process
-    in the host.
-    cache_hits: sessions made from a compiled model of the cache. cache_misses: sessions whose model was compiled
-    into it first. cache_set_aside: entries that were damaged or crashed the host. cache_problem: reason why the
-    cache cannot be used.
+    ``fallback`` allows. last_crash: text of the last crash. shared_calls: repeated calls that took the fast path
+    (all others use the connection). channels: open fast channels. shared_bytes: memory shared with the host.
+    shared_memory: "available", or the reason why not. results_copied: results of ``borrow=True`` that were copied,
+    because the application holds too many already. arrays_copied: arrays of ``empty_input`` and ``empty_output``
+    that are in ordinary memory, because no shared memory was left. objects: objects of this process in the host.
+    cache_hits: sessions created from a compiled model in the cache. cache_misses: sessions whose model was first
+    compiled and stored in the cache. cache_set_aside: cache entries that were removed because they were damaged or
+    crashed the host. cache_problem: reason why the cache cannot be used.
     """
 
     generation: int
@@ -99,24 +98,27 @@ class HostStats:
 
 
 class Host(Shown):
-    """A host process shared by sessions and threads. Started at first use, or by `start`.
+    """A host process that sessions and threads share. It is started at its first use, or by `start`.
 
     Args:
         python: the ARM64 interpreter that has ``qnnbridge[host]``. Default: ``QNNBRIDGE_HOST_PYTHON``, then the
             configuration file, then on Windows an ARM64 Python from the registry, then the running interpreter.
         env: environment variables to add to the host's environment, or to replace there.
         cwd: the host's working folder; default the application's.
-        start_timeout: seconds until the host's HELLO, and again from there until ONNX Runtime and QNN are loaded.
+        start_timeout: limit in seconds until the host's HELLO, and from there the same limit again until ONNX
+            Runtime and QNN are loaded.
         limits: maximum sizes of messages.
         restart: when and how often a crashed host is started again.
-        recycle: when a host that has grown is replaced by a new one, between two calls; default never.
-        shared_memory: whether tensors of repeated calls lie in memory that both processes have mapped. Default:
-            yes, unless ``QNNBRIDGE_SHARED_MEMORY=0``. Without shared memory calls take the connection (`stats`).
+        recycle: limits at which the host is replaced by a new one, between two calls; default never.
+        shared_memory: whether tensors of repeated calls are in memory that both processes have mapped. Default:
+            yes, unless ``QNNBRIDGE_SHARED_MEMORY=0``. Without shared memory all calls use the connection (see
+            `stats`).
         engine: where the host takes QNN from: "wheel" (onnxruntime-qnn), "windowsml" (the catalogue of Windows),
             "folder", or "auto". Default: ``QNNBRIDGE_ENGINE``, then the configuration file, then "auto".
-        ep_path: the folder of a provider's library, or the library; also ``QNNBRIDGE_EP_PATH``, and in the file.
-        spin: callers poll for the answer for 25 microseconds before they sleep. Faster if the host runs on
-            another core, at the cost of processor time.
+        ep_path: the folder of a provider's library, or the library itself. Default: ``QNNBRIDGE_EP_PATH``, then the
+            configuration file.
+        spin: whether callers poll for the answer for 25 microseconds before they sleep. This is faster if the host
+            runs on another core, but uses processor time.
 
     The first use raises `HostNotFound` if no interpreter can run the host.
     """
@@ -140,10 +142,10 @@ class Host(Shown):
     ) -> None:
         self._python = python
         self._env = dict(env or {})
-        # Passed as variables of the host's environment, so that one place (`engine_settings`) reads arguments,
-        # variables and file. `env=` takes precedence.
+        # The arguments are passed as variables in the host's environment, so that `engine_setting` alone combines
+        # arguments, variables and file. `env=` takes precedence.
         if engine is not None or ep_path is not None:
-            from qnnbridge_protocol.settings import engine_variables  # only for these arguments
+            from qnnbridge_protocol.settings import engine_variables  # needed only for these arguments
 
             self._env = {**engine_variables(engine, ep_path), **self._env}
         self._cwd = os.fspath(cwd) if cwd is not None else None
@@ -157,13 +159,13 @@ class Host(Shown):
         self._spin = spin
         # The interpreter that was chosen; ``None`` before the first start.
         self.interpreter: HostInterpreter | None = None
-        # Receives ONNX Runtime's log lines of this process's calls.
+        # Function that receives ONNX Runtime's log lines of this process's calls.
         self.log_function: LogFunction | None = None
-        # Objects without contents that each generation needs before its first session: kind and arguments. Then the
-        # generation in which they exist.
+        # Kind and arguments of objects without contents that each generation needs before its first session. Below:
+        # the generation in which they exist.
         self._remembered: list[tuple[str, Mapping[str, Any]]] = []
         self._remembered_in = 0
-        # Supervisors of the parent processes that were forked. This process must not end their hosts.
+        # Supervisors that were inherited in forks. This process must not end their hosts.
         self._of_parents: list[Supervisor] = []
         self._info: HostInfo | None = None
         self._begin(0)
@@ -171,15 +173,17 @@ class Host(Shown):
         renew_in_forks(self)
 
     def _begin(self, generation: int) -> None:
-        """Create everything that belongs to this process. The next host is of the generation after this one."""
+        """Create all objects that a forked child must not share with its parent. The next host gets the number
+        `generation` + 1."""
         self._connector: DaemonConnector | None = None
         if self._daemon is not None:
-            from qnnbridge._daemon.connector import DaemonConnector  # for applications that use the daemon
+            from qnnbridge._daemon.connector import DaemonConnector  # needed only with a daemon
 
             self._connector = DaemonConnector(self._daemon)
-        # One object for all generations: suspects stay suspects when the host is started again.
+        # All generations share this object, so that suspects stay suspects when the host is started again.
         blame = Blame()
-        # The supervisor must not keep this object alive: the host ends when the application drops it.
+        # The supervisor must not keep this object alive, because the host ends when the application drops the
+        # object.
         myself = weakref.ref(self)
 
         def launch() -> Launch:
@@ -203,26 +207,26 @@ class Host(Shown):
         # Whether `when_gone` is registered to end the host; set at the first start.
         self._is_watched = False
         self.blame = blame
-        # The following attributes belong to the application's side and outlive each host process.
+        # The following attributes are kept when the host process is replaced.
         self._isolation = IsolationLock(blame)
         self.sharing = default_sharing(self._shared_memory, self._spin)
-        # The value of `arrays`, if it was ever used.
+        # The value of `arrays`, once it was used.
         self.own_arrays: SharedArrays | None = None
         self._arrays_lock = Lock()
         self.recycler = Recycler(self._recycle or RecycleAfter())
-        # Sessions and objects that the application has dropped.
+        # Queue of sessions and objects that the application has dropped.
         self._releases = Releases()
         # Numbers of the objects in the host, by generation.
         self._objects: dict[int, set[int]] = {}
-        # Empty collections as long as nothing must be done before a fast call: releases that finalizers have
-        # queued, and suspected models.
+        # Collections (queued releases, suspected models) that are empty if nothing needs to be done before a fast
+        # call.
         self.slow_path_reasons: tuple[Sized, ...] = (self._releases.waiting, *blame.cases)
         self.cache_counters = CacheCounters()
         # Cache entries (folder of the cache, key, id) that crashed a host, until they were sent to the next one.
         self.invalid_entries: dict[tuple[str, str, str], EntryFault] = {}
 
     def _at_fork_reinit(self) -> None:
-        """Let the child of a fork start a separate host, in which its sessions are created again."""
+        """In the child of a fork, prepare the start of a separate host, in which the sessions are created again."""
         parents = self.supervisor
         if parents.closed:
             return
@@ -245,7 +249,8 @@ class Host(Shown):
 
         A daemon continues: only the connection to it is closed.
         """
-        # First: a thread that waits in `reach` for a daemon then gives up and releases the supervisor's lock.
+        # This comes first, so that a thread that waits for a daemon in `reach` gives up and releases the
+        # supervisor's lock.
         if self._connector is not None:
             self._connector.close()
         self.supervisor.close()
@@ -276,7 +281,7 @@ class Host(Shown):
     # --- facts ---
 
     def _shown_facts(self) -> Iterator[Fact]:
-        """Yield the facts about the host that are known without asking it."""
+        """Yield facts about the host that are known without a request to it."""
         supervisor = self.supervisor
         if self.is_daemon:
             yield "daemon", ""
@@ -316,7 +321,7 @@ class Host(Shown):
 
     @property
     def stats(self) -> HostStats:
-        """Counters of this side. Reading them does not start the host."""
+        """Counters of this process. Reading them does not start the host."""
         counters = self.supervisor.counters
         process = self.supervisor.running
         pool = process.pool if process is not None else None
@@ -343,9 +348,9 @@ class Host(Shown):
         )
 
     def ping(self, timeout: float = 5.0) -> float:
-        """Return the seconds of a round trip. Raise `DeadlineExceeded`, also if the host is only busy."""
+        """Return the seconds of a round trip. Raise `DeadlineExceeded`, even if the host is only busy."""
         deadline = deadline_after(timeout)
-        # Before the clock starts: a host that does not run yet is started here.
+        # This may start the host, so it comes before the time measurement.
         process = self.supervisor.process(deadline)
         begin = time.perf_counter()
         try:
@@ -361,14 +366,15 @@ class Host(Shown):
     @property
     def arrays(self) -> SharedArrays:
         """The application's arrays in shared memory."""
-        # Checked again under the lock: two threads must not create two objects, one of which would be dropped with
-        # its arrays.
+        # The attribute is checked again under the lock, so that two threads do not create two objects, one of which
+        # would be dropped with its arrays.
         if self.own_arrays is None:
             from qnnbridge._fastpath.memory import SharedArrays  # imports numpy
 
             with self._arrays_lock:
                 if self.own_arrays is None:
-                    # The arrays outlive the host and must not keep it alive.
+                    # A weak reference, because the arrays may exist longer than the host and must not keep it
+                    # alive.
                     forget = weakref.WeakMethod(self.forget_slab)
                     self.own_arrays = SharedArrays(self.sharing, lambda number: call_if_alive(forget, number))
                     self.sharing.collect = self.own_arrays.collect
@@ -402,14 +408,15 @@ class Host(Shown):
         buffers: tuple[Any, ...] = (),
         stop: Terminable | None = None,
     ) -> Frame:
-        """Call an operation of the host itself. It is repeated if the host dies, once if it may be the cause.
+        """Call an operation of the host itself. It is repeated if the host dies, but only once if it may be the
+        cause.
 
         stop: setting its `terminate` from another thread withdraws the request.
         """
         deadline, context = deadline_after(timeout), CallContext(str(header.get("op")))
 
         def attempt(process: HostProcess, deadline: float | None) -> Frame:
-            # Each attempt has its own relay: a CANCEL refers to a request of one process.
+            # Each attempt has its own relay, because a CANCEL refers to a request of a certain process.
             with TerminateRelay(stop, process.channel) as on_sent:
                 return process.channel.call(header, buffers, deadline, context, on_sent)
 
@@ -437,23 +444,24 @@ class Host(Shown):
             return process.channel.call({**header, **called.header()}, buffers, deadline, context, on_sent, called)
 
     def remember(self, kind: str, arguments: Mapping[str, Any], generation: int) -> None:
-        """Create this object in each further generation, too, before its first session."""
+        """Store an object's kind and arguments, so that it is created in each later generation before its first
+        session."""
         self._remembered.append((kind, arguments))
         self._remembered_in = generation
 
     def repeat_remembered(self, process: HostProcess, deadline: float | None) -> None:
-        """Create the remembered objects in this process, before its first session."""
+        """Create the stored objects in this generation of the host, before its first session."""
         if not self._remembered or self._remembered_in == process.generation:
             return
         for kind, arguments in self._remembered:
             header = {"op": "object.create", "kind": kind, "arguments": dict(arguments)}
             made = process.channel.call(header, (), deadline, CallContext("object.create", kind)).header
-            # Only the handle is released: its settings in the host's process stay.
+            # Only the handle is released. The settings that the object made in the host's process remain.
             process.channel.one_way.add({"op": "object.release", "objects": [made["object"]]})
         self._remembered_in = process.generation
 
     def set_log_function(self, log: LogFunction | None) -> None:
-        """Pass all later log lines to the function. Calls then take the slow path."""
+        """Pass all later log lines to the function. From then on, calls take the slow path."""
         self.log_function = log
         if log is not None:
             self._releases.keep_slow()
@@ -463,7 +471,7 @@ class Host(Shown):
         return self._isolation.isolate(context, deadline)
 
     def forget_slab(self, number: int) -> None:
-        """Tell the host that a piece of shared memory is no longer used."""
+        """Notify the host that a block of shared memory is not used any more."""
         process = self.supervisor.running
         if process is not None and process.pool is not None:
             process.pool.forget(number)
@@ -472,23 +480,24 @@ class Host(Shown):
         """Wait until the host has reported its QNN version, if the quarantine depends on it."""
         if self.quarantine is None or not process.seeks_qnn or not self.quarantine.depends_on_versions:
             return
-        # The host answers when everything is loaded. An error there is reported by the call that follows.
+        # The host answers after it has loaded everything. Errors are ignored, because the call that follows reports
+        # them.
         with contextlib.suppress(BridgeError, ChannelFailed, ChannelRetired, Deadline):
             process.channel.call({"op": "host.info"}, (), deadline, CallContext("host.info"))
 
     def before_call(self, process: HostProcess) -> None:
-        """Send the queued releases, and replace a host that has grown too large."""
+        """Send the queued releases, and replace a host that has reached its limits."""
         self._releases.send(process)
-        # Repeated after each `send`, which empties the queue: a queue that is not empty keeps calls off the fast
-        # path.
+        # `send` empties the queue, so add the entry again: only with an empty queue may a call take the fast path.
         if self.log_function is not None:
             self._releases.keep_slow()
-        # Objects would be lost with the host, so it is replaced when the last one has been released.
+        # Objects would be lost with the host, so the host is replaced only after the last object was released.
         if not self._objects.get(process.generation) and self.recycler.is_due(process.generation, process.real_pid):
             self.supervisor.retire(process, wait=False)
 
     def release_later(self, generation: int, session_id: int) -> None:
-        """Queue the release of a session. For finalizers: takes no lock and does not block."""
+        """Queue the release of a session without taking a lock and without blocking, so that finalizers may call
+        this."""
         self._releases.add("session.close", generation, session_id)
 
     def release_object_later(self, generation: int, number: int) -> None:
@@ -497,23 +506,23 @@ class Host(Shown):
         self._releases.add("object.release", generation, number)
 
     def keep_object(self, generation: int, number: int) -> None:
-        """Count an object of this generation. Objects of older generations are lost."""
-        # `pop` with a default: a finalizer or another thread may do the same.
+        """Record an object of this generation. Remove the objects of older generations, which are lost."""
+        # `pop` has a default because a finalizer or another thread may remove the same entry.
         for older in [one for one in self._objects if one < generation]:
             self._objects.pop(older, None)
         self._objects.setdefault(generation, set()).add(number)
 
     def forget_object(self, generation: int, number: int) -> None:
-        """Stop counting a released object. Safe in a finalizer."""
+        """Remove a released object from the record. Safe in a finalizer."""
         self._objects.get(generation, set()).discard(number)
 
     def _launch(self) -> Launch:
         if not self._is_watched:
-            # So that a host that is dropped, or whose `close` was interrupted early, leaves no process behind.
+            # This ends the process of a host that is dropped, or whose `close` was interrupted early.
             when_gone(self, self.supervisor.close)
             self._is_watched = True
         if self._connector is not None:
-            # The daemon runs already; `DaemonConnector.spawn` ignores the arguments.
+            # `DaemonConnector.spawn` ignores the arguments, because the daemon is already running.
             argv: list[str] = []
         elif self._command is None:
             self.interpreter = find_host(self._python)
@@ -534,7 +543,7 @@ class _HostPolicy(Policy):
         pass
 
     def before_attempt(self, process: HostProcess, deadline: float | None) -> None:
-        # Without a check of versions: such an operation must not wait until ONNX Runtime is loaded.
+        # Versions are not checked, because such an operation must not wait until ONNX Runtime is loaded.
         pass
 
     def expired(self, process: HostProcess, late: Deadline, limits: CallLimits) -> DeadlineExceeded:
@@ -546,8 +555,8 @@ class _HostPolicy(Policy):
     def repeats(self, death: Death, patience: Patience) -> bool:
         if death.innocent and not isinstance(death.error, Closed) and patience.is_left():
             return True
-        # Repeated once although the call may be the cause: these operations (facts, identifying) are safe to
-        # repeat.
+        # Repeat once even if the call may be the cause, because these operations (reading facts, identifying a
+        # model) are safe to repeat.
         if self._repeated or death.error.retry == "pointless":
             return False
         self._repeated = True
@@ -592,9 +601,9 @@ def connect(
 
     Args:
         start: start a daemon if none runs, now and after the daemon has ended. ``False``: raise `HostStartFailed`.
-        python: the ARM64 interpreter for a daemon that is started; see `Host`. A running daemon keeps its own.
+        python: the ARM64 interpreter for a daemon that is started; see `Host`. It does not affect a running daemon.
             Raises `HostNotFound` for an interpreter that cannot run the host.
-        timeout: seconds to find or start the daemon, now and after it has ended; ``None`` for no limit.
+        timeout: seconds to find or start the daemon, now and after the daemon has ended; ``None`` for no limit.
         limits, shared_memory, spin: as for `Host`.
     """
     patience_s = math.inf if timeout is None else timeout
@@ -604,7 +613,7 @@ def connect(
         from qnnbridge._daemon.discovery import from_anywhere
 
         found = find_host(python)
-        # The interpreter of the daemon itself, if it cannot be the running one.
+        # Interpreter for the daemon itself, if the running interpreter cannot be used.
         own_python = found.path if is_frozen() else None
         arguments = "--python", from_anywhere(os.fspath(python))
     host = daemon_host(
@@ -622,7 +631,7 @@ def connect(
 
 
 def default_host() -> Host:
-    """Return the host of sessions without ``host=``; one per process."""
+    """Return the host for sessions without ``host=``. There is one in each process."""
     global _default
     with _lock:
         if _default is None or _default.supervisor.closed:
@@ -631,12 +640,12 @@ def default_host() -> Host:
 
 
 def daemon_host(access: DaemonAccess, **options: Any) -> Host:
-    """Return a host that stands for the daemon. The first use finds the daemon."""
+    """Return a `Host` that represents the daemon. Its first use connects to the daemon."""
     return Host(start_timeout=access.start_timeout_s, _daemon=access, **options)
 
 
 def shared_daemon_host() -> Host:
-    """Return the host of sessions with ``host="daemon"``; one per process."""
+    """Return the host for sessions with ``host="daemon"``. There is one in each process."""
     global _shared
     with _lock:
         if _shared is None or _shared.supervisor.closed:

@@ -1,9 +1,9 @@
-"""Objects in the host that belong to one generation of it and are identified by a number.
+"""Objects in the host, which belong to one generation of the host and are identified by a number.
 
-A proxy class of the application holds a `HostObject`. The object is released with its proxy: at once by `release`,
-otherwise with the next call after the garbage collector has found the proxy. The object is lost with its host
-(`StateLost`), since the application's process cannot restore its contents. Any thread may call; the host executes
-calls of one object one at a time.
+A proxy class in the application refers to a `HostObject`. The object is released with its proxy: at once by
+`release`, otherwise with the next call after the garbage collector has found the proxy. The object is lost with its
+host (`StateLost`), since the application's process cannot restore its contents. Any thread may call; the host
+executes calls of one object one at a time.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 
 class ObjectReply(NamedTuple):
-    """Result of an operation.
+    """Result of an operation of an object.
 
     Attributes:
         result: plain data.
         values: tensors and other values.
-        made: a further object that the operation created.
+        made: another object, which the operation created; ``None`` if it created none.
     """
 
     result: Any
@@ -47,8 +47,8 @@ class HostObject:
     Attributes:
         host: the host.
         generation: the generation of the host to which the object belongs.
-        number: identifies the object.
-        kind: the word for the object in messages.
+        number: number of the object in the host.
+        kind: name of the object's kind in messages.
     """
 
     __slots__ = ("__weakref__", "_call_off", "_forks", "_released", "generation", "host", "kind", "number")
@@ -107,14 +107,14 @@ class HostObject:
         on_news: Callable[[Frame], None] | None = None,
         functions: Mapping[str, CalledFunction] = NO_FUNCTIONS,
     ) -> Frame:
-        """Send the header's request for this object and return the raw answer, without decoding tensors.
+        """Send a request on this object and return the answer without decoding its tensors.
 
         Args:
             header: fields of the request.
-            buffers: its buffers.
+            buffers: buffers of the request.
             context: the model to blame if the host dies.
-            on_sent: called with the number of the request once it is written.
-            on_news: called with each PHASE and EVENT frame of the request; must not wait.
+            on_sent: called with the number of the request once the request is written.
+            on_news: called with each PHASE and EVENT frame of the request; it must not block.
             functions: functions of the application, by name.
         """
         process = self.process()
@@ -126,7 +126,7 @@ class HostObject:
             raise _lost(self.kind) from None
 
     def process(self) -> HostProcess:
-        """Return the host process that holds the object. Raise `Closed`, `StateLost` or `ForkedClient`."""
+        """Return the host process in which the object exists. Raise `Closed`, `StateLost` or `ForkedClient`."""
         if self._released:
             raise Closed(f"The {self.kind} was released.", fix="Create a new one.")
         if self._forks != fds.forks:
@@ -153,7 +153,7 @@ class HostObject:
         return self._released
 
     def release(self) -> None:
-        """Release the object in the host now. Idempotent; never waits."""
+        """Release the object in the host at once, without waiting for the answer. Idempotent."""
         if self._released:
             return
         self._released = True
@@ -161,7 +161,7 @@ class HostObject:
         process = self.host.supervisor.running
         if process is not None and process.generation == self.generation:
             process.channel.one_way.add({"op": "object.release", "objects": [self.number]})
-        self._call_off()  # last: a release that is interrupted earlier is repeated, which does no harm
+        self._call_off()  # after an interruption before this line the release is repeated, which is harmless
 
 
 def create_object(
@@ -173,7 +173,7 @@ def create_object(
     *,
     context: CallContext | None = None,
 ) -> tuple[HostObject, Any]:
-    """Create an object of this kind; return it and the host's data about it. For the parameters see
+    """Create an object of this kind. Return the object and the host's data about it. The parameters are those of
     `HostObject.call`."""
     header, buffers = object_message(arguments, values)
     header |= {"op": "object.create", "kind": kind}
@@ -188,7 +188,7 @@ def forward_creation(
     objects: Sequence[HostObject] = (),
     context: CallContext | None = None,
 ) -> tuple[HostObject, Frame]:
-    """Do `create_object` with a prepared header and buffers; return the object and the raw answer."""
+    """Create an object with the given header and buffers. Return the object and the undecoded answer."""
     kind = str(header.get("kind"))
     context = context or CallContext("object.create", kind)
     while True:
@@ -199,9 +199,9 @@ def forward_creation(
             frame = _exchange(host, process, message, context, sent.append)
             break
         except ChannelRetired:
-            continue  # for given objects `process` then raises that they are lost
+            continue  # if there are `objects`, `process` raises that they are lost
         except BaseException:
-            # The object may have been created nevertheless; its number is that of the request.
+            # The host may have created the object, whose number is that of the request. Release it.
             for number in sent:
                 host.release_object_later(process.generation, number)
             raise
@@ -227,7 +227,7 @@ def numbers_in(host: Host, generation: int, objects: Sequence[HostObject]) -> li
 def object_message(
     arguments: Mapping[str, Any] | None, values: Sequence[Any]
 ) -> tuple[dict[str, Any], tuple[Any, ...]]:
-    """Return the fields of a request on an object, and its buffers."""
+    """Return the fields and the buffers of a request on an object."""
     header: dict[str, Any] = {"arguments": dict(arguments or {})}
     if not values:
         return header, ()

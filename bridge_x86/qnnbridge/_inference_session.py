@@ -1,8 +1,8 @@
 """`InferenceSession`: the proxy with the interface of ``onnxruntime.InferenceSession``.
 
 Names, argument order, defaults and error classes are ONNX Runtime's. Additions are keyword-only. The session
-converts arguments and errors and hands its calls to a `Runner`: one session of the host, or one for each bucket.
-Thread-safe.
+converts arguments and errors, and passes its calls to a `Runner`, which has one session of the host or one for each
+bucket. Thread-safe.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ if TYPE_CHECKING:
 
 _log = log_of("qnnbridge.session")
 
-# How long `close` waits for calls of `run_async` that are under way.
+# Seconds that `close` waits for calls of `run_async`.
 CLOSE_TIMEOUT_S: Final = 2.0
 
 S = TypeVar("S", bound="InferenceSession")
 
 
 class InferenceSession(Shown):
-    """A model, ready to run in the host process.
+    """A model that is ready to run in the host process.
 
     Args:
         path_or_bytes: the model's file, or its bytes.
@@ -69,27 +69,27 @@ class InferenceSession(Shown):
         host: the host process to use; default one that all sessions of this process share. "daemon": the host that
             applications share (see `qnnbridge.connect`).
         fallback: "error" (default) refuses the session if a node would not run on QNN. "cpu" lets ONNX Runtime
-            put such nodes on the CPU; listing ``CPUExecutionProvider`` behind QNN means the same. `placement`
+            put such nodes on the CPU; listing ``CPUExecutionProvider`` after QNN has the same effect. `placement`
             reports the result.
         timeout: seconds for the creation, and the default for calls. Default: no limit, since compiling can take
             minutes.
         retry: how often a call is repeated in a new host after it may have crashed the host.
         on_deadline: "kill" ends the host if the session is still being created at the deadline.
-        cache: ``False`` compiles the model for this session alone; ``True`` keeps small models in the cache of
-            compiled models, too. Default: larger models for QNN are kept there (see docs/cache.md). `cache` reports
+        cache: ``False`` compiles the model for this session alone; ``True`` stores even small models in the cache
+            of compiled models. Default: larger models for QNN are stored there (see docs/cache.md). `cache` reports
             the result.
         verify: how the first call, and a few later ones, are compared with the CPU, in the host. "warn" compares in
-            the background and warns (`NumbersWarning`) of numbers that differ; "raise" compares before it returns
-            the result, and raises `NumbersDiffer`; ``False`` does not compare. Default: the value of
-            ``QNNBRIDGE_VERIFY``, else "warn". The verdict is cached for each combination of model, options, chip
-            and version. `verified` returns it, with the number of compared calls.
+            the background and warns (`NumbersWarning`) if results differ; "raise" compares before the call returns,
+            and raises `NumbersDiffer`; ``False`` does not compare. Default: the value of ``QNNBRIDGE_VERIFY``, else
+            "warn". The verdict is cached for each combination of model, options, chip and version. `verified`
+            returns it, with the number of compared calls.
         fix: whether the session is created from a rewritten copy of the model, each rewrite proven on the CPU
             (`qnnbridge fix`). Default: operators that QNN is known to compute wrong are rewritten; with `buckets`
             also those that QNN refuses. ``True`` rewrites all operators that QNN may refuse or compute wrong;
             ``False`` none. A map selects: ``{"constants": {"sr": 16000}, "only": [...], "skip": [...]}``. `fixed`
             lists the rewrites.
-        buckets, pad, cut, split, overflow, chunk: sizes for free dimensions, and how calls of other sizes are run;
-            see docs/buckets.md.
+        buckets, pad, cut, split, overflow, chunk: sizes for free dimensions, and handling of calls with other
+            sizes; see docs/buckets.md.
         enable_fallback, disabled_optimizers: as in ONNX Runtime. A silent fallback to the CPU stays off for every
             value of `enable_fallback`.
 
@@ -99,7 +99,7 @@ class InferenceSession(Shown):
 
     _warn: Warn = staticmethod(warn_application)
     _bucket_arguments: BucketArguments | None = None
-    # Filled by `_start`.
+    # These attributes are set by `_start`.
     _runner: Runner
     _inputs: list[NodeArg]
     _outputs: list[NodeArg]
@@ -156,18 +156,18 @@ class InferenceSession(Shown):
         self._background = Background("qnnbridge run_async")
 
     def _make_runner(self, recipe: SessionRecipe, host: Host, creation: CallLimits) -> Runner:
-        """Make what runs the calls. `qnnbridge.ort` chooses the recipe and the sizes here."""
+        """Create the runner for the calls. Subclasses in `qnnbridge.ort` choose the recipe and the sizes here."""
         recipe, retry = choose_model(host, recipe, creation.timeout), creation.retry or 0
         if self._bucket_arguments is None:
             return RemoteRunner(host, recipe, retry, creation, self._timeout, self._warn)
-        from qnnbridge._buckets.session import BucketedRunner  # only sessions with buckets import it
+        from qnnbridge._buckets.session import BucketedRunner  # needed only for sessions with buckets
 
         return BucketedRunner(recipe, self._bucket_arguments, host, retry, creation, self._timeout, self._warn)
 
     def _start(self, runner: Runner) -> None:
-        """Use this runner from now on."""
-        # Only when it exists: `set_providers`, which calls this a second time, leaves the old one in use if the new
-        # one cannot be made.
+        """Use this runner for all calls from now on."""
+        # The runner is assigned only after it was created: if `set_providers` fails to create a new runner, the old
+        # one remains in use.
         self._runner = runner
         # The runner has imported both modules. An import statement in `run` would take 2 us of each call.
         from qnnbridge._fastpath.call import Wish
@@ -198,12 +198,12 @@ class InferenceSession(Shown):
         From the second call with the same names, types and shapes, it uses the fast path.
 
         Args:
-            timeout: seconds; default that of the session. After them `DeadlineExceeded` is raised, at
+            timeout: seconds; default that of the session. When they have passed, `DeadlineExceeded` is raised, at
                 most one second late; its ``state`` reports whether the work still runs in the host.
-            retry: repetitions if the host dies; default that of the session.
-            on_deadline: "kill" ends the host when the work still runs; other calls are repeated in the next.
-            borrow: return read-only arrays which, where possible, are the memory that the host has written to, so
-                that nothing is copied. Their contents stay unchanged while they are referenced.
+            retry: number of repetitions if the host dies; default that of the session.
+            on_deadline: "kill" ends the host if the work still runs; other calls are repeated in the next host.
+            borrow: return read-only arrays that, where possible, use the memory to which the host has written, so
+                that nothing is copied. Their contents remain unchanged while they are referenced.
             out: arrays for the outputs (a list in the order of the outputs, or a map by name; ``None`` for a new
                 array). The host writes directly to arrays of `empty_output`.
         """
@@ -240,7 +240,7 @@ class InferenceSession(Shown):
         retry: int | None = None,
         on_deadline: OnDeadline = "raise",
     ) -> list[Any]:
-        """Run the model and return the outputs as they travel (`Typed` for types that numpy lacks)."""
+        """Run the model and return the outputs as the host sends them (`Typed` for types unknown to numpy)."""
         try:
             limits = CallLimits(timeout, retry, on_deadline).checked()
             names = self._names(output_names, input_feed)
@@ -286,7 +286,7 @@ class InferenceSession(Shown):
                 results, error = [], str(failure)
             try:
                 callback(results, user_data, error)
-            except Exception:  # noqa: BLE001 - it would be lost otherwise
+            except Exception:  # noqa: BLE001 - no other code would see this error
                 _log.exception("The callback of run_async failed.")
 
         self._background.submit(work)
@@ -301,7 +301,7 @@ class InferenceSession(Shown):
         retry: int | None = None,
         on_deadline: OnDeadline = "raise",
     ) -> list[OrtValue]:
-        """Like `run`, with `OrtValue` in and out."""
+        """Run like `run`, with inputs and outputs of the class `OrtValue`."""
         refuse_at_the_end()
         from qnnbridge._ort_value import OrtValue
 
@@ -323,10 +323,10 @@ class InferenceSession(Shown):
         retry: int | None = None,
         on_deadline: OnDeadline = "raise",
     ) -> list[Any]:
-        """`run_values` for a binding, whose values may lie in shared memory.
+        """Run with the values of a binding, which may be in shared memory.
 
         Args:
-            outputs: values for results, in the order of the names; ``None`` for a new one.
+            outputs: values for results, in the order of the names; ``None`` for a new value.
         """
         refuse_at_the_end()
         try:
@@ -336,7 +336,7 @@ class InferenceSession(Shown):
             raise as_onnxruntime(error) from None
 
     def _names(self, output_names: Any, feed: Any) -> Names:
-        """Return the names of outputs. Read them only once, since the application may pass a generator."""
+        """Return the names of outputs. Iterate over the argument only once, because it may be a generator."""
         try:
             return requested_names(output_names)
         except Exception:
@@ -344,7 +344,7 @@ class InferenceSession(Shown):
             raise
 
     def arguments_now(self, output_names: Any, input_feed: Any) -> tuple[Names, Any]:
-        """Return copies of names and feed for a later `run`, safe from changes by the application."""
+        """Return copies of names and feed for a later `run`, so that changes by the application have no effect."""
         names = self._names(output_names, input_feed)
         return names, dict(input_feed) if isinstance(input_feed, Mapping) else input_feed
 
@@ -364,9 +364,9 @@ class InferenceSession(Shown):
         retry: int | None = None,
         on_deadline: OnDeadline = "raise",
     ) -> None:
-        """Run with bound inputs; results go into the bound outputs. Keywords as for `run`."""
+        """Run with bound inputs and store the results in the bound outputs. The keywords are those of `run`."""
         if iobinding.session is not self:
-            # The text of ONNX Runtime.
+            # ONNX Runtime's own message.
             raise RemoteValueError("IOBinding must be used with the session that created it.")
         iobinding.run(run_options, timeout=timeout, retry=retry, on_deadline=on_deadline)
 
@@ -382,7 +382,7 @@ class InferenceSession(Shown):
         return self._empty(name, shape, (*self._inputs, *self._overridable), host_writes=False)
 
     def empty_output(self, name: str, shape: Sequence[int] | None = None) -> np.ndarray[Any, np.dtype[Any]]:
-        """Return an array for ``run(..., out=...)``, in memory that the host writes to. See `empty_input`.
+        """Return an array for ``run(..., out=...)`` in memory to which the host writes. See `empty_input`.
 
         After a `DeadlineExceeded` whose ``state`` is "still-running" the host may write to it until that run has
         ended.
@@ -404,7 +404,7 @@ class InferenceSession(Shown):
 
     @property
     def buckets(self) -> BucketStatus | None:
-        """Variants and results of the calls; ``None`` for a session without buckets."""
+        """Status of the variants and statistics of the calls; ``None`` for a session without buckets."""
         return self._runner.status()
 
     def warm(
@@ -415,13 +415,13 @@ class InferenceSession(Shown):
         timeout: float | None = None,
         on_progress: Progress | None = None,
     ) -> BucketStatus:
-        """Make variants ahead of time, so that no call waits for a compilation.
+        """Create variants ahead of time, so that no call waits for a compilation.
 
         Args:
-            sizes: the variants to make; default all. ``[{"seq": 16}, {"seq": 32}]``.
-            workers: number of variants made at a time. Each one for the cache is compiled in its own process.
-            timeout: seconds for all of it; default that of the session.
-            on_progress: called with the number done, the number of all, and the sizes of the next one.
+            sizes: the variants to create, for example ``[{"seq": 16}, {"seq": 32}]``; default all.
+            workers: number of variants to create at once. Each one for the cache is compiled in its own process.
+            timeout: seconds for all variants together; default that of the session.
+            on_progress: called with the number of created and of all variants, and the sizes of the next one.
         """
         try:
             return self._runner.warm(sizes, workers, timeout, on_progress)
@@ -441,7 +441,7 @@ class InferenceSession(Shown):
         cutting.
 
         Args:
-            feeds: inputs as for `run`, or a list of such, smaller than their buckets.
+            feeds: inputs as for `run`, smaller than their buckets, or a list of several.
             tolerance: allowed difference, relative to the largest result of the output; default 0.001.
         """
         try:
@@ -449,22 +449,22 @@ class InferenceSession(Shown):
         except BridgeError as error:
             raise as_onnxruntime(error) from None
 
-    # --- numbers ---
+    # --- comparison with the CPU ---
 
     @property
     def verified(self) -> NumbersReport:
-        """Verdict on the session's results against the CPU's; with buckets, that of the worst variant."""
+        """Report of the comparison with the CPU's results; with buckets, the report of the worst variant."""
         return self._runner.verified
 
     def verify(self, input_feed: Mapping[str, Any] | None = None, *, timeout: float | None = None) -> NumbersReport:
-        """Run the model here and on the CPU, and compare the outputs. The report is kept for `verified`.
+        """Run the model in this session and on the CPU, and compare the outputs. Store the report in `verified`.
 
-        The host runs the model on the CPU in a separate process. Different numbers do not raise an error. With
+        The host runs the model on the CPU in a separate process. Different results do not raise an error. With
         buckets the result of `run`, padded, split or in windows, is compared with the CPU's result for the original
         inputs; without inputs the smallest variant is compared.
 
         Args:
-            input_feed: inputs as for `run`; default made-up values, which may be untypical for the model.
+            input_feed: inputs as for `run`; default generated values, which may be untypical for the model.
             timeout: seconds; default that of the session.
         """
         try:
@@ -507,22 +507,23 @@ class InferenceSession(Shown):
 
     @property
     def placement(self) -> Placement:
-        """Number of nodes on QNN and on the CPU, and why; with buckets, of the variant with most on the CPU."""
+        """Number of nodes on QNN and on the CPU, with the reason; with buckets, for the variant with the most nodes
+        on the CPU."""
         return self._runner.placement
 
     @property
     def cache(self) -> CacheStatus:
-        """Whether the session was made from a compiled model of the cache, and why not."""
+        """Whether the session was created from a compiled model in the cache, with the reason if it was not."""
         return self._remote.cache_status
 
     @property
     def fixed(self) -> tuple[str, ...]:
-        """Rewrites that were applied to the model (``fix=``), a line each."""
+        """Rewrites that were applied to the model (``fix=``), one line for each."""
         return self._remote.fixed
 
     @property
     def generation(self) -> int:
-        """Number of host processes that this session has used."""
+        """Number of the host process (generation) in which the session was created last."""
         return self._runner.generation
 
     @property
@@ -531,7 +532,7 @@ class InferenceSession(Shown):
 
     @property
     def _remote(self) -> RemoteSession:
-        """The session of the host; with buckets that of the first variant."""
+        """The session in the host; with buckets, the session of the first variant."""
         return self._runner.remote
 
     def _shown_name(self) -> str:
@@ -539,9 +540,9 @@ class InferenceSession(Shown):
         return "" if runner is None else runner.recipe.label
 
     def _shown_facts(self) -> Iterator[Fact]:
-        """Yield model, placement, cache and numbers, without asking the host."""
+        """Yield model, placement, cache status and comparison with the CPU, without a request to the host."""
         runner = getattr(self, "_runner", None)
-        if runner is None:  # the creation failed or has not ended
+        if runner is None:  # the creation failed or is not complete
             yield "not open", ""
             return
         if self._remote.closed:
@@ -556,7 +557,7 @@ class InferenceSession(Shown):
             yield from verified._shown_facts()
         yield from more(self.fixed)
 
-    # --- settings and life ---
+    # --- settings and closing ---
 
     def set_providers(
         self,
@@ -567,7 +568,8 @@ class InferenceSession(Shown):
         old = self._runner
         try:
             recipe = with_providers(old.recipe, providers, provider_options)
-            # The new session first: if it cannot be made, the old one stays. For a moment the host has both.
+            # The new session is created first, so that the old one is kept if this fails. For a moment the host has
+            # both.
             self._start(self._make_runner(recipe, self.host, CallLimits(self._timeout, old.remote.retry)))
         except BridgeError as error:
             raise as_onnxruntime(error) from None

@@ -1,12 +1,12 @@
 """`IOBinding`: inputs and outputs tied to memory of the application, with the methods of ``onnxruntime.IOBinding``.
 
-Owns the bound values, in the order of binding. Inputs are read when the session runs, not when they are bound.
-Large tensors in memory that the bridge allocated are moved to memory that the host maps as well, and results are
-written there: a value that is bound again in the next run is neither copied nor sent through a pipe. A value that
-is bound as input and output of the same run is changed in place; if the host dies in that run, the value is lost
-(`StateLost`). Otherwise either all outputs contain the results of a run, or none was changed, except for shared
-memory after a run that failed. Uses the session only as `BindableSession`. Not thread-safe: a binding belongs to
-one thread at a time, as in ONNX Runtime.
+A binding owns the bound values, in the order of binding. Inputs are read when the session runs, not when they are
+bound. Large tensors in memory that the bridge allocated are moved to memory that is shared with the host, and
+results are written there: a value that is bound again in the next run is neither copied nor sent through a pipe. A
+value that is bound as input and output of the same run is changed in place; if the host dies in that run, the value
+is lost (`StateLost`). Otherwise a run either writes all outputs or leaves all unchanged. Only shared memory may be
+partly written after a run that failed. A binding uses only those methods of the session that are in
+`BindableSession`. Not thread-safe: a binding belongs to one thread at a time, as in ONNX Runtime.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _NO_STRINGS = "Only binding non-string Tensors is currently supported"
 
 
 class BindableSession(Protocol):
-    """The part of a session that a binding uses."""
+    """Interface of a session that a binding uses."""
 
     def run_bound(
         self,
@@ -59,7 +59,7 @@ class _Output:
     """An output of the binding.
 
     Attributes:
-        holder: contains the result after a run.
+        holder: value that contains the result after a run.
         fixed: whether results are written to the application's memory.
     """
 
@@ -68,7 +68,7 @@ class _Output:
 
 
 class IOBinding:
-    """Inputs and outputs tied to memory of the application. Created by ``session.io_binding()``."""
+    """Inputs and outputs that are tied to memory of the application. Created by ``session.io_binding()``."""
 
     __slots__ = ("_declared", "_input_rules", "_inputs", "_output_rules", "_outputs", "session")
 
@@ -85,9 +85,10 @@ class IOBinding:
     # --- inputs ------------------------------------------------------------------------------------------
 
     def bind_cpu_input(self, name: str, arr_on_cpu: Array) -> None:
-        """Bind a numpy array. Later changes of the array take effect, unless it had to be copied (not in C
-        order)."""
-        # Checked here with ONNX Runtime's texts; types and shapes are compared when the session runs.
+        """Bind a numpy array. Later changes of the array take effect, unless it was copied because it is not in C
+        order."""
+        # Only the kind of the value is checked here, with ONNX Runtime's messages. Types and shapes are checked
+        # when the session runs.
         rule = self._input_rules.get(name)
         if rule is None:
             raise errors.RemoteRuntimeError(f"Failed to find NodeArg with name: {name} in the def list")
@@ -149,8 +150,8 @@ class IOBinding:
         shape: Sequence[int] | None = None,
         buffer_ptr: int | None = None,
     ) -> None:
-        """Bind an output: to memory of this process by its address, or, without an address, to a new value per
-        run."""
+        """Bind an output to memory of this process, given by its address, or without an address to a new value in
+        each run."""
         require_cpu(device_type)
         if buffer_ptr is None:
             self._outputs[name] = _Output(OrtValue(None, declared=self._declared.get(name)), fixed=False)
@@ -174,14 +175,14 @@ class IOBinding:
         self._outputs.clear()
 
     def synchronize_outputs(self) -> None:
-        """Do nothing: a run ends when its outputs have arrived."""
+        """Do nothing: when a run returns, its outputs have already arrived."""
 
     def get_outputs(self) -> list[OrtValue]:
         """Return the bound outputs in the order of binding. Before a run, outputs without memory have no value."""
         return [output.holder for output in self._outputs.values()]
 
     def get_outputs_as_ortvaluevector(self) -> list[OrtValue]:
-        """Do `get_outputs`: this package has no vector of native values."""
+        """Return the same list as `get_outputs`: this package has no vector of native values."""
         return self.get_outputs()
 
     def copy_outputs_to_cpu(self) -> list[Any]:
@@ -222,7 +223,8 @@ class IOBinding:
             raise _in_execution(error) from error
 
     def _deliver(self, values: Sequence[Any]) -> None:
-        # First all are checked, then all are written: a result that does not fit must leave all outputs unchanged.
+        # All results are checked before any is written, because a result that does not fit must leave all outputs
+        # unchanged.
         pairs = list(zip(self._outputs.items(), values, strict=True))
         for (name, output), value in pairs:
             if output.fixed and value is not output.holder.content:
@@ -244,18 +246,19 @@ def _ort_value(value: object) -> OrtValue:
 
 
 def view_of_memory(element_type: Any, shape: Any, pointer: Any) -> Any:
-    """Return a value in memory of this process at an address. The memory must stay valid as long as the value."""
+    """Return a value that uses the memory at an address in this process. The memory must stay valid as long as the
+    value exists."""
     element = element_from(element_type)
     if element is ElementType.STRING:
         raise errors.RemoteRuntimeError(_NO_STRINGS)
     dims = checked_shape(shape, element)
     try:
-        # Also accepts numpy integers and rejects floats.
+        # `operator.index` also accepts numpy integers and rejects floats.
         address = operator.index(pointer)
     except TypeError:
         raise errors.RemoteTypeError(f"buffer_ptr must be an int, not {pointer!r:.100}.") from None
     size = nbytes(element, dims)
-    # For zero bytes any address is valid, also 0.
+    # If the value has no bytes, any address is valid, even 0.
     if size == 0:
         return typed_view(np.empty(0, np.uint8), element, dims)
     if address <= 0:
@@ -263,7 +266,7 @@ def view_of_memory(element_type: Any, shape: Any, pointer: Any) -> Any:
             f"buffer_ptr is {address}, which is not a valid address.",
             fix="Pass array.ctypes.data of a numpy array.",
         )
-    # The array keeps the ctypes object, not the memory, which the application has to keep.
+    # The array keeps the ctypes object alive, but not the memory, which the application must keep.
     memory = (ctypes.c_ubyte * size).from_address(address)
     raw = np.frombuffer(memoryview(memory).cast("B"), np.uint8)
     return typed_view(raw, element, dims)
@@ -295,10 +298,10 @@ def _braces(shape: Sequence[int]) -> str:
 
 
 def _in_execution(error: errors.BridgeError) -> errors.RemoteRuntimeError:
-    # ONNX Runtime drops its prefix "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : " here.
+    # For a binding ONNX Runtime omits its prefix "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : ".
     text = error.message
     if text.startswith("[ONNXRuntimeError]"):
-        # ONNX Runtime spells this text differently here.
+        # For a binding ONNX Runtime spells this message differently.
         text = text.split(" : ", 3)[-1].replace("output name:", "output name: ")
     if not text.startswith(_EXECUTION):
         text = _EXECUTION + text
@@ -325,9 +328,9 @@ def _copied(value: Any) -> Any:
     return dict(value) if isinstance(value, dict) else value
 
 
-# --- the values of one bound run, in memory that the host maps as well --------------------------------------
+# --- the values of one bound run, in memory that is shared with the host ------------------------------------
 
-# Kinds of numpy types that the host reads without conversion: no strings, no objects.
+# Kinds of numpy types that the host reads without conversion. Strings and objects are not among them.
 _KINDS: Final = "biufc"
 
 
@@ -336,7 +339,7 @@ class BoundValues:
 
     Attributes:
         feed: the inputs.
-        wish: the request for the places of the outputs.
+        wish: the arrays to which the host is to write the outputs.
     """
 
     def __init__(
@@ -349,16 +352,16 @@ class BoundValues:
             inputs: values by name.
             outputs: values for results; ``None`` for a new value.
         """
-        # Before `feed` is created: `move` changes the array that a value holds.
+        # Values are moved before `feed` is created, because `move` replaces the array of a value.
         for value in (*inputs.values(), *outputs):
             if value is not None and _is_worth_sharing(value.content):
                 value.move(lambda shape, dtype: allocate(host, shape, dtype, host_writes=True, reusable=True))
         self.feed = {name: value.content for name, value in inputs.items()}
-        # Values of other kinds are replaced after the run.
+        # The host writes only to arrays. Other kinds of values are replaced after the run.
         contents = [None if value is None else value.content for value in outputs]
         out = [one if one.__class__ is np.ndarray and one.flags.writeable else None for one in contents]
-        # Compared by identity: for an output that only overlaps an input in memory, no change in place was
-        # requested.
+        # Only an output that is the same array as an input is changed in place. An output that merely overlaps an
+        # input is not.
         fed = {id(array) for array in self.feed.values()}
         self._in_place = [
             value
@@ -368,8 +371,8 @@ class BoundValues:
         self.wish = Wish(out, fresh="writable", in_place=bool(self._in_place))
 
     def lose(self, error: StateLost | DeadlineExceeded) -> None:
-        """Mark the values as lost: the run that was to change them in place failed, or was too slow."""
-        # A run that did not start has changed nothing.
+        """Mark the values that a run changes in place as lost: the run failed, or missed its deadline."""
+        # A run that did not start has not changed any value.
         if error.details.get("state") != "not-started":
             lost = error if isinstance(error, StateLost) else still_changed(error)
             for value in self._in_place:
@@ -388,7 +391,7 @@ def _is_shared(array: Array) -> bool:
 
 
 def lost_in_place(cause: str) -> StateLost:
-    """Return the error for a run that was to change its inputs, and whose host ended."""
+    """Return the error for a run that changes its inputs in place, if its host ended."""
     return StateLost(
         "The host ended in a run that changes its inputs in place: their contents are lost.",
         cause=cause,
@@ -398,7 +401,7 @@ def lost_in_place(cause: str) -> StateLost:
 
 
 def still_changed(error: DeadlineExceeded) -> StateLost:
-    """Return the error for values that a run was still changing at its deadline."""
+    """Return the error for values that a run was still changing in place at its deadline."""
     return StateLost(
         "The contents are lost: a run that changes them in place did not end before its deadline.",
         cause=error.message,

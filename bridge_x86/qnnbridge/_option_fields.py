@@ -18,7 +18,7 @@ def suggest(name: str, known: Iterable[str]) -> str:
 
 
 class _Members:
-    """``cls.__members__``: a new dict each time."""
+    """The value of ``cls.__members__``: a new dict at each access."""
 
     def __get__(self, _: Any, owner: Any) -> dict[str, Any]:
         return dict(owner._by_name)
@@ -27,7 +27,7 @@ class _Members:
 class _NativeEnum:
     """An enumeration like those of ONNX Runtime's bindings, which are neither an `enum.Enum` nor an `int`.
 
-    Members are equal to their number and have its hash. Every number in the range creates a value, which is called
+    Members are equal to their number and have its hash. Every number in the range is a valid value; its name is
     "???" if no member has this number. ``strict``: values are only equal to values of the same class.
     """
 
@@ -109,13 +109,13 @@ def _arithmetic(name: str, strict: bool = False) -> Callable[..., Any]:
 
 
 class _NativeFlags(_NativeEnum):
-    """Flags whose combinations are plain numbers, and which can be ordered."""
+    """Flags that can be ordered, and whose combinations are plain numbers."""
 
 
 for _name in ["and", "or", "xor", "rand", "ror", "rxor", "lt", "le", "gt", "ge", "invert"]:
     setattr(_NativeFlags, f"__{_name}__", _arithmetic(f"__{_name}__"))
 
-if TYPE_CHECKING:  # for type checkers these behave like Python's enumerations
+if TYPE_CHECKING:  # type checkers treat these classes like Python's enumerations
 
     class _OrtEnum(enum.IntEnum):
         def __init_subclass__(cls, strict: bool = False, signed: bool = False) -> None: ...
@@ -247,7 +247,7 @@ T = TypeVar("T")
 
 
 class Field(Generic[T]):
-    """One attribute. `convert` returns the value to store or raises `RemoteTypeError`."""
+    """Descriptor of one option. `convert` returns the value to store or raises `RemoteTypeError`."""
 
     def __init__(self, default: T, convert: Callable[[str, Any], T], doc: str) -> None:
         self.default = default
@@ -273,7 +273,7 @@ class Field(Generic[T]):
 
 
 class HasFields:
-    """Base of the two option classes. Unknown attributes raise an error with a suggestion."""
+    """Base class of `SessionOptions` and `RunOptions`. Unknown attributes raise an error with a suggestion."""
 
     __slots__ = ("_values",)
     _values: dict[str, Any]
@@ -286,14 +286,14 @@ class HasFields:
         return {name: field for name, field in vars(cls).items() if isinstance(field, Field)}
 
     def changed_fields(self) -> dict[str, Any]:
-        """Return the fields whose value is not the default."""
+        """Return the fields whose value is not the default, with their values."""
         fields = self.fields()
-        # A copy: another thread may assign meanwhile.
+        # Iterate over a copy, because another thread may assign a field meanwhile.
         return {name: value for name, value in self._values.copy().items() if value != fields[name].default}
 
     def take_fields(self, source: object) -> None:
-        """Copy the fields of other options, ours or onnxruntime's. An older onnxruntime lacks the newer
-        attributes."""
+        """Copy the fields of other options, of this class or of onnxruntime's. Attributes that an older onnxruntime
+        does not have keep their defaults."""
         for name, field in self.fields().items():
             value = getattr(source, name, field.default)
             if value != field.default:
@@ -311,23 +311,24 @@ class HasFields:
     def _unknown(self, name: str) -> NoReturn:
         cls = type(self).__name__
         public = [n for n in dir(type(self)) if not n.startswith("_")]
-        # Without name= and obj=: with them Python's traceback would add another suggestion.
+        # `name=` and `obj=` are not given, because with them Python's traceback would add another suggestion.
         raise AttributeError(f"{cls!r} object has no attribute {name!r}.{suggest(name, public)}") from None
 
     def __reduce__(self) -> NoReturn:
-        # Like ONNX Runtime: a copy that silently shared or dropped callbacks and tensors would be worse.
+        # ONNX Runtime refuses this, too. A copy that silently shared or dropped callbacks and tensors would be
+        # worse.
         raise TypeError(f"cannot pickle or copy {type(self).__name__!r} object")
 
 
 def as_bool(name: str, value: Any) -> bool:
-    # Like pybind11: None is False, and anything with `__bool__` is accepted.
+    # As in pybind11, None is False, and any object with `__bool__` is accepted.
     if value is None:
         return False
     if not hasattr(type(value), "__bool__"):
         raise wrong_type(name, value, "True or False")
     try:
         return bool(value)
-    except (TypeError, ValueError):  # an array of several elements
+    except (TypeError, ValueError):  # raised by an array with several elements
         raise wrong_type(name, value, "True or False") from None
 
 
@@ -368,8 +369,8 @@ E = TypeVar("E", bound=enum.IntEnum)
 
 
 def as_enum(cls: type[E]) -> Callable[[str, Any], E]:
-    """Return a function that accepts the class itself and ONNX Runtime's class of the same name, but no plain
-    number."""
+    """Return a converter that accepts a value of this class or of ONNX Runtime's class of the same name, but no
+    plain number."""
 
     def convert(name: str, value: Any) -> E:
         if isinstance(value, cls):
@@ -399,8 +400,8 @@ def as_buffer(name: str, value: Any) -> memoryview:
 
 
 def checked_name(name: object, what: str) -> str:
-    """Return the name of an input or output as text; bytes are UTF-8, as in ONNX Runtime. Raise
-    `RemoteTypeError`."""
+    """Return the name of an input or output as text; decode bytes as UTF-8, as ONNX Runtime does. Raise
+    `RemoteTypeError` for other types."""
     if isinstance(name, (bytes, bytearray)):
         name = name.decode()
     if not isinstance(name, str):

@@ -1,9 +1,9 @@
 """`OrtValue`, a value of any ONNX type in this process's memory, and `SparseTensor`, with ONNX Runtime's methods.
 
 An `OrtValue` refers to one value of `qnnbridge_protocol.values`. A contiguous native numpy array is not copied, so
-that writing to the array (or `update_inplace`) changes the input of the next run, as in ONNX Runtime. Only the CPU
-is supported: see `_providers`. Without locks: if an application writes to a value while it is sent, old and new
-contents may be mixed.
+that writing to the array (or `update_inplace`) changes the input of the next run, as in ONNX Runtime. Only memory
+of the CPU is supported: see `_providers`. There are no locks: if an application writes to a value while it is sent,
+the host may receive a mixture of old and new contents.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ class OrtValue:
             ortvalue: see `qnnbridge_protocol.values`; the contents of another `OrtValue` are shared.
             numpy_obj: not used.
             session: not used.
-            declared: the model's type text, for values that do not imply their type (empty sequences, maps, empty
+            declared: the type in the model, for values that do not show their type (empty sequences, maps, empty
                 optionals).
         """
-        # Both then refer to the same object: changes in place affect both, as in ONNX Runtime.
+        # Both values then refer to the same object, so a change in place affects both, as in ONNX Runtime.
         if isinstance(ortvalue, OrtValue):
             ortvalue, declared = ortvalue.value, declared or ortvalue._declared
         if not (ortvalue is None or isinstance(ortvalue, (np.ndarray, Typed, Sparse, list, dict))):
@@ -65,13 +65,14 @@ class OrtValue:
             )
         self._held: Any = ortvalue
         self._declared = declared
-        # Whether the bridge allocated the memory, and no other code has an array or address of it.
+        # Whether the bridge allocated the memory and has not given an array or address of it to other code.
         self._ours = False
         self._lost: errors.BridgeError | None = None
 
     @property
     def content(self) -> Any:
-        """Return `value` to the bridge itself, which passes on neither the array nor its address."""
+        """The same as `value`, for code of the bridge that gives neither the array nor its address to the
+        application."""
         if self._lost is not None:
             raise self._lost.copy()
         return self._held
@@ -83,9 +84,9 @@ class OrtValue:
         return self.content
 
     def replace(self, value: Any) -> None:
-        """Replace the contents by a value that the bridge has created. For outputs; arrays that were returned
-        earlier stay unchanged."""
-        # New contents replace lost contents.
+        """Replace the contents of an output by a value that the bridge has created. Arrays that were returned
+        before stay unchanged."""
+        # New contents end the state "lost".
         self._held, self._lost, self._ours = value, None, True
 
     def lose(self, error: errors.BridgeError) -> None:
@@ -93,12 +94,12 @@ class OrtValue:
         self._lost = error
 
     def move(self, allocate: Callable[[tuple[int, ...], np.dtype[Any]], Array | None]) -> None:
-        """Move a numpy tensor into memory from `allocate`, if only the bridge refers to the old memory.
+        """Move a numpy tensor to memory from `allocate`, if only the bridge refers to the old memory.
 
         Other arrays, views or addresses of the old memory would not show later contents. Counting references would
-        not suffice: an address passed to C is not a reference.
+        not be sufficient, because an address that was passed to C is not a reference.
         """
-        # Once an array or an address has been returned, the memory must not change any more.
+        # After an array or an address was returned, the tensor must stay in the same memory.
         if self._lost is not None or not self._ours:
             return
         memory = allocate(self._held.shape, self._held.dtype)
@@ -179,7 +180,7 @@ class OrtValue:
             raise unsupported_dtype(numpy_dtype(element))
         dims = checked_shape(shape, element)
         made = cls(None)
-        # By `replace`, so that the memory belongs to the bridge and `move` may move it.
+        # `replace` marks the memory as allocated by the bridge, so that `move` may move it.
         made.replace(typed_view(np.zeros(nbytes(element, dims), np.uint8), element, dims))
         return made
 
@@ -189,16 +190,16 @@ class OrtValue:
 
     @classmethod
     def from_dlpack(cls, data: Any, /) -> OrtValue:
-        """Create a tensor in the memory of any CPU tensor that supports DLPack, or of a raw capsule."""
+        """Create a tensor that uses the memory of a CPU tensor with DLPack support, or of a raw capsule."""
         if isinstance(data, OrtValue):
             return cls.ortvalue_from_numpy(data._dense())
         if isinstance(data, np.ndarray):
-            array: Array = data  # numpy before 2.1 would make it read-only
+            array: Array = data  # numpy before 2.1 would return a read-only array
         else:
             array = np.from_dlpack(data if hasattr(data, "__dlpack__") else _Capsule(data))
         if getattr(getattr(data, "dtype", None), "name", str(getattr(data, "dtype", ""))) in _BOOLS:
             array = array.view(np.bool_)  # older DLPack has no bool and reports uint8
-        # ONNX Runtime's error and text.
+        # ONNX Runtime's own error and message.
         if not array.flags.c_contiguous:
             raise errors.RemoteRuntimeError("ORT only supports contiguous tensor for now.")
         return cls.ortvalue_from_numpy(array)
@@ -270,8 +271,9 @@ class OrtValue:
         """Return a numpy array that uses the tensor's memory (strings: a copy; types smaller than a byte:
         unpacked).
 
-        float8e4m3fn is returned as its bits (uint8), as in ONNX Runtime. Other types that numpy lacks are returned
-        as ml_dtypes arrays if ml_dtypes is installed, otherwise as bits; ONNX Runtime raises an error for these.
+        float8e4m3fn is returned as its bits (uint8), as in ONNX Runtime. Other types that numpy does not have are
+        returned as ml_dtypes arrays if ml_dtypes is installed, otherwise as bits; ONNX Runtime raises an error for
+        them.
         """
         self._ours = False
         if isinstance(self.content, Typed):
@@ -301,7 +303,7 @@ class OrtValue:
 
     def __dlpack_device__(self) -> tuple[int, int]:
         self._memory()
-        # kDLCPU, and the number of its only device.
+        # DLPack's number of the CPU (kDLCPU), and the number of the only CPU device.
         return (1, 0)
 
     def update_inplace(self, data: Array | OrtValue | None = None, *, np_arr: Array | None = None) -> None:
@@ -312,7 +314,7 @@ class OrtValue:
             data: an array or another value.
             np_arr: the parameter's name in older releases.
         """
-        # Cleared first, since `_memory` raises an error for lost contents; restored if nothing is written.
+        # The error is cleared first, because `_memory` would raise it. It is restored if the update fails.
         lost, self._lost = self._lost, None
         try:
             self._overwrite(np_arr if data is None else data)
@@ -332,7 +334,7 @@ class OrtValue:
         else:
             raise errors.RemoteTypeError("data must be a numpy.ndarray or an OrtValue.")
         target = self._memory()
-        # Bytes of text, dates or structures must not become numbers.
+        # The bytes of strings, dates or structures must not be interpreted as numbers.
         if target.dtype.hasobject or source.dtype.kind in "OSTUMm" or source.dtype.names:
             raise errors.RemoteRuntimeError(
                 "Inplace update of OrtValues is currently only supported from non-string numpy arrays"
@@ -385,7 +387,7 @@ class OrtValue:
 
 
 class _Capsule:
-    """The object that numpy needs around a raw DLPack capsule."""
+    """Wrapper for a raw DLPack capsule, which numpy accepts only inside an object."""
 
     def __init__(self, capsule: Any) -> None:
         if type(capsule).__name__ != "PyCapsule":
@@ -406,15 +408,15 @@ _BOOLS = ("bool", "bool_", "torch.bool")
 
 
 def as_numpy(value: Typed) -> Array:
-    """Return the array that an application receives for a type that numpy lacks."""
+    """Return the array that an application receives for a type that numpy does not have."""
     if value.element_type is ElementType.FLOAT8E4M3FN:
-        # ONNX Runtime returns no other type of this kind.
+        # This is the only type of this kind that ONNX Runtime returns.
         return value.data.reshape(value.shape)
     return value.numpy()
 
 
 def typed_view(raw: Array, element: ElementType, shape: Sequence[int]) -> Array | Typed:
-    """Return a tensor that uses the memory of raw bytes (``uint8``, at least as many as needed)."""
+    """Return a tensor that uses the memory of a ``uint8`` array, which has at least as many bytes as needed."""
     layout, dims = LAYOUTS[element], tuple(shape)
     data = raw[: nbytes(element, dims)]
     if layout.packed:
@@ -424,10 +426,8 @@ def typed_view(raw: Array, element: ElementType, shape: Sequence[int]) -> Array 
 
 
 def _plain(array: Array) -> Array:
-    """Return a new array with the same memory if that is contiguous and native, otherwise with a copy.
-
-    The array itself is not returned: an application can change its shape, type and strides.
-    """
+    """Return a new array that uses the same memory if the given one is contiguous and native, otherwise a copy. The
+    given array itself is not returned, because an application could change its shape, type and strides."""
     plain: Array = np.asarray(array)
     if not plain.dtype.isnative:
         plain = plain.astype(plain.dtype.newbyteorder("="))
@@ -436,13 +436,13 @@ def _plain(array: Array) -> Array:
 
 
 def _as_bytes(array: Array) -> Array:
-    # Not `view`: numpy does not allow another item size for an array without dimensions.
+    # `view` cannot be used, because numpy does not allow another item size for an array without dimensions.
     raw: Array = np.ndarray((array.nbytes,), np.uint8, array)
     return raw
 
 
 def to_application(value: Any) -> Any:
-    """Convert a value for the application: `Typed` to an array, `Sparse` to a `SparseTensor`; others stay
+    """Convert a value for the application: `Typed` to an array, `Sparse` to a `SparseTensor`. Return other values
     unchanged."""
     kind = type(value)
     if kind is Typed:
@@ -516,16 +516,15 @@ class SparseTensor:
 
     @property
     def value(self) -> Sparse:
-        """The value in the form that is sent."""
+        """Value in the form that is sent."""
         return self._sparse
 
     @classmethod
     def sparse_coo_from_numpy(
         cls, dense_shape: Sequence[int], values: Array, coo_indices: Array, ort_device: OrtDevice
     ) -> SparseTensor:
-        """Create a tensor from positions in the flattened tensor (as many as values), or from coordinates.
-
-        Coordinates may be flat (twice as many numbers as values), as in ONNX Runtime.
+        """Create a tensor from one position per value in the flattened tensor, or from coordinates. Coordinates may
+        be a flat array with twice as many numbers as values, as in ONNX Runtime.
         """
         values = _values(values, ort_device)
         indices = _indices(coo_indices)
@@ -549,8 +548,8 @@ class SparseTensor:
         outer_indices: Array,
         ort_device: OrtDevice,
     ) -> SparseTensor:
-        """Create a matrix from the column of each value and the starts of the rows, whose number is that of the
-        rows plus one."""
+        """Create a matrix from the column of each value and the start of each row, followed by the number of
+        values."""
         values = _values(values, ort_device)
         return cls(_sparse(values, dense_shape, "csr", (_indices(inner_indices), _indices(outer_indices))))
 
@@ -565,7 +564,7 @@ class SparseTensor:
         return cls(_sparse(values, dense_shape, "block", (np.ascontiguousarray(indices, dtype=np.int32),)))
 
     def values(self) -> Array:
-        """Return the given array, read-only; for strings a copy."""
+        """Return the array of values, read-only; for strings, return a copy."""
         values = self._sparse.values
         return values.copy() if values.dtype.kind == "O" else _read_only(values)
 
@@ -604,7 +603,7 @@ class SparseTensor:
 
 
 def sparse_type(value: Sparse) -> str:
-    """Return the type text of a sparse value."""
+    """Return the type of a sparse value in ONNX Runtime's notation."""
     element = element_of(value.values.dtype)
     if element is None:
         raise errors.RemoteRuntimeError(f"Numpy_type {value.values.dtype.num} can't be converted to MLDataType.")

@@ -1,8 +1,8 @@
 """Execution providers and devices in ONNX Runtime's forms, as given by an application.
 
-Values are in this process's CPU memory. `OrtDevice` only holds numbers, so that code which creates one keeps
-working; a function that would place a value on a device calls `require_cpu`, which rejects other devices. Immutable
-data; any thread.
+Values are in this process's CPU memory. `OrtDevice` only stores numbers, so that code that creates one works
+unchanged. Functions that would place a value on a device call `require_cpu`, which rejects devices other than the
+CPU. The data are immutable, and any thread may use them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _DEVICES = {
     "npu": (3, 0),
 }
 CPU_DEVICE = 0
-# DirectML's number, which ONNX Runtime turns into a GPU of Microsoft's.
+# DirectML's device type, which ONNX Runtime converts to a GPU with the vendor Microsoft.
 _DML, _GPU = 4, 1
 
 
@@ -124,8 +124,8 @@ class OrtDevice:
 
 
 def require_cpu(device_type: str) -> None:
-    """Do nothing for ``"cpu"``; otherwise raise an error of the class that an ONNX Runtime without such a device
-    raises."""
+    """Do nothing for ``"cpu"``. Otherwise raise an error of the class that ONNX Runtime raises if it does not
+    support the device."""
     if _lookup(device_type)[0] != CPU_DEVICE:
         raise refused_device(device_type)
 
@@ -144,7 +144,8 @@ def _lookup(name: str) -> tuple[int, int]:
         raise errors.RemoteTypeError(f"The device type must be a str, not {type(name).__name__}.")
     found = _DEVICES.get(name)
     if found is None:
-        # ONNX Runtime raises a plain Exception here; so this error has the root class of our Python errors.
+        # ONNX Runtime raises a plain Exception here, so this error is an instance of the root class of the Python
+        # errors.
         raise errors.RemoteError(
             f"Unsupported device type: {name}", fix=f"One of: {', '.join(_DEVICES)}, in lower case."
         )
@@ -156,20 +157,20 @@ CPU = "CPUExecutionProvider"
 
 ProviderArgument = str | tuple[str, Mapping[str, Any]]
 
-# QNN options whose value is a file or a folder. Relative paths start at the application's working folder; the host
-# has a different one.
+# QNN options whose value is a file or a folder. Relative paths refer to the application's working folder, which is
+# not that of the host.
 _PATH_OPTIONS = frozenset(
     (
         *("op_affinity", "profiling_file_path", "dump_qnn_ir_dlc_dir", "json_qnn_graph_dir"),
         *("framework_op_trace_dir", "dump_qnn_ep_input_graph_dir"),
     )
 )
-# In these options a file name without a folder is a library in the folder of QNN's own libraries.
+# Options in which a file name without a folder refers to a library in the folder of QNN's own libraries.
 _LIBRARY_OPTIONS = frozenset(("backend_path", "qnn_saver_path", "qnn_ir_backend_path"))
 
 
 def absolute_option(name: str, text: str) -> str:
-    """Return an option of QNN; a path becomes absolute."""
+    """Return the value of a QNN option. Make a path absolute."""
     if text and (name in _PATH_OPTIONS or (name in _LIBRARY_OPTIONS and os.path.dirname(text))):
         return os.path.abspath(text)
     return text
@@ -186,7 +187,7 @@ def normalize_providers(
     if providers is None:
         if provider_options is None:
             return ()
-        # ONNX Runtime ignores the options silently. Here they can only be meant for QNN.
+        # ONNX Runtime silently ignores options without `providers`. Here they can only be meant for QNN.
         providers = [QNN]
     if isinstance(providers, str):
         providers = [providers]
@@ -238,7 +239,11 @@ def option_text(key: Any, value: Any) -> str:
 
 
 def choose_fallback(specs: Sequence[ProviderSpec], fallback: Fallback | None) -> Fallback:
-    """Return ``error`` unless the application lists the CPU after QNN, which is ONNX Runtime's way to allow it."""
+    """Return `fallback` if it is given.
+
+    Otherwise return "cpu" if the application lists the CPU provider, with which ONNX Runtime allows the CPU, and
+    "error" if it does not.
+    """
     if fallback not in (None, "error", "cpu"):
         raise OptionError(f"fallback={fallback!r} is not a known value.", fix="Give 'error' or 'cpu'.")
 

@@ -1,6 +1,7 @@
 """`qnnbridge.pull`: download a model by name and return its path.
 
-A child process runs the command `qnnbridge pull`, so the application does not load its packages. Any thread.
+A child process runs the command `qnnbridge pull`, so the application does not load the packages of that command.
+Any thread may call the function.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ def pull(
     soc_model: str | int | None = None,
     host_python: str | None = None,
 ) -> str:
-    """Download a model from a model hub, unless an earlier pull has, and return its path.
+    """Download a model from a model hub, unless it was downloaded before, and return its path.
 
     Args:
         name: ``OWNER/NAME`` or ``OWNER/NAME@REVISION`` of a repository.
         revision: branch, tag or commit; default main.
-        file: name or pattern of the model's file, several for a model of several parts.
+        file: name or pattern of the model's file; a list for a model that consists of several files.
         output: the folder to create; default one in ``QNNBRIDGE_MODELS_DIR``.
-        offline: do not use the network; find a model that was pulled before.
+        offline: do not use the network; return a model that was downloaded before.
         token: overrides ``HF_TOKEN`` and the token of `hf auth login`.
         soc_model: chip that compiled models must fit; default the host's.
         host_python: interpreter of the host, as for `Host`.
@@ -61,16 +62,16 @@ def pull(
     command += [f"{option}={value}" for option, value in options.items() if value is not None]
     command += [f"--file={one}" for one in ([file] if isinstance(file, str) else file)]
     command += ["--offline"] if offline else []
-    # PYTHONSAFEPATH: else files such as json.py in the current folder replace Python's own modules.
+    # Without PYTHONSAFEPATH, files such as json.py in the current folder would replace Python's own modules.
     environment = {**os.environ, "PYTHONSAFEPATH": "1"}
-    # Other processes can read a command line, but not this variable.
+    # The token is passed in a variable, because other users can read a command line.
     environment |= {} if token is None else {"HF_TOKEN": token}
     with popen()(
         [*command, "--", name],
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,  # progress goes to the application's stderr
+        stdout=subprocess.PIPE,  # the child writes its progress to the application's stderr
         env=environment,
-        # Windows opens a console window for a program of an application that has none.
+        # Without this flag, Windows would open a console window if the application has none.
         creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0) if sys.stderr is None else 0,
     ) as process:
         try:
@@ -84,7 +85,7 @@ def pull(
             raise from_wire(answer["error"])
         return str(answer["path"])
     except (ValueError, LookupError, TypeError) as error:
-        if isinstance(error, BridgeError):  # some are a ValueError, too
+        if isinstance(error, BridgeError):  # some of these errors are also a ValueError
             raise
         raise PullFailed(
             f"The process that pulls {name} ended without an answer (exit code {process.returncode}).",

@@ -1,4 +1,4 @@
-"""The fixtures of qnnbridge for pytest, which loads this module at its start: therefore few imports at module
+"""The fixtures of qnnbridge for pytest. pytest loads this module at its start, so it has few imports at module
 level.
 
 A test that uses a fixture is skipped where the host has no QNN, or fails with ``--require-qnn``.
@@ -27,7 +27,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(scope="session")
 def qnn_host_missing() -> str:
-    """Return why the default host has no QNN; empty if it has. Starts the host once."""
+    """Return why the default host has no QNN, or '' if it has QNN. The first call starts the host."""
     from qnnbridge.testing import qnn_missing
 
     return qnn_missing()
@@ -54,18 +54,18 @@ def _watch(
 
 @pytest.fixture
 def npu_placement(request: pytest.FixtureRequest, qnn_host_missing: str) -> Iterator[SessionWatch]:
-    """Fail the test if a node of a session that the test creates leaves the NPU."""
+    """Fail the test if a node of a session that the test creates does not run on the NPU."""
     yield from _watch(request, qnn_host_missing, placement=True, numbers=False)
 
 
 @pytest.fixture
 def npu_numbers(request: pytest.FixtureRequest, qnn_host_missing: str) -> Iterator[SessionWatch]:
-    """Fail the test if the numbers of a session that the test creates differ from the CPU's."""
+    """Fail the test if the results of a session that the test creates differ from the CPU's."""
     yield from _watch(request, qnn_host_missing, placement=False, numbers=True)
 
 
-# In a hook instead of the fixtures: an exception at the end of a fixture is an error in addition to a passed test.
-# The old style of hook wrappers works with every pytest.
+# The check is in a hook and not in the fixtures, because an exception at the end of a fixture would be reported as
+# an error besides a passed test. The old style of hook wrappers works with every pytest.
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, None]:
     outcome = yield
@@ -75,5 +75,5 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, None]:
         try:
             watch.check()
         except AssertionError as failure:
-            # Without a traceback: it would show this hook.
+            # The traceback is left out, because it would only show this hook.
             outcome.force_exception(pytest.fail.Exception(str(failure), pytrace=False))

@@ -1,7 +1,7 @@
 """`Runner`: the interface of the objects that run the calls of an `InferenceSession`.
 
 `_session.remote_runner.RemoteRunner` has one session of the host, `_buckets.session.BucketedRunner` one for each
-bucket. The facade treats both alike.
+bucket. `InferenceSession` treats both alike.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 
 class Runner(Protocol):
-    """Runs the calls of an `InferenceSession`. Raises the bridge's own error classes, without onnxruntime's.
+    """Run the calls of an `InferenceSession`. Errors have the bridge's own classes, without onnxruntime's.
 
-    inputs, outputs, overridable: nodes of the model. checker: of feeds. remote: the session of the host; with
-    buckets that of the first variant.
+    inputs, outputs, overridable: inputs, outputs and overridable initializers of the model. checker: checks the
+    feeds. remote: the session of the host; with buckets, the session of the first variant.
     """
 
     remote: RemoteSession
@@ -50,7 +50,7 @@ class Runner(Protocol):
     def verified(self) -> NumbersReport: ...
 
     def announce(self, session: object) -> None:
-        """Call the `watchers` for the facade's session."""
+        """Call the `watchers` (`remote_runner`) for the `InferenceSession`."""
 
     def run(
         self,
@@ -60,13 +60,14 @@ class Runner(Protocol):
         limits: CallLimits,
         wish: Wish | None = None,
     ) -> list[Any]:
-        """Return the outputs as the application gets them."""
+        """Run the model and return the outputs in the form that the application receives."""
         ...
 
     def run_values(
         self, names: Names, feed: Mapping[str, Any], run_options: RunOptions | Any, limits: CallLimits
     ) -> list[Any]:
-        """Return the outputs as they travel (`Typed` for types that numpy lacks)."""
+        """Run the model and return the outputs as the host sends them (`Typed` for types that numpy does not
+        have)."""
         ...
 
     def run_bound(

@@ -30,7 +30,7 @@ def read_recipe(
     fix: FixSpec | None,
     disabled_optimizers: Sequence[str] | None,
 ) -> SessionRecipe:
-    """Return all that the session is made from. Raise `OptionError` for an argument that is not valid."""
+    """Return the recipe of the session. Raise `OptionError` for an invalid argument."""
     if cache not in (None, True, False):
         raise OptionError(f"cache={cache!r} is not known.", fix="Give True, False or None.")
     mode = None
@@ -75,7 +75,7 @@ def with_providers(
     providers: Sequence[ProviderArgument] | None,
     provider_options: Sequence[Mapping[str, Any]] | None,
 ) -> SessionRecipe:
-    """Return the recipe with other providers, for the model as it is now."""
+    """Return the recipe with other providers, for the current contents of the model's file."""
     specs = normalize_providers(providers, provider_options)
     recipe = recipe.forget_model()
     spec = dataclasses.replace(recipe.spec, providers=specs, fallback=choose_fallback(specs, None))
@@ -90,7 +90,8 @@ def bucket_arguments(
     overflow: Overflow,
     chunk: str | Mapping[str, int] | None = None,
 ) -> BucketArguments | None:
-    """Return the arguments of a session with buckets; ``None`` without. Raise `OptionError` for invalid ones."""
+    """Return the arguments of a session with buckets; ``None`` for other sessions. Raise `OptionError` for invalid
+    arguments."""
     if buckets is None:
         given = {
             "pad": pad,
@@ -112,7 +113,7 @@ def bucket_arguments(
 
 
 def fix_spec(fix: object, *, buckets: bool = False) -> FixSpec | None:
-    """Return the rewrites that `fix=` asks for. Raise `OptionError` for an invalid value."""
+    """Return the rewrites that `fix=` requests. Raise `OptionError` for an invalid value."""
     cause = None
     if fix is None:
         return FixSpec(when="refused") if buckets else None

@@ -1,9 +1,9 @@
 """`SessionOptions`: the contents of ``onnxruntime.SessionOptions``, without ONNX Runtime.
 
-Owns the options of sessions that are yet to be created, and derives fields of `SessionSpec` from them
-(`to_spec_parts`). Reading creates copies, so that later assignments do not affect an existing session. Relative
-paths refer to the application's working folder, never to the host's: they are made absolute here. Not thread-safe:
-options belong to the thread that prepares them, as in ONNX Runtime.
+An object contains the options of sessions that will be created, and derives fields of `SessionSpec` from them
+(`to_spec_parts`). Sessions get copies of the values, so that later assignments do not affect an existing session.
+Relative paths refer to the application's working folder and not to the host's, so they are made absolute here. The
+class is not thread-safe: as in ONNX Runtime, options belong to the thread that prepares them.
 """
 
 from __future__ import annotations
@@ -39,18 +39,19 @@ if TYPE_CHECKING:
     from qnnbridge._ort_value import OrtValue
     from qnnbridge._threads import CalledFunction
 
-# Receives devices, metadata of the model, an empty map, and how many devices may be chosen; returns devices.
+# Function that chooses devices. Arguments: devices, metadata of the model, an empty map, maximum number of devices.
 SelectionDelegate = Callable[[Sequence[Any], Mapping[str, str], Mapping[str, str], int], Sequence[Any]]
 
-# ONNX Runtime's own limits: an application gets the same error here, before the host receives the request.
+# ONNX Runtime's own limits. They are checked here, so that the application gets the error before the host receives
+# the request.
 MAX_CONFIG_KEY_BYTES = 1024
 MAX_CONFIG_VALUE_BYTES = 8192
 
 QNN = "QNNExecutionProvider"
 CPU = "CPUExecutionProvider"
 
-# Present and past results of ``onnxruntime.get_all_providers()``: 1.32 removed ACL and NvTensorRTRTX, which
-# applications may still use. The host checks whether it has a provider.
+# Results of ``onnxruntime.get_all_providers()`` in all releases. 1.32 removed ACL and NvTensorRTRTX, which
+# applications may still name. The host checks whether it has a provider.
 KNOWN_PROVIDERS = (
     "ACLExecutionProvider",
     "AzureExecutionProvider",
@@ -86,7 +87,7 @@ _PATH_ENTRIES = (
     "session.node_partition_config_file",
 )
 
-# Prefix of QNN's options among the config entries.
+# Prefix of configuration entries that are options of QNN.
 _QNN_ENTRIES = "ep.qnnexecutionprovider."
 
 _POLICY_PROVIDERS: Mapping[OrtExecutionProviderDevicePolicy, tuple[str, ...]] = {
@@ -147,11 +148,12 @@ class SessionOptions(HasFields):
         self._custom_op_libraries: list[str] = []
         self._providers: list[ProviderSpec] = []
         self._policy = OrtExecutionProviderDevicePolicy.DEFAULT
-        # The function that provides context binaries, and their maximum size.
+        # Function that provides context binaries, and the maximum size of a binary.
         self._context_read: tuple[Callable[[str, Any], Any], int] | None = None
-        # The function that chooses devices, which may be None; None itself if it was not set.
+        # Tuple of the function that chooses devices, which may be None; None instead of a tuple if no function was
+        # set.
         self._delegate: tuple[SelectionDelegate | None] | None = None
-        # Assigned by `set_load_cancellation_flag`; copies of these options share it.
+        # Flag that `set_load_cancellation_flag` assigns. Copies of these options share it.
         self.load_cancellation = TerminateFlag()
 
     # --- entries and overrides ---------------------------------------------------------------------------
@@ -192,12 +194,12 @@ class SessionOptions(HasFields):
     def add_external_initializers_from_files_in_memory(
         self, names: Sequence[str], buffers: Sequence[Any], lengths: Sequence[int], /
     ) -> None:
-        """Provide the contents of the model's external files with initializers; they are sent with each session.
+        """Provide the contents of the model's external data files. They are sent when a session is created.
 
         Args:
-            names: file names in the model.
+            names: names of the files, as the model contains them.
             buffers: bytes, or objects with the buffer protocol.
-            lengths: length of each in bytes.
+            lengths: length of each buffer in bytes.
         """
         if isinstance(names, (str, bytes)) or isinstance(buffers, (str, bytes)):
             raise wrong_type("names and buffers", (names, buffers), "sequences")
@@ -218,7 +220,7 @@ class SessionOptions(HasFields):
                 raise errors.RemoteRuntimeError(
                     f"The length of {text} is {size}, but its buffer has {content.nbytes} bytes."
                 )
-            # A view, which keeps the application's buffer alive: these files may have gigabytes.
+            # Keep a view of the application's buffer instead of a copy, because these files may have gigabytes.
             self._files_in_memory[text] = content[:size]
 
     def _new_initializer(self, target: dict[str, OrtValue], name: str, value: OrtValue) -> None:
@@ -230,19 +232,21 @@ class SessionOptions(HasFields):
                 cause=f"Initializer {name!r} is of type {type(value).__name__}.",
                 fix="Wrap a numpy array with qnnbridge.OrtValue.ortvalue_from_numpy.",
             )
-        # ONNX Runtime has a single table for both.
+        # ONNX Runtime has a single table for `add_initializer` and `add_external_initializers`.
         if name in self._initializers or name in self._external_initializers:
             raise errors.RemoteRuntimeError(f"An OrtValue for this name has already been added: {name}")
         target[name] = value
 
     def initializer_values(self) -> dict[str, Any]:
-        """Return copies of the initializers and files by name, in the spec's order.
+        """Return copies of the initializers and external data files by name, in the order of
+        `SessionSpec.value_names`.
 
-        The session needs them again after a restart of its host, when the application may have changed its arrays.
+        The session needs the values again after a restart of its host, when the application may have changed its
+        arrays.
         """
         import copy
 
-        # The order is that of `SessionSpec.value_names`, by which the host assigns the buffers.
+        # The order must be that of `SessionSpec.value_names`, by which the host assigns the buffers.
         given = (*self._initializers.items(), *self._external_initializers.items())
         tensors = {name: copy.deepcopy(value.content) for name, value in given}
         if not self._files_in_memory:
@@ -250,7 +254,7 @@ class SessionOptions(HasFields):
         import numpy as np
 
         for name, content in self._files_in_memory.items():
-            # `bytes` cannot change, and these files may have gigabytes.
+            # `bytes` objects are immutable, so they are not copied: these files may have gigabytes.
             kept = content if isinstance(content.obj, bytes) else bytes(content)
             tensors[in_memory(name)] = np.frombuffer(kept, np.uint8)
         return tensors
@@ -261,7 +265,7 @@ class SessionOptions(HasFields):
         """Load a library of custom op kernels in the host. The library must be built for the host's
         architecture."""
         text = as_text("the library's path", path)
-        # The host has a different working folder, so a path that exists here is made absolute.
+        # The host has a different working folder, so make a path absolute if it exists in the application's.
         if os.path.dirname(text) or os.path.exists(text):
             text = os.path.abspath(text)
             if not os.path.exists(text):
@@ -270,7 +274,7 @@ class SessionOptions(HasFields):
                     "open shared object file: No such file or directory",
                     fix="Relative paths start at the application's working folder.",
                 )
-        # A file name without folder that is not in the working folder is found by the host's loader.
+        # If a file name without a folder is not in the working folder, the host's loader searches for it.
         self._custom_op_libraries.append(text)
 
     def add_provider(self, provider_name: str, provider_options: Mapping[str, str], /) -> None:
@@ -301,7 +305,7 @@ class SessionOptions(HasFields):
         self._providers.append(provider_of_devices(ep_devices, options))
 
     def set_provider_selection_policy(self, policy: OrtExecutionProviderDevicePolicy, /) -> None:
-        """Let a policy choose the providers: policies that prefer the NPU select QNN, then the CPU."""
+        """Let a policy choose the providers. Policies that prefer the NPU select QNN, followed by the CPU."""
         chosen = as_enum(OrtExecutionProviderDevicePolicy)("policy", policy)
         if chosen not in _POLICY_PROVIDERS:
             raise errors.OptionError(
@@ -315,19 +319,19 @@ class SessionOptions(HasFields):
     def providers_alone(self) -> SessionOptions:
         """Return new options with the same providers only."""
         options = SessionOptions()
-        # Copied, since lists of options are changed in place.
+        # Copy the lists, because options change them in place.
         options._providers, options._policy = list(self._providers), self._policy
         options._delegate = self._delegate
         return options
 
     def has_providers(self) -> bool:
-        """Return whether providers, a policy or a function that chooses them are set here."""
+        """Return whether these options contain providers, a policy, or a function that chooses devices."""
         chosen = self._policy != OrtExecutionProviderDevicePolicy.DEFAULT or self._delegate is not None
         return bool(self._providers) or chosen
 
     @property
     def selection(self) -> tuple[SelectionDelegate | None] | None:
-        """The function that chooses the devices of a session, unless providers were added."""
+        """Function that chooses the devices of a session; ``None`` if providers were added."""
         return None if self._providers else self._delegate
 
     # --- functions, which are not sent to the host -------------------------------------------------------
@@ -343,7 +347,7 @@ class SessionOptions(HasFields):
         self._delegate = (delegate,)
 
     def set_ep_context_data_read_func(self, read_func: Callable[[str, Any], Any], max_data_size: int) -> None:
-        """Take the context binaries of a compiled model from a function, whose arguments are a name and an
+        """Let a function provide the context binaries of a compiled model. Its arguments are a name and an
         `OrtEpContextDataBuffer`."""
         try:
             size = None if isinstance(max_data_size, (float, str, bytes)) else int(max_data_size)
@@ -372,7 +376,8 @@ class SessionOptions(HasFields):
         return {"ep_context_read": context_read(*self._context_read)}
 
     def set_load_cancellation_flag(self, value: bool, /) -> None:
-        """``True``, from any thread, ends the loading of sessions with these options: `ModelLoadCanceled`."""
+        """With ``True``, cancel the loading of sessions with these options, which then raises `ModelLoadCanceled`.
+        Any thread may call this."""
         self.load_cancellation.assign(as_bool("the flag", value))
 
     # --- conversion and copies ---------------------------------------------------------------------------
@@ -384,7 +389,7 @@ class SessionOptions(HasFields):
         ``providers`` is present only if `has_providers`. The tensors of `initializers` and `external_initializers`
         are sent separately from the spec: see `initializer_values`.
         """
-        # Only changed fields are sent: the defaults are those of the host's ONNX Runtime.
+        # Only changed fields are sent, so that the defaults of the host's ONNX Runtime apply to all others.
         options: dict[str, Any] = {
             name: int(value) if name in _ENUM_FIELDS else value for name, value in self.changed_fields().items()
         }
@@ -446,7 +451,8 @@ _ENUM_FIELDS = ("execution_mode", "execution_order", "graph_optimization_level")
 
 
 def add_entry(entries: dict[str, str], key: Any, value: Any) -> None:
-    """Add to config entries within ONNX Runtime's limits; shared with `RunOptions`."""
+    """Add an entry to `entries`. Raise ONNX Runtime's errors for keys and values that are too long. Used by
+    `RunOptions`, too."""
     name, text = as_text("the key", key), as_text("the value", value)
     if not 0 < len(name.encode()) <= MAX_CONFIG_KEY_BYTES:
         raise errors.RemoteRuntimeError(f"Config key is empty or longer than maximum length {MAX_CONFIG_KEY_BYTES}")
@@ -465,7 +471,7 @@ def get_entry(entries: Mapping[str, str], key: Any, owner: str) -> str:
 
 
 def provider_of_devices(ep_devices: Sequence[Any], options: Mapping[str, str]) -> ProviderSpec:
-    """Return the provider of these devices; QNN with the backend for their kind, unless the options set a
+    """Return the provider of these devices. For QNN add the backend for their kind, unless the options set a
     backend."""
     name = _provider_of(ep_devices[0])
     kinds = {getattr(getattr(device, "device", None), "type", None) for device in ep_devices}
@@ -482,7 +488,7 @@ def _provider_of(device: object) -> str:
 
 
 def _absolute(path: str) -> str:
-    """Return the absolute path. Keep a slash at the end, which `abspath` would drop: "traces/" is a folder for the
-    file."""
+    """Return the absolute path. Keep a slash at the end, which `abspath` would drop, because "traces/" means a
+    folder."""
     absolute = os.path.abspath(path)
     return absolute if os.path.basename(path) else os.path.join(absolute, "")

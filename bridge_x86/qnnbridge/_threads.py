@@ -1,16 +1,17 @@
-"""Threads besides that of a call: background jobs, functions called by the host, and cancellation.
+"""Threads in addition to the caller's: background jobs, functions of the application that the host calls,
+cancellation.
 
-`Background` consists of a few daemon threads for `run_async`, futures and asyncio. `concurrent.futures` is not
-used, because the interpreter joins its threads before it ends, so that a native call that never returns would keep
-the application from ending.
+`Background` has a few daemon threads for `run_async`, futures and asyncio. `concurrent.futures` is not used,
+because the interpreter waits for its threads before it ends, so a native call that never returns would prevent the
+end of the application.
 
 `CalledFunctions` runs functions of the application that the host calls during a request. They run in a separate
-thread for the request, with the caller's context variables, while the caller waits for its answer: thus a function
-that hangs can be abandoned. An exception of a function is raised by the call as the same object.
+thread for the request, with the caller's context variables, while the caller waits for its answer, so that a
+function that hangs can be abandoned. If a function raises an exception, the call raises the same object.
 
 `TerminateFlag` stops a request from another thread: `TerminateRelay` sends the CANCEL of the request when the flag
-is set. A request first adds its listener and then reads the flag, so that no assignment is missed. Listeners are
-called by the assigning thread.
+is set. A request first adds its listener and then reads the flag, so that it does not miss an assignment. The
+thread that assigns the flag calls the listeners.
 """
 
 from __future__ import annotations
@@ -42,15 +43,15 @@ if TYPE_CHECKING:
 
 # --- background jobs ---------------------------------------------------------------------------------------------
 
-# The NPU executes one call at a time; more threads would only wait.
+# Number of threads. The NPU executes one call at a time, so more threads would only wait.
 THREADS = 4
 
 
 def silence_daemon_threads() -> None:
-    """Let daemon threads end with `Closed` without a traceback from now on, since the program ends and closes its
+    """From now on, print no traceback if `Closed` ends a daemon thread, because the program ends and closes its
     hosts.
 
-    With onnxruntime such a thread just stops; a traceback would obscure the last output of the application.
+    With onnxruntime such a thread just stops. A traceback would obscure the last output of the application.
     """
     before = threading.excepthook
 
@@ -62,7 +63,8 @@ def silence_daemon_threads() -> None:
 
 
 def refuse_at_the_end() -> None:
-    """Raise `Closed` in a ``__del__`` at the end of the interpreter, when no module can be imported any more."""
+    """Raise `Closed` if the interpreter is finalizing (a call in ``__del__``), because no module can be imported
+    then."""
     if sys.is_finalizing():
         raise Closed(
             "The program is ending: its hosts are closed.",
@@ -71,8 +73,8 @@ def refuse_at_the_end() -> None:
 
 
 class Background:
-    """Runs jobs in the order of their arrival, up to `threads` at a time. Any thread. Without jobs it has no
-    threads."""
+    """Run jobs in the order of their arrival, up to `threads` at a time. Without jobs there are no threads.
+    Thread-safe."""
 
     def __init__(self, name: str, threads: int = THREADS) -> None:
         self._name = name
@@ -87,7 +89,7 @@ class Background:
         self._threads = 0
 
     def _at_fork_reinit(self) -> None:
-        # The threads belong to the parent, which runs the jobs.
+        # The threads exist only in the parent, which runs the jobs.
         self._jobs.clear()
         self._begin()
 
@@ -105,7 +107,7 @@ class Background:
             start_thread(self._name, self._work)
 
     def _work(self) -> None:
-        # The threads count themselves: the code that starts them may be interrupted.
+        # Each thread counts itself, because the code that starts it may be interrupted.
         with self._lock:
             if self._threads == self._most:
                 return
@@ -123,13 +125,13 @@ class Background:
 
 # --- functions of the application that the host may call within one request --------------------------------------
 
-# Receives the host's arguments and values; returns the result to send.
+# Function that the host may call. It receives the host's arguments and values, and returns the result to send.
 CalledFunction = Callable[[Mapping[str, Any], list[Any]], tuple[Any, Sequence[Any]]]
 
-# Environment variable: the seconds that the host waits for one call of a function.
+# Environment variable: number of seconds that the host waits for one call of a function.
 TIMEOUT_VARIABLE: Final = "QNNBRIDGE_CALLBACK_TIMEOUT"
 TIMEOUT_S: Final = 300.0
-# Longer error texts are cut for the host, which only logs them.
+# Maximum length of an error text that is sent to the host, which only logs it.
 MAX_TEXT: Final = 2000
 
 
@@ -154,7 +156,7 @@ class LogFunction:
 
 
 class _Unraisable(NamedTuple):
-    """``sys.UnraisableHookArgs``, which a program cannot create."""
+    """Replacement for ``sys.UnraisableHookArgs``, of which a program cannot create instances."""
 
     exc_type: type[BaseException]
     exc_value: BaseException
@@ -170,9 +172,10 @@ def unraisable(error: BaseException, where: Any) -> None:
 
 
 class CalledFunctions:
-    """Runs the functions that the host calls during a request.
+    """Run the functions of the application that the host calls during a request.
 
-    A context manager around the call; inside, `Channel.call` takes the object as ``on_news``.
+    `around` is a context manager for the call, in which the object itself is passed to `Channel.call` as
+    ``on_news``.
     """
 
     def __init__(
@@ -194,22 +197,22 @@ class CalledFunctions:
             self._functions[LOG] = log
         self._on_news = on_news
         self._channel: Channel | None = None
-        # Copied when the call starts: the function uses the caller's context variables, such as those of a web
-        # framework.
+        # The context is copied when the call starts, so that the function has the caller's context variables, such
+        # as those of a web framework.
         self._context = contextvars.copy_context()
         self._frames: SimpleQueue[Frame | None] = SimpleQueue()
         self._serves = False
         self._raised: BaseException | None = None
 
     def header(self) -> dict[str, Any]:
-        """Return the fields of the request."""
+        """Return the fields that announce the functions in the request."""
         header = {"functions": sorted(self._functions), "function_timeout_s": timeout_s()}
         return header if self._log is None else {**header, "log_severity": self._log.severity}
 
     @contextlib.contextmanager
     def around(self, channel: Channel) -> Iterator[CalledFunctions]:
-        """Surround the call on this channel. Raise the exception of a function instead of the host's error about
-        it."""
+        """Return a context manager for the call on this channel. It raises the exception of a function instead of
+        the host's error about that exception."""
         agreement = channel.agreement
         if agreement is not None and CALL_BACK_FEATURE not in agreement.features:
             raise CallBackFailed(
@@ -221,16 +224,16 @@ class CalledFunctions:
         self._channel = channel
         try:
             yield self
-        # The host has died or hangs: this error takes precedence over an earlier exception of a function.
+        # The death of the host takes precedence over an earlier exception of a function.
         except HostError:
             raise
         except BaseException:
-            # The host only reports that its function failed; the application gets the original exception object.
+            # The host only reports that a function failed. Raise the original exception object instead.
             if self._raised is not None:
                 raise self._raised from None
             raise
         finally:
-            # Ends the thread, unless it hangs in the function: then it remains as a daemon thread.
+            # This ends the thread. If the function hangs, it remains as a daemon thread.
             self._frames.put(None)
             self._raised = self._channel = None
 
@@ -240,14 +243,15 @@ class CalledFunctions:
             if self._on_news is not None:
                 self._on_news(frame)
             return
-        # Only passed on: this thread reads the connection for all callers and must not wait for a function.
+        # The function runs in another thread, because this thread reads the connection for all callers and must not
+        # wait for a function.
         self._frames.put(frame)
         if not self._serves:
             self._serves = True
             start_thread("qnnbridge function", self._context.run, self._serve)
 
     def _serve(self) -> None:
-        # Marks the thread, so that a call of the same host from inside the function is refused (`reentered`).
+        # This marks the thread, so that a call of the same host from inside the function is refused (`reentered`).
         inside.channel = channel = self._channel
         while channel is not None and (frame := self._frames.get()) is not None:
             header, buffers = self._answer(frame)
@@ -256,7 +260,7 @@ class CalledFunctions:
                 try:
                     channel.give_back(frame.request_id, header, buffers)
                 except (BridgeError, TypeError, ValueError, OverflowError) as error:
-                    # Beyond the limits, or of types that msgpack does not support.
+                    # The result exceeds the limits of a message, or has types that msgpack does not support.
                     self._raised = self._raised or error
                     answer = {"call": header["call"], "error": _described(error)}
                     channel.give_back(frame.request_id, answer, ())
@@ -277,7 +281,7 @@ class CalledFunctions:
 
 
 def timeout_s() -> float:
-    """Return the seconds that the host waits for a function. Raise `OptionError`."""
+    """Return how many seconds the host waits for a function. Raise `OptionError` for an invalid setting."""
     text = os.environ.get(TIMEOUT_VARIABLE)
     if not text:
         return TIMEOUT_S
@@ -295,7 +299,7 @@ def timeout_s() -> float:
 def _described(error: BaseException) -> dict[str, str]:
     try:
         text = str(error)
-    except Exception:  # noqa: BLE001 - an exception whose own text fails
+    except Exception:  # noqa: BLE001 - `str` of an exception may fail
         text = ""
     return {"type": type(error).__name__, "text": text[:MAX_TEXT].encode("utf-8", "backslashreplace").decode()}
 
@@ -304,17 +308,17 @@ def _described(error: BaseException) -> dict[str, str]:
 
 
 class Terminable(Protocol):
-    """Decides when a request stops. `terminate`: whether it has to stop."""
+    """Object that can stop a request. `terminate`: whether the request is to stop."""
 
     @property
     def terminate(self) -> bool: ...
 
     def add_terminate_listener(self, listener: Callable[[bool], None]) -> Callable[[], None]:
-        """Add a function that is called when `terminate` is assigned; return its remover."""
+        """Add a function that is called when `terminate` is assigned. Return a function that removes it."""
 
 
 class TerminateFlag:
-    """A flag with listeners. Any thread."""
+    """A flag with listeners. Thread-safe."""
 
     __slots__ = ("_listeners", "_lock", "_terminate")
 
@@ -324,7 +328,7 @@ class TerminateFlag:
         self._lock = renew_in_forks(Lock())
 
     def __reduce__(self) -> tuple[type[TerminateFlag], tuple[()]]:
-        # For a pickled session: the code that could set the flag is in another process.
+        # A pickled session gets a new flag, because the code that could set the flag is in another process.
         return TerminateFlag, ()
 
     @property
@@ -335,7 +339,7 @@ class TerminateFlag:
         with self._lock:
             self._terminate = value
             listeners = list(self._listeners)
-        # Outside the lock: a listener may send a frame or acquire other locks.
+        # Listeners are called without the lock, because they may send a frame or acquire other locks.
         for listener in listeners:
             listener(value)
 
@@ -364,7 +368,8 @@ class TerminateRelay:
         Args:
             options: object with the flag.
             channel: the channel of the request.
-            ends_at_once: whether the request itself requests that it is stopped at once.
+            ends_at_once: whether the request already contains the option to stop at once, so that no CANCEL is
+                needed.
         """
         self._options = options
         self._ends_at_once = ends_at_once
@@ -375,7 +380,8 @@ class TerminateRelay:
     def __enter__(self) -> Callable[[int], None] | None:
         if self._options is None:
             return None
-        # The exception of a signal handler may come before `__exit__`: a remaining listener does nothing.
+        # After an exception of a signal handler `__exit__` may not run. The listener that remains does nothing,
+        # because its reference is weak.
         me = weakref.ref(self)
 
         def listener(terminate: bool) -> None:
@@ -387,15 +393,15 @@ class TerminateRelay:
         return self._on_sent
 
     def __exit__(self, *_: object) -> None:
-        remove, self._remove = self._remove, None  # the remover holds this object: no reference cycle remains
+        remove, self._remove = self._remove, None  # breaks the reference cycle with `remove`
         if remove is not None:
             remove()
 
     def _on_sent(self, request_id: int) -> None:
         self._request_id = request_id
         if self._options is not None and self._options.terminate and not self._ends_at_once:
-            # Assigned before the request had a number; also before the listener was added, so no other thread sends
-            # the CANCEL.
+            # The flag was set before the request had a number, or before the listener was added, so no other thread
+            # sends the CANCEL.
             self._on_terminate(True)
 
     def _on_terminate(self, terminate: bool) -> None:

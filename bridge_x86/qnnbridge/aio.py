@@ -3,9 +3,9 @@
 >>> async with qnnbridge.aio.InferenceSession("model.onnx") as session: ...     outputs = await session.run(None,
 {"x": x})
 
-Runs are concurrent: each waits in a thread (`qnnbridge.futures`), and the loop is notified by
-``call_soon_threadsafe``, so any event loop can be used. Cancelling a task makes the host stop the run and returns
-at once; no frame is cut off. A session may be used from several loops.
+Runs are concurrent: each run waits in a thread (`qnnbridge.futures`), and the event loop is notified with
+``call_soon_threadsafe``, so any event loop can be used. Cancelling a task stops the run in the host and returns at
+once, without leaving an incomplete frame in the connection. A session may be used from several loops.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _creations = Background("qnnbridge aio", threads=4)
 
 
 class InferenceSession:
-    """Takes the arguments of `qnnbridge.InferenceSession`. The model is loaded by ``await`` or ``async with``."""
+    """A session with the arguments of `qnnbridge.InferenceSession`. ``await`` or ``async with`` loads the model."""
 
     def __init__(self, *arguments: Any, **keywords: Any) -> None:
         self._arguments = arguments
@@ -35,7 +35,7 @@ class InferenceSession:
         self._session: Blocking | None = None
 
     async def open(self) -> InferenceSession:
-        """Load the model, if it is not loaded. Raise the errors of `qnnbridge.InferenceSession`."""
+        """Load the model if it is not loaded yet. Raise the errors of `qnnbridge.InferenceSession`."""
         if self._session is None:
             made: Future[Blocking] = Future()
 
@@ -46,7 +46,7 @@ class InferenceSession:
                     _settle(made, error=error)
                 else:
                     if not _settle(made, session):
-                        session.close()  # its caller has given up
+                        session.close()  # the caller has given up
 
             _creations.submit(make)
             self._session = await asyncio.wrap_future(made)
@@ -75,7 +75,8 @@ class InferenceSession:
         try:
             return await asyncio.wrap_future(run.future)
         except asyncio.CancelledError:
-            # The CANCEL frame may have to wait for a frame that is being written: not in the loop's thread.
+            # The CANCEL frame may have to wait for a frame that is being written, which must not block the loop's
+            # thread.
             _creations.submit(run.stop)
             raise
 
@@ -94,7 +95,7 @@ class InferenceSession:
 
     @property
     def blocking(self) -> Blocking:
-        """The blocking session, for calls that do not wait."""
+        """The synchronous session, for calls that return at once."""
         return self._made
 
     def get_inputs(self) -> list[NodeArg]:
@@ -128,7 +129,7 @@ class InferenceSession:
 
 
 def _settle(future: Future[Any], result: Any = None, error: BaseException | None = None) -> bool:
-    """Set the result; return ``False`` if the caller has given up."""
+    """Set the result. Return ``False`` if the caller has given up."""
     if not future.set_running_or_notify_cancel():
         return False
     if error is not None:

@@ -148,9 +148,10 @@ _ORT_MODULE = "onnxruntime.capi.onnxruntime_pybind11_state"
 
 
 def as_onnxruntime(error: BridgeError) -> BridgeError:
-    """Return the error to raise in the application: an instance also of onnxruntime's class of the same name, if
-    that exists and the application has imported onnxruntime; otherwise `error` itself. A pickled copy has our class
-    only."""
+    """Return the error to raise in the application.
+
+    If the application has imported onnxruntime, and it has a class of the same name, the error is also an instance
+    of that class; otherwise return `error` itself. A pickled copy is only an instance of this package's class."""
     module = sys.modules.get(_ORT_MODULE)
     if module is None or not isinstance(error, OrtError):
         return error
@@ -159,15 +160,15 @@ def as_onnxruntime(error: BridgeError) -> BridgeError:
         return error
     twin: BridgeError = cls.__new__(cls, *error.args)
     twin.args = error.args
-    twin.__dict__.update(error.__dict__)  # includes the notes
+    twin.__dict__.update(error.__dict__)  # copies the notes, too
     twin.__cause__, twin.__context__ = error.__cause__, error.__context__
     twin.__suppress_context__ = error.__suppress_context__
     return twin.with_traceback(error.__traceback__)
 
 
 _twins: dict[tuple[str, int], type[OrtError]] = {}
-# Keys: our class's name and onnxruntime's class. One class per pair, so that `type(e) is type(f)` holds; if two
-# threads create the same class at once, setdefault keeps one.
+# Combined classes, by the name of this package's class and onnxruntime's class. Each pair has a single class, so
+# that `type(e) is type(f)` is true. If two threads create the same class at once, setdefault keeps one.
 
 
 def _both(cls: type[OrtError], module: ModuleType) -> type[OrtError]:

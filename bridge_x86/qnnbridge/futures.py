@@ -2,8 +2,8 @@
 
 >>> future = qnnbridge.futures.submit(session, None, {"x": x}) >>> outputs = future.result(timeout=1)
 
-Each run waits in a separate daemon thread, so that a call that never returns cannot keep the program from ending.
-`stop` makes the host cancel a run and does not wait for it. Any thread.
+Each run waits in a separate daemon thread, so that a call that never returns cannot prevent the end of the program.
+`stop` lets the host cancel a run and does not wait for it. Any thread may call these functions.
 """
 
 from __future__ import annotations
@@ -22,15 +22,17 @@ from qnnbridge_protocol.errors import BridgeError
 if TYPE_CHECKING:
     from qnnbridge._inference_session import InferenceSession
 
-# For all sessions together. The host accepts 64 calls at once and refuses more as busy.
+# Number of threads for all sessions together. The host accepts 64 calls at the same time and refuses more.
 THREADS = 32
 
 Future = concurrent.futures.Future
 
 
 class _FutureOfRun(Future[list[Any]]):
-    """Waits for its end without the lock of a `Future`, which is Python's: an exception of a signal handler during
-    the wait could leave the lock locked, and the thread of the run could never set the result (see `shield`)."""
+    """A `Future` that does not use its own lock to wait for the result.
+
+    An exception of a signal handler during such a wait could leave the lock locked, so that the thread of the run
+    could never set the result (see `shield`)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,7 +42,7 @@ class _FutureOfRun(Future[list[Any]]):
 
     def result(self, timeout: float | None = None) -> list[Any]:
         self.changes.wait_for(lambda: self.over, timeout)
-        return super().result(timeout=0)  # or its TimeoutError
+        return super().result(timeout=0)  # raises TimeoutError if there is no result
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         self.changes.wait_for(lambda: self.over, timeout)
@@ -48,7 +50,7 @@ class _FutureOfRun(Future[list[Any]]):
 
 
 def _tell(future: Future[list[Any]]) -> None:
-    # Not a method: the future would refer to itself.
+    # This is a function and not a method, because the future would refer to itself.
     assert isinstance(future, _FutureOfRun)
     future.over = True
     future.changes.notify()
@@ -59,13 +61,14 @@ _runs = Background("qnnbridge future", threads=THREADS)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StartedRun:
-    """A running call. `future`: its outputs, or its error."""
+    """A started run. `future` receives its outputs or its error."""
 
     future: Future[list[Any]]
     _options: RunOptions
 
     def stop(self) -> None:
-        """Cancel: a waiting run never starts; a running one is stopped in the host. Returns soon."""
+        """Cancel the run: it does not start if it is waiting, and is stopped in the host if it is running. Return
+        soon."""
         if not self.future.cancel():
             self._options.terminate = True
 
@@ -88,7 +91,7 @@ def start(
     run_options: RunOptions | Any = None,
     **keywords: Any,
 ) -> StartedRun:
-    """Do `submit`, but return a handle that can stop the run."""
+    """Start a run like `submit`, but return an object that can stop the run."""
     future = _FutureOfRun()
     options = _own_options(run_options, future)
     try:
@@ -112,7 +115,8 @@ def start(
 
 
 def _own_options(given: Any, future: Future[list[Any]]) -> RunOptions:
-    """Return options with which only this run can be stopped; stopping the given options stops it as well."""
+    """Return separate options, with which only this run can be stopped. Setting `terminate` of the given options
+    stops the run, too."""
     if given is None:
         return RunOptions()
     shared = coerce_run_options(given)
@@ -122,6 +126,6 @@ def _own_options(given: Any, future: Future[list[Any]]) -> RunOptions:
         own.terminate = terminate
 
     remove = shared.add_terminate_listener(follow)
-    own.terminate = shared.terminate  # may have been assigned in between
+    own.terminate = shared.terminate  # the flag may have been set before the listener was added
     future.add_done_callback(lambda _: remove())
     return own

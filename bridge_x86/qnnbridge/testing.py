@@ -1,10 +1,10 @@
-"""Assertions for the tests of an application: nodes run on the NPU, and the numbers agree with those of the CPU.
+"""Assertions for the tests of an application: nodes run on the NPU, and the results agree with the CPU's.
 
 >>> from qnnbridge.testing import assert_numbers, assert_on_npu >>> assert_on_npu(session) >>>
 assert_numbers(session, feeds)
 
 `watch_sessions` checks every session that is created in a block, also by libraries. With pytest the fixtures
-``npu_placement`` and ``npu_numbers`` do so for a test. This module does not need pytest.
+``npu_placement`` and ``npu_numbers`` check every session of a test. This module does not need pytest.
 """
 
 from __future__ import annotations
@@ -45,12 +45,13 @@ def assert_numbers(
     min_snr_db: float | None = None,
     timeout: float | None = None,
 ) -> NumbersReport:
-    """Run the model here and on the CPU; fail if the outputs differ, or if the inputs cannot show whether they do.
+    """Run the model in the session and on the CPU. Fail if the outputs differ, or if the inputs cannot show a
+    difference.
 
     Args:
         session: the session.
         feeds: inputs as for `run`; default generated values, which may be untypical for the model.
-        min_snr_db: fail also below this signal-to-noise ratio. Default: the limits of sessions (docs/numbers.md).
+        min_snr_db: fail, too, below this signal-to-noise ratio. Default: the limits of sessions (docs/numbers.md).
         timeout: seconds; default that of the session.
 
     Raises:
@@ -60,7 +61,7 @@ def assert_numbers(
     """
     __tracebackhide__ = True
     report = session.verify(feeds, timeout=timeout)
-    # None for outputs without a signal-to-noise ratio, such as integers: these are covered by `state`.
+    # The value is None for outputs without a signal-to-noise ratio, such as integers, which `state` covers.
     too_low = min_snr_db is not None and report.snr_db is not None and report.snr_db < min_snr_db
     if report.state != "agrees":
         raise AssertionError(_numbers_problem(session._runner, report))
@@ -75,8 +76,7 @@ class SessionWatch:
 
     Attributes:
         sessions: sessions that use QNN, in the order of their creation. A session with buckets counts once for each
-            of
-            its variants.
+            of its variants.
         allow: nodes and operators, by name, that may run on the CPU. A test may add more.
     """
 
@@ -88,7 +88,7 @@ class SessionWatch:
 
     def add(self, session: InferenceSession | RemoteRunner, runner: RemoteRunner) -> None:
         """Add a new session. With ``numbers`` its first calls are compared before they return."""
-        # A session that was requested for the CPU is not a node that left the NPU.
+        # Do not check a session that was requested for the CPU.
         if runner.recipe.without_qnn:
             return
         self.sessions.append(session)
@@ -97,9 +97,9 @@ class SessionWatch:
             runner.compare_first_calls()
 
     def check(self) -> None:
-        """Raise `AssertionError` if a node left the NPU, numbers differ, or no session was created."""
+        """Raise `AssertionError` if a node does not run on the NPU, results differ, or no session was created."""
         __tracebackhide__ = True
-        # A test that checks nothing must not pass.
+        # Without a session nothing was checked, and such a test must not pass.
         if not self.sessions:
             raise AssertionError(
                 "No session that uses QNN was created. Fix: Create one with qnnbridge.InferenceSession(path), or "
@@ -128,8 +128,8 @@ def watch_sessions(
     """Check all sessions that this process creates in the block, when the block ends without an error.
 
     Args:
-        placement: fail if a node leaves the NPU.
-        numbers: fail if numbers differ from the CPU's. The first calls of each session are compared before they
+        placement: fail if a node does not run on the NPU.
+        numbers: fail if results differ from the CPU's. The first calls of each session are compared before they
             return, regardless of earlier sessions; a difference raises `NumbersDiffer` in the call.
         allow: nodes and operators, by name, that may run on the CPU.
     """
@@ -142,12 +142,12 @@ def watch_sessions(
         yield watch
     finally:
         watchers.remove(watch.add)
-    # Not in `finally`: an error of the block itself is more important.
+    # The check is not in `finally`, because an error of the block itself is more important.
     watch.check()
 
 
 def qnn_missing() -> str:
-    """Return why the default host has no QNN, '' if it has QNN. Starts the host."""
+    """Return why the default host has no QNN, or '' if it has QNN. Start the host if needed."""
     from qnnbridge import BridgeError, default_host
 
     try:

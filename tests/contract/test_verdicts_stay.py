@@ -205,7 +205,7 @@ VERDICTS = {
     "padding that cannot be decided": Verdict(
         lambda: one_input([node("ReduceMax", ["x"], ["y"], axes=[2])], {"y": [1, 3, 1]}),
         BUCKETS,
-        shown=lambda facts: "Zeros change" in facts["raised"][1] and "pad='edge'" in facts["raised"][1],
+        shown=lambda facts: "with zeros changes" in facts["raised"][1] and "pad='edge'" in facts["raised"][1],
     ),
     "a mask that makes padding right": Verdict(
         mean_of_the_masked, BUCKETS, "chosen: pad=0", lambda facts: facts["verified"][0] == "agrees"

@@ -103,7 +103,7 @@ def test_a_client_with_the_wrong_token_is_disconnected_without_a_reply(
 def test_connecting_to_another_daemons_endpoint_raises_an_error(door: tuple[Listener, Discovery, Path]) -> None:
     _, discovery, folder = door
     write_discovery(folder, new_discovery(folder, instance=discovery.instance))
-    with pytest.raises(HostStartFailed, match=r"opening dialogue broke off"):
+    with pytest.raises(HostStartFailed, match=r"opening dialogue failed"):
         qnnbridge.connect(start=False)
     write_discovery(folder, new_discovery(folder))
     with pytest.raises(HostStartFailed, match="it is another daemon"):

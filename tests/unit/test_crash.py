@@ -54,7 +54,7 @@ REAL_DEATHS = [
     ("damaged_bin_at_run", "running", -11, "while running this model", "Compile the model again"),
     ("stft", "compiling", -11, "STFT", "replace the operator"),
     ("check_failed", "compiling", -6, "check inside of ONNX Runtime or QNN failed (__n < this->size())", "verify"),
-    ("truncated_backend_library", "creating", -7, "library is cut off", "Reinstall"),
+    ("truncated_backend_library", "creating", -7, "library or the context binary is truncated", "Reinstall"),
     ("two_qnn_versions", "creating", -6, "two QNN versions", "one set of QNN libraries"),
     ("double_free", "running", -6, "double free", "one set of QNN libraries"),
     ("thread_at_exit", "closing", -6, "all work was done", "no answer was lost"),

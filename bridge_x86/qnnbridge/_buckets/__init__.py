@@ -1,10 +1,11 @@
-"""Shape buckets: a model with free dimensions, compiled for a few fixed sizes, used as if it took any size.
+"""Shape buckets: a model with free dimensions, compiled for a few fixed sizes, used as if it accepted any size.
 
 Theory of operation. When the session is created, the model's description becomes a `BucketPlan`: which input axes
-are free, how each is called, and its sizes. The smallest variant is created at once, each other variant with the
-first call that needs it. How the sizes of the outputs follow from those of the inputs is taken from the model's
-declarations; where those are missing, the model runs on the CPU with free sizes and its outputs are observed. If
-the application does not specify padding, such runs also find a padding that does not change the results.
+are free, the name of each, and the sizes that are compiled for it. The smallest variant is created at once, each
+other variant with the first call that needs it. How the sizes of the outputs follow from those of the inputs is
+taken from the model's declarations; where those are missing, the model runs on the CPU with free sizes and its
+outputs are observed. If the application does not specify padding, such runs also find a padding that does not
+change the results.
 
 A call takes one of these paths:
 
@@ -21,8 +22,8 @@ Each variant is an ordinary session, which handles crashes, retries and the cach
 
 `session.BucketedRunner` combines the parts: the arguments, the `plan` of free dimensions, splitting one call into
 parts or windows (`batches`), one session per bucket (`variants`), and the effect of padding (`padding`).
-`InferenceSession` creates a `BucketedRunner` for ``buckets=``. Imports the root modules of the bridge and the
-protocol.
+`InferenceSession` creates a `BucketedRunner` for ``buckets=``. The package imports the root modules of the bridge
+and the protocol.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ from qnnbridge_protocol.errors import OptionError
 
 # --- the arguments of a session with buckets, checked without the model ------------------------------------
 
-# Largest divisor of a relation to try first: the stride of most image models. As many consecutive sizes show every
-# rounding.
+# Largest divisor of a relation to try first: the total stride of most image models. Observations of this many
+# consecutive sizes show every rounding.
 MAX_DENOMINATOR: Final = 32
 
 
@@ -57,7 +58,7 @@ class Relation:
         return (self.factor, self.offset, self.divisor) == (1, 0, 1)
 
     def size(self, of_symbol: int) -> int:
-        """Return the dimension for a size of the symbol; never below 0."""
+        """Return the size of the output dimension if the symbol has the size `of_symbol`; never below 0."""
         return max(0, (self.factor * of_symbol + self.offset) // self.divisor)
 
     def __str__(self) -> str:
@@ -70,7 +71,7 @@ class Relation:
 
 
 def parse(text: str) -> Relation:
-    """Parse a relation as an application writes it. Raise `OptionError` if the text has another form."""
+    """Parse a relation as an application writes it. Raise `OptionError` for an invalid text."""
     try:
         relation = _as_relation(ast.parse(text.strip(), mode="eval").body)
     # `ast.parse` raises ValueError for a NUL character, and RecursionError or MemoryError for deep nesting.
@@ -93,7 +94,7 @@ def fit(
     Simplest means the first of `divisors`, then the offset nearest to 0. A constant is not a relation.
 
     Args:
-        observed: size of the symbol -> dimension of the output.
+        observed: size of the symbol -> size of the output's dimension.
     """
     sizes = sorted(observed)
     if len(sizes) < 2:
@@ -158,10 +159,11 @@ Cut = Mapping[str, Sequence["int | str | None"]]
 
 # QNN stores sizes in 32 bits.
 MAX_SIZE: Final = 2**31 - 1
-# More variants are a mistake of the caller: each is compiled separately.
+# Limit on the number of variants. A larger number is a mistake of the caller, since each variant is compiled
+# separately.
 MAX_VARIANTS: Final = 1024
 
-# Part of the name of a dimension whose rows are independent of each other.
+# A dimension whose name contains this word has rows that are independent of each other.
 _BATCH: Final = "batch"
 
 _EXAMPLE: Final = "buckets={'seq': [16, 32, 64, 128]}"
@@ -173,11 +175,12 @@ class BucketArguments:
     """Checked arguments of a session with buckets.
 
     Attributes:
-        sizes: symbol -> its sizes, in ascending order.
+        sizes: for each symbol its sizes, in ascending order.
         split: symbols along which a call that is too large is divided into parts.
-        pad: input -> padding value. `pad_all` is the value for all other inputs.
-        cut: output -> one relation per dimension; ``None`` for a dimension that is not cut.
-        chunk: symbol that is processed in overlapping windows -> context in steps; ``None``: measure the context.
+        pad: padding value by input. `pad_all` is the value for all other inputs.
+        cut: for each output one relation per dimension; ``None`` for a dimension that is not cut.
+        chunk: for the symbol that is processed in overlapping windows, the context in steps; ``None``: measure the
+            context.
         only: combinations of sizes that become variants; ``None`` for all.
         decided: the session chose the padding because the application did not specify any.
     """
@@ -201,7 +204,7 @@ def make_arguments(
     overflow: Any = "error",
     chunk: Any = None,
 ) -> BucketArguments:
-    """Check the arguments of the application. Raise `OptionError` for an argument without a valid meaning."""
+    """Check the arguments of the application. Raise `OptionError` for an invalid argument."""
     buckets, only = _listed(buckets)
     if not isinstance(buckets, Mapping) or not buckets:
         raise OptionError(f"buckets={buckets!r} contains no dimension.", fix=f"Give names and sizes: {_EXAMPLE}.")
@@ -222,9 +225,10 @@ def make_arguments(
 
 
 def _listed(buckets: Any) -> tuple[Any, frozenset[tuple[int, ...]] | None]:
-    """Convert a list of combinations, ``[{"text": 16, "frames": 64}, ...]``, to sizes by name and the combinations.
+    """Convert a list of combinations, ``[{"text": 16, "frames": 64}, ...]``, to sizes by name.
 
-    Return any other value of `buckets` unchanged, with ``None``: all combinations.
+    Return the sizes and the combinations. Return any other value of `buckets` unchanged with ``None``, which stands
+    for all combinations.
     """
     if not isinstance(buckets, (list, tuple)):
         return buckets, None
@@ -276,7 +280,7 @@ def _symbol(name: object) -> str:
 
 
 def _sizes(name: str, given: object) -> tuple[int, ...]:
-    # These are iterable too, over characters or keys, but are not lists of sizes.
+    # Strings, bytes and maps are iterable, too, but are not lists of sizes.
     if isinstance(given, (str, bytes, Mapping)):
         raise _no_size(name, given)
     if isinstance(given, Iterable):
@@ -355,7 +359,7 @@ def _cut(cut: Any) -> dict[str, tuple[Relation | None, ...]]:
 
 def _dimension(name: str, dim: Any) -> Relation | None:
     if dim is None or (isinstance(dim, int) and not isinstance(dim, bool)):
-        return None  # a fixed size is not cut either
+        return None  # a dimension of fixed size is not cut
     if isinstance(dim, str):
         return parse(dim)
     raise OptionError(

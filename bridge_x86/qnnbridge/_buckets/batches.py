@@ -1,7 +1,7 @@
-"""Functions for one call: its sizes, padding, cutting, parts and windows, and the shapes that the session shows.
+"""Pure functions for one call: sizes, padding, cutting, parts, windows, and the shapes that the session shows.
 
-Pure functions. An input that needs no padding is passed on, not copied. The model's outputs are compared with
-`OutputShapes` at each call: a dimension of an unexpected size is an error, not a wrong cut.
+An input that needs no padding is passed on, not copied. Each call compares the shapes of the model's outputs with
+`OutputShapes`: a dimension of an unexpected size is an error, not a wrong cut.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def sizes_of(plan: BucketPlan, shapes: Mapping[str, tuple[int, ...]]) -> Sizes:
     """Return the size of each symbol in the fed inputs. Raise `InvalidArgument` if inputs disagree.
 
     ONNX Runtime does not check whether dimensions with the same name agree. Here they are padded to the same size,
-    so they must. Optional inputs that are not fed are ignored.
+    so they must agree. Optional inputs that are not fed are ignored.
     """
     found: list[int | None] = [None] * len(plan.symbols)
     first: list[str] = [""] * len(plan.symbols)
@@ -44,11 +44,11 @@ def sizes_of(plan: BucketPlan, shapes: Mapping[str, tuple[int, ...]]) -> Sizes:
                 raise InvalidArgument(
                     f"{INVALID_ARGUMENT}The dimension {symbol!r} is {known} in input {first[number]} and {size} in "
                     f"input {name!r} (axis {axis}).",
-                    cause="In the model both have the same name, so buckets pad them to the same size.",
-                    fix="Give inputs that agree. If they need not, the model has to name the dimensions apart.",
+                    cause="In the model both dimensions have the same name, so buckets pad them to the same size.",
+                    fix="Give inputs of equal sizes. If the sizes may differ, rename a dimension in the model.",
                     details={"symbol": symbol},
                 )
-    # A symbol of none of the fed inputs takes its smallest bucket, which needs the least computation.
+    # A symbol that no fed input has gets its smallest bucket, which needs the least computation.
     return tuple(buckets[0] if size is None else size for size, buckets in zip(found, plan.buckets, strict=True))
 
 
@@ -65,14 +65,14 @@ def variant_for(plan: BucketPlan, sizes: Sizes) -> Sizes | None:
         return None
     if plan.only is not None:
         fitting = (one for one in plan.variants() if all(a >= b for a, b in zip(one, sizes, strict=True)))
-        # `variants` is sorted by computation, ascending.
+        # `variants` yields the variants with less computation first.
         return next(fitting, None)
     found = tuple(bucket_for(plan, number, size) for number, size in enumerate(sizes))
     return None if None in found else tuple(size for size in found if size is not None)
 
 
 def too_large(plan: BucketPlan, sizes: Sizes) -> tuple[int, ...]:
-    """Return the numbers of the symbols whose size exceeds the largest bucket, or differs from the only permitted
+    """Return the indices of the symbols whose size exceeds the largest bucket, or differs from the only permitted
     size."""
     return tuple(
         number
@@ -101,7 +101,8 @@ def refuse_too_large(plan: BucketPlan, sizes: Sizes, number: int) -> InvalidArgu
 
 
 def refuse_pair(plan: BucketPlan, sizes: Sizes) -> InvalidArgument:
-    """Return the error for sizes that fit into buckets one by one, but into no listed combination of buckets."""
+    """Return the error for a call whose sizes each fit into a bucket, but not together into a listed
+    combination."""
     return InvalidArgument(
         f"{INVALID_ARGUMENT}No combination of buckets is large enough for {plan.text(sizes)}.",
         fix=f"Add one to the list: buckets=[..., {plan.named(sizes)!r}].",
@@ -116,7 +117,7 @@ def pad_feeds(plan: BucketPlan, feeds: Mapping[str, Any], variant: Sizes) -> dic
 
 
 def unpadded(plan: BucketPlan, name: str, value: Any, sizes: Sizes) -> Any:
-    """Remove the padding from an input. `sizes` are those of the call."""
+    """Remove the padding from an input. `sizes` are the sizes of the call before padding."""
     axes = plan.inputs[name].axes if name in plan.inputs else {}
     return value[tuple(slice(sizes[axes[axis]]) if axis in axes else slice(None) for axis in range(np.ndim(value)))]
 
@@ -127,11 +128,11 @@ def _pad(plan: BucketPlan, padded: PaddedInput, value: Array, variant: Sizes) ->
         shape[axis] = variant[number]
     if tuple(shape) == value.shape:
         return value
-    # `_repeat_last` fills the rest of an array that starts uninitialized.
+    # If the array starts uninitialized, `_repeat_last` fills the rest.
     out = np.empty(shape, value.dtype) if padded.value is None else np.full(shape, padded.value, value.dtype)
     given = tuple(slice(0, size) for size in value.shape)
     out[given] = value
-    # Rows that fill up a batch repeat a real row: many models answer NaN for a row of padding only, and QNN
+    # Rows that fill up a batch repeat a real row: many models return NaN for a row that is only padding, and QNN
     # computes all rows.
     for axis, number in padded.axes.items():
         if number in plan.split or padded.edge or (padded.value is None and number == plan.chunk):
@@ -146,7 +147,7 @@ def _repeat_last(out: Array, axis: int, size: int) -> None:
     if size:
         out[before + (slice(size, None),)] = out[before + (slice(size - 1, size),)]  # noqa: RUF005 - Python 3.10
     else:
-        # The last row of an empty input does not exist.
+        # An empty input has no last row to repeat.
         out[...] = "" if out.dtype.kind == "O" else 0
 
 
@@ -158,9 +159,9 @@ class OutputShapes:
     """Relations between the dimensions of the outputs and the sizes of the inputs.
 
     Attributes:
-        found: output -> one relation per dimension; ``None`` for a dimension that is fixed or not cut. An output
+        found: one relation per dimension, by output; ``None`` for a dimension that is fixed or not cut. An output
             without an entry is never cut.
-        uncut: output without an entry in `found` -> the reason.
+        uncut: for each output without an entry in `found`, the reason.
         given: outputs whose relations the application specified.
     """
 
@@ -178,7 +179,7 @@ class OutputShapes:
 def cut(
     plan: BucketPlan, shapes: OutputShapes, names: Sequence[str], values: Sequence[Any], true: Sizes, variant: Sizes
 ) -> list[Any]:
-    """Cut the outputs of a variant to those of a call of the sizes `true`. Raise `ModelError` if that is
+    """Cut the outputs of a variant to the shapes that belong to the sizes `true`. Raise `ModelError` if that is
     impossible."""
     if true == variant:
         return list(values)
@@ -235,8 +236,8 @@ def parts(plan: BucketPlan, feeds: Mapping[str, Any], number: int, size: int) ->
     """Yield the feeds of each part.
 
     Args:
-        number: number of the symbol along which the feeds are divided.
-        size: its size in the feeds.
+        number: index of the symbol along which the feeds are divided.
+        size: size of that symbol in the feeds.
     """
     largest = plan.buckets[number][-1]
     for start in range(0, size, largest):
@@ -353,7 +354,7 @@ def window_length(buckets: Sequence[int], size: int, context: Context) -> int | 
 def window_feeds(
     plan: BucketPlan, feeds: Mapping[str, Any], number: int, cuts: Sequence[Chunk], length: int
 ) -> Iterator[dict[str, Any]]:
-    """Yield the feeds of each window. `number` is the number of the symbol."""
+    """Yield the feeds of each window. `number` is the index of the symbol."""
     for window in cuts:
         part = dict(feeds)
         for name, axis in axes_of(plan, feeds, number):
@@ -368,7 +369,7 @@ def join(results: Sequence[Sequence[Any]], cuts: Sequence[Chunk], ends: Sequence
     for at, (relation, axis) in enumerate(ends):
         kept = []
         for values, window in zip(results, cuts, strict=True):
-            # Indices count steps of the output: a vocoder makes `factor` samples of each frame.
+            # Convert input steps to output steps: a vocoder, for example, makes `factor` samples of each frame.
             begin = 0 if window.keep_from == 0 else relation.factor * (window.keep_from - window.start)
             whole = window.keep_to == size
             end = None if whole else relation.factor * (window.keep_to - window.start)
@@ -379,7 +380,7 @@ def join(results: Sequence[Sequence[Any]], cuts: Sequence[Chunk], ends: Sequence
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Windowing:
-    """Windows of one session, measured at its creation. `number` is the number of the symbol."""
+    """Windows of one session, measured at its creation. `number` is the index of the symbol."""
 
     number: int
     context: Context
@@ -396,8 +397,8 @@ def shown_inputs(inputs: Sequence[NodeInfo], fixed: Mapping[str, int]) -> list[N
 
 
 def shown_outputs(outputs: Sequence[NodeInfo], shapes: OutputShapes, fixed: Mapping[str, int]) -> list[NodeInfo]:
-    """Return the outputs as the session shows them: an undeclared dimension has the name of the size that it
-    equals."""
+    """Return the outputs as the session shows them: an undeclared dimension gets the name of the symbol whose size
+    it always has."""
     shown = []
     for node in outputs:
         relations = shapes.found.get(node.name)
@@ -414,7 +415,8 @@ def shown_outputs(outputs: Sequence[NodeInfo], shapes: OutputShapes, fixed: Mapp
 
 
 def wanted_variants(plan: BucketPlan, sizes: Any) -> list[Sizes]:
-    """Return the variants to `warm`, all for ``None``. Raise `OptionError` for an unknown name or size."""
+    """Return the variants to create ahead: those of the given sizes, or all for ``None``. Raise `OptionError` for
+    an unknown name or size."""
     if sizes is None:
         return list(plan.variants())
     found = []

@@ -1,9 +1,10 @@
 """Generated inputs for trial runs of a model on the CPU: valid, and varied enough to change the outputs.
 
-Zeros prove nothing: rows 0 and 1 of an embedding table are padding and unknown words, and behind a mask of zeros
-every output is constant. Ids are drawn from as much of their table as the model accepts (`highest_valid` finds out
-by runs). Masks are ones, zeros and mixtures of them, since some masks keep the values that others hide. Pure
-functions around a `Runs`; only `Runs` communicates with a host.
+Inputs of zeros prove nothing, because rows 0 and 1 of an embedding table are mostly those of padding and of unknown
+words, and because a mask of zeros makes every output constant. Ids are drawn from the whole range that the model
+accepts, which `highest_valid` finds by runs. Masks are ones, zeros and mixtures of both, because values that one
+mask hides are visible with another. All functions are pure, except that they call a `Runs`, which communicates with
+a host.
 """
 
 from __future__ import annotations
@@ -17,41 +18,42 @@ import numpy as np
 from qnnbridge._feed_rules import Array
 
 Feeds = Mapping[str, Any]
-# Returns the outputs for these inputs, in order; ``None`` if the model refuses the inputs.
+# Function that runs the model. Returns the outputs for these inputs, in order; ``None`` if the model refuses the
+# inputs.
 Runs = Callable[[Feeds], "Sequence[Any] | None"]
 
-# Standard deviation of the change of an input: large, so that no activation function hides it.
+# Standard deviation of the random change of an input: large, so that no activation function hides the change.
 CHANGE: Final = 8.0
-# Used in every fourth draw: in deep stacks of layers, smaller changes do not reach the last steps.
+# Standard deviation in every fourth draw: in deep models, smaller changes do not reach the last steps.
 LARGE_CHANGE: Final = 64.0
-# Largest integer that is tried. More rows of a table show nothing more.
+# Largest integer to try: the rows of a table beyond this one would show nothing new.
 LARGEST: Final = 2**15 - 1
-# Additive masks add this value to scores: it hides what a one in a multiplicative mask keeps.
+# Value of a hidden step in an additive mask, which the model adds to its attention scores.
 HIDDEN: Final = -1e4
-# Number of draws: a multiple of the number of kinds of masks and of sizes of a change.
+# Number of draws: a common multiple of the numbers of kinds of masks and of sizes of a change, so all are used.
 DRAWS: Final = 8
 # Number of draws if all inputs are plain numbers.
 PLAIN_DRAWS: Final = 4
-# Share of ones in a mask, by draw number. Each share hides or keeps something.
+# Share of ones in a mask, by the number of the draw.
 _ONES: Final = (1.0, 0.75, 0.0, 0.5)
 
 MASK: Final = re.compile(r"mask|attention(?!s)|valid", re.IGNORECASE)
 
 
 def is_mask(name: str, value: Array) -> bool:
-    """Return whether an input marks the steps that count."""
+    """Return whether an input is a mask: it marks the steps that the model is to use."""
     return value.dtype.kind == "b" or (value.dtype.kind in "iuf" and MASK.search(name) is not None)
 
 
 def highest_valid(feeds: Feeds, names: Iterable[str], run: Runs) -> dict[str, int]:
     """Return the largest integer of the form 2**n - 1 that the model accepts in each of these inputs.
 
-    The CPU refuses an id beyond the table. A value that changes the shape of an output is a size or a number of
-    repetitions; larger ones would fill the memory.
+    ONNX Runtime's CPU provider refuses an id beyond the end of the table. A value that changes the shape of an
+    output is a size or a number of repetitions; larger values would fill the memory.
 
     Args:
         feeds: inputs that the model accepts.
-        names: the integer inputs to read.
+        names: the integer inputs to try.
     """
     found: dict[str, int] = {}
     shapes = _shapes(run(feeds))
@@ -71,7 +73,7 @@ def _shapes(values: Sequence[Any] | None) -> list[Any] | None:
 
 
 def draws(feeds: Feeds, names: Iterable[str]) -> range:
-    """Return the numbers of the draws that cover all kinds of values of these inputs."""
+    """Return the numbers of the draws (see `draw`) that together cover all kinds of values of these inputs."""
     plain = all(feeds[name].dtype.kind == "f" and not is_mask(name, feeds[name]) for name in names)
     return range(PLAIN_DRAWS if plain else DRAWS)
 
@@ -81,8 +83,10 @@ def draw(feeds: Feeds, highest: Mapping[str, int], number: int) -> dict[str, Arr
 
     Args:
         feeds: values of the right types and shapes; inputs that are not drawn keep them.
-        highest: inputs that are ids or codes -> largest valid integer. Other integer inputs keep their values.
-        number: number of the draw. Kinds of masks, and wide or small integers, alternate with it.
+        highest: largest valid integer by input, for inputs that are ids or codes. Other integer inputs keep their
+            values.
+        number: number of the draw. It selects the kind of masks, and whether integers cover their range or are 0
+            and 1.
     """
     rng = np.random.default_rng([number, 7])
     return {name: _drawn(name, value, highest.get(name), number, rng) for name, value in feeds.items()}
@@ -97,7 +101,8 @@ def _drawn(name: str, value: Array, highest: int | None, number: int, rng: np.ra
     if value.dtype.kind == "f":
         return np.asarray(rng.standard_normal(value.shape), value.dtype)
     if value.dtype.kind in "iu" and highest is not None:
-        # Inputs of small integers are masks with another name as often as ids.
+        # An input of small integers may be a mask whose name does not contain "mask", so every third draw is of 0
+        # and 1.
         if number % 3 == 2:
             return np.asarray(bits & (highest > 0), value.dtype)
         return np.asarray(rng.integers(0, highest + 1, value.shape), value.dtype)
@@ -105,7 +110,7 @@ def _drawn(name: str, value: Array, highest: int | None, number: int, rng: np.ra
 
 
 def changed(name: str, value: Array, highest: int, number: int) -> Array:
-    """Return values that are equally valid, each different from the given one."""
+    """Return other valid values for an input, each different from the one in `value`."""
     rng = np.random.default_rng([number, 11])
     if value.dtype.kind == "b":
         return np.asarray(~value)
@@ -114,7 +119,7 @@ def changed(name: str, value: Array, highest: int, number: int) -> Array:
         return np.asarray(value + rng.standard_normal(value.shape) * by, value.dtype)
     if value.dtype.kind not in "iuf":
         return value
-    # A mask with a third kind of value would show an effect that no real mask has.
+    # Values other than 0 and 1 in a mask would show effects that no real mask has.
     high = 1 if is_mask(name, value) or number % 3 == 2 else highest
     other = rng.integers(0, min(high, highest) + 1, value.shape) if value.dtype.kind in "iu" else value
     flipped = np.where(value == 0, min(1, high, highest), 0)

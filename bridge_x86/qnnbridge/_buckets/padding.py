@@ -1,6 +1,6 @@
-"""Whether padding changes the results of a model: the CPU runs it without and with padding, and both are compared.
+"""Check whether padding changes the results of a model: compare its results on the CPU without and with padding.
 
-The comparison consists of pure functions around a `RunFree`, which alone communicates with a host; `PaddingCheck`
+The comparison consists of pure functions that call a `RunFree`, which communicates with a host; `PaddingCheck`
 decides when to compare. `FreeModel` is the model with free sizes, in one session on the CPU: at the creation of a
 session with buckets, its runs show how outputs follow from sizes, how far the model looks along a dimension, and,
 if the application does not specify padding, which padding does not change the results.
@@ -52,10 +52,11 @@ if TYPE_CHECKING:
 
 _log = log_of("qnnbridge.buckets")
 
-# Relative to the largest result. Sums over another number of terms are rounded differently: about 1e-6 in 32 bits.
+# Tolerance, relative to the largest result. Sums over another number of terms are rounded differently: about 1e-6
+# in 32 bits.
 TOLERANCE: Final = 1e-3
 
-# Returns all outputs, in order, of the model on the CPU.
+# Function that runs the model on the CPU and returns all outputs, in order.
 RunFree = Callable[[Mapping[str, Any]], "list[Any]"]
 
 
@@ -64,8 +65,9 @@ class PaddingDifference:
     """Difference in one output, for one input and one variant.
 
     Attributes:
-        sizes, bucket: sizes of the input, and of the variant.
-        difference, largest: largest difference (``nan`` if not numbers) and result without padding, absolute.
+        sizes, bucket: sizes of the input; sizes of the variant.
+        difference: largest absolute difference; ``nan`` if the output does not consist of numbers.
+        largest: largest absolute value of the output without padding.
         where: place and size of the difference as text; '' if there is none.
     """
 
@@ -86,8 +88,8 @@ class PaddingDifference:
 
 @dataclasses.dataclass(frozen=True, slots=True, repr=False)
 class PaddingReport(Shown):
-    """Effect of padding on each output in each case. As text: the differences, with advice. `masks` are the inputs
-    with "mask" in the name."""
+    """Effect of padding on each output in each case. `str()` returns the differences with advice. `masks` are the
+    inputs whose name contains "mask"."""
 
     outputs: tuple[PaddingDifference, ...]
     tolerance: float
@@ -122,7 +124,7 @@ def verify_padding(
     run_free: RunFree,
     tolerance: float,
 ) -> PaddingReport:
-    """Compare results with and without padding. Raise `OptionError` if no sample (checked feeds) is padded."""
+    """Compare results with and without padding. Raise `OptionError` if none of the checked feeds is padded."""
     found: list[PaddingDifference] = []
     for feeds in samples:
         true = sizes_of(plan, {name: feeds[name].shape for name in plan.inputs if feeds.get(name) is not None})
@@ -131,7 +133,7 @@ def verify_padding(
         fitting = variant_for(plan, true)
         largest = plan.largest()
         assert fitting is not None
-        # Variants of real calls, and the one with the most padding.
+        # The variant that a call would use, and the variant with the most padding.
         variants = [variant for variant in dict.fromkeys((fitting, largest)) if variant != true]
         if not variants:
             continue
@@ -186,7 +188,7 @@ def _compare(
         return report(same, float("nan"), where="" if same else "the values differ")
     if one.size == 0:
         return report(True)
-    # Booleans and integers are decisions: any difference counts.
+    # Booleans and integers are mostly decisions of the model, so any difference counts.
     exact = one.dtype.kind in "biu"
     a, b = one.astype(np.float64), other.astype(np.float64)
     finite = np.abs(a[np.isfinite(a)])
@@ -252,7 +254,7 @@ Feeds = Mapping[str, Any]
 
 
 class PaddingCheck:
-    """Checks whether padding changes results. `found`: the change as text, '' if there is none. Thread-safe.
+    """Check whether padding changes results. `found` is the change as text, '' if there is none. Thread-safe.
 
     Args:
         mode: "warn" compares in a background thread; "raise" compares before `run` returns.
@@ -286,22 +288,22 @@ class PaddingCheck:
 
         Args:
             feeds: inputs without padding.
-            compare: returns what padding changes for given feeds.
-            again: compare even if an earlier call of the variant was compared (this call's numbers are, too).
+            compare: function that returns how padding changes the results for given feeds, as text.
+            again: compare even if an earlier call was compared, because this call's results are checked, too.
 
         Raises:
             NumbersDiffer: padding changes results, and the mode is "raise".
         """
-        # A call that is too large to compare leaves the comparison to the next call of its variant.
+        # If a call is too large to compare, the next call of its variant is compared.
         if self._mode == "off" or sum(np.asarray(value).nbytes for value in feeds.values()) > MAX_BYTES:
             return
         with self._lock:
             first = (again and not self.found) or variant not in self._tried
-            # Marked before the comparison, so that only one of several simultaneous calls compares.
+            # The variant is marked before the comparison, so that only one of several simultaneous calls compares.
             self._tried.add(variant)
         if self._mode == "warn":
             if first:
-                # The application may modify its arrays before the thread reads them.
+                # The arrays are copied, because the application may modify them before the thread reads them.
                 copies = {name: np.array(value) for name, value in feeds.items()}
                 start_thread("qnnbridge padding", self._compare, copies, compare)
             return
@@ -324,16 +326,16 @@ class PaddingCheck:
 
 # --- observations of the model with free sizes, at the creation of the session -------------------------------
 
-# Relative to the largest value. Padding that has any effect on the results changes them by more than the rounding
-# of sums over another number of terms.
+# Tolerance of the trials, relative to the largest value. It lies above the rounding of sums over another number of
+# terms, and below the effect of a padding that changes the results.
 HARMLESS: Final = 1e-4
-# Factor and offset of random samples: both signs, all below zero, all above zero. A maximum or a rectifier that
-# hides zero padding in one sample shows its effect in another.
+# Factor and offset of random samples: both signs, all below zero, all above zero. An operator such as Max or Relu
+# hides the effect of zero padding in one of these samples and shows it in another.
 SPREADS: Final = ((1.0, 0.0), (-1.0, -0.1), (1.0, 0.1))
 # Number of consecutive sizes to try: behind a stride, the effect of padding is visible at some sizes only.
 STRIDES: Final = 4
 _WITH_ZEROS: Final = "With zeros: "
-# Matches inputs that hold the length of another input: `waveforms_lens`, `input_length`, `n_frames`.
+# Names of inputs that contain the length of another input: `waveforms_lens`, `input_length`, `n_frames`.
 _LENGTH: Final = re.compile(r"(?:^|_)(?:lens?|lengths?|sizes?|num|n)(?:_|$)", re.IGNORECASE)
 
 
@@ -343,8 +345,8 @@ class FreeModel:
 
     Attributes:
         model: description without the inputs that are constants.
-        constants: values of those inputs.
-        highest: padded integer input -> largest valid integer, found at the first trial.
+        constants: values of the inputs that are constants.
+        highest: largest valid integer by padded integer input, found at the first trial.
     """
 
     variants: Variants
@@ -362,8 +364,8 @@ class FreeModel:
         return zeros(self.model.inputs, {**self.variants.recipe.spec.free_dimensions_by_name, **plan.named(sizes)})
 
     def run(self, feeds: Mapping[str, Any], deadline: float | None, names: Sequence[str] = ()) -> list[Any]:
-        """Return outputs of the model on the CPU; all by default."""
-        # `free` may compile, which uses up a part of the time, so it is called before the rest is computed.
+        """Run the model on the CPU and return the named outputs; all by default."""
+        # `free` may compile, which takes time, so it is called before the remaining time is computed.
         free, every = self.variants.free(deadline), {**feeds, **self.constants}
         limits = CallLimits(seconds_left(deadline))
         return free.run_values(tuple(names or self.outputs), every, None, limits)
@@ -372,7 +374,7 @@ class FreeModel:
         """Return how the sizes of the outputs follow from those of the inputs."""
         plan = self.variants.plan
         if len(plan.fixed) == len(plan.symbols):
-            # Nothing is padded, so nothing is cut, and the model need not even run with free sizes.
+            # Without padding no output is cut, and the model need not be able to run with free sizes.
             return OutputShapes({})
 
         def run(sizes: Sizes) -> dict[str, tuple[int, ...] | None]:
@@ -442,12 +444,12 @@ class FreeModel:
         self.highest.update(highest_valid(feeds, names, lambda one: self._run_if_valid(one, deadline)))
         return self.highest
 
-    # --- deciding ---
+    # --- choice of the padding ---
 
     def decide(
         self, arguments: BucketArguments, shapes: OutputShapes, deadline: float | None
     ) -> tuple[BucketArguments, str]:
-        """Choose `pad` or `chunk` so that the results do not change. The plan must pad with zeros at the call.
+        """Choose `pad` or `chunk` so that the results do not change. At the call, the plan must pad with zeros.
 
         Return the arguments, and the choice as an application would write it. Raise `OptionError` if every choice
         changes the results.
@@ -465,7 +467,8 @@ class FreeModel:
             try:
                 self.variants.plan = make_plan(chunked, self.model, self.variants.recipe.label)
                 self.windows(shapes, None, deadline)
-            # A model that cannot run in windows is an answer; a deadline or a dead host is raised.
+            # A model that cannot run in windows is a result of the trial; a missed deadline or a dead host is not,
+            # and propagates.
             except OF_THE_MODEL as error:
                 reasons.append(f"{error.message} {error.cause or ''}".rstrip())
             else:
@@ -473,10 +476,10 @@ class FreeModel:
         try:
             make_plan(arguments, self.model, self.variants.recipe.label)
         except OptionError as refusal:
-            # The error is that of a plan without padding; the failed trials are its evidence.
+            # Raise the error of a plan without padding, with the failed trials as its evidence.
             refusal.evidence = (*refusal.evidence, *reasons)
             if changes.startswith(_WITH_ZEROS):
-                refusal.cause = "Zeros change the results of this model."
+                refusal.cause = "Padding with zeros changes the results of this model."
                 refusal.fix = self._fix_of_zeros(arguments, shapes, deadline)
             elif shapes.uncut and (constants := self._sizes_in_inputs(deadline)):
                 named = ", ".join(map(repr, constants))
@@ -491,12 +494,12 @@ class FreeModel:
         raise AssertionError("a plan that lacks padding was accepted")
 
     def _sizes_in_inputs(self, deadline: float | None) -> dict[str, Any]:
-        """Return values for small inputs that hold a size, in the format of `fix=`."""
+        """Return values for small inputs that contain a size, in the format of the argument ``fix=``."""
         feeds = self.zeros(self.variants.plan, self.variants.plan.smallest())
         return needed_values(self.model.inputs, feeds, lambda one: self._run_if_valid(one, deadline) is not None)
 
     def _fix_of_zeros(self, arguments: BucketArguments, shapes: OutputShapes, deadline: float | None) -> str:
-        """Return the advice for a model whose results zeros change."""
+        """Return the advice for a model whose results change if it is padded with zeros."""
         exact = "Give exact sizes: one session for each, with a single size, which pads nothing."
         edge = f"Give pad='edge': in trials with generated inputs it changes nothing. Or: {exact}"
         try:
@@ -509,14 +512,14 @@ class FreeModel:
         return edge if report else exact
 
     def _changes_of_zeros(self, shapes: OutputShapes, deadline: float | None) -> str:
-        """Return what padding with zeros changes, or why a trial cannot show it; '' if it changes nothing."""
+        """Return how padding with zeros changes the results, or why that is unknown; '' if it does not."""
         report, reason = self._trial(shapes, deadline, HARMLESS)
         if report is None:
             return reason
         return "" if report else _WITH_ZEROS + str(next(output for output in report.outputs if not output.ok))
 
     def changes_of_padding(self, shapes: OutputShapes, deadline: float | None) -> str:
-        """Return what the application's padding changes in a trial; '' if the trial shows no change."""
+        """Return how the application's padding changes the results in a trial; '' if the trial shows no change."""
         try:
             report, _ = self._trial(shapes, deadline, TOLERANCE)
         except BridgeError as error:  # the session works without the trial
@@ -528,14 +531,14 @@ class FreeModel:
         self, shapes: OutputShapes, deadline: float | None, tolerance: float
     ) -> tuple[PaddingReport | None, str]:
         """Compare generated inputs with and without the plan's padding. Return the report, or ``None`` and the
-        reason why the trial shows nothing ('' if the plan never pads)."""
+        reason why the trial is not conclusive ('' if the plan never pads)."""
 
         plan, names = self.variants.plan, self.outputs
         if all(buckets == (1,) or number in plan.unpadded for number, buckets in enumerate(plan.buckets)):
             return None, ""
         if shapes.uncut:
             return None, f"Output {next(iter(shapes.uncut))!r} cannot be cut to its size."
-        # Nothing can be padded to a size of 1.
+        # A bucket of size 1 never needs padding, so the trial uses larger buckets where they exist.
         small = tuple(next((one for one in buckets if one > 1), buckets[0]) for buckets in plan.buckets)
         if plan.only is not None and small not in plan.only:
             small = next((one for one in plan.variants() if min(one) > 1), plan.largest())
@@ -576,16 +579,14 @@ class FreeModel:
         values: Sequence[Any],
         deadline: float | None,
     ) -> bool:
-        """Return whether an output depends only on inputs that are not padded, as a number of frames does.
-
-        Such an output differs between the samples, and NaN in all padded inputs does not change it.
-        """
+        """Return whether an output depends only on inputs that are not padded, for example on a number of frames.
+        Such an output differs between the samples, but does not change if all padded inputs are NaN."""
         padded = _padded(self.variants.plan)
         if _shows_nothing(values) or any(samples[0][one].dtype.kind != "f" for one in padded):
             return False
         for feeds, expected in zip(samples, values, strict=True):
-            # NaN propagates through every sum, product and comparison that reads it, so an unchanged output does
-            # not read it.
+            # NaN propagates through all computations that use it, so an output that does not change does not depend
+            # on the padded inputs.
             poisoned = {
                 one: np.full_like(value, np.nan) if one in padded else value for one, value in feeds.items()
             }
@@ -602,7 +603,7 @@ class FreeModel:
                 for name, value in feeds.items()
             }
             for name, number in _lengths(plan, feeds).items():
-                # The first sample has its full length, the others are shorter.
+                # The first sample has the full length, the other samples are shorter.
                 made[name] = np.full_like(feeds[name], max(1, sizes[number] - seed * max(1, sizes[number] // 4)))
             yield made
 
@@ -623,7 +624,7 @@ def lacks_padding(arguments: BucketArguments, model: ModelDescription, label: st
 
 
 def _padded(plan: BucketPlan) -> dict[str, set[int]]:
-    """Return the padded inputs, each with the numbers of the symbols along which it is padded."""
+    """Return the padded inputs, each with the indices of the symbols along which it is padded."""
     along = {name: {*one.axes.values()} - plan.unpadded for name, one in plan.inputs.items()}
     return {name: numbers for name, numbers in along.items() if numbers}
 
@@ -634,13 +635,14 @@ def _padded_or_cut(plan: BucketPlan) -> list[str]:
 
 
 def _lengths(plan: BucketPlan, feeds: Mapping[str, Array]) -> dict[str, int]:
-    """Return the inputs that hold the length of other inputs, each with the number of the symbol of that length."""
+    """Return the inputs that contain the length of other inputs, each with the index of the symbol of that
+    length."""
     padded, found = _padded(plan), {}
     for name, value in feeds.items():
         if value.dtype.kind in "iu" and name not in padded and _LENGTH.search(name):
             named = [numbers for one, numbers in padded.items() if name.startswith(one)]
             meant = set().union(*(named or padded.values()))
-            # Only if the meaning is unambiguous. Otherwise the input gets small numbers, as any integer input does.
+            # If several symbols are possible, the input is treated like any other integer input.
             if len(meant) == 1:
                 found[name] = meant.pop()
     return found
@@ -651,7 +653,8 @@ def _content(
 ) -> Array:
     """Generate values for an input: ones for a mask, random numbers, or ids of this range.
 
-    Ids are padded with 0, so some samples contain no id 0: a last id of 0 would hide the padding.
+    Ids are padded with 0, so an input that ends with 0 would hide the effect of the padding. Some samples contain
+    no 0.
     """
     if is_mask(name, zero):
         return np.ones(zero.shape, zero.dtype)

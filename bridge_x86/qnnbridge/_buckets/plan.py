@@ -34,7 +34,7 @@ class BucketAxis:
 
     @property
     def place(self) -> str:
-        """``input:axis``, the notation of ``--dim`` and ``buckets``."""
+        """The axis as ``input:axis``, the notation of ``--dim`` and ``buckets``."""
         return f"{self.input}:{self.axis}"
 
     @property
@@ -60,7 +60,7 @@ def free_dimensions(inputs: Sequence[NodeInfo]) -> tuple[BucketAxis, ...]:
 def name_axes(
     recipe: SessionRecipe, inputs: Sequence[NodeInfo], names: Iterable[str]
 ) -> tuple[SessionRecipe, tuple[NodeInfo, ...]]:
-    """Rename the free axes that `names` contains as ``input:axis`` to that text, in the recipe and the inputs.
+    """Give each free axis that `names` lists as ``input:axis`` that text as its name, in the recipe and the inputs.
 
     ONNX Runtime sets a size only by a name in the model, so such axes are fixed in a rewritten copy of the model.
     """
@@ -74,7 +74,7 @@ def name_axes(
         return dataclasses.replace(node, shape=dims)
 
     found = tuple(map(named, inputs))
-    # Without renamed axes the model, and so the key of its cache entry, must not change.
+    # If no axis is renamed, the model and so the key of its cache entry must not change.
     if found == tuple(inputs):
         return recipe, found
     fix = recipe.spec.fix
@@ -87,7 +87,7 @@ def name_axes(
     return dataclasses.replace(recipe, spec=spec), found
 
 
-# Configuration entries of the QNN provider that write a compiled model.
+# Configuration entries with which the QNN provider writes a compiled model.
 _WRITES_A_FILE = ("ep.context_enable", "ep.share_ep_contexts", "ep.stop_share_ep_contexts")
 
 # Padding value: repeat the last row.
@@ -102,10 +102,9 @@ class PaddedInput:
     """An input with symbols.
 
     Attributes:
-        axes: axis -> number of its symbol.
+        axes: index of the symbol by axis.
         value: padding value in the input's element type; ``None`` to repeat the last row, for an input whose
-            symbols
-            are all split or chunked.
+            symbols are all split or chunked.
         edge: repeat the last row in all axes.
     """
 
@@ -117,7 +116,8 @@ class PaddedInput:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BucketPlan:
-    """Symbols, their buckets and how inputs are padded. Symbols are referred to by their numbers.
+    """Symbols, their buckets and how inputs are padded. The other attributes refer to symbols by their index in
+    `symbols`.
 
     Attributes:
         buckets: sizes of each symbol, in ascending order.
@@ -138,7 +138,7 @@ class BucketPlan:
 
     @property
     def unpadded(self) -> frozenset[int]:
-        """Numbers of the symbols along which nothing is padded with a value."""
+        """Indices of the symbols that need no padding value."""
         return self.split | self.fixed
 
     def variants(self) -> Iterator[Sizes]:
@@ -214,7 +214,7 @@ def make_plan(arguments: BucketArguments, model: ModelDescription, label: str) -
         if axes:
             needed = tuple(dict.fromkeys(symbols[number] for number in axes.values() if number not in whole_rows))
             given = arguments.pad.get(name, arguments.pad_all)
-            # For an input of texts, the word "edge" is an ordinary value.
+            # For an input of strings, the word "edge" is an ordinary value.
             edge = isinstance(given, str) and given == EDGE and rule.inner.element is not ElementType.STRING
             value = None if edge else _pad_value(given, rule, needed, batches)
             inputs[name] = PaddedInput(name, axes, value, edge)
@@ -240,7 +240,8 @@ def without_constants(spec: SessionSpec, model: ModelDescription) -> tuple[dict[
 
 
 def dimensions_left(plan: BucketPlan, model: ModelDescription, fixed: Mapping[str, int]) -> tuple[BucketAxis, ...]:
-    """Return the dimensions that neither buckets nor the overrides of the session fix: QNN refuses such a model."""
+    """Return the dimensions that neither buckets nor the overrides of the session fix. QNN refuses a model that has
+    any."""
     known = {*plan.symbols, *fixed}
     return tuple(dim for dim in free_dimensions(model.inputs) if dim.symbol not in known)
 
@@ -309,7 +310,7 @@ def _check_symbols(symbols: tuple[str, ...], free: tuple[BucketAxis, ...], label
 
 
 def _meant(name: str, known: list[str]) -> str:
-    """Suggest a name; also `seq` if the caller wrote `sequence`."""
+    """Return a suggestion of a name as text; `seq`, for example, if the caller wrote `sequence`."""
     longer = [one for one in known if len(one) > 2 and name.startswith(one)]
     shorter = [one for one in known if len(name) > 2 and one.startswith(name)]
     return suggest(name, known) or (f" Did you mean {(longer + shorter)[0]!r}?" if longer + shorter else "")
@@ -323,7 +324,7 @@ def _pad_value(value: Any, rule: FeedRule, needed: tuple[str, ...], batches: set
         batches: symbols that may be a batch.
 
     Raises:
-        OptionError: the value does not fit the input's type, or is missing.
+        OptionError: the value is missing or does not fit the input's type.
     """
     if rule.inner.kind != "tensor" or (rule.dtype is None and rule.inner.element is not ElementType.STRING):
         raise OptionError(
@@ -364,7 +365,7 @@ def _converted(value: Any, rule: FeedRule, dtype: np.dtype[Any]) -> Array:
             raise wrong
         with np.errstate(all="ignore"):
             converted = given.astype(dtype)
-            # Rounding to a float type is intended (0.1); a change by an integer type is not.
+            # A value may be rounded to a float type (0.1), but an integer type must represent it exactly.
             if dtype.kind in "iu" and not (np.isfinite(given) and float(converted) == float(given)):
                 raise wrong
             if dtype.kind == "f" and np.isfinite(given) and not np.isfinite(converted):
@@ -375,7 +376,7 @@ def _converted(value: Any, rule: FeedRule, dtype: np.dtype[Any]) -> Array:
 
 
 def _same_kind(given: Array, dtype: np.dtype[Any]) -> bool:
-    """Return whether numbers are given for numbers; for booleans also 0 and 1."""
+    """Return whether the value is of the input's kind: a number for numbers; a boolean, 0 or 1 for booleans."""
     if dtype.kind == "b":
         return given.dtype.kind == "b" or (given.dtype.kind in "iu" and int(given) in (0, 1))
     return given.dtype.kind in "iuf" and dtype.kind in "iuf"

@@ -1,10 +1,9 @@
 """Runs of a model on the CPU with several sizes, to find how the sizes of its outputs depend on those of its
 inputs.
 
-The relation is taken from the model's declarations, or else found by running the model with inputs of zeros in a
-few sizes: its results are the truth, whatever its author or shape inference claims. An output whose relation cannot
-be found is not cut, and the reason is recorded. Pure functions around a `Run`, which alone communicates with a
-host.
+The relation is taken from the model's declarations. Where these are missing or wrong, the model runs with inputs of
+zeros in a few sizes, and its outputs show the relation. An output whose relation cannot be found is not cut, and
+the reason is recorded. All functions are pure, except that they call a `Run`, which communicates with a host.
 """
 
 from __future__ import annotations
@@ -30,18 +29,20 @@ _log = log_of("qnnbridge.buckets")
 
 # Shapes of the outputs by name; ``None`` for an output that is not a tensor.
 Shapes = Mapping[str, "tuple[int, ...] | None"]
-# Returns the shapes of the outputs for these sizes. Raises `BridgeError`.
+# Runs the model with these sizes and returns the shapes of the outputs. Raises `BridgeError`.
 Run = Callable[[Sizes], Shapes]
 
-# Errors of a run that the model or its inputs caused. Deadlines and dead hosts are raised to the caller.
+# Errors of a run that the model or its inputs caused. Errors of the deadline and of a dead host are not among them
+# and propagate.
 OF_THE_MODEL: Final = (OrtError, RemoteError, OptionError)
 
-# Number of sizes besides the smallest bucket: three sizes distinguish a straight line from anything else.
+# Number of sizes to run besides the smallest bucket: three sizes show whether the relation is linear.
 FURTHER_SIZES: Final = 2
-# Number of consecutive sizes for a dimension that is rounded: as many as the divisor show every rounding.
+# Number of consecutive sizes to run for a dimension that is rounded: as many sizes as the divisor show every
+# rounding.
 CONSECUTIVE: Final = MAX_DENOMINATOR
 # Largest hop of an audio model, and largest term of the ratio of two sampling rates. Finding a divisor this large
-# takes up to `MAX_SEARCHED` runs, and two times ten to find steps.
+# takes up to `MAX_SEARCHED` runs, and 20 runs to find two steps.
 MAX_DIVISOR: Final = 1024
 MAX_SEARCHED: Final = 32
 
@@ -61,7 +62,7 @@ def find_shapes(
     """Return how the sizes of the outputs follow from those of the inputs.
 
     Args:
-        arguments: `cut` of these has been checked.
+        arguments: the arguments of the session, with a `cut` that was checked.
         others: free dimensions of the inputs without buckets.
     """
     findings = _declared(plan, arguments, outputs, frozenset(others))
@@ -88,7 +89,8 @@ def find_shapes(
 
 
 def zeros(inputs: Sequence[NodeInfo], sizes: Mapping[str, int]) -> dict[str, Any]:
-    """Return feeds of zeros for a probe. `sizes` holds the free dimensions with a name; the others are 1."""
+    """Return feeds of zeros for a probe. `sizes` contains the sizes of the named free dimensions; unnamed ones are
+    1."""
     feeds: dict[str, Any] = {}
     for node in inputs:
         rule = rule_of(node)
@@ -125,7 +127,7 @@ def needed_values(
         values = {name: np.full_like(value, number) for name, value in small.items()}
         if not runs({**feeds, **values}):
             continue
-        # Zeros replace each value that the model does not need.
+        # Replace each value that the model does not need by zeros.
         for name in small:
             others = {one: value for one, value in values.items() if one != name}
             if runs({**feeds, **others}):
@@ -189,8 +191,8 @@ class _Observations:
     variant.
 
     Args:
-        number: number of the symbol.
-        first: shapes in the smallest variant.
+        number: index of the symbol.
+        first: shapes of the outputs in the smallest variant.
     """
 
     def __init__(
@@ -217,7 +219,8 @@ class _Observations:
         return True
 
     def few(self) -> None:
-        """Observe a few other sizes. Models that accept only multiples of a number get their buckets, too."""
+        """Observe a few other sizes. Sizes of buckets are among them, because some models accept only multiples of
+        a number."""
         size, seen = self.base, 0
         candidates = [size - 1, size // 2, *self.buckets[1:2], size + 1, 2 * size, *self.buckets[2:3]]
         for candidate in dict.fromkeys(one for one in candidates if 0 < one != size):
@@ -245,7 +248,7 @@ def _probe(plan: BucketPlan, findings: _Findings, run: Run) -> None:
                 f"The model does not declare its size, and a trial run on the CPU failed ({error.message})"
             )
         return
-    # A declared shape with another number of dimensions than the model returns is wrong and ignored.
+    # Ignore a declared shape that has another number of dimensions than the returned output.
     wrong = {name for name in findings.open if len(first.get(name) or ()) != len(findings.relations[name])}
     for name in sorted(findings.undeclared | wrong):
         shape = first.get(name)
@@ -281,8 +284,8 @@ def _probe(plan: BucketPlan, findings: _Findings, run: Run) -> None:
 
 
 def _fit_all(findings: _Findings, observed: _Observations) -> dict[tuple[str, int], Relation | str]:
-    """Return, for each dimension that depends on the symbol, the relation, or the symbol's name if there is
-    none."""
+    """Return the relation of each dimension that depends on the symbol, or the symbol's name if no relation
+    fits."""
     fits: dict[tuple[str, int], Relation | str] = {}
     for name, axes in findings.open.items():
         if name in findings.uncut:
@@ -290,7 +293,7 @@ def _fit_all(findings: _Findings, observed: _Observations) -> dict[tuple[str, in
         for axis in axes:
             values = observed.dimensions(name, axis)
             if len(values) < 2:
-                fits[name, axis] = observed.symbol  # only one size can be run: unknown
+                fits[name, axis] = observed.symbol  # only one size can be run, so the relation is unknown
             elif len(set(values.values())) > 1:
                 fits[name, axis] = fit(observed.symbol, values) or observed.symbol
     return fits
@@ -299,8 +302,8 @@ def _fit_all(findings: _Findings, observed: _Observations) -> dict[tuple[str, in
 def _search(observed: _Observations, name: str, axis: int) -> Relation | None:
     """Find the relation of a dimension with a large divisor.
 
-    The sizes at which the dimension steps, found exactly at small and at large sizes, determine the relation nearly
-    completely. The simplest relation that fits is tested at further sizes until it is confirmed everywhere.
+    The dimension grows in steps. Two exact positions of steps, at small and at large sizes, leave few possible
+    relations. The simplest of them is tested at further sizes until no size can refute it.
     """
     # `_find_step` runs sizes up to MAX_DIVISOR above its start, so the second search ends at the largest bucket.
     small, large = observed.base, max(2 * observed.base, observed.buckets[-1] - MAX_DIVISOR)
@@ -322,7 +325,7 @@ def _search(observed: _Observations, name: str, axis: int) -> Relation | None:
 
 
 def _find_step(observed: _Observations, name: str, axis: int, start: int) -> bool:
-    """Find the smallest size at which the dimension exceeds the one at `start`, by bisection; return whether one
+    """Find the smallest size at which the dimension is larger than at `start`, by bisection. Return whether it
     exists."""
 
     def dimension(size: int) -> int | None:
@@ -348,7 +351,7 @@ def _deciding_sizes(relation: Relation, values: Mapping[int, int], observed: _Ob
     first, largest = observed.base, observed.buckets[-1]
     offsets = offsets_of(factor, divisor, values)
     if len(offsets) > 1:
-        # At this size, one half of the offsets gives a dimension that is larger by 1 than the other half gives.
+        # Yield the size at which one half of the possible offsets predicts a dimension that is larger by 1.
         middle = offsets[len(offsets) // 2]
         for size in range(first, first + divisor):
             if (factor * size + offsets[0]) // divisor < (factor * size + middle) // divisor:
@@ -360,7 +363,7 @@ def _deciding_sizes(relation: Relation, values: Mapping[int, int], observed: _Ob
         yield from (size for size in (step - 1, step) if size > 0)
     yield largest
     if factor > 1:
-        # Two such ratios may differ at a single size.
+        # Two relations with a factor may differ at a single size only.
         sizes = np.arange(first, largest + 1)
         for other in range(divisor + 1, MAX_DIVISOR + 1):
             rival = fit(relation.symbol, values, (other,))

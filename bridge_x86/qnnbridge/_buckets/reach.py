@@ -1,10 +1,11 @@
-"""Measurement of how far a model looks along a dimension (its context), for windows, on the CPU.
+"""Measure how far a model looks along a dimension (its context), by runs on the CPU. Windows overlap by the
+context.
 
-One position of one input is changed, and the outputs that change show from how far that position is visible. A
+One position of one input is changed. The positions of the outputs that change show how far its influence extends. A
 measurement counts only if each output responds at the changed position itself, and each input changes some output.
 It is repeated with several draws (`contents`), at another length and at neighbouring positions, since masks,
-activation functions and strides hide changes. Pure functions around a `RunModel`, which alone communicates with a
-host.
+activation functions and strides hide changes. All functions are pure, except that they call a `RunModel`, which
+communicates with a host.
 """
 
 from __future__ import annotations
@@ -30,28 +31,30 @@ from qnnbridge._buckets.plan import BucketPlan
 from qnnbridge._feed_rules import Array
 from qnnbridge_protocol.errors import OptionError
 
-# Returns the outputs of the model with free sizes on the CPU; ``None`` if the model refuses these inputs.
+# Function that runs the model with free sizes on the CPU. Returns the outputs; ``None`` if the model refuses these
+# inputs.
 RunModel = Callable[[Mapping[str, Any]], "Sequence[Any] | None"]
-# Returns feeds of the right types and shapes for this size of the symbol.
+# Function that returns feeds of the right types and shapes for a size of the symbol.
 FeedsOf = Callable[[int], Mapping[str, Any]]
 
-# Longer inputs are not tried: a change that is visible over this length is taken to be visible everywhere.
+# Length of the longest input to try. If a change is visible over this length, the context counts as unlimited.
 LONGEST_PROBE: Final = 4096
-# Relative to the largest value. Sums over another number of terms are rounded differently.
+# Tolerance, relative to the largest value. Sums over another number of terms are rounded differently.
 TOLERANCE: Final = 1e-4
-# Number of consecutive lengths at which windows are tried: the last window then starts at as many offsets of a
-# stride.
+# Number of consecutive lengths at which windows are tried: the last window then starts at each of this many offsets
+# within a stride.
 CONSECUTIVE: Final = 4
-# Operators through which a change fades instead of ending: the distance at which it disappears in 32 bits is not
-# valid for other inputs.
+# Operators through which a change fades instead of ending: the distance at which the change disappears in 32-bit
+# floats is different for other inputs.
 FADING: Final = frozenset({"LSTM", "GRU", "RNN", "Scan", "Loop", "CumSum", "Softmax", "Attention"})
-# Relative to the largest value. A fading change ends at the rounding of 32 bits, about 1e-7.
+# Changes larger than this, relative to the largest value, end abruptly. A fading change ends at the rounding of
+# 32-bit floats, about 1e-7.
 SHARP: Final = 3e-6
 
 
 def ends_of(plan: BucketPlan, shapes: OutputShapes, names: Sequence[str], number: int) -> list[End]:
-    """Return the relation of each output to the symbol. Raise `OptionError` or `InvalidArgument` if one cannot be
-    joined."""
+    """Return the relation of each output to the symbol. Raise `OptionError` or `InvalidArgument` if an output
+    cannot be joined from windows."""
     ends = []
     for name, axis in zip(names, joints(plan, shapes, names, number), strict=True):
         relation = shapes.found[name][axis]
@@ -73,8 +76,9 @@ class _Seen:
     Attributes:
         still: outputs that no change affected at its own position.
         idle: inputs whose changes affected no output.
-        left, right: distance at which changes are visible.
-        ends: a change affected an output up to its first or last step.
+        left: largest distance at which a change affects later outputs.
+        right: largest distance at which a change affects earlier outputs.
+        ends: whether a change affected an output up to its first or last step.
         sharp: size of the change at the farthest step of each side, relative to the largest value.
     """
 
@@ -107,8 +111,8 @@ def measure(
     """Measure how far the model looks along a symbol.
 
     Args:
-        number: number of the symbol.
-        highest: integer input -> largest valid integer.
+        number: index of the symbol.
+        highest: largest valid integer by integer input.
         operators: known operators of the model.
 
         longest: largest size to try.
@@ -127,7 +131,7 @@ def measure(
             known = None
         elif known is not None and seen.left <= known.left and seen.right <= known.right:
             _refuse_unshown(name, seen, operators)
-            # One more step than observed: a tap with a weight of nearly 0 is not visible.
+            # Add a step to the observed distance: the effect of a weight of nearly 0 is not visible.
             return Context(known.left + 1, known.right + 1)
         else:
             known = seen
@@ -179,7 +183,8 @@ def _seen_at(
         before = run(drawn)
         if before is None:
             continue  # the model refuses these values
-        # Neighbouring positions: behind a stride, the distance differs between them.
+        # Change neighbouring positions in turn: after an operator with a stride, the distance depends on the
+        # position.
         place = size // 2 - one % min(CONSECUTIVE, size)
         # Inputs are changed one by one: a change of a mask may hide a change of the masked input.
         for name, along in axes.items():
@@ -220,7 +225,7 @@ def _compare(seen: _Seen, before: Sequence[Any], after: Sequence[Any], ends: Seq
 
 
 def _unequal(one: Array, other: Array) -> Array:
-    """Return where the arrays differ. NaN equals NaN, since it shows nothing."""
+    """Return where the arrays differ. NaN counts as equal to NaN."""
     differs = one != other
     if one.dtype.kind == "f" and other.dtype.kind == "f":
         differs = differs & ~(np.isnan(one) & np.isnan(other))
@@ -251,7 +256,7 @@ def check_exact(
     """Compare results of windows with results of the whole input, on the CPU.
 
     Raises:
-        OptionError: the results differ, or an output is constant, so the comparison shows nothing.
+        OptionError: the results differ, or an output is constant, so the comparison proves nothing.
     """
     usable = [bucket for bucket in plan.buckets[number] if bucket > context.total]
     name = plan.symbols[number]
@@ -265,7 +270,7 @@ def check_exact(
     length = usable[0]
     constant = set(range(len(ends)))
     for one in draws(feeds_of(length), plan.inputs):
-        # At least three windows: a first, a middle and a last one.
+        # Use at least three windows: a first, a middle and a last one.
         size = 2 * length + 1 + one % CONSECUTIVE
         feeds = draw(feeds_of(size), highest, one)
         cuts = windows(size, length, context)
@@ -277,7 +282,7 @@ def check_exact(
         for at, (value, found) in enumerate(zip(whole, join(parts, cuts, ends, size), strict=True)):
             expected = np.asarray(value)
             gap = _gap(expected, found) if expected.shape == found.shape else np.inf
-            # `not ... <=`, so that NaN counts as a difference.
+            # With `not ... <=`, NaN counts as a difference.
             if not gap <= TOLERANCE * _largest(expected):
                 raise OptionError(
                     f"chunk: windows of {length} along {name!r} give other results than the whole input.",

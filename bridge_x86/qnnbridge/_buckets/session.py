@@ -91,9 +91,9 @@ class _Call:
 
     Attributes:
         names: names of the requested outputs.
-        limits: limits of the call; `deadline` follows from its timeout.
-        wire: return the outputs in their wire form.
-        is_part: not compared with the CPU, because the whole call is.
+        limits: limits of the call; `deadline` is computed from its timeout.
+        wire: return the outputs as they are sent by the host, not converted for the application.
+        is_part: the call is a part of another call. Only the whole call is compared with the CPU.
     """
 
     names: list[str]
@@ -173,7 +173,7 @@ class BucketedRunner:
                 context = arguments.chunk[plan.symbols[plan.chunk]]
                 self._windows = free.windows(self._shapes, context, deadline)
         except BaseException:
-            # Without this, the sessions opened so far would stay in the host until this process ends.
+            # Otherwise the sessions created so far would stay in the host until this process ends.
             variants.close()
             raise
         self.remote = self._first.remote
@@ -203,16 +203,17 @@ class BucketedRunner:
         return plan
 
     def _tries_padding(self, arguments: BucketArguments) -> bool:
-        """Return whether this session is for the NPU, with padding that the application chose.
+        """Return whether to test the padding: the session is for the NPU, and the application chose the padding.
 
-        Every session tests the padding, also if its variants come from the cache: the effect of padding is not a
-        property of the compiled model, and every program that relies on the padding must be warned.
+        Every such session tests its padding, even if its variants come from the cache, because the cache has no
+        record of the padding's effect and every program that relies on the padding must be warned.
         """
         chosen = bool(arguments.pad) or arguments.pad_all is not None
         return self._asks_for_qnn and chosen and not arguments.chunk
 
     def _parts_text(self) -> str:
-        """Return how calls are divided and how the model is rewritten: results depend on both besides the model."""
+        """Return a text of all that the results depend on besides the model: how calls are divided and the model is
+        rewritten."""
         plan, windowing, fix = self._plan, self._windows, self.recipe.spec.fix
         text = f"buckets {plan.symbols} {plan.buckets} split {sorted(plan.split)} fix {fix}"
         return text if windowing is None else f"{text} windows {windowing.number} {windowing.context}"
@@ -233,7 +234,7 @@ class BucketedRunner:
         wish: Wish | None = None,
     ) -> list[Any]:
         """Return the outputs. The first call of a size without a variant waits for its compilation."""
-        # `wish` asks for outputs in shared memory. Here outputs are cut, which copies them in any case.
+        # `wish` requests outputs in shared memory. It is ignored, because cutting copies the outputs in any case.
         return self._run(names, feed, run_options, limits, wire=False)
 
     def run_values(self, names: Names, feed: Mapping[str, Any], run_options: Any, limits: CallLimits) -> list[Any]:
@@ -266,7 +267,8 @@ class BucketedRunner:
         try:
             true = self._sizes_of(feeds)
         except InvalidArgument as error:
-            # Sizes contradict each other (two inputs with one symbol). With overflow="cpu" ONNX Runtime decides.
+            # Two inputs have different sizes for one symbol. With overflow="cpu" ONNX Runtime decides whether that
+            # is an error.
             if self._bucket_arguments.overflow != "cpu":
                 raise
             return self._answer_on_cpu(call, feeds, error.message.partition(INVALID_ARGUMENT)[2])
@@ -284,7 +286,7 @@ class BucketedRunner:
 
     def _answer_padded(self, call: _Call, feeds: Mapping[str, Any], true: Sizes, variant: Sizes) -> list[Any]:
         values = self._run_in(variant, call, pad_feeds(self._plan, feeds, variant), true)
-        # Needed without padding, too: `cut` then returns the values unchanged.
+        # Without padding, `cut` returns the values unchanged.
         return cut(self._plan, self._shapes, call.names, values, true, variant)
 
     def _answer_windows(
@@ -295,7 +297,7 @@ class BucketedRunner:
         size = true[number]
         # If no bucket is short enough, use the exact size, so that nothing is padded.
         length = window_length(self._plan.buckets[number], size, context) or size
-        # A single window does not overlap with another, and nothing is joined.
+        # The outputs of a single window need not be joined.
         if length == size:
             return self._answer_window(call, feeds, number)
         self._count("chunked")
@@ -316,8 +318,8 @@ class BucketedRunner:
         if fitting is None:
             raise refuse_pair(plan, true)
         variant = (*fitting[:number], true[number], *fitting[number + 1 :])
-        # Short inputs are not padded along this symbol, since padding would change the results: each such length is
-        # compiled once.
+        # Short inputs are not padded along this symbol, because padding would change the results. Each such length
+        # is compiled once.
         self._variants.add(variant)
         return self._answer_padded(call, feeds, true, variant)
 
@@ -330,7 +332,7 @@ class BucketedRunner:
             number = large[0]
             axes = joints(plan, self._shapes, call.names, number)
             self._count("split")
-            # `_answer` recursively, since the parts may still be too large along another symbol.
+            # `_answer` is called recursively, because the parts may still be too large along another symbol.
             part_of = dataclasses.replace(call, is_part=True)
             results = [self._answer(part_of, part) for part in parts(plan, feeds, number, true[number])]
             joined_results = joined(results, axes)
@@ -383,7 +385,8 @@ class BucketedRunner:
         return run(names, feeds, call.run_options, limits)
 
     def _changed_by_padding(self, variant: Sizes, timeout_s: float | None, feeds: Mapping[str, Any]) -> str:
-        """Return what padding to this variant changes in the CPU's results for these inputs; '' if nothing."""
+        """Return how padding to this variant changes the CPU's results for these inputs, as text; '' if it does
+        not."""
         plan = dataclasses.replace(self._plan, buckets=tuple((size,) for size in variant), only=None)
         run_free = self._run_free(timeout_s)
         return worst_change(verify_padding(plan, self._shapes, self.output_names, [feeds], run_free, TOLERANCE))
@@ -418,7 +421,7 @@ class BucketedRunner:
         timeout: float | None,
         on_progress: Progress | None,
     ) -> BucketStatus:
-        """Create variants, see `InferenceSession.warm`."""
+        """Create variants ahead, see `InferenceSession.warm`."""
         deadline = deadline_after(self._timeout if timeout is None else timeout)
         wanted = wanted_variants(self._plan, sizes)
         if sizes is None:
@@ -439,7 +442,8 @@ class BucketedRunner:
                 self._free.run(self._free.zeros(self._plan, tried), deadline)
         except OF_THE_MODEL as error:
             if tried == first:
-                # The model refuses zeros even in the sizes of the first variant, so zeros show nothing.
+                # The model refuses zeros even in the sizes of the first variant, so a refusal of zeros proves
+                # nothing.
                 self._takes_zeros = False
                 return False
             text = self._plan.text(sizes)
@@ -468,7 +472,7 @@ class BucketedRunner:
     # --- facts ---
 
     def announce(self, session: object) -> None:
-        """Do nothing: each variant was announced when it was made."""
+        """Do nothing: each variant was announced when it was created."""
 
     @property
     def recipe(self) -> SessionRecipe:
@@ -525,9 +529,8 @@ class BucketedRunner:
 
     @property
     def verified(self) -> NumbersReport:
-        """The worst report of all variants: "differs" before unknown before "agrees".
-
-        Padding that changes results is a difference, too: the variants alone do not notice it.
+        """The worst report of all variants: "differs" before "unknown" before "agrees". A padding that changes the
+        results is reported as "differs", too, because the comparison of a single variant does not notice it.
         """
         if self._padding.found and self._first.verified.state != "off":
             reason = f"padding changes results: {self._padding.found}"
@@ -554,7 +557,7 @@ class BucketedRunner:
 
     @property
     def generation(self) -> int:
-        """The highest generation of all variants."""
+        """Number of the latest host process in which a variant was created."""
         return max(runner.generation for runner in self._variants.made())
 
     # --- settings and closing ---
@@ -564,7 +567,8 @@ class BucketedRunner:
         self._variants.set_ep_dynamic_options(dict(options))
 
     def end_profiling(self) -> str:
-        """End the profiles of all variants and return the path of the first one. The log has the others."""
+        """End the profiles of all variants and return the path of the first one. The log contains the other
+        paths."""
         first, *others = [runner.end_profiling() for runner in self._variants.made()]
         for path in filter(None, others):
             _log.info("%s: the profile of another variant is %s", self.recipe.label, path)

@@ -45,11 +45,11 @@ class VariantStatus(Shown):
     """Status of one compiled size.
 
     Attributes:
-        made: its session exists.
-        made_at_call: its session was created while a call waited for it, and not by ``warm()``.
+        made: whether its session exists.
+        made_at_call: whether its session was created while a call waited for it, and not by ``warm()``.
         seconds: time of the creation, including compilation or loading from the cache.
         runs: number of calls, and parts of calls, that ran in it.
-        verified: comparison of its numbers with those of the CPU.
+        verified: report of the comparison of its results with the CPU's.
     """
 
     sizes: Mapping[str, int]
@@ -95,13 +95,14 @@ class BucketStatus(Shown):
         padded: calls, and parts of calls, whose inputs were padded.
         split: calls that ran in several parts.
         on_cpu: calls that fit into no bucket and ran on the CPU (``overflow="cpu"``).
-        cut: output -> the relation of each dimension to the sizes; ``None`` for a dimension that is not cut.
-        uncut: output that is not cut -> the reason.
+        cut: for each output the relation of each dimension to the sizes; ``None`` for a dimension that is not cut.
+        uncut: for each output that is not cut, the reason.
         weights: whether variants share their weights, as text.
         chunked: calls that ran in overlapping windows.
-        ruled_out: combinations of sizes that the model refuses and `warm` skipped -> the reason.
+        ruled_out: combinations of sizes that `warm` skipped because the model refuses them, each with the reason.
         decided: ``pad=`` or ``chunk=`` that the session chose if the application did not specify padding.
-        padding: what the application's ``pad=`` changes in a trial on the CPU; '' if no change was found.
+        padding: how the application's ``pad=`` changes results in a trial on the CPU, as text; '' if no change was
+            found.
     """
 
     variants: tuple[VariantStatus, ...]
@@ -147,10 +148,10 @@ class BucketStatus(Shown):
 _log = log_of("qnnbridge.buckets")
 
 MadeBy = Literal["open", "warm", "call"]
-# Creates the runner of a variant from its recipe within this many seconds.
+# Function that creates the runner of a variant from its recipe within the given number of seconds.
 Open = Callable[["SessionRecipe", "float | None", "OnDeadline"], "RemoteRunner"]
 
-# Prefixes of configuration entries that do not apply to the CPU, or forbid it.
+# Prefixes of configuration entries that do not apply to a session on the CPU, or forbid the CPU.
 _FOR_QNN: Final = ("ep.", "session.disable_cpu_ep_fallback")
 
 # Key of the model with free sizes, on the CPU.
@@ -163,7 +164,7 @@ class Variant:
 
     Attributes:
         lock: held during the creation of the session.
-        made_by: first reason for its creation.
+        made_by: first reason for its creation, such as "call" or "warm".
         runs: number of calls, and parts of calls, that ran in it.
     """
 
@@ -176,13 +177,13 @@ class Variant:
 
 
 class Variants:
-    """The sessions of one session with buckets, by bucket."""
+    """The ordinary sessions of one session with buckets, by their sizes."""
 
     def __init__(self, plan: BucketPlan, recipe: SessionRecipe, open_runner: Open) -> None:
         self.plan = plan
         self.recipe = recipe
         self._open_runner = open_runner
-        # Entries are never removed; `add` only inserts, so readers need no lock but iterate over a copy.
+        # Entries are only added, never removed, so readers need no lock but iterate over a copy.
         self._variants = {sizes: Variant(sizes) for sizes in (*plan.variants(), FREE)}
         self._counting = renew_in_forks(Lock())
         self._dynamic: dict[str, str] = {}
@@ -212,8 +213,8 @@ class Variants:
             return variant.runner
 
         try:
-            # One lock per variant: two sizes compile at the same time, and two callers of one size wait for the
-            # same session.
+            # Each variant has its own lock, so that two sizes can compile at the same time while two callers of one
+            # size wait for the same session.
             return in_turn(variant.lock, remaining(deadline), made)
         except TooLate:
             raise DeadlineExceeded(
@@ -250,7 +251,8 @@ class Variants:
 
     def set_ep_dynamic_options(self, options: Mapping[str, str]) -> None:
         """Set options in all existing variants, and in those that are created later."""
-        # Before the loop, so that a variant that is being created in another thread also gets the options.
+        # The options are stored before the loop, so that a variant that is being created in another thread also
+        # gets them.
         self._dynamic |= options
         for variant in self:
             if variant.runner is not None:
@@ -275,7 +277,7 @@ class Variants:
             error.evidence = (*error.evidence, f"The variant for {self.text(variant.sizes)} was being created.")
             raise
         variant.seconds, variant.made_by = time.monotonic() - begun, made_by
-        # Set last: a reader without the lock sees a runner only with its time and reason.
+        # The runner is set last: a reader without the lock never sees a runner without its time and reason.
         variant.runner = runner
         # `close` has not seen this runner, so this thread closes it.
         if self._closed:
@@ -319,8 +321,9 @@ def opener(host: Host, retry: int, timeout: float | None, warn: Warn) -> Open:
     return open_runner
 
 
-# Called with the number of created variants, the number of all variants, and the sizes of the next variant; at the
-# end, those of the last one. With several workers the calls come from their threads, one at a time.
+# Function that shows progress. It is called with the number of created variants, the number of all variants, and
+# the sizes of the next variant (at the end, of the last variant). Several workers call it from their threads, one
+# at a time.
 Progress = Callable[[int, int, Mapping[str, int]], None]
 
 
@@ -339,7 +342,7 @@ def warm(
         if on_progress is not None:
             try:
                 on_progress(done, len(wanted), variants.plan.named(sizes))
-            except Exception:  # noqa: BLE001 - showing progress must not decide whether the work succeeds
+            except Exception:  # noqa: BLE001 - a failure to show progress must not fail the work
                 _log.exception("on_progress failed")
 
     def go_on() -> None:

@@ -1,20 +1,19 @@
-"""The application's connection to a daemon: find it, start it, authenticate, and hold the connection.
+"""The application's connection to a daemon: find it, start it, authenticate, and keep the connection.
 
-Theory of operation. To the supervisor a daemon is a host: `DaemonConnector` is a spawner that connects to a process
-instead of starting one, and the connection is its `ChildProcess`. So sessions, deadlines and retries work as with a
-host. Three things differ:
+Theory of operation. The supervisor treats a daemon like a host: `DaemonConnector` is a spawner that connects to a
+process instead of starting one, and returns the connection as a `ChildProcess`. So sessions, deadlines and retries
+work as with a host. Three things differ:
 
-- `reach` is called before `spawn` with the caller's deadline: it looks for the daemon, starts one if that is
-  allowed,
-  and authenticates. If the caller's time runs out, the next caller continues where the first one stopped.
+- `reach` is called before `spawn` with the caller's deadline: it searches for the daemon, starts one if that is
+    allowed, and authenticates. After a missed deadline, the next caller continues where the first one stopped.
 - A lost connection blames no model (`LostDaemon`). The daemon has investigated the death of the NPU host and keeps
-  the quarantine; the application only reconnects (`ReconnectPolicy` never gives up for long).
-- An older daemon makes way for a newer application if no other client uses it. The application then starts its own
-  daemon.
+  the quarantine; the application only reconnects (`ReconnectPolicy` never waits long).
+- An older daemon ends when a newer application connects, if no other client uses the daemon. The application then
+    starts a daemon of its own version.
 
-Invariants: the folder in which both sides meet must belong to this user alone, or it is refused. `daemon.json` is a
-hint: no process is ended because of its contents, and a stale file costs one failed connection. The daemon's lock
-decides which of several started daemons stays.
+Invariants: the folder with the daemon's files must belong to this user alone, or it is refused. `daemon.json` is
+not trusted: no process is ended because of its contents, and a stale file only causes one failed connection. The
+daemon's lock decides which of several started daemons continues.
 
 `_host` and the tools call the package. It imports the protocol, `qnnbridge_os`, `_supervision` and `_launch`.
 """
@@ -30,8 +29,8 @@ START_TIMEOUT_S: Final = 60.0
 
 
 def command(words: str) -> str:
-    """Return a qnnbridge command as the reader of an error can run it: a frozen application contains no
-    commands."""
+    """Return a qnnbridge command in a form that the user can run: the command `qnnbridge` does not exist in a
+    frozen application."""
     return f"python -m qnnbridge_tools {words}  (with the host's Python)" if is_frozen() else f"qnnbridge {words}"
 
 
@@ -40,10 +39,10 @@ class DaemonAccess:
     """Arguments of `qnnbridge.connect`.
 
     Attributes:
-        start: a daemon may be started.
+        start: whether a daemon may be started.
         python, arguments: interpreter and options of a started daemon.
         start_timeout_s: seconds for finding, starting and connecting together.
-        any_release: accept a daemon of a distant release, for a caller that only ends it.
+        any_release: whether to accept a daemon of any release; for a caller that only ends the daemon.
     """
 
     start: bool = True

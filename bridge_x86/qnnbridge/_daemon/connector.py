@@ -1,12 +1,12 @@
 """The connection to a daemon: its opening dialogue, its `ChildProcess`, its loss, its spawner.
 
 `DaemonConnector` is the spawner of a `Host` whose process is a daemon: instead of starting a process it connects to
-the running daemon. `reach` does what takes time, within the caller's deadline: find the daemon, start one if that
-is allowed and there is none, authenticate. It may be called again after `DeadlineExceeded` and continues where it
+the running daemon. `reach` makes the slow steps within the caller's deadline: find the daemon, start one if that is
+allowed and there is none, authenticate. After `DeadlineExceeded` it may be called again and continues where it
 stopped. `spawn` returns the connection. `LostDaemon` reports the loss of a connection and blames no model: the
 daemon investigates crashes of the NPU host, keeps the quarantine and repeats the calls.
 
-Threads: one at a time (the supervisor's start lock).
+The supervisor's start lock ensures that only one thread at a time calls these methods.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ _MORE_ROOM: Final = (
 
 
 class Unreachable(Exception):
-    """No daemon could be reached this time. The text is the reason, as the end of a sentence. `fix`: '' if
-    unknown."""
+    """No daemon can be reached at present. The text is the reason, as the end of a sentence. `fix` is the fix, if
+    known."""
 
     def __init__(self, text: str, fix: str | None = None) -> None:
         super().__init__(text)
@@ -75,7 +75,7 @@ def enter_daemon(deadline: float) -> DaemonLink:
 
     Raises:
         Unreachable: no daemon can be reached now.
-        HostStartFailed: the folder has unsafe rights.
+        HostStartFailed: other users can access the folder.
         VersionMismatch: the daemon's version is incompatible.
     """
     folder = existing_runtime_folder()
@@ -93,18 +93,20 @@ def enter_daemon(deadline: float) -> DaemonLink:
     except NotProven as problem:
         raise Unreachable(f"the endpoint in daemon.json does not belong to this daemon: {problem}") from None
     except OSError as error:
-        raise Unreachable(f"the opening dialogue broke off ({error.strerror or error})") from error
+        raise Unreachable(f"the opening dialogue failed ({error.strerror or error})") from error
 
 
 def enter(discovery: Discovery, folder: Path, deadline: float) -> DaemonLink:
-    """Connect to the daemon of a `daemon.json`. Raise `OSError`, `NotProven`, `Unreachable` or
-    `VersionMismatch`."""
+    """Connect to the daemon that a `daemon.json` describes.
+
+    Raise `OSError`, `NotProven`, `Unreachable` or `VersionMismatch`."""
     deadline = min(deadline, time.monotonic() + DIALOGUE_TIMEOUT_S)
     stream = connect_to_daemon(discovery.endpoint, folder, deadline)
-    # Closed in every case except success: `DaemonLink` takes the descriptors over.
+    # These descriptors are closed after any failure. After success they belong to the `DaemonLink`.
     fds = OwnedFds()
     try:
-        # Checked before anything is sent: the token's proof must not go to another user's process at that endpoint.
+        # The peer is checked before anything is sent, because the proof of the token must not be sent to a process
+        # of another user.
         stream.check_peer()
         answer = _talk(stream, discovery, fds, deadline)
         if answer.verdict is not AdmissionCode.WELCOME:
@@ -112,7 +114,7 @@ def enter(discovery: Discovery, folder: Path, deadline: float) -> DaemonLink:
                 raise Unreachable("the daemon is ending")
             raise Unreachable("the daemon's limit of open files is reached, so it accepts no client", _MORE_ROOM)
         read_fd, write_fd = stream.ends(answer.handles, fds)
-        # The system's information first: the process id in daemon.json is only a hint.
+        # The system's information about the peer takes precedence: the process id in daemon.json may be stale.
         return DaemonLink(stream.peer_pid or discovery.pid, read_fd, write_fd, fds)
     except BaseException:
         fds.close_all()
@@ -123,7 +125,7 @@ def enter(discovery: Discovery, folder: Path, deadline: float) -> DaemonLink:
 
 
 def _talk(stream: DaemonStream, discovery: Discovery, fds: OwnedFds, deadline: float) -> DaemonAnswer:
-    # Both sides prove that they know the token and never send it (`auth`).
+    # Each side proves that it knows the token without sending it (`qnnbridge_protocol.auth`).
     side = ClientSide(discovery.token, discovery.instance, ClientIdentity(os.getpid(), program_name()))
     stream.send(side.prove(stream.receive(CHALLENGE_BYTES, deadline)), deadline)
     return side.check(stream.receive_with_ends(ANSWER_BYTES, fds, deadline))
@@ -138,21 +140,22 @@ def program_name() -> str:
     return os.path.basename(os.path.dirname(program)) if name == "__main__.py" else name
 
 
-# Exit code of a connection that has ended; the daemon's own is unknown. 0, which is no error: losing a daemon is
-# not a crash, and no model is blamed.
+# Exit code to report for a connection that has ended, because the daemon's exit code is unknown. 0 is not an error:
+# losing a daemon does not count as a crash, and no model is blamed.
 ENDED: Final = 0
 
 
 class DaemonLink:
-    """A `ChildProcess` for the connection. `pid` is the daemon's, from the system, or else from the daemon
-    itself."""
+    """A `ChildProcess` for the connection. `pid` is the daemon's process id, from the system or else from
+    daemon.json."""
 
     def __init__(self, pid: int, read_fd: int, write_fd: int, fds: OwnedFds) -> None:
         self.pid = pid
         self.stdin_fd = write_fd
         self.stdout_fd = read_fd
         self._fds = fds
-        # `HostProcess` reads a child's stderr, but the daemon's goes to its log file: this pipe is at its end.
+        # `HostProcess` reads a child's stderr, but the daemon writes to its log file. So this pipe contains nothing
+        # and has no writer.
         self.stderr_fd, end = fds.pipe()
         fds.close(end)
         self._owner = os.getpid()
@@ -170,22 +173,22 @@ class DaemonLink:
             )
         if self._given_up or self.stdout_fd < 0:
             return ENDED
-        # A daemon is not a child process: there is no exit code to wait for, only the end of the stream.
+        # A daemon is not a child process, so wait for the end of the stream instead of an exit code.
         return ENDED if connection_ended(self.stdout_fd, timeout_s) else None
 
     def terminate(self) -> None:
         self.kill()
 
     def kill(self) -> None:
-        """Give up the connection. The daemon notices the end of the stream and ends its own, which wakes waiting
-        threads here."""
+        """Give up the connection. The daemon notices the end of the stream and closes its end, which wakes threads
+        that wait here."""
         with self._lock:
             if self._owner != os.getpid() or self._given_up or self.stdin_fd < 0:
                 return
             self._given_up = True
             abandon_stream(self.stdin_fd)
-            # The number now refers to the null device. Marked again, so that the channel does not take it for a
-            # foreign file.
+            # The descriptor now refers to the null device. It is marked again, so that the channel does not treat
+            # it as a file of other code.
             self._fds.mark_again(self.stdin_fd)
 
     def close(self) -> None:
@@ -203,7 +206,7 @@ _LOG_BYTES: Final = 8 * 1024
 
 
 class LostDaemon:
-    """Handles the loss of a daemon, see `DeathHandler`."""
+    """Handle the loss of a daemon, see `DeathHandler`."""
 
     def on_ready(self, process: HostProcess) -> None:
         """Do nothing: the versions of a daemon are not recorded."""
@@ -221,13 +224,13 @@ class LostDaemon:
         suspect: CallContext | None = None,
         patience_s: float = EXIT_WAIT_S,
     ) -> DeathReport:
-        """Return why the connection failed, and give up this side of it."""
-        # Only this side: `DaemonLink.kill` never touches the daemon, which serves other applications.
+        """Return why the connection failed, and give up the connection."""
+        # `DaemonLink.kill` gives up the connection only. The daemon serves other applications, too.
         process.kill(failure.reason.message if failure.reason is not None else "the connection to the daemon ended")
         error = _error(process, failure.reason)
         error.details.setdefault("generation", process.generation)
-        # The daemon runs no native code; a call can only have caused its end by data on the wire. So calls are
-        # repeated without counting against `retry`.
+        # The daemon runs no native code, so a call can only have caused its end by invalid data in the connection.
+        # Otherwise calls are repeated without counting against `retry`.
         outside = failure.reason is None or isinstance(failure.reason, HostHung)
         return DeathReport(error, None, from_outside=outside)
 
@@ -257,7 +260,7 @@ def _error(process: HostProcess, reason: BridgeError | None) -> HostError:
 
 
 def _traces_of_daemon() -> tuple[str, str]:
-    """Return the path of the log ('' if unknown), and the reason for the daemon's end according to its file."""
+    """Return the path of the daemon's log ('' if unknown), and the reason for its end that daemon.json suggests."""
     try:
         folder = existing_runtime_folder()
         discovery = None if folder is None else read_discovery(folder)
@@ -280,17 +283,17 @@ def _tail(log: str) -> list[str]:
     return [f"{log}: {line}" for line in lines[-_LOG_LINES:]]
 
 
-# Time to wait for a daemon that was running if this side must not start one: its service manager may.
+# Time to wait for a lost daemon if this side must not start one, but a service manager may.
 RECONNECT_TIMEOUT_S: Final = 5.0
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 0.25
-# First pause before another start if a daemon reported "ready" or "running" and still cannot be reached: the holder
-# of the lock was ending. Doubles with each try.
+# First pause before another start if a daemon reported "ready" or "running" and still cannot be reached, because
+# the holder of the lock was ending. The pause doubles with each attempt.
 _START_AGAIN_S: Final = 0.5
 # Number of consecutive daemons that may end silently before they are ready, as a killed one does.
 _MOST_SILENT_ENDS: Final = 3
 
-# A caller with the same limit as for finding the daemon has set its deadline a moment before this side did.
+# Tolerance for a deadline that equals the limit for finding the daemon: the caller computed it a moment earlier.
 _SAME_TIME_S: Final = 0.5
 
 
@@ -316,7 +319,7 @@ class DaemonConnector:
 
     def reach(self, deadline: float | None) -> None:
         """Prepare a connection for `spawn`. Raise `HostStartFailed`, `VersionMismatch` or `DeadlineExceeded`."""
-        # A connection that was made for a caller whose time ran out serves the next caller.
+        # Use a connection that was established for a caller which missed its deadline.
         if self._ready is not None and self._ready.poll() is None:
             return
         link, self._ready = self._ready, None
@@ -331,7 +334,7 @@ class DaemonConnector:
         start_again_s = _START_AGAIN_S
         while True:
             try:
-                # The dialogue has its own limit; the end of `until` does not interrupt a dialogue under way.
+                # The dialogue has a separate time limit, and is not interrupted when `until` is reached.
                 self._ready = enter_daemon(math.inf if deadline is None else deadline)
                 self._was_there = True
                 self._silent_ends = 0
@@ -347,12 +350,12 @@ class DaemonConnector:
             if self._access.start and self._starting is None and time.monotonic() >= start_at:
                 self._starting = Starting(self._access.arguments, self._access.python)
             if self._await_start(min(until, time.monotonic() + pause_s)):
-                # Growing pauses, so that a daemon that ends each time is not started in a tight loop.
+                # The pauses grow, so that a daemon that ends each time is not started in a tight loop.
                 start_at, start_again_s = time.monotonic() + start_again_s, start_again_s * 2
             pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
 
     def spawn(self, argv: Sequence[str], env: Mapping[str, str], cwd: str | None) -> ChildProcess:
-        """Return the connection, see `Spawner`. The arguments are ignored: the daemon runs already."""
+        """Return the connection, see `Spawner`. Ignore the arguments: the daemon is already running."""
         if self._ready is None:
             self.reach(None)
         assert self._ready is not None
@@ -360,12 +363,12 @@ class DaemonConnector:
         return link
 
     def close(self) -> None:
-        """Make a thread that waits in `reach` give up, because the host is being closed. Thread-safe."""
+        """Let a thread that waits in `reach` give up, because the host is being closed. Thread-safe."""
         self._closed = True
 
     def _await_start(self, until: float) -> bool:
-        """Wait a moment, or until the started daemon reports its state. Return True if the outcome of its start is
-        settled."""
+        """Wait until the given time, or until the started daemon reports its state. Return True if its start has
+        ended."""
         if self._starting is None:
             sleep(max(0.0, until - time.monotonic()))
             return False
@@ -414,14 +417,14 @@ class DaemonConnector:
 
 
 class ReconnectPolicy(RestartPolicy):
-    """When to reconnect to a lost daemon: soon, and again and again.
+    """Policy for reconnecting to a lost daemon: at once, and as often as needed.
 
-    An attempt costs the daemon nothing, and a fault (its version, its folder) may be corrected while the
+    An attempt does not burden the daemon, and a fault of its version or its folder may be corrected while the
     application runs.
     """
 
     def __init__(self) -> None:
-        # No breaker: connecting costs nothing but the attempt, and the daemon may come back at any moment.
+        # The breaker is disabled, because an attempt to connect is cheap and the daemon may return at any moment.
         super().__init__(first_delay_s=0.05, max_delay_s=1.0, breaker_deaths=1_000_000)
 
     def on_death(

@@ -1,11 +1,12 @@
-"""Finding and starting a daemon: the folder in which it and its applications meet, and its `daemon.json`.
+"""Find and start a daemon: the folder with its lock and `daemon.json`, through which applications find it.
 
-The folder belongs to this user and is inaccessible to other users. Its contents are as good as a password, so a
-folder that others could use, that belongs to another user, or that is a link is refused, never corrected silently.
+The folder belongs to this user and is inaccessible to other users. Its contents are as secret as a password. So a
+folder that other users can access, that belongs to another user, or that is a link is refused and never corrected
+silently.
 
-The file is a hint. The process id in it is never acted on, and a file without a daemon does no harm: its endpoint
-cannot be opened, or the other end does not know the token. The daemon that holds the lock writes the file
-atomically. Stateless; thread-safe.
+The file is not trusted. No process is ended because of the process id in it, and a stale file does no harm: its
+endpoint cannot be opened, or the process there does not know the token. The daemon that holds the lock writes the
+file atomically. Stateless; thread-safe.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from qnnbridge_protocol.installing import install_command
 from qnnbridge_protocol.process_names import is_frozen
 
 VARIABLE: Final = "QNNBRIDGE_RUNTIME_DIR"
-# In the folder; the daemon is the holder of this lock.
+# Name of the lock file in the folder. The process that holds the lock is the daemon.
 LOCK_NAME: Final = "daemon.lock"
 _NOT_PRIVATE: Final = (
     "A user who can write there could pretend to be the daemon, and one who can read there could use it."
@@ -42,7 +43,7 @@ _NOT_PRIVATE: Final = (
 
 
 def runtime_folder() -> Path:
-    """Return the folder, which need not exist: ``QNNBRIDGE_RUNTIME_DIR``, else the system's usual place."""
+    """Return the path of the folder, which need not exist: ``QNNBRIDGE_RUNTIME_DIR``, else the default."""
     named = os.environ.get(VARIABLE)
     return Path(os.path.abspath(os.path.expanduser(named))) if named else private.default_runtime_folder()
 
@@ -65,7 +66,7 @@ def existing_runtime_folder() -> Path | None:
 
 
 def _check_folder(path: Path) -> bool:
-    # A link to a folder passes here and is refused by `check_private`, which does not follow it.
+    # This check accepts a link to a folder; `check_private`, which does not follow links, refuses it.
     if path.exists() and not path.is_dir():
         raise _refused(path, "it is not a folder")
     return check_private(path)
@@ -92,7 +93,7 @@ def _refused(path: Path, problem: str, fix: str | None = None, cause: str | None
         fix=f"{fix}. Or set {elsewhere}" if fix else f"Set {elsewhere}",
         details={"path": str(path)},
     )
-    # Rights do not change by themselves, so each further start would fail here.
+    # Permissions do not change by themselves, so each further start would fail in the same way.
     error.retry = "pointless"
     return error
 
@@ -100,7 +101,7 @@ def _refused(path: Path, problem: str, fix: str | None = None, cause: str | None
 FILE_NAME: Final = "daemon.json"
 
 _MAX_BYTES: Final = 64 * 1024
-# The year 4147; `datetime` fails beyond the year 9999.
+# Latest valid time, in the year 4147. `datetime` fails beyond the year 9999.
 _LATEST_S: Final = 2**36
 _LARGEST_PID: Final = 2**32
 _REPLACE_TRIES: Final = 20
@@ -114,8 +115,8 @@ class Discovery:
 
     Attributes:
         endpoint: where the daemon listens.
-        token: never shown (`repr` omits it).
-        started: seconds since 1970, for people.
+        token: secret of the daemon; `repr` omits it.
+        started: time of the start in seconds since 1970, only for display.
     """
 
     endpoint: str
@@ -147,15 +148,15 @@ class Discovery:
             fields[name] = bytes.fromhex(str(fields[name]))
             if len(fields[name]) != size:
                 raise ValueError(f"{name} has {len(fields[name])} bytes, not {size}")
-        # Every field has been checked by its exact type: the file may be damaged, or of another release.
+        # Each field was checked for its exact type, because the file may be damaged or of another release.
         return cls(**fields)
 
 
 def read_discovery(folder: Path) -> Discovery | None:
-    """Return the file of the last daemon; ``None`` without a valid file.
+    """Return the contents of the last daemon's file; ``None`` if there is no valid file.
 
     Raises:
-        HostStartFailed: other users could have written or read it.
+        HostStartFailed: other users can access the file or the folder.
     """
     try:
         return look_at_discovery(folder)
@@ -171,12 +172,12 @@ def look_at_discovery(folder: Path) -> Discovery | None:
     try:
         return Discovery.from_json(json.loads(read_private_file(path, _MAX_BYTES)))
     except (FileNotFoundError, ValueError, RecursionError):
-        return None  # being replaced, or damaged: the daemon that is about to start writes a new one
+        return None  # the file is being replaced or is damaged; the next daemon writes a new one
 
 
 def write_discovery(folder: Path, discovery: Discovery) -> None:
-    """Write the file. Only the daemon does. Raise `OSError`."""
-    # In the same folder, since a rename works within one file system; nobody else uses the random name.
+    """Write the file. Only the daemon calls this. Raise `OSError`."""
+    # The temporary file is in the same folder, because a rename needs the same file system.
     temporary = folder / f".{FILE_NAME}.{secrets.token_hex(8)}"
     try:
         write_private_file(temporary, json.dumps(discovery.to_json(), indent=1).encode())
@@ -189,7 +190,7 @@ def write_discovery(folder: Path, discovery: Discovery) -> None:
                     raise
                 sleep(_REPLACE_INTERVAL_S)
     except BaseException as error:
-        temporary.unlink(missing_ok=True)  # for example on a full disk the file can be created but not written
+        temporary.unlink(missing_ok=True)  # on a full disk, for example, the file was created but cannot be written
         if isinstance(error, OSError) and error.filename is None:
             error.filename = os.fspath(folder / FILE_NAME)
         raise
@@ -198,7 +199,7 @@ def write_discovery(folder: Path, discovery: Discovery) -> None:
 def remove_discovery(folder: Path, instance: bytes) -> None:
     """Remove the file of an ending daemon, but not that of another daemon."""
     found = read_discovery(folder)
-    # Another daemon may have taken over and written its own file meanwhile.
+    # Another daemon may have taken over meanwhile and written its own file.
     if found is not None and found.instance == instance:
         (folder / FILE_NAME).unlink(missing_ok=True)
 
@@ -206,9 +207,9 @@ def remove_discovery(folder: Path, instance: bytes) -> None:
 # --- starting ----------------------------------------------------------------------------------------------
 
 READY: Final = "@qnnbridge-daemon ready"
-# Another daemon holds the lock.
+# Line that a daemon prints if another daemon holds the lock.
 RUNNING: Final = "@qnnbridge-daemon running"
-# Another daemon holds the lock, and this one replaces it when it ends. Printed repeatedly.
+# Line that a daemon prints repeatedly while it waits for the lock, which another daemon holds.
 WAITING: Final = "@qnnbridge-daemon waiting"
 
 MODULE: Final = "qnnbridge_daemon"
@@ -216,7 +217,7 @@ DETACHED: Final = "--detached"
 TAKE_OVER: Final = "--take-over"
 
 _PACKAGES: Final = ("qnnbridge_protocol", "qnnbridge_os", "qnnbridge_host", "qnnbridge", MODULE)
-# Removed because the daemon itself owns a host.
+# Variables that are removed for the daemon, because it starts its host itself.
 _DROPPED: Final = ("QNNBRIDGE_HOST",)
 _PATHS: Final = tuple(
     f"QNNBRIDGE_{name}" for name in ("STATE_DIR", "CACHE_DIR", "RUNTIME_DIR", "CONFIG", "EP_PATH")
@@ -229,7 +230,7 @@ Outcome = Literal["ready", "running", "waiting"]
 
 
 class Starting:
-    """A daemon that has been started and has not reported the outcome yet."""
+    """A daemon that was started and has not reported yet whether it is ready."""
 
     def __init__(self, arguments: Sequence[str] = (), python: str | None = None) -> None:
         """Start a daemon. Raise `HostStartFailed`.
@@ -238,7 +239,7 @@ class Starting:
             arguments: options of the daemon.
             python: its interpreter; default the running one.
         """
-        # Also its working folder: the application's may be removed while the daemon lives on.
+        # The folder is also the daemon's working folder: the application's may be deleted while the daemon runs.
         folder = make_runtime_folder()
         argv = [*daemon_command(python), DETACHED, *arguments]
         try:
@@ -258,12 +259,12 @@ class Starting:
         """
         while True:
             whole, _, rest = self._text.decode("utf-8", "replace").rpartition("\n")
-            # Only whole lines: a marker may arrive in pieces.
+            # Read only complete lines, because a marker may arrive in pieces.
             lines = whole.splitlines()
             if READY in lines or RUNNING in lines:
                 self.close()
                 return "ready" if READY in lines else "running"
-            # The daemon prints it repeatedly; it is reported once.
+            # The daemon prints this line repeatedly; report it once.
             if WAITING in lines and not self._waiting:
                 self._waiting = True
                 return "waiting"
@@ -272,11 +273,11 @@ class Starting:
             try:
                 data = os.read(self._process.stderr_fd, _READ_BYTES)
             except OSError:
-                data = b""  # how a pipe ends on Windows
+                data = b""  # on Windows the end of a pipe is an error
             if not data:
                 self.close()
                 raise _did_not_start([*lines, rest])
-            # Bounded: a library may log endlessly at its start.
+            # The text is limited, because a library may log without end at its start.
             self._text = (self._text + data)[-_TEXT_BYTES:]
 
     def close(self) -> None:
@@ -302,10 +303,10 @@ def daemon_command(python: str | None = None) -> list[str]:
             fix="Start it from a terminal: qnnbridge host start",
         )
     roots = _roots()
-    # Installed in the interpreter, which finds the packages without help.
+    # The packages are installed in the interpreter, which finds them without further options.
     if len(roots) == 1 and roots[0] in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")):
         return [sys.executable, "-X", "utf8", "-m", MODULE]
-    # A path that this program set up, or a checkout: the daemon must run the same qnnbridge.
+    # The packages are in a checkout or in a path that this program added. The daemon must use the same packages.
     program = f"import sys; sys.path[:0] = {roots!r}; from {MODULE}.main import main; main()"
     return [sys.executable, "-X", "utf8", "-c", program]
 
@@ -320,7 +321,7 @@ def _roots() -> list[str]:
                 fix=f"Install qnnbridge again: {install_command(options='--force-reinstall')}",
             )
         root = str(Path(spec.origin).absolute().parents[1])
-        # An editable install has a folder for each package.
+        # In an editable install each package has its own folder.
         if root not in found:
             found.append(root)
     return found
@@ -345,8 +346,8 @@ def variables_from_anywhere(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def from_anywhere(program: str) -> str:
-    """Return the absolute path of a program, for a daemon with another working folder. The daemon looks a bare name
-    up."""
+    """Return the absolute path of a program, for a daemon with another working folder. Return a bare name
+    unchanged, because the daemon searches for it."""
     return os.path.abspath(os.path.expanduser(program)) if os.path.dirname(program) else program
 
 

@@ -1,11 +1,11 @@
 """Explanations of faults: exit codes, lines of ONNX Runtime's log, deaths of the host, and crash reports.
 
-The modules are pure functions over tables. This module handles the files: one JSON file for programs and one text
-file for people per death, and the state folder. It starts no process.
+The other modules of the package are pure functions over tables. This module handles the files in the state folder:
+for each death one JSON file for programs and one text file for people. It starts no process.
 
 `_supervision`, the transport and the tools call the package. It imports the protocol, `qnnbridge_os` and
 `_launch.stderr`. The tables are needed only after a failure and take 20 ms to import, so callers import the modules
-when they need them.
+inside functions.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 def write_whole(path: Path, text: str) -> None:
     """Write a file atomically: a reader sees the old file or the new one, never a part. Raise `OSError`."""
-    from qnnbridge_os import files  # needed after a crash only
+    from qnnbridge_os import files  # imported here because it is needed only after a crash
 
     files.make_folders(path.parent)
     # The name of a model may not be valid UTF-8. JSON also writes such bytes as `\udc80`.
@@ -41,16 +41,18 @@ def write_whole(path: Path, text: str) -> None:
 
 _CPUINFO: Final = "/proc/cpuinfo"
 _MODEL_NAME: Final = re.compile(r"^model name\s*:\s*(\S.*?)\s*$", re.MULTILINE)
-# Enough to contain the first processor of the list.
+# Number of characters to read: enough to contain the entry of the first processor.
 _HEAD_CHARS: Final = 8192
 
 
 def processor_of(host_machine: str = "") -> str:
-    """Return the processor, as ``AMD EPYC 9R14 (x64), under Wine 8.0``; '' if it is unknown. Never raise.
+    """Return the name of the processor, such as ``AMD EPYC 9R14 (x64), under Wine 8.0``; '' if unknown. Never
+    raise.
 
-    `host_machine` is the machine type of the host's process; if the computer's differs, the host runs emulated.
+    `host_machine` is the machine type of the host's process. If it differs from the computer's, an emulator runs
+    the host.
     """
-    # The host is gone by then, but this process runs on the same computer.
+    # The host has ended by then, but this process runs on the same computer.
     try:
         from qnnbridge_os.processes import native_machine
 
@@ -61,7 +63,7 @@ def processor_of(host_machine: str = "") -> str:
 
             version = wine_version()
             text += f", under Wine {version}" if version else ""
-    except Exception:  # noqa: BLE001 - the processor only helps to explain a worse failure
+    except Exception:  # noqa: BLE001 - a crash report is useful without the processor
         return ""
     if host_machine and machine and host_machine != machine:
         text += f", on which {host_machine} is emulated"
@@ -86,7 +88,7 @@ CRASHES: Final = "crashes"
 ENDED: Final = "ended"
 SCHEMA: Final = 1
 
-# Environment variables that a report may contain; any other may hold a secret.
+# Environment variables that a report may contain. The value of any other may be a secret.
 ENVIRONMENT: Final = frozenset(
     (
         "QNNBRIDGE_HOST_PYTHON",
@@ -117,7 +119,7 @@ _ID = re.compile(r"^\d{8}-\d{6}-[0-9a-f]{8}$")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ReportSummary:
-    """One entry of a list of reports. `path` is that of the text file."""
+    """An entry of the list of reports. `path` is the path of the text file."""
 
     id: str
     when: str
@@ -129,7 +131,7 @@ class ReportSummary:
 
 
 class CrashReports:
-    """The reports in one folder, by default ``crashes`` in `state_dir`."""
+    """The crash reports in one folder, by default ``crashes`` in `state_dir`."""
 
     def __init__(self, folder: Path | None = None, wall_clock: Callable[[], float] = time.time) -> None:
         self._folder = folder
@@ -141,11 +143,12 @@ class CrashReports:
 
     @property
     def ended(self) -> CrashReports:
-        """Reports of hosts that did not crash, in a folder next to that of the crashes."""
+        """Reports on hosts that ended without a crash, in a folder next to that of the crash reports."""
         return CrashReports(self.folder.with_name(ENDED), self._wall_clock)
 
     def write(self, record: CrashRecord) -> Path | None:
-        """Write a report, and delete the oldest reports beyond 50. Write to `ended` if the host did not crash.
+        """Write a report, and delete the oldest reports if there are more than 50. Use `ended` if the host did not
+        crash.
 
         Returns:
             Path of the text file; ``None`` if writing failed.
@@ -153,13 +156,13 @@ class CrashReports:
         return (self.ended if _did_not_crash(record) else self)._write(record)
 
     def _write(self, record: CrashRecord) -> Path | None:
-        from qnnbridge._diagnosis.crash import details_of, diagnose  # slow to import, and needed after a crash only
+        from qnnbridge._diagnosis.crash import details_of, diagnose  # slow, and needed only after a crash
 
         try:
-            import secrets  # 8 ms, for a rare case
+            import secrets  # imported here because it takes 8 ms and is rarely needed
 
-            # UTC with a fixed width, so that reports sorted by name are sorted by time even across a change of the
-            # time zone.
+            # The time is in UTC and has a fixed width, so that reports sorted by name are sorted by time, even if
+            # the time zone changes.
             when = datetime.datetime.fromtimestamp(self._wall_clock(), datetime.timezone.utc)
             report_id = f"{when:%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"
             diagnoses = diagnose(record)
@@ -173,8 +176,8 @@ class CrashReports:
             }
             data = without_home(data)
             path = self.folder / f"{report_id}.txt"
-            # JSON first, since reports are listed and deleted by their JSON file. A text without JSON would never
-            # be deleted; a JSON without its text is still shown.
+            # The JSON file is written first, because reports are listed and deleted by it. A text file without it
+            # would never be deleted, but a JSON file without its text file is still shown.
             write_whole(path.with_suffix(".json"), json.dumps(data, indent=1, default=str))
             write_whole(path, _as_text(data, record, diagnoses))
             self._drop_old()
@@ -183,7 +186,7 @@ class CrashReports:
         return path
 
     def summaries(self) -> list[ReportSummary]:
-        """Return the reports, newest first, without damaged ones."""
+        """Return the reports, newest first. Damaged reports are left out."""
         return [summary for path in self._files() if (summary := _summary(path)) is not None]
 
     def read(self, report_id: str) -> dict[str, Any]:
@@ -234,12 +237,12 @@ def without_home(value: Any, home: str | None = None) -> Any:
     """Return the data with the user's home folder replaced by ``~`` in every text."""
     if home is None:
         home = os.path.expanduser("~")
-    if len(home) < 3:  # no home, or the root folder: replacing it would only damage the texts
+    if len(home) < 3:  # an unknown home folder or the root folder: replacing it would damage other paths
         return value
     # Programs on Windows write paths with either slash.
     variants = {home, home.replace("\\", "/"), home.replace("/", "\\")}
     windows = os.name == "nt" or "\\" in home
-    # The lookahead keeps the home of `ann` from matching in that of `anna`.
+    # The lookahead prevents that the home folder of `ann` matches a part of the home folder of `anna`.
     pattern = re.compile(
         "|".join(rf"{re.escape(text)}(?![\w.-])" for text in variants), re.IGNORECASE if windows else 0
     )

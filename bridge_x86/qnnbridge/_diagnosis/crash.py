@@ -25,7 +25,7 @@ NATIVE_PHASES: Final = frozenset(("importing", "registering", "creating", "compi
 # Operations that compile; qnnbridge refuses to compile a compiled model.
 _COMPILES: Final = frozenset(("model.compile", "worker.compile"))
 
-# Above every rule: if this side ended the host, that is the cause, whatever the host's log contains.
+# Weight above those of all rules: if this side ended the host, that is the cause, whatever the host's log contains.
 OUR_KILL: Final = 100
 FROM_EXIT_CODE: Final = 10
 MAX_EVIDENCE: Final = 3
@@ -56,12 +56,12 @@ _WATCHDOG = re.compile(r"^Timeout \(\d+:\d\d:\d\d")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class OpenCall:
-    """A request that was open when the host died.
+    """A request without an answer when the host died.
 
     Attributes:
         phase: step that the host had declared for the request; ``None`` if it was still queued.
-        without_qnn: QNN was not requested, or runs no node of the session.
-        entry: the model was loaded from an entry of the cache.
+        without_qnn: whether QNN was not requested, or runs no node of the session.
+        entry: whether the model was loaded from an entry of the cache.
         known: known fault of the model on QNN, as text.
     """
 
@@ -81,12 +81,13 @@ class CrashRecord:
     """The evidence of one death.
 
     Attributes:
-        exit: ``None`` if the exit code is unknown.
-        host_phase: step of the host as a whole. The steps of requests are in `in_flight`.
+        exit: how the process ended; ``None`` if the exit code is unknown.
+        host_phase: step of the host itself, such as its start. The steps of requests are in `in_flight`.
         stderr_head, stderr_tail: beginning and end of stderr.
         killed_because: why this side ended the host.
-        on_purpose: the application requested the end, for example by a deadline; not a crash.
-        memory_ran_out: the kernel's out-of-memory killer was active during the host's life; ``None`` if unknown.
+        on_purpose: whether the application caused the end, for example by a deadline, so it is not a crash.
+        memory_ran_out: whether the kernel's out-of-memory killer was active while the host ran; ``None`` if
+            unknown.
         processor: processor of the host's computer, with an emulator if there is one; '' if unknown.
         versions, application_versions: package versions of the host and of this side.
         last_frames: headers of the last messages.
@@ -142,8 +143,8 @@ class CrashRecord:
 
     @property
     def from_outside(self) -> bool:
-        """Whether another process ended the host, so its work is not to blame. False if the kernel needed the
-        memory."""
+        """Whether another process ended the host, so that no request caused the death. False if the kernel ended
+        the host because it needed memory."""
         if self.exit is None or self.killed_because is not None:
             return False
         code = self.exit.code
@@ -151,16 +152,16 @@ class CrashRecord:
             return not (self.memory_ran_out and code.fault == "kill")
         if self.exit.platform != "win32" or self.exit.number != 1:
             return False
-        # TerminateProcess(…, 1) writes nothing to stderr. Other ends with 1 do: an exception, or the host's own
-        # watchdog.
+        # A process that TerminateProcess(…, 1) ends writes nothing to stderr. The other reasons for exit code 1, an
+        # exception and the host's own watchdog, leave output there.
         return self.terminate_line is None and not any(
             _TRACEBACK.match(line) or _WATCHDOG.match(line) for line in self.lines
         )
 
     @property
     def is_no_host(self) -> bool:
-        """Whether the process ended by itself before its first message, like a program that is not a host (a wrong
-        path)."""
+        """Whether the process ended by itself before its first message, as a program does that is not a host (after
+        a wrong path, for example)."""
         return (
             not self.ready
             and self.host_phase == "starting"
@@ -194,8 +195,9 @@ class CrashRecord:
     def python_stack(self) -> tuple[str, ...]:
         """Output of faulthandler: its title, then the frames of the thread that crashed, innermost first.
 
-        That is the thread that faulthandler calls current. It does not list native threads; the frames of the other
-        threads are then meaningless, unless there is only one, which waited for the native thread.
+        The thread that crashed is the one that faulthandler calls current. If a native thread crashed, faulthandler
+        does not list it, and the frames of the other threads are meaningless. Only if there is a single other
+        thread are its frames returned, since it waited for the native thread.
         """
         title = ""
         threads: list[list[str]] = []
@@ -220,7 +222,7 @@ class Diagnosis:
 
     Attributes:
         weight: certainty, relative to other explanations.
-        curable: a restart may help.
+        curable: whether a restart may help.
     """
 
     cause: str
@@ -233,15 +235,15 @@ class Diagnosis:
 def diagnose(record: CrashRecord) -> list[Diagnosis]:
     """Return the likely causes, best first; never empty."""
     if record.killed_because is not None:
-        # The reason is often a complete sentence of an error.
+        # The reason is often a complete sentence with a full stop.
         cause = f"qnnbridge ended the host: {record.killed_because.rstrip('.')}."
         return [Diagnosis(cause, "", _evidence(record), OUR_KILL, True)]
     lines, evidence = record.lines, _evidence(record)
     found = [d for rule in DEATH_RULES if (d := _apply(rule, record, lines, evidence)) is not None]
     found += _of_known_faults(record, evidence)
     curable = record.exit is None or record.exit.code.curable
-    # Failures that the host survived also leave lines in the log, so a log line alone is a symptom at most. All
-    # known lines are about QNN.
+    # Failures that the host survived also leave lines in the log, so a log line alone counts at most as a symptom.
+    # All known lines are about QNN, so none explains a death without QNN.
     found += [
         Diagnosis(finding.cause, finding.fix, finding.evidence, min(finding.weight, SYMPTOM) - 1, curable)
         for finding in explain_lines(lines)
@@ -255,13 +257,14 @@ def diagnose(record: CrashRecord) -> list[Diagnosis]:
         found.append(Diagnosis(cause, code.advice, evidence, FROM_EXIT_CODE, curable))
     found = sorted(found, key=lambda diagnosis: -diagnosis.weight)[:MAX_DIAGNOSES]
     if found[0].weight < STRONG and not found[0].evidence and record.last_line:
-        # Without proof, the last line of stderr is the best evidence.
+        # If no rule found evidence, the last line of stderr is the best evidence.
         found[0] = dataclasses.replace(found[0], evidence=(record.last_line,))
     return found
 
 
 def _of_known_faults(record: CrashRecord, evidence: tuple[str, ...]) -> list[Diagnosis]:
-    """Return the faults of the model that were known before it ran; they outweigh the appearance of the crash."""
+    """Return diagnoses for faults of the model that were known before it ran. They rank above rules about the crash
+    itself."""
     code = record.exit.code if record.exit is not None else None
     if record.without_qnn or (code is not None and code.fault not in _FAULTS_OF_MODELS):
         return []
@@ -354,7 +357,7 @@ def _apply(
     if rule.silent and (record.terminate_line is not None or any(_TRACEBACK.match(line) for line in lines)):
         return None
     if rule.silent and record.phase == "starting" and record.last_line:
-        return None  # nothing else logs that early, so this line is the cause
+        return None  # only a failure logs that early, so this line shows the cause
     words = {"signal": code.name if code is not None else "", "processor": record.processor or "not known"}
     if rule.line is not None:
         matches = [(line, match) for line in lines if (match := re.search(rule.line, line))]
@@ -402,13 +405,14 @@ def _exit_json(status: ExitStatus) -> dict[str, Any]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DeathRule:
-    """Applies if every given condition is met: a fault, a phase, an operation under way, a line.
+    """Rule for the cause of a death. It applies if all conditions that it specifies are met: fault, phase,
+    operation, line.
 
     Attributes:
         faults: values of `ExitCode.fault`, separated by blanks.
         line: pattern searched in each line of stderr. The last match counts; its named groups can be used in the
             texts. A pattern that begins with ``.*`` must be anchored, or a log of long lines takes seconds.
-        curable: a restart may help; ``None``: the exit code decides.
+        curable: whether a restart may help; ``None``: the exit code decides.
     """
 
     cause: str
@@ -419,7 +423,8 @@ class DeathRule:
     phases: tuple[str, ...] = ()
     ops: tuple[str, ...] = ()
     line: str | None = None
-    # Applies only if stderr does not show the fault (no C++ exception, no traceback; at the start, no output).
+    # Whether the rule applies only if stderr does not show the fault (no C++ exception, no traceback; at the start,
+    # no output).
     silent: bool = False
     curable: bool | None = None
     # Whether QNN may have taken part in the work; ``None``: any.

@@ -1,8 +1,8 @@
 """Exit codes of a host process: the tables (`exit_codes.json`), and `ExitStatus`, which looks a number up.
 
 Names are those of Microsoft's ``ntstatus.h`` and of POSIX. The usual meanings come from deaths that were reproduced
-with the QNN libraries, and from public reports about them. `ExitStatus` is the number exactly as `subprocess`
-returns it, with the platform whose rules apply. Immutable; thread-safe.
+with the QNN libraries, and from public reports about them. `ExitStatus` contains the number exactly as `subprocess`
+returns it, and the platform whose rules apply. Immutable; thread-safe.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from typing import Any, Final, Literal
 
 from qnnbridge._diagnosis.tables import TEXTS, read
 
-# crash: native code died. loader: the program was never started. killed: ended from outside. python: ended itself
-# with a number other than 0. normal: ended as planned. shell: an exit code of a shell, not of the program.
+# crash: native code crashed. loader: the program could not be started. killed: another process ended the program.
+# python: the program ended itself with a number other than 0. normal: the program ended as planned. shell: the exit
+# code is that of a shell, not of the program.
 Kind = Literal["crash", "loader", "killed", "python", "normal", "shell"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ExitCode:
-    """One way for a process to end.
+    """Meaning of one exit code or signal.
 
     Attributes:
-        number: unsigned 32-bit number on Windows; the number of a signal; the small number otherwise.
+        number: the unsigned 32-bit exit code on Windows; the number of a signal or the exit code on POSIX.
         fault: kind of fault. The word is the same on every system (``access-violation`` is 0xC0000005 and SIGSEGV),
-            so
-            rules do not depend on the platform.
-        curable: a restart may help.
-        blame: a model that was inside native code may be the cause.
+            so rules do not depend on the platform.
+        curable: whether a restart may help.
+        blame: whether a model that was inside native code may be the cause.
     """
 
     number: int
@@ -76,7 +76,8 @@ _POSIX: Final = {row.number: row for row in POSIX}
 _SIGNALS: Final = {row.number: row for row in SIGNALS}
 _BY_NAME: Final = {row.name.upper(): row for row in (*SIGNALS, *WINDOWS) if row.name.isidentifier()}
 
-# NTSTATUS codes that Cygwin (and so MSYS2 and Git Bash) turns into a signal; all others become 127.
+# Exit codes in Git Bash by NTSTATUS code: Cygwin, on which Git Bash is based, turns these codes into signals and
+# all others into 127.
 _GIT_BASH: Final = {0xC0000005: 139, 0xC000001D: 132, 0xC0000017: 138, 0xC000013A: 130}
 
 
@@ -86,11 +87,9 @@ class ExitStatus:
 
     Attributes:
         raw: value of `subprocess.Popen.returncode`: -N for signal N on POSIX, the unsigned 32-bit code on Windows
-            (a
-            signed code is accepted, too).
-        platform: platform whose rules apply. For a Windows process under Wine with a Linux parent that is "posix",
-            and
-            only the low byte of the code is left.
+            (a signed code is accepted, too).
+        platform: platform whose rules apply. For a Windows process under Wine with a Linux parent, `platform` is
+            "posix" and `raw` contains only the low byte of the code.
     """
 
     raw: int
@@ -106,7 +105,7 @@ class ExitStatus:
 
     @property
     def number(self) -> int:
-        """Number that Python shows for the status."""
+        """Exit code as Python shows it."""
         return self.unsigned if self.platform == "win32" else self.raw
 
     @property
@@ -124,7 +123,7 @@ class ExitStatus:
 
     @property
     def code(self) -> ExitCode:
-        """Row of the table; for an unlisted code, a row that reports that."""
+        """Row of the table. For a code that the tables do not contain, a row that says so."""
         if self.platform == "win32":
             return windows_code(self.unsigned)
         signal = self.signal
@@ -139,7 +138,7 @@ class ExitStatus:
     def describe(self) -> str:
         """Return the code as one phrase: ``3221226505 (0xC0000409, STATUS_STACK_BUFFER_OVERRUN)``, ``-11
         (SIGSEGV)``."""
-        # NTSTATUS codes with a severity start here; they are looked up in hexadecimal.
+        # A number of this size is an NTSTATUS, which documentation lists in hexadecimal.
         if self.platform == "win32" and self.unsigned >= 0x40000000:
             return f"{self.unsigned} ({self.hex}, {self.name})"
         if self.signal is not None and self.raw > 0:
@@ -176,7 +175,7 @@ def windows_code(unsigned: int) -> ExitCode:
     )
 
 
-# Python's faulthandler prints these texts before it leaves the process to Windows.
+# Codes by the texts that Python's faulthandler prints before Windows ends the process.
 _FATAL_EXCEPTIONS = {
     "access violation": 0xC0000005,
     "page error": 0xC0000006,
@@ -190,9 +189,10 @@ _FATAL_EXCEPTION = re.compile(r"^Windows fatal exception: (?:code 0x([0-9a-fA-F]
 
 
 def from_low_byte(raw: int, stderr: str) -> ExitStatus:
-    """Return how a Windows process ended whose Linux parent received only the low byte of the code, as under Wine.
+    """Return the exit status of a Windows process whose Linux parent received only the low byte, as under Wine.
 
-    The code is the last one with this low byte that Python printed on stderr, or else the only one in the table.
+    The code is the last code with this low byte that Python printed on stderr, or else the only such code in the
+    table.
     """
     if raw < 0:
         return ExitStatus(raw, "posix")
@@ -201,7 +201,7 @@ def from_low_byte(raw: int, stderr: str) -> ExitStatus:
         if code and code & 0xFF == raw:
             return ExitStatus(code, "win32")
     fits = [code for code in _WINDOWS if code & 0xFF == raw]
-    # A code below 256 equals its low byte and needs no other.
+    # If the low byte is itself a known code, it is taken as the code.
     return ExitStatus(fits[0] if raw not in fits and len(fits) == 1 else raw, "win32")
 
 
@@ -218,7 +218,8 @@ def posix_code(number: int) -> ExitCode | None:
 
 
 def code_by_name(name: str) -> ExitCode | None:
-    """Return a row by its name: ``SIGSEGV``, ``STATUS_HEAP_CORRUPTION``, also without ``STATUS_``."""
+    """Return a row by its name, such as ``SIGSEGV`` or ``STATUS_HEAP_CORRUPTION``. The prefix ``STATUS_`` is
+    optional."""
     name = name.strip().upper()
     return _BY_NAME.get(name) or _BY_NAME.get(f"STATUS_{name}")
 

@@ -1,11 +1,11 @@
 """QNN's error codes (`qnn_codes.json`), and lines of the logs of QNN and ONNX Runtime (`log_rules.json`).
 
-Only the low 16 bits of a QNN error are its code; the library keeps internal flags above them and ONNX Runtime
+Only the low 16 bits of a QNN error are its code. The upper bits are internal flags of the library, and ONNX Runtime
 prints the whole number (``Code: 216172828125104107`` is 1003). The names were read from the QNN 2.40 core API.
 
-The patterns come from logs of onnxruntime-qnn 2.6 or 2.7 that were provoked here, or, for messages that only a real
-NPU prints, from the texts inside the libraries of those wheels. The first rule that matches a line explains it, so
-special cases come first. `ort_log` applies the rules.
+The patterns come from logs of provoked errors of onnxruntime-qnn 2.6 and 2.7. Patterns of messages that only a real
+NPU prints come from the texts inside the libraries of these wheels. The first rule that matches a line explains it,
+so special cases come first. `ort_log` applies the rules.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ _BY_NUMBER: Final = {row.number: row for row in QNN_CODES}
 _BY_NAME: Final = {row.name: row for row in QNN_CODES}
 _FASTRPC: Final = {row.number: row for row in FASTRPC_CODES}
 _QNN_NAME = re.compile(r"\bQNN_[A-Z]+(?:_[A-Z]+)*_?ERROR_[A-Z_]+\b")
-# A number of 64 bits has up to 20 digits.
+# A 64-bit number has up to 20 digits.
 _QNN_NUMBER = re.compile(r"\b[Cc]ode:? *(\d{4,20})\b")
 
 
 def qnn_code(number: int) -> QnnCode | None:
-    """Return the code of an error number as QNN or ONNX Runtime print it; ignore the internal upper bits."""
+    """Return the row for an error number as QNN or ONNX Runtime prints it; ignore the internal upper bits."""
     return _BY_NUMBER.get(number & 0xFFFF)
 
 
@@ -60,7 +60,7 @@ def fastrpc(number: int) -> QnnCode | None:
 
 
 def find_qnn_code(text: str) -> QnnCode | None:
-    """Return the first QNN error in a log line or message; search for words before numbers."""
+    """Return the first QNN error in a log line or message. Names of errors take precedence over numbers."""
     for match in _QNN_NAME.finditer(text):
         row = qnn_code_named(match.group())
         if row is not None:
@@ -74,13 +74,13 @@ def find_qnn_code(text: str) -> QnnCode | None:
 
 # --- lines ---
 
-# The line has exactly one cause.
+# Weight of a rule: the line has exactly one cause.
 PROOF: Final = 90
-# The line nearly always has this cause.
+# Weight of a rule: the line nearly always has this cause.
 STRONG: Final = 70
-# The line shows what failed; the cause is one of several.
+# Weight of a rule: the line shows what failed, but there are several possible causes.
 SYMPTOM: Final = 40
-# The line may have nothing to do with the failure.
+# Weight of a rule: the line may have nothing to do with the failure.
 HINT: Final = 15
 # Names of the weights in the tables. "symptom+1" wins against the symptoms that have the same conditions.
 WEIGHTS: Final = {"proof": PROOF, "strong": STRONG, "symptom+1": SYMPTOM + 1, "symptom": SYMPTOM, "hint": HINT}
@@ -92,9 +92,9 @@ class LogRule:
 
     Attributes:
         pattern: searched in a line without its time stamp. Its named groups can be used in `cause` and `fix`; a
-            group ``qnn`` (name or number of a QNN error) also defines ``{meaning}`` and ``{advice}``. Compiled at
-            the first use, because most processes never need it.
-        setup: QNN as a whole did not start, which explains every node that is not on QNN.
+            group ``qnn`` (name or number of a QNN error) also defines ``{meaning}`` and ``{advice}``. It is
+            compiled at its first use, because most processes never need it.
+        setup: whether the line shows that QNN did not start at all, which explains every node that is not on QNN.
     """
 
     name: str
@@ -107,7 +107,7 @@ class LogRule:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LogFinding:
-    """A rule that matched. `evidence` are the lines, shortened and without time stamps."""
+    """A rule that matched. `evidence` contains the matched lines, shortened and without time stamps."""
 
     rule: str
     cause: str
@@ -129,7 +129,7 @@ def render(matched: LogRule, match: re.Match[str], evidence: str) -> LogFinding:
             else {"qnn": f"{row.name} ({row.number})", "meaning": row.meaning, "advice": row.advice}
         )
     cause = matched.cause.format(**words)
-    # `{advice}` may be empty; `strip` keeps a fix of blanks from counting as a fix.
+    # `{advice}` may be empty; without `strip`, a fix of blanks would count as a fix.
     return LogFinding(
         matched.name, cause, matched.fix.format(**words).strip(), matched.weight, (evidence,), matched.setup
     )

@@ -1,9 +1,10 @@
-"""Causes of a failure in the host's stderr: the nodes that QNN refused, and the meaning of the lines of its log.
+"""Find the causes of a failure in the host's stderr: the nodes that QNN refused, and the meaning of log lines.
 
 ONNX Runtime's exception often reports only that a node is not on QNN; the reason is in its log. At severity 0 the
-QNN execution provider reports each node, or each group of quantized nodes, in a few lines (head, one line per node,
-reason), once per pass over the graph. At severities 1 and 2 the log contains only a list without reasons, or the
-line of a failed validation. The patterns are data (`log_rules`). Pure functions; thread-safe.
+QNN execution provider reports each node, or each group of quantized nodes, in a few lines (a headline, one line per
+node, and the reason), once per pass over the graph. At severities 1 and 2 the log contains only a list without
+reasons, or the line of a failed validation. The patterns are data (`log_rules`). All functions are pure and
+thread-safe.
 """
 
 from __future__ import annotations
@@ -53,10 +54,8 @@ class NodeReason:
 
 
 def unsupported_nodes(lines: Iterable[str]) -> list[NodeReason]:
-    """Return the nodes that QNN refused, with reasons, without duplicates, in the order of the log.
-
-    A group of quantized nodes is represented by its operator.
-    """
+    """Return the nodes that QNN refused, with reasons, without duplicates, in the order of the log. Of a group of
+    quantized nodes only the operator is returned."""
     reader = _Reader()
     for line in lines:
         reader.read(parse_line(line))
@@ -85,7 +84,8 @@ class _Reader:
     def result(self) -> list[NodeReason]:
         nodes = [NodeReason(name, op, self._explain(name, reason)) for (name, op), reason in self._reasons.items()]
         named = {node.name for node in nodes}
-        # Without a list of nodes, only the refusals are known; the operator then has QNN's name, not ONNX's.
+        # A node that is in no list of the log is known only by its refusal, which has QNN's name of the operator,
+        # not ONNX's.
         rest = [(name, op) for name, (op, _) in self._refused.items() if name not in named]
         return nodes + [NodeReason(name, op, self._explain(name, "")) for name, op in rest]
 
@@ -97,11 +97,11 @@ class _Reader:
         reason = _REASON.match(text)
         if reason:
             self._reasons[self._operator()] = _REPEATED_NAME.sub("", reason.group("reason")).strip()
-        # The reason ends a report, and so does any line that is not part of one.
+        # A report ends with its reason, or at the first line that is not part of a report.
         self._unit = ""
 
     def _operator(self) -> tuple[str, str]:
-        """Return the operator of the group; the other nodes are the Q and DQ nodes around it."""
+        """Return the operator of the group, whose other nodes are QuantizeLinear and DequantizeLinear."""
         for name, op in self._members:
             if op == self._unit:
                 return name, op
@@ -114,11 +114,11 @@ class _Reader:
         return f"{row.meaning} [{row.name} ({row.number})]" if row else reason
 
 
-# Lines of evidence in one finding or error, which people read.
+# Number of lines of evidence in a finding or error: few, because people read them.
 MAX_EVIDENCE: Final = 4
 
-# For this many lines of a long log at a time, first find the rules that can match at all: matching each line with
-# each rule takes a minute for 5 MB.
+# A long log is searched in blocks of this many lines: first all rules are searched in the block as a whole, then
+# only those that occur are searched in its lines. Matching each line with each rule takes a minute for 5 MB.
 LINES_AT_ONCE: Final = 200
 
 # '' is the severity of lines that are not ONNX Runtime's, such as those of the loader.
@@ -140,7 +140,7 @@ def search(lines: Iterable[str], rules: Sequence[LogRule]) -> list[LogFinding]:
         some = worth[start : start + LINES_AT_ONCE]
         together = "\n".join(some)
         possible = compiled
-        # For a short log, this pass costs more than it saves.
+        # For a short log, this search of the whole block takes more time than it saves.
         if len(worth) > LINES_AT_ONCE:
             possible = [(rule, pattern) for rule, pattern in compiled if occurs(rule.pattern, together)]
         _search_lines(some, possible, found)
@@ -155,21 +155,20 @@ def _search_lines(
             match = pattern.search(line)
             if match is not None:
                 _add(found, render(rule, match, shorten(line)))
-                # The first rule explains the line; later rules are more general.
+                # The first rule that matches explains the line, because later rules are more general.
                 break
 
 
 def occurs(pattern: str, text: str) -> bool:
-    """Return whether a pattern may match a line of the text. If not, the single lines need not be searched."""
+    """Return whether a pattern occurs anywhere in the text. If it does not, its lines need not be searched."""
     return re.search(pattern, text, re.MULTILINE) is not None
 
 
 def enrich(error: BridgeError, lines: Iterable[str]) -> BridgeError:
-    """Add information from the log to an error: a missing cause and fix, evidence, ``unsupported_nodes``.
+    """Add what an error lacks from the log: cause, fix, evidence, and the detail ``unsupported_nodes``.
 
-    Existing fields of the error are kept, with one exception: the host infers the cause of a `PlacementRefused`
-    from the outcome (these nodes are not on QNN), and a line that reports that QNN did not start at all is the real
-    cause.
+    Fields that the error already has are kept, with one exception: the host states as cause of a `PlacementRefused`
+    only which nodes are not on QNN. If a log line shows that QNN did not start at all, that is the real cause.
     """
     # A `CompileFailed` that follows from a refusal has the same causes.
     refused = isinstance(error, PlacementRefused) or (
@@ -184,7 +183,7 @@ def enrich(error: BridgeError, lines: Iterable[str]) -> BridgeError:
         error.cause, error.fix = best.cause, best.fix
     elif refused or _ABOUT_PLACEMENT.search(error.message):
         _add_nodes(error, unsupported_nodes(lines))
-    # The text of the error comes second: the log contains the underlying reason.
+    # Search the error's message only if the log explains nothing: the log contains the underlying reason.
     best = best or next(iter(explain_lines(error.message.splitlines())), None)
     if best is not None:
         error.cause = error.cause or best.cause
@@ -197,7 +196,7 @@ def enrich(error: BridgeError, lines: Iterable[str]) -> BridgeError:
 def enrich_from_stderr(
     error: BridgeError, stderr: StderrCollector, request_ids: Sequence[int], timeout_s: float
 ) -> BridgeError:
-    """Apply `enrich` with the host's output for the last of these requests. Without requests, change nothing."""
+    """Apply `enrich` with the host's output during the last of these requests. Without requests, change nothing."""
     if not request_ids:
         return error
     text = decode_stderr(stderr.section(request_ids[-1], timeout_s))
@@ -223,7 +222,8 @@ def _add_nodes(error: BridgeError, nodes: Sequence[NodeReason]) -> None:
 def _nodes_around(error: BridgeError, nodes: Sequence[NodeReason]) -> int:
     """Return the number of nodes that are on the CPU only because of the nodes in the log; 0 if that is uncertain.
 
-    The log also lists the branches of a refused If: one If was a list of 29 nodes.
+    The log lists a refused If together with the nodes of its branches (29 nodes in one model). The host's list of
+    nodes on the CPU does not contain these, so the number is then uncertain.
     """
     on_cpu = {tuple(node) for node in error.details.get("cpu_list") or ()}
     count = error.details.get("cpu_nodes")
@@ -234,8 +234,11 @@ def _nodes_around(error: BridgeError, nodes: Sequence[NodeReason]) -> int:
 
 
 def _worth_reading(line: LogLine) -> bool:
-    """Return whether to search a line. At severity 0 thousands of lines report successes; QNN's errors are verbose
-    lines that start with <E>."""
+    """Return whether to search a line.
+
+    A log of severity 0 contains thousands of lines that report successes. Errors of QNN are verbose lines that
+    start with <E>.
+    """
     return line.severity in _READ_SEVERITIES or (line.place == "QnnLogging" and line.text.startswith("<E>"))
 
 
@@ -249,6 +252,6 @@ def _add(found: dict[tuple[str, str], LogFinding], finding: LogFinding) -> None:
 
 
 def _says_the_same(line: str, others: Sequence[str]) -> bool:
-    """Return whether a line contains another or is part of it: ONNX Runtime repeats QNN's line inside a longer
-    one."""
+    """Return whether a line contains one of the others or is contained in it. ONNX Runtime repeats a line of QNN
+    inside a longer line."""
     return any(line in other or other in line for other in others)

@@ -2,9 +2,9 @@
 
 Theory of operation. The input is a setting (the argument, the environment variable, the configuration file) or
 none; the output is a command line and an environment for `HostProcess`. A setting is used, or refused with the
-reason. It is never ignored: a host with another interpreter than the given one would have other packages, and so
-other results. Only without a setting are installed interpreters searched, by files and specs: a Python of another
-machine type cannot be imported, and starting each candidate would take seconds.
+reason. It is never ignored, because a host with another interpreter would have other packages and so other results.
+Only without a setting is an installed interpreter searched. The search reads files and import specs, because
+packages of another machine type cannot be imported, and starting each candidate would take seconds.
 
 The host inherits the application's environment without the parts that would change its Python (PYTHON*, a virtual
 environment, the libraries of a frozen application). It starts isolated (``-I``), so neither the current folder nor
@@ -46,21 +46,22 @@ from qnnbridge_protocol.process_names import is_frozen, name_of
 
 HOST_MODULE = "qnnbridge_host"
 
-# Isolated (no PYTHON* variables, no user packages, no current folder on the path), unbuffered, UTF-8 everywhere,
-# and a Python stack on stderr when native code crashes.
+# The host runs isolated (no PYTHON* variables, no user packages, no current folder on the path), with unbuffered
+# output, UTF-8 everywhere, and a Python stack on stderr when native code crashes.
 INTERPRETER_FLAGS = ("-I", "-u", "-X", "utf8", "-X", "faulthandler")
 
 DROPPED_PREFIXES = ("PYTHON", "CONDA_", "_CE_", "PIP_", "_PYI_", "_MEIPASS")
-# Variables that describe the application's interpreter and break another one. A preloaded library was chosen for
-# the application, and built for its machine; LD_LIBRARY_PATH stays, because vendors' NPU libraries are found by it.
+# Variables that describe the application's interpreter and break another one. Preloaded libraries are meant for the
+# application and built for its machine type. LD_LIBRARY_PATH is kept, because NPU libraries of vendors are found
+# with it.
 DROPPED = frozenset({"VIRTUAL_ENV", "VIRTUAL_ENV_PROMPT", "__PYVENV_LAUNCHER__", "LD_PRELOAD", "LD_AUDIT"})
 
 _LIBRARY_PATHS = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "LIBPATH")
 
-# `Host(env=...)` overrides these, but the application's environment does not: its values are meant for the
-# application.
+# Variables of each host. `Host(env=...)` overrides them, but the application's environment does not, because its
+# values are meant for the application.
 HOST_DEFAULTS = {
-    # Otherwise numpy's library starts a thread per core, and a start under load takes twice as long.
+    # By default numpy's library starts a thread per core, which makes a start under load take twice as long.
     "OPENBLAS_NUM_THREADS": "1",
     "ORT_DISABLE_TELEMETRY": "1",
 }
@@ -69,11 +70,11 @@ HOST_DEFAULTS = {
 def host_command(python: str, *arguments: str) -> list[str]:
     """Return the command line of a host that ends with this process.
 
-    An argument contains the command for its workers: `sys.executable` of an emulated interpreter, or of one with a
-    wrapper, cannot always be started again.
+    The option ``--worker`` contains the command with which the host starts its workers, because `sys.executable` of
+    an interpreter in an emulator or a wrapper cannot always be started.
     """
     start = [python, *INTERPRETER_FLAGS, "-m", HOST_MODULE]
-    # The system may reuse a process id, so `name_of` adds what identifies this process, and the host watches
+    # The system may reuse a process id, so `name_of` adds data that identifies this process, and the host watches
     # exactly this process.
     return [*start, "--parent", name_of(os.getpid()), "--worker", json.dumps(start), *arguments]
 
@@ -89,10 +90,11 @@ def host_environment(
 
 
 def without_bundle(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment without what the loader of a frozen application set for the application only.
+    """Return the environment without the variables that the loader of a frozen application set for the application
+    only.
 
-    PyInstaller's loader puts the application's libraries first and keeps the user's value under another name.
-    Another Python would load the application's libraries.
+    PyInstaller's loader puts the application's folder first in library paths, and stores the user's value under
+    another name. With these paths another Python would load the application's libraries.
     """
     kept = dict(environ)
     if is_frozen():
@@ -159,11 +161,11 @@ def engine_setting(given: Mapping[str, str], environ: Mapping[str, str] | None =
         OptionError: a setting does not exist.
         HostNotFound: the file cannot be parsed.
     """
-    # Not before a host is started.
+    # Imported here, because it is needed only when a host is started.
     from qnnbridge_protocol.settings import ENGINE_VARIABLE, EP_PATH_VARIABLE, engine_of, engine_variables
 
-    # The variables override the file as a pair: the engine of one and the path of the other would not belong
-    # together.
+    # The variables override both settings of the file together, because the engine of the one and the path of the
+    # other would not match.
     env = {**(os.environ if environ is None else environ), **given}
     if env.get(ENGINE_VARIABLE) or env.get(EP_PATH_VARIABLE):
         engine_of(env)
@@ -174,7 +176,8 @@ def engine_setting(given: Mapping[str, str], environ: Mapping[str, str] | None =
 
 
 def engine_not_taken(get_source: Callable[[], Mapping[str, Any]]) -> str:
-    """Return a warning if this application's variables request another QNN than its daemon has; '' otherwise.
+    """Return a warning if this application's environment variables request a QNN other than the daemon's; ''
+    otherwise.
 
     Args:
         get_source: returns `HostInfo.qnn_source` of the daemon; called only if there are such variables.
@@ -186,7 +189,7 @@ def engine_not_taken(get_source: Callable[[], Mapping[str, Any]]) -> str:
         return ""
     try:
         engine, path = engine_of(os.environ)
-        # Called only if the variables are set, because it is a request to the daemon.
+        # `get_source` sends a request to the daemon, so it is called only if the variables are set.
         has = get_source()
     except BridgeError:
         return ""
@@ -209,7 +212,7 @@ def _from_folder_of(file: Path, text: str, *, always: bool = False) -> str:
 
 
 def _text_in_host(file: Path, name: str, must_exist: bool = False) -> str | None:
-    """Return a text entry of the table [host]."""
+    """Return an entry of the table [host] that must be a string; ``None`` if it is missing."""
     settings = _read(file, must_exist)
     host = settings.get("host", {})
     if not isinstance(host, dict):
@@ -225,7 +228,7 @@ def _text_in_host(file: Path, name: str, must_exist: bool = False) -> str | None
 def _read(file: Path, must_exist: bool) -> dict[str, Any]:
     try:
         with file.open("rb") as stream:
-            # Import statements that tools which freeze applications can see.
+            # These are import statements so that PyInstaller and similar tools find them.
             if sys.version_info >= (3, 11):
                 import tomllib as toml
             else:
@@ -281,13 +284,13 @@ def find_host(explicit: str | os.PathLike[str] | None = None) -> HostInterpreter
     running interpreter if it has them.
 
     Raises:
-        HostNotFound: there is none. The error lists what to set or to install.
+        HostNotFound: no interpreter was found. The error lists what to set or to install.
     """
     return find_host_in(Surroundings.current(), explicit)
 
 
 def find_host_in(surroundings: Surroundings, explicit: str | os.PathLike[str] | None = None) -> HostInterpreter:
-    """Find the interpreter like `find_host`, in the given surroundings."""
+    """Find the interpreter like `find_host`, on the computer that `surroundings` describe."""
     if explicit is not None:
         return _checked(os.fspath(explicit), "argument", "", surroundings)
     # Many shells and CI systems use an empty variable for "not set".
@@ -303,11 +306,12 @@ def find_host_in(surroundings: Surroundings, explicit: str | os.PathLike[str] | 
         f"environment variable {VARIABLE}: not set",
         f"configuration file {file}: {'has no [host] python' if os.path.lexists(file) else 'does not exist'}",
     ]
-    # Before the running interpreter: an emulated x64 Python with all packages would compute in QNN's simulator.
+    # The registry is searched before the running interpreter is checked, because an emulated x64 Python with all
+    # packages would compute in QNN's simulator.
     if surroundings.is_windows_on_arm:
         found = registered_host(surroundings, looked_at)
         if found is not None:
-            # The newest that has the packages (`registered_host`).
+            # `found` is the newest interpreter that has the packages.
             return HostInterpreter(found, "registry", interpreter_machine(found))
     running = running_host(surroundings, looked_at)
     if running is not None:
@@ -331,7 +335,7 @@ def _how_to_install(surroundings: Surroundings) -> str:
             f"packages of the extra [host], given by Host(python=...), {VARIABLE} or [host] python in the "
             "configuration file. See docs/howto/pyinstaller.md of qnnbridge."
         )
-    # Needed only for this error.
+    # Imported here, because it is needed only for this error.
     from qnnbridge_protocol.installing import install_command
 
     if surroundings.is_windows_on_arm:
@@ -383,8 +387,8 @@ def _checked(text: str, source: Source, place: str, surroundings: Surroundings) 
         machine = interpreter_machine(path)
     except OSError as error:
         raise refuse(f"that file cannot be read ({error.strerror})") from error
-    # Read from the file's header, before anything is started: an interpreter of the wrong machine type would fail
-    # much later, or compute without the NPU.
+    # The machine type is read from the file's header before the interpreter is started. One of the wrong type would
+    # fail much later, or compute without the NPU.
     problem = surroundings.why_not_machine(machine)
     if problem is not None:
         raise refuse(problem, _how_to_install(surroundings) if surroundings.is_windows else None)
@@ -394,8 +398,8 @@ def _checked(text: str, source: Source, place: str, surroundings: Surroundings) 
 
 
 def _full_path(text: str) -> str | None:
-    """Return the absolute path; look a bare name up as a shell would. Do not resolve links: the interpreter of a
-    virtual environment is a link."""
+    """Return the absolute path; search for a bare name as a shell would. Do not resolve links, because the
+    interpreter of a virtual environment is a link."""
     if not text:
         return None
     if os.path.dirname(text):
@@ -408,10 +412,8 @@ def _full_path(text: str) -> str | None:
 
 
 def _is_store_alias(path: str) -> bool:
-    """Return whether a file is an alias of the Microsoft Store.
-
-    Windows puts files of size 0 on the PATH that start a program of the Store, or the Store itself.
-    """
+    """Return whether a file is an alias of the Microsoft Store. Such a file is on the PATH, has the size 0, and
+    starts a program of the Store or the Store itself."""
     try:
         status = os.lstat(path)
     except OSError:
@@ -432,11 +434,12 @@ _WINDOWS_PLATFORMS = {"win32": "x86", "win-amd64": "x64", "win-arm64": "ARM64"}
 
 def process_machine() -> str:
     """Return the machine type for which this interpreter was built."""
-    # From the build of this interpreter, for example "win-amd64": emulation does not change it.
+    # The platform for which this interpreter was built, for example "win-amd64". Emulation does not change it.
     name = sysconfig.get_platform()
     if name in _WINDOWS_PLATFORMS:
         return _WINDOWS_PLATFORMS[name]
-    # On Linux that value comes from the kernel, which a 32-bit program shares with 64-bit ones.
+    # On Linux the value comes from the kernel, which may be a 64-bit one for a 32-bit interpreter, so read the
+    # header of the program.
     try:
         machine = executable_machine("/proc/self/exe")
     except OSError:
@@ -460,12 +463,14 @@ def base_interpreter(path: str) -> str | None:
 
 
 def named_bases(path: str, text_of: Callable[[str], str | None], paths: Any = os.path) -> Iterator[str]:
-    """Yield the interpreters that a virtual environment's python.exe may start, by its pyvenv.cfg, best first.
+    """Yield the interpreters that a virtual environment's python.exe may start according to its pyvenv.cfg, best
+    first.
 
     The paths need not exist.
 
     Args:
-        text_of, paths: reader of text files, and path module, of the examined computer, which may be another one.
+        text_of, paths: function that reads a text file, and path module, for the examined computer, which may be
+            another one.
     """
     folder = paths.dirname(path) if path.lower().endswith(".exe") else None
     for place in () if folder is None else (folder, paths.dirname(folder)):
@@ -487,7 +492,7 @@ def _text_of(path: str) -> str | None:
 # Oldest version for which onnxruntime-qnn has wheels.
 OLDEST_HOST_PYTHON = (3, 11)
 
-# Module -> distribution.
+# Distribution by module.
 HOST_PACKAGES = {"qnnbridge_host": "qnnbridge", "onnxruntime": "onnxruntime"}
 
 WINDOWS_MACHINES = frozenset({"ARM64", "x64", "x86", "ARM64EC", "ARM"})
@@ -495,7 +500,8 @@ WINDOWS_MACHINES = frozenset({"ARM64", "x64", "x86", "ARM64EC", "ARM"})
 
 def _origin(package: str) -> str | None:
     """Return where a package would be imported from without the import hook (`qnnbridge.ort._import_hook`)."""
-    # With the import hook active `onnxruntime` is this project's stand-in, which is not the host's package.
+    # If the import hook is active, `onnxruntime` is the stand-in of this project, not the package that the host
+    # needs.
     stand_in = os.environ.get("QNNBRIDGE_DROPIN")
     path = [entry for entry in sys.path if entry != stand_in]
     for finder in sys.meta_path:
@@ -518,11 +524,11 @@ class Surroundings:
 
     Attributes:
         process, computer: machine types of this process and of the computer.
-        executable: the running interpreter; '' in a program that is not Python itself.
-        not_isolated: folders on the path that an interpreter started with ``-I`` does not have.
-        origin: returns where a package would be imported from.
-        install_tag: set by the search to the registered Python that lacks only the packages.
-        frozen: the application was shipped with its Python.
+        executable: the running interpreter; '' in a program that is not a Python interpreter.
+        not_isolated: folders on the path that are not on the path of an interpreter started with ``-I``.
+        origin: function that returns where a package would be imported from.
+        install_tag: tag of a registered Python that lacks only the packages; set by the search.
+        frozen: whether the application was packed together with its Python, for example by PyInstaller.
     """
 
     environ: Mapping[str, str]
@@ -560,14 +566,14 @@ class Surroundings:
     def why_not_machine(self, machine: str | None) -> str | None:
         """Return why an interpreter of this machine type cannot be the host here; ``None`` if it can.
 
-        On Linux a foreign ELF program may run by an emulator that is registered in the kernel, and a script may do
-        anything.
+        On Linux every ELF program is accepted, because an emulator may be registered in the kernel, and every
+        script.
         """
         if not self.is_windows:
             return "that is a Windows program" if machine in WINDOWS_MACHINES else None
         if machine is None or machine not in WINDOWS_MACHINES:
             return "that is not a Windows program"
-        # An ARM64EC Python is not accepted either: its process is an x64 one.
+        # An ARM64EC Python is not accepted either, because its process counts as x64.
         if machine == self.computer:
             return None
         problem = f"that is an {machine} Python and this computer is {self.computer}"
@@ -577,8 +583,8 @@ class Surroundings:
 
 
 def registered_host(surroundings: Surroundings, looked_at: list[str]) -> str | None:
-    """Return the newest ARM64 Python of the registry that has the packages. Add the reason for each other to
-    `looked_at`."""
+    """Return the newest ARM64 Python of the registry that has the packages. For each rejected one, add the reason
+    to `looked_at`."""
     pythons = sorted(surroundings.registered(), key=lambda python: python.version, reverse=True)
     if not pythons:
         looked_at.append("registry: no Python is registered")
@@ -592,7 +598,7 @@ def registered_host(surroundings: Surroundings, looked_at: list[str]) -> str | N
 
 def _why_not_registered(surroundings: Surroundings, python: RegisteredPython) -> str | None:
     try:
-        # The registry keeps entries of Pythons that were removed by hand, and of emulated ones.
+        # The registry also contains Pythons that were deleted by hand, and Pythons that need emulation.
         problem = surroundings.why_not_machine(interpreter_machine(python.executable))
     except OSError:
         return "the file does not exist any more"
@@ -602,19 +608,19 @@ def _why_not_registered(surroundings: Surroundings, python: RegisteredPython) ->
         return "the host needs Python 3.11 or newer"
     missing = [name for name in HOST_PACKAGES if not _has_package(Path(python.prefix), name)]
     if missing:
-        # The newest comes first: the fix of the error contains it, for `py -V:TAG -m pip install`.
+        # The first, and newest, of these Pythons is suggested in the fix of the error (`py -V:TAG -m pip install`).
         surroundings.install_tag = surroundings.install_tag or python.launcher_tag
         return f"does not have {' and '.join(missing)}"
     return None
 
 
 def _has_package(prefix: Path, name: str) -> bool:
-    """Return whether a Python has a package, not counting the user's site-packages, which the isolated host cannot
-    see."""
+    """Return whether a Python has a package. The user's site-packages are ignored, because the isolated host does
+    not use them."""
     packages = prefix / "Lib" / "site-packages"
     if (packages / name).is_dir():
         return True
-    # An editable install has only a file that refers to folders elsewhere.
+    # An editable install has no folder here, only metadata that refers to another folder.
     return any(packages.glob(f"{HOST_PACKAGES[name]}-*.dist-info"))
 
 
@@ -654,7 +660,7 @@ def _why_not_running(surroundings: Surroundings) -> str | None:
 def _not_isolated() -> tuple[str, ...]:
     if sys.flags.isolated:
         return ()
-    # The host is started with -I, so it cannot find what this process finds only in these folders.
+    # The host is started with -I, so it does not find packages that are only in these folders.
     folders = [] if sys.flags.ignore_environment else os.environ.get("PYTHONPATH", "").split(os.pathsep)
     if site.ENABLE_USER_SITE:
         folders.append(site.getusersitepackages())
@@ -676,9 +682,7 @@ def _own_folders() -> list[str]:
 
 
 def _is_from(origin: str, folder: str) -> bool:
-    """Return whether a package was found by this entry of the path.
-
-    A package somewhere below the entry proves nothing: a project often has its environment in its own folder.
-    """
+    """Return whether a package was found directly in this folder of the path. A package deeper inside the folder
+    does not count, because a project often contains its virtual environment."""
     found = os.path.dirname(os.path.dirname(os.path.abspath(origin)))
     return os.path.normcase(found) == os.path.normcase(os.path.abspath(folder))

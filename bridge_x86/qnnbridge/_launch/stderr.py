@@ -1,12 +1,12 @@
-r"""Collector of the host's stderr, from the start of the host to its end, and conversion of its bytes to text.
+r"""Collect the host's stderr, from the start of the host to its end, and convert its bytes to text.
 
-Native libraries write there at any time and in any amount, and a full pipe would stop the host. So one thread reads
-continuously and keeps a bounded part: the first 16 KiB and the last 64 KiB of everything, and the text between the
-marker lines of a request up to 4 MiB, of all requests together 8 MiB. Bytes are kept raw, and marker lines are
+Native libraries write to stderr at any time and in any amount, and a full pipe would block the host. So one thread
+reads continuously and keeps a bounded part: the first 16 KiB and the last 64 KiB of the whole output, and up to 4
+MiB of text between the marker lines of a request (8 MiB for all requests). Bytes are kept raw, and marker lines are
 removed. The code does not rely on line ends: text may come without any, and in UTF-16 a line ends with ``\\n\\0``.
 
-Threads: the reader thread writes, any thread reads. The reader has a separate descriptor, which it alone closes, so
-no descriptor is ever closed under a blocked reader.
+Threads: the reader thread stores the output, and any thread may query it. The reader has a separate descriptor,
+which no other thread closes, so a descriptor is never closed while the reader is blocked in a read.
 
 On Windows ONNX Runtime writes its log as UTF-16LE to the same descriptor to which Python and the C runtime write
 narrow text, so one stream contains both, switching in the middle and at odd offsets. Everything is decoded here,
@@ -28,11 +28,11 @@ from qnnbridge_os.native import Lock
 from qnnbridge_os.shield import Changes, start_thread
 from qnnbridge_protocol.visible import log_of
 
-# People read evidence: longer lines are cut in the middle (characters).
+# Maximum length of a line of evidence in characters. Longer lines are cut in the middle, because people read them.
 MAX_LINE: Final = 400
 
-# Two wide ASCII characters in a row: no narrow text looks like this, while one could be the NUL that ends a C
-# string.
+# Two UTF-16 characters of ASCII in a row, which do not occur in narrow text. A single one could be the end of a C
+# string with its NUL.
 _WIDE_START = re.compile(rb"(?:[\t\n\r\x1b\x20-\x7e]\x00){2}")
 _NARROW_AHEAD = re.compile(rb"[\t\n\r\x20-\x7e]{6}")
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
@@ -46,7 +46,7 @@ class LogLine:
     """A line without its time stamp.
 
     Attributes:
-        severity: V, I, W, E or F; '' for a line that is not ONNX Runtime's.
+        severity: V, I, W, E or F; '' for a line that ONNX Runtime did not write.
         place: function that wrote the line.
     """
 
@@ -89,8 +89,7 @@ def shorten(text: str, limit: int = MAX_LINE) -> str:
 def _parts(data: bytes) -> Iterator[str]:
     position = 0
     while position < len(data):
-        # Narrow text runs up to the next start of wide text; the search for both kinds starts where the last one
-        # ended.
+        # Narrow text extends to the next start of wide text (UTF-16).
         start = _WIDE_START.search(data, position)
         if start is None:
             yield data[position:].decode("utf-8", "replace")
@@ -111,7 +110,7 @@ def _wide_end(data: bytes, start: int) -> int:
     """
     position = start
     while position + 1 < len(data):
-        # A second byte of 0: a character of Latin-1, like nearly everything that ONNX Runtime logs.
+        # If the second byte is 0, this is a character of Latin-1, as in nearly all of ONNX Runtime's log.
         if data[position + 1] == 0:
             at_line_end = data[position] == 0x0A
             position += 2
@@ -124,7 +123,7 @@ def _wide_end(data: bytes, start: int) -> int:
     return position
 
 
-# A longer line is passed to `logging` in pieces.
+# Maximum length of a line for `logging`. Longer lines are passed in pieces.
 LINE_BYTES = 8 * 1024
 
 # The C runtime of Windows writes "\r\n" for "\n" to a stream in text mode.
@@ -176,10 +175,10 @@ class Bounded:
 
 
 class MarkerSplitter:
-    """Removes the marker lines from a stream that arrives in arbitrary pieces.
+    """Remove the marker lines from a stream that arrives in arbitrary pieces.
 
-    Native code may leave a line unfinished, so the host writes a line end before each marker; the splitter removes
-    that line end again if it made an empty line.
+    Native code may leave a line unfinished, so the host writes a line end before each marker; this class removes
+    that line end again if it resulted in an empty line.
     """
 
     def __init__(self) -> None:
@@ -187,7 +186,8 @@ class MarkerSplitter:
         self._last = b"\n"  # last byte that was passed on
 
     def feed(self, data: bytes) -> list[bytes | Marker]:
-        """Return the text and the markers, in order. Text is held back only while it may be a marker."""
+        """Return the text and the markers, in order. Hold text back only as long as it may be the beginning of a
+        marker."""
         # A pipe splits the stream anywhere, also inside a marker.
         data = self._held + data
         parts: list[bytes | Marker] = []
@@ -238,10 +238,10 @@ def _may_become_marker(text: bytes) -> bool:
 
 
 class LogForwarder:
-    """Passes complete lines to a logger.
+    """Pass complete lines to a logger.
 
-    ONNX Runtime's plugin logs harmless warnings in every session, so warnings go to DEBUG as well and only errors
-    stand out. A logging handler that blocks also stops the reading of stderr; this class cannot prevent that.
+    ONNX Runtime's plugin logs harmless warnings in every session, so only errors get the level INFO, and all other
+    lines DEBUG. A logging handler that blocks also blocks the reading of stderr; this class cannot prevent that.
     """
 
     def __init__(self, logger: logging.Logger) -> None:
@@ -249,7 +249,7 @@ class LogForwarder:
         self._line = bytearray()
 
     def feed(self, data: bytes) -> None:
-        # Nothing is decoded without a listener: QNN may log megabytes.
+        # Do not decode lines that are not logged, because QNN may log megabytes.
         if not self._logger.isEnabledFor(logging.INFO):
             return
         pieces = data.split(b"\n")
@@ -264,7 +264,7 @@ class LogForwarder:
     def end_line(self) -> None:
         line = bytes(self._line)
         self._line.clear()
-        # The second half of a UTF-16 line end belongs to the line before.
+        # The second byte of a UTF-16 line end belongs to the preceding line.
         line = line[1:] if line.startswith(b"\x00") else line
         for start in range(0, len(line), LINE_BYTES):
             self._log(line[start : start + LINE_BYTES])
@@ -273,7 +273,8 @@ class LogForwarder:
         text = decode_stderr(line).rstrip()
         if not text:
             return
-        # Not a warning: the error that the application gets contains what matters.
+        # INFO is sufficient for an error, because the exception that the application gets contains the important
+        # lines.
         level = logging.INFO if parse_line(text).severity in ("E", "F") else logging.DEBUG
         try:
             self._logger.log(level, "%s", text)
@@ -283,10 +284,11 @@ class LogForwarder:
 
 HEAD_BYTES = 16 * 1024
 TAIL_BYTES = 64 * 1024
-# With verbose logging QNN writes several megabytes for one session.
+# Maximum size of the text of one request. With verbose logging QNN writes several megabytes for one session.
 SECTION_BYTES = 4 * 1024 * 1024
 SECTIONS_MAX = 32
-# Limit for all unread sections, finished or not: beyond this or `SECTIONS_MAX` the oldest is dropped.
+# Maximum size of all sections that were not read. Beyond this size or `SECTIONS_MAX` sections, the oldest is
+# dropped.
 SECTIONS_TOTAL_BYTES = 8 * 1024 * 1024
 
 _READ_BYTES = 64 * 1024
@@ -296,17 +298,18 @@ class _Section:
     __slots__ = ("ended", "text")
 
     def __init__(self) -> None:
-        # Both ends: a refused set-up reports its reason at the end, after pages of successes.
+        # Beginning and end are kept. The reason why QNN did not start is at the end, after many lines that report
+        # successes.
         self.text = Bounded(SECTION_BYTES // 2, SECTION_BYTES // 2)
         self.ended = False
 
 
 class StderrCollector:
-    """Collects the output of a host. Reads a duplicate of the descriptor, which stays the caller's."""
+    """Collect the output of a host. `fd` is duplicated and remains the caller's."""
 
     def __init__(self, fd: int, *, logger_name: str = "qnnbridge.host") -> None:
         self._fds = OwnedFds()
-        # The reader outlives `close`, so it must not share a descriptor number that the owner closes.
+        # The reader continues after `close`, so it needs its own descriptor, which the caller does not close.
         self._fd = self._fds.duplicate(fd)
         self._all = Bounded(HEAD_BYTES, TAIL_BYTES)
         self._sections: collections.OrderedDict[int, _Section] = collections.OrderedDict()
@@ -317,8 +320,8 @@ class StderrCollector:
         self._splitter = MarkerSplitter()
         self._forwarder = LogForwarder(log_of(logger_name))
         try:
-            # From the first moment: a host that fills the pipe (64 KiB on Linux) before its HELLO would block
-            # forever.
+            # Reading begins at once, because a host that fills the pipe (64 KiB on Linux) before its HELLO would
+            # block forever.
             start_thread("qnnbridge-stderr", self._read)
         except RuntimeError:  # the interpreter is shutting down
             self._end()
@@ -343,7 +346,7 @@ class StderrCollector:
             section = self._sections.get(request_id)
             return self._closed or self._at_end or (section is not None and section.ended)
 
-        # The section may not have begun yet: stderr and the answer are two pipes without a mutual order.
+        # The section may not have begun yet, because stderr and the answers arrive in two independent pipes.
         self._changes.wait_for(complete, timeout_s)
         with self._lock:
             section = self._sections.pop(request_id, None)
@@ -360,10 +363,8 @@ class StderrCollector:
         return self._changes.wait_for(lambda: self._at_end, timeout_s)
 
     def close(self) -> None:
-        """Stop keeping and forwarding output; head and tail stay. Never block.
-
-        The reader continues until the end of the stream, so that it does not stop a host that is still alive.
-        """
+        """Stop storing and forwarding output, but keep head and tail. Never block. The reader continues until the
+        end of the stream, because a full pipe would block a host that still runs."""
         with self._lock:
             self._closed = True
             self._sections.clear()
@@ -374,7 +375,7 @@ class StderrCollector:
     def _read(self) -> None:
         fd = self._fd
         try:
-            # If other code has closed the descriptor, its number may belong to another stream by now.
+            # If other code has closed the descriptor, its number may refer to another file.
             while self._fds.is_ours(fd) and (data := os.read(fd, _READ_BYTES)):
                 self._take(self._splitter.feed(data))
         except OSError:
@@ -398,7 +399,7 @@ class StderrCollector:
                         if not section.ended:
                             section.text.add(part)
                     self._keep_within_bounds()
-        # Outside the lock: a handler of the application may do anything.
+        # Forward without the lock, because a logging handler of the application may run any code.
         for part in parts:
             if isinstance(part, Marker):
                 self._forwarder.end_line()
@@ -407,7 +408,8 @@ class StderrCollector:
 
     def _mark(self, marker: Marker) -> None:
         if marker.begins:
-            # A host uses a number once; a second begin means a damaged stream, and the new section counts.
+            # A host uses each number once. A second begin marker means a damaged stream; then the new section
+            # replaces the old one.
             self._sections.pop(marker.request_id, None)
             self._sections[marker.request_id] = _Section()
             self._keep_within_bounds()

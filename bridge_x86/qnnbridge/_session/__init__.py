@@ -1,19 +1,20 @@
 """One session: its recipe, its creation in a host, its runs there, and its creation in the next host.
 
-Theory of operation. The host reads the model; this side keeps a `SessionRecipe`: the model's path or bytes, the
-options, and the facts that the host reported when the session was made first. That is all it takes to make the
-session again.
+Theory of operation. The host reads the model. The application's side keeps a `SessionRecipe`: the model's path or
+bytes, the options, and the facts that the host reported when it first created the session. The recipe is sufficient
+to create the session again.
 
     remote_runner.RemoteRunner --> remote_session.RemoteSession --> replay: this host, and the next after a crash
       run, run_bound, verify         one session.run                  --> create: one session.create, its progress
         +--> fast_calls: the second call with the same names, types and shapes (see `_fastpath`)
 
-Invariants: a call either gives its result or raises the error that explains why not. A process and the session's
-number in it are one object, so they cannot be of two hosts. Recipes are frozen, so any thread may read them.
+Invariants: a call either returns its result or raises an error that explains the failure. A process and the
+session's number in it are stored in one object, so they always belong to the same host. Recipes are frozen, so any
+thread may read them.
 
-`runs` has the options of a run and the classes of a model's metadata; `numbers_check` compares results with the
-CPU's. `InferenceSession`, `_buckets`, the daemon and the modules of the API call this package. It imports `_host`,
-`_supervision`, `_transport`, `_fastpath` and the modules of values and options.
+`runs` contains the options of a run and the classes of a model's metadata; `numbers_check` compares results with
+the CPU's. `InferenceSession`, `_buckets`, the daemon and the modules of the API call this package. It imports
+`_host`, `_supervision`, `_transport`, `_fastpath` and the modules of values and options.
 """
 
 from __future__ import annotations
@@ -31,16 +32,16 @@ if TYPE_CHECKING:
     from qnnbridge._threads import CalledFunction, Terminable
 
 
-# The reaction of a session to results that differ from the CPU's.
+# Reaction of a session to results that differ from the CPU's.
 Verify = Literal["off", "warn", "raise"]
-# path (or hash of the bytes), size, date in nanoseconds
+# Identity of a model that no host has read: path (or hash of the bytes), size, dates and inode as one number.
 Source = tuple[str, int, int]
 
 
 def _working_folder() -> str:
     try:
         return os.getcwd()
-    except OSError:  # it was deleted; paths that do not depend on it work all the same
+    except OSError:  # the working folder was deleted; absolute paths still work
         return os.path.abspath(os.sep)
 
 
@@ -57,12 +58,13 @@ class SessionRecipe:
         seed: seed of random operators; ``None`` leaves it to ONNX Runtime.
         folder: base of relative paths inside a model that is given as bytes.
         identity: the host's description of the model, ``None`` until the host has sent it.
-        verify: reaction to results that differ from the CPU's; ``None`` takes the environment's.
+        verify: reaction to results that differ from the CPU's; ``None``: the environment variable decides.
         functions: functions of the application, by name, that the host may call while it creates the session.
         cancellation: flag that cancels the first creation.
         context_check: whether a compiled model that cannot run is refused; default: the environment's setting.
-        prepared: the specification with the folder that the model was chosen from; ``None`` for any other model.
-        variant: the file of that folder and why it was chosen, for `Placement.variant`.
+        prepared: the specification with the folder from which the host chose the model; ``None`` for a model that
+            was not chosen from a prepared folder.
+        variant: the chosen file of that folder and the reason, for `Placement.variant`.
     """
 
     spec: SessionSpec
@@ -111,7 +113,7 @@ class SessionRecipe:
 
     @property
     def options_hash(self) -> str:
-        """Hash of all options, without the model: other options are another case for the quarantine."""
+        """Hash of all options, without the model. A quarantine applies to a model with certain options."""
         return self.spec.options_hash
 
     def cache_settings(self) -> CacheSettings:
@@ -119,7 +121,7 @@ class SessionRecipe:
         return self.cache if isinstance(self.cache, CacheSettings) else cache_settings(wanted=self.cache)
 
     def source(self, fingerprint: str) -> Source | None:
-        """Return where the model was read from, which recognizes it before the host has read it again."""
+        """Return path or hash, size and dates of the model, by which it is recognized before a host has read it."""
         path = self.spec.model_path
         if path is None:
             # The fingerprint of bytes is their hash, unless the model has external files.
@@ -128,13 +130,14 @@ class SessionRecipe:
             status = os.stat(path)
         except OSError:
             return None
-        # A file that replaced another of the same size and date has another inode, and on POSIX a file that was
-        # written to has another time of change. If these differ for another reason, the host compares the contents.
+        # A file that replaces another one of the same size and date has a new inode, and writing to a file on POSIX
+        # changes its ctime. If inode or ctime changed for another reason, the host compares the contents.
         dates = (status.st_mtime_ns << 128) + (status.st_ctime_ns << 64) + status.st_ino
         return path, status.st_size, dates
 
     def was_read_from(self, source: Source) -> bool:
-        """Return whether `source` equals `source()` of this model now. Bytes are hashed if their length fits."""
+        """Return whether `source` is the current `source()` of this model. Bytes are hashed only if their length is
+        equal."""
         if self.spec.model_path is not None:
             return source == self.source("")
         if self.data is None or source[1:] != (len(self.data), 0):
@@ -144,7 +147,8 @@ class SessionRecipe:
         return hashlib.sha256(self.data).hexdigest() == source[0]
 
     def command(self, name: str) -> str:
-        """Return the command `qnnbridge NAME` for the model, sizes and chip of this session; "" without a file.
+        """Return the command `qnnbridge NAME` for the model, sizes and chip of this session; "" for a model given
+        as bytes.
 
         name: "verify" or "analyze", which take the same options.
         """
@@ -152,24 +156,20 @@ class SessionRecipe:
         return spec.in_commands(spec.model_path).examine(name) if spec.model_path is not None else ""
 
     def forget_model(self) -> SessionRecipe:
-        """Return the recipe without the model's identity, which a later creation determines again.
-
-        Of a prepared folder that creation also chooses the file again.
-        """
+        """Return the recipe without the model's identity, which the next creation determines again. If the model is
+        a prepared folder, the next creation also chooses the file again."""
         return dataclasses.replace(self, spec=self.prepared or self.spec, identity=None, prepared=None, variant="")
 
 
 def model_parts(path_or_bytes: object, *, prepared: bool = False) -> tuple[str | None, bytes | None]:
-    """Return the absolute path of a model or its bytes.
-
-    prepared: as for `absolute_model_path`. Raises what that raises, and `TypeError`.
-    """
+    """Return the absolute path of a model or its bytes. Raise `TypeError` for other types, and the errors of
+    `absolute_model_path`, which also describes `prepared`."""
     if isinstance(path_or_bytes, (bytes, bytearray, memoryview)):
         return None, bytes(path_or_bytes)
     if not isinstance(path_or_bytes, (str, os.PathLike)):
-        # ONNX Runtime's own words.
+        # ONNX Runtime's own message.
         raise TypeError(f"Unable to load from type '{type(path_or_bytes)}'")
     if not os.fspath(path_or_bytes):
-        # A `TypeError` in ONNX Runtime as well; made absolute it would be the working folder.
+        # ONNX Runtime raises `TypeError`, too. As an absolute path, "" would be the working folder.
         raise TypeError("The path of the model is empty.")
     return absolute_model_path(path_or_bytes, prepared=prepared), None

@@ -1,8 +1,8 @@
 """Create a session in one host: the request, the host's progress reports, the answer, the cause of a failure.
 
 The host reads the model, looks it up in its cache and compiles it. PHASE and EVENT frames report its progress, so
-that a crash counts against the right model or cache entry. The caller keeps the session's number and releases it.
-Any thread.
+that a crash is attributed to the right model or cache entry. The caller stores the session's number and releases
+the session. The functions may be called by any thread.
 """
 
 from __future__ import annotations
@@ -44,8 +44,7 @@ if TYPE_CHECKING:
 _log = log_of("qnnbridge.session")
 _cache_log = log_of("qnnbridge.cache")
 
-# Timeout for the host's log lines of a failed creation. They arrive by stderr and not by the pipe of the answer,
-# and may be read later.
+# Timeout for the host's log lines of a failed creation, which are read from stderr and may arrive after the answer.
 LOG_TIMEOUT_S: Final = 1.0
 
 # Environment variable: ``warn`` accepts a compiled model that, as far as the host can tell, cannot run.
@@ -58,8 +57,8 @@ LOUD_S: Final = 15.0
 
 _STAGES: Final = {
     "waiting": "{}: waiting for another process that compiles it",
-    "rewriting": "{} is being rewritten so that QNN takes it",
-    "compiling": "{} is being compiled for QNN; it is kept for next time",
+    "rewriting": "{} is being rewritten so that QNN accepts it",
+    "compiling": "{} is being compiled for QNN; the result is kept for later sessions",
 }
 
 _said: set[str] = set()
@@ -67,18 +66,19 @@ _said_lock = renew_in_forks(Lock())
 
 
 class CacheWarning(UserWarning):
-    """The cache of compiled models cannot be used; sessions are made without it."""
+    """The cache of compiled models cannot be used; sessions are created without it."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CreateRequest:
     """The parameters of the request besides the recipe.
 
-    spec: the specification to send. dynamic: provider options to set at once. again: the session existed before, so
-    nothing is compiled for it now. cached: the session may come from the cache. quarantined: fingerprints that the
-    host refuses. invalid_entries: cache entries that crashed a host. retry, kill_after_s: for a daemon. stop:
-    setting its `terminate` from another thread withdraws the request. suspect: the model or cache entry blamed for
-    the last crash; a suspect runs alone.
+    spec: the specification to send. dynamic: provider options to set at once. again: the session existed in an
+    earlier host, so nothing is compiled for it. cached: the session may come from the cache. quarantined:
+    fingerprints that the host refuses. invalid_entries: cache entries that crashed a host. retry, kill_after_s:
+    limits of the creation for a daemon, which repeats calls and ends its host itself. stop: setting its `terminate`
+    from another thread withdraws the request. suspect: the model or cache entry blamed for the last crash; a
+    suspect runs alone.
     """
 
     recipe: SessionRecipe
@@ -123,23 +123,22 @@ class CreateRequest:
         if self.kill_after_s is not None:
             header["kill_after_s"] = self.kill_after_s
         if deadline is not None:
-            # Relative: the clocks of two systems (Wine, a container, ssh) differ.
+            # A duration and not a time of day: the clocks of two systems (Wine, a container, ssh) differ.
             header["budget_s"] = max(1.0, deadline - time.monotonic())
         if recipe.spec.model_path is None:
             # Without model_path the host takes the last buffer as the model.
-            buffers += (recipe.data or b"",)  # behind the tensors
+            buffers += (recipe.data or b"",)  # after the buffers of the tensors
         return header, buffers
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Created:
-    """The host's answer, with the fields of the wire.
+    """The host's answer to `session.create`, with the names of the fields in the message.
 
-    session: number of the session. blame: fingerprint that a later crash counts against; "" for the model's.
-    shared: whether another application of the daemon has the same session. numbers: verdict kept from earlier
-        sessions.
-    fixed: rewrites of the model, a line each. fix: the rewrites that the host decided on. disabled_optimizers:
-    optimizers of ONNX Runtime that the host left out.
+    session: number of the session. blame: fingerprint to which a later crash is attributed; "" means that of the
+    model. shared: whether another application of the daemon has the same session. numbers: verdict kept from
+    earlier sessions. fixed: rewrites of the model, one line for each. fix: the rewrites that the host decided on.
+    disabled_optimizers: optimizers of ONNX Runtime that the host left out.
     """
 
     session: int
@@ -156,10 +155,12 @@ class Created:
 
 
 class RequestNews:
-    """The progress of one request, from its PHASE and EVENT frames. The thread that reads the connection writes it.
+    """The progress of one request, from its PHASE and EVENT frames. The thread that reads the connection updates
+    it.
 
-    label, fingerprint: of the model or cache entry that native code works on. entry: key and id of the cache entry.
-    stage: the host's step without native code ("waiting", "compiling", "validating"); "" in a native step.
+    label, fingerprint: name and fingerprint of the model or cache entry on which native code works. entry: key and
+    id of the cache entry. stage: the host's step without native code ("waiting", "compiling", "validating"); "" in
+    a native step.
     """
 
     def __init__(self, label: str, on_progress: Callable[[str, float], None]) -> None:
@@ -172,7 +173,7 @@ class RequestNews:
 
     @property
     def log_timeout_s(self) -> float:
-        """Seconds to wait for log lines of a failure. A request that no native code served has none."""
+        """Seconds to wait for log lines of a failure. A request without native code has no log lines."""
         return LOG_TIMEOUT_S if self._native else 0.0
 
     def __call__(self, frame: Frame) -> None:
@@ -180,7 +181,7 @@ class RequestNews:
         if type(header.get("label")) is str:
             self.label = header["label"]
         if frame.kind is Kind.PHASE:
-            # A native step: from now on a crash counts against the model in this frame.
+            # Native code begins: from now on, a crash is attributed to the model in this frame.
             self.stage, self._native = "", self._native or header.get("phase") != "ready"
             if type(header.get("fingerprint")) is str:
                 self.fingerprint = header["fingerprint"]
@@ -194,7 +195,7 @@ class RequestNews:
     def report(self, stage: str, seconds: float) -> None:
         try:
             self._on_progress(stage, seconds)
-        except Exception:  # noqa: BLE001 - showing progress must not decide whether the work succeeds
+        except Exception:  # noqa: BLE001 - a failure to show progress must not fail the work
             _log.exception("on_progress failed")
 
 
@@ -229,23 +230,24 @@ def create(
     """Create the session in `process`. Raise the host's error, with the cause from its log.
 
     Args:
-        request_id: receives the number of the request, which is that of the session, before the answer arrives.
+        request_id: receives the number of the request, which is also the session's number, before the answer
+            arrives.
         while_busy: called when the request has been sent.
     """
     cancellation = None if request.again else request.recipe.cancellation
-    # Only the application's own creation: a session that is created again for a call is not cancelled by a flag
-    # that was set for another session.
+    # The flag cancels only the creation that the application requested. If a session is created again for a call, a
+    # flag that was set for another session must not cancel it.
     if cancellation is not None and cancellation.terminate:
         raise _load_canceled(request.recipe)
     header, buffers = request.message(deadline)
 
     def on_sent(number: int) -> None:
-        # First, so that an interrupted caller can release the session that the host may make.
+        # Store the number first, so that an interrupted caller can release the session if the host creates it.
         request_id.append(number)
         for relay in (canceled, withdrawn):
             if relay is not None:
                 relay(number)
-        # Imports numpy and the modules of runs while the host works.
+        # Import numpy and the modules of runs while the host works.
         while_busy()
 
     try:
@@ -261,14 +263,14 @@ def create(
                 process, (header, buffers), deadline, context, on_sent, news, request.recipe.functions
             )
     except BridgeError as error:
-        # ONNX Runtime's own error class and text for this: applications look for code 12.
+        # Use ONNX Runtime's error class and message for a cancelled load, because applications search for code 12.
         if isinstance(error, Cancelled) and cancellation is not None and cancellation.terminate:
             raise _load_canceled(request.recipe) from None
         from qnnbridge._diagnosis.ort_log import enrich_from_stderr
 
         raise enrich_from_stderr(error, process.stderr, request_id, news.log_timeout_s) from None
-    # An answer that does not fit comes from another version or a damaged host. It is a desync, which ends the
-    # connection, and not an error of the caller.
+    # An answer with wrong fields comes from another version or a damaged host. It counts as a desync, which ends
+    # the connection, and not as an error of the caller.
     created = read_record(Created, frame.header, "session.create")
     return dataclasses.replace(created, info=_with_cause(created.info, process, request_id[-1]))
 
@@ -291,9 +293,7 @@ def identify(
     operators: bool = False,
 ) -> ModelDescription:
     """Return the host's description of the model, without loading it. Raises the error of an unreadable model.
-
-    operators: also list its operators, for which the host reads each node.
-    """
+    operators: also list the model's operators, for which the host reads each node."""
     header: dict[str, Any] = {"op": "model.identify", "folder": recipe.folder}
     if operators:
         header["operators"] = True
@@ -344,7 +344,8 @@ def encoded(values: Sequence[Any]) -> tuple[list[Any], tuple[Any, ...]]:
 
 
 def too_late(news: RequestNews, timeout_s: float | None) -> DeadlineExceeded | None:
-    """The error for a caller whose time was over while no native code of the host worked for it, else ``None``."""
+    """Return the error for a deadline that expired outside of native code (waiting, compiling, validating), else
+    ``None``."""
     seconds = f" within {timeout_s:g} s" if timeout_s is not None else ""
     if news.stage == "waiting":
         return DeadlineExceeded(
@@ -370,17 +371,18 @@ def too_late(news: RequestNews, timeout_s: float | None) -> DeadlineExceeded | N
     return None
 
 
-# In the notice about operators that QNN is known to compute wrong.
+# Words that occur only in the notice about operators that QNN is known to compute wrong.
 _KNOWN: Final = "QNN is known to compute"
 
 
 def known_faults_in(notices: Sequence[Notice]) -> str:
-    """Return the notice about operators of the model that QNN is known to compute wrong, "" without one."""
+    """Return the text of the notice about operators that QNN is known to compute wrong; "" if there is no such
+    notice."""
     return next((one.text for one in notices if one.kind == "model" and _KNOWN in one.text), "")
 
 
 def show_notices(notices: Sequence[Notice]) -> None:
-    """Log the host's notices of the model; a notice of the cache is a warning once in a process."""
+    """Log the host's notices about the model. A notice about the cache is shown as a warning, once in a process."""
     for notice in notices:
         if notice.kind == "model" or (notice.kind == "once" and _is_new(notice.text)):
             _log.warning("%s", notice.text)
@@ -399,13 +401,11 @@ def _is_new(text: str) -> bool:
 
 
 def _with_cause(info: SessionInfo, process: HostProcess, request_id: int) -> SessionInfo:
-    """Report a session that requested QNN and runs no node there, with the reason if QNN did not start.
-
-    The host sees only the outcome; the log contains the reason.
-    """
+    """Return the session's info, with the reason from the log if QNN did not start and runs no node of the session.
+    The host knows only the outcome; the log contains the reason."""
     placement = info.placement
     if not (placement.known and placement.backend and not placement.qnn_nodes):
-        # Lines of a creation that succeeded are not kept in memory.
+        # The log lines of a successful creation are not needed and would use memory.
         process.stderr.forget(request_id)
         return info
     from qnnbridge._diagnosis.ort_log import explain_lines

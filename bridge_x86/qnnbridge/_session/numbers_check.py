@@ -1,17 +1,18 @@
 """Compare a session's results with the CPU's: for its first call with content, and for a few later calls.
 
-The host compares (`model.verify`), in a separate process. This side chooses the calls, sends their inputs and
-outputs, keeps the report, and warns or raises. Errors here do not fail a call, except `NumbersDiffer` for
-``verify="raise"``. Thread-safe.
+A call has content if its inputs vary (`has_content`). The host compares (`model.verify`) in a separate process.
+This side chooses the calls, sends their inputs and outputs, stores the report, and warns or raises. An error of the
+comparison does not fail a call, except `NumbersDiffer` for ``verify="raise"``. Thread-safe.
 
 Which calls are compared::
 
     open ──── the first call, and each call with content until one settles it ────> agrees, differs, unknown
     agrees ── the 2nd, 4th, 8th, 16th … call, counted over all sessions of the model ──> agrees, differs
 
-A call whose inputs are nearly constant settles nothing: a warm-up with zeros agrees where a photo differs. Later
-comparisons of a session take at most `FREE_S` and `SHARE_OF_TIME` of its life. After `FIRST_CALLS` a session
-decides only once in `LOOK_EVERY_S` whether a call is compared, so that the other calls cost nothing.
+A call whose inputs are nearly constant does not settle the question: the results for zeros may agree where the
+results for a photo differ. Later comparisons of a session take at most `FREE_S` and `SHARE_OF_TIME` of its life.
+After `FIRST_CALLS` a session decides only once in `LOOK_EVERY_S` whether a call is compared, so that the other
+calls cost nothing.
 """
 
 from __future__ import annotations
@@ -46,28 +47,30 @@ if TYPE_CHECKING:
 _log = log_of("qnnbridge.numbers")
 
 VERIFY_VARIABLE: Final = "QNNBRIDGE_VERIFY"
-# Time limit of a comparison in the background. After it the host ends the process that runs the CPU.
+# Time limit of a comparison in the background. When it expires, the host ends the process that computes on the CPU.
 PATIENCE_S: Final = 300.0
-# Time for the answer after the host's own time limit.
+# Time to wait for the answer after the time limit that the host applies.
 ANSWER_S: Final = 5.0
 NOT_RUN: Final = "it has not run yet"
 # Limit for inputs and outputs of a call together, since they are copied.
 MAX_BYTES: Final = 256 * 2**20
-# Share of a session's time that later comparisons may take. One comparison takes a run on the CPU, the load of the
-# model there, and 0.3 s for the start of a process.
+# Share of a session's time that later comparisons may take. A comparison starts a process (0.3 s), and loads and
+# runs the model there on the CPU.
 SHARE_OF_TIME: Final = 0.01
-# Time that they may take in addition, so that the first few happen early in the life of a program.
+# Time that later comparisons may take in addition, so that the first few are made early in the life of a program.
 FREE_S: Final = 5.0
-# Interval between two decisions whether a call is compared.
+# Minimum time between two decisions whether a call is compared.
 LOOK_EVERY_S: Final = 1.0
-# The decision is made for each of the first calls, since the calls of a program differ most at its start.
+# Number of calls after which decisions are made at this interval. Before, each call is considered, because the
+# calls of a program differ most at its start.
 FIRST_CALLS: Final = 32
-# Base of the schedule for calls without content. They are compared rarely, since they can only prove a difference.
+# Base of the schedule for calls without content: calls number 1, 4, 16 and so on are compared. Such calls can prove
+# a difference, but not agreement.
 _OF_CONSTANT: Final = 4
 
-# Inputs of fewer values are sizes, flags and the like.
+# Inputs with fewer values are sizes, flags and the like.
 LEAST_VALUES: Final = 8
-# Number of values that are read of an input.
+# Number of values of an input that are read.
 MOST_VALUES: Final = 4096
 # Ratio of standard deviation to largest value below which an input counts as constant, such as an empty picture
 # with the noise of its sensor.
@@ -81,7 +84,7 @@ _WORDS: Final[Mapping[object, Verify]] = {
 
 
 class NumbersWarning(UserWarning):
-    """A session's numbers on QNN differ from the CPU's."""
+    """A session's results on QNN differ from the CPU's."""
 
 
 def verify_mode(given: object) -> Verify:
@@ -106,13 +109,13 @@ class HasCalls(Protocol):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class WholeCalls:
-    """Calls whose outputs are joined from several runs. Each is compared as a whole.
+    """Calls whose outputs are joined from several runs. Each call is compared as a whole.
 
     Args:
         spec: specification of the session without the sizes of a variant.
         parts: description of how a call is divided. Each division has a separate verdict.
-        constants: inputs that the application does not give.
-        counter: counts these calls.
+        constants: values of the inputs that the application does not feed.
+        counter: object that counts these calls.
     """
 
     spec: SessionSpec
@@ -122,13 +125,13 @@ class WholeCalls:
 
 
 class NumbersCheck:
-    """The comparison of a session's numbers with the CPU's.
+    """Comparison of a session's results with the CPU's.
 
     Args:
-        remote: the session, which has been made.
+        remote: the session, which must have been created.
         mode: "warn" compares in the background; "raise" before the result is returned.
-        whole: for calls whose outputs are joined from runs of several sessions.
-        anew: ignore the verdicts of earlier sessions.
+        whole: description of the calls, if their outputs are joined from runs of several sessions.
+        anew: whether to ignore the verdicts of earlier sessions.
     """
 
     def __init__(
@@ -147,7 +150,7 @@ class NumbersCheck:
         self._busy: Kind = ""
         # Number of comparisons of this session without a verdict, by kind.
         self._unsettled = {"constant": 0, "content": 0}
-        # Seconds spent in comparisons, and the start of the count.
+        # Seconds spent in comparisons, and the time since which they are counted.
         self._spent_s, self._since = 0.0, time.monotonic()
         # Number of this session's calls that the report already counts.
         self._counted = 0
@@ -159,9 +162,9 @@ class NumbersCheck:
             self._report = NumbersReport("off", reason="no node of it runs on QNN")
         elif remote.numbers is not None and whole is None and not anew:
             kept = remote.numbers
-            # The host has added its creation as its first call.
+            # The host has counted the creation of the session as its first call.
             self._report, self._counted = dataclasses.replace(kept, calls=kept.calls + 1), 1
-            # The CPU cannot run a compiled model without its original, and a difference stays a difference.
+            # Calls are compared only if the kept verdict is "agrees". The CPU cannot run a compiled model.
             self._looks = kept.state == "agrees" and not remote.recipe.compiled
             age_s = abs(time.time() - kept.when)
             self._spent_s = max(0.0, kept.seconds - SHARE_OF_TIME * age_s)
@@ -169,7 +172,7 @@ class NumbersCheck:
             self._report, self._looks = NumbersReport("pending", reason=NOT_RUN), True
 
     def _at_fork_reinit(self) -> None:
-        """Forget the comparison of the parent: its thread is not in the child of a fork."""
+        """Forget a comparison that was running at the fork: the child does not have its thread."""
         self._lock = Lock()
         self._busy = ""
 
@@ -181,7 +184,7 @@ class NumbersCheck:
 
     @property
     def is_open(self) -> bool:
-        """Whether no call has given a verdict yet."""
+        """Whether no comparison has reached a verdict yet."""
         return self._looks and self._report.state != "agrees"
 
     def known_before(self) -> None:
@@ -196,7 +199,7 @@ class NumbersCheck:
         number, now = self._counter.calls + 1, time.monotonic()
         early = number < FIRST_CALLS
         if early:
-            # The fast path asks again at the next call.
+            # Let the fast path run its checks, which include this one, at the next call again.
             self._remote.next_upkeep = 0.0
         if self._busy == "content" or now < self._next_look:
             return False
@@ -214,13 +217,13 @@ class NumbersCheck:
         content = has_content(values)
         if self._busy and not content:
             return False
-        # The first call is always compared: a difference on it is a difference.
+        # The first call is always compared, even without content: it can prove a difference.
         tried = self._unsettled["content" if content else "constant"]
         due = number >= (2 if content else _OF_CONSTANT) ** tried
         return due and (not tried or self._has_time(now))
 
     def _has_time(self, now: float) -> bool:
-        """Return whether another comparison fits into the share of the time."""
+        """Return whether the time that comparisons may take is sufficient for another one."""
         return self._spent_s + self._report.seconds <= FREE_S + SHARE_OF_TIME * (now - self._since)
 
     def compare_call(
@@ -235,15 +238,15 @@ class NumbersCheck:
         """Compare a call that has succeeded and been counted, and for which `wants` returned true.
 
         Args:
-            ahead: the call was made for the comparison, with made-up inputs, and its caller waits.
+            ahead: whether the call was made for the comparison, with generated inputs, and its caller waits.
             counted: selects the part of the outputs to compare, see `RemoteRunner.run_values`.
 
         Raises:
-            NumbersDiffer: the numbers differ, for ``verify="raise"``.
+            NumbersDiffer: the results differ, and the mode is "raise".
         """
         kind: Kind = "content" if has_content(value for _, value, _ in feeds) else "constant"
         with self._lock:
-            # Another thread's call is being compared.
+            # A call of another thread is being compared.
             if not self._looks or self._busy in ("content", kind):
                 return
             self._busy = kind
@@ -261,7 +264,7 @@ class NumbersCheck:
         header |= {"constant": kind == "constant", "again": self._anew}
         if background:
             header |= {"patient": True, "budget_s": PATIENCE_S}
-            # Copied: the application may change its arrays meanwhile.
+            # Copy the values: the application may change its arrays during the comparison.
             copies = tuple(bytes(buffer) for buffer in buffers)
             if self._report.state != "agrees":
                 self._report = NumbersReport("pending", reason=BEING_COMPARED)
@@ -282,9 +285,10 @@ class NumbersCheck:
         inputs: str,
         counted: Counted | None = None,
     ) -> NumbersReport:
-        """Compare a call for the application, without regard to a kept report.
+        """Compare a call on request of the application, even if a report exists.
 
-        The report is kept, unless it proves nothing and the kept one does.
+        The new report replaces the stored one, unless it shows agreement for inputs without content, which proves
+        nothing.
         """
         header, buffers = self._message(names, feeds, results, counted)
         constant = not has_content(value for _, value, _ in feeds)
@@ -295,10 +299,11 @@ class NumbersCheck:
         return dataclasses.replace(report, calls=0, compared=0)
 
     def _take(self, report: NumbersReport, calls: int, kind: Kind) -> bool:
-        """Merge the report of a comparison into the kept one. Return whether it is the first to show a difference.
+        """Merge the report of a comparison into the stored report. Return whether it is the first to show a
+        difference.
 
         Args:
-            calls: number of calls of this session that the host has added.
+            calls: number of calls of this session that the host added to its count with this comparison.
             kind: kind of the compared call; "" for a comparison that the application requested.
         """
         with self._lock:
@@ -318,14 +323,14 @@ class NumbersCheck:
             self._report = report.after(before) if settled else report
             if report.state == "unknown" and kind:
                 self._unsettled[kind] += 1
-            # A comparison that proves nothing leaves the verdict open; a reason why nothing can be compared does
-            # not.
+            # Further calls are compared if this comparison was not conclusive, but not if results cannot be
+            # compared at all.
             shows_nothing = self._report.state == "unknown" and bool(self._report.outputs)
             self._looks = self._mode != "off" and (self._report.state == "agrees" or shows_nothing)
             return self._report.state == "differs" and before.state != "differs"
 
     def samples(self, timeout_s: float | None) -> dict[str, Any]:
-        """Return made-up values for the inputs. Raise `OptionError` if the host cannot make them."""
+        """Return generated values for the inputs. Raise `OptionError` if the host cannot generate them."""
         remote = self._remote
         return made_up(remote.host, remote.recipe.label, remote.info.inputs, deadline_after(timeout_s))
 
@@ -342,7 +347,7 @@ class NumbersCheck:
 
         recipe, whole = self._remote.recipe, self._whole
         spec = recipe.spec if whole is None else whole.spec
-        if self._remote.fix is not None and whole is None:  # the copy that the host decided for
+        if self._remote.fix is not None and whole is None:  # compare with the rewrites that the host decided on
             spec = dataclasses.replace(spec, fix=self._remote.fix)
         if whole is not None:
             feeds = [*feeds, *((name, value, None) for name, value in whole.constants.items())]
@@ -370,7 +375,7 @@ class NumbersCheck:
             header["session"] = self._remote.live.session
         if whole is not None:
             header |= {"parts": whole.parts, "of": "the inputs of a call in several parts"}
-        if recipe.identity is not None:  # what the file holds now need not be what the session computes
+        if recipe.identity is not None:  # the file may have changed since the session was created
             header |= {"fingerprint": recipe.fingerprint, "files": [list(file) for file in recipe.identity.files]}
         buffers += tuple(encoder.buffers)
         if recipe.spec.model_path is None:
@@ -378,10 +383,11 @@ class NumbersCheck:
         return header, buffers
 
     def _ask(self, header: dict[str, Any], buffers: tuple[Any, ...], timeout_s: float | None) -> NumbersReport:
-        """In the host in which the session lives, once: a death of it is the business of the calls."""
+        """Send the request to the host of the session, without a repetition. If that host dies, calls of the
+        session report it."""
         live = self._remote.live
         if live is None:
-            return NumbersReport("unknown", reason="the host in which it ran is gone")
+            return NumbersReport("unknown", reason="the host in which it ran has ended")
         if timeout_s is not None:
             header["budget_s"] = timeout_s
         wait_s = header.get("budget_s")
@@ -390,9 +396,9 @@ class NumbersCheck:
             frame = live.process.channel.call(header, buffers, deadline, CallContext("model.verify"))
             return NumbersReport.from_wire(frame.header["numbers"])
         except UnknownOperation:
-            reason = "the host does not know how to compare; upgrade qnnbridge there"
+            reason = "the host's version of qnnbridge cannot compare; upgrade it"
         except (ProtocolDesync, LookupError, TypeError, ValueError, AttributeError) as error:
-            reason = f"the host's answer is not understood ({error})"
+            reason = f"the host's answer is invalid ({error})"
         except BridgeError as error:
             reason = error.message.rstrip(".")
         except Deadline:
@@ -408,7 +414,7 @@ class NumbersCheck:
         inherit(caller)
         report = self._ask(header, buffers, None)
         if self._take(report, header["calls"], kind):
-            # The application may have warnings raised; there is nothing here to raise them to.
+            # A filter of the application may turn warnings into errors, which nothing in this thread could handle.
             with contextlib.suppress(Warning):
                 self._tell(self._report)
 
@@ -427,10 +433,8 @@ class NumbersCheck:
 
 
 def has_content(values: Iterable[Any]) -> bool:
-    """Return whether the inputs of a call vary enough to prove anything about the results.
-
-    Masks, flags and small sizes prove nothing. Without a larger input all inputs count.
-    """
+    """Return whether the inputs of a call vary enough to prove anything about the results. Inputs with few values,
+    such as flags and sizes, are ignored. If all inputs have few values, the result is true."""
     import numpy as np
 
     arrays = [value for value in values if isinstance(value, np.ndarray) and value.dtype.kind in "biuf"]
@@ -441,7 +445,7 @@ def has_content(values: Iterable[Any]) -> bool:
 def _varies(array: Any) -> bool:
     import numpy as np
 
-    # A sample is enough, and takes the same time for any size.
+    # A sample is sufficient, and its time does not depend on the size of the input.
     flat = array.reshape(-1)
     some = flat[:: max(1, flat.size // MOST_VALUES)]
     if array.dtype.kind == "b":
@@ -452,12 +456,12 @@ def _varies(array: Any) -> bool:
         return False
     low, high = float(values.min()), float(values.max())
     if array.dtype.kind in "iu" and high - low < 2:
-        return False  # a mask, or ids of padding
+        return False  # a mask, or ids that are all padding
     return float(values.std()) > NEARLY_CONSTANT * max(abs(low), abs(high))
 
 
 def made_up(host: Host, label: str, inputs: Sequence[NodeInfo], deadline: float | None) -> dict[str, Any]:
-    """Return values that the host makes up for inputs of fixed sizes. Raise `OptionError` if it cannot."""
+    """Return values that the host generates for inputs of fixed sizes. Raise `OptionError` if the host cannot."""
     from qnnbridge_protocol.values import decode_all
 
     header = {"op": "model.samples", "inputs": [node.to_wire() for node in inputs]}
@@ -473,7 +477,7 @@ def made_up(host: Host, label: str, inputs: Sequence[NodeInfo], deadline: float 
     return {name: value for (name, _), value in zip(found, values, strict=True)}
 
 
-# A cause that begins with this text is not a fault of QNN (`create/optimizers.py` of the host).
+# The host's cause begins with this text if ONNX Runtime's optimizer, not QNN, changed the results.
 OPTIMIZER: Final = "ONNX Runtime's optimizer"
 
 
@@ -488,7 +492,7 @@ def numbers_differ(recipe: SessionRecipe, report: NumbersReport) -> NumbersDiffe
     if "qnnbridge fix" in report.cause and recipe.spec.fix is not None and recipe.spec.fix.when == "never":
         fix += " Or create the session without fix=False: it is then made from a copy with that rewrite."
     if report.cause.startswith(OPTIMIZER):
-        # QNN is right: the session was made from a graph that ONNX Runtime had changed.
+        # QNN computes correctly: ONNX Runtime's optimizer changed the graph before QNN compiled it.
         fix = "Create the session again: it is made without that optimizer."
     return NumbersDiffer(
         f"{label} computes other numbers on QNN than on the CPU.",

@@ -1,6 +1,7 @@
-"""`RemoteRunner`: runs calls in one session of the host, with its fast path and the comparison of its numbers.
+"""`RemoteRunner`: runs calls in one session of the host, on the fast path if possible, and compares results.
 
-The `Runner` of an `InferenceSession` without buckets. A session with buckets has one for each variant. Any thread.
+It is the `Runner` of an `InferenceSession` without buckets. A session with buckets has one for each variant. Any
+thread may call its methods.
 """
 
 from __future__ import annotations
@@ -38,11 +39,11 @@ class CpuFallbackWarning(UserWarning):
     """A session that requested QNN runs on the CPU, as its ``fallback`` allows."""
 
 
-# Warns the application: text, category, and the log that gets the text, too.
+# Function that warns the application. Arguments: text, category, and the logger that receives the text, too.
 Warn = Callable[[str, type[Warning], logging.Logger], None]
 
-# Called with each session that has been created and its runner; for a session with buckets with each variant, which
-# is its own runner (`qnnbridge.testing`).
+# Functions to call for each created session, with the session and its runner. For each variant of a session with
+# buckets, both arguments are the runner of the variant. `qnnbridge.testing` uses this.
 watchers: list[Callable[[Any, RemoteRunner], None]] = []
 
 
@@ -50,12 +51,12 @@ class RemoteRunner:
     """One session of the host.
 
     Args:
-        retry: how often a call is repeated in a new host when the host dies under it.
+        retry: how often a call is repeated in a new host if the host dies during the call.
         creation: limits of the creation.
         timeout: seconds, the default for calls.
         warn: warns the application that the session runs on the CPU.
-        chooses_calls: whether it chooses the calls that are compared with the CPU. Otherwise its owner does, which
-            compares what the application gets.
+        chooses_calls: whether the runner chooses the calls that are compared with the CPU. Otherwise its owner
+            does, because it changes the outputs before the application receives them.
     """
 
     def __init__(
@@ -76,7 +77,8 @@ class RemoteRunner:
         )
         info = remote.open(creation.timeout, creation.on_deadline)
         remote.timeout_s = timeout
-        # Imported while the host made the session: at the start of the creation they would delay it.
+        # `_load_modules_of_runs` imported these modules while the host created the session. An import before would
+        # delay the creation.
         from qnnbridge._fastpath.call import KnownCalls
         from qnnbridge._feeds import FeedChecker
         from qnnbridge._session.fast_calls import run
@@ -102,20 +104,20 @@ class RemoteRunner:
 
     def _warn_of_placement(self, warn: Warn) -> None:
         remote, recipe, placement = self.remote, self.remote.recipe, self.remote.info.placement
-        if placement.backend not in ("", "htp"):  # these two need no further module
+        if placement.backend not in ("", "htp"):  # for these two values the module need not be imported
             from qnnbridge_protocol.config_keys import BACKENDS_WITHOUT_RESULTS
 
             no_results = BACKENDS_WITHOUT_RESULTS.get(placement.backend)
             if no_results is not None:
                 warn_application(f"{recipe.label}: {no_results}", RuntimeWarning)
-        # No CPU by accident: with fallback="cpu" a session in which QNN took no node is counted, logged and
-        # warned of. A host whose placement is not known (`known`) proves nothing in either direction.
+        # If fallback="cpu" and QNN accepted no node, count the session, log it and warn. If the host could not
+        # determine the placement (`known` is false), do nothing.
         if recipe.spec.fallback == "cpu" and placement.known and not placement.qnn_nodes and placement.backend:
             text = f"{recipe.label} runs on the CPU: no node of it could be placed on QNN"
             text += f" ({placement.cause.rstrip('.')})." if placement.cause else "."
             command = recipe.command("analyze")
-            text += f" `{command}` names the reason for each node." if command else ""
-            if not remote.moved:  # that was counted
+            text += f" `{command}` shows the reason for each node." if command else ""
+            if not remote.moved:  # a session that moved was counted before
                 remote.host.supervisor.counters.cpu_fallbacks += 1
             warn(text, CpuFallbackWarning, _log)
 
@@ -139,7 +141,7 @@ class RemoteRunner:
 
     @property
     def verified(self) -> NumbersReport:
-        """Whether the session's results agree with the CPU's, as far as known."""
+        """Report on whether the session's results agree with the CPU's."""
         if self._numbers is not None:
             return self._numbers.report
         from qnnbridge_protocol.model_records import NumbersReport
@@ -152,19 +154,20 @@ class RemoteRunner:
     def variants_text(self) -> str:
         return ""
 
-    # --- numbers ---
+    # --- comparison with the CPU ---
 
     def compare_first_calls(self) -> None:
-        """Compare the first calls with the CPU before they return, whatever is known of the numbers. For tests."""
+        """Compare the first calls with the CPU before they return, even if a verdict is known. For tests."""
         from qnnbridge._session.numbers_check import NumbersCheck
 
         self._numbers = check = NumbersCheck(self.remote, "raise", anew=True)
         self.remote.wants_comparison = check.wants if self._chooses_calls else None
 
     def verify_ahead(self, deadline: float | None) -> None:
-        """Compare made-up inputs with the CPU, unless the result is known, or none can be made up.
+        """Compare a run with generated inputs with the CPU, unless a verdict is known or no inputs can be
+        generated.
 
-        Raises `NumbersDiffer`, for ``verify="raise"``.
+        Raise `NumbersDiffer` for ``verify="raise"`` if the results differ.
         """
         check = self._numbers
         if check is None or not check.is_open:
@@ -172,19 +175,20 @@ class RemoteRunner:
         left_s = seconds_left(deadline)
         try:
             feeds = self.checker.check(check.samples(left_s))
-        # `samples` raises it for inputs that cannot be made up, such as strings or open sizes.
+        # `samples` raises `OptionError` for inputs that cannot be generated, such as strings or free dimensions.
         except OptionError:
-            return  # the first call shows it
+            return  # the application's first call is compared instead
         results = self.remote.run(None, feeds, None, CallLimits(left_s, self.remote.retry))
         self.remote.calls += 1
         check.compare_call(self.output_names, feeds, results, ahead=True)
 
     def wants_comparison(self, values: Iterable[Any]) -> bool:
-        """Return whether the numbers of a call with these inputs are to be compared with the CPU's."""
+        """Return whether the results of a call with these inputs are to be compared with the CPU's."""
         return self._numbers is not None and self._numbers.wants(values)
 
     def verify(self, input_feed: Mapping[str, Any] | None, timeout: float | None) -> NumbersReport:
-        """Run the model here and on the CPU, compare the outputs, and keep the report for `verified`."""
+        """Run the model in this session and on the CPU, compare the outputs, and store the report for
+        `verified`."""
         from qnnbridge._session.numbers_check import NumbersCheck
         from qnnbridge_protocol.model_records import MADE_UP
 
@@ -226,8 +230,8 @@ class RemoteRunner:
 
         values = self.run_values(names, feed, run_options, limits, failed=failed)
         if run_options is None and feed.__class__ is dict:
-            # Learned after the connection has checked and computed the call. A copy: another thread may change the
-            # application's dict meanwhile.
+            # The signature is learned after the slow path has checked and computed the call. `dict(feed)` is a
+            # copy, because another thread may change the application's dict.
             self._known.learn(names, dict(feed), values)
         return [to_application(value) for value in values]
 
@@ -275,18 +279,19 @@ class RemoteRunner:
         compared: bool | None = None,
         counted: Counted | None = None,
     ) -> list[Any]:
-        """Return the outputs as they travel (`Typed` for types that numpy lacks).
+        """Return the outputs as the host sends them (`Typed` for types that numpy does not have).
 
         Args:
             failed: the attempt on the fast path that this call continues.
-            compared: whether the call is compared with the CPU; default as the session decides.
-            counted: the part of the outputs that does not follow from padding; default all.
+            compared: whether the call is compared with the CPU; by default the session decides.
+            counted: function that selects the part of the outputs that does not result from padding; default: all.
         """
         remote = self.remote
         feeds = self.checker.check(feed)
         wanted = check_outputs(names, self.output_names)
         if remote.info.placement.qnn_nodes:
-            # Without a node on QNN ONNX Runtime raises its own error, whose text applications know.
+            # QNN does not detect a missing input. If no node is on QNN, ONNX Runtime raises its own error, which
+            # applications expect.
             self.checker.refuse_missing(feeds)
         options = None if run_options is None else coerce_run_options(run_options)
         values = remote.run(
@@ -313,7 +318,7 @@ class RemoteRunner:
     def verify_padding(self, *_: object) -> NoReturn:
         raise _no_buckets("verify_padding()")
 
-    # --- settings and life ---
+    # --- settings and closing ---
 
     def set_ep_dynamic_options(self, options: Mapping[str, str]) -> None:
         self.remote.set_ep_dynamic_options(dict(options))
@@ -322,8 +327,7 @@ class RemoteRunner:
         return self.remote.end_profiling()
 
     def close(self) -> None:
-        # In this order: calls in other threads may still look up signatures, and the session's number is released
-        # last.
+        # The order matters: calls in other threads may still look up signatures, so the session is released last.
         self._known.forget()
         self.remote.close()
 
@@ -335,7 +339,7 @@ def _no_buckets(what: str) -> OptionError:
     )
 
 
-# What a session imports after it was made: for runs, and to explain the death of a host.
+# Modules that a session needs after its creation: for runs, and to explain the death of a host.
 _MODULES_OF_RUNS = (
     *("difflib", "hashlib", "secrets", "platformdirs", "psutil"),
     *("qnnbridge._diagnosis.crash", "qnnbridge._diagnosis.ort_log", "qnnbridge._fastpath.channel_pool"),
@@ -350,21 +354,21 @@ _MODULES_OF_RUNS = (
 
 
 def _load_modules_of_runs() -> None:
-    """Import all that a session needs later while the host makes it.
+    """Import all modules that a session needs later, while the host creates the session.
 
-    No run waits for an import then, and a program may give up its rights or its root folder (`os.chroot`) once it
-    has its sessions.
+    Later runs do not wait for an import, and a program may drop its privileges or change its root folder
+    (`os.chroot`) after it has created its sessions.
     """
     for name in _MODULES_OF_RUNS:
         importlib.import_module(name)
 
 
 def check_outputs(wanted: Sequence[str] | None, known: Sequence[str]) -> list[str] | None:
-    """Return the names of outputs; ``None`` for all. Raise `InvalidArgument` for a name that is not known."""
+    """Return the names of the requested outputs; ``None`` for all. Raise `InvalidArgument` for an unknown name."""
     if wanted is None:
         return None
     names = list(wanted)
-    if not names:  # a generator of nothing
+    if not names:  # an empty generator
         raise InvalidArgument(
             "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : At least one output should be requested."
         )

@@ -1,7 +1,7 @@
 """A session in the host that outlives the host's process.
 
-The client keeps the session's recipe. After a restart of the host, the first call that needs the session creates it
-again there, after a check that the model has not changed.
+The application's side stores the session's recipe. After a restart of the host, the first call that needs the
+session creates it there again, after a check that the model has not changed.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from qnnbridge_protocol.elements import ValueType
 
 
-# Identify sessions where creations are counted.
+# Keys by which the recycler of hosts distinguishes sessions.
 _keys = itertools.count(1)
 
 # Generation of a session that was unloaded from its host.
@@ -56,7 +56,7 @@ UNLOADED = -1
 
 PROFILING = "enable_profiling"
 
-# Time to wait for a daemon's answer after the time at which it ends its NPU host.
+# Time to wait for a daemon's answer after the time at which the daemon ends its NPU host.
 KILL_ANSWER_S = 0.5
 
 
@@ -85,12 +85,12 @@ class RemoteSession(ReplayingSession):
         self._make_room = make_room
         # Time at which a daemon ends its NPU host if it still works on the creation.
         self._kill_at: float | None = None
-        # Withdraws the creation.
+        # Object whose `terminate` withdraws the request for the creation.
         self._stop: Terminable | None = None
         self.info: SessionInfo
-        # Verdict on the numbers at the time of the creation.
+        # Report of earlier comparisons with the CPU, as of the creation of the session.
         self.numbers: NumbersReport | None = None
-        # Rewrites of the model, a line each.
+        # Rewrites of the model, one line for each.
         self.fixed: tuple[str, ...] = ()
         self.fix: FixSpec | None = None
         # Optimizers that the host left out because they change the results of the model.
@@ -101,17 +101,20 @@ class RemoteSession(ReplayingSession):
         self._dynamic: dict[str, str] = {}
         # The session's number in the host of `generation`.
         self.session_id = 0
-        # The generation in which the profile began that `end_profiling` is to end, and whether it was ended.
+        # Generation of the host in which the current profile began, and whether `end_profiling` has ended the
+        # profile.
         self._profile_in: int | None = None
         self._profile_ended = False
-        # Generation and number, while there is something to release. The release function refers to this list and
-        # not to the session, which it would keep alive.
+        # Generation and number of the session to release; empty if there is none. The release function refers to
+        # this list and not to the session, because a reference would keep the session alive.
         self._place: list[tuple[int, int]] = []
-        # The watch only appends to a queue (`Releases.add` takes no lock). The next call sends the release.
+        # When the application drops the session, its number is appended to a queue without a lock (`Releases.add`).
+        # The next call sends the release.
         self._watch()
 
     def _watch(self) -> None:
-        """Release the session when the application drops it. The child of a fork has no watch of its parent."""
+        """Arrange that the session is released when the application drops it. The child of a fork must call this
+        again."""
         when_gone(self, functools.partial(_release_later, self.host, self._place))
         self._watched_in = fds.forks
 
@@ -129,10 +132,10 @@ class RemoteSession(ReplayingSession):
         deadline = deadline_after(timeout_s)
         self._stop = stop
         if self.host.is_daemon and on_deadline == "kill" and deadline is not None:
-            # Only the daemon may end a host that other applications share.
+            # Only the daemon may end its host, because other applications share it.
             self._kill_at, on_deadline = deadline, "raise"
-            # This side waits a little longer than the daemon, so that the daemon's error, which has the cause,
-            # arrives before the deadline of this side.
+            # This side waits a little longer than the daemon, because the daemon's error contains the cause and
+            # must arrive before the deadline of this side.
             deadline += KILL_ANSWER_S
         limits = CallLimits(timeout_s, self.retry, on_deadline)
         self.with_retry(self.ensure_session, limits, self._create_context, deadline)
@@ -150,8 +153,8 @@ class RemoteSession(ReplayingSession):
             return
         from qnnbridge._io_binding import lost_in_place
 
-        # The inputs may be overwritten if the host has crashed, its connection was replaced, or its NPU was lost.
-        # All other errors leave the host running, and the slow path reports them.
+        # The inputs may be overwritten if the host crashed, its connection was replaced, or it lost the NPU. All
+        # other errors leave the host running, and the slow path reports them.
         error, supervisor = failed.error, self.host.supervisor
         if isinstance(error, ChannelFailed):
             death = supervisor.lost(failed.process, error, failed.deadline)
@@ -163,7 +166,7 @@ class RemoteSession(ReplayingSession):
             raise lost_in_place(error.message) from error
 
     def describe(self, deadline: float | None) -> ModelDescription:
-        """Return the description of the model and keep its identity in the recipe."""
+        """Return the description of the model, and store the model's identity in the recipe."""
         found = identify(self.host, self.recipe, deadline)
         self.recipe = dataclasses.replace(self.recipe, identity=found.model)
         self._book_on(found.model.fingerprint, found.model.label)
@@ -183,10 +186,10 @@ class RemoteSession(ReplayingSession):
 
         failed: the failure of the call on the fast path, which this call continues.
         """
-        from qnnbridge_protocol.values import Encoder, decode_all  # numpy, which making a session does not need
+        from qnnbridge_protocol.values import Encoder, decode_all  # imports numpy, needed by runs only
 
         deadline = deadline_after(limits.timeout)  # before the encoding, which takes seconds for millions of texts
-        # The inputs are encoded once for all attempts.
+        # The inputs are encoded once and used in all attempts.
         encoder = Encoder()
         inputs = [[name, encoder.add(value, kind)] for name, value, kind in feeds]
         header: dict[str, Any] = {"op": "session.run", "outputs": output_names, "inputs": inputs}
@@ -198,8 +201,8 @@ class RemoteSession(ReplayingSession):
         except Cancelled:
             if options is None:
                 raise
-            # `terminate` was assigned while the run waited in a queue. Only ONNX Runtime decides the outcome of a
-            # run that is terminated before its first node: a model without nodes returns its results.
+            # `terminate` was set while the run waited in a queue. ONNX Runtime must decide the outcome, so send the
+            # run with `terminate` set: a model without nodes, for example, still returns its results.
             terminated = dataclasses.replace(options, options={**options.options, "terminate": True})
             header["options"] = terminated.to_wire()
             left_s = None if deadline is None else _seconds_until(deadline)
@@ -216,13 +219,13 @@ class RemoteSession(ReplayingSession):
         return process is not None and process.generation == generation
 
     def unload(self) -> Callable[[float], None]:
-        """Keep only the recipe: the next call creates the session again.
+        """Forget the session in the host and keep only the recipe, so that the next call creates the session again.
 
         The session must have no running call and no state in the host. Return a function that releases the session
-        in the host and waits up to the given seconds until the host has done so.
+        in the host and waits for that up to the given number of seconds.
         """
         with self._lock:
-            # Under the lock of `_create`, so that no thread creates the session between the check and the change.
+            # Hold the lock of `_create`, so that no thread creates the session between the check and the change.
             process, number = self.host.supervisor.running, self.session_id
             there = self.is_in_host
             self.live = None
@@ -242,12 +245,14 @@ class RemoteSession(ReplayingSession):
         return release
 
     def end_profiling(self) -> str:
-        """Return the path of the profile, "" without one. Raise `StateLost`, once, if it was lost with a host."""
+        """Return the path of the profile; "" if there is none. Raise `StateLost` once if the profile was lost with
+        a host."""
         begun_in, header = self._profile_in, {"op": "session.end_profiling"}
         if begun_in is None:
             if self._profile_ended:
                 return ""
-            # Perhaps the session has no profile: any host reports that.
+            # No host is known to record a profile: whichever host runs reports the path, or that there is no
+            # profile.
             reply = self.forward(header, limits=CallLimits(self.timeout_s))
             return str(field(reply.header, "file", "str"))
         try:
@@ -256,22 +261,22 @@ class RemoteSession(ReplayingSession):
             reply = self.forward(header, limits=CallLimits(self.timeout_s, retry=0), only_in=begun_in)
             file = str(field(reply.header, "file", "str"))
         except StateLost:
-            # The next call ends a later profile.
+            # The next call of `end_profiling` ends the profile that the later host records.
             self._profile_in = self._generation if self._generation > begun_in else None
             raise
         self._profile_in, self._profile_ended = None, True
         return file
 
     def assignment(self) -> list[Any]:
-        """``[provider, [[name, domain, op type], ...]]`` for each group of nodes that one provider took."""
+        """Return ``[provider, [[name, domain, op type], ...]]`` for each group of nodes on one provider."""
         reply = self.forward({"op": "session.assignment"}, limits=CallLimits(self.timeout_s))
         return list(field(reply.header, "subgraphs", "tuple[Any, ...]"))
 
     def set_ep_dynamic_options(self, options: dict[str, str]) -> None:
         header = {"op": "session.set_ep_dynamic_options", "options": options}
         self.forward(header, limits=CallLimits(self.timeout_s))
-        # Kept for the next host only after this host has accepted them: a refused option would make every later
-        # creation fail.
+        # The options are stored for later hosts only after this host has accepted them, because a refused option
+        # would make every later creation fail.
         self._dynamic |= options
 
     @property
@@ -282,12 +287,12 @@ class RemoteSession(ReplayingSession):
         """Release the session in the host. Idempotent; takes at most two seconds."""
         if self._closed:
             return
-        # First: the fast path reads `live` without a lock and must not send calls of a session that is being
-        # closed.
+        # `live` is cleared first: the fast path reads it without a lock and must not send calls of a session that
+        # is being closed.
         self.live = None
         self._closed = True  # a thread that is creating the session checks this and releases the result
         process = self.host.supervisor.running
-        # A session of an earlier generation ended with its host.
+        # A session in a host of an earlier generation ended with that host.
         if process is not None and process.generation == self._generation:
             try:
                 process.channel.call(
@@ -295,7 +300,8 @@ class RemoteSession(ReplayingSession):
                 )
             except (BridgeError, ChannelFailed, ChannelRetired, Deadline):
                 pass  # the session ends with the host
-        # Last: if an interruption comes earlier, the session is released when it is dropped.
+        # This comes last: after an interruption before this line, the session is released when the application
+        # drops it.
         self._place.clear()
 
     # --- calls ---
@@ -310,34 +316,36 @@ class RemoteSession(ReplayingSession):
         only_in: int | None = None,
         deadline: float | None = None,
     ) -> Frame:
-        """Send the header's request to a living host and return the raw answer: no tensor is decoded.
+        """Send a request to a running host and return the answer without decoding its tensors.
 
         Args:
-            limits: of the call; `retry` by default that of the session.
+            limits: limits of the call; the default of `retry` is that of the session.
             stop: setting its `terminate` from another thread stops the run.
             failed: the failure of the call on the fast path, which this call continues.
-            only_in: the generation that has the request's object; `StateLost` if it is gone.
-            deadline: if the time began before this call.
+            only_in: the only generation of the host that can answer; if it has ended, raise `StateLost`.
+            deadline: deadline of the call, if its time began earlier.
         """
-        # A request with the option "terminate" is sent, so that ONNX Runtime answers it; no CANCEL follows.
+        # If the request has the option "terminate", no CANCEL is sent, because ONNX Runtime itself must answer the
+        # request.
         terminates = asks_to_terminate(header)
 
         def attempt(process: HostProcess, deadline: float | None) -> Frame:
             if only_in is not None and process.generation != only_in:
-                # Here and not before the loop: a crash during an earlier attempt may have replaced the generation.
+                # The generation is checked in each attempt, because a crash during an earlier attempt may have
+                # replaced it.
                 raise profile_lost()
             request = {**header, "session": self.ensure_session(process, deadline)}
             if self.host.is_daemon:
-                # The daemon counts the crashes of its host, which this side does not see. Both sides have the same
-                # limit.
+                # The daemon counts the crashes of its host, because this side does not see them. Both sides use the
+                # same limit.
                 request["retry"] = limits.retry
                 if kill and deadline is not None:
                     request["kill_after_s"] = _seconds_until(deadline)
                     deadline += KILL_ANSWER_S
             # The session may have moved to the CPU since the last attempt.
             context = self._context_of(header["op"])
-            # `isolate` first: a suspect that waits for its turn to run alone has not sent a request that could be
-            # cancelled.
+            # `isolate` is entered before the relay: while a suspected model waits until it may run alone, there is
+            # no request that could be cancelled.
             with self.host.isolate(context, deadline), TerminateRelay(stop, process.channel, terminates) as on_sent:
                 message = (request, buffers)
                 return self.host.call_with_functions(process, message, deadline, context, on_sent, log_slow_call)
@@ -349,24 +357,24 @@ class RemoteSession(ReplayingSession):
         deadline = deadline if failed is None else failed.deadline
         on_this_side = limits._replace(on_deadline="raise") if kill else limits
         result = self.with_retry(attempt, on_this_side, self._context_of(header["op"]), deadline, failed)
-        # A good reply resets the restart policy and counts in favour of a suspected model.
+        # A successful reply resets the delays of restarts and is evidence against a suspicion of the model.
         self.host.supervisor.good_reply(self.context, "running")
         return result
 
     def _context_of(self, op: str) -> CallContext:
         return self.context if op == self.context.op else dataclasses.replace(self.context, op=op)
 
-    # --- making the session ---
+    # --- creation of the session ---
 
     def ensure_session(self, process: HostProcess, deadline: float | None) -> int:
         """Return the session's number in this generation; create the session there first if it does not exist."""
-        # Read without the lock: `_made` sets the generation last, after its number.
+        # The generation can be read without the lock, because `_made` sets it after the session's number.
         if process.generation == self._generation:
             return self.session_id
 
         def make() -> None:
-            # A loop and not an if: `_make_room` releases other models when the NPU is full, and then the attempt is
-            # repeated. Another thread may have created the session while this one waited for its turn.
+            # The condition is false if another thread created the session while this one waited for its turn. The
+            # attempt is repeated after `_make_room` has released other models because the NPU was full.
             while process.generation != self._generation:
                 try:
                     self._create(process, deadline)
@@ -385,10 +393,12 @@ class RemoteSession(ReplayingSession):
         host, recipe, again = self.host, self.recipe, bool(self._generation)
         suspect = self._create_context
         if host.blame.active and not recipe.fingerprint and not host.is_daemon:
-            # A suspect runs alone, so the identity of this model must be known.
+            # Some model is suspected of a crash and must run alone. The identity of this model shows whether it is
+            # the one.
             self.describe(deadline)
             recipe = self.recipe
-        # The next host does not record a profile that the application has ended: it would write a second file.
+        # After the application has ended the profile, later hosts must not record one, because they would write
+        # another file.
         spec = recipe.spec.again if again else recipe.spec
         if self._profile_ended:
             options = {name: value for name, value in spec.options.items() if name != PROFILING}
@@ -396,7 +406,7 @@ class RemoteSession(ReplayingSession):
         if again and self.fix is not None and not recipe.on_cpu:
             spec = dataclasses.replace(spec, fix=self.fix)  # without these rewrites the results were wrong
         cached = not again or self._from_cache
-        # Only a session of the same cache can report these entries to the host.
+        # Report to the host only damaged entries of the cache that this session uses.
         folder = recipe.cache_settings().folder if cached and host.invalid_entries else None
         invalid = {where: fault for where, fault in host.invalid_entries.copy().items() if where[0] == folder}
         request = CreateRequest(
@@ -417,8 +427,8 @@ class RemoteSession(ReplayingSession):
         news = RequestNews(recipe.label, WaitLog(lambda: news.label))
         if recipe.fingerprint:
             self._book_on(recipe.fingerprint, recipe.label)
-        # `numbers` receives the number of the request, which is the session's, when it is sent: an interrupted
-        # creation can then be released.
+        # `numbers` receives the number of the request, which is also the session's number, when the request is
+        # sent. With it the session of an interrupted creation can be released.
         before, numbers = self._generation, list[int]()
         try:
             try:
@@ -426,19 +436,19 @@ class RemoteSession(ReplayingSession):
                     host, process, request, self._create_context, deadline, news, self._while_busy, numbers
                 )
             finally:
-                # However the creation ended, the progress reports contain the model and the cache entry that native
-                # code worked on. If the host crashed, these are the suspects.
+                # Even if the creation failed, the progress reports contain the model and the cache entry on which
+                # native code worked. If the host crashed, these are the suspects.
                 if news.fingerprint:
                     self._book_on(news.fingerprint, news.label, entry=news.entry is not None)
                     self._entry = news.entry
                     if news.entry is None:
                         self._remember_source(news.fingerprint)
             self._made(process, created, again=again)
-        # An error that the host answered with: the host keeps no session.
+        # The host answered with an error, so it has no session to release.
         except BridgeError:
             raise
         except BaseException as error:  # the deadline, or an interruption
-            # Nobody waits for the answer any more, but the host may still create the session.
+            # No thread waits for the answer, but the host may still create the session, so release it.
             self._generation = before
             self._place.clear()
             for number in numbers:
@@ -447,8 +457,8 @@ class RemoteSession(ReplayingSession):
             if late is not None:
                 raise late from None
             raise
-        # Only now: the host has set these entries aside. After a failed creation the next attempt reports them
-        # again.
+        # After a successful creation the host has moved these entries out of the cache. After a failed creation the
+        # next attempt reports them again.
         for where in invalid:
             host.invalid_entries.pop(where, None)
         if self._profile_in is None and spec.options.get(PROFILING):
@@ -468,7 +478,8 @@ class RemoteSession(ReplayingSession):
         )
         self._count(created.cache, again=again)
         show_notices(created.notices)
-        # One statement, with the generation last: `ensure_session` and the fast path read them without the lock.
+        # The generation is assigned last, because `ensure_session` and the fast path read these attributes without
+        # the lock.
         info = created.info
         if self.recipe.variant:
             placement = dataclasses.replace(info.placement, variant=self.recipe.variant)
@@ -487,7 +498,7 @@ class RemoteSession(ReplayingSession):
         if self._moved_because is not None:
             placement = dataclasses.replace(self.info.placement, cause=self._moved_because)
             self.info = dataclasses.replace(self.info, placement=placement)
-        # Another thread closed the session while this one created it: nobody else would release it.
+        # If another thread closed the session during its creation, only this thread can release it.
         if self._closed:
             self.host.release_later(self._generation, self.session_id)
         self.host.recycler.created(process.generation, self._key)
@@ -497,10 +508,10 @@ class RemoteSession(ReplayingSession):
         """Record the result of the cache in the status of the session and in the counters of the host."""
         was_from_cache = self._from_cache
         self._entry = (cache.key, cache.id) if cache.key is not None and cache.id is not None else None
-        # A daemon does not report the entry: it sets damaged entries aside itself.
+        # A daemon does not report the entry, because it handles damaged entries itself.
         self._from_cache = self._entry is not None or (self.host.is_daemon and cache.state != "off")
-        # Status and counters describe the creation by the application. A later creation in the next host changes
-        # them only if the entry was lost.
+        # Status and counters describe the first creation, which the application requested. A creation in a later
+        # host changes the status only if the entry was lost.
         if not again:
             self.cache_status = cache.status
         elif was_from_cache and not self._from_cache:
@@ -531,5 +542,5 @@ def profile_lost() -> StateLost:
     return StateLost(
         "The profile is lost: the host in which it was recorded has been replaced.",
         cause="The host died, or was restarted, between the creation of the session and end_profiling().",
-        fix="Run the session again; the next end_profiling() gives what was recorded since the restart.",
+        fix="Run the session again; the next end_profiling() returns the profile since the restart.",
     )

@@ -1,4 +1,4 @@
-"""Replay the calls of a session after the death of a host: in the next host, on the CPU, or without the cache.
+"""Repeat the calls of a session after the death of a host: in the next host, on the CPU, or without the cache.
 
 A call goes through these states of the loop in `_supervision.retries`::
 
@@ -17,8 +17,8 @@ A call goes through these states of the loop in `_supervision.retries`::
 `retry` counts the crashes that the call may have caused. After all others (a kill from outside, another call inside
 native code, a host that never had the request) the call is repeated until its deadline (`Patience`).
 
-Owns the suspect of a crash (the model, or the cache entry that replaces it), and whether the session has moved to
-the CPU. Any thread.
+`ReplayingSession` also stores the suspect of a crash (the model, or the cache entry that replaces it), and whether
+the session has moved to the CPU. Any thread may call its methods.
 """
 
 from __future__ import annotations
@@ -58,50 +58,47 @@ MAX_BAD_ENTRIES = 3
 
 
 class Live(NamedTuple):
-    """A session's number in one host process.
-
-    One object, so that no thread combines the process of one host with the number in another.
-    """
+    """A session's number in one host process. Both are in one object, so that no thread combines the process of one
+    host with the number in another."""
 
     process: HostProcess
     session: int
 
 
 class ReplayingSession:
-    """Repeat calls after the crash of a host or a damaged cache entry.
-
-    Base of `RemoteSession`, which creates the session and makes its calls.
-    """
+    """Repeat calls after the crash of a host or a damaged cache entry. Base class of `RemoteSession`, which creates
+    the session and sends its calls."""
 
     def __init__(self, host: Host, recipe: SessionRecipe, *, retry: int) -> None:
         self.host = host
         self.recipe = recipe
         self.retry = retry
-        # The context of the session's runs.
+        # Context of the session's runs, by which a crash is attributed to the model.
         self.context = CallContext(
             "session.run", recipe.label, recipe.fingerprint, recipe.options_hash, recipe.without_qnn
         )
         self._create_context = dataclasses.replace(self.context, op="session.create")
         self._lock = renew_in_forks(RLock())  # for `in_turn`
-        # Key and id of the cache entry that native code works on, or that was loaded last.
+        # Key and id of the cache entry on which native code works, or which was loaded last.
         self._entry: tuple[str, str] | None = None
-        # The cache's result for this session.
+        # Result of the cache (hit, miss, off) for this session.
         self.cache_status = CacheStatus("off", "not asked yet")
         # Whether the session was created from a cache entry.
         self._from_cache = False
-        # Reason why that entry cannot be used again.
+        # Reason why the cache entry of `_entry` cannot be used again.
         self._entry_fault = ""
         self._bad_entries = 0
         self._moved_because: str | None = None
         self._generation = 0
         self._closed = False
-        # Where the session was created last, for fast calls. The process may have ended.
+        # Process and number of the session that was created last, for fast calls. The process may have ended.
         self.live: Live | None = None
         # Time at which the fast path repeats the checks that the slow path makes before every call.
         self.next_upkeep = 0.0
         # Number of calls that succeeded or were sent on the fast path.
         self.calls = 0
-        # Returns whether a call with these inputs is to be compared with the CPU, which the slow path does.
+        # Function that returns whether a call with these inputs is to be compared with the CPU. Such a call takes
+        # the slow path.
         self.wants_comparison: Callable[[Iterable[Any]], bool] | None = None
 
     @property
@@ -126,9 +123,10 @@ class ReplayingSession:
         deadline: float | None = None,
         failed: FastCallFailed | None = None,
     ) -> T:
-        """Run `attempt` in a living host, and again in the next one if that host dies meanwhile (`survive`).
+        """Run `attempt` in a host, and again in the next host if that one dies (`survive`).
 
-        limits: complete, without defaults. deadline: if the time began before this call.
+        limits: limits of the call, in which no field is left at its default.
+        deadline: deadline of the call, if its time began earlier.
         """
         deadline = deadline_after(limits.timeout) if deadline is None else deadline
         policy = _SessionPolicy(self, limits.retry or 0, context)
@@ -142,11 +140,11 @@ class ReplayingSession:
     # --- blame ---
 
     def is_the_entrys_fault(self, error: BridgeError) -> bool:
-        """Return whether the compiled model of the cache crashed the host.
-
-        The next host then receives the entry.
+        """Return whether the compiled model from the cache crashed the host. If so, store the entry, which is
+        reported to the next host.
         """
-        # Only if this session's call was the only one in native code: with several, the cause is not proven.
+        # The entry is blamed only if this session's call was the only one in native code: with several calls, the
+        # cause is not proven.
         suspects = {call.get("fingerprint") for call in error.details.get("suspects") or []}
         entry = self._entry
         if entry is None or suspects != {self.context.fingerprint} or error.details.get("from_outside"):
@@ -169,7 +167,7 @@ class ReplayingSession:
 
     def _book_on(self, fingerprint: str, label: str, *, entry: bool = False, known: str = "") -> None:
         """Set the suspect of a later crash: the model, or the cache entry that replaces it."""
-        # Replaced and not changed: contexts of running calls belong to other threads.
+        # The context is replaced and not changed, because running calls in other threads use the old one.
         before = self.context.fingerprint, self.context.model, self.context.known
         if (fingerprint, label, known) != before:
             suspect: dict[str, Any] = {
@@ -182,26 +180,29 @@ class ReplayingSession:
             self._create_context = dataclasses.replace(self._create_context, **suspect)
 
     def _remember_source(self, fingerprint: str) -> None:
-        """Store where the model was read from, so that the quarantine knows it before a host has read it again."""
+        """Store path, size and dates of the model, so that the quarantine recognizes it before a host has read it
+        again."""
         source = self.recipe.source(fingerprint) if self.host.quarantine is not None else None
         if self.host.quarantine is not None and source is not None:
             self.host.quarantine.remember_source(fingerprint, source)
 
     def _note_part_of_qnn(self, placement: Placement) -> None:
-        """Record whether QNN can cause a crash in a run: not if QNN runs none of the nodes."""
+        """Record whether QNN can be the cause of a crash in a run. It cannot if QNN runs none of the nodes."""
         without = self.recipe.without_qnn or (placement.known and not placement.qnn_nodes)
         if without != self.context.without_qnn:
             self.context = dataclasses.replace(self.context, without_qnn=without)
 
     def concerns_me(self, error: BridgeError) -> bool:
-        """Return whether a crash that a restart does not cure concerns this model and no other."""
+        """Return whether only this model, or no certain model, is suspected of a crash that a restart does not
+        cure."""
         suspects = {call.get("fingerprint") for call in error.details.get("suspects") or []}
         return not suspects or suspects == {self.context.fingerprint}
 
     # --- quarantine ---
 
     def check_quarantine(self) -> None:
-        """Raise `ModelQuarantined`, or move the session to the CPU if it allows that."""
+        """If the model is in quarantine, move the session to the CPU if its options allow that, else raise
+        `ModelQuarantined`."""
         try:
             if self.context.fingerprint:
                 self.host.supervisor.check_quarantine(self.context)
@@ -211,7 +212,7 @@ class ReplayingSession:
             self._bear(error)
 
     def refused_by_the_host(self, refusal: ModelQuarantined) -> None:
-        """Handle the refusal of a host that found the model among the quarantined ones."""
+        """Handle the refusal of a host because the model is in quarantine."""
         details = refusal.details
         self._book_on(str(details.get("fingerprint", "")), str(details.get("label", self.context.model)))
         error: ModelQuarantined = refusal
@@ -222,14 +223,15 @@ class ReplayingSession:
         self._bear(error, compiled=details.get("compiled") is True)
 
     def _bear(self, error: ModelQuarantined, *, compiled: bool = False) -> None:
-        """Move the session to the CPU if it allows that, else raise the error."""
+        """Move the session to the CPU if its options allow that, else raise the error."""
         recipe = self.recipe
         if recipe.spec.fallback != "cpu" or recipe.on_cpu or compiled or recipe.compiled:
             raise error
         self._move_to_cpu(error)
 
     def went_to_cpu(self) -> bool:
-        """Return whether the last crash put the model into quarantine and the session moves to the CPU."""
+        """Check whether the last crash put the model into quarantine; return whether the session has moved to the
+        CPU."""
         try:
             self.check_quarantine()
         except ModelQuarantined:
@@ -237,7 +239,7 @@ class ReplayingSession:
         return self.recipe.on_cpu
 
     def _move_to_cpu(self, error: ModelQuarantined) -> None:
-        """Continue on the CPU, since the model keeps crashing hosts on QNN."""
+        """Continue on the CPU, because the model crashed hosts repeatedly on QNN."""
         with self._lock:
             if self.recipe.on_cpu:
                 return
@@ -256,10 +258,8 @@ class ReplayingSession:
 
 
 class _SessionPolicy(Policy):
-    """The policy of a session's call.
-
-    retry: number of deaths that the call itself may have caused.
-    """
+    """Policy for repeating a session's call. retry: number of repetitions after deaths that the call itself may
+    have caused."""
 
     def __init__(self, session: ReplayingSession, retry: int, context: CallContext) -> None:
         super().__init__(session.host, context)
@@ -267,28 +267,30 @@ class _SessionPolicy(Policy):
         self._session = session
         self._retry = retry
         self.may_repeat = retry > 0
-        # Read before the attempt: moving to the CPU only cures a crash on QNN, and another thread may move the
-        # session.
+        # Whether the attempt runs on the CPU. It is read before the attempt, because another thread may move the
+        # session, and moving to the CPU helps only after a crash on QNN.
         self.on_cpu = session.recipe.on_cpu
 
     def check_quarantine(self) -> None:
         self._session.check_quarantine()
 
     def excuses(self, death: BridgeError) -> bool:
-        """Return true for a creation whose cache entry crashed the host.
+        """Return whether a cache entry crashed the host during a creation.
 
-        It is repeated without counting: the caller did not ask for the entry, and the model has not been tried yet.
+        The creation is repeated without counting, because the caller did not request the entry and the model has
+        not been tried yet.
         """
         return self._session.is_the_entrys_fault(death) and self.context.op == "session.create"
 
     def judge(self, process: HostProcess, error: BridgeError) -> Death | bool:
         session, supervisor = self._session, self._supervisor
-        # A daemon has repeated, blamed and explained already. This side only raises its error.
+        # A daemon has already repeated the call, attributed the crash and explained it. This side only raises its
+        # error.
         if self._host.is_daemon:
             return False
         if isinstance(error, WorkerDied):
-            # The process that compiles for the host. The host itself still runs, so its sessions and its generation
-            # stay, and none of its calls was lost.
+            # The process that compiles for the host died. The host itself still runs, so it keeps its sessions and
+            # its generation, and lost no call.
             death = session.worker_died(process, error)
             return Death(death, self.may_repeat and death.details.get("from_outside") is True, 0)
         if isinstance(error, ModelQuarantined):
@@ -305,13 +307,13 @@ class _SessionPolicy(Policy):
 
     def repeats(self, death: Death, patience: Patience) -> bool:
         session, error = self._session, death.error
-        # Another call caused the crash: this one is repeated without counting, until the deadline (or `Patience`)
+        # If another call caused the crash, this call is repeated without counting until its deadline or `Patience`
         # ends.
         if not (death.innocent and not isinstance(error, Closed) and patience.is_left()):
-            # "pointless": a cause that a restart does not cure, such as a missing library.
+            # "pointless" means that a restart does not cure the cause, for example a missing library.
             if self._retry <= 0 or (error.retry == "pointless" and session.concerns_me(error)):
-                # The last resort: this crash may have put the model into quarantine, and fallback="cpu" allows the
-                # CPU.
+                # Last resort: move to the CPU if this crash put the model into quarantine and fallback="cpu" allows
+                # it.
                 return self.may_repeat and not self.on_cpu and session.went_to_cpu()
             self._retry -= 1
         self._supervisor.counters.retried_calls += death.lost

@@ -1,12 +1,12 @@
-"""Options and arguments of a run, and the metadata of a model as ONNX Runtime's classes have it.
+"""Options and arguments of a run, and a model's metadata with the attributes of ONNX Runtime's classes.
 
 One `RunOptions` may be used by several runs at once and changed from another thread: ``terminate = True``
-reaches the runs that use it through listeners (`TerminateRelay`). The file of a LoRA adapter is read in the host,
-once; its path travels with a run.
+reaches the runs that use it through listeners (`TerminateRelay`). The file of a LoRA adapter is read once, in the
+host; a run sends only its path.
 
-An options object of onnxruntime can only exist if the application imported that package, so nothing is
-imported. ONNX Runtime offers no way to list configuration entries: its known keys (`config_keys`) are read
-one by one. Unreadable parts are either refused (providers) or announced with a warning.
+An options object of onnxruntime can only exist if the application imported that package, so this module does not
+import it. ONNX Runtime has no function that lists configuration entries, so the known keys (`config_keys`) are read
+one by one. Of the parts that cannot be read, providers are refused and all others are reported with a warning.
 """
 
 from __future__ import annotations
@@ -30,13 +30,14 @@ if TYPE_CHECKING:
 
 
 class LoraAdapter:
-    """A LoRA adapter file, with the one method of ``onnxruntime.LoraAdapter``."""
+    """A LoRA adapter file, with the only method of ``onnxruntime.LoraAdapter``, `Load`."""
 
     def __init__(self) -> None:
         self._path: str | None = None
 
     def Load(self, path: str | os.PathLike[str], /) -> None:  # noqa: N802 - ONNX Runtime's own name
-        """Choose the file. Raise `NoSuchFile` if it is missing; the first run reports an invalid one."""
+        """Choose the file. Raise `NoSuchFile` if it is missing. If it is invalid, the first run raises the
+        error."""
         absolute = os.path.abspath(os.fsdecode(path))
         if not os.path.isfile(absolute):
             raise NoSuchFile(f"There is no LoRA adapter file {os.fsdecode(path)}.", details={"path": absolute})
@@ -67,7 +68,7 @@ class RunOptions(HasFields):
         self._flag = TerminateFlag()
 
     def copy(self) -> RunOptions:
-        """Return the same settings for one run, which can be stopped alone."""
+        """Return a copy of the settings for a single run, which can be stopped without stopping other runs."""
         twin = RunOptions()
         twin.take_fields(self)
         twin._config_entries.update(self._config_entries)
@@ -103,7 +104,7 @@ class RunOptions(HasFields):
         self._adapters.append(adapter.path)
 
     def to_spec(self) -> RunSpec:
-        """Return the options that are sent with a run."""
+        """Return the options as a record to send with a run."""
         options = self.changed_fields()
         if self.terminate:
             options["terminate"] = True
@@ -190,7 +191,11 @@ _NO_SEQUENCES = (str, bytes, bytearray, dict, types.MappingProxyType)
 
 
 class _NoOutputs(tuple[str, ...]):
-    """The names from an empty generator: no output. A plain ``()`` that is read again would mean all outputs."""
+    """An empty list of names from a generator, which means no output.
+
+    It is true as a condition, because an empty tuple that is passed to `requested_names` again would mean all
+    outputs.
+    """
 
     __slots__ = ()
 
@@ -202,7 +207,8 @@ _NO_OUTPUTS = _NoOutputs()
 
 
 def requested_names(output_names: Any) -> Names:
-    """Return the names of outputs from the application's argument, which is read once; ``None`` for all.
+    """Return the names of outputs from the application's argument; ``None`` for all. The argument is iterated only
+    once.
 
     Raise `RemoteTypeError` for an argument that ONNX Runtime's Python does not accept as a list of names.
     """
@@ -258,7 +264,7 @@ class NodeArg:
 
 
 class ModelMetadata:
-    """The metadata that the author of the model has written."""
+    """Metadata that the author of the model stored in the file."""
 
     __slots__ = (
         "custom_metadata_map",
@@ -271,7 +277,7 @@ class ModelMetadata:
     )
 
     def __init__(self, data: Mapping[str, Any] | None = None) -> None:
-        """data: `SessionInfo.modelmeta`. Unknown keys are those of a newer host and are ignored."""
+        """Read `SessionInfo.modelmeta`. Keys of a newer host that are not known here are ignored."""
         known = data or {}
         self.producer_name = str(known.get("producer_name", ""))
         self.graph_name = str(known.get("graph_name", ""))

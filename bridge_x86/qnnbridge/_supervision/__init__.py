@@ -1,9 +1,9 @@
-"""Keeping a host alive: when to restart it, which model caused a death, and which models are quarantined.
+"""Keep a host alive: decide when to restart it, which model caused a death, and which models are quarantined.
 
-Theory of operation. A caller requests a generation that accepts calls from `Supervisor.process`. If there is none,
-this caller starts the next one and other callers wait for the same start. When a call fails with `ChannelFailed`,
-its caller requests the reason from `Supervisor.lost`. The first caller investigates and the others get copies of
-the same error:
+Theory of operation. A generation is one process of the host. A caller requests a generation that accepts calls from
+`Supervisor.process`. If there is none, this caller starts the next one and other callers wait for the same start.
+When a call fails with `ChannelFailed`, its caller requests the reason from `Supervisor.lost`. The first caller
+investigates and the others get copies of the same error:
 
     exit code, stderr, declared phases --> `_diagnosis` finds the cause --> a crash report is written
       --> `blame` divides one point among the requests that were inside native code
@@ -12,15 +12,15 @@ the same error:
 
 Invariants: there is at most one usable generation, and a lost generation is never reused. Each death is
 investigated and recorded once. Only a request that the host had declared to be inside native code can get a point.
-A death caused from outside gives no points; a call that was ended because it hung gives points. Every caller waits
-no longer than its own deadline; a start or an investigation continues after its caller gave up, and serves the next
-caller.
+A death caused from outside gives no points; a call that was ended because it hung gives points. No caller waits
+longer than its own deadline. A start or an investigation continues after its caller has given up, and the next
+caller uses its result.
 
 Failures are raised to the caller: `HostStartFailed`, `BreakerOpen`, `ModelQuarantined`, `HostCrashed`, `HostHung`.
 `_session` decides whether to repeat a call. Failing to write a file (report, quarantine) never fails a call.
 
-`restart_policy` and `blame` are pure decisions: time comes from a `Clock`, and they start or kill nothing.
-`host_process` starts and ends one process, and calls past their deadline; `supervisor` and `deaths` carry out the
-decisions. `_host` and the sessions call the package. It imports the protocol, `qnnbridge_os`, `_launch`,
-`_transport`, `_fastpath` and `_diagnosis`.
+`restart_policy` and `blame` only decide: they take the time from a `Clock` and neither start nor kill a process.
+`host_process` starts and ends one process, and handles calls that miss their deadline; `supervisor` and `deaths`
+carry out the decisions. `_host` and the sessions call the package. It imports the protocol, `qnnbridge_os`,
+`_launch`, `_transport`, `_fastpath` and `_diagnosis`.
 """

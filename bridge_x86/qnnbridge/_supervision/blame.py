@@ -1,26 +1,27 @@
-"""Blame for the death of a host: points for models, the lock that runs suspects alone, and the quarantine.
+"""Assign the blame for the death of a host: points for models, the lock that runs suspects alone, the quarantine.
 
 Only a request that the host had declared to be *inside native code* can have crashed the host; a request in a queue
 cannot. The rules:
 
 - A single suspect gets 1 point. Each of k suspects gets 1/k, and from then on each runs alone (`IsolationLock`), so
   that a second death has one suspect.
-- A suspect that gives a good reply while it runs alone is cleared: it loses its share of that death. A model that
-  was running has to run for it: its successful creation proves nothing. Each time a model becomes a suspect among
-  several, it needs twice as many good replies alone as the last time (1, 2, 4 ... 16), so that a model that crashes
-  the host only sometimes does not escape by one lucky run. A model that is not used is forgotten after ten minutes.
+- A suspect that gives a good reply while it runs alone is cleared: it loses its share of that death. If the model
+  was running at the death, only a successful run clears it: its successful creation proves nothing. Each time a
+  model becomes a suspect among several, it needs twice as many good replies alone as the last time (1, 2, 4 ...
+  16), so that a model that crashes the host only sometimes does not escape by one lucky run. A model that is not
+  used is forgotten after ten minutes.
 - A host that was ended from outside (SIGTERM, Ctrl+C, TerminateProcess with 1) or by this side gives no points, nor
-  does one with an unknown exit code. SIGKILL gives none either, however often: random kills hit the same model
-  again and again. Only if the kernel reports that its out-of-memory killer was active, the third such death in a
-  row inside the same model, without a good reply of that model in between, gives points.
+  does one with an unknown exit code. SIGKILL gives no points, either, because random kills often hit the same
+  model. The exception is a kill while the kernel reports that its out-of-memory killer was active: the third such
+  death in a row inside the same model, without a good reply of that model in between, gives points.
 - A call that this side ended because it hung gives points like a crash: a native call that never returns is a
   fault.
 
 `Quarantine` keeps the points on disk, so that a new process does not repeat the crashes. An account belongs to
 (model fingerprint, options, phase) under one set of versions of ONNX Runtime, QNN and the driver: other versions
 may have fixed the fault. Two points within ten minutes put the model in quarantine for a day, or until the user
-clears it. An entry of the cache is reported to hosts from its first point on: they set it aside and compile its
-model again, which is not a refusal. The file is authoritative: every change reads, changes and replaces it as a
+clears it. A cache entry is reported to hosts from its first point on: they remove it from the cache and compile its
+model again, so no call is refused. The file is authoritative: every change reads, changes and replaces it as a
 whole, so processes share it without a lock (at worst, one of two deaths in the same millisecond is lost). If the
 file cannot be written, this process keeps the accounts in memory.
 
@@ -56,9 +57,10 @@ if TYPE_CHECKING:
     from qnnbridge._diagnosis.exit_codes import ExitStatus
 
 
-# This many out-of-memory kills inside one model are not a coincidence.
+# Number of consecutive out-of-memory kills inside one model that are not a coincidence.
 KILLS_IN_A_ROW: Final = 3
-# Running alone blocks all other models, so the number of required replies is limited.
+# Limit on the number of good replies that a suspect needs, because a suspect that runs alone blocks all other
+# models.
 MAX_REPLIES_ALONE: Final = 16
 
 Why = Literal["died", "hung", "ended-by-us", "memory-ran-out"]
@@ -77,7 +79,7 @@ class NativeCall:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Points:
-    """Change of a model's account by one death; negative if a suspect is cleared."""
+    """Points that one death adds to a model's account; negative if a suspect is cleared."""
 
     call: NativeCall
     points: float
@@ -88,7 +90,7 @@ class _Isolated:
     """A suspect that must run alone.
 
     Attributes:
-        needed: good replies until it may run with others again.
+        needed: number of good replies until the model may run together with others again.
         until: time of `time.monotonic` at which its isolation and its points expire.
     """
 
@@ -105,23 +107,23 @@ class Blame:
         self._isolated: dict[str, _Isolated] = {}
         self._times_suspected: dict[str, int] = {}
         self._kills: dict[str, int] = {}
-        # Both are empty while `quiet` is true; a fast call checks them first. The dicts are never replaced, because
-        # `Host.slow_path_reasons` holds references to them.
+        # Both dicts are empty while `quiet` is true, which a fast call checks. They are never replaced, because
+        # `Host.slow_path_reasons` refers to them.
         self.cases: tuple[Sized, Sized] = (self._isolated, self._kills)
 
     @property
     def active(self) -> bool:
-        """Whether any model must run alone. Cheap, since it is read before every call."""
+        """Whether any model must run alone. It is read before every call, so it must be fast."""
         if self._isolated:
             now = time.monotonic()
-            # An unused suspect would otherwise keep all others off the fast path.
+            # Forget suspects that are not used: while there is a suspect, no model may use the fast path.
             for fingerprint in [name for name, one in self._isolated.copy().items() if one.until < now]:
                 self.forget(fingerprint)
         return bool(self._isolated)
 
     @property
     def quiet(self) -> bool:
-        """Whether a good reply changes nothing. Cheap, since it is read after every call."""
+        """Whether no account can change by a good reply. It is read after every call, so it must be fast."""
         return not (self._isolated or self._kills)
 
     def must_run_alone(self, fingerprint: str) -> bool:
@@ -133,8 +135,8 @@ class Blame:
     ) -> list[Points]:
         """Record the end of a host while `suspects` were inside native code; return the changes of their
         accounts."""
-        # The same model twice in flight is one suspect. Without a fingerprint the host died before it had read the
-        # model, so no account can be identified.
+        # Two calls of the same model are one suspect. A call without a fingerprint is ignored: the host died before
+        # it had read the model, so no account can be identified.
         suspects = list({call.fingerprint: call for call in suspects if call.fingerprint}.values())
         with self._lock:
             if not suspects or why == "ended-by-us":
@@ -154,9 +156,10 @@ class Blame:
             return given
 
     def on_good_reply(self, call: NativeCall) -> list[Points]:
-        """Record a successful native call of a model; return what to deduct from its account, mostly nothing."""
-        # Without the lock, since this runs after every call. A death that is recorded at this moment gets the next
-        # reply.
+        """Record a successful native call of a model. Return the changes of its account: points to deduct, mostly
+        none."""
+        # The lock is not taken, because this method runs after every call. If a death is recorded at this moment,
+        # the next reply counts for it.
         if not self._isolated and not self._kills:
             return []
         with self._lock:
@@ -168,11 +171,11 @@ class Blame:
             if isolated.needed > 0:
                 return []
             del self._isolated[call.fingerprint]
-            # The shares of all deaths with several suspects; points that the model got alone stay.
+            # Deduct its shares of all deaths with several suspects. Points for deaths with this model alone remain.
             return [Points(share.call, -share.points) for share in isolated.shares]
 
     def forget(self, fingerprint: str) -> None:
-        """Forget a model that is in quarantine, or whose quarantine was cleared: it has nothing to prove."""
+        """Forget a model: it is in quarantine, or its quarantine was cleared, so it needs no good replies."""
         with self._lock:
             self._isolated.pop(fingerprint, None)
             self._times_suspected.pop(fingerprint, None)
@@ -195,9 +198,9 @@ class Blame:
 
 
 def _may_be_its_fault(status: ExitStatus) -> bool:
-    # Loaders end programs at their start, which is not a model's fault; but also inside native code, when a
-    # function that is bound at its first call is missing (127, 0xC0000139). Exit code 0 inside native code means
-    # that something in it called exit().
+    # A loader mostly ends a program at its start, which is not a model's fault. It also ends a program inside
+    # native code if a function that is bound at its first call is missing (127, 0xC0000139). Exit code 0 inside
+    # native code means that native code called exit().
     return status.code.blame or status.code.kind == "loader" or status.code.fault == "ok"
 
 
@@ -208,8 +211,8 @@ class IsolationLock:
         self._blame = blame
         self._lock = Lock()
         self._changes: Changes[bool] = Changes()
-        # Calls by thread and a unique key, with whether they exclude all others. A counter would stay wrong after
-        # an interrupt.
+        # Running calls, by thread and a unique key; true for a call that excludes all others. This is not a
+        # counter, because an interrupt could leave a counter wrong.
         self._inside: dict[tuple[int, object], bool] = {}
         self._waiting_alone: dict[tuple[int, object], None] = {}
 
@@ -219,17 +222,18 @@ class IsolationLock:
         if not self._blame.active:
             yield
             return
-        # Decided at the entry; a model that becomes a suspect during the call runs alone from its next call on.
+        # Decided when the call enters. A model that becomes a suspect during the call runs alone from its next call
+        # on.
         alone = self._blame.must_run_alone(context.fingerprint)
         me = (threading.get_ident(), object())
-        # A signal handler or finalizer in the middle of this thread's own call: that call cannot continue before it
-        # ends.
+        # True in a signal handler or finalizer that interrupts a call of this thread. It must not wait for that
+        # call, which cannot continue before the handler has ended.
         nested = any(me[0] == thread for thread, _ in [*self._inside, *self._waiting_alone])
 
         def enter() -> bool:
             with self._lock:
-                # Others also wait for a waiting suspect: otherwise a steady stream of calls would keep it out
-                # forever.
+                # Other calls also wait for a suspect that waits for its turn. Otherwise a steady stream of calls
+                # would delay it forever.
                 taken = self._inside if alone else (True in self._inside.values() or self._waiting_alone)
                 if taken and not nested:
                     return False
@@ -257,8 +261,8 @@ class IsolationLock:
 
 # Two deaths with this model alone inside native code, or four with one other model.
 LIMIT_POINTS: Final = 2.0
-# An entry of the cache is replaced after one death: compiling again costs seconds, another death disturbs all
-# models.
+# A cache entry is replaced after one death, because compiling again takes only seconds, but another death affects
+# all models.
 ENTRY_LIMIT_POINTS: Final = 1.0
 WINDOW_S: Final = 600.0
 TTL_S: Final = 24 * 3600.0
@@ -269,10 +273,10 @@ SCHEMA: Final = 1
 _ROUNDING: Final = 1e-6
 # Start of the year 9999, the last year of `datetime`, in seconds since 1970.
 _LAST_SECOND: Final = 253_370_764_800.0
-# Number of models whose source is remembered.
+# Maximum number of models whose source is stored.
 _MAX_SOURCES: Final = 1000
 
-# path, size in bytes, date in nanoseconds
+# Identity of a model that no host has read: path (or hash of the bytes), size, dates and inode as one number.
 Source = tuple[str, int, int]
 
 
@@ -293,8 +297,8 @@ class QuarantineAccount:
 
     Attributes:
         since: start of the quarantine in seconds since 1970; ``None`` if the model is not in quarantine.
-        source: path, size and date of the model's file (hash, size and 0 for a model given as bytes), if known.
-        entry: the account is that of an entry of the cache, not of a model.
+        source: path, size and dates of the model's file (hash, size and 0 for a model given as bytes), if known.
+        entry: whether the account belongs to an entry of the cache and not to a model.
     """
 
     id: str
@@ -322,8 +326,7 @@ class Quarantine:
     Args:
         path: the file; by default ``quarantine.json`` in `state_dir`.
         versions: the host's versions of ONNX Runtime, QNN and driver, as one text. While it is '' (unknown),
-            nothing
-            is refused, because an account may belong to other versions: check again after the host's HELLO.
+            nothing is refused, because an account may belong to other versions: check again after the host's HELLO.
     """
 
     def __init__(self, path: Path | None = None, versions: str = "", clock: Clock | None = None) -> None:
@@ -344,34 +347,36 @@ class Quarantine:
         return self._path if self._path is not None else state_dir() / "quarantine.json"
 
     def check(self, fingerprint: str, options_hash: str) -> None:
-        """Raise `ModelQuarantined` if the model is in quarantine, whatever the phase of its deaths."""
+        """Raise `ModelQuarantined` if the model is in quarantine for any phase."""
         self._refresh()
         for account in self._refused.get((fingerprint, options_hash), ()):
-            # An entry is never refused here: the host sets it aside and compiles the model again.
+            # A cache entry is never refused here: the host removes it from the cache and compiles the model again.
             if account.versions == self.versions and not account.entry and not self._expired(account):
                 raise self._error(account)
 
     @property
     def depends_on_versions(self) -> bool:
-        """Whether the host's versions matter, because some model is in quarantine under any versions."""
+        """Whether the host's versions must be known: some model is in quarantine under some versions."""
         self._refresh()
         return bool(self._refused)
 
     def check_source(self, was_read_from: Callable[[Source], bool], options_hash: str) -> None:
-        """Raise `ModelQuarantined` if the source of a model that has not been read yet is in quarantine."""
+        """Raise `ModelQuarantined` if a model that no host has read yet is in quarantine, by its path, size and
+        dates."""
         for account in self._of_options(options_hash):
             if account.source is not None and was_read_from(account.source):
                 raise self._error(account)
 
     def fingerprints(self, options_hash: str) -> tuple[str, ...]:
-        """Return the fingerprints of refused models and set-aside entries with these options, for the host's
+        """Return the fingerprints of refused models and blamed cache entries with these options, for the host's
         versions."""
         return tuple(dict.fromkeys(account.fingerprint for account in self._of_options(options_hash)))
 
     def remember_source(self, fingerprint: str, source: Source) -> None:
-        """Remember the source of a model with this fingerprint, to recognise the model before it is read."""
+        """Store the source of a model with this fingerprint, to recognise the model before a host reads it."""
         with self._lock:
-            # Removed and inserted again: the dict keeps the order of use, and the oldest source is dropped.
+            # The entry is removed and inserted again, so that the dict keeps the order of use and the oldest source
+            # is dropped.
             self._sources.pop(fingerprint, None)
             self._sources[fingerprint] = source
             while len(self._sources) > _MAX_SOURCES:
@@ -395,9 +400,10 @@ class Quarantine:
         Returns:
             The account if it is in quarantine now.
         """
-        # The points of a cleared suspect have the same id as long as the versions are the same.
+        # Points are deducted from the account to which they were added, because its id is the same for the same
+        # versions.
         key = (points.call.fingerprint, points.call.options_hash, points.call.phase, self.versions)
-        # Eight digits, because people type them (`qnnbridge quarantine clear`).
+        # Only eight digits, because people type the id (`qnnbridge quarantine clear`).
         account_id = hashlib.sha256("\n".join(key).encode("utf-8", "surrogatepass")).hexdigest()[:8]
         now = self._clock.wall()
         source = self._sources.get(points.call.fingerprint)
@@ -412,7 +418,8 @@ class Quarantine:
                 )
                 account = dataclasses.replace(account, entry=call.entry)
             deaths = _without(account.deaths, -death.points) if death.points < 0 else (*account.deaths, death)
-            # `abs`: after the clock was set back, a death in the future counts like one in the past.
+            # `abs` is needed because the clock may have been set back: a death in the future counts like one in the
+            # past.
             deaths = tuple(d for d in deaths if account.since is not None or abs(now - d.when) <= WINDOW_S)
             account = dataclasses.replace(account, deaths=deaths)
             if source is not None and account.source is None:
@@ -430,19 +437,20 @@ class Quarantine:
         return account if account is not None and account.since is not None else None
 
     def accounts(self) -> list[QuarantineAccount]:
-        """Return all models in quarantine, of all versions, newest first."""
+        """Return the accounts of all models in quarantine, under all versions, newest first."""
         self._refresh(now=True)
         found = [a for a in self._accounts.values() if a.since is not None and not (a.entry or self._expired(a))]
         return sorted(found, key=lambda account: -(account.since or 0.0))
 
     def until(self, account: QuarantineAccount) -> datetime.datetime:
-        """Return when the quarantine ends without action."""
+        """Return when the quarantine expires."""
         return datetime.datetime.fromtimestamp((account.since or 0.0) + TTL_S, datetime.timezone.utc)
 
     def clear(self, account_id: str | None = None) -> int:
         """Forget one model (by its id or a prefix), or all models; return the number of forgotten accounts.
 
-        A model has an account for each phase; clearing one clears those of the same model with the same options.
+        A model has an account for each phase. Clearing one account also clears the others of the same model and
+        options.
         """
         cleared: list[str] = []
 
@@ -497,7 +505,7 @@ class Quarantine:
     def _read(self) -> Accounts:
         try:
             return _decode(self.path.read_text(encoding="utf-8"))
-        # Everything that reading a file with arbitrary contents may raise, json's errors included (`ValueError`).
+        # Exceptions that reading a file with arbitrary contents may raise, including those of json (`ValueError`).
         except (OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError):
             return {}  # absent or damaged: a damaged file blames no model
 
@@ -547,7 +555,7 @@ class Quarantine:
 
 
 def _without(deaths: tuple[DeathEntry, ...], points: float) -> tuple[DeathEntry, ...]:
-    """Return the deaths without the last one that gave this many points."""
+    """Return the deaths without the latest death with this number of points."""
     for index in reversed(range(len(deaths))):
         if abs(deaths[index].points - points) < _ROUNDING:
             return deaths[:index] + deaths[index + 1 :]

@@ -1,7 +1,7 @@
-"""Handling of a host's death: collect the evidence, find the cause, write the report, assign the blame.
+"""Handle a host's death: collect the evidence, find the cause, write the report, assign the blame.
 
-The modules that find the cause are not needed to start a host. They are loaded after its HELLO, while it imports
-ONNX Runtime, and not at its death, when memory or descriptors may be exhausted.
+The modules that find the cause are not needed to start a host. They are imported after its HELLO, while the host
+imports ONNX Runtime, and not at its death, when memory or descriptors may be exhausted.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ if TYPE_CHECKING:
     from qnnbridge._diagnosis.crash import CrashRecord, OpenCall
     from qnnbridge._diagnosis.exit_codes import ExitStatus
 
-# A model that crashes a host with these versions may be harmless with others.
+# Versions of the account of a model in quarantine: the model may not crash a host with other versions.
 VERSIONS_THAT_MATTER = ("onnxruntime", "onnxruntime_qnn", "qnn_sdk", "driver")
-# Of a provider that does not come from a wheel: the system may replace it without any other new release.
+# Versions that are added for a provider that does not come from a wheel: an update of the system may replace it.
 VERSIONS_OF_A_PROVIDER = ("ep_source", "ep_version")
 
-# Operations that enter native code in the phase "running". They declare no phase when they are alone in the host,
-# which saves a frame per run (ADR 0003).
+# Operations that enter native code in the phase "running". The host does not declare the phase if there is no other
+# call, which saves a frame per run (ADR 0003).
 RUNNING = ("session.run", "session.set_ep_dynamic_options", "genai.step")
 
-# Phases that the host declares for itself while it waits for work.
+# Phases of the host itself while it waits for work.
 NOT_BUSY = (None, "ready")
 
 
@@ -49,15 +49,15 @@ class DeathReport:
     """Result of an investigation.
 
     Attributes:
-        error: for the callers.
+        error: error to raise to the callers.
         status: how the process ended; ``None`` if unknown.
-        on_purpose: this side ended the process, for the application or because its work was no longer wanted.
-        from_outside: no call under way caused the end: another process, a lack of memory, the deadline of another
-            call
-            or the loss of the NPU did.
+        on_purpose: whether this side ended the process, on request of the application or because its work was not
+            needed.
+        from_outside: whether no open call caused the end. Other causes are another process, a lack of memory, the
+            deadline of another call, and the loss of the NPU.
         suspects: requests that were inside native code.
         undecided: suspects whose models run alone from now on, so the next death shows which one is to blame.
-        booked: a model was blamed.
+        booked: whether a model was blamed.
     """
 
     error: HostError
@@ -70,7 +70,7 @@ class DeathReport:
 
 
 class DeathHandler(Protocol):
-    """Data that the supervisor needs to handle deaths. One thread at a time calls `investigate`."""
+    """Interface that the supervisor needs to handle deaths. One thread at a time calls `investigate`."""
 
     def on_ready(self, process: HostProcess) -> None: ...
 
@@ -98,8 +98,9 @@ class Investigator:
         self._reports = reports
 
     def on_ready(self, process: HostProcess) -> None:
-        """Set the versions of the quarantine after a HELLO, and when the host reports further versions."""
-        from qnnbridge._diagnosis import crash  # noqa: F401 - see the module
+        """Set the versions of the quarantine, now from the host's HELLO and later when the host reports further
+        versions."""
+        from qnnbridge._diagnosis import crash  # noqa: F401 - imported early, see the module's docstring
 
         requests, first = process.channel.requests, process.peer.versions
 
@@ -107,7 +108,7 @@ class Investigator:
             self._quarantine.versions = _key({**first, **more})
 
         requests.on_versions = set_versions
-        # Applies versions that the host reported before the listener was set, so none is missed.
+        # Apply the versions that the host reported before the listener was set.
         set_versions(requests.host_versions)
 
     def check_quarantine(self, context: CallContext) -> None:
@@ -136,22 +137,23 @@ class Investigator:
         """
         from qnnbridge._diagnosis.crash import to_error
 
-        # Read before this function kills the process.
+        # This must be read before the function kills the process.
         on_purpose = process.killed_because is not None or _asked_for(failure)
         if failure.reason is not None:
-            # The process violates the protocol or does not respond, so it is unusable.
+            # The process violates the protocol or does not respond, so end it.
             process.kill(failure.reason.message)
-        # The output ends before the process does, so wait for the exit code.
+        # The end of the output comes before the end of the process, so wait for the exit code.
         raw = process.exit_code(patience_s)
         if raw is None:
             process.kill("it closed its output and did not end")
             raw = process.exit_code(KILL_TIMEOUT_S)
-        # QNN and Python write their last lines while the process ends; without them the cause is often unknown.
+        # QNN and Python write their last lines while the process ends. Without these lines the cause is often
+        # unknown.
         process.stderr.drain(min(STDERR_TIMEOUT_S, patience_s))
         status = _exit_status(raw, process)
         record = self._record(process, status, on_purpose=on_purpose)
         report = self._reports.write(record)
-        # Only now, because the account contains the path of the report.
+        # The blame is assigned after the report is written, because the account contains the report's path.
         models = self._book(record, failure, report, suspect)
         if isinstance(failure.reason, HostError):
             error: HostError = failure.reason
@@ -166,7 +168,7 @@ class Investigator:
             error,
             status,
             on_purpose,
-            # The call that found the NPU lost has been answered; no open call is to blame.
+            # If there is a suspect, its call was answered with the loss of the NPU, so no open call is to blame.
             on_purpose or suspect is not None or _from_outside(record, failure),
             frozenset(call.request_id for call in record.suspects),
             frozenset(call.request_id for call in record.suspects if models > 1 and call.fingerprint),
@@ -192,7 +194,8 @@ class Investigator:
             known=str(details.get("known") or ""),
         )
         request = details.get("request")
-        # The pipe stays open with the host; the end marker shows that the worker's last output was read.
+        # The worker writes to the host's pipe, which stays open. The end marker shows that its output was read
+        # completely.
         said = process.stderr.section(request, STDERR_TIMEOUT_S) if type(request) is int else b""
         record = CrashRecord(
             exit=_exit_status(code if isinstance(code, int) else None, process, of_worker=True),
@@ -200,7 +203,7 @@ class Investigator:
             generation=process.generation,
             uptime_s=float(details.get("uptime_s") or 0.0),
             in_flight=(call,),
-            # Only the head contains the first lines of the host's log, so the section is not enough.
+            # Without a section, use the whole output: its head contains the first lines of the log.
             stderr_tail=decode_stderr(said or process.stderr.head() + process.stderr.tail()),
             ready=bool(details.get("ready", True)),
             **_surroundings(process, ready=True, versions=details.get("versions")),
@@ -219,7 +222,7 @@ class Investigator:
         host_phase = channel.requests.host_phase
         ready = process.ready_at is not None
         if host_phase in NOT_BUSY:
-            # A host that waits for work declares "ready"; reports call that "idle".
+            # A host that waits for work declares the phase "ready". Reports use the word "idle".
             host_phase = "idle" if ready else "starting"
         return CrashRecord(
             exit=status,
@@ -240,12 +243,14 @@ class Investigator:
     def _book(
         self, record: CrashRecord, failure: ChannelFailed, report: object, suspect: CallContext | None
     ) -> int:
-        """Assign the blame; return the number of blamed models. Several run alone from now on."""
+        """Assign the blame and return the number of blamed models. If there are several, each runs alone from now
+        on."""
         suspects = [_native_call(call, str(call.phase)) for call in record.suspects]
         why: Why = "died"
         if suspect is not None:
             why, suspects = "hung", [_native_call(suspect, "running")]
-        # This side ended the host: because it hung (the call is to blame), or for another reason (no call is).
+        # This side ended the host: either because a call hung, which is then to blame, or for a reason that no call
+        # caused.
         elif record.killed_because is not None:
             why = "hung" if isinstance(failure.reason, HostHung) else "ended-by-us"
         elif record.memory_ran_out:
@@ -255,7 +260,7 @@ class Investigator:
             text = record.exit.describe() if record.exit is not None else ""
             account = self._quarantine.add(points, exit_text=text, report=str(report) if report else None)
             if account is not None:
-                # The model is refused from now on, so it has nothing to prove and others need not wait for it.
+                # The model is refused from now on, so it need not run alone.
                 self._blame.forget(points.call.fingerprint)
         return len(booked)
 
@@ -266,7 +271,7 @@ def _surroundings(
     """Return the fields of a record about the host and the machine.
 
     Args:
-        ready: the host has sent its HELLO.
+        ready: whether the host has sent its HELLO.
         versions: additional versions.
     """
     peer = process.peer if ready else None
@@ -295,8 +300,8 @@ def _exit_status(raw: int | None, process: HostProcess, *, of_worker: bool = Fal
     if raw is None:
         return None
     theirs = process.peer.platform if process.ready_at is not None and process.peer.platform else sys.platform
-    # A Windows host under Wine: the Linux parent receives 8 of the 32 bits of the exit code
-    # (docs/dev/verification.md has the table); the output of Python's faulthandler on stderr may contain the rest.
+    # For a Windows host under Wine, the Linux parent receives only 8 of the 32 bits of the exit code (see
+    # docs/dev/verification.md). The output of Python's faulthandler on stderr may contain the whole code.
     if theirs == "win32" and sys.platform != "win32" and not of_worker:
         return from_low_byte(raw, decode_stderr(process.stderr.head() + b"\n" + process.stderr.tail()))
     return ExitStatus(raw, "win32" if theirs == "win32" else "posix")
@@ -313,7 +318,7 @@ def _from_outside(record: CrashRecord, failure: ChannelFailed) -> bool:
 
 
 def _asked_for(failure: ChannelFailed) -> bool:
-    """Return whether the application requested the end, from the reason: the first reason of an end is kept."""
+    """Return whether the application requested the end of the host, according to the reason in `failure`."""
     return failure.reason is not None and bool(failure.reason.details.get(ASKED_FOR))
 
 
@@ -322,10 +327,10 @@ def _native_call(call: CallContext | OpenCall, phase: str) -> NativeCall:
 
 
 def _with_implied_phase(lost: tuple[Lost, ...]) -> tuple[Lost, ...]:
-    """Mark calls that are inside native code without a declared phase: the oldest, because a lone call declares
-    none (ADR 0003).
+    """Set the phase of calls that are inside native code although the host declared no phase.
 
-    Calls of fast channels are not in the order of their start: if there is one among several, mark all.
+    The host declares no phase for a call that starts alone (ADR 0003), so the oldest call is such a call. Calls on
+    fast channels are not sorted by their start, so if there is one among several calls, all are marked.
     """
     if any(one.phase for one in lost):
         return lost

@@ -1,6 +1,6 @@
-"""One generation of the host: start, handshake, calls, end.
+"""One process of the host: start, handshake, calls, end.
 
-A `HostProcess` is never restarted; the supervisor replaces it by the next generation.
+A `HostProcess` is never restarted; the supervisor replaces it by a new one, the next generation.
 
 A call cannot be interrupted inside native code. With ``on_deadline="kill"`` the host is ended during the call; the
 application requested that, so it is not a crash, and all other calls are repeated in the next host.
@@ -42,39 +42,41 @@ if TYPE_CHECKING:
 
 _log = log_of("qnnbridge.host_process")
 
-# From the end of the host's output to the end of its process.
+# Time to wait for the end of the host's process after the end of its output.
 EXIT_WAIT_S = 5.0
 
-# Phases of the host as a whole that have a time limit.
+# Phases of the host itself that have a time limit.
 LOADING = {"importing": "importing ONNX Runtime", "registering": "loading the QNN execution provider"}
 
-# The steps of `close`, in order: GOODBYE, waiting for the process to end, terminate, kill. At most 9 s, with the
-# rest of stderr and the release of the pipes.
+# Time limits of the steps of `close`, in order: GOODBYE, waiting for the process to end, terminate, kill. With
+# reading the rest of stderr and releasing the pipes `close` takes at most 9 s.
 DRAIN_TIMEOUT_S = 2.0
 STDIN_CLOSED_TIMEOUT_S = 2.0
 TERMINATE_TIMEOUT_S = 1.0
 KILL_TIMEOUT_S = 2.0
-# From the end of the process until the last caller returns from reading its pipe.
+# Time to wait, after the end of the process, until the last caller returns from reading its pipe.
 RELEASE_TIMEOUT_S = 1.0
 
-# Number of checks, five seconds apart, that must find the process stopped: 25 to 30 s. A debugger that stops it for
-# a moment has no effect.
+# Number of consecutive checks, five seconds apart, that must find the process stopped: 25 to 30 s. A short stop by
+# a debugger has no effect.
 STOPPED_LOOKS = 6
 
-# Number of checks that must find the loading time exceeded: after a sleep of the machine, one check proves nothing.
+# Number of consecutive checks that must find the loading time exceeded: after a sleep of the machine, a single
+# check proves nothing.
 LOADING_CHECKS = 2
 
-# From the end of the process to the end of its stderr, which a grandchild may keep open.
+# Time to wait, after the end of the process, for the end of its stderr, which a grandchild may keep open.
 STDERR_TIMEOUT_S = 1.0
 
 
 @dataclasses.dataclass(frozen=True)
 class Launch:
-    """How a host is started.
+    """Parameters for the start of a host.
 
     Attributes:
-        timeout_s: seconds until its HELLO, and again from there until ONNX Runtime and QNN are loaded.
-        features: features in this side's HELLO in addition to those that every host is offered.
+        timeout_s: limit in seconds for its HELLO, and from there the same limit again for loading ONNX Runtime and
+            QNN.
+        features: features in this side's HELLO besides those that are offered to every host.
     """
 
     argv: Sequence[str]
@@ -96,12 +98,12 @@ class HostProcess:
         self.ready_at: float | None = None
         # Why this side ended the process; ``None`` if it ended by itself.
         self.killed_because: str | None = None
-        # Steps that were needed to end the process.
+        # Names of the steps that were needed to end the process.
         self.rungs: list[str] = []
         self.retiring = False
         self._seen_stopped = 0
         self.sharing = launch.sharing
-        # Value of `pool`, after its first use.
+        # The pool of fast channels, once `pool` has created it.
         self.open_pool: ChannelPool | None = None
         self._pool_lock = Lock()
         self._seen_loading = 0
@@ -115,15 +117,16 @@ class HostProcess:
             platform=sys.platform,
             system=this_system(),
         )
-        # Before the spawn: the kernel's counter of out-of-memory kills (Linux), to compare with its value at the
-        # death.
+        # The kernel's counter of out-of-memory kills (Linux) before the process starts, to compare with its value
+        # at the death.
         self._memory_kills = out_of_memory_kills()
         self._child: ChildProcess = spawner.spawn(launch.argv, launch.env, launch.cwd)
         try:
             self.stderr = StderrCollector(self._child.stderr_fd)
             self.channel = Channel(self._child.stdin_fd, self._child.stdout_fd, hello, self._check)
         except BaseException as error:
-            # No descriptor for its stderr, or no memory: a process without a connection must not be left running.
+            # There is no free descriptor or no memory for the connection. Do not leave a process running that has
+            # no connection.
             self._child.kill()
             self._child.wait(KILL_TIMEOUT_S)
             self._child.close()
@@ -137,7 +140,7 @@ class HostProcess:
 
     @property
     def pid(self) -> int:
-        """Id of the process that this side started; the host reports its own in `peer`."""
+        """Id of the process that this side started. The host reports its own id in `peer`."""
         return self._child.pid
 
     @property
@@ -150,7 +153,7 @@ class HostProcess:
     @property
     def pool(self) -> ChannelPool | None:
         """Channels for repeated calls; ``None`` if there are none."""
-        # Checked twice, the second time under the lock, so that the usual call takes no lock.
+        # The pool is checked twice, the second time under the lock, so that most calls need no lock.
         if self.open_pool is None and self.sharing is not None and self.ready_at is not None:
             from qnnbridge._fastpath.channel_pool import (
                 ChannelPool,  # imports numpy, which the handshake does not need
@@ -167,12 +170,12 @@ class HostProcess:
 
     @property
     def versions(self) -> dict[str, str]:
-        """Versions in the host's HELLO, and those of the QNN that the host has found since."""
+        """Versions from the host's HELLO, and those of QNN once the host has found it."""
         return {**self.peer.versions, **self.channel.requests.host_versions}
 
     @property
     def seeks_qnn(self) -> bool:
-        """Whether the host has yet to report its QNN. That of the wheel is in its HELLO."""
+        """Whether the host has not yet reported the version of its QNN. For QNN from a wheel it is in the HELLO."""
         requests = self.channel.requests
         known = requests.host_versions or "onnxruntime_qnn" in self.peer.versions
         return not known and requests.host_phase != "ready"
@@ -182,13 +185,15 @@ class HostProcess:
         return not (self.channel.failed or self.retiring)
 
     def greet(self, deadline: float | None = None) -> None:
-        """Perform the handshake. May be repeated after `Deadline`, which means that the caller's time is up.
+        """Perform the handshake. After `Deadline`, which means that the caller's time is up, it may be called
+        again.
 
         Raises:
             ChannelFailed: the process ended.
             HandshakeFailed, VersionMismatch: the process is not a usable host.
         """
-        # Counted from the start of the process, not from this call: several callers may wait for one HELLO.
+        # The time limit begins with the start of the process and not with this call, because several callers may
+        # wait for the same HELLO.
         until = self.started_at + self._start_timeout_s
         try:
             self.channel.greet(until if deadline is None else min(until, deadline))
@@ -203,14 +208,14 @@ class HostProcess:
                 evidence=[f"printed instead: {preamble!r}"] if preamble else (),
                 fix="Check the host interpreter; raise Host(start_timeout=...) on a slow machine.",
             ) from None
-        # Ended here, since no protocol can be agreed with it.
+        # End the process, because both sides have no common protocol.
         except (HandshakeFailed, VersionMismatch):
-            self.kill("it is incompatible")  # it may not understand a GOODBYE
+            self.kill("it is incompatible")  # a GOODBYE may be unknown to it
             raise
         self.ready_at = time.monotonic()
 
     def ping(self, deadline: float | None) -> None:
-        """Request a sign of life, over a fast channel if one is open. See `Channel.ping`."""
+        """Request a sign of life from the host, over a fast channel if one is open. See `Channel.ping`."""
         if self.open_pool is None or not self.open_pool.ping(deadline):
             self.channel.ping(deadline)
 
@@ -223,8 +228,8 @@ class HostProcess:
     def memory_ran_out(self) -> bool | None:
         """Whether the kernel's out-of-memory killer was active anywhere since the host's start; ``None`` if
         unknown."""
-        # The counter is that of the whole machine, without the ended processes, so it only makes a SIGKILL
-        # plausible.
+        # The counter is that of the whole machine and does not list processes, so an increase only makes it
+        # plausible that the kernel killed the host.
         before, now = self._memory_kills, out_of_memory_kills()
         return None if before is None or now is None else now > before
 
@@ -239,31 +244,31 @@ class HostProcess:
 
         `quietly`: the application is ending, so log at a lower level.
         """
-        # Read before the GOODBYE, which ends the connection. If true, the callers that saw the death investigate
-        # it, or this side ended the process.
+        # Whether the end is already known: callers that noticed the death investigate it, or this side ended the
+        # process. It must be read before the GOODBYE, which ends the connection.
         known = self.channel.failed or self.killed_because is not None
         if not self.channel.failed and self._child.poll() is None:
             answered = self.channel.goodbye(time.monotonic() + DRAIN_TIMEOUT_S)
             self.rungs.append("goodbye" if answered else "goodbye unanswered")
         # The host answered GOODBYE, or its output ended: its process is about to end, too.
         leaving = "goodbye" in self.rungs or (not known and self.channel.failed)
-        # From here on nobody reads or writes; callers under way get the failure.
+        # From here on no thread reads or writes; waiting callers get the failure.
         self.channel.fail(reason)
         self.killed_because = self.killed_because or "it was closed"
-        # A host that answered GOODBYE ends by itself; any other is not waited for.
+        # Only a host that answered GOODBYE, or whose output ended, ends by itself. For any other do not wait.
         self._end_by_force(STDIN_CLOSED_TIMEOUT_S if leaving else 0)
         if self.open_pool is not None:
             self.open_pool.close()
         if not known:
             self._log_death_at_the_end(logging.INFO if quietly else logging.WARNING)
-        # After the end of the process, when the end of its stderr is near.
+        # The process has ended, so its stderr is about to end, too.
         self.stderr.drain(STDERR_TIMEOUT_S)
-        # Not closed while a thread may still read: the system reuses the number of a closed descriptor for the next
-        # file.
+        # Descriptors are closed only if no thread reads from them, because the system reuses the number of a closed
+        # descriptor for the next file.
         if self.channel.release(RELEASE_TIMEOUT_S):
             self._child.close()
         else:
-            # A leak of two descriptors, on purpose and recorded.
+            # Two descriptors are leaked deliberately, and the leak is recorded.
             self.rungs.append("descriptors kept")
         self.stderr.close()
 
@@ -271,7 +276,7 @@ class HostProcess:
         """Run `_check` for callers that do not read the connection themselves."""
         if self.channel.requests.failure is not None:
             return self.channel.requests.failure
-        # Callers on fast channels wait on another pipe, so nobody notices the connection's end of stream for them.
+        # Callers on fast channels wait on other pipes, so they do not notice the end of the connection's stream.
         seen = self._check()
         if seen is not None:
             return self.channel.fail(seen.reason)
@@ -279,8 +284,8 @@ class HostProcess:
         return self.channel.requests.failure
 
     def _log_death_at_the_end(self, level: int) -> None:
-        """Log a death after the last answer: QNN crashes most often during its cleanup, and no call failed because
-        of it."""
+        """Log a death after the last answer. QNN crashes most often during its cleanup, when no call can fail
+        because of it."""
         code = self._child.poll()
         if not code or self.rungs[-1:] not in ([], ["goodbye"], ["goodbye unanswered"]):
             return  # ended as planned, still running, or ended by this side
@@ -298,8 +303,8 @@ class HostProcess:
         """Check, after a period of silence, whether the process still exists and can make progress.
 
         A dead process causes no end of stream if another process holds its output open. A process that is
-        repeatedly found stopped will not answer. Checks are counted instead of seconds: after a sleep of the
-        machine the clock alone would condemn a healthy process.
+        repeatedly found stopped will not answer. Checks are counted instead of seconds, because after a sleep of
+        the machine the clock alone would show that a healthy process exceeded its limit.
         """
         # `poll` reaps the process; `exit_code` still returns its exit code.
         if self._child.poll() is not None:
@@ -307,10 +312,10 @@ class HostProcess:
         return self._check_stopped() or self._check_loading()
 
     def _check_loading(self) -> ChannelFailed | None:
-        """Apply the time limit for loading libraries; a model has the limit of its call."""
+        """Apply the time limit for loading libraries. For loading a model, the limit of its call applies."""
         phase = self.channel.requests.host_phase
         since = self.ready_at
-        # Only while the host as a whole declares that it loads.
+        # The limit applies only while the host itself declares a loading phase.
         over = phase in LOADING and since is not None and time.monotonic() - since > self.load_timeout_s
         self._seen_loading = self._seen_loading + 1 if over else 0
         if self._seen_loading < LOADING_CHECKS:
@@ -327,7 +332,7 @@ class HostProcess:
         )
 
     def _check_stopped(self) -> ChannelFailed | None:
-        import psutil  # 12 ms, for a rare case
+        import psutil  # imported here because it takes 12 ms and is rarely needed
 
         try:
             stopped = psutil.Process(self.real_pid).status() == psutil.STATUS_STOPPED
@@ -358,12 +363,12 @@ class HostProcess:
                 act()
             if self._child.wait(seconds) is not None:
                 return
-        # A process in an uninterruptible wait of the kernel (a driver) survives SIGKILL until that wait ends.
+        # A process that waits inside the kernel (in a driver) survives SIGKILL until that wait ends.
         self.rungs.append("abandoned")
 
 
 class FastCallFailed(Exception):
-    """A call on the fast path failed in this process. The slow path explains the failure and repeats the call in
+    """The exception for a failed call on the fast path. The slow path explains the failure and repeats the call in
     the remaining time.
 
     The exception is kept during the repetition (`alone`). With tracebacks it would keep the call's frames in a
@@ -378,8 +383,8 @@ class FastCallFailed(Exception):
         self.process = process
         self.deadline = deadline
         self.in_place = in_place
-        # Set until `take`, which hands it over once: an exception that is both raised and stored would keep the
-        # frames that it passes through.
+        # The error, until `take` returns it. It can be taken once, because an exception that is both raised and
+        # stored would keep alive the frames that it passes through.
         self.error: Exception | None = _without_traceback(error)
 
     def alone(self) -> FastCallFailed:
@@ -388,7 +393,7 @@ class FastCallFailed(Exception):
         return self
 
     def take(self) -> Exception:
-        """Return the error, once, to be raised again."""
+        """Return the error to raise it again. This can be done once."""
         error, self.error = self.error, None
         assert error is not None
         return error
@@ -405,7 +410,7 @@ def _without_traceback(error: Exception) -> Exception:
 
 # --- timeouts of an application as points in time, and the end of a call past its deadline ------------------
 
-# Eleven days. Locks and polls cannot wait much longer.
+# Longest timeout, eleven days: functions that wait for locks and descriptors do not accept much longer ones.
 LONGEST_S = 1_000_000.0
 
 
@@ -417,7 +422,7 @@ def deadline_after(timeout: float | None) -> float | None:
     """
     if timeout is None:
         return None
-    # A bool is an int in Python: timeout=True would be one second.
+    # A bool is an int in Python: timeout=True would mean one second.
     if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or math.isnan(timeout) or timeout < 0:
         raise OptionError(
             f"timeout={timeout!r} is not a length of time.", fix="Give seconds, 0 or more, or None for no limit."
@@ -430,8 +435,8 @@ def seconds_left(deadline: float | None) -> float | None:
     return None if deadline is None else max(0.0, deadline - time.monotonic())
 
 
-# How long a call without a deadline is repeated after deaths of the host that it did not cause: enough for some
-# cold starts of a host under load, but limited if a program is killed again and again.
+# Seconds for which a call without a deadline is repeated after deaths of the host that it did not cause. This
+# allows some cold starts of a host under load, but ends if the host is killed again and again.
 INNOCENT_S: Final = 300.0
 
 
@@ -444,10 +449,11 @@ class Patience:
         self._began: float | None = None
 
     def is_left(self) -> bool:
-        """Return whether the call may be repeated once more. The first death starts the clock of a call without a
-        deadline."""
+        """Return whether the call may be repeated. For a call without a deadline, the time begins with the first
+        death."""
         now = time.monotonic()
-        # The clock starts with the first death and not with the call: a run may take hours before it.
+        # The time begins with the first death and not with the call, because a run may take hours before the first
+        # death.
         if self._began is None:
             self._began = now
         return now < (self._began + INNOCENT_S if self._deadline is None else self._deadline)
@@ -455,7 +461,7 @@ class Patience:
 
 OnDeadline = Literal["raise", "kill"]
 
-# Key in the details of the reason for an end: the application requested it.
+# Key in the details of a `HostHung`: the application requested the end of the host.
 ASKED_FOR: Final = "asked_for"
 
 
@@ -464,7 +470,8 @@ def overdue(
 ) -> DeadlineExceeded:
     """Return the error for the caller. End the host if the call is inside it, or stuck behind abandoned work."""
     state = late.state
-    # A call that has not started waits for others. Those are not ended for it, unless their work is abandoned.
+    # A call that has not started waits for other calls. The host is not ended during these, unless their callers
+    # have abandoned them.
     blocked = state == "still-running" or (state == "not-started" and process.channel.requests.abandoned)
     if on_deadline == "kill" and blocked:
         what = "ran past its" if state == "still-running" else "waited, behind abandoned work, past its"
@@ -472,7 +479,8 @@ def overdue(
             f"The host was ended: {context.model} {what} deadline of {timeout_s:g} s.",
             details={"model": context.model, ASKED_FOR: True},
         )
-        # The reason first: a thread that sees the end of the stream before it would report a crash.
+        # The reason is set before the kill. Otherwise a thread that notices the end of the stream would report a
+        # crash.
         process.channel.fail(reason)
         process.kill("a call ran past its deadline (on_deadline='kill')")
         state = "stopped"

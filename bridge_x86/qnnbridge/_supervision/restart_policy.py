@@ -1,38 +1,38 @@
-"""When to restart a host that died, and when to replace one that has grown.
+"""Decide when to restart a host that died, and when to replace a host that uses too much memory.
 
 `RestartPolicy` has two measures: a *delay* that grows while starts achieve nothing, and a *breaker* that stops
 trying for a while. The value of a generation decides:
 
 - **productive**: it answered at least one call successfully. The next start is not delayed, regardless of the cause
   of its end, the exponent of the delay is reset to zero and the breaker's list is cleared. A host that is killed
-  from outside 200 times a minute but works in between must continue, and such a cycle cannot spin, since each turn
-  pays for a whole start and gives an answer. A model that crashes the host every time is handled by the quarantine,
-  not here: a death that is blamed on models neither delays the next start nor counts for the breaker, which would
-  stop other models.
-- **settled**: it answered nothing, but was ready for a minute (no call came). It resets the exponent, too.
+  from outside 200 times a minute but works in between must continue. Such a cycle is not an endless loop without
+  progress, because each turn includes a complete start and an answer. A model that crashes the host every time is
+  handled by the quarantine, not here: a death that is blamed on models neither delays the next start nor counts for
+  the breaker, which would stop other models.
+- **settled**: it was ready for a minute, but there was no call to answer. It resets the exponent, too.
 - **barren**: everything else. The next start waits ``0.25 s x 2^n`` with full jitter, at most 30 s, where n is the
   number of consecutive barren generations before the one that died.
 
 Five barren deaths within two minutes, with no success in between, open the breaker for a minute; then one start is
 tried (half-open). If that generation is barren too, the breaker opens for twice as long, up to ten minutes; if it
 gives a good answer or settles, the breaker closes. A barren host that was *killed from outside* (SIGKILL, SIGTERM,
-Ctrl+C) does not count for the breaker, because its end does not predict the next one's. For the delay it counts
-from the fourth in a row, so that kills at random moments, which also hit some starts, cost little, while a cause
-that kills every start soon leads to two tries a minute.
+Ctrl+C) does not count for the breaker, because its end does not predict the next one's. The delay increases only
+from the fourth such kill in a row on. So kills at random moments, which also hit some starts, cause little delay,
+while a cause that kills every start soon leads to two attempts a minute.
 
 A restart cannot fix a missing interpreter, a wrong machine type, a missing library or versions without overlap: the
 same error is raised at once for every further start, until `reset`.
 
-`Recycler` decides when to replace a living host: QNN leaks about 0.15 MB with each compilation, devices more (200
-compilations grew the simulator's process from 174 to 204 MB, measured; onnxruntime issue 22511 reports 700 MB that
-were kept after the session was closed). A replacement recreates every session that is still used, and those
-creations must not trigger the next replacement. So a creation counts only if the application requested it: for each
-key, as many creations are free in a generation as the maximum of any earlier generation. A key that identifies one
-session, not only its model, makes the count exact; with a key per model, a program that opens and closes one model
-again and again gets a fresh host after 1, 3, 6, 10 ... times the number.
+`Recycler` decides when to replace a running host. QNN leaks about 0.15 MB with each compilation, and more on
+devices (200 compilations grew the simulator's process from 174 to 204 MB, measured; onnxruntime issue 22511 reports
+700 MB that were kept after the session was closed). A replacement recreates every session that is still used, and
+those creations must not trigger the next replacement. So a creation counts only if the application requested it.
+For each key, a generation may create as many sessions without counting as the maximum of any earlier generation.
+The count is exact if a key identifies one session and not only its model. With a key per model, a program that
+opens and closes one model repeatedly gets a new host after 1, 3, 6, 10 ... times the number.
 
-Thread-safe; one policy belongs to one host. Nothing waits in here: `next_start` returns how long to wait. Policies
-take a `Clock`, so that tests need not wait.
+Thread-safe; one policy belongs to one host. No function waits: `next_start` returns how long to wait. Policies take
+a `Clock`, so that tests need not wait.
 """
 
 from __future__ import annotations
@@ -58,11 +58,12 @@ class Clock:
         return time.monotonic()
 
     def wall(self) -> float:
-        """Return seconds since 1970, only for written records, because this clock can jump."""
+        """Return seconds since 1970. Use it only for stored records, because this clock can jump."""
         return time.time()
 
 
-# With jitter, so that several applications whose hosts die of the same cause do not start in step.
+# Delays have a random part (jitter), so that several applications whose hosts die of the same cause do not start
+# hosts at the same moments.
 FIRST_DELAY_S: Final = 0.25
 MAX_DELAY_S: Final = 30.0
 SETTLED_AFTER_S: Final = 60.0
@@ -80,19 +81,19 @@ State = Literal["closed", "open", "half-open", "broken"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Start:
-    """Permission to start. `probe`: the start is the single try of a half-open breaker."""
+    """Permission to start. `probe`: whether the start is the single attempt of a half-open breaker."""
 
     delay_s: float
     probe: bool = False
 
 
 class RestartPolicy:
-    """Decides when the next generation of a host may start.
+    """Decide when the next generation of a host may start.
 
     Args:
         first_delay_s, max_delay_s: delay before a start after a barren generation, before jitter.
-        breaker_deaths, breaker_window_s: number of barren deaths that open the breaker, and within which time.
-        open_s, max_open_s: how long the breaker stays open, the first time and at most.
+        breaker_deaths, breaker_window_s: number of barren deaths within this time that open the breaker.
+        open_s, max_open_s: how long the breaker stays open the first time, and at most.
         clock, jitter: for tests. ``jitter()`` returns a number from 0 to 1.
     """
 
@@ -120,7 +121,7 @@ class RestartPolicy:
         self.reset()
 
     def reset(self) -> None:
-        """Forget everything: the application changed something, or requests one more try."""
+        """Forget all deaths, because the application changed something or requests another attempt."""
         with self._lock:
             self._crashed_in_a_row = 0
             self._killed_in_a_row = 0
@@ -147,12 +148,13 @@ class RestartPolicy:
         """Return how long to wait before the next start. Has no side effects.
 
         Raises:
-            BreakerOpen: no start for now; ``details["retry_after_s"]`` is the remaining time.
-            BridgeError: again, the error that a restart cannot fix.
+            BreakerOpen: the host must not be started; ``details["retry_after_s"]`` is the remaining time.
+            BridgeError: a restart cannot help; this is a copy of the error of the failed start.
         """
         with self._lock:
             if self._incurable is not None:
-                # A new object for each caller, see `Supervisor.lost`.
+                # Each caller gets a separate object: an exception that several threads raise would collect all
+                # their tracebacks.
                 raise self._incurable.copy()
             now = self._clock.monotonic()
             if self._open_until is None:
@@ -174,9 +176,8 @@ class RestartPolicy:
             self._ready_at = self._clock.monotonic()
 
     def on_good_reply(self) -> None:
-        """Record a successful answer to a call that did something (not a ping). Cheap, since it runs after every
-        call."""
-        # A plain attribute without the lock: once true, it stays true for the generation.
+        """Record a successful answer to a call other than a ping. It runs after every call, so it must be fast."""
+        # The attribute can be read without the lock: once true, it stays true for the generation.
         if self._proved:
             return
         with self._lock:
@@ -190,16 +191,17 @@ class RestartPolicy:
 
         Args:
             incurable: error that `next_start` raises from now on, if a restart cannot help.
-            booked: the death was blamed on models.
+            booked: whether the death was blamed on models.
         """
         with self._lock:
             now = self._clock.monotonic()
             settled = self._ready_at is not None and now - self._ready_at >= SETTLED_AFTER_S
-            # Read and reset in one step: a second report of the same death counts as barren, never as productive.
+            # The attributes are reset, so that a second report of the same death counts as barren, never as
+            # productive.
             productive, self._proved, self._ready_at = self._proved, False, None
             if incurable is not None:
                 self._incurable = incurable
-            # No delay, and no count, whatever ended the host.
+            # The next start is not delayed and the death is not counted, regardless of its cause.
             elif productive or booked:
                 self._not_before = now
             else:
@@ -222,7 +224,7 @@ class RestartPolicy:
 
     def _wait_longer(self, now: float, *, killed: bool) -> None:
         exponent = self._crashed_in_a_row + max(0, self._killed_in_a_row - FREE_KILLS)
-        # Above 2^32 the cap applies anyway, and floats overflow at some point.
+        # The exponent is limited because floats overflow; at 2^32 the maximum of the delay applies in any case.
         delay_s = min(self._max_delay_s, self._first_delay_s * 2.0 ** min(exponent, 32))
         if killed:
             self._killed_in_a_row += 1
@@ -231,7 +233,7 @@ class RestartPolicy:
         self._not_before = now + delay_s * self._jitter()
 
     def _count(self, now: float, description: str) -> None:
-        # `maxlen` drops the oldest, so element 0 is the fifth to last death.
+        # `maxlen` drops the oldest death, so element 0 is the first of the last five deaths.
         self._barren_deaths.append((now, description))
         if self._open_until is not None:  # the probe failed
             self._open_s = min(self._max_open_s, self._open_s * 2)
@@ -254,19 +256,19 @@ class RestartPolicy:
 
 
 def _describe(status: ExitStatus | None) -> str:
-    return "it did not come up" if status is None else f"exit code {status.describe()}"
+    return "it did not start" if status is None else f"exit code {status.describe()}"
 
 
-# Reading a process's memory takes a system call or two; a host grows little between two checks.
+# Minimum time between two checks of the memory, which take system calls. A host grows little in this time.
 CHECK_INTERVAL_S = 2.0
 
-# Number of remembered sessions; a forgotten session counts once more.
+# Maximum number of stored keys. A session whose key was dropped counts once more.
 MAX_KEYS = 10_000
 
 
 @dataclasses.dataclass(frozen=True)
 class RecycleAfter:
-    """When to replace a host by a fresh one, between two calls. ``None`` means never.
+    """Limits at which a host is replaced by a new one, between two calls. ``None`` means no limit.
 
     Attributes:
         rss_bytes: limit of the resident memory of the host process.
@@ -278,7 +280,7 @@ class RecycleAfter:
 
 
 class Recycler:
-    """Decides when to replace a host. Thread-safe; two concurrent calls do no harm."""
+    """Decide when to replace a host. Thread-safe; concurrent calls are harmless."""
 
     def __init__(self, after: RecycleAfter) -> None:
         self._after = after
@@ -286,9 +288,10 @@ class Recycler:
         self._lock = Lock()
         self._generation = 0
         self._counted = 0
-        # Sessions created in this generation, by key.
+        # Number of sessions created in this generation, by key.
         self._made: dict[str, int] = {}
-        # Maximum that any earlier generation created, by key; the most recently used keys are at the end.
+        # Largest number of sessions that any earlier generation created, by key. The most recently used keys are at
+        # the end.
         self._free: dict[str, int] = {}
 
     def created(self, generation: int, key: str) -> None:
@@ -298,22 +301,22 @@ class Recycler:
         with self._lock:
             if generation > self._generation:
                 self._begin(generation)
-            # Reported late by a thread that created the session before the replacement.
+            # The report comes late, from a thread that created the session before the replacement.
             elif generation < self._generation:
-                return  # its host is gone
+                return  # the host of the session has ended
             made = self._made[key] = self._made.get(key, 0) + 1
             self._counted += made > self._free.get(key, 0)
 
     def is_due(self, generation: int, pid: int) -> bool:
-        """Return whether the host should be replaced now. Read its memory at most every two seconds."""
+        """Return whether to replace the host. Its memory is read at most every two seconds."""
         after = self._after
         if after.creations is not None and generation == self._generation and self._counted >= after.creations:
             return True
         if after.rss_bytes is None or time.monotonic() < self._next_check:
             return False
-        # Without the lock: two threads that read at the same time do no harm.
+        # No lock is needed: two threads that read the memory at the same time do no harm.
         self._next_check = time.monotonic() + CHECK_INTERVAL_S
-        import psutil  # 12 ms
+        import psutil  # takes 12 ms
 
         try:
             return bool(psutil.Process(pid).memory_info().rss > after.rss_bytes)

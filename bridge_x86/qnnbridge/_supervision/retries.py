@@ -1,4 +1,4 @@
-"""The loop around every request: run it in a living host, and in the next one if that host dies meanwhile.
+"""The loop around every request: run it in a host, and again in the next host if the first one dies.
 
 A call goes through these states::
 
@@ -14,7 +14,8 @@ A call goes through these states::
                         +--> raised, with the cause
 
 Sessions (`_session.replay`), objects of onnxruntime-genai (`genai._model`) and operations on the host itself
-(`Host.call`) each have a `Policy`. Every call either gives its result or raises the error that explains why not.
+(`Host.call`) each have a `Policy`. Every call either returns its result or raises an error that explains the
+failure.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ T = TypeVar("T")
 class CallLimits(NamedTuple):
     """How long one call may take, and how often it may be repeated.
 
-    timeout: seconds; ``None`` for the default of the session. retry: deaths of the host that the call itself may
-    have caused before it is given up; ``None`` for the default of the session, 0 to send no request twice.
+    timeout: seconds; ``None`` for the default of the session. retry: number of repetitions after deaths of the host
+    that the call itself may have caused; ``None`` for the default of the session, 0 to send no request twice.
     on_deadline: "kill" ends a host that still works on the call at the deadline.
     """
 
@@ -49,7 +50,8 @@ class CallLimits(NamedTuple):
     on_deadline: OnDeadline = "raise"
 
     def checked(self) -> CallLimits:
-        """Return these limits. Raise `OptionError` for a value that would otherwise show too late."""
+        """Return these limits. Raise `OptionError` for an invalid value, which would otherwise be noticed only
+        during the call."""
         deadline_after(self.timeout)
         retry = self.retry
         if retry is not None and (isinstance(retry, bool) or not isinstance(retry, int) or retry < 0):
@@ -71,10 +73,8 @@ NO_LIMITS = CallLimits()
 
 
 class Death(NamedTuple):
-    """The death of a host during a call.
-
-    innocent: the call did not cause it. lost: number of calls of the serving host that died with it.
-    """
+    """The death of a host during a call. innocent: whether the call did not cause the death. lost: 1 if the call
+    was lost with the host, 0 if it was not."""
 
     error: BridgeError
     innocent: bool
@@ -91,10 +91,10 @@ class RetryHost(Protocol):
 
 
 class Policy:
-    """Decide what happens to a call when a host dies under it.
+    """Decide what happens to a call if the host dies during the call.
 
     Args:
-        context: what a death in the call counts against.
+        context: the model and the operation to which a death in the call is attributed.
     """
 
     # Whether a request may be sent twice.
@@ -107,35 +107,34 @@ class Policy:
         self.context = context
 
     def check_quarantine(self) -> None:
-        """Raise `ModelQuarantined` for a model that is refused."""
+        """Raise `ModelQuarantined` if the model of the call is in quarantine."""
         self._supervisor.check_quarantine(self.context)
 
     def before_attempt(self, process: HostProcess, deadline: float | None) -> None:
-        """Prepare a running process for the attempt. Raise `ModelQuarantined` as `check_quarantine` does."""
-        # An entry of the quarantine holds for one set of versions (ONNX Runtime, QNN, driver), which only a running
-        # host knows. `check_quarantine` before the start spares a refused model the start of a host.
+        """Prepare a running process for the attempt. Raise `ModelQuarantined` if the model is in quarantine."""
+        # A quarantine is valid for one set of versions (ONNX Runtime, QNN, driver), which are known only after a
+        # host has started. The check before the start avoids the start of a host for a refused model.
         self._settle_versions(process, deadline)
         self.check_quarantine()
         self.before_call(process)
 
     def expired(self, process: HostProcess, late: Deadline, limits: CallLimits) -> DeadlineExceeded:
-        """Return the error for the caller; end the host if the limits ask for it."""
+        """Return the error for a missed deadline. End the host if the limits request that."""
         return overdue(process, late, self.context, limits.timeout, limits.on_deadline)
 
     def excuses(self, _death: BridgeError) -> bool:
-        """Return whether the call is repeated as if nothing had happened."""
+        """Return whether the call is repeated without counting the death."""
         return False
 
     @abstractmethod
     def judge(self, process: HostProcess, error: BridgeError) -> Death | bool:
-        """Return the death that an error of the host reports, or whether the call is repeated.
-
-        ``False`` raises the error.
-        """
+        """Handle an error that a host answered with. Return the death that the error reports, ``True`` to repeat
+        the call, or ``False`` to raise the error."""
 
     @abstractmethod
     def repeats(self, death: Death, patience: Patience) -> bool:
-        """Return whether the call is repeated, and count the repetition. ``False`` raises the death."""
+        """Return whether the call is repeated, and count the repetition. If it is not, the caller gets the death's
+        error."""
 
 
 def survive(
@@ -146,18 +145,17 @@ def survive(
     deadline: float | None,
     failed: FastCallFailed | None = None,
 ) -> T:
-    """Run `attempt` in a living host, and again in the next one if that host dies meanwhile, as `policy` decides.
+    """Run `attempt` in a host, and again in the next host if that one dies, as `policy` decides.
 
     Args:
         attempt: sends the request; called with the process and the deadline.
-        limits: of the caller. The policy counts `retry`; `timeout` is for messages.
-        deadline: on `time.monotonic`.
-        failed: how the call ended on the fast path. It enters the loop as if the first attempt had failed, with the
-            same blame and the same repetition.
+        limits: limits of the caller. The policy counts `retry`; `timeout` is only shown in messages.
+        deadline: time of `time.monotonic`.
+        failed: failure of the call on the fast path. It is handled like a failed first attempt.
 
     Raises:
-        DeadlineExceeded: the time was over; its ``state`` reports whether the host still works on the call.
-        BridgeError: the host's own error, or the explained death of a host.
+        DeadlineExceeded: the deadline expired; its ``state`` reports whether the host still works on the call.
+        BridgeError: the host answered with an error, or died.
     """
     patience = Patience(deadline)
     while True:
@@ -166,9 +164,10 @@ def survive(
             try:
                 process = supervisor.process(deadline)
             except HostStartFailed as error:
-                # From outside: SIGKILL, SIGTERM or Ctrl+C by another program, or the kernel when memory is short.
+                # "from_outside" means SIGKILL, SIGTERM or Ctrl+C by another program, or by the kernel when memory
+                # is short.
                 if error.details.get("from_outside") and policy.may_repeat and patience.is_left():
-                    continue  # killed while it started
+                    continue  # the host was killed during its start
                 raise
             policy.before_attempt(process, deadline)
         else:
@@ -178,18 +177,19 @@ def survive(
                 before, failed = failed, None
                 raise before.take()
             return attempt(process, deadline)
-        # The host is being replaced by plan and does not work on the request. No death, so nothing is counted.
+        # The host is being replaced as planned and does not work on the request. This is not a death, so it is not
+        # counted.
         except ChannelRetired:
             continue
         except ChannelFailed as failure:
             if process.retiring:
-                continue  # it did not finish in time, by our own plan
+                continue  # the call did not finish in time before the planned end of its host
             lost = supervisor.lost(process, failure, deadline)
             if policy.excuses(lost):
                 continue
             innocent = not supervisor.may_be_caused_by(process, failure)
-            # A caller that wants no request sent twice means also one that another call's death took along. A
-            # request without an id was never written.
+            # With `retry=0` no request is sent twice, even if another call caused the death. A request without an
+            # id was never sent.
             innocent = innocent and (policy.may_repeat or failure.request_id is None)
             death: Death | bool | None = Death(lost, innocent)
             del lost
@@ -206,4 +206,4 @@ def survive(
             if not policy.repeats(death, patience):
                 raise as_onnxruntime(death.error) from None
         finally:
-            death = None  # else it and this frame would keep each other, and the call's arrays
+            death = None  # breaks the reference cycle of error and frame, which would keep the call's arrays alive

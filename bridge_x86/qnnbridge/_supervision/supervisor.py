@@ -1,8 +1,8 @@
 """The supervisor keeps one host alive: it starts the host when needed, investigates deaths, starts the next
 generation.
 
-It does not use a thread. The caller that needs a host starts it (others wait for the same start); the callers that
-see a death share one investigation. Waiting is bounded by the caller's deadline.
+It has no thread of its own. The caller that needs a host starts it, and other callers wait for the same start; all
+callers that notice a death share one investigation. Waiting is bounded by the caller's deadline.
 """
 
 from __future__ import annotations
@@ -40,20 +40,21 @@ from qnnbridge_protocol.visible import log_of
 _log = log_of("qnnbridge.supervisor")
 
 CLOSE_TIMEOUT_S = 5.0
-# Longest time that one step may take after a caller's deadline, to find the reason.
+# Longest time after a caller's deadline that one step may take to find the reason.
 GRACE_S = 0.25
 
-# A planned restart waits this long for calls under way before it ends their host (they are repeated).
+# Time that a planned restart waits for open calls before it ends their host. The calls are then repeated.
 RETIRE_TIMEOUT_S = 30.0
 
 
-# Consecutive connections to a daemon that reports its end: ending may take a second, and something may restart it.
+# Number of attempts to connect if the daemon answers that it is ending. Its end may take a second, and another
+# program may start it again.
 MAKE_WAY_TRIES = 8
 
 
 @dataclasses.dataclass
 class Counters:
-    """Statistics so far; see `qnnbridge.HostStats`."""
+    """Statistics since the creation of the supervisor; see `qnnbridge.HostStats`."""
 
     generation: int = 0
     crashes: int = 0
@@ -64,7 +65,7 @@ class Counters:
 
 
 class Supervisor:
-    """Keeps one host alive, and handles its deaths. Thread-safe."""
+    """Keep one host alive, and handle its deaths. Thread-safe."""
 
     def __init__(
         self,
@@ -74,8 +75,8 @@ class Supervisor:
         investigator: DeathHandler,
         reach: Callable[[float | None], None] = lambda deadline: None,
     ) -> None:
-        """Initialize. `reach` prepares a start within the caller's deadline; it may be called again after a
-        timeout."""
+        """Initialize. `reach` is called before a start, with the caller's deadline; after a timeout it is called
+        again."""
         self._make_launch = make_launch
         self._launch: Launch | None = None
         self._spawner = spawner
@@ -92,12 +93,12 @@ class Supervisor:
         # (`lost`) while it holds the start lock.
         self._start_lock = Lock()
         self._death_lock = Lock()
-        # Kept as long as any caller holds the process: a call may notice its death late.
+        # A report is kept as long as any caller refers to the process, because a call may notice the death late.
         self._deaths: weakref.WeakKeyDictionary[HostProcess, DeathReport] = weakref.WeakKeyDictionary()
         self._is_closed = False
         self._closing: Changes[bool] = Changes()
         self._retired: list[HostProcess] = []
-        # The interpreter is about to end: no caller gets an answer any more.
+        # Whether the interpreter is about to end, so that callers get no further answers.
         self.exiting = False
 
     @property
@@ -106,7 +107,7 @@ class Supervisor:
 
     @property
     def foreign(self) -> bool:
-        """Whether this process is a fork of the owner of the host."""
+        """Whether this process is a fork of the process that owns the host."""
         return self._owner_pid != os.getpid()
 
     @property
@@ -117,7 +118,7 @@ class Supervisor:
 
     @property
     def current(self) -> HostProcess | None:
-        """`running` for fast calls: without a system call."""
+        """The same as `running`, but without a system call; for fast calls."""
         process = self._process
         return process if process is not None and process.usable and self._forks == fds.forks else None
 
@@ -127,12 +128,11 @@ class Supervisor:
         Raises:
             HostStartFailed, BreakerOpen, Closed, ForkedClient, DeadlineExceeded: a host is not available.
         """
-        # Raised here, where a host is needed, and not at the import: a program may import qnnbridge and never use
-        # it.
+        # These checks are made here and not at the import, because a program may import qnnbridge and never use it.
         check_locks()
         refuse_at_the_end()
         process = self._process
-        # The usual case takes no lock: a running generation is one attribute.
+        # If a generation is running, no lock is needed: it is stored in one attribute.
         if process is not None and process.usable and self._owner_pid == os.getpid():
             return process
         if self.foreign:
@@ -141,17 +141,17 @@ class Supervisor:
                 cause="Pipes cannot be shared by two processes.",
                 fix="Create sessions after the fork, or use the spawn start method of multiprocessing.",
             )
-        # In another thread, like everything that starts and ends hosts: if the caller is interrupted the start
-        # continues, and the next caller uses it.
+        # Hosts are started and ended in another thread: if the caller is interrupted, the start continues, and the
+        # next caller uses the result.
         return shielded("qnnbridge start", lambda: self._start(deadline))
 
     def _start(self, deadline: float | None) -> HostProcess:
-        # Many callers, one start: the others wait for the lock and find the process of the first.
+        # Of many callers only the first starts a process. The others wait for the lock and find its process.
         if not self._start_lock.acquire(timeout=-1 if deadline is None else max(0.0, deadline - time.monotonic())):
             raise _too_late()
         try:
-            # Checked under the lock: `close` sets the flag first and then waits for the lock, so no start follows
-            # it.
+            # The flag is checked under the lock. `close` sets it and then waits for the lock, so no start can
+            # follow `close`.
             if self._is_closed:
                 raise Closed("The host was closed.", fix="Create a new qnnbridge.Host.")
             process = self._process
@@ -165,11 +165,12 @@ class Supervisor:
         """Return why `process` ended. The first caller investigates; each caller gets a separate copy of the error.
 
         Raises:
-            DeadlineExceeded: the investigation takes longer than the caller's time; the next caller gets its
+            DeadlineExceeded: the investigation takes longer than the caller's time. The next caller gets its
                 result.
         """
         if self.exiting:
-            # Only daemon threads are left; an error in one would only be noise after the application's last output.
+            # Only daemon threads still run. An error in one of them would only add output after the application's
+            # last output.
             while True:
                 sleep(3600)
         return shielded("qnnbridge death", lambda: self._lost(process, failure, deadline))
@@ -183,15 +184,16 @@ class Supervisor:
                 report = self._deaths[process] = self._investigate(process, failure, deadline=deadline)
         finally:
             self._death_lock.release()
-        # A copy for each: an exception that several threads raise would collect all their tracebacks.
+        # Each caller gets a copy, because an exception that several threads raise would collect all their
+        # tracebacks.
         return report.error.copy()
 
     def may_be_caused_by(self, process: HostProcess, failure: ChannelFailed) -> bool:
         """Return whether the call that got `failure` may have caused the death that `lost` investigated.
 
-        It did not if the end came from outside, if others were inside native code and it was not, or if the host
-        never received its request. The result is also False if several models were inside: repeated alone, each
-        shows its effect.
+        The call is not the cause if the end came from outside, if only other calls were inside native code, or if
+        the host never received the request. The result is also False if several models were inside native code:
+        repeated alone, each shows whether it crashes the host.
         """
         report = self._deaths[process]
         own = failure.request_id
@@ -205,8 +207,8 @@ class Supervisor:
         """End `process`, which cannot use the NPU any more (QNN 1011, or repeated resets)."""
 
         def investigate() -> None:
-            # Fail the channel under the lock: otherwise another call that this ends could investigate first,
-            # without knowing the suspect.
+            # Fail the channel while holding the lock. Otherwise another call, which also gets the failure, could
+            # investigate first without knowing the suspect.
             with self._death_lock:
                 failure = process.channel.fail(error)
                 if process not in self._deaths:
@@ -215,7 +217,7 @@ class Supervisor:
         shielded("qnnbridge death", investigate)
 
     def worker_died(self, process: HostProcess, error: WorkerDied, context: CallContext) -> HostCrashed:
-        """Return the error for the death of the process that compiles for `process`. Blames the model, not the
+        """Return the error for the death of the process that compiles for `process`. Blame the model, not the
         host."""
 
         def investigate() -> HostCrashed:
@@ -225,8 +227,7 @@ class Supervisor:
         return shielded("qnnbridge death", investigate)
 
     def good_reply(self, context: CallContext, phase: str) -> None:
-        """Record a successful answer: the start of the host was worth it, and the model is not to blame for that
-        moment."""
+        """Record a successful answer: the host is productive, and its model did not cause a crash."""
         self._policy.on_good_reply()
         self._investigator.on_good_reply(context, phase)
 
@@ -235,10 +236,8 @@ class Supervisor:
         self._investigator.check_quarantine(context)
 
     def retire(self, process: HostProcess, *, wait: bool) -> None:
-        """Restart as planned: calls under way finish in the old host, new calls go to the next one at once.
-
-        `wait`: return after the old host has ended; otherwise it ends in a background thread.
-        """
+        """Restart as planned: calls under way finish in the old host, new calls go to the next one at once. `wait`:
+        whether to return only after the old host has ended; otherwise it ends in a background thread."""
         shielded("qnnbridge retire", lambda: self._retire(process, wait=wait))
 
     def _retire(self, process: HostProcess, *, wait: bool) -> None:
@@ -246,8 +245,8 @@ class Supervisor:
             if self._process is not process or not process.usable:
                 return
             self.counters.planned_restarts += 1
-            # Both under the start lock: the next `process()` starts the next generation, and calls under way keep
-            # the old one.
+            # Both attributes are changed under the start lock, so that the next `process()` starts the next
+            # generation while calls under way keep the old one.
             process.retiring = True
             self._process = None
             self._retired.append(process)
@@ -274,15 +273,15 @@ class Supervisor:
         reason = Closed("The host was closed while the call was under way.")
         starting = self._starting
         if starting is not None:
-            # The reason before the kill: the thread that waits for HELLO, and holds the lock, then raises `Closed`
-            # and reports no crash.
+            # The reason is set before the kill, so that the thread that waits for HELLO, and holds the lock, raises
+            # `Closed` and reports no crash.
             starting.channel.fail(reason)
             starting.kill("it was closed")
         if not self._start_lock.acquire(timeout=CLOSE_TIMEOUT_S):
             return
         try:
-            # Read again under the lock: the start that was just ended has cleared `_starting`, or a later one has
-            # set `_process`.
+            # Read the attributes again under the lock: the start that was just ended has cleared `_starting`, or
+            # another start has set `_process`.
             for process in (self._starting, self._process, *self._retired):
                 if process is not None:
                     process.close(reason=reason, quietly=self.exiting)
@@ -291,7 +290,7 @@ class Supervisor:
             self._start_lock.release()
 
     def leave_to_parent(self) -> None:
-        """Forget the hosts of the parent in a forked child: the child has its own supervisor."""
+        """Forget the hosts of the parent process in a forked child, which has its own supervisor."""
         for process in (self._process, *self._retired):
             if process is not None:
                 process.retiring = True
@@ -301,14 +300,14 @@ class Supervisor:
     def _fitting_generation(self, deadline: float | None) -> HostProcess:
         """Return the next generation.
 
-        An older daemon that makes way, for this application or for another whose HELLO came first, is followed by
-        the daemon that this application starts.
+        An older daemon ends when a newer application connects. If the daemon ends because of this application or
+        another one, this method starts a daemon of its own version.
         """
         for tries_left in reversed(range(MAKE_WAY_TRIES)):
             try:
                 return self._next_generation(deadline)
             except VersionMismatch as error:
-                # Any other difference of versions is final: the same daemon would give the same answer again.
+                # After any other mismatch of versions do not repeat: the daemon would answer in the same way again.
                 if not tries_left or error.details.get(LEAVING) != MAKE_WAY_FEATURE:
                     raise
             except HostCrashed as error:  # the daemon closed the connection before it answered our HELLO
@@ -323,11 +322,11 @@ class Supervisor:
         try:
             process.greet(deadline)
         except Deadline:
-            # The caller's time is up, not the host's: the next caller continues to wait for it.
+            # Only the caller's deadline has expired. The next caller continues to wait for this host.
             raise _too_late() from None
         except ChannelFailed as failure:
             self._starting = None
-            # Before `_release`, which releases what the investigation needs (stderr, exit code).
+            # Investigate before `_release`, which releases stderr and the exit code.
             error = self.lost(process, failure, deadline)
             self._release(process, deadline)
             raise error from None
@@ -337,7 +336,8 @@ class Supervisor:
             self._note_failed_start(error)
             raise
         self._starting = None
-        # HELLO alone proves little: the restart delay is reset at the first good answer, or after a minute.
+        # The HELLO alone does not reset the restart delay, because it proves little. The first good answer does, or
+        # a minute without a crash.
         self._policy.on_ready()
         self._investigator.on_ready(process)
         if process.channel.preamble:
@@ -358,22 +358,23 @@ class Supervisor:
         if start.delay_s:
             if deadline is not None and time.monotonic() + start.delay_s > deadline:
                 raise _too_late()
-            # The delay passes under the start lock, so that other callers do not start meanwhile; `close` ends it
-            # early.
+            # Wait while holding the start lock, so that no other caller starts a host meanwhile. `close` ends the
+            # wait early.
             if self._closing.wait_for(lambda: self._is_closed, start.delay_s):
                 raise Closed("The host was closed.")
         try:
             self._reach(deadline)
         except DeadlineExceeded:
-            raise  # the caller's time was up
+            raise  # the caller's deadline expired
         except BridgeError as error:
             self._note_failed_start(error)
             raise
-        launch = self._launch  # another thread may clear it
+        launch = self._launch  # a local copy, because another thread may clear the attribute
         if launch is None:
             launch = self._launch = self._make_launch()
         self._policy.on_start()
-        # Incremented before the spawn, so that two processes never get the same number, even if this start fails.
+        # The number is incremented before the process starts, so that no two processes get the same number, even if
+        # this start fails.
         self.counters.generation += 1
         try:
             return HostProcess(launch, self._spawner, self.counters.generation)
@@ -400,7 +401,7 @@ class Supervisor:
         suspect: CallContext | None = None,
         deadline: float | None = None,
     ) -> DeathReport:
-        # An orderly end needs no evidence, and must not wait for an exit code.
+        # After an orderly end no evidence is needed, so do not wait for an exit code.
         if isinstance(failure.reason, Closed):
             return DeathReport(failure.reason, None)
         patience_s = min(EXIT_WAIT_S, _patience(deadline, EXIT_WAIT_S))
@@ -409,17 +410,17 @@ class Supervisor:
         if isinstance(error, HostCrashed) and not finding.on_purpose:
             self.counters.crashes += 1
             self.counters.last_crash = error
-            # A call that is repeated successfully raises nothing, so the log is the only trace.
+            # If the call is repeated successfully, it raises no error, so the log is the only record of the crash.
             _log.warning("%s %s", error.message, error.cause or "")
-        # A model that crashes the host does not justify giving up the host for other models.
+        # If a model may have crashed the host, other models must still be able to start a host.
         incurable = error.retry == "pointless" and not error.details.get("suspects")
         self._policy.on_death(finding.status, error if incurable else None, booked=finding.booked)
         return finding
 
 
 def _patience(deadline: float | None, forever: float) -> float:
-    """Return the seconds that may be spent for a caller with this deadline: slightly more than its remaining
-    time."""
+    """Return how many seconds an operation for a caller with this deadline may take: slightly more than its
+    remaining time."""
     return forever if deadline is None else max(0.0, deadline - time.monotonic()) + GRACE_S
 
 
@@ -433,25 +434,25 @@ def _too_late() -> DeadlineExceeded:
 
 # --- dropped sessions and objects, until the next call reports them to the host ------------------------------
 
-# Entry that keeps calls off the fast path.
+# Entry of the queue that does not release anything, but makes the next call take the slow path.
 _SLOW = ("", -1, 0)
 
 
 class Releases:
-    """Objects that the next call reports to the host as dropped. Safe from any thread and from finalizers.
+    """Queue of dropped objects, which the next call reports to the host. Any thread and finalizers may use it.
 
     Attributes:
-        waiting: operation that releases the object, generation, and number of each.
+        waiting: for each object the operation that releases it, the generation of its host, and its number.
     """
 
     def __init__(self) -> None:
-        # A deque: `append` is atomic, so a finalizer in the middle of any other line does no harm.
+        # `deque.append` is atomic, so a finalizer that interrupts any other line does no harm.
         self.waiting: collections.deque[tuple[str, int, int]] = collections.deque()
         # Re-entrant: a signal handler may make a call while its thread is inside `send`.
         self._lock = RLock()
 
     def add(self, operation: str, generation: int, number: int) -> None:
-        """Queue a release. Neither locks nor blocks."""
+        """Queue a release. Take no lock and never block."""
         self.waiting.append((operation, generation, number))
 
     def keep_slow(self) -> None:
@@ -459,12 +460,12 @@ class Releases:
         self.waiting.append(_SLOW)
 
     def send(self, process: HostProcess) -> None:
-        """Release the queued objects of this process; those of other processes are gone."""
+        """Release the queued objects of this process. Those of earlier processes no longer exist."""
         if not self.waiting:
             return
         with self._lock:
-            # Removed after all are released: an interrupt only causes some to be released twice, which does no
-            # harm.
+            # Objects are removed from the queue after all are released. An interrupt can only cause a second
+            # release, which does no harm.
             known = list(self.waiting)
             mine = [one for one in known if one[1] == process.generation]
             for operation, _, number in mine:
@@ -473,13 +474,13 @@ class Releases:
             objects = [number for operation, _, number in mine if operation == "object.release"]
             if objects:
                 process.channel.one_way.add({"op": "object.release", "objects": objects})
-            # Not `clear`: what was appended meanwhile stays for the next call.
+            # Remove only the known objects: objects that were appended meanwhile remain for the next call.
             for _ in known:
                 self.waiting.popleft()
 
 
 def call_if_alive(method: weakref.WeakMethod[Callable[..., Any]], *arguments: Any) -> None:
-    """Call a method, unless its object is gone."""
+    """Call a method if its object still exists."""
     function = method()
     if function is not None:
         function(*arguments)

@@ -1,8 +1,9 @@
 """Calls over one connection, from any number of threads, without a separate thread.
 
-The caller writes its request. One of the waiting callers reads (it has the lead): it keeps its own answer, passes
-the others theirs, and on leaving wakes the next. A lone caller never waits for another thread, which is three to
-twenty times faster than a reader thread (ADR 0002).
+The caller writes its request. One of the waiting callers reads for all; this caller "has the lead". It passes
+answers to the other callers, and when it has its own answer, it wakes the next one to take the lead. A single
+caller never waits for another thread, which is three to twenty times faster than a separate reader thread (ADR
+0002).
 
 Deadlines are times of `time.monotonic()`. If a frame was written in part before its caller's deadline, the next
 sender finishes it; if none of it was written, it is taken back.
@@ -64,8 +65,9 @@ __all__ = [
 OnSilence = Callable[[], "ChannelFailed | None"]
 Message = tuple[Kind, Header, tuple[Any, ...]]
 
-# Longest silence in the middle of a frame. The host writes a frame without pause, so more means a stopped process.
-# Far longer than any pause of a machine that swaps, and short enough for a waiting person.
+# Longest silence in the middle of a frame. The host writes a frame without pause, so a longer silence means a
+# stopped process. The limit is far longer than any pause of a machine that swaps, and short enough for a waiting
+# user.
 STALL_TIMEOUT_S = 60.0
 
 # How often a waiting caller calls `on_silence` to check whether the host can answer at all.
@@ -73,7 +75,7 @@ SILENCE_INTERVAL_S = 5.0
 
 # How long a caller past its deadline waits for the state of its work.
 CANCEL_TIMEOUT_S = 0.8
-# How long a caller that waits elsewhere reads for others at a time.
+# How long `take_in` may read.
 TAKE_IN_TIMEOUT_S = 1.0
 
 # Time to read a dead host's last output from the pipe, counted from the failed write.
@@ -81,7 +83,7 @@ LAST_WORDS_TIMEOUT_S = 1.0
 
 
 class Channel:
-    """Sends requests over one connection and reads their answers. Thread-safe."""
+    """Send requests over one connection and read their answers. Thread-safe."""
 
     def __init__(self, write_fd: int, read_fd: int, hello: Hello, on_silence: OnSilence = lambda: None) -> None:
         """Initialize. `on_silence` is called periodically while nothing arrives; a failure that it returns ends the
@@ -90,25 +92,26 @@ class Channel:
         self._reader = ByteReader(read_fd)
         self._writer = ByteWriter(writer(write_fd))
         self._write_fd, self._read_fd = write_fd, read_fd
-        # Other code of the program may close all its descriptors and open files with these numbers (`_check_ours`).
+        # Marks of the pipes, to detect that other code closed all descriptors and opened files with these numbers
+        # (`_check_ours`).
         self._marks = {fd: mark_of(fd) for fd in (write_fd, read_fd)}
-        # Since when the pipe has accepted no byte, over all callers.
+        # Time since which the pipe has accepted no byte from any caller.
         self._stuck_since: float | None = None
         self._on_silence = on_silence
         self._owner = os.getpid()
-        # Re-entrant for `in_turn`. Two locks, never held together by one thread except in `_after_last_output`
-        # (send lock, then lead).
+        # The locks are re-entrant, as `in_turn` requires. No thread holds both, except in `_after_last_output`
+        # (first the send lock, then the lead).
         self._send_lock = RLock()
         self._lead = RLock()
-        # Number of reads. A signal handler that makes a call during its thread's wait also reads that wait's
-        # answer; the wait notices at the end of its slice.
+        # Number of reads. A signal handler that makes a call while its thread waits for bytes may also read the
+        # answer for which the thread waits. A changed number shows that.
         self._reads = 0
         self._callers = Callers(hello.limits.max_in_flight)
         self._greeting: Frame | None = None
         self._retired = False
         self._said_goodbye = False
         self.requests = OpenRequests()
-        # Requests whose answers are not needed.
+        # Sender of requests whose answers are not needed.
         self.one_way = OneWayRequests(self._send_lock, self._write_one_way)
 
     @property
@@ -117,13 +120,13 @@ class Channel:
 
     @property
     def peer(self) -> Hello:
-        """The host's introduction; after `greet`."""
+        """The host's HELLO. Only available after `greet`."""
         assert self._connection.peer is not None
         return self._connection.peer
 
     @property
     def agreement(self) -> Agreement | None:
-        """Agreed version and features; after `greet`."""
+        """Version and features that both sides agreed on. Only available after `greet`."""
         return self._connection.agreement
 
     @property
@@ -134,7 +137,7 @@ class Channel:
     def greet(self, deadline: float) -> None:
         """Exchange HELLOs. Raise `VersionMismatch`, `ChannelFailed` or `Deadline`; continue if called again."""
         with self._send_lock:
-            # A second try after `Deadline`: HELLO was sent, or its rest is still in the writer.
+            # In a second attempt after `Deadline`, HELLO was sent before, or its rest is still in the writer.
             greeted = self._connection.state is not State.START
             self._write([] if greeted else self._connection.send_hello(), deadline)
         with self._lead:
@@ -157,19 +160,20 @@ class Channel:
         """Send a request and wait for its REPLY.
 
         Args:
-            deadline: when the caller's time is up; ``None`` waits forever.
+            deadline: time at which to stop waiting; ``None`` waits forever.
             context: description of the call, for blame; ``None`` for internal requests.
             on_sent: called with the request's id once it is written.
             on_news: see `Waiter`.
 
         Raises:
             BridgeError: the host answered with an error.
-            Deadline: the time is up; the work is cancelled if possible.
+            Deadline: the deadline has expired; the work is cancelled if possible.
             ChannelFailed: the connection failed.
             ChannelRetired, TooLarge: the request was not sent.
-            CallBackFailed: the host waits for this very thread.
+            CallBackFailed: the host waits for a function that runs in this thread.
         """
-        # The host waits for this thread's function; a session that is closed there needs no answer in time.
+        # The host waits for a function that runs in this thread and so cannot answer. Closing a session does not
+        # need the answer.
         if getattr(inside, "channel", None) is self and header.get("op") != "session.close":
             raise reentered(header.get("op"))
         waiter = Waiter(on_news)
@@ -180,8 +184,8 @@ class Channel:
                 (Kind.REQUEST, header, buffers), deadline, context or NO_CONTEXT, on_sent, waiter
             )
         finally:
-            # Single steps of C, like everything that must not be skipped (see `shield`). Also executed if `enter`
-            # raised: a caller always removes itself.
+            # Each line is one C operation, so a signal handler's exception cannot skip it (see `shield`). The
+            # caller is also removed if `enter` raised.
             self._callers.waiting.pop(waiter, None)
             self._callers.has_left()
         if answer.kind is Kind.ERROR:
@@ -189,11 +193,12 @@ class Channel:
         return answer
 
     def ping(self, deadline: float | None) -> None:
-        """Request a sign of life. A missing one proves nothing: native code may hold the host's GIL."""
+        """Request a sign of life from the host. A missing answer proves nothing, because native code may hold the
+        host's GIL."""
         self._exchange((Kind.PING, {}, ()), deadline, NO_CONTEXT, None)
 
     def cancel(self, request_id: int, deadline: float) -> str:
-        """Withdraw a request. Return not-started, stopped, finished or still-running."""
+        """Withdraw a request. Return its state: "not-started", "stopped", "finished" or "still-running"."""
         answer = self._exchange((Kind.CANCEL, {"target": request_id}, ()), deadline, NO_CONTEXT, None)
         return str(answer.header.get("state"))
 
@@ -208,11 +213,12 @@ class Channel:
                 self._write(chunks, None)
 
     def take_in(self) -> None:
-        """Read waiting bytes if no caller reads: the host may wait for room to answer an abandoned call.
+        """Read the bytes in the pipe if no caller reads, so that the host can write the answers of abandoned calls.
 
-        For callers that wait elsewhere, or not at all. The next caller handles a failure.
+        Called by threads that do not wait for an answer on this connection. The next caller raises a failure that
+        is found.
         """
-        # Only abandoned requests have answers that nobody reads: they would fill the pipe and stop the host.
+        # Only the answers of abandoned requests have no reader. They would fill the pipe and block the host.
         if not self.requests.abandoned:
             return
         until = time.monotonic() + TAKE_IN_TIMEOUT_S
@@ -231,10 +237,10 @@ class Channel:
                 self._read(deadline)
 
         with contextlib.suppress(TooLate, ChannelFailed, Deadline, RuntimeError):
-            # Each step in its turn and with the remaining time; a caller in the way makes the goodbye fail, not
-            # hang.
+            # Each step waits for its lock with the remaining time. If a caller holds the lock longer, the goodbye
+            # fails instead of waiting forever.
             in_turn(self._send_lock, remaining(deadline), send)
-            # A caller without a deadline may have the lead as long as its call lasts.
+            # A caller without a deadline may keep the lead as long as its call lasts.
             in_turn(self._lead, remaining(deadline), listen)
         return self._said_goodbye
 
@@ -245,11 +251,12 @@ class Channel:
     def release(self, timeout_s: float) -> bool:
         """Wait, after `fail` and the end of the process, until no thread uses the descriptors.
 
-        Only then may they be closed: the next host's pipes get their numbers, and a late reader would take bytes
-        from those. Return False if a caller still waits (another process keeps the pipe open).
+        Only then may the descriptors be closed: the next host's pipes may get the same numbers, and a late reader
+        would take bytes from these pipes. Return False if a caller still reads (another process keeps the pipe
+        open).
         """
         with contextlib.suppress(TooLate):
-            # Having held each lock once proves that no thread is in a read or a write any more.
+            # After each lock was acquired once, no thread is inside a read or a write.
             in_turn(self._send_lock, timeout_s, self._writer.discard)
             in_turn(self._lead, timeout_s, lambda: None)
             return True
@@ -267,7 +274,7 @@ class Channel:
     ) -> Frame:
         waiter, settled = waiter or Waiter(), True
         try:
-            # `settled` until here: what `_send` raises has been withdrawn or abandoned there.
+            # If `_send` raises, it has withdrawn or abandoned the request itself, so `settled` is still true.
             self._send(message, deadline, waiter, context)
             settled = False
             if on_sent is not None:
@@ -279,11 +286,13 @@ class Channel:
             failure.request_id = waiter.request_id
             raise
         except BaseException as error:
-            # The time is up, or the caller was interrupted. If it had the lead, another caller reads on.
+            # The deadline expired, or the caller was interrupted. If it had the lead, another caller continues to
+            # read.
             request_id = waiter.request_id
             if request_id is None or (settled and isinstance(error, Deadline)):
                 raise
-            # First abandoned, so that another caller drops the answer; then the host is asked to stop.
+            # Abandon the request first, so that another caller drops the answer. Then ask the host to stop the
+            # work.
             still_open = self._leave(request_id)
             if message[0] is not Kind.REQUEST or not (still_open or isinstance(error, Deadline)):
                 raise
@@ -313,7 +322,7 @@ class Channel:
         except TooLate:
             raise Deadline("not-started") from None
         finally:
-            # Requests without a waiter that found the lock taken are sent here, by its holder.
+            # Send the one-way requests that other threads queued while this thread held the lock.
             if self.one_way:
                 self.one_way.send()
 
@@ -322,7 +331,7 @@ class Channel:
     ) -> None:
         """Write a request. The send lock must be held."""
         self._check_owner()
-        # First, because after a GOODBYE the end of the stream is not a failure.
+        # This check comes first, because after a GOODBYE the end of the stream is not a failure.
         if self._retired:
             raise ChannelRetired
         if self.requests.failure is not None:
@@ -330,20 +339,20 @@ class Channel:
         try:
             request_id, chunks = self._connection.ask(*message)
         except RuntimeError:
-            if self.requests.failure is not None:  # the stream has ended this very moment
+            if self.requests.failure is not None:  # the stream ended since the check above
                 raise self.requests.failure.again() from None
             raise
         added = False
         try:
             self.requests.add(request_id, waiter, context)
-            # The writer takes pieces from the end of its list, which avoids copying the list.
+            # The writer takes pieces from the end of its list, so that the list need not be copied.
             pieces = last_first(chunks)
             self._writer.rest[:0] = pieces
-            added = True  # no interrupt comes in between: these two lines call nothing
+            added = True  # no signal handler can run between these two lines: they call no Python function
             self._write((), deadline)
         except Deadline:
-            # If no byte was written, nothing has happened. Otherwise the next sender has to finish the frame, or
-            # the stream is lost.
+            # If no byte was written, the request is taken back. Otherwise the next sender must finish the frame, or
+            # the stream becomes unusable.
             if self._writer.take_back(chunks):
                 self.requests.withdraw(request_id)
                 raise
@@ -357,7 +366,7 @@ class Channel:
             failure.request_id = request_id
             raise
         except BaseException:
-            # An interrupt. A frame that was begun must be finished by the next sender.
+            # An exception of a signal handler. If the frame was begun, the next sender must finish it.
             if not added or self._writer.take_back(chunks):
                 self.requests.withdraw(request_id)
             else:
@@ -373,7 +382,7 @@ class Channel:
         except Deadline:
             return False
         except (ChannelFailed, ChannelRetired, BridgeError):
-            pass  # no caller needs the error
+            pass  # no caller waits for the answer, so no caller needs the error
         return True
 
     def _write(self, chunks: Sequence[memoryview], deadline: float | None) -> None:
@@ -382,7 +391,7 @@ class Channel:
         if pipe.torn:
             raise self.fail(interrupted())
         pipe.add(chunks)
-        # Determined for each frame: the application may have changed the handling of SIGPIPE meanwhile.
+        # The function is chosen for each frame, because the application may have changed the handling of SIGPIPE.
         pipe.write = writer(self._write_fd)
         while pipe.pending:
             self._check_ours(self._write_fd)
@@ -395,9 +404,11 @@ class Channel:
                 raise self._after_last_output(deadline) from None
 
     def _wait_for_room(self, deadline: float | None) -> None:
-        """Wait for room in the pipe. The waits of many callers add up to detect a stopped host."""
+        """Wait for room in the pipe. The time of consecutive waits of all callers is added to detect a stopped
+        host."""
         now = time.monotonic()
-        # Not reset by a deadline: callers with short deadlines together notice a host that reads nothing.
+        # An expired deadline does not reset this time, so that callers with short deadlines together detect a host
+        # that does not read.
         if self._stuck_since is None:
             self._stuck_since = now
         stuck_until = self._stuck_since + STALL_TIMEOUT_S
@@ -412,7 +423,7 @@ class Channel:
         """Read the phases and answers that a host left in the pipe when it stopped reading."""
         until = time.monotonic() + LAST_WORDS_TIMEOUT_S
         if deadline is not None:
-            # Slightly past the deadline: the cause of a death is worth it.
+            # Read slightly past the deadline, because the last output may contain the cause of the death.
             until = min(until, deadline + LAST_WORDS_TIMEOUT_S / 4)
         self._read_while(lambda: not self.failed, remaining(until), until)
         return self.fail(None)
@@ -430,23 +441,24 @@ class Channel:
         while waiter.answer is None and not waiter.news:
             if self.requests.failure is not None:
                 raise self.requests.failure.again()
-            # True if this caller had the lead: then its answer, a failure or news has arrived.
+            # True if this caller had the lead, and its answer, a failure or news has arrived.
             if self._read_for(waiter, deadline):
                 continue
             left = SILENCE_INTERVAL_S if deadline is None else min(SILENCE_INTERVAL_S, remaining(deadline))
-            # The reader wakes this caller with its answer, or to take the lead. In slices, so that a lost wake-up
-            # costs at most five seconds.
+            # The reader wakes this caller when its answer has arrived, or to take the lead. A single wait is
+            # limited, so that a lost wake-up delays the caller by at most five seconds.
             if not waiter.wait(left) and deadline is not None and time.monotonic() >= deadline:
                 raise Deadline("still-running")
         return waiter.answer
 
     def _read_for(self, waiter: Waiter, deadline: float | None) -> bool:
-        """Take the lead until the waiter has its answer, and wake the next. Return False if another caller
-        reads."""
-        # Like `in_turn`, without a closure for each call.
+        """Take the lead and read until the waiter has its answer, then wake the next caller. Return False if
+        another caller has the lead."""
+        # The same as `in_turn`, but without a closure for each call.
         lead = self._lead
         try:
-            # Never waited for: the reader wakes this caller when its answer has arrived or the lead is free.
+            # Do not wait for the lead: its holder wakes this caller when its answer has arrived or the lead is
+            # free.
             if not lead.acquire(blocking=False):
                 return False
             while waiter.answer is None and not waiter.news and not self.failed:
@@ -458,12 +470,12 @@ class Channel:
             except RuntimeError:
                 pass
             else:
-                # A caller that gives up the lead passes it on: otherwise all would sleep while answers wait in the
-                # pipe.
+                # A caller that gives up the lead wakes another one. Otherwise all callers would sleep while answers
+                # are in the pipe.
                 self.requests.wake_next()
 
     def _read_while(self, wanted: Callable[[], bool], timeout_s: float, until: float) -> None:
-        """Read for others, if the lead becomes free in time."""
+        """Read and distribute frames while `wanted`, if the lead becomes free in time."""
 
         def read() -> None:
             try:
@@ -483,12 +495,12 @@ class Channel:
             raise self.fail(interrupted())
         if self.requests.failure is not None:
             raise self.requests.failure.again()
-        # Bytes that were read but not yet parsed come first; there may be no more in the pipe.
+        # Parse the bytes that were read before first, because there may be no further bytes in the pipe.
         if not reader.ready:
             if not self._wait_for_bytes(deadline):
                 return
-            # On Windows Ctrl+C does not end a read of a pipe, so the main thread first waits for bytes in another
-            # way.
+            # On Windows Ctrl+C does not interrupt a read of a pipe, so the main thread waits for bytes in another
+            # way first.
             let_ctrl_c_through(self._read_fd)
             self._check_ours(self._read_fd)
         try:
@@ -499,10 +511,8 @@ class Channel:
             raise self.fail(None) from None
 
     def _wait_for_bytes(self, deadline: float | None) -> bool:
-        """Wait for bytes. Return False if a nested call has read some meanwhile.
-
-        A host that is stopped, gone or silent within a frame ends the wait early.
-        """
+        """Wait for bytes. Return False if a nested call has read bytes meanwhile. Raise early if the host is
+        stopped, has ended or is silent in the middle of a frame."""
         since, before = time.monotonic(), self._reads
         in_frame = self._connection.mid_frame
         while True:
@@ -530,7 +540,7 @@ class Channel:
         if not count:
             self.fail(None)
             self._connection.received_eof()
-            raise self.fail(None)  # in no variable: exception and frame would form a cycle
+            raise self.fail(None)  # a variable for the exception would form a reference cycle with the frame
         for frame in self._connection.received(count):
             self._hand_out(frame)
 
@@ -548,7 +558,8 @@ class Channel:
             self.requests.answer(frame)
 
     def _check_ours(self, fd: int) -> None:
-        # Otherwise another file would get our bytes. An abandoned connection has the null device at this number.
+        # Without this check, bytes could be written to another file. After the connection to a daemon was given up,
+        # the number refers to the null device.
         if not is_writing(fd) and not is_marked(fd, self._marks[fd]):
             ended = is_device(fd) and self._on_silence()
             raise self.fail(ended.reason if ended else descriptors_closed())
@@ -561,13 +572,13 @@ class Channel:
 
 # --- a request whose answer comes in parts, EVENT frames first and the REPLY last ----------------------------
 #
-# The caller takes a part when it needs one. Between two parts nothing is read for it, so the host must limit the
-# number of parts that it sends. One thread uses a stream at a time; any number of threads use streams of one
-# channel.
+# The caller requests each part when it needs the part. Between two parts it does not read, so the host must limit
+# the number of parts that it sends ahead. One thread uses a stream at a time; any number of threads use streams of
+# one channel.
 
 
 class ReplyStream:
-    """A request whose answer comes in parts. Made by `open`."""
+    """A request whose answer comes in parts. Create it with `open`."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -585,8 +596,8 @@ class ReplyStream:
         deadline: float | None,
         context: CallContext,
     ) -> ReplyStream | None:
-        """Send the request. Return ``None`` if too many streams are open: then use `Channel.call`, which gets only
-        the REPLY.
+        """Send the request. Return ``None`` if too many streams are open; use `Channel.call` then, which returns
+        only the REPLY.
 
         Raises:
             ChannelFailed, ChannelRetired, Deadline, TooLarge: as `Channel.call`.
@@ -595,8 +606,8 @@ class ReplyStream:
             return None
         stream = cls(channel)
         try:
-            # Entered before the request is sent, so that no more than `MAX_STREAMS` are ever open; `abandon`
-            # removes it.
+            # The stream is registered before the request is sent, so that there are never more than `MAX_STREAMS`.
+            # `abandon` removes it.
             channel.requests.streams[stream._waiter] = None
             channel._send((Kind.REQUEST, header, buffers), deadline, stream._waiter, context)
         except BaseException:
@@ -609,7 +620,8 @@ class ReplyStream:
         return self._waiter.request_id or 0
 
     def next(self, deadline: float | None) -> Frame:
-        """Return the next EVENT, or the REPLY, which is the last. The stream stays open past the deadline.
+        """Return the next EVENT, or the REPLY, which is the last frame. After a missed deadline the stream can
+        still be used.
 
         Raises:
             BridgeError: the error that the host answered with.
@@ -625,26 +637,26 @@ class ReplyStream:
                 self._release()
                 raise
             if answer is None or self._news:
-                # Also if the REPLY has arrived already: the host sent its parts first, and the caller gets them in
-                # order.
-                continue  # the parts that came before the answer
+                # Even if the REPLY has arrived, return the EVENT frames first, in the order in which the host sent
+                # them.
+                continue  # to return the next of these frames
             self._release()
             if answer.kind is Kind.ERROR:
                 raise from_wire(answer.header.get("error") or {})
             return answer
 
     def close(self) -> None:
-        """Ask the host to stop, and drop what it still sends. Idempotent."""
+        """Ask the host to stop, and drop the frames that it still sends. Idempotent."""
         if not self._open:
             return
         self._release()
         if self._waiter.answer is None and not self._channel.failed:
-            # Leave first: parts that still arrive are then dropped.
+            # Abandon the request first, so that frames that still arrive are dropped.
             self._channel._leave(self.request_id)
             self._channel._withdraw(self.request_id)
 
     def abandon(self) -> None:
-        """`close` for a finalizer: send no message to the host, which completes the request."""
+        """Drop the stream without a message to the host, which completes the request. For finalizers."""
         if self._open:
             self._release()
             self._channel.requests.leave(self.request_id)

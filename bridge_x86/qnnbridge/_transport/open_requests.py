@@ -1,4 +1,4 @@
-"""The open requests of one connection and their states; also sends requests without a waiter.
+"""The open requests of one connection and their states, and the sender of requests without a waiter.
 
 States of a request, with the method that changes each:
 
@@ -20,7 +20,7 @@ started, `phase`, `abandoned`, and `broken` if its channel cannot be used again.
 
 Invariant: a request is in the table from before its first byte is written until its answer has arrived or the
 connection has failed, whether or not its caller still waits. `lost` is the table at the moment of failure. One lock
-guards everything, and only look-ups happen while it is held.
+protects the whole table. It is held only for short operations on the table.
 """
 
 from __future__ import annotations
@@ -48,18 +48,18 @@ from qnnbridge_protocol.frames import Frame
 
 Header = dict[str, Any]
 
-# Concurrent calls with answers in parts: half of the 64 requests that a host accepts by default, so that others
-# have room.
+# Maximum number of concurrent calls with answers in parts: half of the 64 requests that a host accepts by default,
+# so that other calls are possible.
 MAX_STREAMS = 32
 
 
 class OneWayRequests:
-    """Requests without a waiter for the answer: they release memory and sessions, and cost no caller time.
-    Thread-safe.
+    """Requests that release memory and sessions, for whose answers no caller waits. Thread-safe.
 
     Invariant: a request is written as soon as the sender's lock is free. `add` appends before it tries the lock,
-    and every holder of the lock calls `send` after its release, so one of the two notices the request. If the pipe
-    is full, a request waits until the next frame, or until `send` is called. The code never waits for the lock.
+    and every holder of the lock calls `send` after its release, so either `add` or the holder of the lock sends the
+    request. If the pipe is full, a request waits until the next frame, or until `send` is called. No method waits
+    for the lock.
     """
 
     def __init__(self, lock: RLock, write: Callable[[Header], bool]) -> None:
@@ -72,34 +72,35 @@ class OneWayRequests:
         return len(self._waiting)
 
     def add(self, header: Header) -> None:
-        """Send the request: now if that needs no waiting, otherwise soon."""
-        # Append first, then try the lock: see the invariant.
+        """Send the request, at once if possible without waiting, otherwise soon."""
+        # The order matters: append first, then try the lock (see the invariant).
         self._waiting.append(header)
         self.send()
 
     def send(self) -> None:
-        """Send the waiting requests as far as that needs no waiting."""
+        """Send queued requests as long as this is possible without waiting."""
         with contextlib.suppress(TooLate):
             while self._waiting:
-                # Timeout 0: the sender that holds the lock now sends this request when it has finished.
+                # Do not wait for the lock (timeout 0): the thread that holds it sends this request afterwards.
                 if not in_turn(self._lock, 0, self._send_next):
                     return
 
     def _send_next(self) -> bool:
-        # Removed after it is written: an exception in between has it written twice, which does no harm.
+        # The request is removed after it is written. An exception in between can only cause a second copy, which
+        # does no harm.
         try:
             header = self._waiting[0]
         except IndexError:  # the last holder of the lock has sent it
             return True
         written = self._write(header)
-        # Otherwise a signal handler's call has written it, too.
+        # If the first request is another one, a call of a signal handler has already sent and removed this one.
         if written and self._waiting and self._waiting[0] is header:
             self._waiting.popleft()
         return written
 
 
 class Deadline(Exception):
-    """The caller's time is up. `state` is that of the work."""
+    """The caller's deadline has expired. `state` is the state of the work."""
 
     def __init__(self, state: str) -> None:
         super().__init__(state)
@@ -112,15 +113,13 @@ class ChannelRetired(Exception):
 
 
 class ChannelFailed(Exception):
-    """The connection has failed: the host is gone, hangs, or violates the protocol (`reason`).
-
-    `request_id` is that of the caller's own request; ``None`` if it has not sent one.
-    """
+    """The connection has failed: the host is gone, hangs, or violates the protocol (`reason`). `request_id` is the
+    id of the caller's request; ``None`` if the caller has not sent one."""
 
     def __init__(self, reason: BridgeError | None = None) -> None:
         super().__init__(str(reason or "end of stream"))
-        # The reason is kept as long as the connection; a traceback would keep the frames of the thread that found
-        # it.
+        # The reason is kept as long as the connection. With its traceback it would keep alive the frames of the
+        # thread that detected the failure.
         self.reason = reason if reason is None else reason.with_traceback(None)
         self.request_id: int | None = None
 
@@ -144,8 +143,8 @@ def stalled(verb: str, seconds: float) -> HostHung:
     )
 
 
-# Per thread: `channel` is the connection whose host waits for the function that this thread runs. That function
-# must not wait for that host.
+# Thread-local data. `channel` is the connection whose host waits for a function that runs in this thread. The
+# function must not wait for that host.
 inside = local()
 
 
@@ -184,16 +183,16 @@ def interrupted() -> ProtocolDesync:
 
 @dataclasses.dataclass(frozen=True)
 class CallContext:
-    """Description of a call, to blame it if the host dies.
+    """Description of a call, to which a death of the host can be attributed.
 
     Attributes:
         op: the operation, for example ``session.run``.
         model: label of the model.
-        fingerprint: fingerprint whose account a death is added to.
+        fingerprint: fingerprint of the model or cache entry to whose account a death is added.
         options_hash: hash of the session's options.
-        without_qnn: QNN is not requested, or runs no node of the session.
-        entry: the fingerprint is that of an entry of the cache, from which the model was loaded.
-        known: known fault of the model on QNN, in sentences with the fix.
+        without_qnn: whether QNN is not requested, or runs no node of the session.
+        entry: whether the fingerprint is that of the cache entry from which the model was loaded.
+        known: known fault of the model on QNN and its fix, as text.
     """
 
     op: str
@@ -221,7 +220,7 @@ class Lost:
 
     Attributes:
         phase: the native step that the host declared, if any.
-        sent: the request was written completely, so the host may have started it.
+        sent: whether the request was written completely, so that the host may have started it.
     """
 
     request_id: int
@@ -231,7 +230,7 @@ class Lost:
 
 
 class ChannelInUse(Protocol):
-    """A fast channel, and the call under way on it, if any."""
+    """A fast channel, and the call that uses it, if any."""
 
     busy: bool
     sent: bool
@@ -247,12 +246,13 @@ class ChannelInUse(Protocol):
 
 
 def remaining(deadline: float | None) -> float:
-    """Return the seconds left; without a deadline -1, which means forever to `Lock.acquire`."""
+    """Return the seconds until the deadline; -1 without a deadline, with which `Lock.acquire` waits forever."""
     return -1 if deadline is None else max(0.0, deadline - time.monotonic())
 
 
 class WakeEvent:
-    """Wakes one waiting thread. Safe from any thread and from a signal handler that interrupts it."""
+    """Event that wakes one waiting thread. Any thread may set it, and so may a signal handler that interrupts the
+    thread."""
 
     __slots__ = ("_lock",)
 
@@ -266,16 +266,16 @@ class WakeEvent:
         try:
             self._lock.release()
         except RuntimeError:
-            pass  # it is already awake and has not checked yet
+            pass  # the event is already set
 
     def wait(self, timeout_s: float) -> bool:
-        """Return whether it was woken in time."""
+        """Wait until the event is set; return whether that happened in time."""
         return self._lock.acquire(timeout=max(0.0, timeout_s))
 
 
 class Waiter(WakeEvent):
-    """One caller that waits for one answer. Woken when the answer has arrived, the lead is free, or the connection
-    failed."""
+    """A caller that waits for an answer. It is woken when the answer has arrived, the lead is free, or the
+    connection has failed."""
 
     __slots__ = ("answer", "news", "on_news", "request_id")
 
@@ -284,7 +284,7 @@ class Waiter(WakeEvent):
         reads it, and must not wait."""
         super().__init__()
         self.answer: Frame | None = None
-        # Set before its first byte is written.
+        # Id of the request; set before the first byte of the request is written.
         self.request_id: int | None = None
         # EVENT frames that the caller has to process before it continues to wait. Empty if it only needs the
         # answer.
@@ -296,8 +296,8 @@ class Callers:
     """The callers of one connection in the order of their arrival. Callers beyond the first `room` wait.
     Thread-safe.
 
-    A counter is not used, since an interrupted caller could leave it wrong; each caller removes itself from
-    `waiting`.
+    Each caller removes itself from `waiting`. A counter is not used, because an interrupted caller could leave it
+    wrong.
     """
 
     def __init__(self, room: int) -> None:
@@ -306,11 +306,11 @@ class Callers:
         self._left: Changes[bool] = Changes()
 
     def enter(self, me: Waiter, timeout_s: float | None) -> bool:
-        """Wait for this caller's turn. Return False if it does not come in time."""
+        """Wait until this caller is among the first `room`. Return False if that takes too long."""
         self.waiting[me] = None
         if len(self.waiting) <= self.room:
             return True
-        # The order of the dict is that of arrival, so a caller's position only moves forwards.
+        # The dict keeps the order of arrival, so a caller's position only moves forwards.
         return self._left.wait_for(lambda: me in list(self.waiting)[: self.room], timeout_s)
 
     def has_left(self) -> None:
@@ -341,11 +341,11 @@ class OpenRequests:
         self.idle_wanted = False
         # All fast channels by number. A busy channel is an open request.
         self.channels: Mapping[int, ChannelInUse] = {}
-        # Called by any thread when a caller abandons a request whose answer may still arrive.
+        # Function that is called, in any thread, when a caller abandons a request whose answer may still arrive.
         self.on_left: Callable[[], None] | None = None
         # Calls whose answers come in parts (`ReplyStream`); at most `MAX_STREAMS`.
         self.streams: dict[object, None] = {}
-        # Native step that the host as a whole declared.
+        # Native step that the host declared for itself, not for a request.
         self.host_phase: str | None = None
         # Versions that the host reported after it found QNN, and a listener for them.
         self.host_versions: dict[str, str] = {}
@@ -380,8 +380,8 @@ class OpenRequests:
             if self.failure is not None:
                 raise self.failure.again()
             if waiter is not None:
-                # Set under the lock and before the first byte: from here on an interrupted caller can withdraw the
-                # request.
+                # The id is set under the lock and before the first byte is written, so that from here on an
+                # interrupted caller can withdraw the request.
                 waiter.request_id = request_id
             self._open[request_id] = _Open(waiter, context)
 
@@ -405,7 +405,7 @@ class OpenRequests:
             if entry is not None:
                 entry.waiter = None
                 self._notify_if_idle_wanted()
-        # Outside the lock, which the woken maintenance thread also takes.
+        # `on_left` is called without the lock, because the maintenance thread that it wakes also takes the lock.
         if entry is not None and entry.context.op and self.on_left is not None:
             self.on_left()
         return entry is not None
@@ -413,7 +413,7 @@ class OpenRequests:
     def declare(self, frame: Frame) -> None:
         """Record that the host is about to enter a native step, with the model if that was unknown."""
         phase = str(frame.header.get("phase"))
-        if not frame.request_id:  # of the host as a whole
+        if not frame.request_id:  # the phase of the host itself
             self.host_phase = phase
             versions = frame.header.get("versions")
             if isinstance(versions, Mapping):
@@ -422,7 +422,7 @@ class OpenRequests:
                     self.on_versions(self.host_versions)
             return
         with self._lock:
-            # A request may be declared after its answer, if a second request arrived at that moment.
+            # A PHASE may arrive after the answer of its request, if a second request arrived at that moment.
             entry = self._open.get(frame.request_id)
             if entry is not None:
                 entry.phase = None if phase == "ready" else phase
@@ -439,7 +439,8 @@ class OpenRequests:
     def answer(self, frame: Frame) -> None:
         """Pass an answer to its waiter."""
         with self._lock:
-            # `Connection` raises a desync for an answer without a request; here it may belong to an abandoned call.
+            # `Connection` has checked that the answer belongs to a request. The entry may be missing because the
+            # call was abandoned or withdrawn.
             entry = self._open.pop(frame.request_id, None)
             self._notify_if_idle_wanted()
         if entry is not None and entry.waiter is not None:
@@ -450,7 +451,7 @@ class OpenRequests:
         """Wake one waiting caller, which then reads."""
         with self._lock:
             for entry in self._open.values():
-                # The oldest first. A caller that has its answer would not read on.
+                # The oldest caller comes first. A caller that has its answer is skipped, because it would not read.
                 if entry.waiter is not None and entry.waiter.answer is None:
                     entry.waiter.wake()
                     return
@@ -459,7 +460,7 @@ class OpenRequests:
         """Record that the connection has failed. The first reason is kept."""
         with self._lock:
             if self.failure is None:
-                # A snapshot: later answers and withdrawals must not change which call is to blame.
+                # This is a copy, because later answers and withdrawals must not change which calls are blamed.
                 self.lost = tuple(
                     Lost(number, entry.context, entry.phase, entry.sent)
                     for number, entry in sorted(self._open.items())
@@ -473,13 +474,13 @@ class OpenRequests:
             failure = self.failure.again()
             waiters = [entry.waiter for entry in self._open.values() if entry.waiter is not None]
             self._changes.notify()
-        # Woken outside the lock, which each of them takes next.
+        # The callers are woken without the lock, because each of them takes it next.
         for waiter in waiters:
             waiter.wake()
         return failure
 
     def wait_idle(self, timeout_s: float) -> bool:
-        """Wait until no caller waits for an answer. Return False if one still does."""
+        """Wait until no caller waits for an answer. Return False if a caller still waits after the timeout."""
         self.idle_wanted = True
         return self._changes.wait_for(lambda: self.failure is not None or not self.waiting, timeout_s)
 
@@ -488,7 +489,7 @@ class OpenRequests:
             self._changes.notify()
 
 
-# For requests that no application made: pings, cancels.
+# Context of requests that do not come from the application: pings and cancels.
 NO_CONTEXT = CallContext("")
 
 

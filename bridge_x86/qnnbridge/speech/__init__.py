@@ -59,9 +59,11 @@ __all__ = ["Recognizer", "SpeechSegment", "Transcript", "Transcription", "load"]
 
 _log = log_of("qnnbridge.speech")
 
-# Two consecutive windows advance by at least this much: tiny time tokens alone could cause fifty windows a second.
+# Minimum number of seconds by which two consecutive windows advance. Otherwise very small time tokens could lead to
+# fifty windows per second of audio.
 _LEAST_ADVANCE_S = 1.0
-# A call that ends this close to the deadline counts as past it, since its own clock may end it slightly early.
+# If a call misses its deadline at most this many seconds before the transcription's deadline, the latter counts as
+# missed: both are the same point in time, measured slightly differently.
 _SOON_S = 0.05
 Task = Literal["transcribe", "translate"]
 
@@ -72,7 +74,7 @@ class SpeechSegment(Shown):
 
     Attributes:
         start, end: in seconds.
-        tokens: tokens of the text and of its times.
+        tokens: tokens of the text, and time tokens.
     """
 
     start: float
@@ -93,7 +95,7 @@ class Transcript(Shown):
         language: language code, given or detected; ``None`` if the model reports none.
         duration: duration of the audio in seconds.
         audio_rate: sampling rate of the source in Hz; any other than 16000 was resampled.
-        cut: number of windows whose text was too long for the decoder, so words may be missing.
+        cut: number of windows whose text was too long for the decoder, so that words may be missing.
     """
 
     language: str | None
@@ -157,7 +159,7 @@ def load(
 
 
 class Recognizer(Shown):
-    """A loaded Whisper model, made by `load`. Thread-safe; transcriptions may run in parallel."""
+    """A loaded Whisper model, returned by `load`. Thread-safe; transcriptions may run in parallel."""
 
     def __init__(
         self, sessions: WhisperSessions, tokenizer: Any, vocabulary: Vocabulary, settings: WhisperSettings
@@ -197,7 +199,7 @@ class Recognizer(Shown):
 
     @property
     def verified(self) -> dict[str, NumbersReport]:
-        """Result of comparing ``encoder`` and ``decoder`` with the CPU, as far as known."""
+        """Reports of the comparison of ``encoder`` and ``decoder`` with the CPU, as far as known."""
         return {"encoder": self._sessions.encoder.verified, "decoder": self._sessions.decoders[-1].verified}
 
     @property
@@ -289,8 +291,9 @@ class Recognizer(Shown):
         languages = self._vocabulary.languages
         if not languages:
             return None
-        # After the start token Whisper predicts the language: compare only the tokens of languages. This needs a
-        # separate decoder: the prompt begins with the start token again, and a cache must not contain it twice.
+        # After the start token Whisper predicts the language, so only the scores of the languages' tokens are
+        # compared. This needs a separate decoder, because the prompt begins with the start token again, and a cache
+        # must not contain that token twice.
         scores = self._sessions.begin(encoded, left).step([self._vocabulary.start])
         return max(languages, key=lambda code: float(scores[languages[code]]))
 
@@ -302,7 +305,7 @@ class Recognizer(Shown):
         return prompt if timestamps else [*prompt, words.no_timestamps]
 
     def _tokens(self, decoder: WindowDecoder, prompt: list[int], timestamps: bool) -> tuple[list[int], bool]:
-        """Return the tokens of a window, and whether the decoder was full before their end."""
+        """Return the tokens of a window, and whether the decoder was full before the text ended."""
         words, settings = self._vocabulary, self._settings
         first = words.no_timestamps + 1 if timestamps else None
         rules = TokenRules(words.end, settings.suppressed, settings.suppressed_first, first, settings.latest_first)
@@ -320,13 +323,13 @@ class Recognizer(Shown):
             scores = decoder.step([token])
 
     def _text(self, tokens: tuple[int, ...]) -> str:
-        # Higher tokens are times.
+        # Tokens from `first` on are times.
         first = self._vocabulary.no_timestamps + 1
         return str(self._tokenizer.decode([t for t in tokens if t < first], skip_special_tokens=True))
 
 
 class Transcription(Shown):
-    """Iterator over the segments of one audio, in order. Made by `Recognizer.stream`.
+    """Iterator over the segments of an audio, in order. Returned by `Recognizer.stream`.
 
     Attributes:
         language: known from the first segment on.
@@ -367,11 +370,11 @@ class Transcription(Shown):
         return self
 
     def __next__(self) -> SpeechSegment:
-        # Python raises ValueError if two threads enter a generator at once.
+        # Without the lock, Python raises ValueError if two threads use the generator at the same time.
         with self._lock:
             try:
                 return next(self._found)
-            except DeadlineExceeded as error:  # from a call that got the remaining time
+            except DeadlineExceeded as error:  # a call of a session used up the remaining time
                 if self._deadline is not None and time.monotonic() > self._deadline - _SOON_S:
                     raise self._too_late() from error
                 raise
@@ -380,7 +383,7 @@ class Transcription(Shown):
         owner, audio = self._recognizer, self._audio
         size = owner._sessions.frames * HOP
         least = round(_LEAST_ADVANCE_S * RATE)
-        # Initialised to a whole window, so that the first window alone may advance by less than `least`.
+        # Initialised to a whole window, so that the first window may advance by less than `least`.
         before = size
         while (samples := audio.window(size)).size:
             # At the end of the audio `samples` is shorter; `log_mel` fills the window with silence.
@@ -391,30 +394,32 @@ class Transcription(Shown):
             decoder = owner._sessions.begin(encoded, self._left)
             tokens, full = owner._tokens(decoder, prompt, self._timestamps)
             here, spent = audio.passed, samples.size
-            # Without times the whole window is one segment, and the next window begins after it.
+            # Without time tokens the whole window is one segment, and the next window begins after it.
             spans = [TokenSpan(0, None, tuple(tokens))]
             if self._timestamps:
                 spans, step = spans_of(tokens, owner._vocabulary.no_timestamps + 1)
-                if step is not None:  # the rest is processed again, with the audio after it
+                if step is not None:  # the rest is processed again with the next window
                     # A step is 20 ms, two frames of the features.
                     spent = min(max(1, step) * 2 * HOP, spent)
-                # Two short steps in a row: the model predicts tiny times. The window is finished with its remaining
-                # tokens.
-                if max(spent, before) < least and step is not None:  # the rest stays here
+                # After two short steps in a row the model predicts times that are too small. Use the remaining
+                # tokens as the rest of the window.
+                if max(spent, before) < least and step is not None:  # the rest is not processed again
                     done = sum(len(span.tokens) for span in spans)
-                    if len(tokens) > done + 1:  # a single one is a time
+                    if len(tokens) > done + 1:  # a single remaining token is a time
                         spans.append(TokenSpan(step, None, tuple(tokens[done:])))
                     spent = samples.size
             before = spent
-            # A full decoder loses nothing if the next window begins inside this one: the rest is processed again.
+            # If the decoder was full, text is lost only if the next window begins after this one. Otherwise the
+            # rest is processed again.
             if full and spent == samples.size:
                 self.cut += 1
                 _log.warning("a window at %.2f s has more text than the decoder can hold", here / RATE)
-            # Before the segments are yielded, so that `position` includes this window while the caller has them.
+            # Advance before the segments are yielded, so that `position` includes this window when the caller
+            # receives them.
             audio.advance(spent)
             last = here + samples.size
             for span in spans:
-                # Times may lie in the silence after the audio: no segment ends after the audio.
+                # Predicted times may be in the silence after the audio. No segment ends later than the audio.
                 end = last if span.end is None else min(last, here + span.end * 2 * HOP)
                 start = min(end, here + span.start * 2 * HOP)
                 if span.tokens:
@@ -424,7 +429,7 @@ class Transcription(Shown):
 
     def transcript(self, segments: Iterable[SpeechSegment]) -> Transcript:
         """Collect the result. `segments` are all segments of this transcription."""
-        found = tuple(segments)  # evaluated first, because it sets the language
+        found = tuple(segments)  # evaluated first, because the iteration sets the language
         return Transcript(self.language, self._task, self.position, found, self.audio_rate, self.cut)
 
     def cancel(self) -> None:

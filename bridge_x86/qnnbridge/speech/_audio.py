@@ -1,5 +1,5 @@
-"""Audio as mono samples at 16 kHz, read in pieces so that hours never lie in memory at once, and features of
-windows."""
+"""Audio as mono samples at 16 kHz, read in pieces so that long recordings are never in memory as a whole, and the
+features of windows."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ import numpy as np
 from qnnbridge_protocol.errors import BridgeError, NoSuchFile, OptionError
 from qnnbridge_protocol.installing import extra_fix
 
-# --- log-mel features: the numbers equal those of transformers' `WhisperFeatureExtractor` ---
+# --- log-mel features: the values equal those of `WhisperFeatureExtractor` of transformers ---
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 RATE: Final = 16000
 HOP: Final = 160
 WINDOW: Final = 400
-_BELOW: Final = 8.0  # range below the loudest bin, in decades
+_BELOW: Final = 8.0  # values further below the loudest bin (in decades) are cut off
 
 
 @functools.lru_cache(maxsize=4)
 def mel_filters(bins: int) -> Array:
     """Return Slaney's triangular filters of area 1, ``(WINDOW / 2 + 1, bins)``: linear below 1 kHz, logarithmic
     above."""
-    # Slaney's scale: 3 mels for each 200 Hz up to 1 kHz (mel 15), from there 27 mels for each factor of 6.4.
+    # Slaney's scale has 3 mels for each 200 Hz up to 1 kHz (mel 15), and above that 27 mels for each factor of 6.4.
     step = np.log(6.4) / 27.0
     top = 15.0 + np.log(RATE / 2 / 1000.0) / step
     mels = np.linspace(0.0, top, bins + 2)
@@ -37,7 +37,7 @@ def mel_filters(bins: int) -> Array:
     slopes = edges[np.newaxis, :] - frequencies[:, np.newaxis]
     widths = np.diff(edges)
     triangles = np.maximum(0.0, np.minimum(-slopes[:, :-2] / widths[:-1], slopes[:, 2:] / widths[1:]))
-    # The height 2 / width makes each area 1, so that wide bins at the top are not louder.
+    # With the height 2 / width each triangle has the area 1, so that the wide bins at the top are not louder.
     return np.asarray(triangles * (2.0 / (edges[2:] - edges[:-2]))[np.newaxis, :])
 
 
@@ -64,14 +64,14 @@ def log_mel(samples: Array, bins: int, frames: int) -> Array:
 
 PIECE_S: Final = 10
 _RATES: Final = (1000, 768000)
-# Of all channels together: a header may declare many channels.
+# Maximum number of values in a piece, in all channels together, because a header may declare many channels.
 _PIECE_VALUES: Final = 2**22
 
 Audio = str | os.PathLike[str] | BinaryIO | Array
 
 
 class _Source(Protocol):
-    """Source of mono float32 samples; `read` returns no samples at the end. `rate` is in Hz."""
+    """Source of mono float32 samples. At the end `read` returns an empty array. `rate` is in Hz."""
 
     rate: int
 
@@ -97,9 +97,9 @@ class _ArraySource:
         self._left = self._left[:0]
 
 
-# Only these are passed to libsndfile: a native decoder that guesses the format of any file once ended its process.
-# WAV in four variants (riff: Sony's Wave64), AIFF, AU, CAF, FLAC, OGG, and MP3: a tag, or the eleven set bits at
-# the start of each frame.
+# First bytes of the formats that are passed to libsndfile. Other files are refused, because a native decoder that
+# guesses formats may crash the process. WAV in four variants (riff: Sony's Wave64), AIFF, AU, CAF, FLAC, OGG, and
+# MP3: a tag, or the eleven set bits at the start of each frame.
 _BEGINS = re.compile(rb"RIFF|RIFX|RF64|riff|FORM|\.snd|caff|fLaC|OggS|ID3|\xff[\xe0-\xff]")
 
 
@@ -121,7 +121,7 @@ class _SoundFile:
             ) from None
         self._name = name
         self.rate = int(self._file.samplerate)
-        # libsndfile counts frames, which have a value for each channel.
+        # libsndfile counts frames, each of which contains one value per channel.
         self._most = max(1, _PIECE_VALUES // self._file.channels)
 
     def read(self, samples: int) -> Array:
@@ -136,7 +136,8 @@ class _SoundFile:
 
 
 class _WaveFile:
-    """PCM and floats in WAV: samples of one to four bytes. Raises `OptionError` for any other file."""
+    """Reader of WAV files with PCM or float samples of one to four bytes. Raise `OptionError` for any other
+    file."""
 
     def __init__(self, audio: Any, name: str) -> None:
         self._owned = not hasattr(audio, "read")
@@ -155,7 +156,8 @@ class _WaveFile:
 
     def read(self, samples: int) -> Array:
         wanted = min(samples, max(1, _PIECE_VALUES // self._channels))
-        # The header's sizes are not used: a pipe's header was written before they were known.
+        # The number of samples in the header is not used, because a header that was written into a pipe does not
+        # contain it.
         data = self._stream.read(wanted * self._width * self._channels)
         # A truncated file may end inside a frame.
         data = data[: len(data) // (self._width * self._channels) * self._width * self._channels]
@@ -178,7 +180,7 @@ class _WaveFile:
 
 
 class _NoWave(Exception):
-    """The file is not WAV with PCM."""
+    """Raised for a file that is not WAV with PCM."""
 
 
 class _Limited:
@@ -200,11 +202,11 @@ _MOST_HEAD_BYTES: Final = 2**20
 
 
 def _wave_head(stream: Any) -> tuple[int, int, int, bool, int | None]:
-    """Read up to the first sample: rate, channels, bytes per sample, whether samples are floats, bytes of all
-    samples.
+    """Read the header up to the first sample. Return rate, channels, bytes per sample, whether samples are floats,
+    and the number of bytes of all samples.
 
-    The last value is `None` if the header does not contain it, because it was written into a pipe, or before the
-    recording ended. Then the samples extend to the end of the file.
+    The last value is `None` if the header does not contain it, because the file was written into a pipe or the
+    recording was interrupted. Then the samples extend to the end of the file.
 
     Raises:
         _NoWave: the file is not WAV with PCM.
@@ -233,7 +235,7 @@ def _wave_head(stream: Any) -> tuple[int, int, int, bool, int | None]:
             form = _wave_form(body)
 
 
-# Sizes in headers whose writer did not know the size: zero, or a maximum.
+# Values that a writer stores if it does not know the size: zero, or a maximum.
 _UNKNOWN_SIZES: Final = (0, 0x7FFFFFFF, 0xFFFFFFFF)
 
 
@@ -269,7 +271,8 @@ class AudioReader:
         self.passed = 0
         try:
             self._resampler = _resampler(self.rate, self._name) if self.rate != RATE else None
-            # Reads the first piece: a file without data after a good header fails here, not in the first window.
+            # Read the first piece, so that a file without data after a valid header fails here and not in the first
+            # window.
             if not self.window(1).size:
                 raise OptionError(
                     f"{self._name} has no samples.",
@@ -281,18 +284,19 @@ class AudioReader:
             raise
 
     def window(self, samples: int) -> Array:
-        """Return the next samples, fewer at the end. They stay until `advance`."""
+        """Return the next samples, fewer at the end of the audio. Only `advance` removes them."""
         while self._held.size < samples and not self._ended:
             piece = self._source.read(self.rate * PIECE_S)
             self._ended = not piece.size
-            # One NaN would spread: over the whole window by its loudest bin, over its neighbours by the resampler.
+            # A single NaN would spread to the whole window, by way of its loudest bin, and to neighbouring samples,
+            # by way of the resampler.
             if not np.isfinite(piece).all():
                 raise OptionError(
                     f"{self._name} has samples that are not numbers (NaN or infinite).",
                     fix="Create the audio again from its source.",
                 )
             if self._resampler is not None:
-                # The empty piece at the end is passed, too: it flushes the samples that the filter still holds.
+                # The empty piece at the end is passed, too, because it flushes the samples inside the filter.
                 piece = self._resampler.resample_chunk(piece, last=self._ended)
             self._held = np.concatenate([self._held, piece])
         return self._held[:samples]
@@ -301,7 +305,7 @@ class AudioReader:
         """Drop samples from the front."""
         samples = min(samples, self._held.size)
         self.passed += samples
-        # A slice alone is a view, which keeps the preceding samples in memory.
+        # Copy the slice: a view would keep the preceding samples in memory.
         self._held = self._held[samples:].copy()
 
     def close(self) -> None:
@@ -358,7 +362,7 @@ def _other_file(audio: Any, name: str) -> _Source:
     try:
         import soundfile
     except ImportError:
-        return _WaveFile(audio, name)  # raises an error with the reason
+        return _WaveFile(audio, name)  # this call raises an error with the reason
     except OSError as error:  # libsndfile is missing
         raise BridgeError(f"soundfile cannot be loaded: {error}.", fix=extra_fix("speech")) from None
     return _SoundFile(soundfile, audio, name)

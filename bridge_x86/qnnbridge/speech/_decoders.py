@@ -1,9 +1,8 @@
-"""Encoder and decoder as sessions, and the state of one window: keys and values stay in memory that the host
-accesses.
+"""Encoder and decoder as sessions, and the state of one window. Keys and values stay in shared memory of the host.
 
-Each step binds the values that the previous step left; none is copied here. A decoder with growing caches gets new
-values in each step. A decoder with fixed caches reads one of two sets of values and writes the other, so a step
-that is repeated in a new host finds its inputs unchanged.
+Each step binds the values of the previous step as inputs, without copying them. A decoder with growing caches gets
+new values in each step. A decoder with fixed caches reads one of two sets of values and writes the other, so the
+inputs of a step are unchanged if it is repeated in a new host.
 """
 
 from __future__ import annotations
@@ -31,14 +30,14 @@ TYPES: Final[Mapping[str, np.dtype[Any]]] = {
     "tensor(int64)": np.dtype(np.int64),
     "tensor(bool)": np.dtype(np.bool_),
 }
-# Value that closes a position in the mask of AI Hub's decoders, which are quantised to a range around it.
+# Value of a hidden position in the mask of AI Hub's decoders. Their quantised masks can represent it.
 _CLOSED: Final = -100.0
 _BRANCH: Final = "use_cache_branch"
 _STATES: Final = "encoder_hidden_states"
 _FIXED_SELF: Final = re.compile(r"[kv]_cache_self_\d+_in")
 
 Values = dict[str, OrtValue]
-# Returns the seconds that the next call may take; raises if no call may follow.
+# Function that returns how many seconds the next call may take, and raises if no further call is allowed.
 TimeLeft = Callable[[], float | None]
 
 
@@ -60,9 +59,9 @@ class CacheNames:
     """Names of a decoder with growing caches. Each tuple has one entry for the keys or values of a layer.
 
     Attributes:
-        made: outputs with the cross values, of the encoder or of the first step.
-        growing: (input, output) of each value.
-        crossing: inputs for the cross values.
+        made: outputs of the encoder, or of the first step, that are the values of the cross attention.
+        growing: (input, output) of each cached value.
+        crossing: inputs for the values of the cross attention.
     """
 
     ids: str
@@ -93,8 +92,8 @@ def names_of_optimum(nodes: Sequence[Node]) -> CacheNames:
 
 
 def names_of_genai(nodes: Sequence[Node], names: Mapping[str, str]) -> CacheNames:
-    """Return the names of a decoder of onnxruntime-genai. `names` are those of its configuration, with %d for the
-    layer."""
+    """Return the names of a decoder of onnxruntime-genai. `names` are the names in its configuration, with %d for
+    the layer."""
     layers = layers_of(nodes, names["past_key_names"])
 
     def every(*keys: str) -> tuple[str, ...]:
@@ -121,7 +120,7 @@ def run_bound(
     outputs: Mapping[str, OrtValue | None],
     left: TimeLeft,
 ) -> Values:
-    """Run with these values; create new ones for outputs without a value. Raise errors of the session or of
+    """Run with these values; create a new value for each output that has none. Raise errors of the session or of
     `left`."""
     timeout = left()
     binding = session.io_binding()
@@ -135,7 +134,8 @@ def run_bound(
     try:
         binding.run(timeout=timeout)
     except RemoteRuntimeError as error:
-        # A binding turns every error into a RuntimeError, as ONNX Runtime does; callers here need the typed error.
+        # A binding converts every error to a RuntimeError, as ONNX Runtime does, but the callers of this function
+        # need the typed error.
         if isinstance(error.__cause__, BridgeError):
             raise error.__cause__ from None
         raise
@@ -148,16 +148,16 @@ def _value(array: Any, node: Node) -> OrtValue:
 
 def _last(logits: OrtValue) -> Array:
     scores = np.asarray(logits.numpy())
-    # The last row of (1, tokens, vocabulary). A prompt has one row for each token.
+    # Return the last row of (1, tokens, vocabulary). A prompt has one row for each token.
     return scores.reshape(scores.shape[1], -1)[-1] if scores.ndim == 3 else scores.reshape(-1)
 
 
 class GrowingDecoder:
-    """Decoder of optimum (two files, or a merged one) and onnxruntime-genai.
+    """Decoder of optimum (two files, or a merged one) or onnxruntime-genai.
 
     Args:
-        first, later: sessions of the first and of all later steps; may be the same.
-        encoded: outputs of the encoder: hidden states, or the cross values.
+        first, later: session of the first step and session of all later steps; they may be the same.
+        encoded: outputs of the encoder: hidden states, or the values of the cross attention.
         sizes: number and width of the heads of the caches.
     """
 
@@ -181,7 +181,7 @@ class GrowingDecoder:
             self._cross = dict(zip(names.crossing, (encoded[name] for name in names.made), strict=True))
 
     def step(self, tokens: Sequence[int]) -> Array:
-        # The first step of a window runs without a cache, and creates the cross values.
+        # The first step of a window runs without a cache, and creates the values of the cross attention.
         if not self._own:
             return self._run(self._first, tokens, begins=True)
         scores = np.zeros(0, np.float32)
@@ -196,7 +196,8 @@ class GrowingDecoder:
         if _STATES in nodes:
             inputs[_STATES] = self._encoded[_STATES]
         if _BRANCH in nodes:
-            # A merged decoder contains both graphs; this input selects one.
+            # A merged decoder contains a graph for the first step and one for later steps; this input selects the
+            # graph.
             inputs[_BRANCH] = _value([not begins], nodes[_BRANCH])
         for name, _ in names.growing:
             if name in nodes:
@@ -217,17 +218,17 @@ class GrowingDecoder:
 
     def _empty(self, node: Node) -> OrtValue:
         heads, head = self._sizes
-        # Length 0: no token so far. Such a tensor has a shape and no bytes.
+        # The length is 0 because there is no token yet. Such a tensor has a shape, but no bytes.
         return _value(np.zeros((1, heads, 0, head)), node)
 
 
 class FixedDecoder:
     """Decoder of AI Hub: one token per step; caches of a fixed size and a mask, both filled from their end.
 
-    AI Hub's own loop works the same way: qai_hub_models/models/_shared/hf_whisper/app.py.
+    AI Hub's own loop works in the same way: qai_hub_models/models/_shared/hf_whisper/app.py.
 
     Args:
-        encoded: the cross values, whose outputs are called like the inputs.
+        encoded: values of the cross attention. The encoder's outputs have the same names as the decoder's inputs.
     """
 
     def __init__(self, session: InferenceSession, encoded: Values, left: TimeLeft) -> None:
@@ -235,12 +236,12 @@ class FixedDecoder:
         self._nodes: dict[str, Node] = {node.name: node for node in session.get_inputs()}
         mask = self._nodes["attention_mask"]
         self._mask = np.full(mask.shape, _CLOSED, TYPES[mask.type])
-        # The last position of the mask is that of the token itself.
+        # The last position of the mask belongs to the current token.
         self.positions = int(mask.shape[-1]) - 1
         self._encoded = encoded
         names = [name for name in self._nodes if _FIXED_SELF.fullmatch(name)]
-        # Two alternating sets: the host reads one and writes the other, so a repeated step finds its inputs
-        # unchanged.
+        # There are two alternating sets: the host reads from one and writes to the other, so the inputs are
+        # unchanged if a step is repeated.
         self._sets = [
             {
                 name: OrtValue.ortvalue_from_shape_and_type(self._nodes[name].shape, TYPES[self._nodes[name].type])
@@ -258,7 +259,7 @@ class FixedDecoder:
 
     def _run(self, token: int) -> Array:
         nodes = self._nodes
-        # Opened from the end backwards, as in AI Hub's own loop.
+        # Positions of the mask are opened from the end backwards, as in AI Hub's own loop.
         self._mask[..., self.positions - self._done] = 0.0
         held, filled = self._sets[self._done % 2], self._sets[(self._done + 1) % 2]
         inputs = {
@@ -296,14 +297,14 @@ def check_known(role: str, nodes: Sequence[Node], known: Sequence[str]) -> None:
     odd = [f"{node.name}: {node.type}" for node in nodes if node.type not in TYPES]
     if odd:
         raise GenerationUnsupported(
-            f"The {role} takes quantised inputs.",
+            f"The {role} has quantised inputs.",
             cause="Their scales are not in the ONNX file.",
             evidence=tuple(odd[:4]),
             fix="Use an export with float inputs and outputs.",
         )
 
 
-# --- choice of the next token: the most likely one that the rules of Whisper allow; the rules are transformers' ---
+# --- choice of the next token: the most likely one that the rules of Whisper, as in transformers, allow ---
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -313,9 +314,9 @@ class TokenRules:
     Attributes:
         end: token that ends a text.
         suppressed: tokens that are never chosen.
-        suppressed_first: tokens that are never chosen first.
-        first_timestamp: token for 0.00 s; the token before it disables times. ``None``: without times.
-        latest_first: latest value of the first time, in steps of 0.02 s.
+        suppressed_first: tokens that are never chosen as the first token.
+        first_timestamp: token for 0.00 s; ``None`` without times. The preceding token disables times.
+        latest_first: largest allowed value of the first time, in steps of 0.02 s.
     """
 
     end: int
@@ -326,7 +327,8 @@ class TokenRules:
 
     def choose(self, logits: Array, chosen: Sequence[int]) -> int:
         """Return the next token. `chosen` are the tokens after the prompt."""
-        # A copy: the rules write into it, and the logits may be memory that the host shares. float16 is widened.
+        # The scores are copied, because the rules change them and the logits may be in shared memory. float16
+        # becomes float32.
         scores = np.array(logits, np.float32)
         scores[[token for token in self.suppressed if token < scores.size]] = -np.inf
         if not chosen:
@@ -336,7 +338,7 @@ class TokenRules:
         return int(scores.argmax())
 
     def _order_times(self, scores: Array, chosen: Sequence[int], first: int) -> None:
-        # The token <|notimestamps|> is for prompts only.
+        # The token <|notimestamps|> occurs only in prompts.
         scores[first - 1] = -np.inf
         was_time = bool(chosen) and chosen[-1] >= first
         before_was_time = len(chosen) < 2 or chosen[-2] >= first
@@ -354,8 +356,9 @@ class TokenRules:
             if self.latest_first is not None:
                 scores[first + self.latest_first + 1 :] = -np.inf
         # A time is chosen if all times together are more likely than the most likely other token. Without this rule
-        # one word would win against many times, each slightly less likely. The normaliser of the softmax, equal on
-        # both sides, is omitted. `divide` is the logarithm of 0, where no time is allowed.
+        # a word would be chosen although the many times, each slightly less likely, are together more likely. The
+        # normaliser of the softmax is omitted, because it is equal on both sides. The warning `divide` would come
+        # from the logarithm of 0 if no time is allowed.
         with np.errstate(divide="ignore"):
             top = scores.max()
             all_times = np.log(np.exp(scores[first:] - top).sum(dtype=np.float32))
@@ -365,8 +368,8 @@ class TokenRules:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TokenSpan:
-    """Tokens of one segment. `start` and `end` are in steps of 0.02 s from the window's start; ``None``: the
-    window's end."""
+    """Tokens of one segment. `start` and `end` are in steps of 0.02 s from the window's start; the end ``None`` is
+    the window's end."""
 
     start: int
     end: int | None
@@ -374,12 +377,12 @@ class TokenSpan:
 
 
 def spans_of(tokens: Sequence[int], first_timestamp: int) -> tuple[list[TokenSpan], int | None]:
-    """Return the segments of a window, and the step at which the next window begins; ``None``: the end of this
-    one."""
-    # Two consecutive times are the end of a segment and the start of the next: the tokens are cut between them.
-    # The end of text after the last pair is unknown: the next window begins at the last end and processes that
-    # audio again. A single time as the last token means that no speech follows it, so the next window begins after
-    # this one.
+    """Return the segments of a window, and the step at which the next window begins; ``None`` if it begins at this
+    window's end."""
+    # Two consecutive times are the end of a segment and the start of the next one, so the tokens are cut between
+    # them. The end of the text after the last pair is unknown, so the next window begins at the last known end and
+    # processes that audio again. A single time as the last token means that no speech follows it, so the next
+    # window begins after this one.
     times = [token >= first_timestamp for token in tokens]
     cuts = [number for number in range(1, len(tokens)) if times[number] and times[number - 1]]
     ends_with_one = times[-2:] == [False, True]

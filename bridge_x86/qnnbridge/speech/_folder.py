@@ -1,5 +1,5 @@
-"""A folder with Whisper: its ONNX files, its tokenizer, the settings of its generation, and sessions of its
-parts."""
+"""A folder with a Whisper model: its ONNX files, its tokenizer, its settings of the generation, and the sessions of
+its parts."""
 
 from __future__ import annotations
 
@@ -46,13 +46,14 @@ _ENCODERS: Final = ("encoder_model.onnx", "encoder.onnx", "model.onnx")
 _DECODERS: Final = ("decoder_model.onnx", "decoder.onnx", "model.onnx")
 _WITH_PAST: Final = "decoder_with_past_model.onnx"
 _MERGED: Final = "decoder_model_merged.onnx"
-# Positions of every Whisper that OpenAI has published.
+# Number of positions of each Whisper model that OpenAI has published.
 _POSITIONS: Final = 448
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class WhisperFiles:
-    """ONNX files of a model. `names` are input and output names from a configuration (genai only)."""
+    """ONNX files of a model. `names` are names of inputs and outputs in the configuration of onnxruntime-genai,
+    else ``None``."""
 
     encoder: Path
     decoder: Path
@@ -77,7 +78,7 @@ class WhisperSettings:
 
     Attributes:
         positions: largest number of tokens of a window, including the prompt.
-        config: config.json; empty without that file.
+        config: contents of config.json; empty if there is no such file.
     """
 
     suppressed: tuple[int, ...]
@@ -102,13 +103,14 @@ def find_files(folder: Path) -> WhisperFiles:
         return _of_genai(folder, genai)
     merged, with_past = _found(folder, (_MERGED,)), _found(folder, (_WITH_PAST,))
     encoder = _of_role(folder, "encoder", _ENCODERS)
-    # optimum writes all three: the merged decoder needs less memory than two separate ones.
+    # optimum writes three decoders. The merged one is preferred, because it needs less memory than the two separate
+    # ones.
     decoder = merged or _of_role(folder, "decoder", _DECODERS)
     return WhisperFiles(encoder, decoder, None if decoder == merged else with_past, None)
 
 
 def _found(folder: Path, names: Sequence[str]) -> Path | None:
-    # Repositories on Hugging Face for transformers.js have the files in a folder onnx.
+    # Repositories for transformers.js on Hugging Face contain the files in the folder "onnx".
     places = [folder / name for name in names] + [folder / "onnx" / name for name in names]
     return next((place for place in places if place.is_file()), None)
 
@@ -164,8 +166,8 @@ def _of_genai(folder: Path, document: Mapping[str, Any]) -> WhisperFiles:
     for part, role in ((encoder, "encoder"), (decoder, "decoder")):
         name = str(part.get("filename", f"{role}.onnx"))
         path = folder / name
-        # A configuration from elsewhere must not refer to files outside its folder. Links are followed: the caches
-        # of model hubs link to files of another folder.
+        # A downloaded configuration must not refer to files outside its folder. Links are followed, because caches
+        # of model hubs link to files in other folders.
         inside = all(
             ".." not in one.parts and not one.anchor for one in (PurePosixPath(name), PureWindowsPath(name))
         )
@@ -183,7 +185,8 @@ def _part(document: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 
 
 def _document(path: Path) -> dict[str, Any]:
-    """Read a JSON file; empty if it does not exist. Raise `GenerationFolderInvalid` if it is invalid."""
+    """Read a JSON file; return an empty dict if it does not exist. Raise `GenerationFolderInvalid` if it is
+    invalid."""
     try:
         found = json.loads(path.read_text("utf-8"))
     except FileNotFoundError:
@@ -208,7 +211,7 @@ def load_tokenizer(folder: Path) -> Any:
     if not path.is_file():
         raise GenerationFolderInvalid(
             f"{folder} has no tokenizer.json.",
-            cause="Exports of AI Hub come without one; the model gives numbers and no text.",
+            cause="Exports of AI Hub do not contain it, and without it the model returns tokens but no text.",
             fix="Copy tokenizer.json and generation_config.json of the model from Hugging Face "
             "(openai/whisper-...) into the folder, or give their folder: load(FOLDER, tokenizer=OTHER).",
         )
@@ -220,7 +223,7 @@ def load_tokenizer(folder: Path) -> Any:
 
 def read_vocabulary(tokenizer: Any, multilingual: bool | None) -> Vocabulary:
     """Return the special tokens. Raise `GenerationFolderInvalid` for a tokenizer of another kind of model."""
-    # Releases of tokenizers differ: objects with their text, or texts.
+    # Depending on the release of tokenizers, tokens are objects with a text, or strings.
     added = tokenizer.get_added_tokens_decoder().items()
     names = {str(getattr(token, "content", token)): number for number, token in added}
     needed = ("<|startoftranscript|>", "<|endoftext|>", "<|notimestamps|>")
@@ -232,7 +235,7 @@ def read_vocabulary(tokenizer: Any, multilingual: bool | None) -> Vocabulary:
     start = names["<|startoftranscript|>"]
     tasks = {task: names[f"<|{task}|>"] for task in ("transcribe", "translate") if f"<|{task}|>" in names}
     languages: dict[str, int] = {}
-    # The tokens of languages lie between the start token and the tokens of tasks.
+    # The tokens of languages are between the start token and the tokens of tasks.
     if tasks and multilingual is not False:
         behind = min(tasks.values())
         found = ((_LANGUAGE.fullmatch(name), number) for name, number in names.items())
@@ -282,14 +285,15 @@ def _ids(value: object) -> tuple[int, ...]:
 
 
 def _language_of(language: object, forced: object, languages: object) -> str | None:
-    """Return the configured language; older exports force the language by the number of its token."""
+    """Return the configured language, which older exports give as the number of its token."""
     if isinstance(language, str) and (
         match := _LANGUAGE.fullmatch(language) or re.fullmatch("([a-z]{2,4})", language)
     ):
         return match[1]
     if isinstance(forced, list) and isinstance(languages, dict):
         for pair in forced:
-            # Pairs of a position and a token. Position 0 is the start token, followed by the language.
+            # Each pair is a position and a token. The token at position 0 is the start token, the next one the
+            # language.
             if isinstance(pair, list) and len(pair) == 2 and pair[0] == 1:
                 names = [name for name, number in languages.items() if number == pair[1]]
                 return names[0].strip("<|>") if names else None
@@ -317,7 +321,7 @@ def chosen_language(vocabulary: Vocabulary, language: str | None) -> str | None:
 
 Layout = Literal["separate", "merged", "genai", "fixed"]
 CPU = "CPUExecutionProvider"
-# How often a call is repeated in a new host: speech continues after a death, and after a second one.
+# Number of repetitions of a call in a new host: a transcription continues after two deaths of the host.
 RETRIES = 2
 
 
@@ -395,13 +399,14 @@ def open_sessions(files: WhisperFiles, settings: WhisperSettings, choices: Sessi
     opened: list[InferenceSession] = []
 
     def session(path: Path, provider: str, sizes: Mapping[str, int]) -> InferenceSession:
-        # Recorded one by one: if the second session fails, the first must not stay in the host.
+        # Each session is recorded at once: if a later one fails, the earlier ones must not stay in the host.
         opened.append(_open(path, provider, sizes, choices))
         return opened[-1]
 
     try:
         encoder = session(files.encoder, choices.provider, dimensions)
-        # Growing caches have another size in each step, and QNN accepts only fixed sizes.
+        # A decoder with growing caches runs on the CPU, because their size changes in each step and QNN accepts
+        # only fixed sizes.
         first = session(files.decoder, choices.provider if layout == "fixed" else CPU, {})
         later = first if files.with_past is None else session(files.with_past, CPU, {})
     except BaseException:
@@ -424,7 +429,7 @@ def open_sessions(files: WhisperFiles, settings: WhisperSettings, choices: Sessi
 
 
 def _nodes(path: Path, choices: SessionChoices) -> tuple[Sequence[Node], Sequence[Node]]:
-    """Return inputs and outputs as declared in the file, which the host reads."""
+    """Return inputs and outputs as the file declares them. The host reads the file."""
     recipe = SessionRecipe(SessionSpec(model_path=str(path.resolve())))
     found = identify(choices.host, recipe, deadline_after(choices.timeout))
     if not found.readable or not found.inputs:
@@ -443,7 +448,7 @@ def _window_of(nodes: Sequence[Node], settings: WhisperSettings, path: Path) -> 
     sizes: dict[str, int] = {}
     for size, declared in zip((1, bins, frames), shape, strict=True):
         if isinstance(declared, str):
-            # ONNX Runtime overrides dimensions by name: a dimension without a name would stay free.
+            # ONNX Runtime fixes dimensions by name, so a dimension without a name would remain free.
             sizes[declared] = size
         elif declared is None or declared != size:
             raise GenerationUnsupported(
@@ -480,7 +485,7 @@ def _cache_sizes(
     nodes: Sequence[Node], names: CacheNames, settings: WhisperSettings, path: Path
 ) -> tuple[int, int]:
     shape = next(tuple(node.shape or ()) for node in nodes if node.name == names.growing[0][0])
-    # Of (batch, heads, length, width) only the length grows.
+    # The shape is (batch, heads, length, width), of which only the length grows.
     found = [size if isinstance(size, int) else None for size in (shape[1:2] + shape[3:4])] or [None, None]
     heads, width = settings.config.get("decoder_attention_heads"), settings.config.get("d_model")
     heads = found[0] or heads
