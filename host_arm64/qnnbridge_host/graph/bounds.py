@@ -64,7 +64,7 @@ def check_functions(model: Any) -> None:
 
 def check_tensors(model: Any) -> None:
     """Raise `InvalidGraph` if a tensor has an unknown type, a negative size, or a number of bytes that does not fit
-    its shape. Checks initializers and the values of Constant nodes.
+    its shape. Check initializers and the values of Constant nodes.
     """
     for tensor in model.graph.initializer:
         _check_tensor(tensor)

@@ -171,7 +171,7 @@ def count_indices_from_start(editor: Editor, node: Any) -> list[Any] | None:
 def shrink_masks(editor: Editor) -> list[str]:
     """Replace attention masks of -3.4e38 by -1e4.
 
-    -3.4e38 is infinite as a half float. In a quantised model it leaves no resolution for the scores: the cosine
+    As a half float such a mask is infinite. In a quantised model it leaves no resolution for the scores: the cosine
     against the float model was 0.48 with it, and 0.98 without.
     """
     for tensor in editor.graph.initializer:

@@ -320,7 +320,7 @@ def _write_out(editor: Editor, op: str) -> bool:
 
 @for_nodes("Col2Im", "Col2Im")
 def columns_by_transposed_conv(editor: Editor, node: Any) -> list[Any] | None:
-    """Replace Col2Im, as which PyTorch exports `fold`, by a ConvTranspose that adds each value at its position.
+    """Replace Col2Im (PyTorch's `fold`) by a ConvTranspose that adds each value at its position.
 
     The channels become the batch: all have the same weights, one for each position of the window.
     """

@@ -1,4 +1,4 @@
-"""Build EPContext models around a context binary, so that onnxruntime can run it. Runs in a worker. Needs `onnx`.
+"""Build EPContext models around a context binary, so that onnxruntime can run it. The worker needs `onnx`.
 
 QNN finds a graph of the binary by the name of the node, and a tensor of the graph by the name of the node's input
 or output; an attribute of the node maps a name that differs.
@@ -86,7 +86,7 @@ def wrap(
 
 
 def chosen_graphs(binary: Binary, names: Sequence[str]) -> tuple[GraphDescription, ...]:
-    """Return the graphs with these names, or all. Raise `ContextUnusable` for none, `OptionError` if unknown."""
+    """Return the graphs with these names, or all. Raise `OptionError` for an unknown name, or `ContextUnusable`."""
     graphs = binary.described.graphs
     if not graphs:
         raise ContextUnusable(
