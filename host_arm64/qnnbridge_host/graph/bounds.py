@@ -213,7 +213,7 @@ def computes_many_sizes(model: Any) -> bool:
             # The length follows from the values. Lengths of masks and positions are not needed for shapes.
             if _range_length(node, constants) > MAX_SIZES:
                 return True
-        # An input of unknown length counts as 1.
+        # An input of unknown length counts as one element.
         elif node.op_type == "Concat":
             count = sum(counts.get(name, 1) for name in node.input)
             if count > MAX_SIZES:

@@ -344,7 +344,7 @@ def shrink_masks(model: Any, huge_from: float = HUGE_MASK, size: float = ENOUGH_
     for tensor in model.graph.initializer:
         if tensor.data_type != _FLOAT or not used_by.get(tensor.name, set()) & set(MASK_ADDING_OPS):
             continue
-        # Any other reader needs the original values.
+        # Readers of other kinds need the original values.
         if used_by[tensor.name] - set(MASK_ADDING_OPS):
             continue
         values = numpy_helper.to_array(tensor)

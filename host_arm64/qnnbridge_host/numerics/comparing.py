@@ -262,7 +262,7 @@ class Reference:
         self._samples = Samples((), {})
         self._expected: list[list[Any]] = []
         try:
-            # A local variable, so that the original is freed before a changed model is loaded.
+            # The session is only local, so that the original is freed before a changed model is loaded.
             session = open_original()
             self._names = [output.name for output in session.get_outputs()]
 
@@ -329,5 +329,5 @@ def difference_text(output: OutputComparison) -> str:
     if output.cosine is not None:
         text += f", cosine {output.cosine:.6f}"
     if output.different:
-        text += f", {output.different} elements that must be equal are not"
+        text += f", {output.different} elements that must be equal differ"
     return text
