@@ -123,14 +123,14 @@ def check_nodes(model: Any) -> None:
         if any(isinstance(name, bytes) for name in (value.name, *sizes)):
             raise InvalidGraph(
                 f"An input or output of the model has a name that is not UTF-8: {value.name!r} {sizes or ''}.",
-                fix="The file is damaged: get it or export it again.",
+                fix="The file is damaged: download or export it again.",
             )
     for node in model.graph.node:
         # Protobuf returns bytes for a string that is not UTF-8.
         if isinstance(node.op_type, bytes) or isinstance(node.domain, bytes):
             raise InvalidGraph(
                 f"A node of the model has an operator whose name is not UTF-8: {node.domain!r}, {node.op_type!r}.",
-                fix="The file is damaged: get it or export it again.",
+                fix="The file is damaged: download or export it again.",
             )
         for attribute in node.attribute:
             if attribute.ref_attr_name:
