@@ -523,7 +523,7 @@ def _older_sdk(was: Made, host: HostTraits) -> Verdict | None:
     if its[:2] < ours[:2]:
         return Verdict(
             OK,
-            notes=(f"Compiled with an older QNN ({short_sdk(was.sdk)}) than the host's ({short_sdk(host.qnn_sdk)}).",),
+            notes=(f"Compiled with older QNN ({short_sdk(was.sdk)}) than the host's ({short_sdk(host.qnn_sdk)}).",),
         )
     return None
 

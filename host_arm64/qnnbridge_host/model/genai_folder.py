@@ -228,7 +228,7 @@ def read_config(path: str) -> dict[str, Any]:
             *(f"found: {name}" for name in found),
         ) from None
     except (OSError, UnicodeDecodeError) as error:
-        raise _invalid(path, f"{CONFIG} cannot be read: {error}.", "Check its permissions and its encoding.") from None
+        raise _invalid(path, f"{CONFIG} cannot be read: {error}.", "Check its permissions and encoding.") from None
     # RecursionError: thousands of nested brackets.
     except (ValueError, RecursionError) as error:
         raise _invalid(path, f"{CONFIG} is not valid JSON: {error}.", "Copy or download it again.") from None

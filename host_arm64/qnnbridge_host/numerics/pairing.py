@@ -148,7 +148,7 @@ def _groups(expected: Sequence[Any], found: Sequence[Any]) -> Iterator[tuple[lis
                 continue
             if lead > 2 and (math.prod(shape[:-1]) > 1 or math.prod(expected[first].shape[lead:]) > _MOST_LIST):
                 continue
-            # The first of two axes is a batch only if its size is 1, or if another output has more axes after these.
+            # The first of two axes is a batch only if its size is 1, or if another output has more than these axes.
             if (
                 lead == 2
                 and shape[0] > 1

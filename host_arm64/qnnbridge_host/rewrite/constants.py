@@ -66,7 +66,7 @@ def fix_values(editor: Editor, constants: Mapping[str, Any]) -> tuple[list[str],
         free = dims is None or not all(isinstance(dim, int) for dim in dims)
         if value.type.HasField("tensor_type") and free and (dims is None or len(own) != len(dims)):
             raise OptionError(
-                f'Input "{name}" has free dimensions, and the constant does not have as many dimensions.',
+                f'Input "{name}" has free dimensions, whose sizes do not follow from this constant.',
                 fix="Give all of its values as nested lists with as many dimensions, or set --shape.",
             )
         values[name] = array_of(constant, name, node.type, resolved(constant, dims, {}))
