@@ -363,7 +363,7 @@ def types_of(model: Any) -> dict[str, TensorType]:
     found = _declared(infer(model))
     if any(shape is None or None in shape for _, shape in found.values()) and _has_stale_sizes(model):
         # Converters to float16 write free sizes (`unk__3`) for tensors whose sizes follow from constants. onnx
-        # keeps such a size even where the operator alone gives a number, so the second inference omits these
+        # keeps such a size even where the operator alone determines a number, so the second inference omits these
         # declarations.
         bare = without_weights(model)
         known = [value for value in bare.graph.value_info if not _has_free_size(value)]

@@ -168,8 +168,8 @@ def filler(folder: GenaiFolder) -> int | None:
     """Return a token that genai can pad windows with and that no prompt contains; ``None`` for the config's pad
     token.
 
-    genai treats each pad token of a prompt as padding, at any position, and silently gives wrong answers. Many
-    models use their end token as pad token, and every chat template writes the end token between messages.
+    genai treats each pad token of a prompt as padding, at any position, and silently generates wrong answers.
+    Many models use their end token as pad token, and every chat template writes the end token between messages.
     """
     # Every chat template writes these tokens into the prompt.
     ends = {*folder.eos, folder.bos}
@@ -440,7 +440,7 @@ LAYOUTS: Final[tuple[LayoutSupport, ...]] = (
         "sliding",
         "a pipeline with a uint8 KV cache that genai slides (AI Hub)",
         ("0.17.0", "0.18.0"),
-        "it gives the first stage a KV cache of wrong dimensions",
+        "it passes a KV cache of wrong dimensions to the first stage",
     ),
 )
 

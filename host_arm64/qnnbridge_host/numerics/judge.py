@@ -177,7 +177,7 @@ def _response(pairs: Sequence[tuple[Any, Any]], limits: NumberLimits, step: floa
         return "agrees", ""
     expected = np.stack([a.astype(np.float64) for a, _ in arrays])
     found = np.stack([b.astype(np.float64) for _, b in arrays])
-    # Subtract what is the same for all inputs (a bias, a fixed table): only the response counts.
+    # Subtract the part that all inputs have in common (a bias, a fixed table): only the response counts.
     changes = expected - expected.mean(axis=0)
     spread, error = _rms(changes), _rms(found - expected)
     if spread > _TINY and 20 * math.log10(spread / max(error, _TINY)) >= limits.response_db:
