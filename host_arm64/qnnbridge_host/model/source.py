@@ -178,8 +178,8 @@ class KnownFile(NamedTuple):
 # Native code opens a model's files by path some time after they were hashed, and no lock prevents other programs
 # from writing to them meanwhile. So a caller takes `stamps` before native code reads, calls `check_unchanged`
 # afterwards, and takes the stamps again. If both are equal, native code read the hashed contents. A file that was
-# only touched passes `check_unchanged` by its hash, but its stamps differ: a writer may have replaced the contents and
-# restored them. Then the caller repeats the read several times, and finally raises `never_rests`.
+# only touched passes `check_unchanged` by its hash, but its stamps differ: a writer may have replaced the contents
+# and restored them. Then the caller repeats the read several times, and finally raises `never_rests`.
 class ModelSource(NamedTuple):
     """A model as the application gave it.
 
