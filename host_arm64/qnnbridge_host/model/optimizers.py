@@ -102,5 +102,5 @@ def listed(names: Sequence[str]) -> str:
 
 
 def harm_of(names: Sequence[str], does: str, model: str) -> str:
-    """Return a sentence without full stop about the harm by optimizers. does: the verb, "changes" or "breaks"."""
+    """Return a sentence without full stop on what optimizers do to a model. does: "changes" or "breaks"."""
     return f"{listed(names)} {does.removesuffix('s') if len(names) > 1 else does} {model}"

@@ -162,7 +162,7 @@ def _of_floats(name: str, expected: npt.NDArray[Any], found: npt.NDArray[Any]) -
 
 
 def cosine(a: npt.NDArray[np.float64], b: npt.NDArray[np.float64]) -> float:
-    """Return the cosine of two vectors, scaled first against over- and underflow. Two zero vectors agree."""
+    """Return the cosine of two vectors; scaling avoids over- and underflow. Two zero vectors agree."""
     scale_a, scale_b = float(np.abs(a).max(initial=0.0)), float(np.abs(b).max(initial=0.0))
     if not scale_a or not scale_b:
         return 1.0 if scale_a == scale_b else 0.0

@@ -105,7 +105,7 @@ def _shape_text(value: Any) -> str:
 
 
 def weights_from_inputs(editor: Editor) -> list[str]:
-    """Remove weights from the inputs. Before IR version 4 each weight is an input, not a constant for QNN."""
+    """Remove weights from the inputs. Before IR version 4 each weight is an input, so QNN gets no constant."""
     moved = graphs.weights_out_of_inputs(editor.model)
     if not moved:
         return []
