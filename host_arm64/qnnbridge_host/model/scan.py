@@ -173,7 +173,7 @@ def _unreadable(name: str, size: int, path: str | None, found: Garbage | None) -
         what = "has too many fields for a model"
         cause = "It is damaged, or was made to overload programs that read it."
     details: dict[str, object] = {"path": path, "size": size}
-    # `source` reads `limit`: absent for another kind of file, false for damage, true for too many fields.
+    # The detail `limit` is absent for another kind of file, false for damage, and true for too many fields.
     if found is not None and found.at is not None:
         details |= {"at": found.at, "limit": isinstance(found, TooMuch)}
     return InvalidProtobuf(

@@ -413,7 +413,7 @@ def _scan(file: BinaryIO, path: str | None) -> ModelScan | None:
 def _look_beside(scan: ModelScan | None, folder: str, memo: Memo | None) -> tuple[KnownFile, ...]:
     if scan is None:
         return ()
-    # Skip a path that a compiled model must not have: it is refused later, and may lead to a network.
+    # Skip a path that a compiled model must not have: it is refused later, and may refer to another computer.
     named = [name for name in scan.files if name in scan.external_files or path_problem(name) is None]
     paths = dict.fromkeys(os.path.join(folder, name) for name in named)
     known = []

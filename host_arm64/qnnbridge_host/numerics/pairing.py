@@ -128,7 +128,7 @@ def _near(mine: Array, theirs: Array, limits: NumberLimits) -> bool:
 
 
 def _groups(expected: Sequence[Any], found: Sequence[Any]) -> Iterator[tuple[list[int], int]]:
-    """Yield groups of outputs with equally many rows, and the number of axes that lead to a row.
+    """Yield groups of outputs with equally many rows, and the number of axes up to the rows.
 
     These are a batch and the rows, the rows alone, or two axes of size 1 and the rows.
     """
