@@ -162,7 +162,7 @@ def test_of_releases_with_one_sdk_the_oldest_is_the_one_with_the_least_version(
 
 def test_an_older_sdk_is_only_worth_a_note(tmp_path: Path) -> None:
     verdict = judge(model_for(tmp_path, 60, "v2.48.0.260929181845"), npu())
-    assert verdict.notes == ("Made with an older QNN (2.48) than the host's (2.51).",)
+    assert verdict.notes == ("Compiled with older QNN (2.48) than the host's (2.51).",)
 
 
 def test_without_a_version_nothing_is_concluded(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ def check_functions(model: Any) -> None:
 
 def check_tensors(model: Any) -> None:
     """Raise `InvalidGraph` if a tensor has an unknown type, a negative size, or a number of bytes that does not fit
-    its shape. Checks initializers and the values of Constant nodes.
+    its shape. Check initializers and the values of Constant nodes.
     """
     for tensor in model.graph.initializer:
         _check_tensor(tensor)
@@ -123,14 +123,14 @@ def check_nodes(model: Any) -> None:
         if any(isinstance(name, bytes) for name in (value.name, *sizes)):
             raise InvalidGraph(
                 f"An input or output of the model has a name that is not UTF-8: {value.name!r} {sizes or ''}.",
-                fix="The file is damaged: get it or export it again.",
+                fix="The file is damaged: download or export it again.",
             )
     for node in model.graph.node:
         # Protobuf returns bytes for a string that is not UTF-8.
         if isinstance(node.op_type, bytes) or isinstance(node.domain, bytes):
             raise InvalidGraph(
                 f"A node of the model has an operator whose name is not UTF-8: {node.domain!r}, {node.op_type!r}.",
-                fix="The file is damaged: get it or export it again.",
+                fix="The file is damaged: download or export it again.",
             )
         for attribute in node.attribute:
             if attribute.ref_attr_name:
@@ -213,7 +213,7 @@ def computes_many_sizes(model: Any) -> bool:
             # The length follows from the values. Lengths of masks and positions are not needed for shapes.
             if _range_length(node, constants) > MAX_SIZES:
                 return True
-        # An input of unknown length counts as 1.
+        # An input of unknown length counts as one element.
         elif node.op_type == "Concat":
             count = sum(counts.get(name, 1) for name in node.input)
             if count > MAX_SIZES:

@@ -344,7 +344,7 @@ def shrink_masks(model: Any, huge_from: float = HUGE_MASK, size: float = ENOUGH_
     for tensor in model.graph.initializer:
         if tensor.data_type != _FLOAT or not used_by.get(tensor.name, set()) & set(MASK_ADDING_OPS):
             continue
-        # Any other reader needs the original values.
+        # Readers of other kinds need the original values.
         if used_by[tensor.name] - set(MASK_ADDING_OPS):
             continue
         values = numpy_helper.to_array(tensor)
@@ -363,7 +363,7 @@ def types_of(model: Any) -> dict[str, TensorType]:
     found = _declared(infer(model))
     if any(shape is None or None in shape for _, shape in found.values()) and _has_stale_sizes(model):
         # Converters to float16 write free sizes (`unk__3`) for tensors whose sizes follow from constants. onnx
-        # keeps such a size even where the operator alone gives a number, so the second inference omits these
+        # keeps such a size even where the operator alone determines a number, so the second inference omits these
         # declarations.
         bare = without_weights(model)
         known = [value for value in bare.graph.value_info if not _has_free_size(value)]

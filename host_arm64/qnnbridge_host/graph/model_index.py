@@ -265,7 +265,7 @@ class Editor(ModelIndex):
         super().__init__(model, folder=folder)
         self.folder = folder
         self.right_here = frozenset(right_here)
-        # Not a cached property, because it includes nodes that are not in the graph yet: `changed` must keep it.
+        # No cached property: `changed` must keep the set, because it includes nodes that are not in the graph yet.
         self._taken: set[str] | None = None
         # Last number used for each hint.
         self._numbers: dict[str, int] = {}

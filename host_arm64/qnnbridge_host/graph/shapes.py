@@ -51,7 +51,7 @@ class Dimensions:
 
 
 def refuse_unknown_names(free: Mapping[tuple[str, int], str | None], dimensions: Dimensions) -> None:
-    """Raise `OptionError` for a key that is neither a free dimension nor an input and axis with one.
+    """Raise `OptionError` for a key that is neither a free dimension nor an input and a free axis.
 
     free: free dimensions by input and axis, with their symbols.
     """

@@ -500,7 +500,7 @@ def _other_backend(was: Made) -> Verdict | None:
     return cannot_run(
         f"made for QNN's backend {was.backend}, not for the HTP ({HTP_BACKEND})",
         "A context binary can be read only by the backend that made it.",
-        f"{RECOMPILE_FIX}, or ask for that backend with the provider option backend_type.",
+        f"{RECOMPILE_FIX}, or select that backend with the provider option backend_type.",
     )
 
 
@@ -523,7 +523,7 @@ def _older_sdk(was: Made, host: HostTraits) -> Verdict | None:
     if its[:2] < ours[:2]:
         return Verdict(
             OK,
-            notes=(f"Made with an older QNN ({short_sdk(was.sdk)}) than the host's ({short_sdk(host.qnn_sdk)}).",),
+            notes=(f"Compiled with older QNN ({short_sdk(was.sdk)}) than the host's ({short_sdk(host.qnn_sdk)}).",),
         )
     return None
 

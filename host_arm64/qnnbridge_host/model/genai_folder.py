@@ -169,8 +169,8 @@ def filler(folder: GenaiFolder) -> int | None:
     """Return a token that genai can pad windows with and that no prompt contains; ``None`` for the config's pad
     token.
 
-    genai treats each pad token of a prompt as padding, at any position, and silently gives wrong answers. Many
-    models use their end token as pad token, and every chat template writes the end token between messages.
+    genai treats each pad token of a prompt as padding, at any position, and silently generates wrong answers.
+    Many models use their end token as pad token, and every chat template writes the end token between messages.
     """
     # Every chat template writes these tokens into the prompt.
     ends = {*folder.eos, folder.bos}
@@ -229,7 +229,7 @@ def read_config(path: str) -> dict[str, Any]:
             *(f"found: {name}" for name in found),
         ) from None
     except (OSError, UnicodeDecodeError) as error:
-        raise _invalid(path, f"{CONFIG} cannot be read: {error}.", "Check its rights and its encoding.") from None
+        raise _invalid(path, f"{CONFIG} cannot be read: {error}.", "Check its permissions and encoding.") from None
     # RecursionError: thousands of nested brackets.
     except (ValueError, RecursionError) as error:
         raise _invalid(path, f"{CONFIG} is not valid JSON: {error}.", "Copy or download it again.") from None
@@ -441,7 +441,7 @@ LAYOUTS: Final[tuple[LayoutSupport, ...]] = (
         "sliding",
         "a pipeline with a uint8 KV cache that genai slides (AI Hub)",
         ("0.17.0", "0.18.0"),
-        "it gives the first stage a KV cache of wrong dimensions",
+        "it passes a KV cache of wrong dimensions to the first stage",
     ),
 )
 

@@ -130,7 +130,7 @@ class GraphNode:
         """Name of the node in messages."""
         return self.name or (self.made[0].name if self.made else f"#{self.index}")
 
-    # Cached: the rules read these dozens of times for each node.
+    # Cached: the rules read the two properties dozens of times for each node.
     @functools.cached_property
     def given(self) -> tuple[GraphTensor, ...]:
         return tuple(tensor for tensor in self.inputs if tensor is not None)

@@ -350,7 +350,7 @@ def matches(fault: WrongOperator, node: GraphNode, graph: GraphIndex) -> bool:
 # of an input: `shape(0)`, `values(1)`, `type(0)`, `maker(0)`, `constant(1)`, `given(2)`, `name(0)`, `quantised(0)`;
 # `least(0)` and `most(0)`, the limits that a Max, Min or Clip in front of the input sets; `fed(1)`, the type of the
 # model input whose values input 1 has, "" if they are computed; `way(1, 0)`, the operator that computes input 1 and
-# the operator that computes input 0 of that one, as far as they exist. `merged_gelu()` and similar functions return
+# the operator that computes input 0 of that operator, if they exist. `merged_gelu()` and similar functions return
 # what QNN merges (`qnnbridge_host.model.merged`). Python evaluates an expression after a check that it contains
 # only arithmetic, comparisons, calls of these functions and comprehensions, so that the table cannot run code.
 

@@ -316,7 +316,7 @@ _MOST_BETWEEN: Final = 64
 
 
 def parts_transposes(graph: GraphIndex, node: GraphNode) -> bool:
-    """Return whether a node stands between two transposes, separated from them only by operators that ONNX Runtime
+    """Return whether a node is between two transposes, separated from them only by operators that ONNX Runtime
     moves a Transpose past.
 
     A Reshape to a vector at this position ends the process: the layout optimizer treats the vector as a tensor with

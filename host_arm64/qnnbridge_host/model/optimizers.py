@@ -19,7 +19,7 @@ LEVEL_OFF: Final = 0
 LEVEL_BASIC: Final = 1
 LEVEL_ALL: Final = 99
 
-# Ordered by cost, the cheapest to lose first: the search returns the first set that helps.
+# The order is by cost, the cheapest to lose first: the search returns the first set that helps.
 # FreeDimensionOverrideTransformer and EnsureUniqueDQForNodeUnit are missing, because QNN's provider needs them. Of
 # 7,862 small graphs (onnxruntime 1.32) level 1 changed the results of 126 and broke 33. The cause was one of the
 # first three, or TransposeOptimizer if DequantizeLinear reads int32.
@@ -102,5 +102,5 @@ def listed(names: Sequence[str]) -> str:
 
 
 def harm_of(names: Sequence[str], does: str, model: str) -> str:
-    """Return a sentence without full stop about the harm by optimizers. does: the verb, "changes" or "breaks"."""
+    """Return a sentence without full stop on what optimizers do to a model. does: "changes" or "breaks"."""
     return f"{listed(names)} {does.removesuffix('s') if len(names) > 1 else does} {model}"

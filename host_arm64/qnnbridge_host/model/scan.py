@@ -115,7 +115,7 @@ def no_model(head: bytes, size: int, path: str | None, found: Garbage | None = N
         words = (
             "is empty",
             "It was not written completely: a download or the program that writes it was interrupted.",
-            "Get or make the model again.",
+            "Download or create the model again.",
         )
     # Check for a pointer before text: a pointer is a text, too, and has another fix.
     elif head.startswith(_LFS_MARK):
@@ -136,7 +136,7 @@ def no_model(head: bytes, size: int, path: str | None, found: Garbage | None = N
             "is not an ONNX model: it is a QNN context binary",
             "It is the part of a compiled model that is stored next to its .onnx file; AI Hub and QAIRT also make "
             "it without one.",
-            "Give the .onnx file that refers to it, mostly the same name without _qnn.bin. If there is none: "
+            "Give the .onnx file that refers to it, usually the same name without _qnn.bin. If there is none: "
             f"{model_command('wrap', path, '-o model_ctx.onnx')}",
         )
     elif looks_like_container(head):
@@ -173,7 +173,7 @@ def _unreadable(name: str, size: int, path: str | None, found: Garbage | None) -
         what = "has too many fields for a model"
         cause = "It is damaged, or was made to overload programs that read it."
     details: dict[str, object] = {"path": path, "size": size}
-    # `source` reads `limit`: absent for another kind of file, false for damage, true for too many fields.
+    # The detail `limit` is absent for another kind of file, false for damage, and true for too many fields.
     if found is not None and found.at is not None:
         details |= {"at": found.at, "limit": isinstance(found, TooMuch)}
     return InvalidProtobuf(

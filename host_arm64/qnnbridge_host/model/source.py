@@ -177,9 +177,9 @@ class KnownFile(NamedTuple):
 
 # Native code opens a model's files by path some time after they were hashed, and no lock prevents other programs
 # from writing to them meanwhile. So a caller takes `stamps` before native code reads, calls `check_unchanged`
-# afterwards, and takes the stamps again. If both are equal, native code read what was hashed. A file that was only
-# touched passes `check_unchanged` by its hash, but its stamps differ: a writer may have replaced the contents and
-# restored them. Then the caller repeats the read several times, and finally raises `never_rests`.
+# afterwards, and takes the stamps again. If both are equal, native code read the hashed contents. A file that was
+# only touched passes `check_unchanged` by its hash, but its stamps differ: a writer may have replaced the contents
+# and restored them. Then the caller repeats the read several times, and finally raises `never_rests`.
 class ModelSource(NamedTuple):
     """A model as the application gave it.
 
@@ -413,7 +413,7 @@ def _scan(file: BinaryIO, path: str | None) -> ModelScan | None:
 def _look_beside(scan: ModelScan | None, folder: str, memo: Memo | None) -> tuple[KnownFile, ...]:
     if scan is None:
         return ()
-    # Skip a path that a compiled model must not have: it is refused later, and may lead to a network.
+    # Skip a path that a compiled model must not have: it is refused later, and may refer to another computer.
     named = [name for name in scan.files if name in scan.external_files or path_problem(name) is None]
     paths = dict.fromkeys(os.path.join(folder, name) for name in named)
     known = []

@@ -162,7 +162,7 @@ def _of_floats(name: str, expected: npt.NDArray[Any], found: npt.NDArray[Any]) -
 
 
 def cosine(a: npt.NDArray[np.float64], b: npt.NDArray[np.float64]) -> float:
-    """Return the cosine of two vectors, scaled first against over- and underflow. Two zero vectors agree."""
+    """Return the cosine of two vectors; scaling avoids over- and underflow. Two zero vectors agree."""
     scale_a, scale_b = float(np.abs(a).max(initial=0.0)), float(np.abs(b).max(initial=0.0))
     if not scale_a or not scale_b:
         return 1.0 if scale_a == scale_b else 0.0
@@ -262,7 +262,7 @@ class Reference:
         self._samples = Samples((), {})
         self._expected: list[list[Any]] = []
         try:
-            # A local variable, so that the original is freed before a changed model is loaded.
+            # The session is only local, so that the original is freed before a changed model is loaded.
             session = open_original()
             self._names = [output.name for output in session.get_outputs()]
 
@@ -329,5 +329,5 @@ def difference_text(output: OutputComparison) -> str:
     if output.cosine is not None:
         text += f", cosine {output.cosine:.6f}"
     if output.different:
-        text += f", {output.different} elements that must be equal are not"
+        text += f", {output.different} elements that must be equal differ"
     return text

@@ -63,7 +63,7 @@ _OF_INTEGERS: Final = 0.1
 # 8- and 16-bit integers are mostly quantised values, which may be rounded to the other neighbour.
 _NARROW_BYTES: Final = 2
 _STEP: Final = 1.0
-# Tolerance for one step in float32, whose multiples are rounded.
+# Factor for the size of a step: in float32 multiples of the step are rounded.
 _ONE_STEP: Final = 1.01
 # With fewer class numbers than this, a single different one counts.
 _FEW_CLASSES: Final = 3
@@ -177,7 +177,7 @@ def _response(pairs: Sequence[tuple[Any, Any]], limits: NumberLimits, step: floa
         return "agrees", ""
     expected = np.stack([a.astype(np.float64) for a, _ in arrays])
     found = np.stack([b.astype(np.float64) for _, b in arrays])
-    # Subtract what is the same for all inputs (a bias, a fixed table): only the response counts.
+    # Subtract the part that all inputs have in common (a bias, a fixed table): only the response counts.
     changes = expected - expected.mean(axis=0)
     spread, error = _rms(changes), _rms(found - expected)
     if spread > _TINY and 20 * math.log10(spread / max(error, _TINY)) >= limits.response_db:
@@ -326,7 +326,7 @@ def _judge_floats(
         reason = f"its values are up to {most:.2g}, and differences of {max_abs:.2g} are {small}"
     elif silent and not reason:
         state, reason = "unknown", silent
-    # Infinite if the CPU has only zeros and the NPU does not.
+    # The ratio is infinite if the CPU has only zeros and the NPU does not.
     relative = max_abs / most if most > _TINY else (math.inf if max_abs else 0.0)
     return JudgedNumbers(state, int(a.size), ratio, max_abs, relative, off, decisions, lost, reason or remark, part)
 

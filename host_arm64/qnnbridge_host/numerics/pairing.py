@@ -128,7 +128,7 @@ def _near(mine: Array, theirs: Array, limits: NumberLimits) -> bool:
 
 
 def _groups(expected: Sequence[Any], found: Sequence[Any]) -> Iterator[tuple[list[int], int]]:
-    """Yield groups of outputs with equally many rows, and the number of axes that lead to a row.
+    """Yield groups of outputs with equally many rows, and the number of axes up to the rows.
 
     These are a batch and the rows, the rows alone, or two axes of size 1 and the rows.
     """
@@ -148,7 +148,7 @@ def _groups(expected: Sequence[Any], found: Sequence[Any]) -> Iterator[tuple[lis
                 continue
             if lead > 2 and (math.prod(shape[:-1]) > 1 or math.prod(expected[first].shape[lead:]) > _MOST_LIST):
                 continue
-            # With only two axes the first is a batch if it is 1, or if it is a batch in another output.
+            # The first of two axes is a batch only if its size is 1, or if another output has more than these axes.
             if (
                 lead == 2
                 and shape[0] > 1
@@ -240,7 +240,7 @@ def _pairs(
     # Compare unpaired rows that are not near the end with unpaired rows of the other side, so that they differ.
     clear = max(sum(mine[row] - last > error for row in missing), sum(theirs[row] - last > error for row in alone))
     other.update(zip(missing[:clear], alone[:clear], strict=True))
-    # Rows with scores that no program counts and that are close to the last are arbitrary, and match by chance.
+    # Rows with very low scores that are close to the last score are arbitrary, and match by chance.
     for row in [row for row in other if mine[row] < least and mine[row] - last <= error]:
         del other[row]
     left = sorted(other)

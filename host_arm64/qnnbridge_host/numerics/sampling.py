@@ -254,7 +254,7 @@ def _steps(value: npt.NDArray[Any], rng: np.random.Generator) -> npt.NDArray[Any
 
 
 # --- inputs with content -----------------------------------------------------------------------------
-# Values such as a model gets in use, depending on the kind of input. Noise in 0..1 shows little: token
+# Realistic values, depending on the kind of input. Noise in 0..1 shows little: token
 # ids of 0 and 1 use two rows of an embedding, a mask of random zeros hides the masked values, and a detector finds
 # nothing in noise. The kind follows from the graph (the size of the table that is indexed, the quantisation range),
 # from the type, and from the input's name.

@@ -66,7 +66,7 @@ def fix_values(editor: Editor, constants: Mapping[str, Any]) -> tuple[list[str],
         free = dims is None or not all(isinstance(dim, int) for dim in dims)
         if value.type.HasField("tensor_type") and free and (dims is None or len(own) != len(dims)):
             raise OptionError(
-                f'Input "{name}" has free dimensions, and the constant does not have as many dimensions.',
+                f'Input "{name}" has free dimensions, whose sizes do not follow from this constant.',
                 fix="Give all of its values as nested lists with as many dimensions, or set --shape.",
             )
         values[name] = array_of(constant, name, node.type, resolved(constant, dims, {}))
@@ -105,7 +105,7 @@ def _shape_text(value: Any) -> str:
 
 
 def weights_from_inputs(editor: Editor) -> list[str]:
-    """Remove weights from the inputs. Before IR version 4 each weight is an input, not a constant for QNN."""
+    """Remove weights from the inputs. Before IR version 4 each weight is an input, so QNN gets no constant."""
     moved = graphs.weights_out_of_inputs(editor.model)
     if not moved:
         return []
@@ -171,7 +171,7 @@ def count_indices_from_start(editor: Editor, node: Any) -> list[Any] | None:
 def shrink_masks(editor: Editor) -> list[str]:
     """Replace attention masks of -3.4e38 by -1e4.
 
-    -3.4e38 is infinite as a half float. In a quantised model it leaves no resolution for the scores: the cosine
+    As a half float such a mask is infinite. In a quantised model it leaves no resolution for the scores: the cosine
     against the float model was 0.48 with it, and 0.98 without.
     """
     for tensor in editor.graph.initializer:

@@ -320,7 +320,7 @@ def _write_out(editor: Editor, op: str) -> bool:
 
 @for_nodes("Col2Im", "Col2Im")
 def columns_by_transposed_conv(editor: Editor, node: Any) -> list[Any] | None:
-    """Replace Col2Im, as which PyTorch exports `fold`, by a ConvTranspose that adds each value at its position.
+    """Replace Col2Im (PyTorch's `fold`) by a ConvTranspose that adds each value at its position.
 
     The channels become the batch: all have the same weights, one for each position of the window.
     """
@@ -393,7 +393,7 @@ def dft_by_matmul(editor: Editor, node: Any) -> list[Any] | None:
         value = chain("Transpose", value, perm=[*kept, axis, last])
     value = chain("Reshape", value, _sizes(editor, [math.prod(sizes), size]))
     value = chain("MatMul", value, editor.like(node.input[0], matrix, "dft"))
-    # Put the parts first: QNN 2.7.0 cannot finalize Reshape, MatMul and Reshape if only the last size has changed.
+    # Put the two parts first: QNN 2.7.0 cannot finalize Reshape, MatMul and Reshape if only the last size changes.
     value = chain("Reshape", value, _sizes(editor, [*sizes, 2, made]))
     order = [*kept, last, axis]
     chain("Transpose", value, perm=[order.index(at) for at in range(len(shape))])

@@ -150,7 +150,7 @@ class _Narrowing:
         return is_wide(self._editor, self._editor.about(name))
 
     def _fits(self, name: str) -> bool:
-        """Return whether a tensor can be converted to int32: a constant within its range, or a known shape."""
+        """Return whether a tensor can be converted to int32: a constant within its range, or one of known shape."""
         value = self._editor.constant(name)
         if value is None:
             return self._editor.shape(name) is not None

@@ -128,7 +128,7 @@ def _size(sizes: Sequence[int], axes: Sequence[int]) -> int:
 
 
 MOST_OF_MATMUL = 4
-# These operators treat all axes after that of the channels alike.
+# These operators treat all axes after the channel axis alike.
 _NORMALISING: Final = ("LayerNormalization", "RMSNormalization")
 _OF_CHANNELS: Final = ("BatchNormalization", "GlobalMaxPool", "InstanceNormalization")
 # The first opsets in which the axes are an input: for ReduceSum, and for the other reductions.
@@ -423,7 +423,7 @@ def _normalization(editor: Editor, node: Any) -> list[Any] | None:
 
 
 def _channels(editor: Editor, node: Any) -> list[Any] | None:
-    """Merge the axes after that of the channels."""
+    """Merge the axes after the channel axis."""
     shape, result = editor.shape(node.input[0]), editor.shape(node.output[0])
     if shape is None or result is None or any(node.output[1:]):
         return None

@@ -283,7 +283,7 @@ def strip_inserted_casts(model: Any, original: Any | None = None) -> int:
 def _restore_types(model: Any, was: Mapping[str, int]) -> None:
     """Convert operands that must have the same type.
 
-    They differ without ONNX Runtime's casts, because ONNX Runtime has also converted constants to float32, and
+    The types differ without ONNX Runtime's casts, because ONNX Runtime has also converted constants to float32, and
     removed casts of the model that its own casts reversed.
 
     Args:

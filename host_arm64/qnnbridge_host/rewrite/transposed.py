@@ -119,7 +119,7 @@ def _append_output_padding(editor: Editor, node: Any, record: GraphNode) -> list
 
 @for_matches("ConvTranspose", ("conv-transpose-four-groups",), "ConvTranspose of groups")
 def split_groups(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-    """Replace ConvTranspose of four groups by four nodes and a Concat."""
+    """Replace ConvTranspose of four groups by four ConvTranspose and a Concat."""
     weights, shape = editor.constant(node.input[1]), editor.shape(node.input[0])
     bias = editor.constant(node.input[2]) if len(node.input) > 2 and node.input[2] else None
     if weights is None or shape is None or (bias is None and len(node.input) > 2):

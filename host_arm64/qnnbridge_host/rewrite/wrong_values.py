@@ -270,7 +270,7 @@ def limit_repeated_rows(editor: Editor, node: Any, record: GraphNode) -> list[An
 
 @for_matches("RMSNormalization", ("rms-normalization-4d",), "RMSNormalization")
 def normalise_rows(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-    """Replace RMSNormalization of more than two dimensions by one of rows."""
+    """Replace RMSNormalization of more than two dimensions by one of two dimensions."""
     shape = editor.shape(node.input[0])
     if shape is None or len(node.output) > 1:
         return None
@@ -430,7 +430,7 @@ _AXES_INPUT = 3
 
 @for_matches("Conv", ("conv-equal-padding",), "Conv")
 def pad_convolutions(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-    """Pad a Conv whose equal padding QNN computes wrong by one more zero at the start; drop its first result."""
+    """Pad a Conv whose equal padding QNN computes wrong by one more zero at the start; drop the first result."""
     window = window_of_node(record)
     before, after = window["before"], window["after"]
     # QNN's results are right for every other padding.
@@ -444,7 +444,7 @@ def pad_convolutions(editor: Editor, node: Any, record: GraphNode) -> list[Any] 
 
 @for_matches("Conv", ("conv-depthwise-step",), "depthwise Conv of one value")
 def step_before_conv(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-    """Replace the stride of a depthwise Conv of one value by a Slice with a step before it."""
+    """Replace the stride of a depthwise Conv with a kernel of one value by a Slice with a step before it."""
     # From 33 channels on QNN reads wrong values with a stride of 2.
     step = record.attributes["strides"][0]
     # Start, end, axis and step: along axis 2, the only spatial one.

@@ -1,4 +1,4 @@
-"""Build EPContext models around a context binary, so that onnxruntime can run it. Runs in a worker. Needs `onnx`.
+"""Build EPContext models around a context binary, so that onnxruntime can run it. Needs the package `onnx`.
 
 QNN finds a graph of the binary by the name of the node, and a tensor of the graph by the name of the node's input
 or output; an attribute of the node maps a name that differs.
@@ -86,7 +86,7 @@ def wrap(
 
 
 def chosen_graphs(binary: Binary, names: Sequence[str]) -> tuple[GraphDescription, ...]:
-    """Return the graphs with these names, or all. Raise `ContextUnusable` for none, `OptionError` if unknown."""
+    """Return the graphs with these names, or all. Raise `OptionError` for an unknown name, or `ContextUnusable`."""
     graphs = binary.described.graphs
     if not graphs:
         raise ContextUnusable(
@@ -152,9 +152,9 @@ def _check(binary: Binary, graph: GraphDescription, tensor: TensorDescription) -
     elif tensor.layout:
         why = f"has QNN's memory layout {tensor.layout}, which is not a plain array"
     elif tensor.dynamic:
-        why = "has a size that changes from run to run, which ONNX Runtime's QNN does not pass on"
+        why = "has a size that changes from run to run, which QNN's provider does not support"
     elif 0 in tensor.dimensions:
-        why = "is empty, which crashes ONNX Runtime's QNN"
+        why = "is empty, which crashes QNN's provider"
     elif tensor.is_optional:
         why = "is optional, which ONNX Runtime does not support"
     if why is not None:
