@@ -11,7 +11,6 @@ import _signal  # type: ignore[import-not-found]  # signal.getsignal makes an en
 import errno
 import fcntl
 import functools
-import itertools
 import os
 import select
 import signal
@@ -26,13 +25,7 @@ from qnnbridge_os.shield import shielded, when_gone
 
 assert sys.platform != "win32"
 
-_fcntl = fcntl.fcntl
-
-# Stamps by which `ChannelStreams.write` recognises its open file. A stamp is the signal that the file would send
-# with O_ASYNC, which channels do not use. Other files have the default, 0, and a channel's stamp is used again only
-# after 62 others. A comparison of inode and device takes four times as long (1.0 us more for each call).
-_GET_STAMP = fcntl.F_GETSIG if sys.platform == "linux" else 0
-_stamps = itertools.cycle(range(1, 64))
+_fstat = os.fstat
 
 # The original, since eventlet removes `poll` from the module `select`.
 new_poll = original("select", "poll")
@@ -205,11 +198,11 @@ class ChannelStreams:
             self._their_read, self.write_fd = self._fds.pipe()
             self.read_fd, self._their_write = self._fds.pipe()
             os.set_blocking(self.write_fd, False)
-            self._stamp = next(_stamps)
-            fcntl.fcntl(self.write_fd, fcntl.F_SETSIG, self._stamp)
         except BaseException:
             self._fds.close_all()
             raise
+        # `write` checks before each call that the descriptor still refers to this pipe.
+        self._inode, self._device = (self._fds.mark(self.write_fd) or mark_of(self.write_fd))[1:]
         poll = new_poll()
         poll.register(self.read_fd, select.POLLIN)
         # Called with a timeout in milliseconds; the result is empty if no data came.
@@ -232,7 +225,8 @@ class ChannelStreams:
 
     def write(self, data: bytes | bytearray) -> None:
         """Write a small message into an empty pipe. Raise `OSError`."""
-        if _fcntl(self.write_fd, _GET_STAMP) != self._stamp:
+        now = _fstat(self.write_fd)
+        if now[1] != self._inode or now[2] != self._device:
             raise closed_by_others()  # the number belongs to another file
         if _signal.getsignal(_SIGPIPE) == _SIG_DFL:
             write_some(self.write_fd, [memoryview(data)], None)
