@@ -26,7 +26,7 @@ INVALID_ARGUMENT = "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : "
 # Types that have a number in ONNX Runtime, but of which it does not support tensors.
 _COMPLEX = frozenset({ElementType.COMPLEX64, ElementType.COMPLEX128})
 
-# Numbers of the kinds in ONNX Runtime's messages (onnxruntime's ONNXType).
+# Numbers by kind of value, as ONNX Runtime's messages show them (its enumeration ONNXType).
 _KIND_NUMBERS = {"map": 1, "tensor": 2, "sequence": 3, "sparse": 4, "optional": 5}
 
 

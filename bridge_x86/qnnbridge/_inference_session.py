@@ -262,8 +262,8 @@ class InferenceSession(Shown):
     ) -> None:
         """Run in the background and call ``callback(results, user_data, error_text)`` from another thread.
 
-        As in ONNX Runtime, an invalid input type is raised here, and every other error goes to the callback.
-        `timeout` counts from this call, not from the start of the run.
+        As in ONNX Runtime, the error for an invalid input type is raised here, and every other error goes to the
+        callback. `timeout` counts from this call, not from the start of the run.
         """
         CallLimits(timeout, retry, on_deadline).checked()
         deadline = deadline_after(self._timeout if timeout is None else timeout)

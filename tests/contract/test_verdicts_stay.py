@@ -227,7 +227,9 @@ NAMES = needs.some(VERDICTS)
 
 _FIGURES = re.compile(r"\d+(\.\d+)? ?(s|ms|dB|MiB)\b|in \d[\d.,]*")
 # Lines that are not verdicts: process events, compiler progress, and ONNX Runtime's own lines.
-_NO_VERDICT = re.compile(r"is being compiled|waiting for another|host generation|at its first call|:onnxruntime:")
+_NO_VERDICT = re.compile(
+    r"is being (?:compiled|rewritten)|waiting for another|host generation|at its first call|:onnxruntime:"
+)
 
 
 def one_process(folder: Path, cases: str) -> dict[str, Any]:

@@ -345,7 +345,7 @@ class HostProcess:
             HostHung(
                 "The host process is stopped and does not continue.",
                 cause="Another process stopped it (SIGSTOP, a debugger, a suspended process).",
-                fix="Nothing to do: the host is ended, and restarted with the next call.",
+                fix="Nothing to do: qnnbridge ends the host and starts it again with the next call.",
                 details={"pid": self.real_pid, "from_outside": True},
             )
         )

@@ -139,7 +139,7 @@ def stalled(verb: str, seconds: float) -> HostHung:
     return HostHung(
         f"The host stopped in the middle of a message: it did not {verb} a byte for {seconds:g} s.",
         cause="The host process is stopped (debugger, SIGSTOP, suspended) or the machine is out of memory.",
-        fix="Nothing to do: the host is ended, and restarted with the next call.",
+        fix="Nothing to do: qnnbridge ends the host and starts it again with the next call.",
     )
 
 
