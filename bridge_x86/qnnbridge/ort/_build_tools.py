@@ -294,7 +294,7 @@ class ModelCompiler:
                     fix="Give ModelCompiler embed_compiled_data_into_model=True, call "
                     "set_ep_context_binary_information, or use compile_to_file.",
                 )
-            return self._compile_beside(*self._binary)
+            return self._compile_unembedded(*self._binary)
         # `qnnbridge.compile` writes files only, since its host moves the result to the target path.
         with tempfile.TemporaryDirectory(prefix="qnnbridge-") as folder:
             output = os.path.join(folder, "model_ctx.onnx")
@@ -344,7 +344,7 @@ class ModelCompiler:
 
     @property
     def _is_native(self) -> bool:
-        """Whether this model needs ONNX Runtime's own compiler."""
+        """True if this model needs ONNX Runtime's own compiler."""
         # The worker of `qnnbridge.compile` cannot call functions of the application or write external weights.
         if self._functions or self._settings["external_path"] is not None:
             return True
@@ -387,7 +387,7 @@ class ModelCompiler:
         called = {**self._functions, **(functions or {})}
         arguments = arguments or {}
         output = arguments.get("output")
-        there = _there(output)
+        existing = _output_files(output)
         # Not the shared host: a crash of the compiler must not end any sessions.
         with Host() as host:
             try:
@@ -396,7 +396,7 @@ class ModelCompiler:
                 return made.call(operation, arguments, functions=called, context=context)
             except BaseException:
                 # Keep files that existed before the call: they belong to the application.
-                for name in _there(output) - there:
+                for name in _output_files(output) - existing:
                     with contextlib.suppress(OSError):
                         os.unlink(name)
                 raise
@@ -431,7 +431,7 @@ class ModelCompiler:
             )
         self._binary = os.path.dirname(path), stem
 
-    def _compile_beside(self, folder: str, stem: str) -> bytes:
+    def _compile_unembedded(self, folder: str, stem: str) -> bytes:
         """Compile, write only the context binary to `folder`, replacing an existing file, and return the model."""
         folder, blob = os.path.abspath(folder), f"{stem}_qnn.bin"
         with tempfile.TemporaryDirectory(prefix="qnnbridge-") as work:
@@ -521,7 +521,7 @@ class NativeCompiler(ModelCompiler):
         super().__init__(sess_options, model, embed, external_path or None, threshold, flags, level, get_location)
 
 
-def _there(output: Any) -> set[str]:
+def _output_files(output: Any) -> set[str]:
     """Return the existing files of a compiled model."""
     if not isinstance(output, str):
         return set()
