@@ -8,7 +8,7 @@ bucket. Thread-safe.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
@@ -17,7 +17,7 @@ from qnnbridge._host import DAEMON, chosen_host
 from qnnbridge._providers import ProviderArgument
 from qnnbridge._session import SessionRecipe
 from qnnbridge._session.create import choose_model
-from qnnbridge._session.remote_runner import CpuFallbackWarning, RemoteRunner, Warn
+from qnnbridge._session.remote_runner import CpuFallbackWarning, RemoteRunner, Warn, shown_facts
 from qnnbridge._session.runs import ModelMetadata, NodeArg, RunOptions, coerce_session_options, requested_names
 from qnnbridge._session_arguments import bucket_arguments, fix_spec, read_recipe, with_providers
 from qnnbridge._session_options import SessionOptions
@@ -27,7 +27,7 @@ from qnnbridge._threads import Background, refuse_at_the_end
 from qnnbridge.errors import as_onnxruntime
 from qnnbridge_protocol.errors import BridgeError, RemoteError, RemoteValueError
 from qnnbridge_protocol.model_records import CacheStatus
-from qnnbridge_protocol.shown import Shown, more
+from qnnbridge_protocol.shown import Shown
 from qnnbridge_protocol.specs import Fallback, Placement
 from qnnbridge_protocol.visible import log_of
 
@@ -539,23 +539,12 @@ class InferenceSession(Shown):
         runner = getattr(self, "_runner", None)
         return "" if runner is None else runner.recipe.label
 
-    def _shown_facts(self) -> Iterator[Fact]:
-        """Yield model, placement, cache status and comparison with the CPU, without a request to the host."""
+    def _shown_facts(self) -> Iterable[Fact]:
         runner = getattr(self, "_runner", None)
-        if runner is None:  # the creation failed or is not complete
-            yield "not open", ""
-            return
-        if self._remote.closed:
-            yield "closed", ""
-        yield from self.placement._shown_facts()
-        variants = runner.variants_text()
-        if variants:
-            yield variants, ""
-        yield from self.cache._shown_facts()
-        verified = self.verified
-        if verified.state != "off":
-            yield from verified._shown_facts()
-        yield from more(self.fixed)
+        # Without a runner the creation failed or has not ended.
+        if runner is None:
+            return [("not open", "")]
+        return shown_facts(self._remote, self.placement, runner.variants_text(), self.verified)
 
     # --- settings and closing ---
 

@@ -1,12 +1,19 @@
-"""Numbers of a package's version, for comparisons. `qnnbridge_host.model.releases` has the order of releases."""
+"""Numbers of a package's version, for comparisons. `qnnbridge_host.model.releases` has the order of releases.
+
+The host imports this module before HELLO, and does not load `re` before it.
+"""
 
 from __future__ import annotations
-
-import re
 
 
 def numbers_of(text: str | None) -> tuple[int, ...]:
     """Return the numbers at the start of a version, at least three: (2, 8, 0) for "2.8rc1". Empty without any."""
-    found = re.match(r"\s*v?(\d+(?:\.\d+)*)", text or "")
-    numbers = tuple(map(int, found[1].split("."))) if found else ()
-    return numbers + (0,) * (3 - len(numbers)) if numbers else ()
+    numbers: list[int] = []
+    for part in (text or "").lstrip().removeprefix("v").split("."):
+        digits = part[: len(part) - len(part.lstrip("0123456789"))]
+        if digits:
+            numbers.append(int(digits))
+        # A release candidate counts as its release: 1.24.0rc1 gives (1, 24, 0).
+        if digits != part or not part:
+            break
+    return (*numbers, *(0,) * (3 - len(numbers))) if numbers else ()

@@ -205,6 +205,15 @@ def test_a_misspelt_name_is_recognized() -> None:
     assert "Did you mean STATUS_HEAP_CORRUPTION?" in str(caught.value.fix)
 
 
+def test_a_message_is_referred_to_the_command_that_explains_messages() -> None:
+    with pytest.raises(OptionError) as caught:
+        explain_code("Empty cache file encountered")
+    assert "qnnbridge doctor --explain" in str(caught.value.fix)
+    with pytest.raises(OptionError) as caught:
+        explain_code("SIGNONE")
+    assert "--explain" not in str(caught.value.fix)
+
+
 def test_an_explanation_can_be_printed_and_stored() -> None:
     explanation = explain_code("127")
     text = explanation.to_text()

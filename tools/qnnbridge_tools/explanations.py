@@ -196,6 +196,8 @@ def _explain_name(original: str, body: str) -> Explanation:
 def _nonsense(text: str) -> OptionError:
     close = closest(text.upper(), codes.known_names(), 0.75)
     hint = f"Did you mean {close}? " if close else ""
+    if " " in text:
+        hint += "For a message or a part of a log run `qnnbridge doctor --explain TEXT`. "
     return OptionError(
         f"{text!r} is not an exit code, a signal or a QNN error." if text else "There is no code to explain.",
         fix=f"{hint}Give a number (3221226505, -11, 127), a hexadecimal number (0xC0000409) or a name "

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from qnnbridge._callers import warn_application
@@ -18,6 +18,7 @@ from qnnbridge._supervision.host_process import FastCallFailed, seconds_left
 from qnnbridge._supervision.retries import NO_LIMITS, CallLimits
 from qnnbridge._threads import refuse_at_the_end
 from qnnbridge_protocol.errors import BridgeError, DeadlineExceeded, InvalidArgument, OptionError, StateLost
+from qnnbridge_protocol.shown import more
 from qnnbridge_protocol.visible import log_of
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from qnnbridge._session.numbers_check import NumbersCheck
     from qnnbridge._session.runs import RunOptions
     from qnnbridge_protocol.model_records import NumbersReport
+    from qnnbridge_protocol.shown import Fact
     from qnnbridge_protocol.specs import Placement
 
 
@@ -337,6 +339,21 @@ def _no_buckets(what: str) -> OptionError:
         f"{what} is for a session with buckets.",
         fix="Create it with them: InferenceSession(model, buckets={'seq': [16, 32, 64, 128]}, pad=0).",
     )
+
+
+def shown_facts(
+    remote: RemoteSession, placement: Placement, variants: str, verified: NumbersReport
+) -> Iterator[Fact]:
+    """Yield what the `repr` of a session shows, without asking the host. variants: those of its buckets, or ''."""
+    if remote.closed:
+        yield "closed", ""
+    yield from placement._shown_facts()
+    if variants:
+        yield variants, ""
+    yield from remote.cache_status._shown_facts()
+    if verified.state != "off":
+        yield from verified._shown_facts()
+    yield from more(remote.fixed)
 
 
 # Modules that a session needs after its creation: for runs, and to explain the death of a host.
