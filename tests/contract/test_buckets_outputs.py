@@ -1,4 +1,5 @@
-"""How outputs follow from sizes, found on real models; and whether padding changes what they say."""
+"""How the sizes of outputs depend on those of inputs, found on real models, and whether padding changes the
+outputs."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
-"""Everything that a session can do, done by one with buckets. On the CPU provider: the way to a variant is the
-same.
-"""
+"""A session with buckets supports everything that other sessions do. On the CPU provider, because variants are
+chosen in the same way."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many models times many chips: here, and on a Dask cluster of two workers on this machine."""
+"""Compile many models for many chips: in this process, and on a Dask cluster of two workers on this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Inputs whose value is a size, or anything else, as constants: vectors beside numbers, with and without buckets."""
+"""Make inputs constants, such as those whose value is a size: vectors and single numbers, with and without
+buckets."""
 
 from __future__ import annotations
 

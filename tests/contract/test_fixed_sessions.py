@@ -1,4 +1,4 @@
-"""`fix=True`: a session of a model that QNN refuses or computes wrong, out of a copy that it takes."""
+"""`fix=True`: a session of a model that QNN refuses or computes wrong runs a copy that QNN supports."""
 
 from __future__ import annotations
 

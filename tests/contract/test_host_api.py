@@ -1,4 +1,4 @@
-"""`Host`: its facts, its life, and what becomes of the sessions in it."""
+"""`Host`: its attributes, its start and end, and what happens to its sessions."""
 
 from __future__ import annotations
 

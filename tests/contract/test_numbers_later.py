@@ -1,4 +1,4 @@
-"""One call does not settle all later ones: inputs without content leave it open, and further calls are compared.
+"""If a call's inputs prove nothing, its comparison has no verdict, and further calls are compared.
 
 The wrong model is an edge padding, which QNN 2.7 computes wrong at the border: inputs with zeros there agree, others
 differ.

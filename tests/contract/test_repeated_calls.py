@@ -1,4 +1,5 @@
-"""Calls that are repeated: over channels, with and without shared memory, to the last bit as by the connection."""
+"""Repeated calls over fast channels return the same bits as calls over the connection, with and without shared
+memory."""
 
 from __future__ import annotations
 

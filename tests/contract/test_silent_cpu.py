@@ -1,7 +1,7 @@
 """Every way in which ONNX Runtime silently runs a model on the CPU that was meant for QNN is an error here.
 
-Where the application allows the CPU, it is told: by the placement, and by a warning. Either way the real cause is
-named, which ONNX Runtime writes into its log only.
+If the application allows the CPU, the placement and a warning report it. In both cases the message contains the
+real cause, which ONNX Runtime writes only to its log.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Every warning is issued once, at the application's line, with a command that works when it is pasted."""
+"""Every warning is issued once, at the application's line, with a command that can be pasted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The broker before the real engine with QNN: fair, shared, and the same numbers as alone."""
+"""The broker with the real engine and QNN: fair turns, shared sessions, and the same results as without a
+daemon."""
 
 from __future__ import annotations
 

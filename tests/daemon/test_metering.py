@@ -1,4 +1,4 @@
-"""Counting calls: percentiles that are near the truth, rates of the last seconds only."""
+"""Counting calls: percentiles are nearly exact, and rates are those of the last seconds."""
 
 from __future__ import annotations
 

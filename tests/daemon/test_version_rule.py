@@ -1,4 +1,4 @@
-"""Releases that share a daemon: one minor version apart works, two do not, and the words say which side to upgrade."""
+"""Releases one minor version apart can share a daemon, two apart cannot; the message says which side to upgrade."""
 
 from __future__ import annotations
 

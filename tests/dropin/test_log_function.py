@@ -1,4 +1,4 @@
-"""`set_default_logger_callback` and the function for context binaries of a session, in the host's calls."""
+"""The host calls `set_default_logger_callback`'s function and a session's function for context binaries."""
 
 from __future__ import annotations
 

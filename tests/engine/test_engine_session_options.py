@@ -1,4 +1,4 @@
-"""Session options of ONNX Runtime as they come over the wire."""
+"""Session options of ONNX Runtime as they are sent over the wire."""
 
 from __future__ import annotations
 

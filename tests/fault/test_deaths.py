@@ -1,4 +1,4 @@
-"""A host that dies is explained: by what it was doing, with which model, and why."""
+"""A crash of the host is explained: its phase, its model, and its cause."""
 
 from __future__ import annotations
 

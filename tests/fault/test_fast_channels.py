@@ -1,4 +1,4 @@
-"""Deaths, deadlines and cancellations of calls that go over channels: what holds for all calls holds for them."""
+"""Crashes, deadlines and cancellations of calls over fast channels have the same results as for all other calls."""
 
 from __future__ import annotations
 

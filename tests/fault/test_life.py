@@ -1,4 +1,4 @@
-"""Application and host: neither outlives the other, forks are refused in words, every exit is clean."""
+"""Neither application nor host outlives the other, forks get an explained error, and every exit is clean."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The NPU resets under a living process (fault table, row 33): a fault of the session, not of the process."""
+"""The NPU resets while the process continues to run (fault table, row 33): a fault of the session, not of the
+process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A host that dies in the middle of a message, or under a call: the call gets its result from the next one."""
+"""If a host crashes in the middle of a message or a call, the call gets its result from the next host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Faults on the wire between real processes: text and nonsense among the frames, halves of frames, full pipes."""
+"""Faults on the wire between real processes: text and random bytes among the frames, incomplete frames, full
+pipes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each case in which onnxruntime-genai itself dies or computes wrong tokens: what comes through the bridge."""
+"""The bridge's result in each case in which onnxruntime-genai crashes or computes wrong tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The classes against onnxruntime_genai itself, in this process, on a model that genai runs correctly."""
+"""The classes compared with onnxruntime_genai in this process, on a model that genai runs correctly."""
 
 from __future__ import annotations
 

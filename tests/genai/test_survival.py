@@ -1,4 +1,5 @@
-"""A host that dies in a generation: the text goes on. `tests.genai.kills` is the long form."""
+"""If a host crashes during a generation, the text continues in the next host. `tests.genai.kills` is the long
+form."""
 
 from __future__ import annotations
 

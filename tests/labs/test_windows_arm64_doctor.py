@@ -1,4 +1,4 @@
-"""The doctor, `versions` and `setup-host` on Windows ARM64: what they see is what that Windows does."""
+"""The doctor, `versions` and `setup-host` on Windows ARM64: their results match the behaviour of that Windows."""
 
 from __future__ import annotations
 

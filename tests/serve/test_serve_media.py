@@ -1,4 +1,4 @@
-"""Pictures and sound in chat completions and responses, and what strangers may send as such."""
+"""Pictures and sound in chat completions and responses, and invalid data that clients send as such."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A folder that `qnnbridge prepare` made, as a model: which of its files is chosen and why, and what is refused."""
+"""A folder of `qnnbridge prepare` as a model: which of its files is chosen and why, and which folders are
+refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`qnnbridge cache`, on entries made by the cache's own store."""
+"""`qnnbridge cache`, on entries that the cache's own store created."""
 
 from __future__ import annotations
 

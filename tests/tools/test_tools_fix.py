@@ -1,4 +1,4 @@
-"""`qnnbridge fix`: each rewrite finds what it is about and changes no result; sizes; what is refused; whole files."""
+"""`qnnbridge fix`: each rewrite finds its pattern and changes no result; sizes; refusals; complete files."""
 
 from __future__ import annotations
 

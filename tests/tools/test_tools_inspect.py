@@ -1,4 +1,4 @@
-"""`qnnbridge inspect`: of any model what it is made of, of a compiled one whether it can run here."""
+"""`qnnbridge inspect`: the contents of any model, and whether a compiled model can run here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of operators that QNN computes wrong against the simulator, and the cures of `qnnbridge fix`.
+"""The table of operators that QNN computes wrong against the simulator, and the rewrites of `qnnbridge fix`.
 
 This is the short form of `python -m lab.sweep`: the example of each row, unchanged and rewritten.
 """

@@ -1,4 +1,4 @@
-"""`qnnbridge optimize`: what it writes, that it is checked, what it refuses, and that files are whole."""
+"""`qnnbridge optimize`: written models, their check, refusals, and complete files."""
 
 from __future__ import annotations
 

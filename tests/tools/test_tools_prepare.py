@@ -1,4 +1,4 @@
-"""`qnnbridge prepare` on the real simulator: what a folder holds, what is done again and when, kill -9 anywhere."""
+"""`qnnbridge prepare` on the real simulator: a folder's contents, repeated steps, and SIGKILL at any point."""
 
 from __future__ import annotations
 

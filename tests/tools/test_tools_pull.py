@@ -1,4 +1,5 @@
-"""`qnnbridge pull` and `models`, with a hub on loopback: the choice, whole downloads, every way in which they fail."""
+"""`qnnbridge pull` and `models`, with a hub on loopback: the choice, complete downloads, and all of their
+failures."""
 
 from __future__ import annotations
 

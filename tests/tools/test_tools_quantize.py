@@ -1,4 +1,4 @@
-"""`qnnbridge quantize`: what it makes of real models and of the quantizer's known traps, and what it refuses."""
+"""`qnnbridge quantize`: results for real models and for the quantizer's known traps, and refusals."""
 
 from __future__ import annotations
 

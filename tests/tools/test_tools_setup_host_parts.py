@@ -1,4 +1,4 @@
-"""The parts of `qnnbridge setup-host`: configuration text, shells, the folder, interpreters, what pip is told."""
+"""The parts of `qnnbridge setup-host`: configuration text, shells, the folder, interpreters, pip's arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parts of `verify` that need no host: extreme inputs, judging, the rules about traps, what follows from answers."""
+"""Parts of `verify` that need no host: extreme inputs, judging, the rules about traps, verdicts from answers."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""The generator of the version table: reading wheels, joining what was read, comparing, and a real wheel of the index.
+"""The generator of the version table: reading wheels, joining the results, comparing, and a real wheel of the
+index.
 
-The wheels that are made here hold the headers of real libraries.
+The wheels that are created here contain the headers of real libraries.
 """
 
 from __future__ import annotations

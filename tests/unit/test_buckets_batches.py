@@ -1,4 +1,4 @@
-"""Sizes of a call, its bucket, padding, cutting and parts: on arrays, without a host."""
+"""Sizes of a call, its bucket, padding, cutting and parts, tested on arrays without a host."""
 
 from __future__ import annotations
 

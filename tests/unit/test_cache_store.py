@@ -1,4 +1,4 @@
-"""Entries of the cache: whole or not there, checked to the last byte, set aside when they are bad."""
+"""Entries of the cache are complete or absent, checked to the last byte, and set aside if they are damaged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading and writing real pipes: nothing is lost, doubled or reordered, also when Ctrl+C strikes."""
+"""Reading and writing real pipes: no data is lost, duplicated or reordered, even by Ctrl+C."""
 
 from __future__ import annotations
 

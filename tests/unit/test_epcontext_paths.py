@@ -1,4 +1,4 @@
-"""Where a compiled model's files may be: the rules of Windows and of POSIX at once, on every machine."""
+"""Allowed paths of a compiled model's files: the rules of Windows and of POSIX both apply on every machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of operators that QNN computes wrong, its reader of graphs and shapes, and its messages."""
+"""The table of operators that QNN computes wrong, how it is matched with graphs and shapes, and its messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`OrtValue`, `SparseTensor` and `OrtDevice` beside those of onnxruntime."""
+"""`OrtValue`, `SparseTensor` and `OrtDevice` compared with those of onnxruntime."""
 
 from __future__ import annotations
 

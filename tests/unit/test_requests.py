@@ -1,4 +1,4 @@
-"""The requests in flight: their limit, cancels, declared phases, and errors as answers."""
+"""Requests in flight: their limit, cancellation, declared phases, and errors as responses."""
 
 from __future__ import annotations
 

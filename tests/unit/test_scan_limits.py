@@ -1,4 +1,4 @@
-"""A scan of whatever bytes ends soon, refuses nothing that protobuf takes, and hashes no file that is broken."""
+"""A scan of any bytes ends soon, accepts everything that protobuf accepts, and does not hash damaged files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The client of a worker process: how it is started, and what becomes of it when it dies, hangs or is not wanted."""
+"""The client of a worker process: how the process is started, and what happens if it crashes, hangs or is
+cancelled."""
 
 from __future__ import annotations
 
