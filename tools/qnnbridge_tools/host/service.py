@@ -99,7 +99,7 @@ _NORMAL_PRIORITY: Final = "5"
 
 _SETTINGS: Final = (
     ("MultipleInstancesPolicy", "IgnoreNew"),
-    # Windows' default for both is true: a laptop would lose the daemon when it is unplugged.
+    # Windows' default for the next two is true: a laptop would lose the daemon when it is unplugged.
     ("DisallowStartIfOnBatteries", "false"),
     ("StopIfGoingOnBatteries", "false"),
     ("AllowHardTerminate", "true"),
