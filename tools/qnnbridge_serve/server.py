@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from qnnbridge_serve.repository import Registry
 
 LOADER_END_TIMEOUT_S: Final = 5.0
-# Must be longer than load balancers keep idle connections, which would otherwise send requests on a connection that
-# the server is closing.
+# This time must be longer than load balancers keep idle connections, because they would otherwise send requests on
+# a connection that the server is closing.
 KEEP_ALIVE_TIMEOUT_S: Final = 75
 
 
