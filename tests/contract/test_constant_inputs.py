@@ -183,7 +183,7 @@ def test_buckets_take_vectors_and_their_refusals_name_them(host: qnnbridge.Host,
         ({"orig_im_size": [0] * 5000}, "is not known"),
     ],
 )
-def test_a_constant_that_does_not_fit_is_refused_in_words(
+def test_a_constant_that_does_not_fit_is_refused_with_an_explanation(
     host: qnnbridge.Host, tmp_path: Path, constants: dict[str, Any], named: str
 ) -> None:
     path = saved(mask_decoder(), tmp_path / "sam.onnx")

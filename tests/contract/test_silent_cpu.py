@@ -68,7 +68,7 @@ def test_a_backend_that_cannot_be_loaded_is_an_error_with_its_cause(
     [({"soc_model": "9999"}, "QNN_DEVICE_ERROR_INVALID_CONFIG"), ({"device_id": "7"}, "no QNN device")],
     ids=["unknown chip", "unknown device"],
 )
-def test_where_the_cpu_is_allowed_the_cause_is_told(
+def test_where_the_cpu_is_allowed_the_cause_is_reported(
     options: dict[str, str], cause: str, host: qnnbridge.Host
 ) -> None:
     with pytest.warns(qnnbridge.CpuFallbackWarning, match=cause) as told:

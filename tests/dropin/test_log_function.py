@@ -128,7 +128,7 @@ def test_a_function_that_raises_or_calls_the_host_disturbs_no_call(
 
 @needs_log
 @pytest.mark.usefixtures("no_function_afterwards")
-def test_a_function_that_hangs_is_left_and_the_call_goes_on(
+def test_a_function_that_hangs_is_left_and_the_call_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("QNNBRIDGE_CALLBACK_TIMEOUT", "0.5")

@@ -243,7 +243,7 @@ def test_a_call_that_comes_to_nothing_in_a_new_host(
     assert made + step(one, 3) == truth.generate(prompt(9), 6)
 
 
-def test_a_batch_goes_on_where_its_last_answer_was(
+def test_a_batch_continues_where_its_last_answer_was(
     folders: Folders, own_host: qnnbridge.Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Steps of the host in abandoned calls do not count."""
@@ -283,7 +283,7 @@ def test_a_batch_that_samples_is_lost(folders: Folders, own_host: qnnbridge.Host
         one.generate_next_token()
 
 
-def test_a_prompt_that_kills_twice_is_refused_and_others_go_on(
+def test_a_prompt_that_kills_twice_is_refused_and_others_continue(
     folders: Folders, own_host: qnnbridge.Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = genai.Model(folders("dynamic"), host=own_host)

@@ -238,7 +238,7 @@ def test_the_table_equals_what_is_inside_wheels_of_the_index(
     assert found["wheels"][0]["sha256"] == hashlib.sha256(next(tmp_path.iterdir()).read_bytes()).hexdigest()
 
 
-def test_a_table_that_states_something_else_than_a_wheel_is_told(
+def test_a_table_that_states_something_else_than_a_wheel_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The whole check, with pip and a folder of wheels as the index: each line reports one wrong entry."""

@@ -54,7 +54,7 @@ def test_a_path_in_the_folder_is_fine(path: str) -> None:
 
 
 @pytest.mark.parametrize("path", BAD)
-def test_any_other_path_is_refused_in_words(path: str) -> None:
+def test_any_other_path_is_refused_with_an_explanation(path: str) -> None:
     assert BAD[path] in (path_problem(path) or "nothing")
 
 

@@ -1189,7 +1189,7 @@ def test_int64_of_five_dimensions_at_the_edge_of_what_qnn_computes(
         (2**0.5, 1.0, 0.25, ["gelu-constants"]),
     ],
 )
-def test_a_gelu_is_told_from_what_qnn_takes_for_one(
+def test_a_gelu_is_distinguished_from_what_qnn_takes_for_one(
     scale: float, shift: float, factor: float, found: list[str]
 ) -> None:
     start = [helper.make_node("Div", ["x", "d"], ["a"]), helper.make_node("Erf", ["a"], ["e"])]

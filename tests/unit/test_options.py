@@ -273,7 +273,7 @@ def test_model_metadata_has_the_attributes_of_onnxruntimes() -> None:
 
 # An entry of the metadata, which is read, and another field, which is skipped: longer than the rest, or than any file.
 @pytest.mark.parametrize("begin", [b"\x72\x7f", b"\x72" + b"\x80" * 9 + b"\x01", b"\x0a" + b"\x80" * 9 + b"\x01"])
-def test_metadata_of_what_is_no_model_is_refused_in_words(begin: bytes) -> None:
+def test_metadata_of_what_is_no_model_is_refused_with_an_explanation(begin: bytes) -> None:
     from qnnbridge.ort._model_metadata import get_compatibility_info_from_model_bytes
 
     with pytest.raises(errors.RemoteRuntimeError, match="not in ONNX's format"):
