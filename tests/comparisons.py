@@ -1,4 +1,4 @@
-"""Waiting for the comparisons of numbers that sessions run in the background."""
+"""Wait for the comparisons with the CPU that sessions run in the background."""
 
 from __future__ import annotations
 

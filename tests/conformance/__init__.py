@@ -1,1 +1,1 @@
-"""The bridge beside ONNX Runtime used directly: the same models, the same inputs, the same answers."""
+"""Compare the bridge with ONNX Runtime used directly: the same models, inputs and results."""

@@ -1,6 +1,6 @@
-"""The models of `tests/models`: what to feed them, and which of them QNN takes whole.
+"""The models of `tests/models`: their inputs, and which of them run completely on QNN.
 
-Names no part of the bridge, so that both sides of a comparison can use it.
+This module does not import the bridge, so that both sides of a comparison can use it.
 """
 
 from __future__ import annotations

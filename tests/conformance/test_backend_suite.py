@@ -1,7 +1,7 @@
-"""Every node test of the onnx package gives through the bridge what ONNX Runtime gives directly.
+"""Every node test of the onnx package returns the same through the bridge as with ONNX Runtime directly.
 
-The long form has all of them, the short form every eighth: neighbours have one operator. The rules of `qnnbridge analyze`
-are held against the same tests here, since onnx makes them once in a process and takes four seconds for it.
+The long form runs all tests, the short form every eighth, because adjacent tests have the same operator. The rules
+of `qnnbridge analyze` are compared with the same tests here, because onnx needs four seconds to create the tests.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The same session twice: made with onnxruntime in this process, and through the bridge. CPU provider."""
+"""Create the same session twice, with onnxruntime in this process and through the bridge. CPU provider."""
 
 from __future__ import annotations
 

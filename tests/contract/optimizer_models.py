@@ -1,6 +1,6 @@
-"""Models that ONNX Runtime's own optimizers compute wrong, or break, each with inputs and the right outputs.
+"""Models that ONNX Runtime's own optimizers change or break, each with inputs and the correct outputs.
 
-All are valid ONNX. The right outputs are numpy's.
+All models are valid ONNX. numpy computes the correct outputs.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Bad input gives one clear error of a fitting class, costs the host nothing, and the next call works.
 
-What an error must say is checked by words: the thing that is wrong, and the way out.
+The tests check that an error's message contains the wrong value and the fix.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Bound values in shared memory: the results are those of a run, and what the application does not read stays."""
+"""Bound values in shared memory: the results are those of a run, and results that the application does not read
+remain in the host."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Bound values where they should not be: in another host, after the end of session or host, in several threads at
-once, after a fork. The class and text are onnxruntime's where it has one, and the next call works.
+"""Misused bound values: in another host, after the end of session or host, in several threads at once, after a
+fork.
+
+Class and text of an error are onnxruntime's if it raises one, and the next call works.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""How outputs follow from sizes, found on real models; and whether padding changes what they say."""
+"""How the sizes of outputs depend on those of inputs, found on real models, and whether padding changes the
+outputs."""
 
 from __future__ import annotations
 
@@ -259,7 +260,7 @@ def test_feeds_that_show_nothing_are_refused(host: qnnbridge.Host) -> None:
         assert session.verify_padding(feeds(8)).ok  # padded to the largest one
 
 
-def test_a_model_that_does_not_run_with_the_size_itself_is_told(host: qnnbridge.Host) -> None:
+def test_a_model_that_does_not_run_with_the_size_itself_is_reported(host: qnnbridge.Host) -> None:
     nodes = [node("Reshape", ["x", "cells"], ["c"]), node("Transpose", ["c"], ["y"], perm=[0, 2, 1, 3])]
     made = one_input(nodes, {"y": None}, {"cells": np.array([1, 3, -1, 4], np.int64)}, [1, 3, "seq"])
     with open_session(host, made) as session:

@@ -1,6 +1,5 @@
-"""Everything that a session can do, done by one with buckets. On the CPU provider: the way to a variant is the
-same.
-"""
+"""A session with buckets supports everything that other sessions do. On the CPU provider, because variants are
+chosen in the same way."""
 
 from __future__ import annotations
 
@@ -343,7 +342,7 @@ def test_a_deadline_holds_for_the_whole_call(host: qnnbridge.Host) -> None:
                 session.run(None, feeds_of(3), timeout=bad)  # type: ignore[arg-type]
 
 
-def test_a_run_past_its_deadline_is_told(host: qnnbridge.Host) -> None:
+def test_a_run_past_its_deadline_is_reported(host: qnnbridge.Host) -> None:
     made = onnx.load_from_string(counting_loop())
     made.graph.input[1].type.tensor_type.shape.dim[0].dim_param = "k"
     made.graph.output[0].type.tensor_type.shape.dim[0].dim_param = "k"
@@ -374,7 +373,7 @@ def test_a_killed_host_costs_a_call_nothing_but_time(host: qnnbridge.Host) -> No
         assert own.stats.crashes == 3
 
 
-def test_pickled_it_is_made_again_with_its_buckets(session: qnnbridge.InferenceSession) -> None:
+def test_pickled_it_is_created_again_with_its_buckets(session: qnnbridge.InferenceSession) -> None:
     again = pickle.loads(pickle.dumps(session))
     try:
         assert type(again) is qnnbridge.InferenceSession

@@ -1,4 +1,5 @@
-"""A text model with sequence buckets on QNN: any length, the numbers of the CPU, and no compilation at a call."""
+"""A text model with sequence buckets on QNN accepts any length, computes the CPU's results, and compiles nothing in
+calls."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The cache speeds up the second start, and costs little for models that need no compilation.
 
-Ratios and bounds are far from what is measured (docs/dev/verification.md), and the best of several tries counts, so
-that a busy machine does not matter.
+Ratios and bounds are much wider than the measured ones (docs/dev/verification.md), and the best of several tries
+counts, so that a busy machine does not matter.
 """
 
 from __future__ import annotations

@@ -108,7 +108,7 @@ def test_quantization_at_the_edges_stays_where_it_is_without_the_cache(host: qnn
     assert cached[1].cache.state == "hit"
 
 
-def test_what_the_cache_did_is_told(host: qnnbridge.Host) -> None:
+def test_what_the_cache_did_is_reported(host: qnnbridge.Host) -> None:
     before = host.stats
     missed, hit = open_session(host), open_session(host)
     assert (missed.cache.state, hit.cache.state) == ("miss", "hit")
@@ -408,7 +408,7 @@ def pnet_sizes() -> qnnbridge.SessionOptions:
     return options
 
 
-def test_a_pickled_session_is_made_again_from_the_cache(host: qnnbridge.Host) -> None:
+def test_a_pickled_session_is_created_again_from_the_cache(host: qnnbridge.Host) -> None:
     session = open_session(host)
     again = pickle.loads(pickle.dumps(session))
     try:

@@ -1,4 +1,4 @@
-"""A call gives what was asked for, whatever calls of the same session came before it; compared with onnxruntime."""
+"""A call returns the requested results after any earlier calls of the same session; compared with onnxruntime."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A session is never made again from other files than it was made from: model, external data, context binary."""
+"""A session is never recreated from changed files: model, external data, context binary."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Programs that close all open files, ours among them: their own files stay whole, and calls go on in a new host."""
+"""Programs that close all open files, including the bridge's: their own files stay intact, and calls continue in a
+new host."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Outputs that mix scales: boxes of 0 to 640 beside scores of 0 to 1, as a detector's last Concat makes them.
+"""Outputs of mixed scales: boxes of 0 to 640 and scores of 0 to 1, as a detector's last Concat joins them.
 
-All that judge numbers judge such columns by themselves: a session, `verify="raise"`, `session.verify`, `verify` and
+All comparisons judge such columns separately: a session, `verify="raise"`, `session.verify`, `verify` and
 `compile`. The scores of the faulty model are lost in half floats (1e-7 is below their smallest step).
 """
 

@@ -186,7 +186,7 @@ def test_a_model_of_any_name_is_compiled_and_loads(tmp_path: Path, name: str) ->
 # --- nodes for the CPU, and refused models ---------------------------------------------------------------
 
 
-def test_nodes_that_qnn_does_not_take_stay_for_the_cpu_and_are_told(tmp_path: Path) -> None:
+def test_nodes_that_qnn_does_not_take_stay_for_the_cpu_and_are_reported(tmp_path: Path) -> None:
     result = qnnbridge.compile(relu_then_det(tmp_path), soc_model=60)
     assert result.placement is not None
     assert (result.placement.qnn_nodes, result.placement.cpu_nodes) == (1, 1)

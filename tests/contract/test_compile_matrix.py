@@ -1,4 +1,4 @@
-"""Many models times many chips: here, and on a Dask cluster of two workers on this machine."""
+"""Compile many models for many chips: in this process, and on a Dask cluster of two workers on this machine."""
 
 from __future__ import annotations
 
@@ -214,7 +214,7 @@ def test_without_the_extra_it_says_what_to_install() -> None:
     assert install_command("cluster", python=sys.executable) in done.stderr
 
 
-def test_a_scheduler_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_scheduler_that_is_not_there_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("distributed")
     monkeypatch.setattr(matrix, "CONNECT_TIMEOUT_S", 0.5)
     with (

@@ -349,7 +349,7 @@ def test_time_that_is_over_before_the_comparison_says_so() -> None:
         "SystemError : 30",
     ],
 )
-def test_what_could_not_be_written_is_told_as_that(text: str, tmp_path: Path) -> None:
+def test_what_could_not_be_written_is_reported_as_that(text: str, tmp_path: Path) -> None:
     told = paths.from_host(EPFail(text), str(tmp_path))
     assert isinstance(told, CompileFailed)
     assert str(tmp_path) in told.message

@@ -1,4 +1,5 @@
-"""Inputs whose value is a size, or anything else, as constants: vectors beside numbers, with and without buckets."""
+"""Make inputs constants, such as those whose value is a size: vectors and single numbers, with and without
+buckets."""
 
 from __future__ import annotations
 
@@ -182,7 +183,7 @@ def test_buckets_take_vectors_and_their_refusals_name_them(host: qnnbridge.Host,
         ({"orig_im_size": [0] * 5000}, "is not known"),
     ],
 )
-def test_a_constant_that_does_not_fit_is_refused_in_words(
+def test_a_constant_that_does_not_fit_is_refused_with_an_explanation(
     host: qnnbridge.Host, tmp_path: Path, constants: dict[str, Any], named: str
 ) -> None:
     path = saved(mask_decoder(), tmp_path / "sam.onnx")

@@ -1,7 +1,7 @@
-"""How often the host goes from file to file to make one session on a cache miss.
+"""Bound how often the host calls from one file into another to create a session on a cache miss.
 
-Counted are calls, in the thread that serves `session.create`, into a file of `STORY` out of another file of it, or
-out of none. Returns, imports and threads that show progress do not count; nor does what happens in the worker.
+The test counts calls into a file of `STORY` from another file, in the thread that serves `session.create`. Returns,
+imports, threads that show progress and the worker do not count.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`fix=True`: a session of a model that QNN refuses or computes wrong, out of a copy that it takes."""
+"""`fix=True`: a session of a model that QNN refuses or computes wrong runs a copy that QNN supports."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_a_changed_model_is_another_one(host: qnnbridge.Host, tmp_path: Path) ->
             session.run(None, {"x": X})
 
 
-def test_a_session_is_made_again_in_the_next_host_and_in_another_process(
+def test_a_session_is_created_again_in_the_next_host_and_in_another_process(
     host: qnnbridge.Host, tmp_path: Path
 ) -> None:
     with open_session(host, saved(softsign(), tmp_path / "soft.onnx"), fix=True) as session:

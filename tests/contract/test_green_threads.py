@@ -1,4 +1,5 @@
-"""Applications under gevent, eventlet and uvloop: sessions work or are refused in words, and deadlines hold."""
+"""Applications under gevent, eventlet and uvloop: sessions work or are refused with an explanation, and deadlines
+are kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`Host`: its facts, its life, and what becomes of the sessions in it."""
+"""`Host`: its attributes, its start and end, and what happens to its sessions."""
 
 from __future__ import annotations
 
@@ -211,7 +211,7 @@ def test_a_refused_session_is_not_kept_in_the_host(host: qnnbridge.Host) -> None
     assert sessions_in(host) == before
 
 
-def test_a_pickled_session_is_made_again_where_it_is_unpickled(host: qnnbridge.Host) -> None:
+def test_a_pickled_session_is_created_again_where_it_is_unpickled(host: qnnbridge.Host) -> None:
     options = qnnbridge.SessionOptions()
     options.graph_optimization_level = qnnbridge.GraphOptimizationLevel.ORT_ENABLE_BASIC
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")

@@ -1,4 +1,4 @@
-"""Objects that live in the host, from the application's side: released, lost, of another host, after a fork."""
+"""Objects in the host, as the application uses them: released, lost, passed to another host, after a fork."""
 
 from __future__ import annotations
 

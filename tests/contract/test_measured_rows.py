@@ -1,4 +1,5 @@
-"""Sessions go by what the known-wrong rows came to on this computer: `doctor --numbers`, and results that are put there."""
+"""Sessions use this computer's measured results of the known-wrong table, from `doctor --numbers` or written by the
+test."""
 
 from __future__ import annotations
 

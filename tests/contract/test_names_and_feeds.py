@@ -1,4 +1,5 @@
-"""Names of outputs and feeds of every kind: onnxruntime's results, and of several faults the one that it reports."""
+"""Names of outputs and feeds of every kind: results equal onnxruntime's, and of several faults the same one is
+reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sessions whose numbers are not the CPU's are told, once, and good ones are never called bad.
+"""Sessions whose results differ from the CPU's warn once, and good sessions never warn.
 
 The wrong model is an edge padding, which QNN 2.7 computes wrong at the border. The models are tiny, so each
 comparison costs the start of one process.

@@ -1,4 +1,4 @@
-"""One call does not settle all later ones: inputs without content leave it open, and further calls are compared.
+"""If a call's inputs prove nothing, its comparison has no verdict, and further calls are compared.
 
 The wrong model is an edge padding, which QNN 2.7 computes wrong at the border: inputs with zeros there agree, others
 differ.
@@ -104,7 +104,7 @@ def test_a_picture_does_not_wait_for_the_comparison_of_the_warm_up(host: qnnbrid
             differs(session, X)
 
 
-def test_a_later_difference_replaces_what_agreed_and_is_told_once(host: qnnbridge.Host) -> None:
+def test_a_later_difference_replaces_what_agreed_and_is_reported_once(host: qnnbridge.Host) -> None:
     with open_session(host, edge_padding(), cache=True) as session:
         run(session, INNER)
         report = compared(session, 1)

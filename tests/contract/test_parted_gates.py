@@ -1,4 +1,4 @@
-"""A session parts the gates of a model whose numbers were found to differ, and goes back where that does not help."""
+"""A session splits the gates of a model whose results differ, and reverts this if it does not help."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs at the end of their interpreter, in other locales, and as frozen applications leave them."""
+"""Programs during the end of their interpreter, in other locales, and in the environment of frozen applications."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Random operators: QNN draws their numbers once. A session that allows the CPU draws others in each call; others are warned."""
+"""Random operators: QNN draws their numbers once. A session that allows the CPU draws new numbers in each call;
+other sessions warn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A model with an operator that QNN refuses is refused before it is compiled, with the words of the later refusal."""
+"""A model with an operator that QNN refuses is refused before it is compiled, with the message of the later
+refusal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Calls that are repeated: over channels, with and without shared memory, to the last bit as by the connection."""
+"""Repeated calls over fast channels return the same bits as calls over the connection, with and without shared
+memory."""
 
 from __future__ import annotations
 
@@ -349,7 +350,7 @@ def test_channels_that_nobody_needs_give_their_memory_back(shared: qnnbridge.Hos
         np.testing.assert_array_equal(adds.run(None, {"x": np.zeros(4, np.float32)})[0], np.ones(4, np.float32))
 
 
-def test_beyond_its_limit_memory_is_not_shared_and_calls_go_on() -> None:
+def test_beyond_its_limit_memory_is_not_shared_and_calls_continue() -> None:
     pytest.importorskip("onnxruntime")
     with qnnbridge.Host(shared_memory=True) as host:
         host.sharing.channel_memory._limit = 200_000

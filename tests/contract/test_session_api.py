@@ -1,4 +1,4 @@
-"""`InferenceSession` beside ``onnxruntime.InferenceSession``: the same methods, arguments, answers and errors."""
+"""`InferenceSession` has the methods, arguments, results and errors of ``onnxruntime.InferenceSession``."""
 
 from __future__ import annotations
 

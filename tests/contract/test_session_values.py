@@ -1,4 +1,4 @@
-"""Values of every kind, through real models: what goes in and comes out equals what ONNX Runtime does directly."""
+"""Values of every kind, as inputs and outputs of real models, equal those of ONNX Runtime used directly."""
 
 from __future__ import annotations
 

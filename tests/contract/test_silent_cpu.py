@@ -1,7 +1,7 @@
 """Every way in which ONNX Runtime silently runs a model on the CPU that was meant for QNN is an error here.
 
-Where the application allows the CPU, it is told: by the placement, and by a warning. Either way the real cause is
-named, which ONNX Runtime writes into its log only.
+If the application allows the CPU, the placement and a warning report it. In both cases the message contains the
+real cause, which ONNX Runtime writes only to its log.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def test_a_backend_that_cannot_be_loaded_is_an_error_with_its_cause(
     [({"soc_model": "9999"}, "QNN_DEVICE_ERROR_INVALID_CONFIG"), ({"device_id": "7"}, "no QNN device")],
     ids=["unknown chip", "unknown device"],
 )
-def test_where_the_cpu_is_allowed_the_cause_is_told(
+def test_where_the_cpu_is_allowed_the_cause_is_reported(
     options: dict[str, str], cause: str, host: qnnbridge.Host
 ) -> None:
     with pytest.warns(qnnbridge.CpuFallbackWarning, match=cause) as told:

@@ -1,4 +1,4 @@
-"""`qnnbridge.testing` and its fixtures: in programs of pytest's own, as an application has them."""
+"""`qnnbridge.testing` and its fixtures, in separate runs of pytest, as applications use them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Numbers of threads are checked before ONNX Runtime starts them: 100,000 took minutes and all memory of the machine."""
+"""Numbers of threads are checked before ONNX Runtime starts them: 100,000 threads took minutes and all memory of
+the machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many threads on one host, big tensors both ways, and calls whose time is up: with the real engine."""
+"""Many threads that use one host, large tensors in both directions, and expired deadlines, with the real engine."""
 
 from __future__ import annotations
 

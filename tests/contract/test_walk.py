@@ -1,4 +1,4 @@
-"""The short form of the walks: what it finds in older code it finds within seconds."""
+"""A short run of the random walks, which finds the bugs of older code within seconds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every warning is issued once, at the application's line, with a command that works when it is pasted."""
+"""Every warning is issued once, at the application's line, with a command that can be pasted."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def by_callback(session: qnnbridge.InferenceSession) -> int:
 @pytest.mark.parametrize(
     "entry", [by_run, by_run_async, by_binding, by_future, by_asyncio, by_callback], ids=lambda one: one.__name__
 )
-def test_wrong_numbers_are_told_at_the_line_of_the_call(
+def test_wrong_numbers_are_reported_at_the_line_of_the_call(
     entry: Callable[[qnnbridge.InferenceSession], int], wrong_numbers: None, host: qnnbridge.Host
 ) -> None:
     with (

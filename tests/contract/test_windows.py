@@ -1,4 +1,5 @@
-"""Windows and padding that a session decides by itself: right for ids and masks of any type, or none at all."""
+"""Windows and padding that a session chooses itself are right for ids and masks of any type; otherwise it uses
+none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text that is printed in the host goes to its stderr and never to the wire."""
+"""Text that is printed in the host is written to the host's stderr and never to the wire."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Random models along one dimension, in which an output looks at neighbours, at everything, or at a position.
 
-Each draw has an input of ids or of numbers, maybe a mask of some type, and layers. They are what windows are decided
-for: the truth about each is what onnxruntime computes for the whole.
+Each draw has an input of ids or of numbers, maybe a mask of some type, and layers. Sessions choose windows for
+them; the correct result is what onnxruntime computes for the whole input.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Every test leaves no thread, no descriptor and no mapping of shared memory behind."""
+"""Check that no test leaves a thread, a descriptor or a mapping of shared memory behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Daemons for tests: a listener in threads of the test, and daemon processes."""
+"""Start daemons for tests: a listener in threads of the test, or daemon processes."""
 
 from __future__ import annotations
 

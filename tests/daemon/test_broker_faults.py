@@ -106,7 +106,7 @@ def test_a_session_without_retry_is_told_so_on_the_quick_way_too(lab: Lab, tmp_p
     assert run(session)() == DOUBLE
 
 
-def test_a_model_that_kills_the_host_is_quarantined_for_all_and_the_others_go_on(lab: Lab) -> None:
+def test_a_model_that_kills_the_host_is_quarantined_for_all_and_the_others_continue(lab: Lab) -> None:
     bad = script(on_run=["segv"])
     killers = [qnnbridge.InferenceSession(bad, host=lab.client(), retry=0) for _ in range(2)]
     good = qnnbridge.InferenceSession(script(), host=lab.client())
@@ -326,7 +326,7 @@ def test_a_planned_restart_loses_no_call(lab: Lab) -> None:
     assert all(session.host.stats.generation == 1 for session in sessions)
 
 
-def test_that_the_daemon_finds_no_interpreter_is_told_as_the_daemons_trouble() -> None:
+def test_that_the_daemon_finds_no_interpreter_is_reported_as_the_daemons_trouble() -> None:
     """Its variables are not those of the application that reads the advice."""
     made = Lab(qnnbridge.Host("/no/such/python"), BrokerSettings())
     try:

@@ -1,4 +1,5 @@
-"""Generation through the daemon: one loaded model for all, text that outlives the NPU host."""
+"""Generation through the daemon: clients share one loaded model, and generation continues after a crash of the NPU
+host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tensors in shared memory: passed on to the NPU host where they lie, and let go with their client."""
+"""Tensors in shared memory: passed on to the NPU host without a copy, and released with their client."""
 
 from __future__ import annotations
 

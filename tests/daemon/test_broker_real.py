@@ -1,4 +1,5 @@
-"""The broker before the real engine with QNN: fair, shared, and the same numbers as alone."""
+"""The broker with the real engine and QNN: fair turns, shared sessions, and the same results as without a
+daemon."""
 
 from __future__ import annotations
 
@@ -91,7 +92,7 @@ def test_two_applications_share_a_session_on_the_npu(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.simulator
-def test_a_session_that_is_made_again_on_a_new_connection_comes_from_the_cache(
+def test_a_session_that_is_created_again_on_a_new_connection_comes_from_the_cache(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A large model would be compiled for minutes within the deadline of a call."""

@@ -1,6 +1,5 @@
-"""Sessions that clients of one daemon share: which clients get the same one, and the state after it was
-unloaded.
-"""
+"""Sessions that clients of one daemon share: which clients get the same session, and its state after it was
+unloaded."""
 
 from __future__ import annotations
 

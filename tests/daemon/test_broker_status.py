@@ -153,7 +153,7 @@ def test_an_application_that_asks_for_another_qnn_than_the_daemon_has_hears_it_o
         made.close()
 
 
-def test_a_crash_of_the_host_is_told(lab: Lab) -> None:
+def test_a_crash_of_the_host_is_reported(lab: Lab) -> None:
     session = qnnbridge.InferenceSession(script(on_run=["segv"]), host=lab.client(), retry=0)
     with pytest.raises(errors.HostCrashed):
         session.run(None, {"x": X})
@@ -180,7 +180,7 @@ def test_the_end_of_the_daemon_can_be_asked_for(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize(("operation", "words"), [("model.compile", "qnnbridge.compile"), ("what.ever", "Upgrade")])
-def test_what_the_daemon_does_not_do_is_refused_in_words(lab: Lab, operation: str, words: str) -> None:
+def test_what_the_daemon_does_not_do_is_refused_with_an_explanation(lab: Lab, operation: str, words: str) -> None:
     with pytest.raises(errors.UnknownOperation) as caught:
         lab.client().call({"op": operation})
     assert words in (caught.value.fix or "")

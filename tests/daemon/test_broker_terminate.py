@@ -1,4 +1,5 @@
-"""A run with `RunOptions.terminate` ends as in onnxruntime, wherever it waits: in the broker, in the host, nowhere."""
+"""A run with `RunOptions.terminate` ends as in onnxruntime, wherever the run waits: in the broker, in the host, or
+not at all."""
 
 from __future__ import annotations
 

@@ -391,7 +391,7 @@ def test_an_interpreter_may_be_named_from_the_folder_that_one_is_in(
 # --- a daemon that cannot be used ---
 
 
-def test_a_daemon_that_is_there_and_not_reachable_is_told_from_none(runtime: Path) -> None:
+def test_a_daemon_that_is_there_and_not_reachable_is_distinguished_from_none(runtime: Path) -> None:
     runtime.mkdir(mode=0o700)
     lock = FileLock(runtime / LOCK_NAME)
     with lock:

@@ -1,4 +1,4 @@
-"""kill -9 of the daemon, of its NPU host, of an application, each in the middle of calls: what becomes of the rest."""
+"""Kill the daemon, its NPU host or an application with SIGKILL during calls, and check the remaining processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The runtime folder and the file in it: for this user alone, or refused in words."""
+"""The runtime folder and its file must be private to this user; otherwise they are refused with an explanation."""
 
 from __future__ import annotations
 

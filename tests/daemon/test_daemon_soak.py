@@ -1,4 +1,5 @@
-"""A short turn of ``python -m lab.faultlab --daemon``: several applications, and a host that is killed again and again."""
+"""A short run of ``python -m lab.faultlab --daemon``: several applications, and a host that is killed again and
+again."""
 
 from __future__ import annotations
 

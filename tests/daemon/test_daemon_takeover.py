@@ -1,4 +1,4 @@
-"""A daemon that ends while applications work: they start a new one at once, and report the right cause."""
+"""If a daemon ends while applications work, they start a new one immediately and report the right cause."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The order of calls into the NPU host: turns, shares, withdrawal."""
+"""The order of calls into the NPU host: turns, shares, cancelled calls."""
 
 from __future__ import annotations
 

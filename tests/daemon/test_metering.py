@@ -1,4 +1,4 @@
-"""Counting calls: percentiles that are near the truth, rates of the last seconds only."""
+"""Counting calls: percentiles are nearly exact, and rates are those of the last seconds."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_the_rate_is_that_of_the_last_ten_seconds() -> None:
     assert (meter.calls, meter.bytes, meter.errors) == (100, 1000, 0)
 
 
-def test_a_rate_is_told_before_ten_seconds_are_over() -> None:
+def test_a_rate_is_reported_before_ten_seconds_are_over() -> None:
     clock = Clock()
     meter = Meter(clock)
     clock.now += 2
@@ -75,7 +75,7 @@ def test_a_rate_is_told_before_ten_seconds_are_over() -> None:
     assert meter.errors == 8
 
 
-def test_latencies_are_told_in_milliseconds_and_as_a_histogram_in_seconds() -> None:
+def test_latencies_are_reported_in_milliseconds_and_as_a_histogram_in_seconds() -> None:
     meter = Meter()
     meter.count(0.002, 0, failed=False)
     told = meter.latency_ms()

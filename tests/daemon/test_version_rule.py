@@ -1,4 +1,4 @@
-"""Releases that share a daemon: one minor version apart works, two do not, and the words say which side to upgrade."""
+"""Releases one minor version apart can share a daemon, two apart cannot; the message says which side to upgrade."""
 
 from __future__ import annotations
 
@@ -128,14 +128,16 @@ def test_a_daemon_one_minor_version_newer_works() -> None:
         assert host.ping() >= 0
 
 
-def test_a_daemon_two_minor_versions_newer_is_refused_in_words_by_the_daemon() -> None:
+def test_a_daemon_two_minor_versions_newer_is_refused_with_an_explanation_by_the_daemon() -> None:
     with open_listener(StandIn(releases_away(2)).serve):
         with pytest.raises(VersionMismatch, match="more than one minor version apart") as caught:
             qnnbridge.connect(start=False)
     assert "Upgrade the application side" in str(caught.value.fix)
 
 
-def test_an_application_two_minor_versions_newer_is_refused_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_application_two_minor_versions_newer_is_refused_with_an_explanation(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with open_listener(StandIn(qnnbridge.__version__).serve):
         from qnnbridge._supervision import host_process
 

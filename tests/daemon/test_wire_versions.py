@@ -134,7 +134,7 @@ def check(outcome: dict[str, Any], older: str, upgrade: str) -> None:
     assert outcome["seconds"] < AT_ONCE_S
 
 
-def test_a_private_host_of_another_wire_is_told_at_once(sides: tuple[str, str], newer: str) -> None:
+def test_a_private_host_of_another_wire_is_reported_at_once(sides: tuple[str, str], newer: str) -> None:
     older = "host" if sides[0] == newer else "application side"
     outcomes = application(PRIVATE, sides[0], sides[1])
     assert len(outcomes) == 2
@@ -164,7 +164,7 @@ def daemons(newer: str) -> Iterator[None]:
     assert not left
 
 
-def test_a_newer_daemon_is_told_at_once_to_an_older_application_and_stays(newer: str, daemons: None) -> None:
+def test_a_newer_daemon_is_reported_at_once_to_an_older_application_and_stays(newer: str, daemons: None) -> None:
     daemon = start_daemon(newer)
     for how in ("start", "find"):
         (outcome,) = application(BY_DAEMON, older_path(), how)

@@ -1,4 +1,4 @@
-"""The computers that the tests diagnose are modules beside them."""
+"""Fixtures of the doctor's tests, whose computers are in modules of this folder."""
 
 from __future__ import annotations
 

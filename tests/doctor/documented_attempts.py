@@ -1,6 +1,6 @@
-"""The ten attempts that users documented on a Snapdragon X Elite PC whose system has QNN 2.40, each rebuilt with the
-wheels that they named, and what the doctor has to say first about it. Plus one that many others made.
-"""
+"""The ten attempts that users documented on a Snapdragon X Elite PC whose system has QNN 2.40, each rebuilt with
+the wheels that they listed, and the first finding that the doctor has to report. One more attempt was made by many
+other users."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Computers with nothing wrong."""
+"""Computers without faults."""
 
 from __future__ import annotations
 

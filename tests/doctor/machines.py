@@ -1,7 +1,6 @@
-"""Computers to diagnose, built by code: a file system, a registry, an environment, interpreters, all simulated behind
-the doctor's seam; their packages have the files, sizes and hashes of real wheels (their RECORD files, unchanged), and
-the machine types and QNN builds that were read from these wheels.
-"""
+"""Computers to diagnose, built by code: a file system, a registry, an environment, interpreters, all simulated
+through the interface `machine.Machine`; their packages have the files, sizes and hashes of real wheels (their
+RECORD files, unchanged), and the machine types and QNN builds that were read from these wheels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each of the ten documented attempts, rebuilt: the first finding is the right one, and so is its fix."""
+"""The first finding about each of the ten documented attempts is right, and so is its fix."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""That nothing is missing: machines for every finding, a check for every area, commands that exist in every fix."""
+"""Every finding has a machine, every area has a check, and the commands of every fix exist."""
 
 from __future__ import annotations
 

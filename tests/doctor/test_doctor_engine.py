@@ -1,4 +1,4 @@
-"""The QNN that is used and the one that should be, as the doctor reports them: wheel, catalogue, driver."""
+"""The doctor reports which QNN is used and which one should be: wheel, catalogue, driver."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pasted trouble: known texts are explained with cause and fix, unknown ones honestly not."""
+"""Pasted messages: known texts are explained with cause and fix; unknown texts are reported as unknown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fixes: the release that each of them brings fits the computer, and each of their commands can be copied and run."""
+"""Fixes: the release that a fix installs fits the computer, and each command of a fix can be copied and run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Computers with nothing wrong get no finding."""
+"""Computers without faults get no finding."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Versions that came after the version table: the doctor neither calls a computer broken for them nor claims to know
-that they work."""
+"""For versions that are newer than the version table, the doctor reports neither a broken computer nor that they
+work."""
 
 from __future__ import annotations
 

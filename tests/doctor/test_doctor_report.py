@@ -1,4 +1,4 @@
-"""The report: for people one screen, for programs one document; what is found is put in order."""
+"""The report is one screen for people and one document for programs, with findings in order of severity."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def test_a_snapshot_of_a_newer_doctor_can_be_read(tmp_path: Path) -> None:
         "[" * 100_000,
     ],
 )
-def test_what_is_no_snapshot_is_refused_in_words(text: str, tmp_path: Path) -> None:
+def test_what_is_no_snapshot_is_refused_with_an_explanation(text: str, tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(OptionError, match=r"x\.json"):

@@ -103,7 +103,7 @@ def test_a_cache_that_is_whole_is_counted_and_no_fault(folders: Path) -> None:
     assert found.cache_damaged == ()
 
 
-def test_an_entry_that_was_set_aside_is_told_with_its_reason(folders: Path) -> None:
+def test_an_entry_that_was_set_aside_is_reported_with_its_reason(folders: Path) -> None:
     store = Store(folders / "cache")
     put(store, key_number(1), label="net.onnx")
     store.quarantine_entry(key_number(1), "damaged", "model.bin is cut off")

@@ -1,4 +1,5 @@
-"""The measured wheels for Windows on ARM64 (`tests.labs.windows_arm64_wheels`) against what the tools say of them."""
+"""The measured wheels for Windows on ARM64 (`tests.labs.windows_arm64_wheels`) compared with what the tools report
+about them."""
 
 from __future__ import annotations
 

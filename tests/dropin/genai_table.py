@@ -1,6 +1,6 @@
-"""Writes `docs/genai-api.md`: every public name of onnxruntime_genai and its state in `qnnbridge.genai`.
+"""Write `docs/genai-api.md`: every public name of onnxruntime_genai and its state in `qnnbridge.genai`.
 
-``python -m tests.dropin.genai_table`` writes the page; a test holds it against the installed onnxruntime-genai.
+``python -m tests.dropin.genai_table`` writes the page; a test compares it with the installed onnxruntime-genai.
 """
 
 from __future__ import annotations

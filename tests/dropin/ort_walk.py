@@ -1,4 +1,4 @@
-"""Walks every module of an installed onnxruntime: what it has by which name, and with which arguments.
+"""Record the names in every module of an installed onnxruntime, with their kinds and arguments.
 
 ``python -m tests.dropin.ort_walk`` prints the walk of the module ``onnxruntime`` that this Python imports, as JSON.
 With ``--record FOLDER...`` it walks the packages in these folders (``pip install --no-deps --target FOLDER

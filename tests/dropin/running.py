@@ -1,4 +1,4 @@
-"""Runs `qnnbridge exec` on programs, as a person does."""
+"""Run programs by `qnnbridge exec`, as a user does."""
 
 from __future__ import annotations
 

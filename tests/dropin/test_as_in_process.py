@@ -1,4 +1,5 @@
-"""Programs that use what lies below the usual interface answer as with onnxruntime in their own process."""
+"""Programs that use internal interfaces of onnxruntime get the same results as with onnxruntime in their own
+process."""
 
 from __future__ import annotations
 

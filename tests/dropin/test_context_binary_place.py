@@ -1,4 +1,5 @@
-"""``ModelCompiler.set_ep_context_binary_information``: where a model compiled to bytes has its context binary."""
+"""``ModelCompiler.set_ep_context_binary_information``: the place of the context binary of a model that is compiled
+to bytes."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ def test_with_the_variable_models_go_to_the_npu(tmp_path: Path) -> None:
     assert "QNN, all of 1 node" in ran.stderr
 
 
-def test_a_provider_in_the_variable_that_is_none_is_refused_in_words(tmp_path: Path) -> None:
+def test_a_provider_in_the_variable_that_is_none_is_refused_with_an_explanation(tmp_path: Path) -> None:
     ran = exec_program(program(tmp_path, ONE_RUN), cwd=tmp_path, QNNBRIDGE_DROPIN_PROVIDER="gpu")
     assert (ran.returncode, ran.stdout) == (2, "")
     assert ran.stderr.startswith("Error: QNNBRIDGE_DROPIN_PROVIDER='gpu' is not known.")

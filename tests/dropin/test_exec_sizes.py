@@ -87,7 +87,7 @@ def test_a_program_of_one_size_has_its_nodes_on_qnn_from_the_first_call_on(tmp_p
     ]
 
 
-def test_calls_of_other_sizes_run_as_before_and_it_is_told_once(tmp_path: Path) -> None:
+def test_calls_of_other_sizes_run_as_before_and_it_is_reported_once(tmp_path: Path) -> None:
     write(tmp_path)
     said, report = ran(tmp_path, "\n    for n in (5, 6, 5, 7, 5, 6):\n        call(1, n)\n")
     assert said.count("run with their free nodes on the CPU") == 1

@@ -1,4 +1,5 @@
-"""`onnxruntime.quantization`, `.tools` and `.transformers` come from the host's installation, which stays as it is."""
+"""`onnxruntime.quantization`, `.tools` and `.transformers` are loaded from the host's installation, which is not
+changed."""
 
 from __future__ import annotations
 

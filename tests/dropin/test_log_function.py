@@ -1,4 +1,4 @@
-"""`set_default_logger_callback` and the function for context binaries of a session, in the host's calls."""
+"""The host calls `set_default_logger_callback`'s function and a session's function for context binaries."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_a_function_that_raises_or_calls_the_host_disturbs_no_call(
 
 @needs_log
 @pytest.mark.usefixtures("no_function_afterwards")
-def test_a_function_that_hangs_is_left_and_the_call_goes_on(
+def test_a_function_that_hangs_is_left_and_the_call_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("QNNBRIDGE_CALLBACK_TIMEOUT", "0.5")

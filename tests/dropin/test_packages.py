@@ -1,4 +1,5 @@
-"""Popular packages that use onnxruntime, unmodified: on Python 3.10 without onnxruntime, and beside onnxruntime."""
+"""Popular packages that use onnxruntime, unmodified: on Python 3.10 without onnxruntime, and together with
+onnxruntime."""
 
 from __future__ import annotations
 

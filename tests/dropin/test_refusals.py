@@ -24,7 +24,7 @@ def test_everything_that_the_page_calls_impossible_is_tried() -> None:
 
 
 @pytest.mark.parametrize("name", ATTEMPTS)
-def test_what_is_not_possible_is_refused_in_words(name: str) -> None:
+def test_what_is_not_possible_is_refused_with_an_explanation(name: str) -> None:
     with pytest.raises(OptionError, match="through qnnbridge") as caught:
         ATTEMPTS[name]()
     error: Any = caught.value

@@ -150,7 +150,7 @@ def test_providers_that_are_named_need_no_function() -> None:
     assert ort.InferenceSession(MODEL, options).get_providers() == [CPU]
 
 
-def test_a_model_that_is_none_is_told_as_such_without_a_call() -> None:
+def test_a_model_that_is_none_is_reported_as_such_without_a_call() -> None:
     kind, text = chosen(ort, b"no model", raises)
     assert (kind, "delegate" in text) == ("InvalidProtobuf", False)
     assert chosen(ort, "no/such/model.onnx", raises)[0] == chosen(real, "no/such/model.onnx", raises)[0]
@@ -268,7 +268,7 @@ def test_another_thread_ends_loading_inside_of_native_code() -> None:
         assert host.info.generation == generation
 
 
-def test_a_session_that_lives_is_made_again_whatever_the_flag_says() -> None:
+def test_a_session_that_lives_is_created_again_whatever_the_flag_says() -> None:
     options = qnnbridge.SessionOptions()
     with fake_host() as host, qnnbridge.InferenceSession(script(), options, host=host) as session:
         before = session.run(None, {"x": X[0]})

@@ -194,7 +194,7 @@ def test_without_a_home_folder_children_have_the_bridge_by_a_temporary_folder(tm
 
 @needs.posix
 @pytest.mark.parametrize("start", ["exec", "import"])
-def test_without_any_folder_the_program_runs_and_it_is_told_once(start: str, tmp_path: Path) -> None:
+def test_without_any_folder_the_program_runs_and_it_is_reported_once(start: str, tmp_path: Path) -> None:
     home = surroundings(tmp_path)
     taken = Path(home["TMPDIR"], f"qnnbridge-{os.getuid()}")
     taken.mkdir(mode=0o777)

@@ -1,6 +1,6 @@
 """Wrong uses of the module ``onnxruntime``, each a function of the module, and the models they need.
 
-Each must raise. `test_wrong_uses` holds class and text against ONNX Runtime itself.
+Each must raise. `test_wrong_uses` compares class and text with those of ONNX Runtime.
 """
 
 from __future__ import annotations

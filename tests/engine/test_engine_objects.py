@@ -1,4 +1,4 @@
-"""The kinds of objects of the host, held against `docs/dev/protocol.md`; and their descriptions, damaged."""
+"""The kinds of objects of the host match `docs/dev/protocol.md`; damaged descriptions are refused."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def test_run_options_are_carried(session: Any) -> None:
         (RunSpec({"active_adapters": ["/nowhere.onnx_adapter"]}), None),
     ],
 )
-def test_wrong_run_options_are_refused_in_words(session: Any, run: RunSpec, word: str | None) -> None:
+def test_wrong_run_options_are_refused_with_an_explanation(session: Any, run: RunSpec, word: str | None) -> None:
     with pytest.raises(errors.OptionError) as caught:
         session.run(None, {"x": X}, run)
     assert word is None or word in (caught.value.fix or "")
@@ -188,7 +188,7 @@ def test_a_session_runs_in_several_threads_at_once(create: Any) -> None:
 
 
 @pytest.mark.simulator
-def test_an_error_inside_qnn_stays_an_error_and_the_session_goes_on(create: Any) -> None:
+def test_an_error_inside_qnn_stays_an_error_and_the_session_continues(create: Any) -> None:
     gather = model(
         [node("Gather", ["x", "i"], ["y"])],
         [tensor("x", [4]), tensor("i", [1], onnx.TensorProto.INT32)],

@@ -1,4 +1,4 @@
-"""Session options of ONNX Runtime as they come over the wire."""
+"""Session options of ONNX Runtime as they are sent over the wire."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_attributes_and_enums_reach_onnx_runtime(create: Any, tmp_path: Path) ->
         ({"terminate": True}, "Allowed are"),
     ],
 )
-def test_a_wrong_attribute_is_refused_in_words(create: Any, settings: dict[str, Any], word: str) -> None:
+def test_a_wrong_attribute_is_refused_with_an_explanation(create: Any, settings: dict[str, Any], word: str) -> None:
     with pytest.raises(errors.OptionError) as caught:
         create(relu(), provider=CPU, settings=settings)
     assert word in (caught.value.fix or "")

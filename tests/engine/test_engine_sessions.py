@@ -132,7 +132,7 @@ def test_a_session_tells_inputs_outputs_and_metadata_like_onnx_runtime(create: A
     }
 
 
-def test_the_phases_are_told_before_the_native_steps(create: Any) -> None:
+def test_the_phases_are_reported_before_the_native_steps(create: Any) -> None:
     phases: list[str] = []
     create(relu(), on_phase=phases.append)
     assert phases == ["creating", "compiling"]

@@ -1,4 +1,4 @@
-"""Values between the wire's form and ONNX Runtime's, through real sessions, bit for bit."""
+"""Values are converted between the wire's format and ONNX Runtime's bit for bit, in real sessions."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""After each injected fault no open file, thread, child process or shared memory remains.
+"""Check after each injected fault that no open file, thread, child process or shared memory remains.
 
-Temporary files and processes are looked for everywhere (`tests/conftest.py`); here the rest, for every test.
+`tests/conftest.py` checks temporary files and processes for all tests.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Bound values after the end of the host: values changed in place raise an error, other runs are repeated."""
+"""Bound values after the end of the host: runs whose values were changed in place fail, other runs are repeated."""
 
 from __future__ import annotations
 

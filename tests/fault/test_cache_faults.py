@@ -1,7 +1,7 @@
 """The cache under attack: damaged, swapped and deadly entries, killed compilers, full and read-only disks.
 
-What is promised: nothing half-written or damaged is ever loaded, the session computes what it would without the
-cache, and a bad entry is blamed, never its model.
+The cache guarantees that no incomplete or damaged entry is loaded, that a session computes the same as without the
+cache, and that a bad entry is blamed instead of its model.
 """
 
 from __future__ import annotations

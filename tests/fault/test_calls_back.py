@@ -1,4 +1,5 @@
-"""A small part of ``python -m lab.faultlab.calls_back``: functions called back, with faults in between."""
+"""A small part of ``python -m lab.faultlab.calls_back``: the host calls functions of the application while faults
+occur."""
 
 from __future__ import annotations
 

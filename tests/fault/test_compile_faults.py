@@ -1,4 +1,4 @@
-"""The compiler dies, stands still or cannot write; the application is killed while it moves the files."""
+"""The compiler crashes, hangs or cannot write; the application is killed while it moves the files."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def abandon(session: qnnbridge.InferenceSession, began: Path) -> tuple[float, er
     return seconds, error
 
 
-def test_a_run_that_cannot_be_interrupted_is_left_alone_and_its_caller_goes_on(tmp_path: Path, patient: None):
+def test_a_run_that_cannot_be_interrupted_is_left_alone_and_its_caller_continues(tmp_path: Path, patient: None):
     """Row 29: the lane is busy until the work ends, then all is as before."""
     began, end = tmp_path / "began", tmp_path / "end"
     with fake_host() as host:
@@ -256,7 +256,7 @@ def test_the_error_says_what_became_of_the_work(
         assert isinstance(caught.value, TimeoutError)
 
 
-def test_a_creation_past_its_deadline_is_told_in_time(tmp_path: Path):
+def test_a_creation_past_its_deadline_is_reported_in_time(tmp_path: Path):
     end = tmp_path / "end"
     with fake_host() as host:
         host.start()

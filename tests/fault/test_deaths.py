@@ -1,4 +1,4 @@
-"""A host that dies is explained: by what it was doing, with which model, and why."""
+"""A crash of the host is explained: its phase, its model, and its cause."""
 
 from __future__ import annotations
 
@@ -308,7 +308,7 @@ def test_ten_megabytes_on_stderr_before_hello_block_nothing_and_both_ends_are_ke
         assert "SIGSEGV" in str(caught.value)
 
 
-def test_a_host_that_has_closed_its_stderr_goes_on():
+def test_a_host_that_has_closed_its_stderr_continues():
     """Row 41."""
     with fake_host() as host:
         session = qnnbridge.InferenceSession(script(on_create=["close_stderr"]), host=host)

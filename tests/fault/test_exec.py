@@ -1,4 +1,4 @@
-"""A program that becomes another one by `exec` keeps its process, and with it the hosts that it started before."""
+"""A program that calls `exec` keeps its process, and with it the hosts that the process started before."""
 
 from __future__ import annotations
 

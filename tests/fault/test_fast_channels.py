@@ -1,4 +1,4 @@
-"""Deaths, deadlines and cancellations of calls that go over channels: what holds for all calls holds for them."""
+"""Crashes, deadlines and cancellations of calls over fast channels have the same results as for all other calls."""
 
 from __future__ import annotations
 
@@ -53,7 +53,9 @@ def test_a_death_under_a_call_is_repeated_in_the_next_host(host: qnnbridge.Host,
     assert quick_calls(host) > calls + 1, "the next host has channels again"
 
 
-def test_without_repetition_the_death_is_told_with_the_model_that_was_running(host: qnnbridge.Host, tmp_path: Path):
+def test_without_repetition_the_death_is_reported_with_the_model_that_was_running(
+    host: qnnbridge.Host, tmp_path: Path
+):
     model = Later(tmp_path, "abort")
     session = qnnbridge.InferenceSession(model.path, host=host)
     warm(session)
@@ -91,7 +93,7 @@ def test_of_two_calls_only_the_one_inside_native_code_is_suspected(host: qnnbrid
     assert np.array_equal(result[0][0], X * 2)
 
 
-def test_a_call_that_is_late_says_so_and_the_session_goes_on(host: qnnbridge.Host, tmp_path: Path):
+def test_a_call_that_is_late_says_so_and_the_session_continues(host: qnnbridge.Host, tmp_path: Path):
     gate = tmp_path / "gate"
     model = Later(tmp_path, f"wait:{gate}", npu=False)
     session = qnnbridge.InferenceSession(model.path, host=host, providers=["CPUExecutionProvider"])

@@ -159,7 +159,7 @@ def test_of_many_sessions_none_looks_for_its_plan_each_time(
             assert np.array_equal(session.run(None, {"x": X})[0], X * scale)
 
 
-def test_a_session_that_is_made_again_and_again_leaves_no_plans_behind(host: qnnbridge.Host) -> None:
+def test_a_session_that_is_created_repeatedly_leaves_no_plans_behind(host: qnnbridge.Host) -> None:
     session = qnnbridge.InferenceSession(script(scale=3), host=host)
     warm(session)
     before = quick_calls(host)

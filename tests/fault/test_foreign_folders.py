@@ -1,4 +1,4 @@
-"""The cache's folder holds files of somebody else, or leads elsewhere: nothing outside of the cache's own files changes."""
+"""If the cache's folder contains foreign files or is a link, only the cache's own files are changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Python exceptions in the host are their caller's business: the host lives, the next call works (row 32)."""
+"""A Python exception in the host fails only its call: the host continues to run, and the next call works (row
+32)."""
 
 from __future__ import annotations
 

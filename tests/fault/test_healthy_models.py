@@ -1,4 +1,4 @@
-"""Crashes of the host that a call did not cause do not use up its `retry`."""
+"""Crashes of the host that a call did not cause do not use up the call's `retry`."""
 
 from __future__ import annotations
 

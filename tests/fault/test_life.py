@@ -1,4 +1,4 @@
-"""Application and host: neither outlives the other, forks are refused in words, every exit is clean."""
+"""Neither application nor host outlives the other, forks get an explained error, and every exit is clean."""
 
 from __future__ import annotations
 
@@ -214,7 +214,7 @@ def test_a_fork_in_the_middle_of_calls_disturbs_none_of_them(no_leaks):
         assert host.stats.generation == 1
 
 
-def test_a_pickled_session_is_made_again_in_another_process(tmp_path: Path):
+def test_a_pickled_session_is_created_again_in_another_process(tmp_path: Path):
     """Row 58: what spawned workers of multiprocessing do."""
     model = tmp_path / "model"
     model.write_bytes(script(scale=3))

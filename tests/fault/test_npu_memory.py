@@ -1,4 +1,4 @@
-"""The NPU's memory: weights that cannot be mapped, and no room. Faults of the scripted engine."""
+"""Faults of the NPU's memory, injected by the scripted engine: weights cannot be mapped, or memory is exhausted."""
 
 from __future__ import annotations
 

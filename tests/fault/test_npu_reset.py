@@ -1,4 +1,5 @@
-"""The NPU resets under a living process (fault table, row 33): a fault of the session, not of the process."""
+"""The NPU resets while the process continues to run (fault table, row 33): a fault of the session, not of the
+process."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ def test_a_reset_during_the_creation_is_survived_too(tmp_path):
         assert host.stats.generation == 1
 
 
-def test_the_other_sessions_are_made_again_too(tmp_path):
+def test_the_other_sessions_are_created_again_too(tmp_path):
     """A reset takes what was loaded by all sessions; each is made again by its next call."""
     with fake_host() as host:
         made = tmp_path / "made"
@@ -129,7 +130,7 @@ def test_other_contents_of_the_same_size_and_date_are_another_model(tmp_path):
             session.run(None, {"x": X})
 
 
-def test_a_session_is_made_again_from_a_file_that_was_only_touched(tmp_path):
+def test_a_session_is_created_again_from_a_file_that_was_only_touched(tmp_path):
     with fake_host() as host:
         path = tmp_path / "model.onnx"
         path.write_bytes(script(on_run=["raise:ort.DeviceReset"], once=str(tmp_path / "reset")))

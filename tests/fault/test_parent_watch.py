@@ -1,4 +1,4 @@
-"""The host ends with its application, however that ends: real processes, killed with -9."""
+"""The host ends when its application ends, in whatever way. The test kills real processes with SIGKILL."""
 
 from __future__ import annotations
 

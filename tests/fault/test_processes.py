@@ -1,4 +1,4 @@
-"""Child processes and their pipes: facts of the kernel, tried with real processes."""
+"""Child processes and their pipes: behaviour of the kernel, checked with real processes."""
 
 from __future__ import annotations
 

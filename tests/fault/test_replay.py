@@ -1,4 +1,4 @@
-"""A host that dies in the middle of a message, or under a call: the call gets its result from the next one."""
+"""If a host crashes in the middle of a message or a call, the call gets its result from the next host."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_death_in_the_middle_of_a_message_costs_a_repetition_and_nothing_else(
     ("step", "doing"),
     [("client:REQUEST+:body", "while a request was waiting for it"), ("host:REPLY+:body", "while running model")],
 )
-def test_without_repetition_the_death_is_told(step: str, doing: str, tmp_path: Path):
+def test_without_repetition_the_death_is_reported(step: str, doing: str, tmp_path: Path):
     """A request that never came whole cannot have been what the host was doing."""
     model = tmp_path / "model"
     model.write_bytes(script(scale=3))
@@ -73,7 +73,7 @@ def test_a_death_under_the_creation_is_repeated_too(step: str, tmp_path: Path):
         assert session.generation == 2
 
 
-def test_other_sessions_are_made_again_when_they_are_used_and_not_before(tmp_path: Path):
+def test_other_sessions_are_created_again_when_they_are_used_and_not_before(tmp_path: Path):
     """Row 5."""
     with fake_host() as host:
         made = [tmp_path / str(n) for n in range(3)]

@@ -1,4 +1,4 @@
-"""When a dead host is started again, and when not. The policy itself has unit tests; here it has real hosts."""
+"""The conditions under which a crashed host is restarted, with real hosts. Unit tests cover the policy itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A small part of the fault lab on every change; the whole of it is ``python -m lab.faultlab`` (see there)."""
+"""A small part of the fault lab. The complete lab is ``python -m lab.faultlab``."""
 
 from __future__ import annotations
 

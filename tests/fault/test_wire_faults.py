@@ -1,4 +1,5 @@
-"""Faults on the wire between real processes: text and nonsense among the frames, halves of frames, full pipes."""
+"""Faults on the wire between real processes: text and random bytes among the frames, incomplete frames, full
+pipes."""
 
 from __future__ import annotations
 
@@ -90,7 +91,7 @@ ANSWERS = {
 
 
 @pytest.mark.parametrize("what", ANSWERS)
-def test_a_bad_answer_to_hello_is_told_at_once(what: str, monkeypatch: pytest.MonkeyPatch, no_leaks) -> None:
+def test_a_bad_answer_to_hello_is_reported_at_once(what: str, monkeypatch: pytest.MonkeyPatch, no_leaks) -> None:
     """The wrapped process continues to run; the error does not wait for it."""
     newer_by, kind, header, expected = ANSWERS[what]
     monkeypatch.setattr("qnnbridge_protocol.frames.WIRE_VERSION", WIRE_VERSION + newer_by)
@@ -127,7 +128,7 @@ def test_nonsense_on_the_wire_ends_the_host_and_the_call_is_repeated(what: str, 
         assert (host.stats.generation, host.stats.retried_calls) == (2, 1)
 
 
-def test_nonsense_is_told_with_its_first_bytes(no_leaks):
+def test_nonsense_is_reported_with_its_first_bytes(no_leaks):
     """Row 15."""
     with fake_host() as host:
         model = script(on_run=[f"wire:{NONSENSE['text'].hex()}"])
@@ -164,7 +165,7 @@ def test_half_an_answer_and_then_silence_is_a_hang_and_the_call_is_repeated(step
 
 
 @pytest.mark.usefixtures("impatient")
-def test_half_an_answer_and_then_silence_is_told_as_a_hang(tmp_path: Path, no_leaks):
+def test_half_an_answer_and_then_silence_is_reported_as_a_hang(tmp_path: Path, no_leaks):
     """Row 18."""
     model = tmp_path / "model"
     model.write_bytes(script(scale=3))

@@ -1,4 +1,5 @@
-"""Work that a client gives up: compilers end, models are read no further, entries that killed are not met again."""
+"""Work that a client cancels: compilers end, reading of models stops, and entries that crashed a host are not used
+again."""
 
 from __future__ import annotations
 

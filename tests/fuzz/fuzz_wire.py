@@ -1,4 +1,4 @@
-"""Fuzzing the wire: whatever bytes come, the answer is frames and values, or a typed error, and it comes soon.
+"""Fuzz the wire: any bytes result in frames and values or in a typed error, within a short time.
 
     python tests/fuzz/fuzz_wire.py --seconds 60 --seed 1     random damage to golden frames, no extra package
     python tests/fuzz/fuzz_wire.py --atheris --seconds 600   guided by coverage, if atheris is installed

@@ -1,6 +1,6 @@
-"""Damaged streams: golden frames, changed in their bytes or in the tree of their header.
+"""Damage streams of golden frames: change their bytes, or the tree of their header.
 
-After most changes sizes and checksum are made right again, because otherwise nothing would get past them.
+After most changes sizes and checksum are corrected, because otherwise every frame would be refused at once.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A short run of the fuzzer, and that it can find something at all."""
+"""A short run of the fuzzer, and a check that it can find bugs."""
 
 from __future__ import annotations
 

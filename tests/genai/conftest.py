@@ -1,4 +1,4 @@
-"""Tiny models, made once in a run, and a host."""
+"""Tiny models, created once in a run, and a host."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Generations while the host is killed: ``python -m tests.genai.kills [--generations N] [--kills N]``.
 
-Each text is compared with the one that was generated before, without kills. Prints one line for a model.
+Each text is compared with the text of an earlier run without kills. The program prints one line for each model.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Measure the time per token through the bridge and in process: ``python -m tests.genai.overhead``.
 
-The same model, the same process, alternating. `GenerationStats.steps` is the number of tokens per request.
-"ping" is a request in which the host does nothing: what a request for one token cannot be below. A model whose tokens
-take longer than `generation.HOLD_S` has a frame for each of them, which the slower model shows; "one request each" asks
+The same model, the same process, alternating. `GenerationStats.steps` is the number of tokens per request. "ping"
+is a request in which the host does nothing: the lower limit for a request for one token. A model whose tokens take
+longer than `generation.HOLD_S` has a frame for each of them, which the slower model shows; "one request each" asks
 only when the application has the token before. On a busy machine the best round says more than the median.
 """
 

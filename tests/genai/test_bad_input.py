@@ -1,4 +1,4 @@
-"""Folders and arguments that are wrong: one clear error each."""
+"""Invalid folders and arguments raise one clear error each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each case in which onnxruntime-genai itself dies or computes wrong tokens: what comes through the bridge."""
+"""The bridge's result in each case in which onnxruntime-genai crashes or computes wrong tokens."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_provider_options_that_compute_on_the_cpu_in_silence(
         assert refused.value.details["stage"] == "context"
 
 
-def test_the_placement_of_the_stages_is_told(folders: Folders, host: qnnbridge.Host) -> None:
+def test_the_placement_of_the_stages_is_reported(folders: Folders, host: qnnbridge.Host) -> None:
     model = genai.Model(folders("window-qnn"), host=host)
     told = {one.stage: one for one in model.placement}
     assert [name for name, one in told.items() if one.wanted] == ["context", "iterator"]

@@ -1,4 +1,4 @@
-"""The classes against onnxruntime_genai itself, in this process, on a model that genai runs correctly."""
+"""The classes compared with onnxruntime_genai in this process, on a model that genai runs correctly."""
 
 from __future__ import annotations
 
@@ -286,7 +286,7 @@ def test_a_rewind_that_drops_nothing_leaves_a_finished_generation_finished(
 
 @needs.posix
 @pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
-def test_a_generation_goes_on_in_a_fork_and_in_its_parent(folders: Folders, host: qnnbridge.Host) -> None:
+def test_a_generation_continues_in_a_fork_and_in_its_parent(folders: Folders, host: qnnbridge.Host) -> None:
     truth = PlainLoop(folders("dynamic")).generate(START, 12)
     model = genai.Model(folders("dynamic"), host=host)
     one = genai.Generator(model, genai.GeneratorParams(model))

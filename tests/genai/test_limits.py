@@ -1,4 +1,5 @@
-"""Limits of generation: one deadline for all, schemas that end a host, indices and sizes, files that are none."""
+"""Limits of generation: one deadline for everything, schemas that crash a host, indices and sizes, invalid
+files."""
 
 from __future__ import annotations
 

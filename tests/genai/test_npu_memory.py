@@ -1,4 +1,5 @@
-"""The NPU's memory and models of onnxruntime-genai: weights that cannot be mapped, and no room. Injected faults."""
+"""The NPU's memory and models of onnxruntime-genai: weights that cannot be mapped, and exhausted memory. The faults
+are injected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Prompts with pictures and sound: tokens are those of onnxruntime-genai in this process, and those of no dead host."""
+"""Prompts with pictures and sound: tokens are those of onnxruntime-genai in this process, and never those of a
+crashed host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tokens on the simulator are genai's own where genai is right: one prompt, default max_length."""
+"""Tokens on the simulator equal genai's where genai is right: one prompt, default max_length."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A host that dies in a generation: the text goes on. `tests.genai.kills` is the long form."""
+"""If a host crashes during a generation, the text continues in the next host. `tests.genai.kills` is the long
+form."""
 
 from __future__ import annotations
 
@@ -248,7 +249,7 @@ def test_a_call_that_comes_to_nothing_in_a_new_host(
     assert made + step(one, 3) == truth.generate(prompt(9), 6)
 
 
-def test_a_batch_goes_on_where_its_last_answer_was(
+def test_a_batch_continues_where_its_last_answer_was(
     folders: Folders, own_host: qnnbridge.Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Steps of the host in abandoned calls do not count."""
@@ -288,7 +289,7 @@ def test_a_batch_that_samples_is_lost(folders: Folders, own_host: qnnbridge.Host
         one.generate_next_token()
 
 
-def test_a_prompt_that_kills_twice_is_refused_and_others_go_on(
+def test_a_prompt_that_kills_twice_is_refused_and_others_continue(
     folders: Folders, own_host: qnnbridge.Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = genai.Model(folders("dynamic"), host=own_host)

@@ -1,4 +1,4 @@
-"""Writes tiny models with random weights that take pictures or sound, in layouts that onnxruntime-genai runs.
+"""Write tiny models with random weights for pictures or sound, in layouts that onnxruntime-genai runs.
 
 ``gemma3``: pictures of a fixed size, so that the vision stage can run on QNN. ``qwen2_5_vl``: pictures of any size, and
 several of them; positions have three dimensions. ``phi4mm``: pictures and sound. ``whisper``: sound, an encoder and a

@@ -1,4 +1,4 @@
-"""An application as people write them: numpy and qnnbridge, no onnxruntime. It runs unchanged on every target.
+"""A typical application with numpy and qnnbridge, without onnxruntime. It runs unchanged on every target.
 
     application.py MODEL INPUTS.npz OUTPUTS.npz [--host PYTHON] [--provider NAME] [--option KEY=VALUE ...]
 

@@ -1,4 +1,4 @@
-"""An application with shape buckets: numpy and qnnbridge, nothing else. Prints what it saw, in JSON.
+"""An application with shape buckets, which uses only numpy and qnnbridge. It prints its results as JSON.
 
 buckets_application.py MODEL HOST_PYTHON
 """

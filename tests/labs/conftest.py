@@ -1,4 +1,4 @@
-"""Fixtures of the labs: interpreters that a test can hand to `qnnbridge.Host` or start a program with."""
+"""Fixtures of the labs: interpreters that a test can pass to `qnnbridge.Host` or run a program with."""
 
 from __future__ import annotations
 

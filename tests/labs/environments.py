@@ -1,4 +1,5 @@
-"""Environments with other packages than the ones in use: of symbolic links, so that one takes no time and no room."""
+"""Create environments with other packages than the installed ones, from symbolic links, which need no time and no
+space."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ class HostWithoutNpu:
             (result,) = session.run(None, {"scores": np.array([[0.5, 0.25, 0.125], [1, 2, 3]], np.float32)})
         assert result == [{"up": 0.5, "down": 0.25, "größer": 0.125}, {"up": 1, "down": 2, "größer": 3}]
 
-    def test_qnn_is_refused_where_there_is_no_npu_and_the_host_goes_on(
+    def test_qnn_is_refused_where_there_is_no_npu_and_the_host_continues(
         self, host: qnnbridge.Host, tmp_path: Path
     ) -> None:
         model = lab_models.quantized_convolution(tmp_path)
@@ -130,7 +130,7 @@ class HostWithNpuInName:
             (result,) = session.run(None, lab_models.quantized_convolution_inputs())
         assert result.shape == (1, 8, 16, 16)
 
-    def test_an_npu_that_fails_at_run_is_one_typed_error_and_the_host_goes_on(
+    def test_an_npu_that_fails_at_run_is_one_typed_error_and_the_host_continues(
         self, host_with_fake_npu: qnnbridge.Host, tmp_path: Path
     ) -> None:
         model = lab_models.quantized_convolution(tmp_path)

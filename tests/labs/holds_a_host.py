@@ -1,4 +1,5 @@
-"""An application that starts a host, prints the host's pid and waits to be killed: ``holds_a_host.py [PYTHON]``."""
+"""An application that starts a host, prints the host's pid and waits until it is killed: ``holds_a_host.py
+[PYTHON]``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The models that the lab tests run: one real trained network, and tiny ones that show one thing each."""
+"""The models that the lab tests run: one real trained network, and tiny models that each show one behaviour."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Where the labs are and how a program runs in them. See README.md beside this file.
+"""Find the labs and run programs in them. See README.md in this folder.
 
-A lab that is absent makes its tests skip with a word; with QNNBRIDGE_REQUIRE_LABS=1, as CI has it, they fail.
+The tests of an absent lab are skipped with a reason; with QNNBRIDGE_REQUIRE_LABS=1, as in CI, they fail.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Prints what the project itself needs, one requirement a line, read from `pyproject.toml`.
+"""Print the requirements of the project from `pyproject.toml`, one a line.
 
     project_requirements.py [--like PYTHON [--only-versions]] [EXTRA ...]
 
-The labs install packages for a foreign platform, where pip cannot install the project with its extras; so they ask
-here and never repeat a list. With ``--like`` the native packages get the versions that this interpreter has, so
-that a lab and the machine's own tests compare equal things. Needs Python 3.11 (tomllib), nothing else.
+The labs install packages for a foreign platform, where pip cannot install the project with its extras; so they use
+this program instead of repeating a list. With ``--like`` the native packages get the versions that this interpreter
+has, so that a lab and the machine's own tests compare equal things. Needs Python 3.11 (tomllib), nothing else.
 """
 
 from __future__ import annotations

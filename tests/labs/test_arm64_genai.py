@@ -54,7 +54,7 @@ def test_tokens_of_an_arm64_host_are_those_of_a_plain_loop_here(
         assert greedy(model, prompt(length)) == truth.generate(prompt(length), TOKENS)
 
 
-def test_the_history_goes_on_in_the_next_host(model: genai.Model, host: qnnbridge.Host) -> None:
+def test_the_history_continues_in_the_next_host(model: genai.Model, host: qnnbridge.Host) -> None:
     whole = greedy(model, prompt(20))
     before = host.stats.crashes
     made: list[int] = []

@@ -98,7 +98,7 @@ def test_a_model_that_is_not_there_or_none_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe\x00", b'{"kind": "qnnbridge doctor snapshot"}'])
-def test_a_damaged_snapshot_is_refused_in_words(content: bytes, tmp_path: Path) -> None:
+def test_a_damaged_snapshot_is_refused_with_an_explanation(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "snapshot.json"
     path.write_bytes(content)
     done = said("doctor", "--from-snapshot", str(path))

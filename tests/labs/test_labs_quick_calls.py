@@ -1,4 +1,4 @@
-"""The quick way on other machines: an emulated ARM64 host, and Windows on both sides."""
+"""Fast channels on other machines: an emulated ARM64 host, and Windows on both sides."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A daemon on one Python, applications on another, both ways round."""
+"""A daemon on one Python and applications on another, in both combinations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands on Windows ARM64, where QNN has no NPU: demo, exec, and a short run of the fault lab."""
+"""Commands on Windows ARM64, where QNN has no NPU: `demo`, `exec`, and a short run of the fault lab."""
 
 from __future__ import annotations
 

@@ -51,7 +51,9 @@ def report(windows_arm64: WindowsArm64Lab) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("death", DEATHS)
-def test_a_windows_application_sees_all_bits_explains_them_and_goes_on(report: dict[str, Any], death: str) -> None:
+def test_a_windows_application_sees_all_bits_explains_them_and_continues(
+    report: dict[str, Any], death: str
+) -> None:
     number, name = DEATHS[death]
     told = report[death]
     assert told["error"] == "HostCrashed", told["error"]
@@ -67,7 +69,7 @@ def test_a_windows_application_sees_all_bits_explains_them_and_goes_on(report: d
 
 # Windows itself ends the second with 0xC0000139.
 @pytest.mark.parametrize(("what", "number"), [("library missing", 0xC0000135), ("entry point missing", 0x80000100)])
-def test_an_interpreter_that_cannot_be_loaded_is_told(report: dict[str, Any], what: str, number: int) -> None:
+def test_an_interpreter_that_cannot_be_loaded_is_reported(report: dict[str, Any], what: str, number: int) -> None:
     told = report[what]
     assert told["error"] == "HostStartFailed", told["error"]
     assert told["unsigned"] == number

@@ -1,4 +1,4 @@
-"""The doctor, `versions` and `setup-host` on Windows ARM64: what they see is what that Windows does."""
+"""The doctor, `versions` and `setup-host` on Windows ARM64: their results match the behaviour of that Windows."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def windows_11(windows_arm64: WindowsArm64Lab) -> Iterator[WindowsArm64Lab]:
     windows_arm64.run(HERE / "windows_version.py").json()
 
 
-def test_the_machine_types_of_process_and_computer_are_told(facts: dict[str, Any]) -> None:
+def test_the_machine_types_of_process_and_computer_are_reported(facts: dict[str, Any]) -> None:
     assert facts["this_process"] == ["ARM64", "ARM64", "ARM64", "win-arm64"]
 
 

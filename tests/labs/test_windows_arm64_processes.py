@@ -1,4 +1,5 @@
-"""Application and host both on Windows ARM64: what `windows_processes.py` and its neighbours find there, as on x64."""
+"""Application and host both on Windows ARM64: the results of `windows_processes.py` and similar programs are those
+of x64."""
 
 from __future__ import annotations
 

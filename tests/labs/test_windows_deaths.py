@@ -1,4 +1,4 @@
-"""Real deaths of a Windows host, seen and explained by a Windows application: see `windows_deaths.py`."""
+"""Real crashes of a Windows host, detected and explained by a Windows application: see `windows_deaths.py`."""
 
 from __future__ import annotations
 

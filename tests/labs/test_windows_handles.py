@@ -1,4 +1,4 @@
-"""Handles that one process gives another on Windows, and their closing: see `windows_handles.py`."""
+"""Handles that a process passes to another one on Windows, and how they are closed: see `windows_handles.py`."""
 
 from __future__ import annotations
 

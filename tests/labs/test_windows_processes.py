@@ -70,5 +70,5 @@ def test_a_program_that_cannot_be_started_is_an_error_with_its_cause(
     ("name", "says"),
     [("script", "not a Windows program"), ("store", "alias of the Microsoft Store"), ("folder", "a folder")],
 )
-def test_what_is_no_interpreter_is_refused_in_words(facts: dict[str, Any], name: str, says: str) -> None:
+def test_what_is_no_interpreter_is_refused_with_an_explanation(facts: dict[str, Any], name: str, says: str) -> None:
     assert says in facts["wrong_interpreters"][name]

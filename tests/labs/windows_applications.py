@@ -1,4 +1,4 @@
-"""Windows applications in surroundings that trip programs up: prints what came of each, as JSON.
+"""Run Windows applications in unusual environments, and print the results as JSON.
 
 - without any standard stream (pythonw, a service, a program with windows): its own streams are ``None``
 - in a foreign job that ends everything in it and lets nothing out (Windows Terminal, CI runners)

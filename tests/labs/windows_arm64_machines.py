@@ -1,4 +1,4 @@
-"""Machine types and registry views as a Windows on ARM64 has them; run by its Python, prints one JSON object.
+"""Print machine types and registry views of Windows on ARM64 as a JSON object; run by its Python.
 
 usage: ``windows_arm64_machines.py LIBS LAUNCHERS``; LIBS: the folder `libs` of the x64 package of onnxruntime-qnn, with
 x64, ARM64EC and ARM64X libraries; LAUNCHERS: the folder of pip's launchers, programs for x86, x64 and ARM64.

@@ -1,6 +1,6 @@
 """Use the catalogue of Windows ML with the real wheel and print a JSON object; run by a Windows Python.
 
-usage: ``windows_catalogue.py FOLDER``; FOLDER: where ``windowsml`` lies.
+usage: ``windows_catalogue.py FOLDER``; FOLDER: the folder that contains ``windowsml``.
 """
 
 from __future__ import annotations

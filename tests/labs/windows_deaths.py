@@ -1,4 +1,4 @@
-"""A Windows application whose Windows host dies in many ways: prints what it saw and was told, as JSON.
+"""A Windows application whose Windows host crashes in many ways. It prints the errors and reports as JSON.
 
     windows_deaths.py [DEATH...]     default all
 

@@ -1,4 +1,4 @@
-"""Runs in the Windows lab: `qnnbridge exec --report PROGRAM ARGS` without its options: Wine 8 cannot load their library."""
+"""Run `qnnbridge exec --report PROGRAM ARGS` in the Windows lab, without typer, which Wine 8 cannot load."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs in a Windows lab: a module of the project or of its tests, as ``python -m NAME ARGUMENTS`` does."""
+"""Run a module of the project or of its tests in a Windows lab, as ``python -m NAME ARGUMENTS`` does."""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""Runs in a Windows lab: makes Wine be another Windows (``win11``) for programs that Python starts from now on, or what it is
-(no argument)."""
+"""Let Wine report another version of Windows (``win11``) to programs that Python starts afterwards, in a Windows
+lab.
+
+Without an argument Wine reports its default again.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs in the Windows lab: QNN's system library there reads context binaries, and a session runs one."""
+"""Read context binaries with QNN's system library in the Windows lab, and run one in a session."""
 
 from __future__ import annotations
 

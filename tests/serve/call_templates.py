@@ -1,6 +1,6 @@
 """Chat templates with the forms in which known families of models write function calls, and tiny models with them.
 
-The templates have what concerns functions, in the same form as the originals; the instructions are shortened.
+The parts of the templates about functions equal the originals; the instructions are shortened.
 """
 
 from __future__ import annotations

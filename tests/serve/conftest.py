@@ -1,4 +1,4 @@
-"""One server and one host of the tests' own for all tests of this folder; most of them change nothing there."""
+"""One server and one private host for all tests of this folder, most of which do not change the server's state."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A small encoder with random weights in the files of sentence-transformers, and its arithmetic in numpy.
 
-The tokens look at each other through the mask, so what fills up a batch would change results without it.
+Tokens attend to each other through the mask, so padding would change the results without the mask.
 """
 
 from __future__ import annotations

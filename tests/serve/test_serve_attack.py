@@ -1,4 +1,4 @@
-"""A short run of the attack on HTTP; the whole is ``python -m lab.attack http``."""
+"""A short run of the attack on HTTP. The complete attack is ``python -m lab.attack http``."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
-"""Small requests cost little: numbers in them, small chunks, answers that are not read, schemas; and an honest client
-beside all of them at once. The long form is ``python -m lab.attack serving --scale 100``.
-"""
+"""Small requests cost little: numbers, small chunks, answers that are not read, schemas. A normal client runs at
+the same time. The long form is ``python -m lab.attack serving --scale 100``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""In front of the daemon that applications share: it survives the server, and the server survives it."""
+"""A server that uses the daemon of applications: the daemon survives the server, and the server survives the
+daemon."""
 
 from __future__ import annotations
 

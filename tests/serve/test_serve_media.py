@@ -1,4 +1,4 @@
-"""Pictures and sound in chat completions and responses, and what strangers may send as such."""
+"""Pictures and sound in chat completions and responses, and invalid data that clients send as such."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class TestPictures:
         if kind in ("PNG", "WEBP"):
             np.testing.assert_array_equal(pixels(plain), pixels(picture(60, 40)))
 
-    def test_nothing_but_pixels_goes_on(self) -> None:
+    def test_only_pixels_are_passed_on(self) -> None:
         content = picture()
         secret = chunk(b"tEXt", b"Comment\0secret words") + chunk(b"eXIf", b"secret words")
         secret += chunk(b"iCCP", b"secret\0\0" + zlib.compress(b"secret words" * 20)) + chunk(b"gAMA", bytes(4))
@@ -507,7 +507,7 @@ class TestServing:
         # The template of the tiny model has no functions; the point is that the picture was taken out before.
         assert "does not support functions" in error_of(answer)["message"]
 
-    def test_the_host_dies_and_the_answer_goes_on(self, server: Server) -> None:
+    def test_the_host_dies_and_the_answer_continues(self, server: Server) -> None:
         before = words_of(ask(server, "gemma3", text("a"), image(picture()), max_tokens=30))
         server.host().kill()
         assert words_of(ask(server, "gemma3", text("a"), image(picture()), max_tokens=30)) == before

@@ -1,4 +1,5 @@
-"""The page of `qnnbridge serve` in a real browser: each action by clicking, against what numpy and the library give."""
+"""The page of `qnnbridge serve` in a real browser: each action is done by clicking, and the results are compared
+with those of numpy and the library."""
 
 from __future__ import annotations
 

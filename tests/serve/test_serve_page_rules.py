@@ -1,4 +1,4 @@
-"""Who gets the page and may use it, what its headers forbid, and that `/openapi.json` describes the server's paths."""
+"""Access to the page, its headers, and the description of the server's paths in `/openapi.json`."""
 
 from __future__ import annotations
 

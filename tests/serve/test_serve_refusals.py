@@ -60,7 +60,7 @@ def binary(server: Server, head: Any, data: bytes = b"", model: str = "same-INT3
         ([], "An input is not a JSON object"),
     ],
 )
-def test_a_bad_input_is_refused_in_words(server: Server, given: Any, words: str) -> None:
+def test_a_bad_input_is_refused_with_an_explanation(server: Server, given: Any, words: str) -> None:
     answer = server.infer("same-INT32", given)
     assert words in answer.error
     assert answer.status == 400
@@ -214,7 +214,7 @@ def test_a_bool_is_0_or_1(server: Server) -> None:
         ),
     ],
 )
-def test_a_bad_request_is_refused_in_words(server: Server, body: bytes, words: str) -> None:
+def test_a_bad_request_is_refused_with_an_explanation(server: Server, body: bytes, words: str) -> None:
     answer = server.ask("POST", "/v2/models/same-INT32/infer", body)
     assert words in answer.error
     assert answer.status == 400

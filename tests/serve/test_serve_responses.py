@@ -141,7 +141,7 @@ def cached(found: Any) -> int:
     return int(found.usage.input_tokens_details.cached_tokens)
 
 
-def test_a_request_goes_on_from_the_response_that_it_names(client: Any) -> None:
+def test_a_request_continues_from_the_response_that_it_names(client: Any) -> None:
     options = {"temperature": 0, "instructions": "short"}
     first = respond(client, "the harbour of the sea", **options)
     second = respond(client, "and more", previous_response_id=first.id, **options)

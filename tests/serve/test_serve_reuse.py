@@ -1,4 +1,5 @@
-"""Kept generators of `qnnbridge serve`: twenty conversations at once share four, and what the figures say of them."""
+"""Kept generators of `qnnbridge serve`: twenty concurrent conversations share four of them, and the figures report
+this."""
 
 from __future__ import annotations
 

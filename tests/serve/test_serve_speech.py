@@ -1,4 +1,4 @@
-"""`qnnbridge serve --speech` with the real `openai` package, against what the library itself gives."""
+"""`qnnbridge serve --speech` with the real `openai` package, compared with the results of the library itself."""
 
 from __future__ import annotations
 

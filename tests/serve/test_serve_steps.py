@@ -1,4 +1,5 @@
-"""Work on a large request is done in steps: each looks at the time, and none loses what lies between two of them."""
+"""Work on a large request is done in steps. Each step checks the deadline, and no data between two steps is
+lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes reference.json: what transformers' greedy search gives for the tiny Whisper, and its features.
+"""Write reference.json: the results of transformers' greedy search for the tiny Whisper, and its features.
 
 Run by hand where torch and transformers are installed: python -m tests.speech.make_reference
 """

@@ -1,4 +1,4 @@
-"""`qnnbridge transcribe`: what the library finds, in all forms; deaths, Ctrl+C, bad input."""
+"""`qnnbridge transcribe`: the library's results in all formats, crashes, Ctrl+C, bad input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whisper in four layouts: token for token what transformers' greedy search gives, and what plain numpy gives."""
+"""Whisper in four layouts returns the tokens of transformers' greedy search, and the values of plain numpy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Drives a real Chromium over its debugging pipe: one page, real mouse and key events, no library needed."""
+"""Control a real Chromium over its debugging pipe: one page, real mouse and key events, without a library."""
 
 from __future__ import annotations
 

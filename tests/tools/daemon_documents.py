@@ -1,4 +1,4 @@
-"""Status documents as the daemon gives them: one with work going on, and the least there is."""
+"""Status documents of the daemon: one during work, and the smallest one."""
 
 from __future__ import annotations
 

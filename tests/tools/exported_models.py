@@ -1,4 +1,4 @@
-"""Small models with what exporters write and QNN refuses, for the tests of the rewrites in `rewrite.exported`."""
+"""Small models with patterns that exporters write and QNN refuses, for the tests of `rewrite.exported`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One small model for each rewrite of `fix`, with what the rewrite is about in it."""
+"""One small model for each rewrite of `fix`, with the pattern that it rewrites."""
 
 from __future__ import annotations
 

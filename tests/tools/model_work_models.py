@@ -1,4 +1,4 @@
-"""Models and samples that the tests of `optimize` and `quantize` make, each small, each with one trap in it."""
+"""Models and samples that the tests of `optimize` and `quantize` create, each small and with one trap."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`qnnbridge fix` of models that a converter made float16: sizes that it left free, and the casts that it put in."""
+"""`qnnbridge fix` of models that a converter changed to float16, with free sizes and inserted casts."""
 
 from __future__ import annotations
 

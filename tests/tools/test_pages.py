@@ -1,4 +1,4 @@
-"""Pages and pictures that are made from the code are those of today; programs and commands on pages are those that run."""
+"""Pages and pictures that are generated from the code are up to date; programs and commands on pages run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A folder that `qnnbridge prepare` made, as a model: which of its files is chosen and why, and what is refused."""
+"""A folder of `qnnbridge prepare` as a model: which of its files is chosen and why, and which folders are
+refused."""
 
 from __future__ import annotations
 
@@ -408,7 +409,7 @@ FAULTS: dict[str, tuple[Callable[[Path], None], type[BridgeError], str]] = {
 
 @needs.posix
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_faulty_folder_is_refused_in_words(fault: str, copy: Path, host: qnnbridge.Host) -> None:
+def test_a_faulty_folder_is_refused_with_an_explanation(fault: str, copy: Path, host: qnnbridge.Host) -> None:
     change, error, words = FAULTS[fault]
     change(copy)
     with pytest.raises(error, match=words) as raised:

@@ -191,7 +191,7 @@ def test_int64_arithmetic_on_the_npu_is_warned_of(tmp_path: Path) -> None:
     assert advice.severity == "model"
 
 
-def test_a_model_that_is_too_new_is_told(tmp_path: Path) -> None:
+def test_a_model_that_is_too_new_is_reported(tmp_path: Path) -> None:
     made = chain_of("Relu")
     made.opset_import[0].version = 30
     assert "opset" in offline(made, tmp_path).advice[0].what
@@ -344,7 +344,7 @@ def test_the_rules_agree_with_qnn_on_real_models(name: str) -> None:
 
 
 @pytest.mark.simulator
-def test_without_a_trace_the_placement_alone_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_trace_the_placement_alone_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Releases of onnxruntime-qnn before 2.4 have no trace."""
     pytest.importorskip("onnxruntime_qnn")
     from qnnbridge_models.analyze import analyzer
@@ -375,7 +375,7 @@ def test_a_model_that_ends_the_process_is_told_and_not_run_into(tmp_path: Path) 
 
 
 @pytest.mark.simulator
-def test_a_session_that_cannot_be_made_is_told_with_qnns_reasons(tmp_path: Path) -> None:
+def test_a_session_that_cannot_be_made_is_reported_with_qnns_reasons(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime_qnn")
     made = models.model(
         [node("Sign", ["x"], ["y"], name="sign")],
@@ -390,7 +390,7 @@ def test_a_session_that_cannot_be_made_is_told_with_qnns_reasons(tmp_path: Path)
 
 
 @pytest.mark.parametrize(("opset", "ir_version"), [(1, 0), (0, 1)])
-def test_a_model_that_no_onnxruntime_loads_yet_is_told(opset: int, ir_version: int, tmp_path: Path) -> None:
+def test_a_model_that_no_onnxruntime_loads_yet_is_reported(opset: int, ir_version: int, tmp_path: Path) -> None:
     import onnxruntime as ort
 
     def made(opset: int, ir_version: int) -> Any:
@@ -457,7 +457,7 @@ def test_no_host_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         analyze_model(model, host_python="nowhere")
 
 
-def test_bad_input_is_told(tmp_path: Path) -> None:
+def test_bad_input_is_reported(tmp_path: Path) -> None:
     with pytest.raises(CompiledModelRefused):
         analyze_model(models.COMPILED)
     with pytest.raises(NoSuchFile):

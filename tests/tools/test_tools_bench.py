@@ -60,7 +60,7 @@ def test_the_quick_way_was_measured_and_not_the_connection(measured: tuple[dict[
     assert measured[0]["shared_calls"] > 100
 
 
-def test_starting_and_recovery_are_told_with_each_try(measured: tuple[dict[str, Any], str]) -> None:
+def test_starting_and_recovery_are_reported_with_each_try(measured: tuple[dict[str, Any], str]) -> None:
     document = measured[0]
     assert list(document["starting_s"]) == [kind for kind in work.MOMENTS_IN_WORDS if kind != work.APPLICATION]
     assert all(len(told["all"]) == work.QUICK.starts for told in document["starting_s"].values())

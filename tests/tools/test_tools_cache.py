@@ -1,4 +1,4 @@
-"""`qnnbridge cache`, on entries made by the cache's own store."""
+"""`qnnbridge cache`, on entries that the cache's own store created."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_a_blob_that_two_entries_share_counts_once(store: Store) -> None:
     assert all(entry["size_bytes"] > len(blob) for entry in both["entries"])
 
 
-def test_what_is_in_use_is_told(store: Store) -> None:
+def test_what_is_in_use_is_reported(store: Store) -> None:
     put(store, FIRST)
     held = store.use(FIRST)
     assert "in use" in row(cache()[1], FIRST)
@@ -304,7 +304,7 @@ def test_clearing_all_leaves_locks_only(store: Store) -> None:
     assert all(name.endswith((".lock", MARK_FILE)) for name in tree(store.folder))
 
 
-def test_an_entry_in_use_stays_and_that_is_told(store: Store) -> None:
+def test_an_entry_in_use_stays_and_that_is_reported(store: Store) -> None:
     put(store, FIRST)
     held = store.use(FIRST)
     code, text = cache("clear", "--all")

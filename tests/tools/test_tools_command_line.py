@@ -244,7 +244,7 @@ def test_an_argument_too_many_shows_a_command_that_works() -> None:
 
 @needs.linux
 @pytest.mark.parametrize("command", PRINTING)
-def test_output_that_finds_no_room_is_told_in_a_sentence(command: list[str]) -> None:
+def test_output_that_finds_no_room_is_reported_in_a_sentence(command: list[str]) -> None:
     with open("/dev/full", "wb") as full:
         result = printing_to(full.fileno(), command)
     assert result.returncode

@@ -109,7 +109,7 @@ def test_mistakes_are_told_without_a_trace(text: str, words: str, tmp_path: Path
     assert "Traceback" not in result.output
 
 
-def test_a_near_key_is_suggested_and_a_missing_file_is_told(tmp_path: Path) -> None:
+def test_a_near_key_is_suggested_and_a_missing_file_is_reported(tmp_path: Path) -> None:
     assert 'Did you mean "percentile"' in told(tmp_path, "percentle = 1.0").output
     missing = CliRunner().invoke(small, ["quantize", "--config", str(tmp_path / "no.toml"), "m", "-o", "b"])
     assert missing.exit_code == 2

@@ -115,7 +115,7 @@ def poison(model: str, phase: str = "running") -> str:
 
 
 @pytest.mark.parametrize("arguments", [[], ["list"]])
-def test_an_empty_quarantine_is_told_in_words(arguments: list[str]) -> None:
+def test_an_empty_quarantine_is_explained(arguments: list[str]) -> None:
     assert quarantine_command(*arguments) == (0, "No model is in quarantine.\n")
 
 

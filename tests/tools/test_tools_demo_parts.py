@@ -165,7 +165,7 @@ def test_a_wrong_answer_is_marked_and_counted(capsys: pytest.CaptureFixture[str]
     assert "5 of 6 right. QNN and CPU agree on 5 of 6; their probabilities differ by 0.9800 at most." in printed
 
 
-def test_without_qnn_the_reason_and_the_fix_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_qnn_the_reason_and_the_fix_are_reported(capsys: pytest.CaptureFixture[str]) -> None:
     demo.print_outcome(outcome(qnn=False))
     printed = capsys.readouterr().out
     assert "6 of 6 right, computed by the CPU provider only." in printed

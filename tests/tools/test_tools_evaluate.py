@@ -138,7 +138,7 @@ def test_samples_that_do_not_fit_are_refused(make: Any, words: str, tmp_path: Pa
     ("name", "words"),
     [("missing", "has no function"), ("broken", "KeyError: 'z'.*line 6"), ("words", "not a number")],
 )
-def test_a_metric_that_fails_is_told_with_its_line(name: str, words: str, folder: Path) -> None:
+def test_a_metric_that_fails_is_reported_with_its_line(name: str, words: str, folder: Path) -> None:
     with pytest.raises(OptionError) as caught:
         load_metric(f"{folder / 'metrics.py'}:{name}")([{"y": np.zeros(2)}], [{}])
     text = f"{caught.value.message} {caught.value.cause}"

@@ -1,4 +1,4 @@
-"""`qnnbridge fix`: each rewrite finds what it is about and changes no result; sizes; what is refused; whole files."""
+"""`qnnbridge fix`: each rewrite finds its pattern and changes no result; sizes; refusals; complete files."""
 
 from __future__ import annotations
 
@@ -284,7 +284,7 @@ def test_a_shape_that_cannot_be_read_is_bad_input(text: str, tmp_path: Path) -> 
     assert "--shape" in done.output
 
 
-def test_a_size_that_does_not_fit_inside_the_model_is_told(tmp_path: Path) -> None:
+def test_a_size_that_does_not_fit_inside_the_model_is_reported(tmp_path: Path) -> None:
     made = models.model(
         [models.helper.make_node("MatMul", ["x", "w"], ["y"], name="matmul")],
         [models.value("x", [1, "n"])],
@@ -296,7 +296,7 @@ def test_a_size_that_does_not_fit_inside_the_model_is_told(tmp_path: Path) -> No
     assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"]
 
 
-def test_free_dimensions_that_are_left_are_told_with_their_options(tmp_path: Path) -> None:
+def test_free_dimensions_that_are_left_are_reported_with_their_options(tmp_path: Path) -> None:
     result = fix_model(models.MODELS / "pnet.onnx", tmp_path / "o.onnx", dims={"N": 1})
     assert '--dim "M1=SIZE" --dim "M2=SIZE"' in result.warnings[0]
 
@@ -380,7 +380,7 @@ def test_a_compiled_model_is_refused(tmp_path: Path) -> None:
         fix_model(models.COMPILED, tmp_path / "o.onnx")
 
 
-def test_missing_and_broken_files_are_told(tmp_path: Path) -> None:
+def test_missing_and_broken_files_are_reported(tmp_path: Path) -> None:
     with pytest.raises(NoSuchFile):
         fix_model(tmp_path / "none.onnx", tmp_path / "o.onnx")
     (tmp_path / "m.onnx").write_bytes(b"\x08\xff no model")

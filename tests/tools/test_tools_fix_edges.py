@@ -1,6 +1,6 @@
-"""Models at the edges of what the rewrites of exporters' patterns, scales and gates are made for.
+"""Models at the limits of the rewrites of exporters' patterns, scales and gates.
 
-Each is rewritten without the check on the CPU, which would take a wrong one back, and compared by the test.
+Each model is rewritten without the check on the CPU, which would revert a wrong rewrite, and compared by the test.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The rewrites of what exporters write: what they leave alone, random equations beside numpy, and QNN's answers."""
+"""The rewrites of exporters' patterns: unchanged models, random equations compared with numpy, and QNN's
+results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The rewrites for what exporters write, in models that onnxruntime's quantizer made QDQ: equal, still quantised, on QNN."""
+"""The rewrites of exporters' patterns in QDQ models of onnxruntime's quantizer: equal results, still quantised, on
+QNN."""
 
 from __future__ import annotations
 

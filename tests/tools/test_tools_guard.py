@@ -1,4 +1,4 @@
-"""Every command that works on a model's graph or weights refuses a compiled one, in the same words."""
+"""Every command that works on a model's graph or weights refuses a compiled model with the same message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""`qnnbridge host service`: what systemd and Task Scheduler are given, judged by systemd itself where it is there."""
+"""`qnnbridge host service`: the files for systemd and Task Scheduler, checked by systemd itself where it is
+installed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`qnnbridge inspect`: of any model what it is made of, of a compiled one whether it can run here."""
+"""`qnnbridge inspect`: the contents of any model, and whether a compiled model can run here."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_other_files_of_the_model_with_their_sizes(tmp_path: Path) -> None:
     assert "gone.bin, MISSING" in text
 
 
-def test_a_node_that_only_looks_compiled_is_told(tmp_path: Path) -> None:
+def test_a_node_that_only_looks_compiled_is_reported(tmp_path: Path) -> None:
     path = models.save(models.model_of(models.in_if(models.context_node("odd", domain="own"))), tmp_path / "m.onnx")
     document, text = told(path), inspect(path).output
     assert document["is_compiled"] is False
@@ -101,7 +101,7 @@ def test_a_node_that_only_looks_compiled_is_told(tmp_path: Path) -> None:
     assert "node odd: operator EPContext of domain own in then_branch of the If node 'branch'" in text
 
 
-def test_functions_are_told(tmp_path: Path) -> None:
+def test_functions_are_reported(tmp_path: Path) -> None:
     relu = helper.make_node("Relu", ["x"], ["y"])
     call = helper.make_node("Block", ["x"], ["y"], domain="own")
     path = models.save(models.model_of(call, functions=(models.function_with(relu),)), tmp_path / "m.onnx")

@@ -1,4 +1,4 @@
-"""The table of operators that QNN computes wrong against the simulator, and the cures of `qnnbridge fix`.
+"""The table of operators that QNN computes wrong against the simulator, and the rewrites of `qnnbridge fix`.
 
 This is the short form of `python -m lab.sweep`: the example of each row, unchanged and rewritten.
 """
@@ -232,7 +232,7 @@ def test_rounding_is_not_called_wrong_and_garbage_is() -> None:
     assert one_step.right
 
 
-def test_paddings_that_the_model_computes_are_told_with_a_command_that_cures_them(tmp_path: Path) -> None:
+def test_paddings_that_the_model_computes_are_reported_with_a_command_that_cures_them(tmp_path: Path) -> None:
     """PyTorch's older exporter casts the pads of `padding_mode="replicate"` while the model runs."""
     helper = onnx.helper
     nodes = [

@@ -1,4 +1,4 @@
-"""`--html` of the commands that work on models for minutes: what is printed is on the page, and no result is lost to it."""
+"""`--html` of long commands on models: the page contains what is printed, and never costs a result."""
 
 from __future__ import annotations
 

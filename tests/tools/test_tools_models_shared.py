@@ -184,7 +184,7 @@ def test_an_error_about_something_else_stays_what_it_is(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("folder", ["/proc/self/x", "/dev/null/x"])
 @needs.linux
-def test_a_folder_that_takes_no_files_is_told(folder: str) -> None:
+def test_a_folder_that_takes_no_files_is_reported(folder: str) -> None:
     with (
         pytest.raises(BridgeError, match=f"o.onnx cannot be written to {folder}"),
         Output(MUL, Path(folder) / "o.onnx", overwrite=False),

@@ -1,4 +1,4 @@
-"""`qnnbridge optimize`: what it writes, that it is checked, what it refuses, and that files are whole."""
+"""`qnnbridge optimize`: written models, their check, refusals, and complete files."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_only_levels_for_the_cpu_warn_about_operators_that_qnn_lacks(tmp_path: P
     assert "--level basic" in extended.warnings[0]
 
 
-def test_a_layout_for_this_machine_is_told(tmp_path: Path) -> None:
+def test_a_layout_for_this_machine_is_reported(tmp_path: Path) -> None:
     result = optimize_model(models.MODELS / "pnet.onnx", tmp_path / "o.onnx", level="all")
     if any("nchwc" in op for op in result.nodes_after):  # not on every processor
         assert any("elsewhere" in warning for warning in result.warnings)
@@ -160,7 +160,7 @@ def test_a_layout_for_this_machine_is_told(tmp_path: Path) -> None:
         assert not any("elsewhere" in warning for warning in result.warnings)
 
 
-def test_quantised_pairs_that_a_level_takes_apart_are_told(tmp_path: Path) -> None:
+def test_quantised_pairs_that_a_level_takes_apart_are_reported(tmp_path: Path) -> None:
     result = optimize_model(models.MODELS / "q.onnx", tmp_path / "o.onnx", level="extended")
     assert any("QuantizeLinear" in warning for warning in result.warnings)
     assert not optimize_model(models.MODELS / "q.onnx", tmp_path / "b.onnx").warnings
@@ -446,7 +446,7 @@ def test_nodes_in_branches_are_counted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "word"), [(b"", "empty"), (b"<!DOCTYPE html><html>", "text"), (b"\x08\x08\x12", "cut off")]
 )
-def test_what_is_no_model_is_refused_in_words(content: bytes, word: str, tmp_path: Path) -> None:
+def test_what_is_no_model_is_refused_with_an_explanation(content: bytes, word: str, tmp_path: Path) -> None:
     source = tmp_path / "m.onnx"
     source.write_bytes(content)
     with pytest.raises(InvalidProtobuf) as caught:

@@ -142,7 +142,7 @@ def test_large_integers_keep_their_bounds() -> None:
         (Sparse(np.zeros(0, np.float32), (2, 2), "coo", (np.zeros(0, np.int64),)), "sparse coo", (2, 2)),
     ],
 )
-def test_where_there_are_no_numbers_only_kind_and_shape_are_told(
+def test_where_there_are_no_numbers_only_kind_and_shape_are_reported(
     value: object, kind: str, shape: tuple[int, ...] | None
 ) -> None:
     told = summarize(value)

@@ -1,4 +1,4 @@
-"""`--html`: the report of a command as a page, which has what the terminal has and loads nothing."""
+"""`--html`: the report of a command as a page, which contains the terminal's output and loads no other files."""
 
 from __future__ import annotations
 

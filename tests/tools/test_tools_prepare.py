@@ -1,4 +1,4 @@
-"""`qnnbridge prepare` on the real simulator: what a folder holds, what is done again and when, kill -9 anywhere."""
+"""`qnnbridge prepare` on the real simulator: a folder's contents, repeated steps, and SIGKILL at any point."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_another_model_of_the_same_name_is_prepared_again(copy: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", needs.some(["changed", "cut off", "gone"]))
-def test_a_file_that_is_not_whole_is_made_again(damage: str, copy: Path) -> None:
+def test_a_file_that_is_not_whole_is_created_again(damage: str, copy: Path) -> None:
     before = contents(copy / "out")
     blob = copy / "out/compiled/soc60/m_ctx_qnn.bin"
     content = blob.read_bytes()

@@ -131,7 +131,7 @@ def test_operators_have_their_share_of_the_accelerators_time(detailed: ProfileRe
     )
 
 
-def test_inputs_and_outputs_are_told_as_transfers_of_their_part(detailed: ProfileResult) -> None:
+def test_inputs_and_outputs_are_reported_as_transfers_of_their_part(detailed: ProfileResult) -> None:
     moved = [(time.partition, time.name) for time in detailed.operators if time.is_transfer]
     assert len(moved) == len(set(moved)) == 6
     assert [(one.bytes_in, one.bytes_out) for one in detailed.partitions] == [(1024, 1024), (16, 256), (16, 256)]
@@ -176,7 +176,7 @@ def test_a_compiled_model_is_loaded_instead_of_compiled(host: HostInfo) -> None:
     assert [one.operators for one in result.partitions][1:] == [("add0", "mul0", "soft1"), ("add1", "mul1")]
 
 
-def test_nodes_on_the_cpu_are_told_with_their_time(detailed: ProfileResult) -> None:
+def test_nodes_on_the_cpu_are_reported_with_their_time(detailed: ProfileResult) -> None:
     assert {(node.name, node.op, node.calls_per_run) for node in detailed.cpu_nodes} == {
         ("det0", "Det", 1.0),
         ("det1", "Det", 1.0),

@@ -1,4 +1,5 @@
-"""`qnnbridge pull` and `models`, with a hub on loopback: the choice, whole downloads, every way in which they fail."""
+"""`qnnbridge pull` and `models`, with a hub on loopback: the choice, complete downloads, and all of their
+failures."""
 
 from __future__ import annotations
 
@@ -459,7 +460,7 @@ def test_a_name_that_windows_forbids_is_refused_on_every_system(hub: FakeHub, na
 # --- what goes wrong ---------------------------------------------------------------------------------------
 
 
-def test_a_cut_download_goes_on_where_it_stopped(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cut_download_continues_where_it_stopped(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     data = with_large_weights()
     hub.add(NAME, {"model.onnx": data})
     # The look at the model is over when its content is asked for without an end.
@@ -1033,7 +1034,7 @@ def test_the_commands_load_no_hub_before_they_ask_it(hub: FakeHub) -> None:
 
 @needs.posix
 @pytest.mark.process
-def test_a_killed_pull_leaves_nothing_that_looks_whole_and_the_next_goes_on(hub: FakeHub) -> None:
+def test_a_killed_pull_leaves_nothing_that_looks_whole_and_the_next_continues(hub: FakeHub) -> None:
     data = with_large_weights()
     hub.add(NAME, {"config.json": b"{}", "model.onnx": data})
     ours = threading.Event()

@@ -1,4 +1,4 @@
-"""`qnnbridge quantize`: what it makes of real models and of the quantizer's known traps, and what it refuses."""
+"""`qnnbridge quantize`: results for real models and for the quantizer's known traps, and refusals."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ def test_per_channel_works_where_the_quantizer_refuses_it_together_with_layer_no
     )
 
 
-def test_a_quantised_model_is_refused_in_words(tmp_path: Path) -> None:
+def test_a_quantised_model_is_refused_with_an_explanation(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="quantised already") as caught:
         models.quantize(models.MODELS / "q.onnx", tmp_path / "o.onnx", random=3)
     assert "QuantizeLinear" in (caught.value.cause or "")
@@ -216,7 +216,7 @@ def test_a_dynamically_quantised_model_is_refused_with_advice(op: str, tmp_path:
     assert "Quantise the float model" in (caught.value.fix or "")
 
 
-def test_classic_machine_learning_is_refused_in_words(tmp_path: Path) -> None:
+def test_classic_machine_learning_is_refused_with_an_explanation(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="not contain a neural network"):
         models.quantize(models.MODELS / "logreg_iris.onnx", tmp_path / "o.onnx", random=3)
 
@@ -582,7 +582,9 @@ def no_inputs() -> Any:
     ],
     ids=["zero size", "text", "sequence", "no inputs", "integers only", "bfloat16"],
 )
-def test_models_that_cannot_be_quantised_are_refused_in_words(made: Any, words: str, tmp_path: Path) -> None:
+def test_models_that_cannot_be_quantised_are_refused_with_an_explanation(
+    made: Any, words: str, tmp_path: Path
+) -> None:
     source = models.saved(made, tmp_path / "m.onnx")
     with pytest.raises(OptionError, match=words) as caught:
         models.quantize(source, tmp_path / "q.onnx", random=3)
@@ -632,13 +634,13 @@ def test_a_mask_of_minus_infinity_leaves_room_for_the_scores(tmp_path: Path) -> 
     assert result.snr_db > 16
 
 
-def test_a_model_that_gives_only_nan_is_told_before_it_is_quantised(tmp_path: Path) -> None:
+def test_a_model_that_gives_only_nan_is_reported_before_it_is_quantised(tmp_path: Path) -> None:
     source = models.saved(models.attention(float("-inf")), tmp_path / "m.onnx")  # 0 times infinity
     with pytest.raises(ModelError, match=r'output "y" .* NaN or infinite'):
         models.quantize(source, tmp_path / "q.onnx", masked_samples(tmp_path / "samples"))
 
 
-def test_a_model_that_the_cpu_cannot_run_is_told(tmp_path: Path) -> None:
+def test_a_model_that_the_cpu_cannot_run_is_reported(tmp_path: Path) -> None:
     made = models.one_node("NoSuchOperator", [models.value("x", [2])], [models.value("y", [2])])
     result = command(models.saved(made, tmp_path / "m.onnx"), "-o", tmp_path / "q.onnx", "--random", "3")
     assert result.returncode == 2

@@ -1,4 +1,5 @@
-"""`qnnbridge quantize` writes what the float model computes, whatever onnxruntime's quantizer makes of it."""
+"""`qnnbridge quantize` writes a model that computes what the float model computes, despite errors of the
+quantizer."""
 
 from __future__ import annotations
 

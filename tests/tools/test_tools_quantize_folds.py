@@ -1,4 +1,4 @@
-"""The folds that choices of `quantize` rest on, the ranges without a part of the samples, and the last calibration."""
+"""The folds with which `quantize` chooses, ranges without a part of the samples, and the last calibration."""
 
 from __future__ import annotations
 

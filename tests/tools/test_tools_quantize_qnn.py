@@ -103,7 +103,7 @@ def test_the_command_tells_placement_and_difference_in_one_document(tmp_path: Pa
     assert "calibrating 5/5" in result.stderr
 
 
-def test_nodes_that_stay_on_the_cpu_are_told(tmp_path: Path) -> None:
+def test_nodes_that_stay_on_the_cpu_are_reported(tmp_path: Path) -> None:
     source = models.saved(models.attention(-1e4), tmp_path / "m.onnx")
     samples = models.samples_for(source, {}, 4, tmp_path / "samples2")
     result = models.quantize(source, tmp_path / "q.onnx", samples, activation_type="int16", qnn=X_ELITE)

@@ -1,6 +1,6 @@
-"""`quantize` against the recipe of ONNX Runtime's documentation, written by hand: the short form of a program.
+"""`quantize` compared with a handwritten version of the recipe of ONNX Runtime's documentation.
 
-`python -m lab.quantize_truth` does it for all models, and on QNN.
+`python -m lab.quantize_truth` compares all models, and also on QNN.
 """
 
 from __future__ import annotations

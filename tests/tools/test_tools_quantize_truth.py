@@ -352,7 +352,7 @@ def test_a_target_is_met_with_what_is_least(speech_samples: Path, tmp_path: Path
     assert quantised >= 10, "only what has to is left in float"
 
 
-def test_a_target_that_cannot_be_met_is_told(tmp_path: Path) -> None:
+def test_a_target_that_cannot_be_met_is_reported(tmp_path: Path) -> None:
     source = models.saved(models.conv_net(), tmp_path / "m.onnx")
     samples = models.samples_for(source, {}, 4, tmp_path / "samples")
     result = models.quantize(source, tmp_path / "q.onnx", samples, target_snr=20.0, search_timeout_s=0.0)

@@ -24,7 +24,7 @@ def ended(error: BaseException, *, as_json: bool = False) -> int:
     return caught.value.exit_code
 
 
-def test_an_error_is_told_with_cause_evidence_and_fix_and_without_a_stack_trace(
+def test_an_error_is_reported_with_cause_evidence_and_fix_and_without_a_stack_trace(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     error = errors.ProviderUnavailable("No QNN.", cause="Missing library.", fix="Install it.", evidence=["line 1"])

@@ -102,7 +102,7 @@ def test_a_person_is_told_inputs_outputs_placement_and_times(add: Path) -> None:
     assert all(line == line.rstrip() for line in result.stdout.splitlines())
 
 
-def test_what_a_session_rewrites_is_told(tmp_path: Path) -> None:
+def test_what_a_session_rewrites_is_reported(tmp_path: Path) -> None:
     """The numbers and the placement are those of the copy."""
     from lab.sweep.cases import float_model
 

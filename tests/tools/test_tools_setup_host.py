@@ -370,7 +370,7 @@ def test_a_replacement_whose_host_does_not_start_brings_the_old_one_back(
 
 
 @pytest.mark.simulator
-def test_a_host_that_qnn_cannot_be_used_in_stays_and_is_told(
+def test_a_host_that_qnn_cannot_be_used_in_stays_and_is_reported(
     setup: Setup, ready: tuple[Setup, dict[str, Any]]
 ) -> None:
     """It starts, so the set-up did its work; what is wrong with QNN is the doctor's to say."""
@@ -547,6 +547,6 @@ def test_another_host_in_the_configuration_is_not_replaced_unasked(setup: Setup)
     assert setup.document("--dry-run", "--no-config")["configuration"] is None
 
 
-def test_a_variable_that_wins_over_the_configuration_is_told(setup: Setup) -> None:
+def test_a_variable_that_wins_over_the_configuration_is_reported(setup: Setup) -> None:
     done = setup.run("--dry-run", QNNBRIDGE_HOST_PYTHON=sys.executable)
     assert f"QNNBRIDGE_HOST_PYTHON names {sys.executable}, and wins" in done.stdout

@@ -1,4 +1,4 @@
-"""The parts of `qnnbridge setup-host`: configuration text, shells, the folder, interpreters, what pip is told."""
+"""The parts of `qnnbridge setup-host`: configuration text, shells, the folder, interpreters, pip's arguments."""
 
 from __future__ import annotations
 
@@ -305,7 +305,7 @@ def test_nothing_is_replaced_that_nobody_offered(tmp_path: Path) -> None:
     assert (folder / "content").read_text() == "old"
 
 
-def test_a_place_that_cannot_hold_it_is_told_before_the_work(tmp_path: Path) -> None:
+def test_a_place_that_cannot_hold_it_is_reported_before_the_work(tmp_path: Path) -> None:
     check_folder(tmp_path / "deep" / "host")
     (tmp_path / "file").write_text("")
     with pytest.raises(SetupFailed, match=r"cannot be made: .*file is a file"):
@@ -318,7 +318,7 @@ def test_a_place_that_cannot_hold_it_is_told_before_the_work(tmp_path: Path) -> 
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-def test_a_folder_that_the_system_refuses_is_told_in_words(tmp_path: Path) -> None:
+def test_a_folder_that_the_system_refuses_is_explained(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with (
         pytest.raises(SetupFailed, match="cannot be made"),
@@ -413,7 +413,9 @@ def test_an_interpreter_that_does_not_run_says_why(tmp_path: Path, script: str, 
 
 
 @needs.posix
-def test_a_script_for_a_python_that_is_not_installed_is_told_as_that_with_its_first_line(tmp_path: Path) -> None:
+def test_a_script_for_a_python_that_is_not_installed_is_reported_as_that_with_its_first_line(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "python3.13"
     path.write_text("#!/bin/sh\necho 'pyenv: python3.13: command not found\n\nNote: See help' >&2\nexit 127\n")
     path.chmod(0o755)
@@ -477,7 +479,7 @@ def test_folders_of_a_path_are_listed_once_without_quotes_and_relative_ones() ->
         ("does not run: exit code 1", "does not run: exit code 1"),
     ],
 )
-def test_why_an_interpreter_was_passed_over_is_told(tmp_path: Path, told: PythonTraits | str, why: str) -> None:
+def test_why_an_interpreter_was_passed_over_is_reported(tmp_path: Path, told: PythonTraits | str, why: str) -> None:
     path = program(tmp_path / "python3.12")
     looked_at: list[str] = []
     assert candidates(surroundings(path=str(tmp_path)), None, looked_at, asker({path: told})) == []
@@ -509,7 +511,7 @@ def test_on_windows_on_arm_an_x64_python_is_never_run(tmp_path: Path) -> None:
     assert "Windows installer (ARM64)" in str(raised.value.fix)
 
 
-def test_a_named_interpreter_that_does_not_exist_is_told_with_the_registered_ones(tmp_path: Path) -> None:
+def test_a_named_interpreter_that_does_not_exist_is_reported_with_the_registered_ones(tmp_path: Path) -> None:
     registered = [RegisteredPython("PythonCore", "3.12-arm64", (3, 12), "C:/python.exe", "C:/")]
     with pytest.raises(HostNotFound, match="there is no such interpreter") as raised:
         candidates(surroundings(registered=registered), str(tmp_path / "none"), [])

@@ -1,7 +1,7 @@
-"""The Python that `qnnbridge setup` brings: which program brings it on which machine, and the real uv against a mirror.
+"""The Python that `qnnbridge setup` downloads: the program for each machine, and the real uv with a mirror.
 
-The mirror is a server on loopback, and the archive is a Python that works: this interpreter and its library, packed as
-python-build-standalone packs its own. The install manager of Windows is a recorded program.
+The mirror is a server on loopback, and the archive contains a working Python: this interpreter and its library,
+packed as python-build-standalone packs its own. The install manager of Windows is a recorded program.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Options that several commands take are the same everywhere, from one place; a walk over all commands holds this."""
+"""Options that several commands take are declared in one place and equal everywhere; the test compares all
+commands."""
 
 from __future__ import annotations
 

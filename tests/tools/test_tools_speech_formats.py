@@ -1,4 +1,4 @@
-"""Transcripts in the forms of OpenAI's interface."""
+"""Transcripts in the formats of OpenAI's interface."""
 
 from __future__ import annotations
 

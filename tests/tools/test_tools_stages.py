@@ -1,4 +1,4 @@
-"""A line of progress after two seconds of work that cannot say how far it is."""
+"""A line of progress after two seconds of work whose completed fraction is unknown."""
 
 from __future__ import annotations
 

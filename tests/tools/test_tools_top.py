@@ -1,4 +1,5 @@
-"""`qnnbridge top`: orders, pages that fit their window, keys, a daemon that comes and goes. No daemon is needed."""
+"""`qnnbridge top`: orders, pages that fit their window, keys, and a daemon that starts and ends. The tests need no
+daemon."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ def test_nothing_compared_is_not_called_agreement(what: str, tmp_path: Path) -> 
     assert words in result.stdout
 
 
-def test_indices_that_only_the_cpu_refuses_are_told(tmp_path: Path) -> None:
+def test_indices_that_only_the_cpu_refuses_are_reported(tmp_path: Path) -> None:
     names = {row.name for row in verified(verify_models.embedding(), tmp_path).rows}
     assert "negative numbers (-1)" not in names, "nobody gives such ids"
     result = verified(verify_models.embedding(), tmp_path, VerifyOptions(strict=True))
@@ -378,7 +378,7 @@ def test_the_worst_row_is_the_one_in_the_summary(tmp_path: Path) -> None:
     assert result.snr_db == worst[0]
 
 
-def test_an_interrupted_verification_goes_on_and_leaves_nothing(
+def test_an_interrupted_verification_continues_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("QNNBRIDGE_STATE_DIR", str(tmp_path / "state"))

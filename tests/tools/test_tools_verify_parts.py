@@ -1,4 +1,4 @@
-"""Parts of `verify` that need no host: extreme inputs, judging, the rules about traps, what follows from answers."""
+"""Parts of `verify` that need no host: extreme inputs, judging, the rules about traps, verdicts from answers."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_small_values_beside_large_ones_are_raised_by_themselves() -> None:
     assert raised.inputs[0].dtype == given.dtype
 
 
-def test_a_proof_is_told() -> None:
+def test_a_proof_is_reported() -> None:
     trap = traps.NODE_TRAPS[0]
     found = traps.proven(trap, "pool", "seen", NodeChange("no pads"))
     assert found.proof == "with no pads the node agrees"

@@ -1,7 +1,7 @@
 """The generator of the version table: reading wheels, joining what was read, comparing, and a real wheel of the
 index.
 
-The wheels that are made here hold the headers of real libraries.
+The wheels that are created here contain the headers of real libraries.
 """
 
 from __future__ import annotations
@@ -238,7 +238,7 @@ def test_the_table_equals_what_is_inside_wheels_of_the_index(
     assert found["wheels"][0]["sha256"] == hashlib.sha256(next(tmp_path.iterdir()).read_bytes()).hexdigest()
 
 
-def test_a_table_that_states_something_else_than_a_wheel_is_told(
+def test_a_table_that_states_something_else_than_a_wheel_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The whole check, with pip and a folder of wheels as the index: each line reports one wrong entry."""

@@ -1,4 +1,4 @@
-"""docs/versions.md: its tables are made from the data file and are those of today."""
+"""docs/versions.md: its tables are generated from the data file and up to date."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""docs/tutorial.md, done word for word, and the programs and pictures of the other pages."""
+"""The commands of docs/tutorial.md are carried out exactly as written, and so are the programs of the other
+pages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Do docs/tutorial.md: type its commands, write its programs. ``python -m tests.tools.tutorial`` writes the outputs into the page.
+"""Carry out docs/tutorial.md: run its commands, write its programs. ``python -m tests.tools.tutorial`` writes the
+outputs into the page.
 
 In a block ``console`` each line after ``$`` is typed, and the lines below it are what it prints: its standard output,
 and its errors if it fails. A block ``python`` that begins with a comment ``# NAME.py`` is written to that file.

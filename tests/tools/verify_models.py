@@ -1,4 +1,4 @@
-"""Small models that the tests of `verify` and `prepare` make, each with one trap in it."""
+"""Small models that the tests of `verify` and `prepare` create, each with one trap."""
 
 from __future__ import annotations
 

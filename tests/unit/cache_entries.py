@@ -1,4 +1,4 @@
-"""Entries of the cache for tests: made by the store as the compiler makes them, with any bytes in the place of a model."""
+"""Create entries of the cache for tests, as the compiler does, with any bytes instead of a model."""
 
 from __future__ import annotations
 

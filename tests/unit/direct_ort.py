@@ -1,4 +1,4 @@
-"""The real onnxruntime beside ours, for tests that compare the two: small models, and errors by class and text."""
+"""The real onnxruntime, for tests that compare the bridge with it: small models, and errors by class and text."""
 
 from __future__ import annotations
 

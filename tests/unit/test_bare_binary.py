@@ -36,7 +36,7 @@ def test_the_header_of_each_release_is_read(release: str) -> None:
     assert str(facts.sdk).startswith(f"{SDK[release]}.")
 
 
-def test_common_weights_are_told_from_several_graphs() -> None:
+def test_common_weights_are_distinguished_from_several_graphs() -> None:
     two, shared = (look_at_binary(str(RELEASES / f"{name}_qnn.bin")) for name in ("two_graphs", "shared"))
     assert (len(two.graphs), two.shares_weights) == (2, False)
     assert (len(shared.graphs), shared.shares_weights) == (2, True)

@@ -36,7 +36,7 @@ def call(name: str, phase: str = "running") -> NativeCall:
 A, B, C = call("a"), call("b"), call("c")
 
 
-def test_a_single_suspect_gets_one_point_and_may_go_on_with_others() -> None:
+def test_a_single_suspect_gets_one_point_and_may_continue_with_others() -> None:
     blame = Blame()
     assert blame.on_death(SEGV, [A]) == [Points(A, 1.0)]
     assert not blame.active

@@ -1,4 +1,4 @@
-"""Bad words about buckets are refused before anything is made, and say what to do."""
+"""Invalid arguments for buckets are refused before anything is created, with a fix."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sizes of a call, its bucket, padding, cutting and parts: on arrays, without a host."""
+"""Sizes of a call, its bucket, padding, cutting and parts, tested on arrays without a host."""
 
 from __future__ import annotations
 
@@ -296,7 +296,7 @@ def test_what_cannot_be_found_out_is_left_uncut_with_the_reason() -> None:
     assert "by no simple rule" in found.uncut["square"]
 
 
-def test_a_model_that_fails_on_zeros_leaves_its_outputs_uncut_and_a_dead_host_is_told() -> None:
+def test_a_model_that_fails_on_zeros_leaves_its_outputs_uncut_and_a_dead_host_is_reported() -> None:
     plan = plan_of({"seq": [8], "batch": 1})
 
     def fails(sizes: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Hashes are remembered for files that have not changed, and for no others."""
+"""Hashes are cached only for files that have not changed."""
 
 from __future__ import annotations
 

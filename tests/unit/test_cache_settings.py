@@ -1,4 +1,4 @@
-"""Where the cache is, how large, and which sessions it has to do with."""
+"""The cache's place and size, and the sessions that use it."""
 
 from __future__ import annotations
 

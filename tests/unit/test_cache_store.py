@@ -1,4 +1,4 @@
-"""Entries of the cache: whole or not there, checked to the last byte, set aside when they are bad."""
+"""Entries of the cache are complete or absent, checked to the last byte, and set aside if they are damaged."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def test_a_disk_that_fails_at_any_write_leaves_a_whole_entry_or_none(
     assert put(store, KEY) == store.find(KEY)
 
 
-def test_an_entry_that_is_made_again_replaces_the_old_one(store: Store) -> None:
+def test_an_entry_that_is_created_again_replaces_the_old_one(store: Store) -> None:
     put(store, KEY)
     put(store, KEY, b"other")
     found = store.find(KEY)

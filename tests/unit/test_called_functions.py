@@ -1,4 +1,4 @@
-"""The two ends of a call back, each by itself: the host's wait, and the application's thread."""
+"""The two sides of a callback, tested separately: the host's wait, and the application's thread."""
 
 from __future__ import annotations
 

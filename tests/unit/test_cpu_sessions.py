@@ -33,7 +33,7 @@ def test_many_inputs_compute_the_same_as_by_themselves(session: object) -> None:
 
 
 @pytest.mark.parametrize("fault", ["missing", "type", "name"])
-def test_wrong_feeds_are_told(session: object, fault: str) -> None:
+def test_wrong_feeds_are_reported(session: object, fault: str) -> None:
     given = feeds(np.float64 if fault == "type" else np.float32)
     if fault == "name":
         given["other"] = given["n1"]

@@ -94,7 +94,7 @@ def test_a_real_death_is_explained(log: str | None, phase: str, code: int, cause
     ],
 )
 @pytest.mark.parametrize("phase", ["running", "idle", "starting"])
-def test_a_kill_is_told_from_used_up_memory_where_the_kernel_counts(
+def test_a_kill_is_distinguished_from_used_up_memory_where_the_kernel_counts(
     phase: str, ran_out: bool | None, says: str
 ) -> None:
     assert says in diagnose(record(None, phase, -9, memory_ran_out=ran_out))[0].cause
@@ -174,7 +174,7 @@ def test_a_python_that_cannot_be_a_host_is_explained(line: str, cause: str, cura
     assert to_error(died).retry == ("safe" if curable else "pointless")
 
 
-def test_a_bad_dynamic_option_is_told_from_a_thread_at_exit() -> None:
+def test_a_bad_dynamic_option_is_distinguished_from_a_thread_at_exit() -> None:
     # Both leave the same line: `terminate called without an active exception`.
     by_option = record("dynamic_option_not_a_number", "running", -6, op="session.set_ep_dynamic_options")
     assert "dynamic option" in diagnose(by_option)[0].cause
@@ -311,7 +311,7 @@ def test_only_requests_in_native_code_are_suspects() -> None:
         (3, "win32", {}, False),
     ],
 )
-def test_an_end_from_outside_is_told_from_a_death_of_its_own(
+def test_an_end_from_outside_is_distinguished_from_a_death_of_its_own(
     code: int | None, platform: Platform, more: dict[str, Any], from_outside: bool
 ) -> None:
     died = record(None, "running", code, platform, **more)

@@ -38,7 +38,7 @@ ILLEGAL = [(-4, "posix"), (132, "posix"), (0xC000001D, "win32")]
 
 @pytest.mark.parametrize(("code", "platform"), ILLEGAL)
 @pytest.mark.parametrize("phase", [*START, "creating", "compiling", "running", "idle"])
-def test_an_instruction_that_is_missing_is_told_with_the_processor(
+def test_an_instruction_that_is_missing_is_reported_with_the_processor(
     code: int, platform: Platform, phase: str
 ) -> None:
     best = diagnose(with_qnn(code, platform, phase, processor="Some Processor (x64), under Wine 8.0"))[0]
@@ -60,7 +60,7 @@ def test_a_jump_into_data_is_no_missing_instruction() -> None:
     assert "QNN or the driver crashed" in diagnose(with_qnn(0xC0000096, "win32", "running"))[0].cause
 
 
-def test_what_is_known_of_the_processor_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_known_of_the_processor_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     listing = tmp_path / "cpuinfo"
     listing.write_text(
         "processor\t: 0\nmodel name\t: Some (R) CPU @ 2 GHz \n\nprocessor\t: 1\nmodel name\t: Other\n"

@@ -1,4 +1,4 @@
-"""Crash reports on disk: complete, whole, bounded, without secrets, and never in the way."""
+"""Crash reports on disk are complete, undamaged, bounded and without secrets, and never cause an error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading and writing real pipes: nothing is lost, doubled or reordered, also when Ctrl+C strikes."""
+"""Reading and writing real pipes: no data is lost, duplicated or reordered, even by Ctrl+C."""
 
 from __future__ import annotations
 
@@ -349,7 +349,7 @@ def iter_bytes(fd: int, count: int) -> bytes:
 
 
 @needs_signals
-def test_an_interrupted_write_goes_on_where_it_was(pipe: tuple[int, int], interrupt: Callable[..., None]) -> None:
+def test_an_interrupted_write_continues_where_it_was(pipe: tuple[int, int], interrupt: Callable[..., None]) -> None:
     interrupt()
     data = bytes(range(256)) * (4 * PIPE_BYTES // 256)
     writer = ByteWriter(blocking_write(pipe[1]))

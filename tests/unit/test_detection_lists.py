@@ -1,4 +1,4 @@
-"""Lists of detections without NMS: columns by their kind, pictures in which nothing is, rows in any order."""
+"""Lists of detections without NMS: columns by kind, pictures without objects, rows in any order."""
 
 from __future__ import annotations
 

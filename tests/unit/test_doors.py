@@ -1,4 +1,5 @@
-"""Options, JSON documents and rewritten models are those of `tests/golden/doors`, or were changed on purpose."""
+"""Options, JSON documents and rewritten models equal the golden files of `tests/golden/doors`, unless they were
+changed on purpose."""
 
 from __future__ import annotations
 

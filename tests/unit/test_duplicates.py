@@ -1,4 +1,4 @@
-"""Nothing is written down twice: no constant assigned twice in a module, no table kept on both sides."""
+"""No information is duplicated: no constant is assigned twice in a module, and no table exists on both sides."""
 
 from __future__ import annotations
 

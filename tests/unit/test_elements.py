@@ -1,4 +1,4 @@
-"""Element types, byte counts and type texts, held against ONNX's own tables."""
+"""Element types, byte counts and type texts match ONNX's own tables."""
 
 from __future__ import annotations
 

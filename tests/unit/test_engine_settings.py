@@ -1,4 +1,4 @@
-"""Where the host takes QNN from: the setting on its way to the host, and the choice there."""
+"""The source of the host's QNN: how the setting reaches the host, and the choice in the host."""
 
 from __future__ import annotations
 

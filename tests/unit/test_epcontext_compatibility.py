@@ -54,7 +54,7 @@ def test_what_a_target_means(target: CompiledTarget, arch: int | None, label: st
     assert (target.known_arch, target.label) == (arch, label)
 
 
-def test_it_is_told_in_words() -> None:
+def test_it_is_explained() -> None:
     found = parse("v2:6:2.51.0:5.51.0:0,0:60,88:0,8:0")
     assert found is not None
     assert found.words == (

@@ -1,4 +1,4 @@
-"""Whether a compiled model fits a host: chip, architecture, SDK, and what the simulator does differently."""
+"""Whether a compiled model fits a host: chip, architecture, SDK, and different rules of the simulator."""
 
 from __future__ import annotations
 

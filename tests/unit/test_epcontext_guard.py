@@ -85,7 +85,7 @@ def test_original_models_are_not_refused(path: Path) -> None:
     refuse_compiled(path, "x")
 
 
-def test_onnx_runtimes_own_format_is_refused_in_words(tmp_path: Path) -> None:
+def test_onnx_runtimes_own_format_is_refused_with_an_explanation(tmp_path: Path) -> None:
     (tmp_path / "m.ort").write_bytes(b"\x18\x00\x00\x00ORTM" + bytes(100))
     with pytest.raises(InvalidProtobuf, match=r"m\.ort is in ONNX Runtime's own format") as caught:
         refuse_compiled(tmp_path / "m.ort", "qnnbridge optimize")

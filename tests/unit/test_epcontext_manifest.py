@@ -1,4 +1,4 @@
-"""The manifest beside a compiled model: written whole or not at all, and refused when it cannot be understood."""
+"""The manifest of a compiled model is written completely or not at all, and refused if it cannot be read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a compiled model's files may be: the rules of Windows and of POSIX at once, on every machine."""
+"""Allowed paths of a compiled model's files: the rules of Windows and of POSIX both apply on every machine."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_path_in_the_folder_is_fine(path: str) -> None:
 
 
 @pytest.mark.parametrize("path", BAD)
-def test_any_other_path_is_refused_in_words(path: str) -> None:
+def test_any_other_path_is_refused_with_an_explanation(path: str) -> None:
     assert BAD[path] in (path_problem(path) or "nothing")
 
 

@@ -53,7 +53,7 @@ def test_a_compiled_part_is_found(place: str, count_nodes: bool) -> None:
         ("in the body of a function", "the function Block"),
     ],
 )
-def test_the_place_of_a_compiled_part_is_told(place: str, words: str) -> None:
+def test_the_place_of_a_compiled_part_is_reported(place: str, words: str) -> None:
     assert scan(models.PLACES[place](models.context_node())).ep_contexts[0].where == words
 
 
@@ -285,7 +285,7 @@ NO_MODELS = {
 
 
 @pytest.mark.parametrize("case", NO_MODELS)
-def test_what_is_no_model_is_refused_in_words(case: str, tmp_path: Path) -> None:
+def test_what_is_no_model_is_refused_with_an_explanation(case: str, tmp_path: Path) -> None:
     data, words = NO_MODELS[case]
     path = tmp_path / "broken.onnx"
     path.write_bytes(data)

@@ -1,4 +1,4 @@
-"""The error tree: stable codes, the trip over the wire, and being onnxruntime's errors at the same time."""
+"""The error classes: stable codes, transfer over the wire, and inheritance from onnxruntime's errors."""
 
 from __future__ import annotations
 

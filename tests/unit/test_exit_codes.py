@@ -1,4 +1,4 @@
-"""Exit codes in words: the table, the raw status, and `explain_code` for what a user copied from somewhere."""
+"""Explanations of exit codes: the table, the raw status, and `explain_code` for codes that a user copied."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`FeedChecker` against onnxruntime: what it lets through runs there, what it refuses is refused there alike."""
+"""`FeedChecker` accepts the feeds that onnxruntime accepts, and refuses the others with the same errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A field that has another type than its record declares is refused with its name."""
+"""A field with another type than its record declares is refused, and the error contains the field's name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The prefix of 40 bytes: its layout, and that nothing wrong in it is believed."""
+"""A frame's prefix of 40 bytes: its layout, and that every invalid value in it is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Frames written and read again: whatever the pieces that the stream comes in, the frames are the same."""
+"""Frames that are written and read again are equal, however the stream is split into pieces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names of onnxruntime_genai that the bridge does not have say why, their members too."""
+"""Names of onnxruntime_genai that the bridge lacks, and their members, raise an error with the reason."""
 
 from __future__ import annotations
 

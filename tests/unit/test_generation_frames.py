@@ -1,4 +1,4 @@
-"""Which tokens of a step share a frame, by a clock of the test."""
+"""Which tokens of a step share a frame, with a simulated clock."""
 
 from __future__ import annotations
 

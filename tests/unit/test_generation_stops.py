@@ -1,4 +1,4 @@
-"""A generation that is stopped, and one that waits for a model which another thread loads."""
+"""A generation that is stopped, and a generation that waits for a model that another thread loads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Golden frames: bytes that were written once must be read for ever, and written again just so."""
+"""Golden frames of released versions must always be readable, and are written again byte for byte."""
 
 from __future__ import annotations
 

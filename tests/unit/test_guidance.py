@@ -1,4 +1,5 @@
-"""Which schemas the library of guidance is given, and which are refused before: `qnnbridge_host.genai.guidance`."""
+"""Which schemas are passed to the guidance library, and which are refused before:
+`qnnbridge_host.genai.guidance`."""
 
 from __future__ import annotations
 

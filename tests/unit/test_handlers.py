@@ -294,7 +294,7 @@ def test_a_session_that_could_not_be_made_again_can_be_closed(tmp_path: Path) ->
     assert client.open_sessions == 0
 
 
-def test_a_session_that_is_closed_while_it_is_made_again_is_not_left_behind(tmp_path: Path) -> None:
+def test_a_session_that_is_closed_while_it_is_created_again_is_not_left_behind(tmp_path: Path) -> None:
     client = Client()
     session = client.create(reset_on_run(tmp_path))
     begun, go = threading.Event(), threading.Event()

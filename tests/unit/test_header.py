@@ -1,4 +1,5 @@
-"""The header: what goes in comes out, and what `encode` would never make is refused quickly and cheaply."""
+"""The header of a frame: decoding reverses encoding, and bytes that `encode` never writes are refused at little
+cost."""
 
 from __future__ import annotations
 

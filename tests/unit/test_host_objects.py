@@ -1,4 +1,4 @@
-"""The table of objects that live in the host, with kinds of the test, in this process."""
+"""The table of objects in the host, with kinds that the test defines, in this process."""
 
 from __future__ import annotations
 

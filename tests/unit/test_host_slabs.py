@@ -1,4 +1,4 @@
-"""The memory that an application shares with a host, whichever of the host's threads is ahead."""
+"""The memory that an application shares with a host, in any order of the host's threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Constants for inputs: what is taken, what travels, and the tensors that they mean."""
+"""Constants for inputs: accepted values, their form on the wire, and the resulting tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Made-up inputs have content: what the graph, the type and the name of an input say."""
+"""Made-up inputs have plausible content, derived from the graph and from the input's type and name."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ def test_a_broken_setting_is_refused_with_its_place(tmp_path: Path) -> None:
         assert "does not exist" in caught.value.message
 
 
-def test_what_is_no_program_is_refused_in_words(tmp_path: Path) -> None:
+def test_what_is_no_program_is_refused_with_an_explanation(tmp_path: Path) -> None:
     text = tmp_path / "python.txt"
     text.write_text("")
     stub = tmp_path / "Microsoft" / "WindowsApps" / "python.exe"

@@ -1,4 +1,5 @@
-"""`IOBinding` beside onnxruntime's: what is bound, when it is read, where results go, and what is refused."""
+"""`IOBinding` compared with onnxruntime's: bound values, when they are read, where results are written, and
+refusals."""
 
 from __future__ import annotations
 

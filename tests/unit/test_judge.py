@@ -1,4 +1,4 @@
-"""The verdict on numbers: garbage is told, rounding is not, and what proves nothing is not judged."""
+"""The verdict on results: garbage differs, rounding does not, and values that prove nothing get no verdict."""
 
 from __future__ import annotations
 

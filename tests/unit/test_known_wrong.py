@@ -1,4 +1,4 @@
-"""The table of operators that QNN computes wrong, its reader of graphs and shapes, and its messages."""
+"""The table of operators that QNN computes wrong, how it is matched with graphs and shapes, and its messages."""
 
 from __future__ import annotations
 
@@ -1190,7 +1190,7 @@ def test_int64_of_five_dimensions_at_the_edge_of_what_qnn_computes(
         (2**0.5, 1.0, 0.25, ["gelu-constants"]),
     ],
 )
-def test_a_gelu_is_told_from_what_qnn_takes_for_one(
+def test_a_gelu_is_distinguished_from_what_qnn_takes_for_one(
     scale: float, shift: float, factor: float, found: list[str]
 ) -> None:
     start = [helper.make_node("Div", ["x", "d"], ["a"]), helper.make_node("Erf", ["a"], ["e"])]

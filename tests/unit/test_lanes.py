@@ -1,4 +1,4 @@
-"""A lane: first come, first served, one at a time, served by the thread that finds it free."""
+"""A lane runs requests one at a time in the order of their arrival, in the thread that finds it free."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Work on models of many nodes, constants or inputs takes time in proportion to them: at these sizes, looking through
-the whole graph for each of them takes minutes."""
+"""Work on models of many nodes, constants or inputs takes time in proportion to them: at these sizes, searching the
+whole graph for each node would take minutes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The shape of the project: which package may import which, what importing costs, and what the wheel holds."""
+"""The structure of the project: allowed imports of packages, the cost of importing, and the contents of the
+wheel."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def test_the_machine_is_read_from_the_header(name: str, expected: str | None) ->
     assert executable_machine(HEADERS / name) == expected
 
 
-def test_a_file_for_two_machines_is_told_from_one_for_arm64_alone() -> None:
+def test_a_file_for_two_machines_is_distinguished_from_one_for_arm64_alone() -> None:
     both, alone = (read_executable(HEADERS / name) for name in ("arm64x.dll", "arm64.dll"))
     assert both is not None
     assert alone is not None

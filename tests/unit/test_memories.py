@@ -1,4 +1,4 @@
-"""State that outlives a call is on the page of memories, with its key; the sources are searched for it."""
+"""The page of memories lists all state in the sources that outlives a call, with its key."""
 
 from __future__ import annotations
 

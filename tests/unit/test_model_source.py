@@ -135,7 +135,7 @@ def test_a_model_given_as_bytes_has_its_files_in_the_current_folder(
 
 
 @needs.posix
-def test_a_path_that_is_no_unicode_is_refused_in_words(tmp_path: Path) -> None:
+def test_a_path_that_is_no_unicode_is_refused_with_an_explanation(tmp_path: Path) -> None:
     path = os.fsencode(tmp_path) + b"/m\xff.onnx"
     with open(path, "wb") as file:
         file.write(model_with())

@@ -1,4 +1,5 @@
-"""Documents that qnnbridge reads outside of the cache: any value in any place gives what a damaged one gives, never an error."""
+"""Documents that qnnbridge reads outside of the cache: any value in any place is handled like a damaged document,
+without an error."""
 
 from __future__ import annotations
 

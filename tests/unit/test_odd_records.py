@@ -1,4 +1,4 @@
-"""Records of the cache with a correct hash and values of another build: set aside or passed over, never an error."""
+"""Records of the cache with a correct hash and values of another build: set aside or ignored, without an error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One-way requests: none waits for others, none is lost, none is sent late."""
+"""One-way requests do not wait for other requests, are not lost, and are not sent late."""
 
 from __future__ import annotations
 

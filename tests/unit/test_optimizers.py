@@ -1,4 +1,4 @@
-"""The search for the optimizers that harm a model, and what a choice changes of a session."""
+"""The search for optimizers that harm a model, and the effect of disabling them on a session."""
 
 from __future__ import annotations
 

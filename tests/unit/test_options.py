@@ -1,4 +1,4 @@
-"""`SessionOptions`, `RunOptions`, enumerations and node descriptions beside those of onnxruntime."""
+"""`SessionOptions`, `RunOptions`, enumerations and node descriptions compared with those of onnxruntime."""
 
 from __future__ import annotations
 

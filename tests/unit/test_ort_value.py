@@ -1,4 +1,4 @@
-"""`OrtValue`, `SparseTensor` and `OrtDevice` beside those of onnxruntime."""
+"""`OrtValue`, `SparseTensor` and `OrtDevice` compared with those of onnxruntime."""
 
 from __future__ import annotations
 
@@ -407,7 +407,7 @@ def test_the_dtype_of_the_source_tells_bool_from_uint8() -> None:
     assert OrtValue.from_dlpack(Older()).data_type() == "tensor(bool)"
 
 
-def test_devices_and_allocators_are_refused_in_words() -> None:
+def test_devices_and_allocators_are_refused_with_an_explanation() -> None:
     with pytest.raises(errors.RemoteRuntimeError, match="device_type='cpu'"):
         OrtValue.ortvalue_from_numpy(array(), "npu")
     with pytest.raises(errors.RemoteRuntimeError, match="memory_info"):

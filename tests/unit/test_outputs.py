@@ -1,4 +1,5 @@
-"""Places for results: files by a rename, devices and pipes written through, links followed."""
+"""Destinations of results: files are renamed into place, devices and pipes are written directly, links are
+followed."""
 
 from __future__ import annotations
 

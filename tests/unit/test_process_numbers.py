@@ -1,4 +1,4 @@
-"""Names of processes: what a host takes for the number of its application."""
+"""Process ids: values that a host accepts as the id of its application."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`docs/dev/protocol.md` is normative: its tables and numbers are held against the code, so that neither drifts."""
+"""`docs/dev/protocol.md` is normative: its tables and numbers are compared with the code."""
 
 from __future__ import annotations
 

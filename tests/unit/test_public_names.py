@@ -1,4 +1,4 @@
-"""The public names of `qnnbridge`: complete, importable one by one, and cheap until they are used."""
+"""The public names of `qnnbridge`: complete, importable one by one, and loaded only when they are used."""
 
 from __future__ import annotations
 

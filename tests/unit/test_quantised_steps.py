@@ -1,4 +1,4 @@
-"""The steps of quantised tensors, as the file has them."""
+"""Steps of quantised tensors, read from the model file."""
 
 from __future__ import annotations
 

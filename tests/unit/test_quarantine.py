@@ -1,4 +1,5 @@
-"""Models that kill hosts are kept away: on disk, for these versions, for a day, and for no other model."""
+"""Models that crash hosts are quarantined on disk, for the same versions, for a day; other models are not
+affected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Rows that a model sorts by a score, in another order where scores are closer than the number format resolves."""
+"""Rows that a model sorts by a score, may have another order where scores are closer than the number format
+resolves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Machines as people name them."""
+"""Names of machines that users write."""
 
 from __future__ import annotations
 

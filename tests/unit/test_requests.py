@@ -1,4 +1,4 @@
-"""The requests in flight: their limit, cancels, declared phases, and errors as answers."""
+"""Requests in flight: their limit, cancellation, declared phases, and errors as responses."""
 
 from __future__ import annotations
 
@@ -348,7 +348,7 @@ def test_a_request_that_ends_within_the_grace_period_reports_stopped_or_finished
     thread.join(GRACE_S)
 
 
-def test_a_request_that_does_not_stop_goes_on() -> None:
+def test_a_request_that_does_not_stop_continues() -> None:
     table = Table()
     request = table.request(1)
     request.stopper = stopper = Stopper()
@@ -357,7 +357,7 @@ def test_a_request_that_does_not_stop_goes_on() -> None:
     assert len(table.in_flight) == 1
 
 
-def test_a_request_that_cannot_be_stopped_goes_on() -> None:
+def test_a_request_that_cannot_be_stopped_continues() -> None:
     table = Table()
     table.request(1)
     assert table.in_flight.cancel(1, NO_GRACE_S) == "still-running"

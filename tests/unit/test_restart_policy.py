@@ -1,4 +1,4 @@
-"""When a dead host may be started again. Time is a fake clock, chance a fixed number."""
+"""When a crashed host may be restarted, with a simulated clock and fixed random numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A scan of whatever bytes ends soon, refuses nothing that protobuf takes, and hashes no file that is broken."""
+"""A scan of any bytes ends soon, accepts everything that protobuf accepts, and does not hash damaged files."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_a_model_that_became_zeros_has_other_contents(tmp_path: Path) -> None:
         open_again(path, None, None, identity.fingerprint, identity.files)
 
 
-def test_the_missing_bytes_of_a_file_that_is_cut_off_are_told() -> None:
+def test_the_missing_bytes_of_a_file_that_is_cut_off_are_reported() -> None:
     with pytest.raises(InvalidProtobuf, match="cut off") as caught:
         scan_model(GOOD[:-4])
     assert any("the file lacks" in line for line in caught.value.evidence)

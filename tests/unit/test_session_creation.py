@@ -120,7 +120,7 @@ def test_nothing_is_rewritten_unasked_where_the_application_wants_the_model_itse
     assert models.asked == []
 
 
-def test_a_refusal_is_told_as_it_is_if_the_copy_fails_too() -> None:
+def test_a_refusal_is_reported_as_it_is_if_the_copy_fails_too() -> None:
     models = Models(ModelError("The rewrites do not do."))
     maker = Maker(models)
     maker.refuses = True

@@ -1,4 +1,4 @@
-"""The open sessions of a host: a creation that is withdrawn in native code."""
+"""The open sessions of a host: a creation that is cancelled while native code runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Words of suggested commands, read back as the shells of Windows read them; `sh` itself reads those of POSIX."""
+"""Arguments of suggested commands, parsed as the shells of Windows parse them; `sh` itself parses those for
+POSIX."""
 
 from __future__ import annotations
 

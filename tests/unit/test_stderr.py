@@ -1,4 +1,4 @@
-"""The collector of the host's stderr: what it keeps, what it takes out, and that it never stops reading."""
+"""The collector of the host's stderr: the lines that it keeps and removes, and that it never stops reading."""
 
 from __future__ import annotations
 

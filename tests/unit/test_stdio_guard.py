@@ -1,4 +1,4 @@
-"""Nothing but the protocol reaches the host's standard output: tried in real processes."""
+"""Only the protocol writes to the host's standard output, checked in real processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The connection between a terminate flag and the request that it stops."""
+"""Setting a terminate flag stops the right request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Verdicts on numbers: kept by the key, bounded in number and age, and never a reason for an error."""
+"""Verdicts on results are stored by key, bounded in number and age, and never cause an error."""
 
 from __future__ import annotations
 

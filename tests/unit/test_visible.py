@@ -1,4 +1,4 @@
-"""Foreign text on a terminal: shown, never obeyed."""
+"""Foreign text on a terminal is shown, but its control characters have no effect."""
 
 from __future__ import annotations
 

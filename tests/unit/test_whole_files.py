@@ -1,4 +1,4 @@
-"""Files that are written whole, and the folders that are made for them."""
+"""Files that are written completely or not at all, and the folders that are created for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Temporary folders are removed by their process, or by the next one of their kind."""
+"""Temporary folders are removed by their process, or by the next process that creates such a folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The client of a worker process: how it is started, and what becomes of it when it dies, hangs or is not wanted."""
+"""The client of a worker process: how the process is started, and what happens if it crashes, hangs or is
+cancelled."""
 
 from __future__ import annotations
 
@@ -88,7 +89,9 @@ def test_a_worker_answers_and_ends_well() -> None:
 
 
 @pytest.mark.process
-def test_a_worker_that_dies_is_told_with_its_raw_exit_code_and_its_model(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_worker_that_dies_is_reported_with_its_raw_exit_code_and_its_model(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     with pytest.raises(WorkerDied, match=r"compiles m\.onnx ended unexpectedly") as caught:
         with Worker(order(DIES, request=41)).running():
             pass
@@ -219,7 +222,7 @@ def test_a_program_that_is_not_there_is_an_error_of_the_start() -> None:
             pass
 
 
-def test_progress_is_told_at_once_and_again() -> None:
+def test_progress_is_reported_at_once_and_again() -> None:
     told: list[float] = []
     with ticking(told.append, every_s=0.01):
         deadline = time.monotonic() + SECONDS_FOR_ALL

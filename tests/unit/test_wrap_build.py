@@ -1,4 +1,5 @@
-"""Models around context binaries, from descriptions made by hand; and the structures that QNN's library fills."""
+"""Models around context binaries, built from handwritten descriptions, and the structures that QNN's library
+fills."""
 
 from __future__ import annotations
 

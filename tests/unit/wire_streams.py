@@ -1,4 +1,5 @@
-"""Frames as streams, for the tests of the wire: bytes of a frame, and a reader fed as a kernel would feed it."""
+"""Streams of frames for the tests of the wire: bytes of a frame, and a reader that gets pieces as a kernel delivers
+them."""
 
 from __future__ import annotations
 

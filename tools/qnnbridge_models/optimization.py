@@ -288,8 +288,8 @@ def optimize_model(
         def attempt(disabled: Sequence[str]) -> _Optimised:
             _optimize(used, output, graph_level, external, disabled)
             result = graphs.load(output.model)
-            # Unused nodes are removed from both: `_without_unused` changes `original` as well as the optimised
-            # file.
+            # Original and result lack unused nodes, because `_without_unused` has also removed them from
+            # `original`.
             is_same = _is_same(original.graph, result.graph)
             notes: list[str] = []
             # If ONNX Runtime changed nothing, keep the file byte for byte.
@@ -386,7 +386,7 @@ def _optimize(
     try:
         cpu.open_session(given, given.name, options, disabled)
     except OrtError as error:
-        # Only this error disappears with a separate weight file.
+        # Try a separate weight file only after this error, because other errors would remain.
         if external or "protobuf" not in (error.cause or "").lower() or "2GB" not in (error.cause or ""):
             raise
         # Folding made a small model larger than the limit of a protobuf message. Recursion ends here: with

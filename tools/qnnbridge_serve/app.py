@@ -247,7 +247,7 @@ class InferenceService:
         try:
             self._repository.check(*_model_of(request))
         except Refused as refused:
-            # As in `ready`, "not ready" is a 4xx status.
+            # The protocol requires a 4xx status for "not ready" here, too.
             raise wrong(refused.text) if refused.status == 503 else refused from None
         return Response(status_code=200)
 

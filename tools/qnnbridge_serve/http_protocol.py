@@ -102,7 +102,7 @@ class HttpProtocol(H11Protocol):
         if self._draining:
             return
         try:
-            if self.conn.held_back:  # `_next_turn` is scheduled
+            if self.conn.held_back:  # the next turn is scheduled already
                 self.conn.receive_data(data)
                 return
             super().data_received(data)

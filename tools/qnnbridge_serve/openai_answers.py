@@ -449,7 +449,7 @@ def _schema_refused(error: GenerationError, choice: AnswerPlan) -> Refused:
 
 
 def _too_long(error: BridgeError, field: str) -> Refused:
-    """Return an error with OpenAI's text, at which clients shorten the conversation."""
+    """Return an error with OpenAI's text, because clients that recognise it shorten the conversation."""
     context, tokens = (error.details.get(name) for name in ("context_length", "tokens"))
     text = in_words(error)
     if context is not None:

@@ -121,7 +121,7 @@ def read_response(
         asked = read_generation(chat, "chat")
     except Refused as refused:
         raise renamed(refused) from None
-    # Like with OpenAI, the instructions apply to this request only and are not stored.
+    # As with OpenAI, the instructions apply to this request only and are not stored.
     messages = json.loads(asked.messages)
     system, messages = (messages[:1], messages[1:]) if instructions else ([], messages)
     owner = owner_of(machine, asked)

@@ -81,7 +81,7 @@ def read_tools(document: Mapping[str, Any]) -> ToolUse | None:
         text,
         functions if chosen is None else tuple(one for one in functions if one.name == chosen),
         required=choice == "required" or chosen is not None,
-        # Like with OpenAI, a chosen function is called once.
+        # As with OpenAI, a chosen function is called once.
         parallel=document.get("parallel_tool_calls") is not False and chosen is None,
     )
 

@@ -273,7 +273,7 @@ def refuse_same_names(found: Mapping[str, Mapping[str, Path]]) -> None:
 
 def read_buckets(texts: Iterable[str], names: Iterable[str]) -> dict[str, dict[str, list[int]]]:
     """Parse values NAME:DIM=16,32 of `--bucket`. Return the sizes by name of the model. Raise `OptionError`."""
-    # If one name begins with another and both match, the longer one counts.
+    # If several names match, because one begins with another, the longest one counts.
     longest_first = sorted(names, key=len, reverse=True)
     by_name: dict[str, list[str]] = {}
     for text in texts:

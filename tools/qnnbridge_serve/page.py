@@ -27,8 +27,8 @@ _FILES: Final = ("page.css", "icon.svg", "page.js", "common.js", "tensors.js", "
 PAGE_FILES: Final[Mapping[str, str]] = {"/": "index.html", **{f"/page/{name}": name for name in _FILES}}
 
 _HEADERS: Final[Mapping[str, str]] = {
-    # No foreign or inline content, and no frame around the page. With `trusted-types 'none'` the browser refuses
-    # scripts that write HTML, so names and texts of models can only become text.
+    # The policy allows no foreign or inline content, and no frame around the page. With `trusted-types 'none'` the
+    # browser refuses scripts that write HTML, so names and texts of models can only become text.
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     "img-src 'self' blob:; media-src blob:; form-action 'none'; base-uri 'none'; frame-ancestors 'none'; "
     "require-trusted-types-for 'script'; trusted-types 'none'",

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from qnnbridge_serve.repository import Registry
 
 LOADER_END_TIMEOUT_S: Final = 5.0
-# Must be longer than load balancers keep idle connections, which would otherwise send requests on a connection that
-# the server is closing.
+# This time must be longer than load balancers keep idle connections, because they would otherwise send requests on
+# a connection that the server is closing.
 KEEP_ALIVE_TIMEOUT_S: Final = 75
 
 
@@ -171,7 +171,7 @@ def _server(app: object, options: ServeOptions) -> uvicorn.Server:
         # uvicorn's own configuration would replace the handlers that were set above.
         log_config=None,
         access_log=options.access_log,
-        # Otherwise clients could forge their address with X-Forwarded-For.
+        # Ignore X-Forwarded-For, with which clients could forge their address.
         proxy_headers=False,
         server_header=False,
         timeout_keep_alive=KEEP_ALIVE_TIMEOUT_S,

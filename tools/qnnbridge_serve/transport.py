@@ -79,7 +79,7 @@ class Workers:
         self._name = f"qnnbridge serve {name}"
         self._most = threads
         self._jobs: collections.deque[Callable[[], None]] = collections.deque()
-        # This condition guards the queue and both counts, and is held only briefly.
+        # This condition guards the queue and the counts of threads, and is held only briefly.
         self._coming = threading.Condition()
         self._threads = 0
         self._idle = 0

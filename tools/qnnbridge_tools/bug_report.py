@@ -30,7 +30,7 @@ from qnnbridge_tools.options import OverwriteFile
 DEFAULT_FILE: Final = Path("qnnbridge-report.txt")
 CRASH_REPORTS: Final = 3
 LOG_LINES: Final = 200
-# Of a longer output only the end is kept, which contains the latest events.
+# Maximum size of a part. Only the end of a longer output is kept, because it contains the latest events.
 MAX_PART_CHARS: Final = 200_000
 _RULE: Final = "=" * 78
 # The doctor's exit codes for healthy, degraded and blocked are results, not failures.

@@ -73,7 +73,7 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(function)
     def made(**values: Any) -> None:
-        # When it is called as a function (`host` without a subcommand calls `status`), it gets the defaults that
+        # If the command is called as a function (`host` without a subcommand calls `status`), use the defaults that
         # typer would set.
         given = {**defaults, **values}
         with reporting.work(as_json=bool(given.get("as_json"))):

@@ -30,7 +30,7 @@ from qnnbridge_tools.command_line import command
 
 
 class ExecCommand(TyperCommand):
-    """Passes everything after ``-m MODULE`` to the module, as Python's own ``-m`` does."""
+    """Command that passes everything after ``-m MODULE`` to the module, as Python's own ``-m`` does."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         return super().parse_args(ctx, self._ended_by_module(args))

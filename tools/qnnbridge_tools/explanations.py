@@ -226,7 +226,7 @@ def _negative(number: int) -> Iterator[Reading]:
     # Linux numbers its signals up to 64.
     if number >= -64:
         yield _exit_reading("Python's subprocess on Linux or macOS (-N is signal N)", codes.signal_code(-number))
-    # -1 can be both: signal 1 for Python on Linux, and cmd's form of 0xFFFFFFFF.
+    # -1 can be signal 1 of Python on Linux, or cmd's form of 0xFFFFFFFF.
     if number == -1 or -0x80000000 <= number < -64:
         row = codes.windows_code(number & codes.UINT32)
         yield _exit_reading("cmd or PowerShell on Windows (signed 32-bit exit code)", row)

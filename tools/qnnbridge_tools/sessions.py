@@ -102,7 +102,7 @@ class ProviderSession:
 
     def answer(self, feeds: Mapping[str, Any], timeout_s: float | None = None) -> RunAnswer:
         """Run the model and return the answer. timeout_s: time limit, if it is shorter than the usual one."""
-        # The shorter of both limits applies.
+        # The shorter limit applies.
         limits = [limit for limit in (timeout_s, self._timeout_s) if limit is not None]
         try:
             # Do not retry, because a crash is a finding here. A run that exceeds its time ends only with its host.

@@ -1,4 +1,4 @@
-"""Which provider has which nodes, as ONNX Runtime records it."""
+"""Print the provider of each node, as ONNX Runtime records it."""
 
 import os
 

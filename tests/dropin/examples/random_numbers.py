@@ -1,4 +1,4 @@
-"""A seed makes random operators repeat themselves; the numbers are ONNX Runtime's own."""
+"""Seed random operators, so that they repeat ONNX Runtime's numbers."""
 
 import onnxruntime as ort
 from onnx import TensorProto, helper

@@ -1,4 +1,4 @@
-"""Reads and finds letters, with ddddocr as its users do."""
+"""Find and read letters with ddddocr, as its users do."""
 
 import io
 import json

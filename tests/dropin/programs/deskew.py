@@ -1,4 +1,4 @@
-"""Says which way up a page is and how sure it is, with occular-deskew."""
+"""Detect a page's orientation and its probability with occular-deskew."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Detects things in a picture, with nudenet as its users do."""
+"""Detect objects in a picture with nudenet, as its users do."""
 
 import json
 

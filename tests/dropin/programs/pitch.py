@@ -1,4 +1,4 @@
-"""Finds the pitch of two tones, with swift-f0."""
+"""Find the pitch of two tones with swift-f0."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Asks the trees of atspm-detector, models of tables of numbers, about rows of random numbers."""
+"""Run the decision trees of atspm-detector on rows of random numbers."""
 
 import json
 from pathlib import Path

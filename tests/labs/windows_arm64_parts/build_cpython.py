@@ -1,10 +1,10 @@
-"""Cross-builds CPython 3.11 for Windows on ARM64 from source trees of CPython, libffi and zlib, with zig's clang.
+"""Cross-build CPython 3.11 for Windows on ARM64 from source trees of CPython, libffi and zlib, with zig's clang.
 
     build_cpython.py CPYTHON LIBFFI ZLIB ZIG OUT
 
-OUT gets `python.exe`, `python311.dll` and `python3.dll`; OUT/objects keeps what is compiled, so a second call goes on
-where the first one was ended. The built-in modules are those of pythoncore plus `BUILT_IN`; modules that need further
-libraries (ssl, sqlite3, lzma, bz2, decimal) are absent. Runs as many compilers as the CPU affinity allows.
+OUT gets `python.exe`, `python311.dll` and `python3.dll`; OUT/objects keeps compiled files, so a second call
+continues an interrupted one. The built-in modules are those of pythoncore plus `BUILT_IN`; modules that need
+further libraries (ssl, sqlite3, lzma, bz2, decimal) are absent. Runs as many compilers as the CPU affinity allows.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Keeps the machine of the Windows ARM64 lab: the namespaces in which the kernel starts ARM64 programs by qemu.
+"""Run the machine of the Windows ARM64 lab: namespaces in which the kernel starts ARM64 programs by qemu.
 
     machine.py LAB PROGRAM [ARGUMENT...]
 

@@ -1,4 +1,4 @@
-"""Makes Windows libraries independent of functions of the C runtime that Wine does not have: complex mathematics.
+"""Make Windows libraries independent of the C runtime's complex mathematics, which Wine lacks.
 
     math_library.py ZIG OUT_DLL FOLDER...
 

@@ -1,9 +1,9 @@
-"""Makes a Windows ARM64 library of one C file that calls the C runtime and nothing else.
+"""Build a Windows ARM64 library from one C file that calls only the C runtime.
 
     small_dll.py ZIG SOURCE OUT_DLL [EXPORTS]
 
 Linked without a start-up code, so that the compiler does not have to build a C library for it first, which takes a
-minute. EXPORTS: a module definition file, for what the source does not export by itself.
+minute. EXPORTS: a module definition file, for functions that the source does not export by itself.
 """
 
 from __future__ import annotations

@@ -227,7 +227,7 @@ def _disagreements(predicted: GraphPlacement, truth: QnnAnswer) -> tuple[int, ..
 
 
 def _explained(predicted: GraphPlacement, truth: QnnAnswer | None, path: Path, sizes: str) -> list[NodeVerdict]:
-    """Return QNN's verdicts, with the reason and the fix of the rules where both place a node on the CPU.
+    """Return QNN's verdicts, with the rules' reason and fix for nodes that QNN and the rules place on the CPU.
 
     Args:
         sizes: options that fix the free dimensions.

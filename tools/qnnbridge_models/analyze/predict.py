@@ -256,7 +256,7 @@ def predict_model(model: Any, arch: int, folder: Path | None = None) -> Predicti
         found = dict(zip((int(node.name) for node in left.nodes), predict(left, arch), strict=True))
         verdicts = tuple(found.get(node.index, _COMPUTED) for node in whole.nodes)
     else:
-        # Nothing was folded, which is the usual case: the same index serves both purposes.
+        # Nothing was folded, as in most models, so one index is enough for the model and for the folded copy.
         left = whole = ModelIndex(light, editor.types, [node.name for node in model.graph.node])
         verdicts = tuple(predict(left, arch))
     numbers = tuple(int(node.name) for node in light.graph.node)

@@ -233,7 +233,7 @@ def _pow(node: GraphNode, context: RuleContext) -> Objection:
     return None
 
 
-# A graph of only these operators stays on the CPU.
+# Operators that stay on the CPU if the graph contains no others.
 _ALONE: Final = frozenset((*tables.PAIRS, "Constant"))
 
 

@@ -433,7 +433,7 @@ class _Steps:
                 StepResult(work.name, "failed", work.chip, (), document, one_line(error), seconds)
             )
         seconds = time.monotonic() - begun
-        # Both paths are resolved, because one of them may contain a link.
+        # Resolve the file's and the folder's path, because one of them may contain a link.
         root = self.journal.folder.resolve()
         names = tuple(path.resolve().relative_to(root).as_posix() for path in made)
         document = output.jsonable(document)

@@ -179,7 +179,7 @@ def folds_of(
     found = [first] if samples.held_out else []
     for part in range(parts):
         numbers = range(part, count, parts)
-        # At most `_RUN` samples, evenly spread over the part.
+        # Choose at most `_RUN` samples, evenly spread over the part.
         chosen = [samples.calibration[number] for number in numbers[:: -(-len(numbers) // _RUN)]]
         results = dataclasses.replace(compared, samples=chosen, expected=[run(feeds) for feeds in chosen])
         found.append(Fold(frozenset(numbers), results))

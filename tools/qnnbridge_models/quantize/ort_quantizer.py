@@ -304,7 +304,7 @@ class CalibratedModel:
                 config, quantizer = self._quantized(precision)
                 # Remove the weights of an earlier candidate: the new model may have none.
                 target.unlink(missing_ok=True)
-                # onnx appends to an existing data file.
+                # Remove the old data file, because onnx would append to it.
                 target.with_name(f"{target.name}.data").unlink(missing_ok=True)
                 quantizer.model.save_model_to_file(os.fspath(target), config.use_external_data_format)
             except MemoryError:
@@ -445,7 +445,7 @@ def _config(
         # onnxruntime up to 1.23 rejects per_channel for a model that also has a LayerNormalization.
         if not settings.per_channel or "per_channel" not in str(error):
             raise
-        # Set the option for each tensor instead.
+        # Set the option for each tensor instead of for the whole model.
         overrides = _conv_overrides(loaded, settings) | overrides
         return made(False)
 

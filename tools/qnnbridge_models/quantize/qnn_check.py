@@ -261,7 +261,7 @@ def opened_qnn(options: QnnHostOptions | None) -> Iterator[QnnRunner | QnnCheck 
     with contextlib.ExitStack() as stack:
         try:
             host = stack.enter_context(Host(python=options.python))
-            # None: the host has no QNN, neither a simulator nor an NPU.
+            # With None the host has no QNN, neither a simulator nor an NPU.
             if host.info.simulator is None:
                 raise ProviderUnavailable(
                     "QNN is not available in the host.",

@@ -31,7 +31,8 @@ _ROUNDS = 6
 _RUNS_ON_CPU, _RUNS_ON_QNN = 160, 24
 # Number of samples that show which layers are noisy. Whether the target is met is judged by all samples, most of
 # which the choice has not seen. With three samples, a speech detector was good enough on a pause and a vowel, and 5
-# dB worse on the rest; with the same 20 samples for both, it missed 40 dB by 5 dB on others.
+# dB worse on the rest; when the same 20 samples were used for choice and verdict, it missed 40 dB by 5 dB on
+# others.
 _SAMPLES = 20
 # Largest number of samples on QNN, where a sample takes longer.
 _SAMPLES_ON_QNN = 40

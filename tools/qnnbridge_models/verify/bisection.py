@@ -245,7 +245,7 @@ class Cutter:
         node.op_type, node.name = "DequantizeLinear", f"{name}/float"
         node.input[0] = name
         node.output[0] = f"{name}/float"
-        # Only the axis and the block size mean the same to both operators.
+        # Copy only the axis and the block size, which mean the same in QuantizeLinear and DequantizeLinear.
         kept = [attribute for attribute in self.nodes[maker].attribute if attribute.name in ("axis", "block_size")]
         del node.attribute[:]
         node.attribute.extend(kept)

@@ -168,7 +168,7 @@ def sizes_of(inputs: Sequence[NodeInfo], dims: Dimensions, given: Sequence[Named
                 continue
             by_axis[node.name, axis] = size
             # ONNX allows two sizes with the same name: a PaddleOCR model calls height and width "?". A session's
-            # override by name would give both the same size.
+            # override by name would set the same size for all of them.
             if not isinstance(dim, str) or by_name.setdefault(dim, size) != size:
                 all_named = False
     # Check unknown dimensions before missing ones: a misspelt --dim causes both, and the message must show the
@@ -433,7 +433,7 @@ def _further(
     """Return further inputs that make those outputs vary that do not vary with the present inputs."""
     begun = time.monotonic()
     kept: list[Trial] = []
-    # From 1 on, an output varies by clearly more than the noise of the number format (`movement`).
+    # Variation of each output. From 1 on it is clearly larger than the noise of the number format.
     moves = [_movement(trials, place, number_format) for place in range(len(cpu.outputs))]
     for one in further_inputs(cpu.inputs, knowledge, seed):
         if all(move >= 1.0 for move in moves) or time.monotonic() - begun > _FURTHER_S:

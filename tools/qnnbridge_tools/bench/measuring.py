@@ -170,7 +170,8 @@ def _keep_on(pid: int, cpus: list[int]) -> None:
 
     process = psutil.Process(pid)
     process.cpu_affinity(cpus)
-    if sys.platform == "linux":  # On Linux this affects only the main thread and threads started later.
+    # On Linux the call above affects only the main thread and threads that are started later.
+    if sys.platform == "linux":
         for thread in process.threads():
             # A thread may have ended since the threads were listed.
             with contextlib.suppress(ProcessLookupError):

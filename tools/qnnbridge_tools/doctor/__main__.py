@@ -1,6 +1,6 @@
 """`qnnbridge doctor` with only the standard library, so that it works where libraries of other commands are broken.
 
-This module also starts in half the time. `qnnbridge doctor` runs it, too.
+This module also starts in half the time. The command `qnnbridge doctor` is this module.
 """
 
 from __future__ import annotations

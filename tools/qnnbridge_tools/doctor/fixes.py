@@ -62,7 +62,8 @@ def python_lines(facts: Facts, path: str, *arguments: str) -> Lines:
         import shlex
 
         return tuple(f"{shlex.quote(path)} {text}" for text in arguments)
-    # No command with a quoted program works in both shells, but both can change to a folder with spaces.
+    # No command with a quoted program works in Command Prompt and PowerShell, but both can change to a folder with
+    # spaces.
     folder, _, name = path.rpartition("\\")
     return (f'pushd "{folder}"', *(rf".\{name} {text}" for text in arguments), "popd")
 
@@ -335,7 +336,7 @@ def install_version(
         return nothing_fits(facts) if version is None else own_environment(facts)
     others = f" {remove}" if remove else ""
     pair = _pair_words(facts, version, only_tried=only_tried)
-    # Uninstall both first: 1.x and plain onnxruntime use the same folder, and pip removes only recorded files.
+    # Uninstall 1.x and plain onnxruntime first: they use the same folder, and pip removes only recorded files.
     return Remedy(words, pip(facts, f"uninstall -y onnxruntime{others} {QNN}", f"install {pair}"))
 
 

@@ -261,7 +261,7 @@ class RealMachine:
 
     def library(self, path: str, *, version: bool) -> Library | None:
         key = path, version
-        if key not in self._libraries:  # both sides often use the same environment
+        if key not in self._libraries:  # application and host often use the same environment
             self._libraries[key] = _asked(None, read_library, path, version=version)
         return self._libraries[key]
 
@@ -273,7 +273,7 @@ class RealMachine:
             status = os.lstat(path)
         except (OSError, ValueError):
             return False
-        # Only Windows has this attribute.
+        # The attribute `st_reparse_tag` exists only on Windows.
         return getattr(status, "st_reparse_tag", 0) == _APP_ALIAS_TAG or (
             status.st_size == 0 and "windowsapps" in path.lower()
         )

@@ -25,7 +25,7 @@ def describe() -> "dict[str, object]":  # quoted, because older Pythons cannot e
         "machine": platform.machine(),
         "env_machine": os.environ.get("PROCESSOR_ARCHITECTURE", ""),
         "prefix": sys.prefix,
-        # In a virtual environment on Windows `sys.executable` is a launcher; this is the program that it starts.
+        # In a virtual environment on Windows `sys.executable` is a launcher, which starts this program.
         "base_executable": getattr(sys, "_base_executable", None) or sys.executable or "",
         # `sys.path` may contain `Path` objects.
         "path": [str(folder) for folder in sys.path if folder],

@@ -152,8 +152,8 @@ class SpokenAnswer:
 
     def stop(self) -> None:
         """Stop the answer before its next token, or between two nodes of its prompt."""
-        # Set the flag, then read the stream; `_begin` does the opposite, so one of the two always sees the other's
-        # step.
+        # Set the flag, then read the stream. `_begin` sets the stream, then reads the flag, so that the answer is
+        # always stopped.
         self._stopping.set()
         if self._stream is not None:
             self._stream.cancel()

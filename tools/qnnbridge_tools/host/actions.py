@@ -204,7 +204,7 @@ def _replace(words: list[str], drain_s: float) -> list[dict[str, Any]]:
             except HostError as error:
                 if not link.is_none(error):
                     raise
-            # Empty if no daemon had to be ended; then `replaced` has nothing to compare with.
+            # The instance is empty if no daemon had to be ended; then no daemon can be recognised as a replacement.
             instance = read_figures(ended[-1]).daemon.instance if ended else ""
             outcome = _its_turn(successor, instance, time.monotonic() + patience_s)
     finally:

@@ -305,7 +305,7 @@ KEY_SHOWN = 12
 _DAY_S = 24 * 3600
 
 
-# The columns of both tables: header and cell.
+# Columns of the tables of clients and models: header and cell.
 _CLIENT_COLUMNS: Final[tuple[tuple[str, Callable[[ClientFigures], str]], ...]] = (
     ("id", lambda one: one.id),
     ("pid", lambda one: str(one.pid)),

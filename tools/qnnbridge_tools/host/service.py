@@ -99,7 +99,7 @@ _NORMAL_PRIORITY: Final = "5"
 
 _SETTINGS: Final = (
     ("MultipleInstancesPolicy", "IgnoreNew"),
-    # Windows' default for both is true: a laptop would lose the daemon when it is unplugged.
+    # Windows' default for the next two is true: a laptop would lose the daemon when it is unplugged.
     ("DisallowStartIfOnBatteries", "false"),
     ("StopIfGoingOnBatteries", "false"),
     ("AllowHardTerminate", "true"),
@@ -192,7 +192,7 @@ def _leaf(parent: ET.Element, name: str, text: str) -> None:
 
 
 UNIT_NAME: Final = f"{SERVICE_NAME}.service"
-# Must be longer than the daemon needs to let calls finish and to end the NPU host.
+# This time must be longer than the daemon needs to let calls finish and to end the NPU host.
 STOP_TIMEOUT_S: Final = 45
 _PLAIN_WORD: Final = re.compile(r"[A-Za-z0-9_\-./:=+,@]+")
 

@@ -381,7 +381,7 @@ def _proxy() -> str:
 
 
 def _elsewhere(folder: Path) -> str:
-    """Return the advice how to choose another folder than this one."""
+    """Return advice on how to choose another folder."""
     if folder.absolute().is_relative_to(models_dir().absolute()):
         return "set QNNBRIDGE_MODELS_DIR"
     return "give --output DIR"

@@ -219,7 +219,7 @@ def recover(folder: Path) -> None:
             remove_marked(one)
     # A killed set-up has left this folder.
     if old.exists():
-        # On Windows nothing can be renamed to a name that exists, not even of an empty folder.
+        # On Windows a folder cannot be renamed to an existing name, not even to that of an empty folder.
         if folder.is_dir() and not any(folder.iterdir()):
             folder.rmdir()
         if folder.exists():

@@ -309,8 +309,8 @@ def pip_environment(python: str, environ: Mapping[str, str]) -> dict[str, str]:
                 files[variable] = str(ast.literal_eval(settings[name]))
     if not _PIP_PLACES & files.keys():
         return dict(environ)
-    # No option and no variable can cancel a target. So pip does not read the files, and gets their other settings
-    # as variables.
+    # No option and no variable can cancel a target folder in pip's configuration files. So pip does not read these
+    # files, and gets their other settings as variables.
     kept = {name: value for name, value in files.items() if name not in _PIP_PLACES}
     return {**kept, **environ, "PIP_CONFIG_FILE": os.devnull}
 

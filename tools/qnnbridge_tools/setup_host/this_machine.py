@@ -235,7 +235,7 @@ def _is_native(surroundings: Surroundings, python: RegisteredPython) -> bool:
 
 
 def install_text(surroundings: Surroundings) -> str:
-    """Return the advice which Python to install if no interpreter can be the host."""
+    """Return advice on which Python to install if no interpreter can be the host."""
     if surroundings.is_windows:
         kind = "ARM64" if surroundings.is_windows_on_arm else "64-bit"
         return (

@@ -1,4 +1,4 @@
-"""Writes the notes of a recording down, with basic-pitch."""
+"""Transcribe the notes of a recording with basic-pitch."""
 
 import json
 import wave

@@ -1,4 +1,4 @@
-"""Looks for sleep spindles in an EEG, with brainmaze-eeg-models."""
+"""Find sleep spindles in an EEG with brainmaze-eeg-models."""
 
 import json
 

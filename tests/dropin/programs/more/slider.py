@@ -1,4 +1,4 @@
-"""Finds the gap of a slider captcha, with captcha-recognizer (a segmentation model)."""
+"""Find the gap of a slider captcha with captcha-recognizer (a segmentation model)."""
 
 import json
 

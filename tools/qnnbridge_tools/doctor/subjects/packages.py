@@ -175,7 +175,7 @@ def _wrong_files(machine: Machine, folder: str, record: str | None, hashes: bool
 
 
 def _hex(text: str) -> str:
-    """Convert a hash from the base64 without padding of a RECORD to hexadecimal."""
+    """Convert a RECORD's hash, which is base64 without padding, to hexadecimal."""
     return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)).hex()
 
 
