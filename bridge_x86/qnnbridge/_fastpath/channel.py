@@ -265,8 +265,12 @@ class FastChannel:
     def _send(self, kind: ChannelKind, chunks: Sequence[memoryview], size: int, deadline: float | None) -> Head:
         """Send a message of any kind; return the head of its answer."""
         self._begin(False)
-        head = pack_head(kind, self._call_number, tail_bytes=size)
-        self._send_all(memoryview(b"".join((head, *chunks))), deadline)
+        try:
+            # The head begins each message, and is written only if the pipe is still this channel's.
+            self._streams.write(pack_head(kind, self._call_number, tail_bytes=size))
+        except OSError:
+            raise ChannelEnded from None
+        self._send_all(memoryview(b"".join(chunks)), deadline)
         self.sent = True
         return self._head(deadline, 0)
 
