@@ -429,3 +429,11 @@ def deliver(values: list[Any], out: Sequence[Array | None]) -> list[Any]:
         np.copyto(target, values[index])
         values[index] = target
     return values
+
+
+def protect(values: list[Any]) -> list[Any]:
+    """Make the arrays read-only."""
+    for value in values:
+        if isinstance(value, np.ndarray) and value.flags.writeable:
+            value.flags.writeable = False
+    return values

@@ -171,9 +171,9 @@ class InferenceSession(Shown):
         self._runner = runner
         # The runner has imported both modules. An import statement in `run` would take 2 us of each call.
         from qnnbridge._fastpath.call import Wish
-        from qnnbridge._feeds import check_out, deliver
+        from qnnbridge._feeds import check_out, deliver, protect
 
-        self._for_outputs = Wish, check_out, deliver
+        self._for_outputs = Wish, check_out, deliver, protect
         self._inputs = [NodeArg(node) for node in runner.inputs]
         self._outputs = [NodeArg(node) for node in runner.outputs]
         self._overridable = [NodeArg(node) for node in runner.overridable]
@@ -212,23 +212,15 @@ class InferenceSession(Shown):
             if timeout is not None or retry is not None or on_deadline != "raise":
                 limits = CallLimits(timeout, retry, on_deadline).checked()
             names = None if output_names is None else self._names(output_names, input_feed)
-            wish = arrays = None
             if out is not None or borrow:
-                make_wish, check_out, deliver = self._for_outputs
+                make_wish, check_out, deliver, protect = self._for_outputs
                 arrays = None if out is None else check_out(out, names or self._runner.output_names)
                 wish = make_wish(arrays, "borrowed" if arrays is None else "")
-            results = self._runner.run(names, input_feed, run_options, limits, wish)
-            if arrays is not None:
-                return deliver(results, arrays)
+                results = self._runner.run(names, input_feed, run_options, limits, wish)
+                return protect(results) if arrays is None else deliver(results, arrays)
+            return self._runner.run(names, input_feed, run_options, limits)
         except BridgeError as error:
             raise as_onnxruntime(error) from None
-        if borrow:
-            import numpy as np
-
-            for result in results:
-                if isinstance(result, np.ndarray):
-                    result.flags.writeable = False
-        return results
 
     def run_values(
         self,

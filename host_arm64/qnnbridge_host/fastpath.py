@@ -409,8 +409,11 @@ class HostChannel:
                     call = spare.pop() if spare else self._new_call()
                     call.renew(number, plan)
                     accept(call, plan.lane)
+                    # The next read may wait for long, and would keep the plan's memory after its release.
+                    del call
                 else:
                     self._take(file, head)
+                plan = None
         except ProtocolDesync as error:
             self._sink.broken(error)
         except EOFError:

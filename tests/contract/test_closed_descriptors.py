@@ -57,6 +57,30 @@ def test_no_file_of_the_program_is_written_or_closed(tmp_path: Path, calls: int,
     assert "this program has closed its descriptors" in done.stderr
 
 
+@pytest.mark.parametrize("message", ["session.host.ping()", 'session.run(["y"], feeds, timeout=30)'])
+def test_no_message_on_a_channel_is_written_to_a_file_of_the_program(tmp_path: Path, message: str) -> None:
+    """message: a ping, or the second call with these names, which requests a plan."""
+    done = run(
+        tmp_path,
+        f"""
+        for _ in range(4):
+            run()
+        session.run(["y"], feeds, timeout=30)
+        os.closerange(3, 256)
+        files = [os.open(f"file{{n}}", os.O_RDWR | os.O_CREAT) for n in range(100)]
+        try:
+            {message}
+        except qnnbridge.BridgeError as error:
+            print(type(error).__name__, file=sys.stderr)
+        run()
+        session.host.close()
+        assert all(os.fstat(fd).st_size == 0 for fd in files)
+        print("whole")
+        """,
+    )
+    assert (done.returncode, done.stdout) == (0, "whole\n"), done.stderr
+
+
 def test_streams_of_the_program_lose_no_byte(tmp_path: Path) -> None:
     done = run(
         tmp_path,

@@ -306,8 +306,8 @@ def test_a_host_that_is_stopped_under_a_repeated_call_is_replaced_and_the_call_r
     host: qnnbridge.Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The caller waits in a read without a deadline: another thread notices the death and wakes it."""
-    monkeypatch.setattr("qnnbridge._fastpath.channel.LOOK_INTERVAL_S", 0.05)
-    monkeypatch.setattr("qnnbridge._fastpath.channel._LOOK_INTERVAL_MS", 50.0)
+    monkeypatch.setattr("qnnbridge._fastpath.channel.CHECK_INTERVAL_S", 0.05)
+    monkeypatch.setattr("qnnbridge._fastpath.channel._CHECK_INTERVAL_MS", 50.0)
     model = Later(tmp_path, "stop_process")
     session = qnnbridge.InferenceSession(model.path, host=host)
     warm(session)

@@ -73,8 +73,8 @@ def test_the_answer_of_an_abandoned_call_is_read_in_the_background(
     host: qnnbridge.Host, tmp_path: Path, npu: bool, monkeypatch: pytest.MonkeyPatch
 ):
     """Otherwise the host would block on the answer, in the lane of the NPU."""
-    monkeypatch.setattr("qnnbridge._fastpath.channel.LOOK_INTERVAL_S", NEVER_S)
-    monkeypatch.setattr("qnnbridge._fastpath.channel._LOOK_INTERVAL_MS", NEVER_S * 1000)
+    monkeypatch.setattr("qnnbridge._fastpath.channel.CHECK_INTERVAL_S", NEVER_S)
+    monkeypatch.setattr("qnnbridge._fastpath.channel._CHECK_INTERVAL_MS", NEVER_S * 1000)
     gate = tmp_path / "gate"
     (tmp_path / "slow").mkdir()
     slow = Later(tmp_path / "slow", f"wait:{gate}", npu=npu)
@@ -123,7 +123,7 @@ def test_an_unread_phase_frame_does_not_block_calls_on_a_channel(
     host: qnnbridge.Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """An answer fills the connection while a session is to be created, whose phase must be declared first."""
-    monkeypatch.setattr("qnnbridge._fastpath.channel.LOOK_INTERVAL_S", 3600.0)  # unread meanwhile
+    monkeypatch.setattr("qnnbridge._fastpath.channel.CHECK_INTERVAL_S", 3600.0)  # unread meanwhile
     gate, made = tmp_path / "gate", tmp_path / "made"
     (tmp_path / "slow").mkdir()
     slow = Later(tmp_path / "slow", f"wait:{gate}", npu=False)
@@ -172,7 +172,7 @@ def test_a_thread_that_waits_on_a_channel_reads_abandoned_answers_of_the_connect
     assert process.channel.requests.abandoned
 
     def looked() -> bool:
-        assert pool._on_look() is None
+        assert pool._check_host() is None
         return not process.channel.requests.abandoned
 
     until(looked)

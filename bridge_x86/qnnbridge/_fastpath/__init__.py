@@ -2,10 +2,10 @@
 
 Theory of operation. The first call uses the connection (`replay`), which checks it and reports the types and shapes
 of its outputs. `KnownCalls` stores these, and a later call with the same inputs, outputs, types and shapes uses a
-*channel*: two separate pipes, on which a call is 32 bytes there and 32 bytes back. The meaning of those bytes was
-agreed before, as a *plan*: the host has bound the session's inputs and outputs to fixed places in shared memory.
+*channel*: two separate pipes, on which a call is 32 bytes there and 32 bytes back. A *plan* gives these bytes their
+meaning: the host has bound the session's inputs and outputs to fixed places in shared memory.
 
-One dictionary per channel, `ChannelPlans`, decides whether a plan serves a call. Its key contains
+Each channel has a dictionary of plans (`ChannelPlans.plans`). Its key contains
 
 - the session, by its number in that host process (a channel belongs to one process, and numbers are not reused);
 - the requested outputs: ``None`` for all, otherwise their names in order;
@@ -17,15 +17,16 @@ Nothing else can matter. The host reads exactly the given bytes of shared memory
 there with every call, whatever object, layout or address they have, and a place is the number of a piece of memory
 (never reused) and the offset in it, together with type and shape. The model's answer decides the outputs: the host
 compares it with the plan; an answer of another type or shape arrives as values and moves the call to the connection
-permanently (`CallSignature.slow`). No "last" plan is cached: each call looks its plan up.
+permanently (`CallSignature.slow`). No "last" plan is cached: each call searches the dictionary.
 
 Everything irregular uses the connection, which checks, explains and repeats: another class of array, empty and
 string tensors, a suspected model, a restart, no shared memory. A failure here is passed to the connection with its
 process (`FastCallFailed`).
 
-Signal handlers may raise at any place. So resources follow from living objects, not from counters and lists: a
-channel belongs to the holder of its `ChannelPlans`, memory counts as long as its `Room` lives, a block is free when
-its array is gone. The maintenance thread finds what an exception dropped between two lines.
+Signal handlers may raise an exception at any place. So resources follow from living objects, not from counters
+and lists: a channel belongs to the holder of its `ChannelPlans`, memory counts as long as its `MemoryReservation`
+lives, and a block is free when its array is gone. The maintenance thread closes a channel that an exception dropped
+between two lines, or whose call was given up, once the host does not use its memory any more.
 
 `_session.fast_calls` makes the call, `call` contains the key, `channel` the pipes and the plans; `channel_pool`
 opens and closes channels, `memory` provides the shared memory, `_io_binding` the values of bindings. Settings,
@@ -56,7 +57,7 @@ SHARED_MEMORY = "QNNBRIDGE_SHARED_MEMORY"
 MEMORY_LIMIT_BYTES = 1 << 30
 
 
-class Room:
+class MemoryReservation:
     """Reservation of one piece of shared memory; it counts as long as this object lives."""
 
     __slots__ = ("__weakref__", "size")
@@ -82,32 +83,32 @@ class Budget:
         self._limit = limit
         self._most = most
         self._lock = Lock()
-        self._rooms: dict[int, weakref.ref[Room]] = {}
+        self._reservations: dict[int, weakref.ref[MemoryReservation]] = {}
 
     @property
     def bytes(self) -> int:
         with self._lock:
-            return sum(room.size for room in self._living())
+            return sum(reservation.size for reservation in self._living())
 
-    def take(self, size: int) -> Room | None:
+    def take(self, size: int) -> MemoryReservation | None:
         """Reserve memory; return ``None`` beyond the limit."""
         with self._lock:
             living = self._living()
-            if sum(room.size for room in living) + size > self._limit or len(living) == self._most:
+            if sum(reservation.size for reservation in living) + size > self._limit or len(living) == self._most:
                 return None
-            room = Room(size)
+            reservation = MemoryReservation(size)
             # The id of a dead object may be reused; then the dead entry is replaced.
-            self._rooms[id(room)] = weakref.ref(room)
-            return room
+            self._reservations[id(reservation)] = weakref.ref(reservation)
+            return reservation
 
-    def _living(self) -> list[Room]:
+    def _living(self) -> list[MemoryReservation]:
         living = []
-        for number, reference in list(self._rooms.items()):
-            room = reference()
-            if room is None:
-                del self._rooms[number]
+        for number, reference in list(self._reservations.items()):
+            reservation = reference()
+            if reservation is None:
+                del self._reservations[number]
             else:
-                living.append(room)
+                living.append(reservation)
         return living
 
 

@@ -48,9 +48,9 @@ from qnnbridge_protocol.frames import Frame, Kind
 from qnnbridge_protocol.limits import Limits
 
 # How often a waiting caller, or the maintenance thread for it, checks whether the host can answer at all.
-LOOK_INTERVAL_S = 5.0
+CHECK_INTERVAL_S = 5.0
 
-_LOOK_INTERVAL_MS = LOOK_INTERVAL_S * 1000
+_CHECK_INTERVAL_MS = CHECK_INTERVAL_S * 1000
 
 # How long an eager caller polls before it sleeps; a wake-up on another core costs as much.
 SPIN_S = 25e-6
@@ -75,7 +75,7 @@ class FastChannel:
         slot: index of its record in the phase slab.
         streams: the two pipes.
         limits: the agreed limits.
-        on_look: called periodically while nothing arrives; a failure that it returns ends the call.
+        check_host: called periodically while nothing arrives; a failure that it returns ends the call.
         record: its phase record.
         eager: poll before sleeping.
 
@@ -90,7 +90,7 @@ class FastChannel:
         slot: int,
         streams: ChannelStreams,
         limits: Limits,
-        on_look: Callable[[], ChannelFailed | None],
+        check_host: Callable[[], ChannelFailed | None],
         record: memoryview,
         *,
         eager: bool = False,
@@ -107,7 +107,7 @@ class FastChannel:
         self.owner: weakref.ref[ChannelPlans] | None = None
         self._streams = streams
         self._limits = limits
-        self._on_look = on_look
+        self._check_host = check_host
         self._record = record
         self._call_number = 0
         self._eager = eager
@@ -265,8 +265,12 @@ class FastChannel:
     def _send(self, kind: ChannelKind, chunks: Sequence[memoryview], size: int, deadline: float | None) -> Head:
         """Send a message of any kind; return the head of its answer."""
         self._begin(False)
-        head = pack_head(kind, self._call_number, tail_bytes=size)
-        self._send_all(memoryview(b"".join((head, *chunks))), deadline)
+        try:
+            # The head begins each message, and is written only if the pipe is still this channel's.
+            self._streams.write(pack_head(kind, self._call_number, tail_bytes=size))
+        except OSError:
+            raise ChannelEnded from None
+        self._send_all(memoryview(b"".join(chunks)), deadline)
         self.sent = True
         return self._head(deadline, 0)
 
@@ -277,9 +281,11 @@ class FastChannel:
                 rest = rest[writer(fd)([rest]) :]
             except BlockingIOError:
                 # A host that reads nothing blocks this write; waiting in slices notices its death and the deadline.
-                left_s = LOOK_INTERVAL_S if deadline is None else min(LOOK_INTERVAL_S, deadline - time.monotonic())
+                left_s = (
+                    CHECK_INTERVAL_S if deadline is None else min(CHECK_INTERVAL_S, deadline - time.monotonic())
+                )
                 if not wait_writable(fd, max(0.0, left_s)):
-                    self._look(deadline)
+                    self._check(deadline)
             except OSError:
                 raise ChannelEnded from None
 
@@ -296,10 +302,10 @@ class FastChannel:
             head = parse_head(self._in, self._limits, from_client=False)
             if head.number != self._call_number:
                 raise desync(f"answer to call {head.number} on a channel, expected {self._call_number}", self._in)
-            # The bytes may be those of `wake_reader`. Then `_look` raises the failure; if it raises nothing the
+            # The bytes may be those of `wake_reader`. Then `_check` raises the failure; if it raises nothing the
             # host is well, and its answer is read.
             if self._woken:
-                self._look(deadline)
+                self._check(deadline)
             if head.kind is not ChannelKind.PHASE:
                 return head
             filled = 0
@@ -309,18 +315,18 @@ class FastChannel:
         if self._eager and self._spin():
             return
         while True:
-            left_ms = _LOOK_INTERVAL_MS
+            left_ms = _CHECK_INTERVAL_MS
             if deadline is not None:
                 left_ms = min(left_ms, max(0.0, (deadline - time.monotonic()) * 1000))
             if self._streams.poll(left_ms):
                 return
-            self._look(deadline)
+            self._check(deadline)
 
-    def _look(self, deadline: float | None) -> None:
+    def _check(self, deadline: float | None) -> None:
         """Handle silence: raise `ChannelTimeout` past the deadline, or the failure of the host."""
         if deadline is not None and time.monotonic() >= deadline:
             raise ChannelTimeout
-        silence = self._on_look()
+        silence = self._check_host()
         if silence is not None:
             raise silence
 
@@ -365,7 +371,7 @@ class SlabSource(Protocol):
     def release(self, number: int) -> None:
         """Tell the host that it may detach a slab."""
 
-    def show(self, slab: SlabOfArrays, deadline: float | None) -> None:
+    def ensure_attached(self, slab: SlabOfArrays, deadline: float | None) -> None:
         """Attach a slab of the application's arrays unless the host has attached it already."""
 
 
@@ -476,7 +482,7 @@ class ChannelPlans:
                     place = (slab.number, offset)
                 else:
                     # Arrays outlive hosts, so this host may not have attached the memory yet.
-                    self._slabs.show(block.slab, deadline)
+                    self._slabs.ensure_attached(block.slab, deadline)
                     views[side].append(None)
                     place = block.place
                 header[side].append([tensor.name, int(tensor.element), list(tensor.shape), *place])

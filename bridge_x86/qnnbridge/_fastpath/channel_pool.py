@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from qnnbridge._transport.channel import Channel
 
 
-# A channel unused for this many intervals of `channel.LOOK_INTERVAL_S` is closed and its memory freed.
-TRIM_LOOKS = 2
+# A channel unused for this many intervals of `channel.CHECK_INTERVAL_S` is closed and its memory freed.
+TRIM_CHECKS = 2
 
 # Interval of checks for answers of abandoned calls. Until such an answer is read, the host and the NPU may be
 # blocked.
@@ -52,11 +52,11 @@ def maintain(reference: weakref.ref[ChannelPool], wake: WakeEvent) -> None:
     # The thread's state between two rounds; it must not keep the pool or a channel alive.
     under_way: dict[int, int] = {}
     seen: dict[int, int] = {}
-    looks = 0
+    checks = 0
     late = False
-    next_look = time.monotonic() + fast_channel.LOOK_INTERVAL_S
+    next_check = time.monotonic() + fast_channel.CHECK_INTERVAL_S
     while True:
-        left_s = next_look - time.monotonic()
+        left_s = next_check - time.monotonic()
         wake.wait(min(left_s, LATE_INTERVAL_S) if late else left_s)
         # Referenced for one round only, and released before the wait: a pool without other references ends with its
         # thread.
@@ -64,13 +64,13 @@ def maintain(reference: weakref.ref[ChannelPool], wake: WakeEvent) -> None:
         if pool is None or pool.closed:
             return
         late = pool.take_in()
-        if time.monotonic() >= next_look:
-            next_look = time.monotonic() + fast_channel.LOOK_INTERVAL_S
-            pool.look(under_way)
+        if time.monotonic() >= next_check:
+            next_check = time.monotonic() + fast_channel.CHECK_INTERVAL_S
+            pool.check_blocked(under_way)
             # A channel is trimmed if it was unused for a whole interval between two trims, so after 10 to 20
             # seconds.
-            looks += 1
-            if looks % TRIM_LOOKS == 0 and not pool.trim(seen):
+            checks += 1
+            if checks % TRIM_CHECKS == 0 and not pool.trim(seen):
                 return
         del pool
 
@@ -85,11 +85,13 @@ RETRY_S = 1.0
 class ChannelPool:
     """Opens, lends and closes the fast channels of one host process. Also the `SlabSource` of the plans."""
 
-    def __init__(self, connection: Channel, sharing: Sharing, on_look: Callable[[], ChannelFailed | None]) -> None:
+    def __init__(
+        self, connection: Channel, sharing: Sharing, check_host: Callable[[], ChannelFailed | None]
+    ) -> None:
         self._connection = connection
         self._requests = connection.requests
         self._sharing = sharing
-        self._on_look = on_look
+        self._check_host = check_host
         # A forked child has the same descriptors as its parent. It must neither write to them nor take a channel.
         self._forks = fds.forks
         self._lock = RLock()
@@ -234,7 +236,7 @@ class ChannelPool:
             at = free[0] * PHASE_RECORD_BYTES
             record = phases.data.data[at : at + PHASE_RECORD_BYTES]
             channel = FastChannel(
-                number, free[0], streams, agreement.limits, self._on_look, record, eager=self._sharing.spin
+                number, free[0], streams, agreement.limits, self._check_host, record, eager=self._sharing.spin
             )
             # The channel is registered, and occupies its slot, before the host has it: so no other thread can give
             # away a slot that the host uses.
@@ -275,19 +277,19 @@ class ChannelPool:
                 return
             self._retire(plans.channel)
 
-    def look(self, under_way: dict[int, int]) -> None:
+    def check_blocked(self, under_way: dict[int, int]) -> None:
         """Check, for callers in a blocking read, whether the host can answer at all.
 
         `under_way`: the waiting calls at the last check, by channel.
         """
         # A copy, because other threads open and close channels meanwhile.
         blocked = [channel for channel in list(self._all.values()) if channel.blocked]
-        # The same call at two checks has waited for at least `LOOK_INTERVAL_S`. Only then is a check of the host
+        # The same call at two checks has waited for at least `CHECK_INTERVAL_S`. Only then is a check of the host
         # worth its time.
         stuck = any(under_way.get(channel.number) == channel.calls for channel in blocked)
         under_way.clear()
         under_way.update((channel.number, channel.calls) for channel in blocked)
-        if stuck and self._on_look() is not None:
+        if stuck and self._check_host() is not None:
             for channel in blocked:
                 channel.wake_reader()
 
@@ -329,11 +331,11 @@ class ChannelPool:
 
     def new_slab(self, wanted: int, deadline: float | None, *, host_writes: bool) -> Slab:
         size = slab_size(wanted)
-        room = self._sharing.channel_memory.take(size)
-        if room is None:
+        reservation = self._sharing.channel_memory.take(size)
+        if reservation is None:
             raise NoSharedMemory
         try:
-            slab = Slab(size, room, host_writes=host_writes)
+            slab = Slab(size, reservation, host_writes=host_writes)
         except OSError as error:
             self._sharing.last_error = str(error)
             raise NoSharedMemory from None
@@ -366,7 +368,7 @@ class ChannelPool:
         if number in self._attached:
             self.release(number)
 
-    def show(self, slab: SlabOfArrays, deadline: float | None) -> None:
+    def ensure_attached(self, slab: SlabOfArrays, deadline: float | None) -> None:
         if self._attached.get(slab.number):
             return
 

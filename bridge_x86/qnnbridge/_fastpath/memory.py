@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from qnnbridge._fastpath import Room, Sharing, slab_numbers
+from qnnbridge._fastpath import MemoryReservation, Sharing, slab_numbers
 from qnnbridge._feed_rules import Node, Role, check_shape, rule_of
 from qnnbridge._option_fields import suggest
 from qnnbridge_os.native import Lock
@@ -63,10 +63,12 @@ class Slab:
             (`writable`).
     """
 
-    __slots__ = ("__weakref__", "_room", "data", "host_writes", "memory", "number", "size")
+    __slots__ = ("__weakref__", "_reservation", "data", "host_writes", "memory", "number", "size")
 
-    def __init__(self, size: int, room: Room | None, *, host_writes: bool, writable: bool = False) -> None:
-        """Allocate the memory. `room` is its reservation in a budget. Raise `OSError`."""
+    def __init__(
+        self, size: int, reservation: MemoryReservation | None, *, host_writes: bool, writable: bool = False
+    ) -> None:
+        """Allocate the memory. `reservation`: its share of a budget. Raise `OSError`."""
         self.number = next(slab_numbers)
         self.size = size
         self.host_writes = host_writes
@@ -75,7 +77,7 @@ class Slab:
         # The mapping now belongs to this array: numpy keeps the view alive, and the last array in the slab unmaps
         # it.
         self.data = np.frombuffer(self.memory.take_view(), np.uint8)
-        self._room = room
+        self._reservation = reservation
 
     def share_handle(self, pid: int) -> ShareHandle:
         return self.memory.share_handle(pid)
@@ -234,13 +236,13 @@ class SharedArrays:
     def _new_slab(self, size: int, host_writes: bool) -> Slab:
         # Slabs do not use a finalizer, which could run between any two lines, so dead ones are searched for.
         self._forget_the_dead()
-        room = self._budget.take(size)
-        if room is None:
+        reservation = self._budget.take(size)
+        if reservation is None:
             self._collect()
-            room = self._budget.take(size)
-        if room is None:
+            reservation = self._budget.take(size)
+        if reservation is None:
             raise OSError(errno.ENOMEM, "the limit of arrays in shared memory is reached")
-        slab = Slab(size, room, host_writes=host_writes, writable=True)
+        slab = Slab(size, reservation, host_writes=host_writes, writable=True)
         self._slabs[slab.number] = weakref.ref(slab)
         return slab
 

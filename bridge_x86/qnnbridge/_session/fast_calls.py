@@ -39,14 +39,14 @@ if TYPE_CHECKING:
     from qnnbridge._supervision.host_process import HostProcess
 
 
-# Interval between two looks at the state that makes calls take the slow path, such as the quarantine's file.
+# Interval between two checks of the state that makes calls take the slow path, such as the quarantine's file.
 UPKEEP_INTERVAL_S = 1.0
 
-# Least time for the host to show that it lives when a channel has ended, whatever the caller has left.
+# Minimum time to wait for a sign of life of the host when a channel has ended, even past the caller's deadline.
 ALIVE_GRACE_S = 0.25
 
-# Time before a plan is asked for again that the host refused, or had no memory for. Asking costs a question and its
-# answer; the reason may pass (memory, a session that is being closed).
+# Time until the next request for a plan that the host refused, or had no memory for. A request costs a round trip,
+# and the reason may pass (memory, a session that is being closed).
 REFUSED_S = 1.0
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -62,7 +62,7 @@ def run(
     wish: Wish | None = None,
     on_channel: OnChannel | None = None,
 ) -> list[Any] | None:
-    """Make a repeated call. Returns the outputs, or ``None`` if the call must take the slow path.
+    """Make a repeated call. Return the outputs, or ``None`` if the call must take the slow path.
 
     Args:
         remote: the session.
@@ -111,7 +111,7 @@ def run(
     if key is None:
         return None
     deadline = None if timeout_s is None else deadline_after(timeout_s)
-    # From here on this thread has the channel. `finally` gives it back, unless the call was abandoned.
+    # From here on this thread has the channel, and `finally` gives it back.
     plans = pool.take_idle()
     channel = None
     try:
@@ -134,9 +134,8 @@ def run(
             return None
         channel = plans.channel
         channel.context = remote.context
-        # The host may read and write these arrays until the call is over, also if this side gives it up. Set before
-        # anything is sent: an exception may come between two lines, and `_retire` keeps pinned arrays alive for as
-        # long as the host may write to them.
+        # The host may read and write these arrays until the call is over, also if this side gives it up: the
+        # channel then keeps them alive. Set before anything is sent, since an exception may come between two lines.
         channel.pinned = key
         if plan is None:
             plan = _plan(session, plans, key, signature, deadline)
@@ -158,7 +157,7 @@ def run(
         return _other_answer(channel, head, signature, deadline)
     except BaseException as error:
         if channel is not None:
-            _look_after(process, channel, error, deadline, key, out)
+            _settle(process, channel, error, deadline, key, out)
         raise
     finally:
         if plans is not None:
@@ -238,7 +237,7 @@ def _upkeep(remote: ReplayingSession, process: HostProcess, feed: Feed) -> bool:
 # --- after a failed call ---------------------------------------------------------------------------------
 
 
-def _look_after(
+def _settle(
     process: HostProcess,
     channel: FastChannel,
     error: BaseException,
