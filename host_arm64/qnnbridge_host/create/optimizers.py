@@ -286,7 +286,7 @@ def _within(order: WorkOrder, work: Callable[[WorkOrder], OptimizerChoice | None
             raise
     except BridgeError as error:
         # The worker crashed, or the CPU cannot run the model: create the session without a choice.
-        _log.debug("%s: its optimizers could not be tested: %s", order.label, error)
+        _log.debug("%s: its optimizers could not be tested: %s", order.model.label, error)
     return None
 
 

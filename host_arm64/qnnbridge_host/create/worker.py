@@ -82,7 +82,7 @@ class Worker:
         self._because: str | None = None
         self._op = ""
         # The model in work, for crash reports.
-        self.label, self.fingerprint = order.label, order.fingerprint
+        self.model = order.model
         # Time (`time.monotonic`) at which the worker is killed, and the reason.
         self._limit: tuple[float, str] | None = None
         self._ended = threading.Event()
@@ -189,7 +189,7 @@ class Worker:
                     os.setpriority(os.PRIO_PROCESS, self._process.pid, PATIENT_NICENESS)
         except (OSError, ValueError) as error:
             raise HostStartFailed(
-                f"The process that compiles {order.label} could not be started: {error}.",
+                f"The process that compiles {order.model.label} could not be started: {error}.",
                 details={"command": list(order.command)},
             ) from None
         if self._because is not None:  # killed by another thread during the start
@@ -311,13 +311,13 @@ class Worker:
             return too_late(order)
         if self._because == "start":
             return HostStartFailed(
-                f"The process that compiles {order.label} was not ready within {START_TIMEOUT_S:g} s.",
+                f"The process that compiles {order.model.label} was not ready within {START_TIMEOUT_S:g} s.",
                 cause=f"It was in the phase {phase}." if phase else None,
                 details={"phase": phase},
             )
         if self._because == "stopped":
             return HostHung(
-                f"The process that compiles {order.label} was stopped and did not go on; it was ended.",
+                f"The process that compiles {order.model.label} was stopped and did not go on; it was ended.",
                 cause="Another process stopped it (SIGSTOP, a debugger, a suspended process).",
                 fix="Compile again.",
                 details={"phase": phase},
@@ -330,13 +330,13 @@ class Worker:
         # Write the mark that the worker could not write: the application waits for it before it reports the crash.
         mark("end", order.request)
         return WorkerDied(
-            f"The process that compiles {self.label} ended unexpectedly.",
+            f"The process that compiles {self.model.label} ended unexpectedly.",
             details={
                 "exit_code": code,
                 "phase": phase,
                 "op": self._op,
-                "label": self.label,
-                "fingerprint": self.fingerprint,
+                "label": self.model.label,
+                "fingerprint": self.model.fingerprint,
                 "versions": self.versions,
                 "request": order.request,
             },
@@ -356,10 +356,10 @@ def too_late(order: WorkOrder, state: str = "stopped") -> DeadlineExceeded:
     """Return the error for an expired deadline. state: "stopped", or "not-started" before the work began."""
     within = f" within {order.budget_s:g} s" if order.budget_s is not None else " in time"
     return DeadlineExceeded(
-        f"{order.label} was not compiled{within}; the compiler was ended.",
+        f"{order.model.label} was not compiled{within}; the compiler was ended.",
         cause="Compiling takes from a second to many minutes, and cannot be interrupted in any other way.",
         fix="Give it more time (timeout=, --timeout), or none for as long as it takes.",
-        details={"state": state, "model": order.label},
+        details={"state": state, "model": order.model.label},
     )
 
 
