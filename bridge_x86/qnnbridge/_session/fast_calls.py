@@ -25,7 +25,7 @@ from qnnbridge._fastpath.channel import (
 )
 from qnnbridge._fastpath.memory import SHARED_BYTES, allocate
 from qnnbridge._supervision.host_process import FastCallFailed, deadline_after
-from qnnbridge._transport.channel import CANCEL_TIMEOUT_S, ChannelFailed, ChannelRetired, Deadline
+from qnnbridge._transport.channel import CANCEL_TIMEOUT_S, CallTimedOut, ChannelFailed, ChannelRetired
 from qnnbridge_os.native import locks_hold
 from qnnbridge_protocol.errors import BridgeError, ModelQuarantined, ProtocolDesync, desync
 from qnnbridge_protocol.fastpath import ChannelKind
@@ -140,7 +140,7 @@ def run(
 def _open(process: HostProcess, pool: ChannelPool, deadline: float | None) -> ChannelPlans | None:
     try:
         return pool.open(deadline)
-    except (ChannelFailed, ChannelRetired, Deadline, BridgeError) as error:
+    except (ChannelFailed, ChannelRetired, CallTimedOut, BridgeError) as error:
         raise FastCallFailed(process, error, deadline) from None
 
 
@@ -206,7 +206,7 @@ def _plan(
         return plans.make(live.session, key, signature, deadline)
     # The request for a plan computes nothing, so the call itself has not begun.
     except ChannelTimeout:
-        raise Deadline("not-started") from None
+        raise CallTimedOut("not-started") from None
     except ProtocolDesync:
         raise
     except (BridgeError, NoSharedMemory):
@@ -266,19 +266,21 @@ def _look_after(
             _host_gone(process, deadline)
             error = ChannelRetired()
         elif isinstance(error, ChannelTimeout):
-            error = Deadline(_give_up(process, plans) if channel.sent else "not-started")
+            error = CallTimedOut(_give_up(process, plans) if channel.sent else "not-started")
         elif isinstance(error, ProtocolDesync):
             error = process.channel.fail(error)
         # All other interruptions come from outside: KeyboardInterrupt, SystemExit, an exception of a signal
         # handler.
-        elif channel.broken and channel.busy and not isinstance(error, (ChannelFailed, ChannelRetired, Deadline)):
+        elif (
+            channel.broken and channel.busy and not isinstance(error, (ChannelFailed, ChannelRetired, CallTimedOut))
+        ):
             # Ctrl+C, for example: cancel the call. The host may have it even if it is not marked as sent yet.
             _give_up(process, plans)
-    except (ChannelFailed, ChannelRetired, Deadline, BridgeError) as found:
+    except (ChannelFailed, ChannelRetired, CallTimedOut, BridgeError) as found:
         error = found
     if isinstance(error, ChannelFailed):
         error.request_id = channel.call_id
-    if isinstance(error, (ChannelFailed, ChannelRetired, Deadline, BridgeError)):
+    if isinstance(error, (ChannelFailed, ChannelRetired, CallTimedOut, BridgeError)):
         # `busy` counts as well: an interrupt between the write and the assignment of `sent` leaves a call
         # that the host has.
         # Whether the host may have written over an input of the call.
@@ -297,7 +299,7 @@ def _host_gone(process: HostProcess, deadline: float | None) -> None:
     """
     try:
         process.channel.ping(None if deadline is None else max(deadline, monotonic() + ALIVE_GRACE_S))
-    except Deadline:
+    except CallTimedOut:
         if process.exit_code(0) is not None:
             raise process.channel.fail(None) from None
         raise
@@ -324,7 +326,7 @@ def _give_up(process: HostProcess, plans: ChannelPlans) -> str:
             return state
         if state == "finished":
             state = "still-running"  # a finished call would have its answer here
-    except (Deadline, ChannelFailed, ChannelRetired, BridgeError):
+    except (CallTimedOut, ChannelFailed, ChannelRetired, BridgeError):
         pass
     except BaseException:  # a second Ctrl+C
         pool.abandon(plans)

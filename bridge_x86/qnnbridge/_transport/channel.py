@@ -23,9 +23,9 @@ from qnnbridge._transport.open_requests import (
     NO_CONTEXT,
     CallContext,
     Callers,
+    CallTimedOut,
     ChannelFailed,
     ChannelRetired,
-    Deadline,
     Header,
     Lost,
     OneWayRequests,
@@ -52,10 +52,10 @@ from qnnbridge_protocol.frames import Frame, Kind
 __all__ = [
     "CANCEL_TIMEOUT_S",
     "CallContext",
+    "CallTimedOut",
     "Channel",
     "ChannelFailed",
     "ChannelRetired",
-    "Deadline",
     "Lost",
     "ReplyStream",
 ]
@@ -132,9 +132,9 @@ class Channel:
         return self._connection.preamble
 
     def greet(self, deadline: float) -> None:
-        """Exchange HELLOs. Raise `VersionMismatch`, `ChannelFailed` or `Deadline`; continue if called again."""
+        """Exchange HELLOs. Raise `VersionMismatch`, `ChannelFailed` or `CallTimedOut`; continue if called again."""
         with self._send_lock:
-            # A second try after `Deadline`: HELLO was sent, or its rest is still in the writer.
+            # A second try after `CallTimedOut`: HELLO was sent, or its rest is still in the writer.
             greeted = self._connection.state is not State.START
             self._write([] if greeted else self._connection.send_hello(), deadline)
         with self._lead:
@@ -164,7 +164,7 @@ class Channel:
 
         Raises:
             BridgeError: the host answered with an error.
-            Deadline: the time is up; the work is cancelled if possible.
+            CallTimedOut: the time is up; the work is cancelled if possible.
             ChannelFailed: the connection failed.
             ChannelRetired, TooLarge: the request was not sent.
             CallBackFailed: the host waits for this very thread.
@@ -175,7 +175,7 @@ class Channel:
         waiter = Waiter(on_news)
         try:
             if not self._callers.enter(waiter, None if deadline is None else remaining(deadline)):
-                raise Deadline("not-started")
+                raise CallTimedOut("not-started")
             answer = self._exchange(
                 (Kind.REQUEST, header, buffers), deadline, context or NO_CONTEXT, on_sent, waiter
             )
@@ -230,7 +230,7 @@ class Channel:
             while not self._said_goodbye:
                 self._read(deadline)
 
-        with contextlib.suppress(TooLate, ChannelFailed, Deadline, RuntimeError):
+        with contextlib.suppress(TooLate, ChannelFailed, CallTimedOut, RuntimeError):
             # Each step in its turn and with the remaining time; a caller in the way makes the goodbye fail, not
             # hang.
             in_turn(self._send_lock, remaining(deadline), send)
@@ -281,11 +281,11 @@ class Channel:
         except BaseException as error:
             # The time is up, or the caller was interrupted. If it had the lead, another caller reads on.
             request_id = waiter.request_id
-            if request_id is None or (settled and isinstance(error, Deadline)):
+            if request_id is None or (settled and isinstance(error, CallTimedOut)):
                 raise
             # First abandoned, so that another caller drops the answer; then the host is asked to stop.
             still_open = self._leave(request_id)
-            if message[0] is not Kind.REQUEST or not (still_open or isinstance(error, Deadline)):
+            if message[0] is not Kind.REQUEST or not (still_open or isinstance(error, CallTimedOut)):
                 raise
             state = self._withdraw(request_id)
             if state == "not-started":
@@ -293,8 +293,8 @@ class Channel:
             # The answer arrived between the deadline and the CANCEL.
             if waiter.answer is not None:
                 state = "finished"
-            if isinstance(error, Deadline):
-                raise Deadline(state) from None
+            if isinstance(error, CallTimedOut):
+                raise CallTimedOut(state) from None
             raise
 
     def _leave(self, request_id: int) -> bool:
@@ -311,7 +311,7 @@ class Channel:
         try:
             in_turn(self._send_lock, remaining(deadline), write)
         except TooLate:
-            raise Deadline("not-started") from None
+            raise CallTimedOut("not-started") from None
         finally:
             # Requests without a waiter that found the lock taken are sent here, by its holder.
             if self.one_way:
@@ -341,7 +341,7 @@ class Channel:
             self._writer.rest[:0] = pieces
             added = True  # no interrupt comes in between: these two lines call nothing
             self._write((), deadline)
-        except Deadline:
+        except CallTimedOut:
             # If no byte was written, nothing has happened. Otherwise the next sender has to finish the frame, or
             # the stream is lost.
             if self._writer.take_back(chunks):
@@ -352,7 +352,7 @@ class Channel:
             cancel_id, cancel = self._connection.ask(Kind.CANCEL, {"target": request_id})
             self.requests.add(cancel_id, None, NO_CONTEXT)
             self._writer.add(cancel)
-            raise Deadline("still-running") from None
+            raise CallTimedOut("still-running") from None
         except ChannelFailed as failure:
             failure.request_id = request_id
             raise
@@ -370,7 +370,7 @@ class Channel:
         sent."""
         try:
             self._write_request((Kind.REQUEST, header, ()), time.monotonic(), None, NO_CONTEXT)
-        except Deadline:
+        except CallTimedOut:
             return False
         except (ChannelFailed, ChannelRetired, BridgeError):
             pass  # no caller needs the error
@@ -406,7 +406,7 @@ class Channel:
             return
         if until == stuck_until:
             raise self.fail(stalled("take", STALL_TIMEOUT_S))
-        raise Deadline("not-started")
+        raise CallTimedOut("not-started")
 
     def _after_last_output(self, deadline: float | None) -> ChannelFailed:
         """Read the phases and answers that a host left in the pipe when it stopped reading."""
@@ -421,7 +421,7 @@ class Channel:
         """Cancel the request. Return the state of the work."""
         try:
             return self.cancel(request_id, time.monotonic() + CANCEL_TIMEOUT_S)
-        except (Deadline, ChannelFailed, ChannelRetired, BridgeError):
+        except (CallTimedOut, ChannelFailed, ChannelRetired, BridgeError):
             return "still-running"
 
     # --- waiting ---
@@ -437,7 +437,7 @@ class Channel:
             # The reader wakes this caller with its answer, or to take the lead. In slices, so that a lost wake-up
             # costs at most five seconds.
             if not waiter.wait(left) and deadline is not None and time.monotonic() >= deadline:
-                raise Deadline("still-running")
+                raise CallTimedOut("still-running")
         return waiter.answer
 
     def _read_for(self, waiter: Waiter, deadline: float | None) -> bool:
@@ -472,7 +472,7 @@ class Channel:
             finally:
                 self.requests.wake_next()
 
-        with contextlib.suppress(TooLate, ChannelFailed, Deadline):
+        with contextlib.suppress(TooLate, ChannelFailed, CallTimedOut):
             in_turn(self._lead, timeout_s, read)
 
     def _read(self, deadline: float | None) -> None:
@@ -517,7 +517,7 @@ class Channel:
                 raise self.requests.failure.again()
             now = time.monotonic()
             if deadline is not None and now >= deadline:
-                raise Deadline("still-running")
+                raise CallTimedOut("still-running")
             silence = self._on_silence()
             if silence is not None:
                 raise self.fail(silence.reason)
@@ -589,7 +589,7 @@ class ReplyStream:
         the REPLY.
 
         Raises:
-            ChannelFailed, ChannelRetired, Deadline, TooLarge: as `Channel.call`.
+            ChannelFailed, ChannelRetired, CallTimedOut, TooLarge: as `Channel.call`.
         """
         if len(channel.requests.streams) >= MAX_STREAMS:
             return None
@@ -613,7 +613,7 @@ class ReplyStream:
 
         Raises:
             BridgeError: the error that the host answered with.
-            Deadline, ChannelFailed: as `Channel.call`.
+            CallTimedOut, ChannelFailed: as `Channel.call`.
         """
         while True:
             if self._news:

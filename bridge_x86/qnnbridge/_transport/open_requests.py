@@ -98,7 +98,7 @@ class OneWayRequests:
         return written
 
 
-class Deadline(Exception):
+class CallTimedOut(Exception):
     """The caller's time is up. `state` is that of the work."""
 
     def __init__(self, state: str) -> None:
