@@ -215,8 +215,8 @@ class Channel:
         # Only abandoned requests have answers that nobody reads: they would fill the pipe and stop the host.
         if not self.requests.abandoned:
             return
-        until = time.monotonic() + TAKE_IN_TIMEOUT_S
-        self._read_while(lambda: self._connection.mid_frame or wait_readable(self._read_fd, 0), 0, until)
+        deadline = time.monotonic() + TAKE_IN_TIMEOUT_S
+        self._read_while(lambda: self._connection.mid_frame or wait_readable(self._read_fd, 0), 0, deadline)
 
     def goodbye(self, deadline: float) -> bool:
         """Ask the host to finish its work and end. Return True if it confirmed in time."""
@@ -433,10 +433,10 @@ class Channel:
             # True if this caller had the lead: then its answer, a failure or news has arrived.
             if self._read_for(waiter, deadline):
                 continue
-            left = SILENCE_INTERVAL_S if deadline is None else min(SILENCE_INTERVAL_S, remaining(deadline))
+            left_s = SILENCE_INTERVAL_S if deadline is None else min(SILENCE_INTERVAL_S, remaining(deadline))
             # The reader wakes this caller with its answer, or to take the lead. In slices, so that a lost wake-up
             # costs at most five seconds.
-            if not waiter.wait(left) and deadline is not None and time.monotonic() >= deadline:
+            if not waiter.wait(left_s) and deadline is not None and time.monotonic() >= deadline:
                 raise CallTimedOut("still-running")
         return waiter.answer
 
@@ -462,13 +462,13 @@ class Channel:
                 # pipe.
                 self.requests.wake_next()
 
-    def _read_while(self, wanted: Callable[[], bool], timeout_s: float, until: float) -> None:
+    def _read_while(self, wanted: Callable[[], bool], timeout_s: float, deadline: float) -> None:
         """Read for others, if the lead becomes free in time."""
 
         def read() -> None:
             try:
                 while wanted():
-                    self._read(until)
+                    self._read(deadline)
             finally:
                 self.requests.wake_next()
 
@@ -506,9 +506,9 @@ class Channel:
         since, before = time.monotonic(), self._reads
         in_frame = self._connection.mid_frame
         while True:
-            left = SILENCE_INTERVAL_S if deadline is None else min(SILENCE_INTERVAL_S, remaining(deadline))
+            left_s = SILENCE_INTERVAL_S if deadline is None else min(SILENCE_INTERVAL_S, remaining(deadline))
             self._check_ours(self._read_fd)
-            readable = wait_readable(self._read_fd, left)
+            readable = wait_readable(self._read_fd, left_s)
             if self._reads != before:
                 return False
             if readable:

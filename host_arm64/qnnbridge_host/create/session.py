@@ -186,6 +186,7 @@ class SessionMaker:
 
     def _after_refusal(self, creation: Creation, refusal: PlacementRefused) -> MadeSession | PlacementRefused:
         """Return the session of a rewritten copy if the application allows one, else the refusal with advice."""
+        from qnnbridge_host.create import replaced
         from qnnbridge_protocol.model_records import Notice
         from qnnbridge_protocol.specs import FixSpec
 
@@ -200,14 +201,8 @@ class SessionMaker:
             if not isinstance(copy, PlacementRefused):
                 return refusal
             rewritten = True
-        self._suggest(refusal, creation, rewritten=rewritten)
+        replaced.suggest_fix(refusal, creation.source, creation.spec, creation.order, rewritten=rewritten)
         return refusal
-
-    def _suggest(self, refusal: PlacementRefused, creation: Creation, *, rewritten: bool = False) -> None:
-        """Add suggested rewrites to a refusal. rewritten: whether the session was refused with all rewrites."""
-        from qnnbridge_host.create.replaced import suggest_fix
-
-        suggest_fix(refusal, creation.source, creation.spec, creation.order, rewritten=rewritten)
 
     def _cured(
         self, plain: Creation, choice: ModelChoice, copy: MadeSession | BridgeError

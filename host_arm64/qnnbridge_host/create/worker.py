@@ -84,7 +84,7 @@ class Worker:
         # The model in work, for crash reports.
         self.model = order.model
         # Time (`time.monotonic`) at which the worker is killed, and the reason.
-        self._limit: tuple[float, str] | None = None
+        self._deadline: tuple[float, str] | None = None
         self._ended = threading.Event()
         # The raw exit code after a normal end; ``None`` if the worker was killed.
         self.exit_code: int | None = None
@@ -237,21 +237,21 @@ class Worker:
                 with contextlib.suppress(OSError):
                     stream.close()
 
-    def _guard(self, seconds: float | None, because: str) -> None:
-        """Set the time after which `_watch` kills the worker; ``None`` for no limit but the deadline."""
-        until, deadline = None if seconds is None else time.monotonic() + seconds, self._order.deadline
-        if deadline is not None and (until is None or deadline < until):
-            until, because = deadline, "deadline"
-        self._limit = None if until is None else (until, because)
+    def _guard(self, timeout_s: float | None, because: str) -> None:
+        """Set the time after which `_watch` kills the worker; ``None`` for the order's deadline alone."""
+        deadline, of_order = None if timeout_s is None else time.monotonic() + timeout_s, self._order.deadline
+        if of_order is not None and (deadline is None or of_order < deadline):
+            deadline, because = of_order, "deadline"
+        self._deadline = None if deadline is None else (deadline, because)
 
     def _watch(self, process: subprocess.Popen[bytes]) -> None:
         """Kill the worker when its time is over, or when it stays stopped. Runs in a separate thread."""
         seen_stopped, next_look = 0, time.monotonic() + STOPPED_LOOK_EVERY_S
         while not self._ended.wait(LOOK_EVERY_S):
             # Read the attribute once, because `_guard` replaces time and reason together.
-            limit, now = self._limit, time.monotonic()
-            if limit is not None and now >= limit[0]:
-                self.kill(limit[1])
+            deadline, now = self._deadline, time.monotonic()
+            if deadline is not None and now >= deadline[0]:
+                self.kill(deadline[1])
                 return
             if now >= next_look:
                 next_look = now + STOPPED_LOOK_EVERY_S
