@@ -19,7 +19,7 @@ from qnnbridge._session import SessionRecipe, model_parts
 from qnnbridge._session.create import RequestNews, encoded, too_late
 from qnnbridge._session.runs import coerce_session_options
 from qnnbridge._supervision.host_process import deadline_after, overdue
-from qnnbridge._transport.channel import CANCEL_TIMEOUT_S, CallContext, ChannelFailed, ChannelRetired, Deadline
+from qnnbridge._transport.channel import CANCEL_TIMEOUT_S, CallContext, CallTimedOut, ChannelFailed, ChannelRetired
 from qnnbridge.errors import as_onnxruntime
 from qnnbridge_protocol.errors import (
     BridgeError,
@@ -334,7 +334,7 @@ class Running:
         if process is not None:
             reason = _interrupted()
             for request_id in self._request_id:
-                with contextlib.suppress(BridgeError, ChannelFailed, ChannelRetired, Deadline):
+                with contextlib.suppress(BridgeError, ChannelFailed, ChannelRetired, CallTimedOut):
                     process.channel.cancel(request_id, time.monotonic() + CANCEL_TIMEOUT_S)
             # The reason is set before the kill. Otherwise a caller that notices the end of the stream would report
             # a crash.
@@ -350,7 +350,7 @@ class Running:
             return process.channel.call(header, buffers, self._deadline, context, request_id.append, self._news)
         except ChannelFailed as failure:
             raise self._host.supervisor.lost(process, failure, self._deadline) from None
-        except Deadline as late:
+        except CallTimedOut as late:
             error = too_late(self._news, self._timeout_s)
             raise error or overdue(process, late, context, self._timeout_s, "kill") from None
 

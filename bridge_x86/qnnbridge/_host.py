@@ -24,7 +24,7 @@ from qnnbridge._supervision.restart_policy import RecycleAfter, Recycler, Restar
 from qnnbridge._supervision.retries import CallLimits, Death, Policy, survive
 from qnnbridge._supervision.supervisor import Releases, Supervisor, call_if_alive
 from qnnbridge._threads import Terminable, TerminateRelay, refuse_at_the_end, silence_daemon_threads
-from qnnbridge._transport.channel import CallContext, ChannelFailed, ChannelRetired, Deadline
+from qnnbridge._transport.channel import CallContext, CallTimedOut, ChannelFailed, ChannelRetired
 from qnnbridge_os.forks import renew_in_forks
 from qnnbridge_os.native import Lock
 from qnnbridge_os.processes import default_spawner
@@ -355,7 +355,7 @@ class Host(Shown):
         begin = time.perf_counter()
         try:
             process.ping(deadline)
-        except Deadline:
+        except CallTimedOut:
             raise DeadlineExceeded(f"No sign of life from the host within {timeout:g} s.") from None
         except ChannelFailed as failure:
             raise self.supervisor.lost(process, failure, deadline) from None
@@ -482,7 +482,7 @@ class Host(Shown):
             return
         # The host answers after it has loaded everything. Errors are ignored, because the call that follows reports
         # them.
-        with contextlib.suppress(BridgeError, ChannelFailed, ChannelRetired, Deadline):
+        with contextlib.suppress(BridgeError, ChannelFailed, ChannelRetired, CallTimedOut):
             process.channel.call({"op": "host.info"}, (), deadline, CallContext("host.info"))
 
     def before_call(self, process: HostProcess) -> None:
@@ -546,7 +546,7 @@ class _HostPolicy(Policy):
         # Versions are not checked, because such an operation must not wait until ONNX Runtime is loaded.
         pass
 
-    def expired(self, process: HostProcess, late: Deadline, limits: CallLimits) -> DeadlineExceeded:
+    def expired(self, process: HostProcess, late: CallTimedOut, limits: CallLimits) -> DeadlineExceeded:
         return DeadlineExceeded(f"The host did not answer within {limits.timeout:g} s.")
 
     def judge(self, process: HostProcess, error: BridgeError) -> Death | bool:

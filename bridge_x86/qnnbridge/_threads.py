@@ -29,7 +29,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from qnnbridge._callers import Caller, find_caller, inherit
-from qnnbridge._transport.channel import CANCEL_TIMEOUT_S, ChannelFailed, ChannelRetired, Deadline
+from qnnbridge._transport.channel import CANCEL_TIMEOUT_S, CallTimedOut, ChannelFailed, ChannelRetired
 from qnnbridge._transport.open_requests import inside
 from qnnbridge_os.forks import renew_in_forks
 from qnnbridge_os.native import Lock, SimpleQueue
@@ -408,5 +408,5 @@ class TerminateRelay:
         if terminate and self._request_id:
             try:
                 self._channel.cancel(self._request_id, time.monotonic() + CANCEL_TIMEOUT_S)
-            except (BridgeError, ChannelFailed, ChannelRetired, Deadline):
+            except (BridgeError, ChannelFailed, ChannelRetired, CallTimedOut):
                 pass  # the request itself reports the error

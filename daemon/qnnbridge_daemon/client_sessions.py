@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from qnnbridge._fastpath import slab_numbers
 from qnnbridge._host_objects import HostObject, forward_creation
 from qnnbridge._threads import TerminateRelay
-from qnnbridge._transport.channel import CANCEL_TIMEOUT_S, ChannelFailed, ChannelRetired, Deadline
+from qnnbridge._transport.channel import CANCEL_TIMEOUT_S, CallTimedOut, ChannelFailed, ChannelRetired
 from qnnbridge_daemon.fair_share import Cancellation
 from qnnbridge_host.fastpath import AttachedSlab, Slabs
 from qnnbridge_os.door import KeptMemory
@@ -201,7 +201,7 @@ class _ChannelWatch:
         def ask(_terminate: bool) -> None:
             try:  # the host also accepts a cancellation that arrives before its call
                 process.channel.cancel(target, time.monotonic() + CANCEL_TIMEOUT_S)
-            except (BridgeError, ChannelFailed, ChannelRetired, Deadline):
+            except (BridgeError, ChannelFailed, ChannelRetired, CallTimedOut):
                 pass  # the call itself reports the failure
 
         self._remove = self._cancellation.add_terminate_listener(ask)

@@ -90,8 +90,8 @@ def ready_qnn(*, download: bool = False, on_progress: OnProgress = lambda _done:
                 details={"engine": "windowsml", "state": entry.state},
             )
         if entry.state != READY:
-            limit_s = STALLED_S if entry.state == NOT_PRESENT else PREPARE_S
-            _make_ready(provider, entry, limit_s, on_progress)
+            timeout_s = STALLED_S if entry.state == NOT_PRESENT else PREPARE_S
+            _make_ready(provider, entry, timeout_s, on_progress)
             ((_, entry),) = _entries([provider])
         if not entry.library or not os.path.isfile(entry.library):
             raise ProviderUnavailable(
@@ -174,8 +174,8 @@ def _entry(provider: Any) -> CatalogueEntry:
     )
 
 
-def _make_ready(provider: Any, entry: CatalogueEntry, limit_s: float, on_progress: OnProgress) -> None:
-    """Prepare or download a provider. Give up after `limit_s` seconds without progress."""
+def _make_ready(provider: Any, entry: CatalogueEntry, timeout_s: float, on_progress: OnProgress) -> None:
+    """Prepare or download a provider. Give up after `timeout_s` seconds without progress."""
     done, moved = threading.Event(), [time.monotonic()]
 
     def progress(part: float) -> None:
@@ -189,9 +189,9 @@ def _make_ready(provider: Any, entry: CatalogueEntry, limit_s: float, on_progres
         raise _not_made_ready(entry, error) from error
     try:
         while not done.wait(0.1):
-            if time.monotonic() - moved[0] > limit_s:
+            if time.monotonic() - moved[0] > timeout_s:
                 raise DeadlineExceeded(
-                    f"Windows reports no progress for {limit_s:g} s while it makes {entry.words} ready.",
+                    f"Windows reports no progress for {timeout_s:g} s while it makes {entry.words} ready.",
                     cause="The download has stopped." if entry.state == NOT_PRESENT else None,
                     fix="Check Settings > Windows Update, and try again.",
                 )

@@ -94,7 +94,7 @@ def test_an_unchanged_model_of_100_mb_costs_no_reading_and_less_than_20_ms(
         clock = FairClock()
         settings = cache_settings()
         opened = ModelSource.open(str(path), memo=memo_of(settings))
-        order = WorkOrder((), StopSignal(), emit=_not_now)
+        order = WorkOrder((), StopSignal(), opened, emit=_not_now)
         creation = Creation(_not_now, _not_now, order, spec, opened, ".", settings)  # type: ignore[arg-type]
         cache = SessionCache(creation, settings, Hello())
         assert cache.reason_against is None

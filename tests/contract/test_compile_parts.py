@@ -192,7 +192,8 @@ def test_a_model_that_had_other_contents_for_a_moment_is_compiled_again_from_a_c
     good, other = (MODELS / "mul_1.onnx").read_bytes(), (MODELS / "sigmoid.onnx").read_bytes()
     path.write_bytes(good)
     os.utime(path, ns=(10**18, 10**18))
-    job, order = job_of(path), WorkOrder((), StopSignal())
+    job = job_of(path)
+    order = WorkOrder((), StopSignal(), job.source)
     time.sleep(0.05)  # longer than a tick of the file system's clock
 
     def run(self: compiler._Compilation) -> list[Any]:
@@ -334,7 +335,7 @@ def test_an_unknown_chip_is_said_first_where_qnn_refuses() -> None:
 def test_time_that_is_over_before_the_comparison_says_so() -> None:
     job = job_for(MODELS / "mul_1.onnx", 60)
     files = CompiledFiles("/nowhere", "m_ctx.onnx", None, None, "60", {}, {}, 0.1)
-    order = WorkOrder(worker_command(None), StopSignal(), deadline=time.monotonic())
+    order = WorkOrder(worker_command(None), StopSignal(), job.source, deadline=time.monotonic())
     with pytest.raises(DeadlineExceeded, match=r"mul_1\.onnx was compiled, and the time was over before") as caught:
         validate(job, files, order, Hello())
     assert "--no-validate" in str(caught.value.fix)

@@ -61,9 +61,9 @@ REFUSED = {
 }
 
 
-def order() -> WorkOrder:
+def order(job: CompilerInput) -> WorkOrder:
     command = worker_command(json.dumps([sys.executable, "-m", "qnnbridge_host"]))
-    return WorkOrder(command, StopSignal())
+    return WorkOrder(command, StopSignal(), job.source)
 
 
 def job_of(made: onnx.ModelProto, folder: Path, **spec: Any) -> CompilerInput:
@@ -74,7 +74,7 @@ def job_of(made: onnx.ModelProto, folder: Path, **spec: Any) -> CompilerInput:
 
 
 def refuse(job: CompilerInput) -> None:
-    refuse_beforehand(job.source, job.spec, (), order())
+    refuse_beforehand(job.source, job.spec, (), order(job))
 
 
 @pytest.mark.simulator
@@ -89,7 +89,7 @@ def test_the_early_refusal_has_all_that_the_late_one_has(
         refuse(job)
     monkeypatch.setattr(beforehand, "LEAST_BYTES", 2**40)
     with pytest.raises(PlacementRefused) as late:
-        compiler.compile_together([job], str(tmp_path), order())
+        compiler.compile_together([job], str(tmp_path), order(job))
     found, expected = early.value, late.value
     assert (found.message, found.cause, found.fix) == (expected.message, expected.cause, expected.fix)
     assert found.details == expected.details

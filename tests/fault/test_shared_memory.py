@@ -27,7 +27,7 @@ from tests.fakes.stopping import stop
 
 import qnnbridge
 from qnnbridge import errors
-from qnnbridge._transport.channel import Channel, ChannelFailed, Deadline
+from qnnbridge._transport.channel import CallTimedOut, Channel, ChannelFailed
 
 X = np.arange(4, dtype=np.float32)
 LARGE = np.ones(800_000, np.float32)
@@ -342,8 +342,8 @@ def test_calls_use_the_connection_until_descriptors_are_available(host: qnnbridg
 @pytest.mark.parametrize(
     ("way", "raised"),
     [
-        ("not sent", Deadline),
-        ("half sent", Deadline),
+        ("not sent", CallTimedOut),
+        ("half sent", CallTimedOut),
         ("refused", errors.ProtocolDesync),
         ("host gone", ChannelFailed),
     ],
@@ -372,14 +372,14 @@ def test_only_handles_that_were_not_sent_are_reclaimed(
         pytest.raises(raised),
     ):
         process.pool._give(
-            header, {"where": share_handle}, time.monotonic() + (0.2 if raised is Deadline else GRACE_S)
+            header, {"where": share_handle}, time.monotonic() + (0.2 if raised is CallTimedOut else GRACE_S)
         )
     assert taken_back == ([share_handle] if way == "not sent" else [])
 
 
 def half_written(channel: Channel, _chunks: Sequence[memoryview], _deadline: float | None) -> None:
     channel._writer.rest.pop()
-    raise Deadline("not-started")
+    raise CallTimedOut("not-started")
 
 
 # --- the soak test ---

@@ -17,7 +17,7 @@ import pytest
 
 import qnnbridge
 from qnnbridge import genai
-from qnnbridge._transport.channel import Channel, Deadline
+from qnnbridge._transport.channel import Channel, CallTimedOut
 from qnnbridge.errors import (
     Busy,
     Cancelled,
@@ -163,7 +163,7 @@ def test_no_thread_gets_adapters_that_are_still_loaded_again(
         assert loads.wait(30)
         process = own_host.supervisor.current
         assert process is not None
-        with pytest.raises(Deadline):
+        with pytest.raises(CallTimedOut):
             adapters.number_in(process, time.monotonic() + 0.2)
     finally:
         go_on.set()
@@ -243,7 +243,7 @@ def test_a_call_that_comes_to_nothing_in_a_new_host(
     spoiled.before = Busy("The queue is full.")
     with pytest.raises(Busy):
         step(one, 1)
-    spoiled.behind = Deadline("finished")
+    spoiled.behind = CallTimedOut("finished")
     with pytest.raises(DeadlineExceeded):
         step(one, 1)
     assert made + step(one, 3) == truth.generate(prompt(9), 6)
@@ -263,12 +263,12 @@ def test_a_batch_continues_where_its_last_answer_was(
             if attempt == "whole":
                 one.append_tokens([prompt(8), prompt(8, 3)])
                 continue
-            spoiled.behind = Deadline("finished")
+            spoiled.behind = CallTimedOut("finished")
             with pytest.raises(DeadlineExceeded):
                 one.append_tokens([prompt(8), prompt(8, 3)])
         for number in range(6):
             if spoil and number == 3:
-                spoiled.behind = Deadline("finished")
+                spoiled.behind = CallTimedOut("finished")
                 with pytest.raises(DeadlineExceeded):
                     one.generate_next_token()
             one.generate_next_token()

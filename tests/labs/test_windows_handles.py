@@ -24,7 +24,7 @@ EXPECTED: dict[str, Any] = {
         "no size": [True, "ProtocolDesync", False],
         "too large": [True, "InvalidArgument", False],
     },
-    "what_was_not_sent_is_taken_back": [GIVEN, "Deadline", True],
+    "what_was_not_sent_is_taken_back": [GIVEN, "CallTimedOut", True],
     "a_second_end_that_cannot_be_given": True,
     "memory_of_a_client_is_passed_on": {
         "results": True,

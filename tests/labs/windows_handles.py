@@ -25,7 +25,7 @@ from tests.fakes.hosts import fake_host, script
 from windows_facts import FACTS, TIMEOUT_S, fact, report
 
 from qnnbridge._fastpath.channel_pool import ChannelPool
-from qnnbridge._transport.channel import Deadline
+from qnnbridge._transport.channel import CallTimedOut
 from qnnbridge_daemon import client_sessions
 from qnnbridge_daemon.accounts import BrokerSettings
 from qnnbridge_os._win32_door import KeptMemory
@@ -123,7 +123,7 @@ def phases_of(pool: ChannelPool) -> int:
 def refusal(call: Callable[[], object]) -> str:
     try:
         call()
-    except (InvalidArgument, ProtocolDesync, Deadline) as error:
+    except (InvalidArgument, ProtocolDesync, CallTimedOut) as error:
         return type(error).__name__
     return "none"
 

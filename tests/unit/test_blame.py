@@ -16,7 +16,7 @@ from qnnbridge._supervision.blame import (
     MAX_REPLIES_ALONE,
     WINDOW_S,
     Blame,
-    Deadline,
+    CallTimedOut,
     IsolationLock,
     NativeCall,
     Points,
@@ -239,7 +239,7 @@ class Caller:
 
 
 def enters_at_once(gate: IsolationLock, context: CallContext) -> bool:
-    with contextlib.suppress(Deadline), gate.isolate(context, time.monotonic()):
+    with contextlib.suppress(CallTimedOut), gate.isolate(context, time.monotonic()):
         return True
     return False
 
@@ -335,7 +335,7 @@ def test_calls_behind_a_waiting_suspect_continue_when_it_gives_up() -> None:
 
     def give_up() -> None:
         while not seen.is_set():  # repeat if the wait was too short for this test to see
-            with contextlib.suppress(Deadline), gate.isolate(SUSPECT, time.monotonic() + 0.3):
+            with contextlib.suppress(CallTimedOut), gate.isolate(SUSPECT, time.monotonic() + 0.3):
                 pass
 
     threading.Thread(target=give_up, daemon=True).start()

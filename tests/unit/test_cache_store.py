@@ -22,6 +22,7 @@ from qnnbridge_host.cache.files import Damaged, read_json
 from qnnbridge_host.cache.memo import CRASHES_MAX_AGE_S, NOTHING_MAX_AGE_S, NegativeEntries
 from qnnbridge_host.cache.store import MANY_USES, MAX_INVALID, Store
 from qnnbridge_host.create.lookup import SessionCache
+from qnnbridge_host.model.source import ModelSource
 from qnnbridge_os.files import MARK_FILE
 
 KEY = key_number(1)
@@ -373,8 +374,7 @@ def test_a_damaged_manifest_of_the_same_model_stops_no_session(host: object, not
     store = Store(tmp_path)
     made = put(store, key_number(1))
     dataclasses.replace(made.manifest, parts={"model": "f" * 64, "host": host}).write(made.folder)
-    source = SimpleNamespace(fingerprint="f" * 64)
-    cache: Any = SimpleNamespace(_store=store, _source=source, _label="m.onnx", notices=[])
+    cache: Any = SimpleNamespace(_store=store, _source=ModelSource("/m.onnx", None, "f" * 64), notices=[])
     now = {"model": "f" * 64, "host": {"versions": {"ep_source": "windowsml", "ep_version": "2"}}}
     SessionCache._announce_update(cache, now)
     assert len(cache.notices) == notices

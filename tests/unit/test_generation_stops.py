@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from qnnbridge._transport.channel import Deadline
+from qnnbridge._transport.channel import CallTimedOut
 from qnnbridge.genai._remote import Remade
 from qnnbridge_host.genai.generation import Generation
 from qnnbridge_host.genai.models import Turns
@@ -61,5 +61,5 @@ def test_a_wait_for_another_threads_load_ends_with_the_time_of_the_call() -> Non
         thread.start()
         thread.join(5)
         assert not thread.is_alive()
-    with pytest.raises(Deadline):
+    with pytest.raises(CallTimedOut):
         raise caught[0]

@@ -53,7 +53,7 @@ def creation_of(path: str, settings: CacheSettings | None = None, **fields: Any)
     source = ModelSource.open(path, ".")
     spec = SessionSpec(path, providers=(ProviderSpec(QNN, {"soc_model": "60"}),), **fields)
     request = Request(4, {"op": "session.create"}, ())
-    order = WorkOrder((), StopSignal(), label=source.label)
+    order = WorkOrder((), StopSignal(), source)
     return Creation(request, lambda _: None, order, spec, source, ".", settings)
 
 

@@ -67,7 +67,7 @@ def creation_of(fix: FixSpec | None = None, **fields: Any) -> Creation:
     source = ModelSource.open(str(MODEL), ".")
     spec = SessionSpec(str(MODEL), fix=fix, **fields)
     request = Request(4, {"op": "session.create"}, ())
-    return Creation(request, declared.append, WorkOrder((), StopSignal(), label=source.label), spec, source, ".")
+    return Creation(request, declared.append, WorkOrder((), StopSignal(), source), spec, source, ".")
 
 
 def made(maker: Maker, fix: FixSpec | None = None, **fields: Any) -> MadeSession:
@@ -243,7 +243,7 @@ def test_a_model_that_is_replaced_before_it_is_rewritten_gives_no_copy(cached: b
         return replaced.FixedModel(str(target / "model.onnx"), ("sigmoid",))
 
     settings = CacheSettings(str(tmp_path / "cache")) if cached else None
-    order = WorkOrder((), StopSignal(), label=source.label)
+    order = WorkOrder((), StopSignal(), source)
     with patch.object(replaced, "_rewritten", rewritten), pytest.raises(ModelChanged):
         replaced.fixed_source(source, SessionSpec(str(model), fix=FixSpec()), settings, ".", order)
     assert not list(tmp_path.glob("cache/v1/fixed/*"))

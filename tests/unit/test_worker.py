@@ -18,6 +18,7 @@ from tests import needs
 from qnnbridge_host.create import worker as worker_module
 from qnnbridge_host.create.order import WorkOrder, default_command, worker_command
 from qnnbridge_host.create.worker import Worker, ticking
+from qnnbridge_host.model.source import ModelSource
 from qnnbridge_host.request.client import StopSignal
 from qnnbridge_protocol.errors import (
     Cancelled,
@@ -38,7 +39,7 @@ HANGS = (sys.executable, "-c", "import time; time.sleep(300)")
 
 
 def order(command: tuple[str, ...], **fields: Any) -> WorkOrder:
-    return WorkOrder(command, fields.pop("stop", StopSignal()), label="m.onnx", fingerprint="f" * 64, **fields)
+    return WorkOrder(command, fields.pop("stop", StopSignal()), ModelSource("/m.onnx", None, "f" * 64), **fields)
 
 
 # --- the command line ---

@@ -26,7 +26,7 @@ from qnnbridge._fastpath import Sharing
 from qnnbridge._fastpath import channel as fast_channel
 from qnnbridge._fastpath.channel import ChannelEnded, ChannelPlans, ChannelTimeout, FastChannel, NoSharedMemory
 from qnnbridge._fastpath.memory import Slab, SlabOfArrays, slab_size
-from qnnbridge._transport.channel import ChannelRetired, Deadline
+from qnnbridge._transport.channel import CallTimedOut, ChannelRetired
 from qnnbridge._transport.open_requests import NO_CONTEXT, ChannelFailed, WakeEvent, remaining
 from qnnbridge_os import fds
 from qnnbridge_os.native import RLock
@@ -141,7 +141,7 @@ class ChannelPool:
         except ChannelEnded:
             return False
         except ChannelTimeout:
-            raise Deadline("still-running") from None
+            raise CallTimedOut("still-running") from None
         except ProtocolDesync as error:
             raise self._connection.fail(error) from None
         finally:
@@ -198,7 +198,7 @@ class ChannelPool:
         """Open a channel for the calling thread; return ``None`` if that is impossible now.
 
         Raises:
-            Deadline, ChannelFailed: errors that end a call on the connection.
+            CallTimedOut, ChannelFailed: errors that end a call on the connection.
         """
         sharing = self._sharing
         agreement = self._connection.agreement
@@ -394,7 +394,7 @@ class ChannelPool:
         try:
             in_turn(self._attaching, remaining(deadline), work)
         except TooLate:
-            raise Deadline("not-started") from None
+            raise CallTimedOut("not-started") from None
 
     def _attach(self, slab: SlabOfArrays, deadline: float | None) -> None:
         share_handle = slab.share_handle(self._connection.peer.pid)
@@ -408,9 +408,9 @@ class ChannelPool:
             # On Windows a share handle is a handle inside the host's process: if the request never arrives, the
             # host does not know the handle, so it is closed from here.
             self._connection.call({**header, **share_handles}, deadline=deadline, on_sent=sent.append)
-        except (Deadline, ChannelRetired, BridgeError) as error:
+        except (CallTimedOut, ChannelRetired, BridgeError) as error:
             # A partly written request arrives with the next frame.
-            if not sent and not (isinstance(error, Deadline) and error.state == "still-running"):
+            if not sent and not (isinstance(error, CallTimedOut) and error.state == "still-running"):
                 for share_handle in share_handles.values():
                     reclaim(share_handle, self._connection.peer.pid)
             raise

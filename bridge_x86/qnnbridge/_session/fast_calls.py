@@ -25,7 +25,7 @@ from qnnbridge._fastpath.channel import (
 )
 from qnnbridge._fastpath.memory import SHARED_BYTES, allocate
 from qnnbridge._supervision.host_process import FastCallFailed, deadline_after
-from qnnbridge._transport.channel import CANCEL_TIMEOUT_S, ChannelFailed, ChannelRetired, Deadline
+from qnnbridge._transport.channel import CANCEL_TIMEOUT_S, CallTimedOut, ChannelFailed, ChannelRetired
 from qnnbridge_os.native import locks_hold
 from qnnbridge_protocol.errors import BridgeError, ModelQuarantined, ProtocolDesync, desync
 from qnnbridge_protocol.fastpath import ChannelKind
@@ -167,7 +167,7 @@ def run(
 def _open(process: HostProcess, pool: ChannelPool, deadline: float | None) -> ChannelPlans | None:
     try:
         return pool.open(deadline)
-    except (ChannelFailed, ChannelRetired, Deadline, BridgeError) as error:
+    except (ChannelFailed, ChannelRetired, CallTimedOut, BridgeError) as error:
         raise FastCallFailed(process, error, deadline) from None
 
 
@@ -193,7 +193,7 @@ def _plan(
     # The request for a plan computes nothing, so the call itself has not begun.
     except ChannelTimeout:
         plans.channel.busy = False
-        raise Deadline("not-started") from None
+        raise CallTimedOut("not-started") from None
     except ProtocolDesync:
         raise
     except (BridgeError, NoSharedMemory):
@@ -258,19 +258,19 @@ def _settle(
             _host_gone(process, deadline)
             error = ChannelRetired()
         elif isinstance(error, ChannelTimeout):
-            error = Deadline(_give_up(process, channel) if channel.sent else "not-started")
+            error = CallTimedOut(_give_up(process, channel) if channel.sent else "not-started")
         elif isinstance(error, ProtocolDesync):
             error = process.channel.fail(error)
         # All other interruptions come from outside: KeyboardInterrupt, SystemExit, an exception of a signal
         # handler.
-        elif channel.busy and not isinstance(error, (ChannelFailed, ChannelRetired, Deadline)):
+        elif channel.busy and not isinstance(error, (ChannelFailed, ChannelRetired, CallTimedOut)):
             # Ctrl+C, for example: cancel the call. The host may have it even if it is not marked as sent yet.
             _give_up(process, channel)
-    except (ChannelFailed, ChannelRetired, Deadline, BridgeError) as found:
+    except (ChannelFailed, ChannelRetired, CallTimedOut, BridgeError) as found:
         error = found
     if isinstance(error, ChannelFailed):
         error.request_id = channel.call_id
-    if isinstance(error, (ChannelFailed, ChannelRetired, Deadline, BridgeError)):
+    if isinstance(error, (ChannelFailed, ChannelRetired, CallTimedOut, BridgeError)):
         raise FastCallFailed(process, error, deadline, in_place=in_place) from None
 
 
@@ -282,7 +282,7 @@ def _host_gone(process: HostProcess, deadline: float | None) -> None:
     """
     try:
         process.channel.ping(None if deadline is None else max(deadline, monotonic() + ALIVE_GRACE_S))
-    except Deadline:
+    except CallTimedOut:
         if process.exit_code(0) is not None:
             raise process.channel.fail(None) from None
         raise
@@ -295,7 +295,7 @@ def _give_up(process: HostProcess, channel: FastChannel) -> str:
     """
     try:
         state = process.channel.cancel(channel.call_id, monotonic() + CANCEL_TIMEOUT_S)
-    except (Deadline, ChannelFailed, ChannelRetired, BridgeError):
+    except (CallTimedOut, ChannelFailed, ChannelRetired, BridgeError):
         return "still-running"
     channel.busy = state == "still-running"
     return state

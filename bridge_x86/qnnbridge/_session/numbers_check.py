@@ -28,7 +28,7 @@ from qnnbridge._callers import Caller, find_caller, inherit, warn_application
 from qnnbridge._session import SessionRecipe, Verify
 from qnnbridge._session.create import encoded
 from qnnbridge._supervision.host_process import deadline_after, seconds_left
-from qnnbridge._transport.channel import CallContext, ChannelFailed, ChannelRetired, Deadline
+from qnnbridge._transport.channel import CallContext, CallTimedOut, ChannelFailed, ChannelRetired
 from qnnbridge_os.forks import renew_in_forks
 from qnnbridge_os.native import Lock
 from qnnbridge_os.shield import start_thread
@@ -401,7 +401,7 @@ class NumbersCheck:
             reason = f"the host's answer is invalid ({error})"
         except BridgeError as error:
             reason = error.message.rstrip(".")
-        except Deadline:
+        except CallTimedOut:
             reason = "the comparison took too long"
         except (ChannelFailed, ChannelRetired):
             reason = "the host ended before the comparison did"

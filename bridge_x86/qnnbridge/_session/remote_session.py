@@ -32,7 +32,7 @@ from qnnbridge._session.slow_calls import log_slow_call
 from qnnbridge._supervision.host_process import OnDeadline, deadline_after
 from qnnbridge._supervision.retries import NO_LIMITS, CallLimits
 from qnnbridge._threads import Terminable, TerminateRelay
-from qnnbridge._transport.channel import CallContext, ChannelFailed, ChannelRetired, Deadline
+from qnnbridge._transport.channel import CallContext, CallTimedOut, ChannelFailed, ChannelRetired
 from qnnbridge._transport.open_requests import remaining
 from qnnbridge_os import fds
 from qnnbridge_os.shield import TooLate, in_turn, when_gone
@@ -239,7 +239,7 @@ class RemoteSession(ReplayingSession):
             if not wait_s:
                 process.channel.one_way.add(close)
                 return
-            with contextlib.suppress(BridgeError, ChannelFailed, ChannelRetired, Deadline):
+            with contextlib.suppress(BridgeError, ChannelFailed, ChannelRetired, CallTimedOut):
                 process.channel.call(close, (), deadline_after(wait_s), CallContext("session.close"))
 
         return release
@@ -298,7 +298,7 @@ class RemoteSession(ReplayingSession):
                 process.channel.call(
                     {"op": "session.close", "session": self.session_id}, deadline=time.monotonic() + 2.0
                 )
-            except (BridgeError, ChannelFailed, ChannelRetired, Deadline):
+            except (BridgeError, ChannelFailed, ChannelRetired, CallTimedOut):
                 pass  # the session ends with the host
         # This comes last: after an interruption before this line, the session is released when the application
         # drops it.
@@ -386,7 +386,7 @@ class RemoteSession(ReplayingSession):
             in_turn(self._lock, remaining(deadline), make)
         except TooLate:
             # Another thread held the lock until the deadline, so no request was sent.
-            raise Deadline("not-started") from None
+            raise CallTimedOut("not-started") from None
         return self.session_id
 
     def _create(self, process: HostProcess, deadline: float | None) -> None:
@@ -453,7 +453,7 @@ class RemoteSession(ReplayingSession):
             self._place.clear()
             for number in numbers:
                 host.release_later(process.generation, number)
-            late = too_late(news, self.timeout_s) if isinstance(error, Deadline) else None
+            late = too_late(news, self.timeout_s) if isinstance(error, CallTimedOut) else None
             if late is not None:
                 raise late from None
             raise

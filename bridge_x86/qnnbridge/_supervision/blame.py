@@ -46,7 +46,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from qnnbridge._diagnosis import write_whole
 from qnnbridge._supervision.restart_policy import Clock
-from qnnbridge._transport.channel import CallContext, Deadline
+from qnnbridge._transport.channel import CallContext, CallTimedOut
 from qnnbridge_os.native import Lock
 from qnnbridge_os.shield import Changes
 from qnnbridge_protocol.errors import ModelQuarantined
@@ -218,7 +218,7 @@ class IsolationLock:
 
     @contextlib.contextmanager
     def isolate(self, context: CallContext, deadline: float | None) -> Iterator[None]:
-        """Hold the lock around one call. Raise `Deadline` if the call's turn does not come in time."""
+        """Hold the lock around one call. Raise `CallTimedOut` if the call's turn does not come in time."""
         if not self._blame.active:
             yield
             return
@@ -246,7 +246,7 @@ class IsolationLock:
             if not self._changes.wait_for(
                 enter, None if deadline is None else max(0.0, deadline - time.monotonic())
             ):
-                raise Deadline("not-started")
+                raise CallTimedOut("not-started")
             self._waiting_alone.pop(me, None)
             yield
         finally:

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Literal
 
 from qnnbridge._launch.stderr import StderrCollector
-from qnnbridge._transport.channel import CallContext, Channel, ChannelFailed, Deadline
+from qnnbridge._transport.channel import CallContext, CallTimedOut, Channel, ChannelFailed
 from qnnbridge_os.native import Lock
 from qnnbridge_os.processes import ChildProcess, Spawner, out_of_memory_kills
 from qnnbridge_protocol.connection import FEATURES, SHARING_FEATURES, Hello, elsewhere
@@ -185,7 +185,7 @@ class HostProcess:
         return not (self.channel.failed or self.retiring)
 
     def greet(self, deadline: float | None = None) -> None:
-        """Perform the handshake. After `Deadline`, which means that the caller's time is up, it may be called
+        """Perform the handshake. After `CallTimedOut`, which means that the caller's time is up, it may be called
         again.
 
         Raises:
@@ -197,7 +197,7 @@ class HostProcess:
         until = self.started_at + self._start_timeout_s
         try:
             self.channel.greet(until if deadline is None else min(until, deadline))
-        except Deadline:
+        except CallTimedOut:
             if time.monotonic() < until:
                 raise
             preamble = self.channel.preamble[:200]
@@ -466,7 +466,7 @@ ASKED_FOR: Final = "asked_for"
 
 
 def overdue(
-    process: HostProcess, late: Deadline, context: CallContext, timeout_s: float | None, on_deadline: OnDeadline
+    process: HostProcess, late: CallTimedOut, context: CallContext, timeout_s: float | None, on_deadline: OnDeadline
 ) -> DeadlineExceeded:
     """Return the error for the caller. End the host if the call is inside it, or stuck behind abandoned work."""
     state = late.state

@@ -25,7 +25,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from qnnbridge._supervision.host_process import OnDeadline, Patience, deadline_after, overdue
-from qnnbridge._transport.channel import CallContext, ChannelFailed, ChannelRetired, Deadline
+from qnnbridge._transport.channel import CallContext, CallTimedOut, ChannelFailed, ChannelRetired
 from qnnbridge.errors import as_onnxruntime
 from qnnbridge_protocol.errors import BridgeError, DeadlineExceeded, HostStartFailed, OptionError
 
@@ -118,7 +118,7 @@ class Policy:
         self.check_quarantine()
         self.before_call(process)
 
-    def expired(self, process: HostProcess, late: Deadline, limits: CallLimits) -> DeadlineExceeded:
+    def expired(self, process: HostProcess, late: CallTimedOut, limits: CallLimits) -> DeadlineExceeded:
         """Return the error for a missed deadline. End the host if the limits request that."""
         return overdue(process, late, self.context, limits.timeout, limits.on_deadline)
 
@@ -193,7 +193,7 @@ def survive(
             innocent = innocent and (policy.may_repeat or failure.request_id is None)
             death: Death | bool | None = Death(lost, innocent)
             del lost
-        except Deadline as late:
+        except CallTimedOut as late:
             raise policy.expired(process, late, limits) from None
         except BridgeError as error:
             death = policy.judge(process, error)

@@ -20,7 +20,7 @@ from qnnbridge._supervision.deaths import DeathHandler, DeathReport
 from qnnbridge._supervision.host_process import EXIT_WAIT_S, HostProcess, Launch
 from qnnbridge._supervision.restart_policy import RestartPolicy
 from qnnbridge._threads import refuse_at_the_end
-from qnnbridge._transport.channel import CallContext, ChannelFailed, Deadline
+from qnnbridge._transport.channel import CallContext, CallTimedOut, ChannelFailed
 from qnnbridge_os import fds
 from qnnbridge_os.native import Lock, RLock, check_locks, sleep
 from qnnbridge_os.processes import Spawner
@@ -321,7 +321,7 @@ class Supervisor:
             process = self._starting = self._spawn(deadline)
         try:
             process.greet(deadline)
-        except Deadline:
+        except CallTimedOut:
             # Only the caller's deadline has expired. The next caller continues to wait for this host.
             raise _too_late() from None
         except ChannelFailed as failure:

@@ -24,9 +24,9 @@ from qnnbridge._transport.open_requests import (
     NO_CONTEXT,
     CallContext,
     Callers,
+    CallTimedOut,
     ChannelFailed,
     ChannelRetired,
-    Deadline,
     Header,
     Lost,
     OneWayRequests,
@@ -53,10 +53,10 @@ from qnnbridge_protocol.frames import Frame, Kind
 __all__ = [
     "CANCEL_TIMEOUT_S",
     "CallContext",
+    "CallTimedOut",
     "Channel",
     "ChannelFailed",
     "ChannelRetired",
-    "Deadline",
     "Lost",
     "ReplyStream",
 ]
@@ -135,9 +135,9 @@ class Channel:
         return self._connection.preamble
 
     def greet(self, deadline: float) -> None:
-        """Exchange HELLOs. Raise `VersionMismatch`, `ChannelFailed` or `Deadline`; continue if called again."""
+        """Exchange HELLOs. Raise `VersionMismatch`, `ChannelFailed` or `CallTimedOut`; continue if called again."""
         with self._send_lock:
-            # In a second attempt after `Deadline`, HELLO was sent before, or its rest is still in the writer.
+            # In a second attempt after `CallTimedOut`, HELLO was sent before, or its rest is still in the writer.
             greeted = self._connection.state is not State.START
             self._write([] if greeted else self._connection.send_hello(), deadline)
         with self._lead:
@@ -167,7 +167,7 @@ class Channel:
 
         Raises:
             BridgeError: the host answered with an error.
-            Deadline: the deadline has expired; the work is cancelled if possible.
+            CallTimedOut: the deadline has expired; the work is cancelled if possible.
             ChannelFailed: the connection failed.
             ChannelRetired, TooLarge: the request was not sent.
             CallBackFailed: the host waits for a function that runs in this thread.
@@ -179,7 +179,7 @@ class Channel:
         waiter = Waiter(on_news)
         try:
             if not self._callers.enter(waiter, None if deadline is None else remaining(deadline)):
-                raise Deadline("not-started")
+                raise CallTimedOut("not-started")
             answer = self._exchange(
                 (Kind.REQUEST, header, buffers), deadline, context or NO_CONTEXT, on_sent, waiter
             )
@@ -221,8 +221,8 @@ class Channel:
         # Only the answers of abandoned requests have no reader. They would fill the pipe and block the host.
         if not self.requests.abandoned:
             return
-        until = time.monotonic() + TAKE_IN_TIMEOUT_S
-        self._read_while(lambda: self._connection.mid_frame or wait_readable(self._read_fd, 0), 0, until)
+        deadline = time.monotonic() + TAKE_IN_TIMEOUT_S
+        self._read_while(lambda: self._connection.mid_frame or wait_readable(self._read_fd, 0), 0, deadline)
 
     def goodbye(self, deadline: float) -> bool:
         """Ask the host to finish its work and end. Return True if it confirmed in time."""
@@ -236,7 +236,7 @@ class Channel:
             while not self._said_goodbye:
                 self._read(deadline)
 
-        with contextlib.suppress(TooLate, ChannelFailed, Deadline, RuntimeError):
+        with contextlib.suppress(TooLate, ChannelFailed, CallTimedOut, RuntimeError):
             # Each step waits for its lock with the remaining time. If a caller holds the lock longer, the goodbye
             # fails instead of waiting forever.
             in_turn(self._send_lock, remaining(deadline), send)
@@ -289,12 +289,12 @@ class Channel:
             # The deadline expired, or the caller was interrupted. If it had the lead, another caller continues to
             # read.
             request_id = waiter.request_id
-            if request_id is None or (settled and isinstance(error, Deadline)):
+            if request_id is None or (settled and isinstance(error, CallTimedOut)):
                 raise
             # Abandon the request first, so that another caller drops the answer. Then ask the host to stop the
             # work.
             still_open = self._leave(request_id)
-            if message[0] is not Kind.REQUEST or not (still_open or isinstance(error, Deadline)):
+            if message[0] is not Kind.REQUEST or not (still_open or isinstance(error, CallTimedOut)):
                 raise
             state = self._withdraw(request_id)
             if state == "not-started":
@@ -302,8 +302,8 @@ class Channel:
             # The answer arrived between the deadline and the CANCEL.
             if waiter.answer is not None:
                 state = "finished"
-            if isinstance(error, Deadline):
-                raise Deadline(state) from None
+            if isinstance(error, CallTimedOut):
+                raise CallTimedOut(state) from None
             raise
 
     def _leave(self, request_id: int) -> bool:
@@ -320,7 +320,7 @@ class Channel:
         try:
             in_turn(self._send_lock, remaining(deadline), write)
         except TooLate:
-            raise Deadline("not-started") from None
+            raise CallTimedOut("not-started") from None
         finally:
             # Send the one-way requests that other threads queued while this thread held the lock.
             if self.one_way:
@@ -350,7 +350,7 @@ class Channel:
             self._writer.rest[:0] = pieces
             added = True  # no signal handler can run between these two lines: they call no Python function
             self._write((), deadline)
-        except Deadline:
+        except CallTimedOut:
             # If no byte was written, the request is taken back. Otherwise the next sender must finish the frame, or
             # the stream becomes unusable.
             if self._writer.take_back(chunks):
@@ -361,7 +361,7 @@ class Channel:
             cancel_id, cancel = self._connection.ask(Kind.CANCEL, {"target": request_id})
             self.requests.add(cancel_id, None, NO_CONTEXT)
             self._writer.add(cancel)
-            raise Deadline("still-running") from None
+            raise CallTimedOut("still-running") from None
         except ChannelFailed as failure:
             failure.request_id = request_id
             raise
@@ -379,7 +379,7 @@ class Channel:
         sent."""
         try:
             self._write_request((Kind.REQUEST, header, ()), time.monotonic(), None, NO_CONTEXT)
-        except Deadline:
+        except CallTimedOut:
             return False
         except (ChannelFailed, ChannelRetired, BridgeError):
             pass  # no caller waits for the answer, so no caller needs the error
@@ -417,7 +417,7 @@ class Channel:
             return
         if until == stuck_until:
             raise self.fail(stalled("take", STALL_TIMEOUT_S))
-        raise Deadline("not-started")
+        raise CallTimedOut("not-started")
 
     def _after_last_output(self, deadline: float | None) -> ChannelFailed:
         """Read the phases and answers that a host left in the pipe when it stopped reading."""
@@ -432,7 +432,7 @@ class Channel:
         """Cancel the request. Return the state of the work."""
         try:
             return self.cancel(request_id, time.monotonic() + CANCEL_TIMEOUT_S)
-        except (Deadline, ChannelFailed, ChannelRetired, BridgeError):
+        except (CallTimedOut, ChannelFailed, ChannelRetired, BridgeError):
             return "still-running"
 
     # --- waiting ---
@@ -448,7 +448,7 @@ class Channel:
             # The reader wakes this caller when its answer has arrived, or to take the lead. A single wait is
             # limited, so that a lost wake-up delays the caller by at most five seconds.
             if not waiter.wait(left) and deadline is not None and time.monotonic() >= deadline:
-                raise Deadline("still-running")
+                raise CallTimedOut("still-running")
         return waiter.answer
 
     def _read_for(self, waiter: Waiter, deadline: float | None) -> bool:
@@ -480,11 +480,11 @@ class Channel:
         def read() -> None:
             try:
                 while wanted():
-                    self._read(until)
+                    self._read(deadline)
             finally:
                 self.requests.wake_next()
 
-        with contextlib.suppress(TooLate, ChannelFailed, Deadline):
+        with contextlib.suppress(TooLate, ChannelFailed, CallTimedOut):
             in_turn(self._lead, timeout_s, read)
 
     def _read(self, deadline: float | None) -> None:
@@ -516,9 +516,9 @@ class Channel:
         since, before = time.monotonic(), self._reads
         in_frame = self._connection.mid_frame
         while True:
-            left = SILENCE_INTERVAL_S if deadline is None else min(SILENCE_INTERVAL_S, remaining(deadline))
+            left_s = SILENCE_INTERVAL_S if deadline is None else min(SILENCE_INTERVAL_S, remaining(deadline))
             self._check_ours(self._read_fd)
-            readable = wait_readable(self._read_fd, left)
+            readable = wait_readable(self._read_fd, left_s)
             if self._reads != before:
                 return False
             if readable:
@@ -527,7 +527,7 @@ class Channel:
                 raise self.requests.failure.again()
             now = time.monotonic()
             if deadline is not None and now >= deadline:
-                raise Deadline("still-running")
+                raise CallTimedOut("still-running")
             silence = self._on_silence()
             if silence is not None:
                 raise self.fail(silence.reason)
@@ -600,7 +600,7 @@ class ReplyStream:
         only the REPLY.
 
         Raises:
-            ChannelFailed, ChannelRetired, Deadline, TooLarge: as `Channel.call`.
+            ChannelFailed, ChannelRetired, CallTimedOut, TooLarge: as `Channel.call`.
         """
         if len(channel.requests.streams) >= MAX_STREAMS:
             return None
@@ -625,7 +625,7 @@ class ReplyStream:
 
         Raises:
             BridgeError: the error that the host answered with.
-            Deadline, ChannelFailed: as `Channel.call`.
+            CallTimedOut, ChannelFailed: as `Channel.call`.
         """
         while True:
             if self._news:

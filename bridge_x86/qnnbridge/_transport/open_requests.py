@@ -99,7 +99,7 @@ class OneWayRequests:
         return written
 
 
-class Deadline(Exception):
+class CallTimedOut(Exception):
     """The caller's deadline has expired. `state` is the state of the work."""
 
     def __init__(self, state: str) -> None:

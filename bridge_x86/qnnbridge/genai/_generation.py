@@ -353,7 +353,7 @@ class RemoteGeneration:
                     if stoppable is not None:
                         stoppable(self._stream.request_id)
                     frame = self._stream.next(deadline)
-            # Not `Deadline`: after a timeout the stream stays open, and the next call continues reading it.
+            # Not `CallTimedOut`: after a timeout the stream stays open, and the next call continues reading it.
             except (ChannelFailed, BridgeError):
                 self._stream = None
                 raise

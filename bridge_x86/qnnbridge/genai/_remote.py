@@ -31,7 +31,7 @@ from qnnbridge._supervision import retries
 from qnnbridge._supervision.host_process import deadline_after
 from qnnbridge._supervision.retries import CallLimits, Death
 from qnnbridge._threads import Terminable, TerminateRelay
-from qnnbridge._transport.channel import CallContext, Deadline
+from qnnbridge._transport.channel import CallContext, CallTimedOut
 from qnnbridge_os.forks import renew_in_forks
 from qnnbridge_os.native import RLock, sleep
 from qnnbridge_os.shield import TooLate, in_turn
@@ -221,7 +221,7 @@ class Remade:
         try:
             return in_turn(self._lock, -1 if deadline is None else max(0.0, deadline - time.monotonic()), make)
         except TooLate:
-            raise Deadline("not-started") from None
+            raise CallTimedOut("not-started") from None
 
     def is_in(self, process: HostProcess) -> bool:
         """Return whether the object exists in the process."""

@@ -17,7 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from qnnbridge_host.cache.files import (
     SCHEMA,
@@ -37,6 +37,10 @@ from qnnbridge_protocol.field_types import read_document
 from qnnbridge_protocol.model_records import CacheSettings, NumbersReport
 from qnnbridge_protocol.records import NamedTuple
 from qnnbridge_protocol.specs import QNN, ProviderSpec, SessionSpec
+
+if TYPE_CHECKING:
+    from qnnbridge_host.model.genai_folder import GenaiFolder
+    from qnnbridge_host.model.source import ModelSource
 
 MEMO_SCHEMA: Final = 1
 MEMO_FOLDER: Final = "memo"
@@ -255,8 +259,7 @@ T = TypeVar("T")
 def load_mapped_or_not(
     create: Callable[[bool], T],
     settings: CacheSettings | None,
-    fingerprint: str,
-    label: str,
+    model: ModelSource | GenaiFolder,
     versions: Callable[[], Mapping[str, str]],
 ) -> tuple[T, str]:
     """Create an object, if necessary a second time without mapped weights. Return it and what was necessary, as
@@ -265,7 +268,7 @@ def load_mapped_or_not(
     Args:
         create: creates the object; its argument is whether to disable the mapping.
         settings: settings of the application's cache; without a usable cache nothing is remembered.
-        fingerprint, label: those of the model.
+        model: the model.
         versions: returns the host's versions.
 
     Raises:
@@ -274,7 +277,7 @@ def load_mapped_or_not(
 
     def key() -> str:
         known = versions()
-        parts = [fingerprint, *(f"{name}={known.get(name)}" for name in _UNMAPPED_VERSIONS)]
+        parts = [model.fingerprint, *(f"{name}={known.get(name)}" for name in _UNMAPPED_VERSIONS)]
         return f"unmapped-{hashlib.sha256(chr(10).join(parts).encode()).hexdigest()[:32]}"
 
     notes = None
@@ -296,7 +299,7 @@ def load_mapped_or_not(
         first.evidence = (*first.evidence, f"With {UNMAPPED}=1: {error.message}")
         raise first from None
     if notes is not None:
-        notes.write(key(), "unmapped", _UNMAPPED_WORDS, label)
+        notes.write(key(), "unmapped", _UNMAPPED_WORDS, model.label)
     return made, _UNMAPPED_WORDS
 
 

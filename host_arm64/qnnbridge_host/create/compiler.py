@@ -135,8 +135,8 @@ class _Compilation:
     def _compile(self, worker: Worker, index: int) -> CompiledFiles:
         job, spec = self._jobs[index], self._place.specs[index]
         header = {"op": "worker.compile", "spec": self._description(index, spec).to_wire()}
-        # Set these for crash reports, because one worker may compile several models.
-        worker.label, worker.fingerprint = job.source.label, job.source.fingerprint
+        # For crash reports, because one worker may compile several models.
+        worker.model = job.source
         try:
             frame = worker.call_with_model(header, job.initializers, job.source.data)
         except BridgeError as error:

@@ -240,9 +240,9 @@ class SessionCache:
         held = self._store.lock(key, deadline, WaitPolicy(self._beat_file(key), self._on_wait))
         if held is None and deadline is not None and time.monotonic() >= deadline:
             raise DeadlineExceeded(
-                f"The time for {self._label} was over while another process was compiling it.",
+                f"The time for {self._source.label} was over while another process was compiling it.",
                 fix="Give it more time (timeout=): it is compiled once, and then loaded in milliseconds.",
-                details={"state": "not-started", "model": self._label},
+                details={"state": "not-started", "model": self._source.label},
             )
         return held
 
@@ -280,7 +280,7 @@ class SessionCache:
         except PlacementRefused as error:
             if self._spec.fallback == "error":
                 # With this note the next session skips the compilation: QNN refuses the model itself again.
-                self._negative.write(key, "refused", error.message, self._label)
+                self._negative.write(key, "refused", error.message, self._source.label)
                 raise
             self._leave_alone(key, "nothing-on-qnn", error.message)
         except CompileFailed as error:
@@ -338,7 +338,7 @@ class SessionCache:
             return
         if reason_against(self._source, self._spec, _wanted(self._settings)) is None:
             reason = f"creating a session took {info.create_seconds:.1f} s"
-            self._negative.write(self._slow_key, "slow", reason, self._label)
+            self._negative.write(self._slow_key, "slow", reason, self._source.label)
 
     def take_use(self) -> Held | None:
         """Transfer the lock that prevents the eviction of the entry to the caller."""
@@ -353,10 +353,6 @@ class SessionCache:
                 use.release(remove=True)
 
     # --- details ---
-
-    @property
-    def _label(self) -> str:
-        return self._order.label
 
     @property
     def _slow_key(self) -> str:
@@ -426,7 +422,8 @@ class SessionCache:
                 before = _source_of(entry.manifest.parts)
                 if before and before != now and _without_source(entry.manifest.parts) == _without_source(parts):
                     was, has = " ".join(before), " ".join(now)
-                    text = f"{self._label} is compiled again: its entry is for QNN from {was}; this host has {has}."
+                    label = self._source.label
+                    text = f"{label} is compiled again: its entry is for QNN from {was}; this host has {has}."
                     self.notices.append(Notice("once", text))
                     return
 
@@ -435,7 +432,7 @@ class SessionCache:
 
         label: the label in the entry's manifest; default that of this session's model.
         """
-        reason, label = reason.rstrip("."), label or self._label
+        reason, label = reason.rstrip("."), label or self._source.label
         self.notices.append(Notice("model", f"The compiled model of {label} in the cache is set aside: {reason}."))
         self._set_aside[key] = reason
         self._set_aside_count += 1
@@ -457,7 +454,7 @@ class SessionCache:
             self._negative.write(key, "crashes", text, label)
 
     def _leave_alone(self, key: str, kind: Kind, reason: str) -> None:
-        self._negative.write(key, kind, reason, self._label)
+        self._negative.write(key, kind, reason, self._source.label)
         self.off(reason)
 
     def _unusable(self, reason: str) -> None:
@@ -520,7 +517,7 @@ def _described(
         id=secrets.token_hex(16),
         # All files: QNN's two, and those that ONNX Runtime may have added for nodes on the CPU.
         files=tuple(_record(Path(made.folder), name) for name in sorted(os.listdir(made.folder))),
-        label=creation.order.label,
+        label=source.label,
         fingerprint=source.fingerprint,
         parts=parts,
         info=made.info,

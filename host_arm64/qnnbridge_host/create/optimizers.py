@@ -275,8 +275,9 @@ def _within(order: WorkOrder, work: Callable[[WorkOrder], OptimizerChoice | None
 
     Raises `Cancelled` and `DeadlineExceeded` if they end the request itself.
     """
-    until = time.monotonic() + PROOF_S
-    limited = order if order.deadline is not None and order.deadline < until else order._replace(deadline=until)
+    deadline = time.monotonic() + PROOF_S
+    is_earlier = order.deadline is not None and order.deadline < deadline
+    limited = order if is_earlier else order._replace(deadline=deadline)
     try:
         return work(limited)
     except Cancelled:
@@ -286,7 +287,7 @@ def _within(order: WorkOrder, work: Callable[[WorkOrder], OptimizerChoice | None
             raise
     except BridgeError as error:
         # The worker crashed, or the CPU cannot run the model: create the session without a choice.
-        _log.debug("%s: its optimizers could not be tested: %s", order.label, error)
+        _log.debug("%s: its optimizers could not be tested: %s", order.model.label, error)
     return None
 
 

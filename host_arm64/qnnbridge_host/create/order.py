@@ -18,6 +18,7 @@ from qnnbridge_protocol.limits import Limits
 from qnnbridge_protocol.records import NamedTuple
 
 if TYPE_CHECKING:
+    from qnnbridge_host.model.genai_folder import GenaiFolder
     from qnnbridge_host.model.source import ModelSource
     from qnnbridge_host.request.client import StopSignal
     from qnnbridge_host.request.in_flight import Request
@@ -35,8 +36,8 @@ class WorkOrder(NamedTuple):
     Attributes:
         command: the argv that starts the worker.
         stop: the request's stop signal.
+        model: the model, for its label and fingerprint in progress and crash reports.
         request: id of the serving host's request, which marks the worker's lines on stderr.
-        label, fingerprint: the model's label and fingerprint, for progress and crash reports.
         deadline: on `time.monotonic`.
         budget_s: the time to the deadline when the request arrived.
         limits: limits of the worker's frames.
@@ -46,9 +47,8 @@ class WorkOrder(NamedTuple):
 
     command: tuple[str, ...]
     stop: StopSignal
+    model: ModelSource | GenaiFolder
     request: int = 0
-    label: str = ""
-    fingerprint: str = ""
     deadline: float | None = None
     budget_s: float | None = None
     limits: Limits = Limits()
@@ -62,7 +62,7 @@ class WorkOrder(NamedTuple):
 
     def progress(self, stage: ProgressStage, seconds: float) -> None:
         """Report the stage and its duration so far to the application."""
-        self.emit({"event": "progress", "stage": stage, "seconds": seconds, "label": self.label})
+        self.emit({"event": "progress", "stage": stage, "seconds": seconds, "label": self.model.label})
 
 
 class Creation(NamedTuple):
@@ -103,8 +103,7 @@ class Creation(NamedTuple):
 
     def of_copy(self, source: ModelSource, spec: SessionSpec) -> Creation:
         """Return the creation of the same session from a copy of its model."""
-        order = self.order._replace(label=source.label, fingerprint=source.fingerprint)
-        return self._replace(source=source, spec=spec, order=order)
+        return self._replace(source=source, spec=spec, order=self.order._replace(model=source))
 
 
 # --- the command of a worker -----------------------------------------------------------------------------

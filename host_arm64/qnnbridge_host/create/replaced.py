@@ -451,7 +451,7 @@ def _built(request: WrapRequest, order: WorkOrder) -> bytes:
             reply = worker.call({"op": "worker.wrap", **request.to_plain()})
     except WorkerDied as died:
         raise ContextUnusable(
-            f"Reading the context binary {order.label} crashed the reading process.",
+            f"Reading the context binary {order.model.label} crashed the reading process.",
             cause="QNN's system library crashes: the binary is damaged, or has an unknown format.",
             evidence=(died.message,),
             fix="Copy or download the binary again.",
@@ -461,7 +461,7 @@ def _built(request: WrapRequest, order: WorkOrder) -> bytes:
     if len(graphs) != 1:
         names = ", ".join(repr(names[0]) for names in graphs[:8])
         raise OptionError(
-            f"The context binary {order.label} has {len(graphs)} graphs, and a session runs one.",
+            f"The context binary {order.model.label} has {len(graphs)} graphs, and a session runs one.",
             cause=f"Its graphs: {names}{' and more' if len(graphs) > 8 else ''}.",
             fix=f"Choose one with the session's configuration entry {GRAPH_ENTRY}, or create models of all graphs: "
             f"{model_command('wrap', request.path, '-o model_ctx.onnx')}",

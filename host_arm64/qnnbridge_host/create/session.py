@@ -120,9 +120,8 @@ class SessionMaker:
         return WorkOrder(
             command=worker_command(self._worker),
             stop=stop,
+            model=source,
             request=request.id,
-            label=source.label,
-            fingerprint=source.fingerprint,
             deadline=deadline,
             budget_s=budget_s,
             limits=self.hello.limits,
@@ -187,6 +186,7 @@ class SessionMaker:
 
     def _after_refusal(self, creation: Creation, refusal: PlacementRefused) -> MadeSession | PlacementRefused:
         """Return the session of a rewritten copy if the application allows one, else the refusal with advice."""
+        from qnnbridge_host.create import replaced
         from qnnbridge_protocol.model_records import Notice
         from qnnbridge_protocol.specs import FixSpec
 
@@ -195,20 +195,14 @@ class SessionMaker:
         if fix is not None and fix.when == "refused" and may_rewrite(creation):
             copy = self._attempt(creation, FixSpec())
             if isinstance(copy, MadeSession):
-                text = f"QNN refuses {creation.order.label}, so it was rewritten ({'; '.join(copy.changes)})."
+                text = f"QNN refuses {creation.source.label}, so it was rewritten ({'; '.join(copy.changes)})."
                 return copy._replace(fix=FixSpec(), notices=[*copy.notices, Notice("done", text)])
             refusal.evidence = (*refusal.evidence, f"Rewritten (fix=True), it fails as well: {copy.message}")
             if not isinstance(copy, PlacementRefused):
                 return refusal
             rewritten = True
-        self._suggest(refusal, creation, rewritten=rewritten)
+        replaced.suggest_fix(refusal, creation.source, creation.spec, creation.order, rewritten=rewritten)
         return refusal
-
-    def _suggest(self, refusal: PlacementRefused, creation: Creation, *, rewritten: bool = False) -> None:
-        """Add suggested rewrites to a refusal. rewritten: whether the session was refused with all rewrites."""
-        from qnnbridge_host.create.replaced import suggest_fix
-
-        suggest_fix(refusal, creation.source, creation.spec, creation.order, rewritten=rewritten)
 
     def _cured(
         self, plain: Creation, choice: ModelChoice, copy: MadeSession | BridgeError
@@ -221,7 +215,7 @@ class SessionMaker:
         from qnnbridge_host.model.known_wrong import rewrites_of_failures
         from qnnbridge_protocol.model_records import Notice
 
-        label = plain.order.label
+        label = plain.source.label
         if isinstance(copy, MadeSession):
             # The other rewrites only prepare for these. Without these the copy is as wrong as the model.
             if cured := [change for change in copy.changes if change.startswith(choice.rewrites)]:
@@ -262,7 +256,7 @@ class SessionMaker:
         from qnnbridge_host.create import parting
         from qnnbridge_protocol.model_records import Notice
 
-        label = plain.order.label
+        label = plain.source.label
         root = Store(Path(plain.settings.folder if plain.settings is not None else "")).root
         if isinstance(copy, BridgeError):
             _leave_native_code(plain)
@@ -315,7 +309,7 @@ class SessionMaker:
         converting = _converting_if_needed(creation)
         made = self._with_optimizers(converting)
         if converting is not creation:
-            self._refuse_other_nodes(made, creation.order.label)
+            self._refuse_other_nodes(made, creation.source.label)
         return made
 
     def _as_loaded(self, creation: Creation) -> Creation:
@@ -465,7 +459,7 @@ class SessionMaker:
         else:
             manifest = loadable.manifest
             entry = {"key": manifest.key, "id": manifest.id}
-            request.blame = {"fingerprint": loadable.fingerprint, "label": creation.order.label, "entry": entry}
+            request.blame = {"fingerprint": loadable.fingerprint, "label": creation.source.label, "entry": entry}
             if manifest.warning:
                 request.blame["known"] = self._known_faults(creation)
             spec, model, values, files = loadable.spec(creation.spec), None, {}, loadable.files
@@ -487,7 +481,7 @@ class SessionMaker:
             session = self._loaded(creation, spec, create, size)
             if session.info.placement.qnn_nodes and session.info.placement.simulator:
                 sizes = creation.spec.free_dimensions_by_name
-                session.slow_calls = SlowCallReport(creation.order.label, source.given, sizes)
+                session.slow_calls = SlowCallReport(creation.source.label, source.given, sizes)
             # `SessionCache.loaded` checks the files of an entry.
             if loadable is not None:
                 return session, session.info
@@ -522,8 +516,7 @@ class SessionMaker:
                 session, words = load_mapped_or_not(
                     lambda without: create(spec=without_mapping(spec) if without else spec),
                     creation.settings,
-                    source.fingerprint,
-                    creation.order.label,
+                    source,
                     lambda: self.host_info.versions,
                 )
             else:
@@ -552,7 +545,7 @@ class SessionMaker:
 
 
 def _blame(creation: Creation) -> dict[str, Any]:
-    return {"fingerprint": creation.source.fingerprint, "label": creation.order.label}
+    return {"fingerprint": creation.source.fingerprint, "label": creation.source.label}
 
 
 def _leave_native_code(creation: Creation) -> None:

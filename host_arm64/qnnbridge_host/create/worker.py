@@ -82,9 +82,9 @@ class Worker:
         self._because: str | None = None
         self._op = ""
         # The model in work, for crash reports.
-        self.label, self.fingerprint = order.label, order.fingerprint
+        self.model = order.model
         # Time (`time.monotonic`) at which the worker is killed, and the reason.
-        self._limit: tuple[float, str] | None = None
+        self._deadline: tuple[float, str] | None = None
         self._ended = threading.Event()
         # The raw exit code after a normal end; ``None`` if the worker was killed.
         self.exit_code: int | None = None
@@ -189,7 +189,7 @@ class Worker:
                     os.setpriority(os.PRIO_PROCESS, self._process.pid, PATIENT_NICENESS)
         except (OSError, ValueError) as error:
             raise HostStartFailed(
-                f"The process that compiles {order.label} could not be started: {error}.",
+                f"The process that compiles {order.model.label} could not be started: {error}.",
                 details={"command": list(order.command)},
             ) from None
         if self._because is not None:  # killed by another thread during the start
@@ -237,21 +237,21 @@ class Worker:
                 with contextlib.suppress(OSError):
                     stream.close()
 
-    def _guard(self, seconds: float | None, because: str) -> None:
-        """Set the time after which `_watch` kills the worker; ``None`` for no limit but the deadline."""
-        until, deadline = None if seconds is None else time.monotonic() + seconds, self._order.deadline
-        if deadline is not None and (until is None or deadline < until):
-            until, because = deadline, "deadline"
-        self._limit = None if until is None else (until, because)
+    def _guard(self, timeout_s: float | None, because: str) -> None:
+        """Set the time after which `_watch` kills the worker; ``None`` for the order's deadline alone."""
+        deadline, of_order = None if timeout_s is None else time.monotonic() + timeout_s, self._order.deadline
+        if of_order is not None and (deadline is None or of_order < deadline):
+            deadline, because = of_order, "deadline"
+        self._deadline = None if deadline is None else (deadline, because)
 
     def _watch(self, process: subprocess.Popen[bytes]) -> None:
         """Kill the worker when its time is over, or when it stays stopped. Runs in a separate thread."""
         seen_stopped, next_look = 0, time.monotonic() + STOPPED_LOOK_EVERY_S
         while not self._ended.wait(LOOK_EVERY_S):
             # Read the attribute once, because `_guard` replaces time and reason together.
-            limit, now = self._limit, time.monotonic()
-            if limit is not None and now >= limit[0]:
-                self.kill(limit[1])
+            deadline, now = self._deadline, time.monotonic()
+            if deadline is not None and now >= deadline[0]:
+                self.kill(deadline[1])
                 return
             if now >= next_look:
                 next_look = now + STOPPED_LOOK_EVERY_S
@@ -311,13 +311,13 @@ class Worker:
             return too_late(order)
         if self._because == "start":
             return HostStartFailed(
-                f"The process that compiles {order.label} was not ready within {START_TIMEOUT_S:g} s.",
+                f"The process that compiles {order.model.label} was not ready within {START_TIMEOUT_S:g} s.",
                 cause=f"It was in the phase {phase}." if phase else None,
                 details={"phase": phase},
             )
         if self._because == "stopped":
             return HostHung(
-                f"The process that compiles {order.label} was stopped and did not go on; it was ended.",
+                f"The process that compiles {order.model.label} was stopped and did not go on; it was ended.",
                 cause="Another process stopped it (SIGSTOP, a debugger, a suspended process).",
                 fix="Compile again.",
                 details={"phase": phase},
@@ -330,13 +330,13 @@ class Worker:
         # Write the mark that the worker could not write: the application waits for it before it reports the crash.
         mark("end", order.request)
         return WorkerDied(
-            f"The process that compiles {self.label} ended unexpectedly.",
+            f"The process that compiles {self.model.label} ended unexpectedly.",
             details={
                 "exit_code": code,
                 "phase": phase,
                 "op": self._op,
-                "label": self.label,
-                "fingerprint": self.fingerprint,
+                "label": self.model.label,
+                "fingerprint": self.model.fingerprint,
                 "versions": self.versions,
                 "request": order.request,
             },
@@ -356,10 +356,10 @@ def too_late(order: WorkOrder, state: str = "stopped") -> DeadlineExceeded:
     """Return the error for an expired deadline. state: "stopped", or "not-started" before the work began."""
     within = f" within {order.budget_s:g} s" if order.budget_s is not None else " in time"
     return DeadlineExceeded(
-        f"{order.label} was not compiled{within}; the compiler was ended.",
+        f"{order.model.label} was not compiled{within}; the compiler was ended.",
         cause="Compiling takes from a second to many minutes, and cannot be interrupted in any other way.",
         fix="Give it more time (timeout=, --timeout), or none for as long as it takes.",
-        details={"state": state, "model": order.label},
+        details={"state": state, "model": order.model.label},
     )
 
 

@@ -361,7 +361,7 @@ def _load(
 
     settings = request.cache_settings
     if may_change(folder) and not request.data:
-        return load_mapped_or_not(make, settings, folder.fingerprint, folder.label, lambda: versions)
+        return load_mapped_or_not(make, settings, folder, lambda: versions)
     return make(False), ""
 
 

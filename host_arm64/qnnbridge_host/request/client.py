@@ -256,11 +256,11 @@ class CallsBack:
         return Returned(answer.header.get("result"), tuple(found))
 
     def _wait(self, function: str) -> None:
-        until = time.monotonic() + self._timeout_s
+        deadline = time.monotonic() + self._timeout_s
         while not self._arrived.wait(LOOK_EVERY_S):
             if self._request.withdrawn:
                 raise Cancelled("The request was cancelled.")
-            if time.monotonic() >= until:
+            if time.monotonic() >= deadline:
                 self._calls += 1  # so that a late RETURN is dropped
                 raise CallBackFailed(
                     f"The application's function {function} did not return within {self._timeout_s:g} s.",
