@@ -17,7 +17,7 @@ import pytest
 
 import qnnbridge
 from qnnbridge import genai
-from qnnbridge._transport.channel import Channel, CallTimedOut
+from qnnbridge._transport.channel import CallTimedOut, Channel
 from qnnbridge.errors import (
     Busy,
     Cancelled,

@@ -4,8 +4,8 @@ Theory of operation. The input is a header, buffers and a deadline; the result i
 that shows how far the call got:
 
 - `BridgeError`: the host answered with an error, and is alive.
-- `CallTimedOut`: the caller's deadline has expired. Its `state` shows whether the host has begun the work. The work is
-    cancelled if possible; another caller reads and drops the answer of an abandoned call.
+- `CallTimedOut`: the caller's deadline has expired. Its `state` shows whether the host has begun the work. The work
+    is cancelled if possible; another caller reads and drops the answer of an abandoned call.
 - `ChannelFailed`: the process or its connection has ended. Every open call gets this, once. The caller passes it to
   the supervisor, which alone investigates (`Supervisor.lost`), and to `_session`, which decides whether to repeat.
 

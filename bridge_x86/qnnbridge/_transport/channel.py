@@ -474,7 +474,7 @@ class Channel:
                 # are in the pipe.
                 self.requests.wake_next()
 
-    def _read_while(self, wanted: Callable[[], bool], timeout_s: float, until: float) -> None:
+    def _read_while(self, wanted: Callable[[], bool], timeout_s: float, deadline: float) -> None:
         """Read and distribute frames while `wanted`, if the lead becomes free in time."""
 
         def read() -> None:
