@@ -51,8 +51,8 @@ def test_a_quarantined_request_is_no_quarantine_of_other_requests(folders: Folde
     seen = set()
     for options in ({}, {"max_length": 50}, {"do_sample": True}):
         for guidance in (None, ("regex", "a+", False), ("regex", "b+", False)):
-            recipe = genai._generation.GenerationRecipe(dict(options), guidance)  # type: ignore[attr-defined]
-            generation = genai._generation.RemoteGeneration(remote, recipe)  # type: ignore[attr-defined]
+            recipe = genai._recipe.GenerationRecipe(dict(options), guidance)  # type: ignore[attr-defined]
+            generation = genai._remote_generation.RemoteGeneration(remote, recipe)  # type: ignore[attr-defined]
             for tokens in ([5, 6], [5, 7]):
                 seen.add(generation._context_of(tokens).fingerprint)
                 assert generation._context_of(tokens).fingerprint == generation._context_of(tokens).fingerprint

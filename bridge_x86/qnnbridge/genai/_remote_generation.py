@@ -1,0 +1,561 @@
+"""Generations in the host, which survive its crashes.
+
+The history is kept in this process, so the host's generator can be created again at any time. Tokens come in steps:
+one request returns several tokens, in frames as the host generates them. The first step has one token and each
+further step twice as many, so the host runs a little ahead of the application. When the application does anything
+but ask for the next token, the tokens generated ahead are dropped, and the next request contains the number of
+tokens that are still valid.
+
+One thread at a time.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import math
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from qnnbridge._host_objects import object_message
+from qnnbridge._supervision.host_process import deadline_after
+from qnnbridge._threads import TerminateFlag, TerminateRelay
+from qnnbridge._transport.channel import CallContext, ChannelFailed, ReplyStream
+from qnnbridge.genai._recipe import GenerationRecipe, GenerationStats, NamedInputs
+from qnnbridge.genai._remote import (
+    Remade,
+    RemoteModel,
+    RunsAhead,
+    call_object,
+    operation_request,
+    survive,
+    token_values,
+    tokens_of,
+)
+from qnnbridge.genai._tensors import INPUT_IDS
+from qnnbridge_protocol.errors import (
+    BridgeError,
+    Cancelled,
+    DeadlineExceeded,
+    GenerationError,
+    GenerationUnsupported,
+    PromptRefused,
+    desync,
+)
+from qnnbridge_protocol.field_types import field
+from qnnbridge_protocol.shown import counted
+
+if TYPE_CHECKING:
+    from qnnbridge._supervision.host_process import HostProcess
+    from qnnbridge.genai._tensors import NamedTensors
+    from qnnbridge_protocol.frames import Frame
+
+
+# Tokens of the longest step. Through a daemon steps are shorter, because other applications wait for their end.
+LONGEST_STEP: Final = 32
+LONGEST_STEP_OF_DAEMON: Final = 8
+
+
+class _Step(NamedTuple):
+    """Request for a step.
+
+    arguments, values: of the request. others: further objects in the host that it refers to. context: what is
+    blamed for a crash in the step.
+    """
+
+    arguments: dict[str, Any]
+    values: list[Any]
+    others: tuple[Remade, ...]
+    context: CallContext
+
+
+class _RemoteGenerator(Remade):
+    """Native generator in the current host. The request that creates it also runs its first step.
+
+    stopping: flag with which another thread can end the first step.
+    """
+
+    def __init__(self, model: RemoteModel, recipe: GenerationRecipe, stopping: TerminateFlag) -> None:
+        super().__init__(model.host, "GenaiGenerator")
+        self._model = model
+        self._recipe = recipe
+        self._stopping = stopping
+        # The step for the next new generator. It contains the whole history.
+        self.first: _Step | None = None
+        self._answer: Frame | None = None
+
+    def answer_of_creation(self) -> Frame | None:
+        answer, self._answer = self._answer, None
+        return answer
+
+    def _request(self, process: HostProcess, deadline: float | None) -> Any:
+        step, recipe = self.first, self._recipe
+        assert step is not None
+        arguments = {**recipe.arguments(), "step": step.arguments}
+        header, buffers = object_message(arguments, [*recipe.values(), *step.values])
+        numbers = [one.number_in(process, deadline) for one in (*recipe.objects(), *step.others)]
+        number = self._model.number_in(process, deadline)
+        header |= {"op": "object.call", "object": number, "operation": "generator", "objects": numbers}
+        return header, buffers, step.context
+
+    def _send(
+        self,
+        process: HostProcess,
+        header: dict[str, Any],
+        buffers: tuple[Any, ...],
+        deadline: float | None,
+        context: CallContext,
+        on_sent: Callable[[int], None],
+    ) -> Frame:
+        with TerminateRelay(self._stopping, process.channel) as stoppable:
+
+            def sent(number: int) -> None:
+                on_sent(number)
+                if stoppable is not None:
+                    stoppable(number)
+
+            return process.channel.call(header, buffers, deadline, context, sent)
+
+    def _made(self, frame: Frame) -> None:
+        result = field(frame.header, "result", "Mapping[str, Any]")
+        if "step" in result:
+            self._answer = frame._replace(header={**frame.header, "result": result["step"]})
+
+
+class RemoteGeneration:
+    """Generation in the host, with the history needed to create it again.
+
+    Attributes:
+        tokens: the history: prompts and answers.
+        base: length of the history at the end of the last prompt.
+        text: the text that the last token added, if `decode_with` was called.
+    """
+
+    def __init__(self, model: RemoteModel, recipe: GenerationRecipe) -> None:
+        self.model = model
+        self.recipe = recipe
+        self.tokens: list[int] = []
+        self.base = 0
+        self.done = False
+        self.stats = GenerationStats()
+        # Length of the history at which the application stops. The host generates no tokens beyond it.
+        self.most: int | None = None
+        # Set by any thread: ends the running prompt or step.
+        self.stopping = TerminateFlag()
+        # Seconds that one call may take. ``None``: no limit.
+        self.timeout_s: float | None = None
+        # Tokens that arrived before the application asked for them.
+        self.ahead: collections.deque[int] = collections.deque()
+        # Whether the host has finished. The application may not have taken all tokens of `ahead` yet.
+        self._done_after_ahead = False
+        self._step = 1
+        # Duration of the request for the last prompt.
+        self._prompt_s = 0.0
+        self._longest = LONGEST_STEP_OF_DAEMON if model.host.is_daemon else LONGEST_STEP
+        self._stream: ReplyStream | None = None
+        self._process: HostProcess | None = None
+        self._context = dataclasses.replace(model.context, op="genai.step")
+        self.text = ""
+        # Texts of the tokens in `ahead`, and the tokenizer that decodes them: see `decode_with`.
+        self._texts: collections.deque[str] = collections.deque()
+        self._tokenizer: Remade | None = None
+        self._answer_start = 0
+        # Statistics of earlier native generators of this generation.
+        self._earlier = GenerationStats()
+        self.remade = self._new_object()
+
+    # --- operations of the application ---
+
+    def append(self, prompt: Sequence[int], count: int = 0) -> None:
+        """Append a prompt.
+
+        Args:
+            prompt: token ids.
+            count: number of tokens to generate in the same request; 0 if the application may read or change the
+                logits of the first token.
+        """
+        if not prompt:
+            raise PromptRefused("The prompt has no tokens.", fix="Append at least one token.")
+        self.settle()
+        # A cancel that is sent with the request may arrive after a short prompt has been processed.
+        self._refuse_terminated()
+        context, began, deadline = self._context_of([*self.tokens, *prompt]), time.monotonic(), self._deadline
+
+        def attempt(process: HostProcess) -> Frame:
+            return self._run_step(process, prompt, count, deadline, context)
+
+        frame = self._with_replay(attempt, context, deadline)
+        # Only after the host has accepted the prompt: a refused prompt must not change the history.
+        self.tokens += prompt
+        self.base, self._context = len(self.tokens), context
+        self._take(frame)
+        self.done = self._done_after_ahead and not self.ahead
+        # The first token comes alone, so that the time to the first token does not include further tokens.
+        self._step = min(1 + count, self._longest)
+        self.stats.steps += count > 0
+        self.stats.first_token_s, self._prompt_s = None, time.monotonic() - began
+
+    def begin(self, inputs: NamedTensors) -> None:
+        """Use these inputs of the model, and append the prompt if they contain one."""
+        if self.tokens:
+            raise GenerationUnsupported(
+                "Pictures and sound belong to the first prompt of a generator.",
+                cause=f"It has {counted(len(self.tokens), 'token')}. onnxruntime-genai would ignore new inputs.",
+                fix="Make a new Generator, and give all messages with their pictures and sound.",
+            )
+        given = {name: tensor.as_numpy() for name, tensor in inputs._tensors.items()}
+        prompt = given.pop(INPUT_IDS, None)
+        made: Any = inputs._made
+        before = self.recipe.named
+        self.recipe.named = NamedInputs(given, made, tuple(inputs._remote))
+        self.change()
+        try:
+            if prompt is not None:
+                self.append(tokens_of(prompt))
+        except BaseException:
+            self.recipe.named = before
+            self.change()
+            raise
+
+    def decode_with(self, tokenizer: Remade | None, start: int = 0) -> None:
+        """Let the host decode each token in the step that generates it; see `text`.
+
+        Args:
+            tokenizer: the tokenizer; ``None``: no longer decode tokens.
+            start: length of the history before the answer.
+        """
+        self.settle()
+        self._tokenizer, self._answer_start, self.text = tokenizer, start, ""
+
+    def next(self) -> int:
+        """Return the next token."""
+        if self.done:
+            raise GenerationError("The generation is done.", fix="Look at is_done() before, or append more tokens.")
+        if not self.tokens:
+            raise PromptRefused("There is no prompt.", fix="Call append_tokens first.")
+        self._refuse_terminated()
+        began = time.monotonic()
+        # A weak reference: the model must not keep the generation alive.
+        self.model.ahead = self._myself()
+        # A frame may contain no token (after a crash of the host, or at the end).
+        while not self.ahead and not self._done_after_ahead:
+            self._fetch()
+        if not self.ahead:
+            self.done = True
+            raise GenerationError("The generation is done.", fix="Look at is_done() before, or append more tokens.")
+        token = self.ahead.popleft()
+        if self._tokenizer is not None:
+            self.text = self._texts.popleft()
+        self.done = self._done_after_ahead and not self.ahead
+        # The end token is not part of the sequence, as in genai.
+        if not (self.done and self.model.info is not None and token in self.model.info.eos):
+            self.tokens.append(token)
+        if self.stats.first_token_s is None:
+            self.stats.first_token_s = self._prompt_s + time.monotonic() - began
+        return token
+
+    def rewind(self, length: int) -> None:
+        """Drop all tokens after the first `length`."""
+        if not 0 <= length <= len(self.tokens):
+            raise GenerationError(
+                f"Cannot rewind to {length}: the generator has {len(self.tokens)} tokens.",
+                fix="Give a number from 0 to token_count().",
+            )
+        if length == len(self.tokens):
+            return  # a finished generation stays finished
+        self.settle()
+        # The host rewinds with the next request, whose `length` is smaller than the host's number of tokens.
+        del self.tokens[length:]
+        self.base, self.done, self._step = min(self.base, length), False, 1
+
+    def begin_again(self, length: int) -> None:
+        """Keep the first `length` tokens for another prompt, and reset the statistics."""
+        self.rewind(length)
+        # The host's counters cover the whole lifetime of its generator, so earlier counts are subtracted.
+        old, earlier = self.stats, self._earlier
+        self.stats = GenerationStats()
+        self._earlier = GenerationStats(earlier.replays - old.replays, earlier.forced - old.forced)
+
+    def look(self, operation: str, arguments: dict[str, Any], values: Sequence[Any] = ()) -> Frame:
+        """Call an operation on the state after the last token that the application has taken.
+
+        From now on the host generates one token at a time.
+        """
+        self.settle()
+        # A program that reads logits between tokens would make all tokens generated ahead useless each time.
+        self._longest = 1
+        deadline = self._deadline
+
+        def attempt(process: HostProcess) -> Frame:
+            # First a step without tokens: it rewinds the host's generator to the application's last token, or gives
+            # a new generator the history. The request of the operation does neither.
+            self._run_step(process, (), 0, deadline, self._context)
+            number = self.remade.number_in(process, deadline)
+            return call_object(process, number, operation, arguments, values, deadline, self._context)
+
+        # Both requests are one attempt: if the host dies between them, the next host needs the history again.
+        frame: Frame = self._with_replay(attempt, self._context, deadline)
+        return frame
+
+    def settle(self) -> None:
+        """Stop generating ahead, and drop the tokens generated ahead."""
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            stream.close()
+        self.ahead.clear()
+        self._texts.clear()
+        self._done_after_ahead = False
+
+    def change(self) -> None:
+        """Discard the host's generator after a change of the recipe. The next call creates a new one."""
+        self.settle()
+        self._keep_stats()
+        self.remade.forget()
+        self.remade = self._new_object()
+        if self.tokens:
+            self._context = self._context_of(self.tokens)
+
+    def close(self) -> None:
+        """Free the host's generator."""
+        self.settle()
+        self.remade.forget()
+
+    # --- steps ---
+
+    def _refuse_terminated(self) -> None:
+        if self.stopping.terminate:
+            self.settle()
+            raise Cancelled("The generation was terminated.", fix='Set "terminate_session" to "0" to go on.')
+
+    def _fetch(self) -> None:
+        """Wait for tokens, or for the end of the generation."""
+        # One deadline for all attempts: a crash of the host does not extend the time of the call.
+        context, deadline = self._context, self._deadline
+
+        def attempt(process: HostProcess) -> None:
+            # The stream of a host that has ended is useless: the next process needs a new request.
+            continues = self._stream is not None and self._process is process
+            if not continues and self._begin_step(process, deadline):
+                return
+            assert self._stream is not None
+            try:
+                with TerminateRelay(self.stopping, process.channel) as stoppable:
+                    # The request of the stream was sent before the relay existed, so the relay gets its id here.
+                    if stoppable is not None:
+                        stoppable(self._stream.request_id)
+                    frame = self._stream.next(deadline)
+            # Not `CallTimedOut`: after a timeout the stream stays open, and the next call continues reading it.
+            except (ChannelFailed, BridgeError):
+                self._stream = None
+                raise
+            if frame.header.get("event") == "tokens":
+                self._take_tokens(
+                    field(frame.header, "tokens", "tuple[Any, ...]"),
+                    field(frame.header, "texts", "tuple[str, ...]"),
+                )
+            elif "result" in frame.header:
+                self._stream = None
+                self._take(frame)
+
+        self._with_replay(attempt, context, deadline)
+
+    def _begin_step(self, process: HostProcess, deadline: float | None) -> bool:
+        """Request the next tokens. Return whether they have arrived, else they come through `_stream`."""
+        count = self._step if self.most is None else max(1, min(self._step, self.most - len(self.tokens)))
+        is_new = not self.remade.is_in(process)
+        self.stats.steps += 1
+        self._process = process
+        # A step of one token needs no stream. Suspects of a crash run alone, which an open stream would prevent.
+        if count > 1 and not is_new and not self.model.host.blame.active:
+            step = self._request((), count, self._context, is_new=False)
+            number, others = self._numbers_in(process, step, deadline)
+            header, buffers = operation_request(
+                number, "step", {**step.arguments, "stream": True}, step.values, others
+            )
+            self._stream = ReplyStream.open(process.channel, header, buffers, deadline, self._context)
+        # 1, 2, 4, 8 ...: a program that stops early has wasted at most about as many tokens as it used.
+        self._step = min(2 * self._step, self._longest)
+        if self._stream is not None:
+            return False
+        # The request that creates a generator answers only when its step is complete, so that step is short.
+        self._take(self._run_step(process, (), 1 if is_new else count, deadline, self._context))
+        return True
+
+    def _run_step(
+        self,
+        process: HostProcess,
+        prompt: Sequence[int],
+        count: int,
+        deadline: float | None,
+        context: CallContext,
+    ) -> Frame:
+        """Run a step. If the process has no generator, the request that creates it also runs the step."""
+        self._process, remade = process, self.remade
+        is_new = not remade.is_in(process)
+        step = self._request(prompt, count, context, is_new=is_new)
+        if is_new:
+            made_before, remade.first = remade.times_made, step
+            try:
+                remade.number_in(process, deadline)
+            finally:
+                remade.first = None
+            # The new generator counts from 0: `_take` adds the counts of the earlier ones.
+            self._keep_stats()
+            # Not counted by process: through a daemon the connection survives the host. The first object is not a
+            # restart.
+            self.stats.restarts += made_before > 0
+            answer = remade.answer_of_creation()
+            if answer is not None:
+                return answer
+        # A daemon leaves the step of a new generator out if another generator has to be freed first.
+        try:
+            number, others = self._numbers_in(process, step, deadline)
+            return call_object(
+                process, number, "step", step.arguments, step.values, deadline, context, self.stopping, others
+            )
+        except BaseException:
+            if is_new:
+                # The new generator lacks the history.
+                remade.forget()
+            raise
+
+    def _request(self, prompt: Sequence[int], count: int, context: CallContext, *, is_new: bool) -> _Step:
+        """Return the request for a step after the last token that the application has taken.
+
+        is_new: whether the generator is created by the request, and therefore needs the history.
+        """
+        arguments = {"length": len(self.tokens), "base": self.base, "count": count}
+        values = token_values(prompt) if prompt else []
+        if is_new and self.tokens:
+            arguments["restore"] = True
+            values = token_values(prompt, self.tokens)
+        if self._tokenizer is None:
+            return _Step(arguments, values, (), context)
+        return _Step({**arguments, "answer_start": self._answer_start}, values, (self._tokenizer,), context)
+
+    def _numbers_in(self, process: HostProcess, step: _Step, deadline: float | None) -> tuple[int, list[int]]:
+        """Return the numbers of the generator and of the step's other objects in the process."""
+        return self.remade.number_in(process, deadline), [one.number_in(process, deadline) for one in step.others]
+
+    def _take(self, frame: Frame) -> None:
+        result = field(frame.header, "result", "tuple[tuple[Any, ...], bool, int, int, bool, tuple[str, ...]]")
+        tokens, done, replays, forced, reseeded, texts = result
+        self._take_tokens(tokens, texts)
+        self._done_after_ahead = bool(done)
+        self.stats.replays = self._earlier.replays + int(replays)
+        self.stats.forced = self._earlier.forced + int(forced)
+        self.stats.reseeded = self._earlier.reseeded or bool(reseeded)
+
+    def _take_tokens(self, tokens: Sequence[Any], texts: Sequence[str]) -> None:
+        if self._tokenizer is not None and len(texts) != len(tokens):
+            raise desync(f"{len(texts)} texts for {len(tokens)} tokens")
+        self.ahead.extend(tokens)
+        self._texts.extend(texts)
+
+    def _keep_stats(self) -> None:
+        stats = self.stats
+        self._earlier = GenerationStats(stats.replays, stats.forced, stats.reseeded)
+
+    @property
+    def _deadline(self) -> float | None:
+        return deadline_after(self.timeout_s)
+
+    def _with_replay(self, attempt: Any, context: CallContext, deadline: float | None = None) -> Any:
+        return survive(self.model.host, attempt, context, deadline or self._deadline, self.timeout_s)
+
+    def _context_of(self, prompt: Sequence[int]) -> CallContext:
+        """Return the context that is blamed for a crash in the call: the model with this prompt and these
+        parameters.
+
+        A prompt that crashes the host twice is refused. Other prompts can still use the model, and so can the same
+        prompt with other guidance or without guidance.
+        """
+        recipe = self.recipe
+        guided = "" if recipe.guidance is None else f" and guidance ({recipe.guidance[0]})"
+        label = f"a prompt of {len(prompt)} tokens{guided}"
+        made = None if recipe.named is None else recipe.named.made
+        digest = "" if made is None else made.digest
+        return self.model.context_of(label, [recipe.arguments(), list(prompt), digest], recipe.values())
+
+    def _new_object(self) -> _RemoteGenerator:
+        return _RemoteGenerator(self.model, self.recipe, self.stopping)
+
+    def _myself(self) -> weakref.ref[RunsAhead]:
+        return weakref.ref(self)
+
+    def __del__(self) -> None:
+        stream, self._stream = getattr(self, "_stream", None), None
+        if stream is not None:
+            # Not `close`, which would write to the connection: a finalizer runs between any two instructions.
+            stream.abandon()
+
+
+# --- several sequences at once (batches, beams) from one generator ---
+
+
+class RemoteBatch(RemoteGeneration):
+    """Generation of several sequences. `tokens` contains only the prompts; the sequences are in the host."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        # No tokens are generated ahead: the host can drop tokens of a single sequence only (`align`).
+        self._longest = 1
+        # Each prompt with the number of steps after it. A new host repeats them to get the same sequences.
+        self._log: list[tuple[list[int], int]] = []
+        config = {} if self.model.info is None else self.model.info.search
+        sizes = [self.recipe.search.get(name, config.get(name)) for name in ("batch_size", "num_return_sequences")]
+        # Number of sequences that can be read. Of beams, only the best are counted.
+        self.rows = math.prod(max(1, int(size or 1)) for size in sizes)
+
+    def append(self, prompt: Sequence[int], count: int = 0) -> None:
+        # The log is extended afterwards: the request must not contain the prompt twice. No token is generated in
+        # the same request, since the log counts a token when the application takes it.
+        super().append(prompt)
+        self._log.append((list(prompt), 0))
+
+    @property
+    def steps_taken(self) -> int:
+        return sum(count for _, count in self._log)
+
+    def next_of_all(self) -> list[int]:
+        """Return the next token of each sequence."""
+        if self.done:
+            raise GenerationError("The generation is done.", fix="Look at is_done() before, or append more tokens.")
+        while not self.ahead and not self._done_after_ahead:
+            self._fetch()
+        found: Any = self.ahead.popleft()
+        self.done = self._done_after_ahead
+        prompt, count = self._log[-1]
+        # Counted only now that the application takes the tokens.
+        self._log[-1] = (prompt, count + 1)
+        return list(found)
+
+    def sequence(self, index: int) -> list[int]:
+        """Return all tokens of one sequence."""
+        return list(field(self.look("sequence", {"index": index}).header, "result", "tuple[int, ...]"))
+
+    def rewind(self, length: int) -> None:
+        if length:
+            raise GenerationUnsupported(
+                "A generation of several sequences can only be rewound to its start.", fix="Call rewind_to(0)."
+            )
+        # The host's generator still has its tokens; `change` discards that generator.
+        self.tokens, self._log, self.done = [], [], False
+        self.change()
+
+    def _request(self, prompt: Sequence[int], count: int, context: CallContext, *, is_new: bool) -> _Step:
+        arguments: dict[str, Any] = {"count": count, "length": 0}
+        if is_new and self._log:
+            arguments["log"] = [[tokens, steps] for tokens, steps in self._log]
+        return _Step(arguments, token_values(prompt) if prompt else [], (), context)
+
+    def _with_replay(self, attempt: Any, context: CallContext, deadline: float | None = None) -> Any:
+        try:
+            return super()._with_replay(attempt, context, deadline)
+        except (Cancelled, DeadlineExceeded, KeyboardInterrupt):
+            # The host may have executed the request all the same: the answered requests are repeated in a new
+            # generator.
+            self.remade.forget()
+            raise
