@@ -159,7 +159,7 @@ def test_a_file_that_became_zeros_is_refused_and_no_other_number_of_a_session_ma
         path.write_bytes(bytes(path.stat().st_size))
         session.run(None, {"x": x})
         assert session.verified.state == "unknown"
-        assert "changed since the session was made" in session.verified.reason
+        assert "changed since the session was created" in session.verified.reason
         with pytest.raises(InvalidProtobuf, match="it consists of zeros"):
             qnnbridge.InferenceSession(path, host=made.client())
     finally:
