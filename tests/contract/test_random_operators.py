@@ -95,7 +95,7 @@ def test_verify_and_compile_tell_what_each_side_does(alone: bool, tmp_path: Path
         compiled = commands.qnnbridge("compile", path, "-o", tmp_path / "c.onnx")
         text = re.sub(r"\s+", " ", compiled.stdout + compiled.stderr)
         assert compiled.returncode == 0, text
-        assert "The original gives another result every time" in text
+        assert "The original returns a different result in each run" in text
         assert "every call gets the same random numbers" in text
 
 

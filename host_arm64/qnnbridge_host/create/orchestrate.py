@@ -356,7 +356,7 @@ def _validate(job: CompilerInput, files: CompiledFiles, order: WorkOrder, host: 
     steps = quantised_steps(job.source.given)
     # A model with random numbers cannot be compared.
     if any(one.state == "differs" for _, one in judge_all(outputs, expected[first], again, "fp16")):
-        return Validation(skipped="The original gives another result every time it runs on the CPU.")
+        return Validation(skipped="The original returns a different result in each run on the CPU.")
     # Pair detections that differ in order before the comparison.
     for trial, values in expected.items():
         expected[trial], got[trial] = paired(values, got[trial], number_format)

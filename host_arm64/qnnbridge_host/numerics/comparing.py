@@ -288,7 +288,7 @@ class Reference:
             # inputs must agree, otherwise nothing can be compared (random operators).
             same = compare(self._names, self._expected[:1], tried)
             if random or not all(output.within(tolerance) for output in same):
-                self.reason = "the model gives another result every time it runs"
+                self.reason = "the model returns a different result in each run"
 
     def check(self, open_changed: OpenSession, allowed: float = 0.0) -> ModelCheck:
         """Compare a changed model. Raise `OrtError` if it fails to load or run. allowed: a larger tolerance."""
