@@ -59,7 +59,7 @@ def test_only_what_is_between_the_marks_is_written(tmp_path: Path) -> None:
 
 
 def test_a_page_without_a_place_for_the_table_is_refused() -> None:
-    with pytest.raises(OptionError, match="no place"):
+    with pytest.raises(OptionError, match="no marks for the table"):
         with_tables("nothing here")
 
 

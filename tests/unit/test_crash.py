@@ -221,6 +221,13 @@ def test_a_log_line_of_an_earlier_failure_does_not_outdo_what_the_death_itself_s
     assert any("libQnnHtp.so does not exist" in cause for cause in causes[1:])
 
 
+def test_a_death_while_nothing_runs_is_not_explained_by_a_failure_that_an_earlier_call_survived() -> None:
+    line = "2026-11-29 14:49:31.9 [V:onnxruntime:, model.cc:1 Op] REASON : Cannot get shape"
+    causes = [d.cause for d in diagnose(CrashRecord(ExitStatus(-11, "posix"), stderr_tail=line))]
+    assert causes[0].startswith("SIGSEGV: ")
+    assert any("needs fixed dimensions" in cause for cause in causes[1:])
+
+
 def test_a_stderr_full_of_long_lines_is_read_in_a_moment() -> None:
     line = "2026-11-21 09:59:38.9 [V:onnxruntime:, x.cc:1 F] " + "name=a id=1 type=QNN_TENSOR_TYPE_NATIVE " * 50
     died = CrashRecord(ExitStatus(1, "posix"), stderr_tail="\n".join([line] * 40 + ["x" * 20_000]))
