@@ -131,7 +131,7 @@ class SessionCache:
         with contextlib.suppress(OSError):  # `find` fails in the same way and reports it
             key = key_of(self._parts(host))
             report = Verdicts(self._store.root).read(key)
-            # The numbers of most models agree, or were never compared.
+            # Most models have passed the accuracy check, or were never checked.
             if report is not None and report.state == "differs":
                 return parting.needed(self._store.root, key, report, self._source)
         return None
@@ -293,14 +293,14 @@ class SessionCache:
         except _RAISED:
             raise
         except BridgeError as error:
-            # Whether the session can be created shows if the model or the separate compilation is at fault.
+            # Creating the session will show whether the model or the separate compilation is at fault.
             self.off(f"it could not be compiled separately ({error.message})")
         return None
 
     # --- after the session was created ---
 
     def loaded(self, loadable: CacheEntry, info: SessionInfo) -> SessionInfo | None:
-        """Return the facts of a session of an entry, as the model's own session would have them.
+        """Return the facts of a session of an entry, changed to those that a session of the original model reports.
 
         The result is ``None`` if the entry does not match the model or its files were touched.
         """
@@ -445,7 +445,7 @@ class SessionCache:
             if entry.key == key and entry.fault in faults and entry.when > since
         ]
         self._store.quarantine_entry(key, fault, reason)
-        # Another compilation would differ in the same way.
+        # A new compilation would have the same difference.
         if fault == "differs":
             text = f"its compiled model does not show the same: {reason}"
             self._negative.write(key, "differs", text, label)
