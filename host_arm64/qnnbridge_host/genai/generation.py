@@ -151,8 +151,8 @@ class Generation:
             self.cuts += 1
             self.base = min(self.base, length)
             self._is_ahead, self.done = True, False
-            # In these cases (pads, no shared cache, no tokens left) the native generator cannot be rewound: a new
-            # one is created.
+            # A native generator with pads, without a shared cache or without tokens cannot be rewound: drop it. The
+            # next call creates another one.
             if not self._appends or not self._shares or not length:
                 self._native = None
 
@@ -182,7 +182,7 @@ class Generation:
             total += len(new)
             made += new
             now = time.monotonic()
-            # The next token is expected to take as long as the last one.
+            # Assume that the next token takes as long as the last one.
             due = now + (now - before) - began >= HOLD_S or self._native is None or self._model.turns.has_prompt
             if emit is not None and total < count and not self.done and due:
                 emit(made)
@@ -209,7 +209,7 @@ class Generation:
         with self._model.turns:
             self._tensor(
                 "OgaGenerator_GetLogits"
-            )  # runs the model, which would otherwise overwrite the logits set here
+            )  # run the model first, because a later run would overwrite the logits set here
             made = make_tensor(self._model.library, np.asarray(logits, np.float32))
             self._call("OgaGenerator_SetLogits", made.handle)
 
@@ -270,7 +270,7 @@ class Generation:
                 self.done = True
                 new = self._with_end_token(new)
             else:
-                self._native = None  # full only because of its pads
+                self._native = None  # only pads fill the native generator: create a new one
         self.done = self.done or len(self.tokens) >= self.max_length
         return new
 
