@@ -98,7 +98,7 @@ class KnownCalls:
         outputs = [_tensor(name, array) for name, array in zip(wanted, results, strict=True)]
         known = self._signatures.get(key)
         if known is not None:
-            # The same inputs gave other output shapes: they depend on values, so no plan can hold them.
+            # The output shapes differ for inputs of the same shapes: they depend on values, so no plan fits.
             known.slow = known.slow or known.outputs != tuple(outputs)
             return
         if None in inputs or None in outputs:

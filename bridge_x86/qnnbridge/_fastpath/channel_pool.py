@@ -75,7 +75,7 @@ def maintain(reference: weakref.ref[ChannelPool], wake: WakeEvent) -> None:
         del pool
 
 
-# Channels without an owner do not count, up to the host's limit.
+# Limit of the channels with an owner. The host's own limit applies to all channels.
 MAX_OPEN_CHANNELS = 32
 
 # Time until the next attempt after a channel could not be opened, or memory was not available.
@@ -254,7 +254,7 @@ class ChannelPool:
             raise
         with self._lock:
             if not self._maintained:
-                # In this order: two such threads do no harm, but none would.
+                # Set the flag after the start: an interrupt in between causes a second thread, which does no harm.
                 start_thread("qnnbridge channels", maintain, weakref.ref(self), self._wake)
                 self._maintained = True
         return plans
@@ -379,7 +379,7 @@ class ChannelPool:
                 if slab.number in self._attached:
                     # The host refuses to attach a slab twice, and does not attach one that was released since.
                     self._connection.call({"op": "slab.release", "slab": slab.number}, deadline=deadline)
-                # Set from before the request until after its answer, because an exception may come at any place.
+                # False from before the request until after its answer, because an exception may come at any place.
                 self._attached[slab.number] = False
                 self._attach(slab, deadline)
                 self._attached[slab.number] = True

@@ -2,7 +2,7 @@
 
 One side writes a slab. Frames on a channel hand it over; it contains no lock and no flag.
 
-An array of the application (`SharedArrays.empty`) lies in a block of a slab. The block is the base of the array and
+An array of the application (`SharedArrays.empty`) is in a block of a slab. The block is the base of the array and
 of all its views, and its memory is free again when the block is gone: this needs neither counters nor finalizers.
 The arrays outlive hosts: a new host attaches the same memory. Each array belongs to the `SharedArrays` of one
 `Host`; arrays of another host are copied like ordinary ones. Thread-safe.
