@@ -222,8 +222,8 @@ class IsolationLock:
         if not self._blame.active:
             yield
             return
-        # Decided when the call enters. A model that becomes a suspect during the call runs alone from its next call
-        # on.
+        # Decide this when the call enters. A model that becomes a suspect during the call runs alone from its next
+        # call on.
         alone = self._blame.must_run_alone(context.fingerprint)
         me = (threading.get_ident(), object())
         # True in a signal handler or finalizer that interrupts a call of this thread. It must not wait for that

@@ -210,7 +210,7 @@ class HostProcess:
             ) from None
         # End the process, because both sides have no common protocol.
         except (HandshakeFailed, VersionMismatch):
-            self.kill("it is incompatible")  # a GOODBYE may be unknown to it
+            self.kill("it is incompatible")  # the process may not support GOODBYE
             raise
         self.ready_at = time.monotonic()
 

@@ -118,7 +118,7 @@ class Supervisor:
 
     @property
     def current(self) -> HostProcess | None:
-        """The same as `running`, but without a system call; for fast calls."""
+        """Same generation as `running`, determined without a system call; for fast calls."""
         process = self._process
         return process if process is not None and process.usable and self._forks == fds.forks else None
 
