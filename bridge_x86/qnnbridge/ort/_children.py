@@ -1,4 +1,4 @@
-"""The drop-in in child processes: how they import it, and how waiting for them leaves out the host.
+"""The drop-in in child processes: how they import it, and how a wait for any child process ignores the host.
 
 A folder with three one-line packages and the metadata of ``onnxruntime`` is put first on ``PYTHONPATH``;
 multiprocessing, subprocess and shells pass that variable on to child processes. There is one folder per version in

@@ -148,7 +148,7 @@ def configured(text: str, options: SessionOptions) -> SessionOptions:
         setting = _SETTINGS.get(name)
         if setting is None:
             continue
-        # Not `isinstance`: JSON's true and false become bool, a subclass of int.
+        # Do not use `isinstance`: JSON's true and false become bool, a subclass of int.
         if type(value) is not int:
             raise RemoteRuntimeError(f"{_NO_CONFIG}{name} option in the model file must be an integer")
         convert, text = setting
