@@ -346,9 +346,9 @@ class HostChannel:
         self._pong = ShortAnswer(ChannelKind.PONG)
         # Number of call objects. Those that are not spare are in use by a thread.
         self._made = 0
-        # True once the client has left the channel: nothing is written any more.
+        # True once the client has closed the channel. The host then writes nothing to it.
         self.ended = False
-        # Number of the call that was answered last; no more is sent about it. Protected by the write lock.
+        # Number of the call that was answered last: nothing further is sent for it. Protected by the write lock.
         self._answered = 0
         # The last call whose cancel arrived before its answer, perhaps before the call itself.
         self.withdrawn = 0
@@ -384,7 +384,7 @@ class HostChannel:
     # --- reading; the channel's own thread ---
 
     def _work(self) -> None:
-        # Closed by number in `finally`, after the owner has removed the channel.
+        # `finally` below closes the descriptor, after the owner has removed the channel.
         file = io.FileIO(self._in_fd, "rb", closefd=False)
         head = bytearray(HEAD_BYTES)
         words = memoryview(head).cast("I")
@@ -611,7 +611,7 @@ class OpenChannels:
         checks for a recorded cancel, so the cancel is never lost.
         """
         with self._lock:
-            # At most 64 channels, and cancels are rare.
+            # A linear search is fast enough: there are at most 64 channels, and cancels are rare.
             channel = next((channel for channel in self._open if channel.number == target >> CALL_SHIFT), None)
         return channel is not None and channel.withdraw(target & LAST_NUMBER)
 

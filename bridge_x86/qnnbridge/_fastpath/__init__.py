@@ -130,7 +130,7 @@ class Sharing:
     def __init__(self, *, memory_limit: int, spin: bool = False) -> None:
         self.channel_memory = Budget(memory_limit)
         self.array_memory = Budget(memory_limit, MAX_ARRAY_SLABS)
-        # Frees unused memory of the application's arrays; set when the first array is made.
+        # Function that frees unused memory of the application's arrays; set when the first array is created.
         self.collect: Callable[[], None] | None = None
         self.spin = spin
         # If disabled in HELLO, the host is never asked for channels or memory.

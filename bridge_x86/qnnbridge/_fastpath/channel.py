@@ -55,7 +55,7 @@ _CHECK_INTERVAL_MS = CHECK_INTERVAL_S * 1000
 # How long an eager caller polls before it sleeps; a wake-up on another core costs as much.
 SPIN_S = 25e-6
 
-# At most one call in 65 polls in vain if the host is slower than `SPIN_S`.
+# Maximum number of calls without polling after a poll in vain, for a host that is slower than `SPIN_S`.
 _MAX_BACK_OFF = 64
 
 
@@ -103,7 +103,7 @@ class FastChannel:
         self.context: CallContext = NO_CONTEXT
         self.pinned: object = None
         self.slabs: list[Slab] = []
-        # ``None`` once a call was given up that the host may still work on.
+        # ``None`` once a caller has given up a call on which the host may still work.
         self.owner: weakref.ref[ChannelPlans] | None = None
         self._streams = streams
         self._limits = limits
@@ -253,8 +253,8 @@ class FastChannel:
     # --- parts ---
 
     def _begin(self, blocked: bool) -> None:
-        # Broken until the answer has been read, so an interruption never leaves a usable channel with half an
-        # answer in it.
+        # The channel counts as broken until the answer has been read, so an interruption never leaves a usable
+        # channel that contains half an answer.
         self.broken = True
         self.sent = False
         self._blocked = blocked

@@ -138,7 +138,7 @@ def block_of(array: Array, owner: SharedArrays) -> SharedBlock | None:
     block: Any = array.base
     if block.__class__ is np.ndarray:
         # numpy keeps chains of bases short: a view of a view has the same base as the view.
-        block = block.base  # of a view
+        block = block.base  # `array` is a view of a view of the block
     if block.__class__ is not SharedBlock or block.owner is not owner:
         return None
     # A contiguous array with as many bytes as the block has all of them.
@@ -152,7 +152,7 @@ class SharedArrays:
         """Initialize. `on_dropped` is called with the number of a freed slab, so that the host detaches it."""
         self._budget = sharing.array_memory
         self._lock = Lock()
-        # By writer and size of the blocks: slabs, each with weak references to its blocks.
+        # Slabs with weak references to their blocks, by the side that writes them and the size of the blocks.
         self._pools: dict[tuple[bool, int], list[tuple[Slab, list[weakref.ref[SharedBlock] | None]]]] = {}
         # All slabs that the host may have attached.
         self._slabs: dict[int, weakref.ref[Slab]] = {}

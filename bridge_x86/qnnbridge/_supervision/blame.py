@@ -107,7 +107,7 @@ class Blame:
         self._isolated: dict[str, _Isolated] = {}
         self._times_suspected: dict[str, int] = {}
         self._kills: dict[str, int] = {}
-        # Both dicts are empty while `quiet` is true, which a fast call checks. They are never replaced, because
+        # A fast call checks that both dicts are empty, which means `quiet`. The dicts are never replaced, because
         # `Host.slow_path_reasons` refers to them.
         self.cases: tuple[Sized, Sized] = (self._isolated, self._kills)
 
@@ -403,7 +403,7 @@ class Quarantine:
         # Points are deducted from the account to which they were added, because its id is the same for the same
         # versions.
         key = (points.call.fingerprint, points.call.options_hash, points.call.phase, self.versions)
-        # Only eight digits, because people type the id (`qnnbridge quarantine clear`).
+        # Use eight digits only, because people type the id (`qnnbridge quarantine clear`).
         account_id = hashlib.sha256("\n".join(key).encode("utf-8", "surrogatepass")).hexdigest()[:8]
         now = self._clock.wall()
         source = self._sources.get(points.call.fingerprint)

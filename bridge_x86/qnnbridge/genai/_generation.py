@@ -60,7 +60,7 @@ class GeneratorParams(Shown):
             if value is None:
                 continue
             try:
-                number = float(value)  # accepts numbers of numpy, too
+                number = float(value)  # `float` accepts numpy's numbers, too
             except (TypeError, ValueError, OverflowError):
                 raise OptionError(f"The search option {name}={value!r} is not a number.") from None
             if not math.isfinite(number):  # genai would accept it and generate meaningless tokens

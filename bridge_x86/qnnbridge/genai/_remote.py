@@ -61,7 +61,7 @@ T = TypeVar("T")
 # Returns header, buffers and context of the request that creates an object in a process.
 MakeRequest = Callable[["HostProcess", "float | None"], "tuple[dict[str, Any], tuple[Any, ...], CallContext]"]
 
-# Arguments: process, number of the object there, deadline.
+# Prepares a new object. Arguments: process, number of the object in that process, deadline.
 Complete = Callable[["HostProcess", int, "float | None"], None]
 
 # How often the daemon's host died while the connection to the daemon stayed open.
@@ -174,7 +174,7 @@ def end_overdue(host: Host, grace_s: float = OVERDUE_S) -> bool:
             return True
         sleep(_LOOK_S)
         with contextlib.suppress(BridgeError):
-            host.ping(_LOOK_S)  # reads the late answers of the calls that timed out
+            host.ping(_LOOK_S)  # `ping` reads late answers of calls that timed out
     return False
 
 
@@ -212,8 +212,8 @@ class Remade:
 
         def make() -> int:
             if self._object is None or not self._exists(self._object, process):
-                # Before the new object is created: if that fails, the object of the dead host must not count as
-                # existing.
+                # Reset this before the new object is created: if that fails, the object of the dead host must not
+                # count as existing.
                 self._object = None
                 self._object = self._create(process, deadline)
             return self._object.number

@@ -187,7 +187,7 @@ class RemoteGeneration:
             return self._run_step(process, prompt, count, deadline, context)
 
         frame = self._with_replay(attempt, context, deadline)
-        # Only after the host has accepted the prompt: a refused prompt must not change the history.
+        # Do this after the host has accepted the prompt: a refused prompt must not change the history.
         self.tokens += prompt
         self.base, self._context = len(self.tokens), context
         self._take(frame)
@@ -289,8 +289,8 @@ class RemoteGeneration:
         deadline = self._deadline
 
         def attempt(process: HostProcess) -> Frame:
-            # First a step without tokens: it rewinds the host's generator to the application's last token, or gives
-            # a new generator the history. The request of the operation does neither.
+            # First run a step without tokens: it rewinds the host's generator to the application's last token, or
+            # sends the history to a new generator. The request of the operation does neither.
             self._run_step(process, (), 0, deadline, self._context)
             number = self.remade.number_in(process, deadline)
             return call_object(process, number, operation, arguments, values, deadline, self._context)
@@ -555,7 +555,7 @@ class RemoteBatch(RemoteGeneration):
         try:
             return super()._with_replay(attempt, context, deadline)
         except (Cancelled, DeadlineExceeded, KeyboardInterrupt):
-            # The host may have executed the request all the same: the answered requests are repeated in a new
+            # The host may have executed the request nevertheless: the answered requests are repeated in a new
             # generator.
             self.remade.forget()
             raise

@@ -202,7 +202,7 @@ class TextStream(Shown, Iterator[str]):
         token = int(self._generator.get_next_tokens()[0])
         self.tokens.append(token)
         if logits is not None:
-            # Text that is held back also comes before this token.
+            # The offset includes text that is held back, because it comes before this token.
             before = len(self.text) + len(self._held)
             self.logprobs.append(_logprobs(logits, token, before, self._top or 0))
         # The end token belongs to `tokens`, but not to the text.

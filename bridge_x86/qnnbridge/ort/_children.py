@@ -72,7 +72,7 @@ def offer_to_children(environ: MutableMapping[str, str]) -> bool:
     folder = _made(environ)
     environ[VARIABLE] = folder or NO_FOLDER
     if folder is not None:
-        # Drop empty entries: they stand for the child's working folder.
+        # Drop empty entries, because Python reads them as the child's working folder.
         path = [entry for entry in environ.get("PYTHONPATH", "").split(os.pathsep) if entry and entry != folder]
         environ["PYTHONPATH"] = os.pathsep.join((folder, *path))
     return folder is not None

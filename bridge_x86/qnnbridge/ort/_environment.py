@@ -358,8 +358,8 @@ def qnn_device(device: Mapping[str, Any]) -> OrtEpDevice:
 # The application's values are in this process's memory; an allocator changes the memory of the host's sessions
 # only.
 
-# For each name: the name that ONNX Runtime reports, the kind of memory, and the vendor.
-# Vendors are those of `OrtDeviceVendorId`; 0 stands for none.
+# Allocator name -> the name that ONNX Runtime reports, the kind of memory, and the vendor.
+# Vendors are those of `OrtDeviceVendorId`; 0 means no vendor.
 _MEMORY: Final[Mapping[str, tuple[str, OrtDeviceMemoryType, int]]] = {
     "Cpu": ("Cpu", OrtDeviceMemoryType.DEFAULT, 0),
     "Cuda": ("Cuda", OrtDeviceMemoryType.DEFAULT, 0x10DE),

@@ -141,7 +141,7 @@ class ModelPackageComponentContext:
         path = os.path.join(self.get_selected_variant_folder_path(), str(settings.get("model_file", "")))
         # Disable the fallback, which would load files made for another provider on the CPU.
         session = InferenceSession(path, options, providers, enable_fallback=0)
-        # As in ONNX Runtime: the variant was selected for its provider; another provider needs other files.
+        # Refuse other providers, as ONNX Runtime does: the files of the variant are those of its provider.
         session.set_providers = _no_other_providers  # type: ignore[method-assign]
         return session
 

@@ -143,7 +143,7 @@ def configured(text: str, options: SessionOptions) -> SessionOptions:
             f"{_NO_CONFIG}Json stored in the `{_CONFIG}` key cannot be parsed. Error message: {error}"
         ) from None
     wanted = found.get("session_options") if isinstance(found, dict) else None
-    # Sorted like ONNX Runtime's JSON library, so that the first of several errors is the same.
+    # Sort the entries like ONNX Runtime's JSON library, so that the first of several errors is the same.
     for name, value in sorted(wanted.items()) if isinstance(wanted, Mapping) else ():
         setting = _SETTINGS.get(name)
         if setting is None:
@@ -165,7 +165,7 @@ def _threads(value: int) -> int:
     return value
 
 
-# For each option: the converter of its number, and the error text for an unsupported number.
+# Option -> converter of its number, and the error text for an unsupported number.
 _SETTINGS: dict[str, tuple[Callable[[int], Any], str]] = {
     "intra_op_num_threads": (_threads, "Unsupported value for intra_op_num_threads: {}"),
     "inter_op_num_threads": (_threads, "Unsupported value for inter_op_num_threads: {}"),

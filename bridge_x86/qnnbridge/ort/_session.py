@@ -118,7 +118,7 @@ class Session(bridge.InferenceSession):
             journal().opened(self, because=error.message)
         else:
             journal().opened(self)
-        # With buckets the sizes are fixed already.
+        # A session with buckets has fixed sizes already.
         if choice.providers and choice.providers[0][0] == QNN and self.buckets is None:
             self._look_at_sizes(decides=policy == "qnn")
 

@@ -51,7 +51,7 @@ _ALLOW_CPU = re.compile(r"\s*To let such nodes run on the CPU, create the sessio
 _BY_NAME = re.compile(r"add_free_dimension_override_by_name\('([^']*)', SIZE\)")
 # Beginning of the fix if some dimensions lack a usable name.
 _NAMES_DO_NOT_DO = "Export the model with fixed shapes"
-# Not visible to users: `StagingDir.in_real_words` replaces it by the real file name in errors.
+# Stem of staged files. Users never see it: in errors `StagingDir.in_real_words` inserts the real file name.
 STAGED_STEM = "qnnbridge_staged_model"
 
 

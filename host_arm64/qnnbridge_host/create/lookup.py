@@ -279,7 +279,7 @@ class SessionCache:
             self._leave_alone(key, "differs", str(reason))
         except PlacementRefused as error:
             if self._spec.fallback == "error":
-                # With this note the next session skips the compilation: QNN refuses the model itself again.
+                # This note makes the next session skip the compilation: QNN refuses the model itself again.
                 self._negative.write(key, "refused", error.message, self._source.label)
                 raise
             self._leave_alone(key, "nothing-on-qnn", error.message)

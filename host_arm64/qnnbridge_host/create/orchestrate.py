@@ -257,7 +257,7 @@ def _warnings(
     """Return the warnings about a result. asked: whether validation was requested; its absence is then reported."""
     found = []
     placed = files.placement
-    # With any fallback, a session lets the CPU convert 64-bit floats.
+    # Do not warn about conversions of 64-bit floats: every session lets the CPU compute these.
     if placed is not None and any(not is_conversion(name) for name, _ in placed.cpu_list):
         total = placed.qnn_nodes + placed.cpu_nodes + placed.other_nodes
         found.append(

@@ -127,7 +127,7 @@ def fixed_source(
         "constants": dict(fix.constants),
         "only": list(fix.only),
         "skip": list(fix.skip),
-        # This is part of the copy's key, and absent if empty, so that the keys of earlier releases stay valid.
+        # The field is omitted if empty, so that the keys that earlier releases computed stay valid.
         **({"right_here": sorted(right_here)} if right_here else {}),
     }
 

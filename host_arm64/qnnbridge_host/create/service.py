@@ -297,7 +297,7 @@ class ModelService:
         paths = [destination.path for destination in destinations]
         skipped = None
         if resume and not overwrite and any(os.path.exists(path) for path in paths):
-            # Only this comparison needs the versions, for which ONNX Runtime must be loaded.
+            # Get the versions only for this comparison, because this loads ONNX Runtime.
             skipped = finished(task, {**self._maker.hello.versions, **self._maker.sessions.engine.versions()})
         results = () if skipped else compile_to(task)
         return {"results": [result.to_wire() for result in results], "skipped": skipped, "paths": paths}, ()

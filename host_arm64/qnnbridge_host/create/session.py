@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
 # Number of entries of one key that are tried for one session; after the second failure the model is not cached.
 MAX_ENTRIES: Final = 3
-# Number of loads of a model whose files are touched meanwhile, because native code may have read other contents.
+# Maximum number of loads of a model whose files are touched during a load, and so may have changed.
 # Creating a hard link touches a file, too, and compilations and tools do so.
 ATTEMPTS: Final = 4
 

@@ -46,7 +46,7 @@ from qnnbridge_protocol.errors import (
 
 # How long a token waits to share a frame with the next one: too short to see, but longer than sending a frame.
 HOLD_S: Final = 0.002
-# Far below any logit, and finite.
+# Logit of a forbidden token: far below any other logit, but finite.
 _FORBIDDEN: Final = -1e9
 _INT32_MAX: Final = 2**31
 # Options whose sizes genai allocates before it checks anything, and their maximum.
@@ -251,7 +251,7 @@ class Generation:
                 pass
             finally:
                 self._prefilling = None
-            # Checked only now: until here `interrupt` may have stopped the native generator permanently.
+            # Check this only now: until here `interrupt` may have stopped the native generator permanently.
             if appended and not stop.stopped:
                 return True
         self._native = None
@@ -338,7 +338,7 @@ class Generation:
         size, room = self._window.size, self._model.folder.context_length
         if len(self.tokens) + _pads(given, size) < room:
             return given
-        # With pads the history would fill the context. Whole windows need no pads.
+        # Padding the whole history would fill the context, so prefill only whole windows, which need no pads.
         whole = first // size * size
         while whole >= room:
             whole -= size
@@ -380,7 +380,7 @@ class Generation:
             native.call("OgaGenerator_SetModelInput", made.handle, name.encode(), tensor.handle)
             made.keeps += (tensor,)
         if settings.named is not None:
-            # After all other inputs: adding further inputs would move the names of these in memory, to which genai
+            # Set these inputs last: setting further inputs would move the names of these in memory, to which genai
             # has pointers. The processor must exist, because it tells the model which name belongs to which input.
             if self._model.folder.modalities:
                 self._model.processor()

@@ -179,7 +179,7 @@ class GenaiModel:
         on_npu = any(one.wanted and one.placement.qnn_nodes for one in placement)
         # There is one NPU, so all models on the NPU share a queue. Models on the CPU do not wait for each other.
         self.turns = _npu_turns if on_npu else Turns()
-        # Held while the multimodal processor works.
+        # Lock of the multimodal processor.
         self.processing = threading.Lock()
         self._processor: Object | None = None
 
@@ -369,7 +369,7 @@ def refuse_special_files(path: str) -> None:
     """Refuse a folder that contains a pipe, a socket or a device: reading it may never end."""
     with contextlib.suppress(OSError):  # a folder that cannot be read is refused later
         for entry in os.scandir(path):
-            # Links are followed. A dangling link causes an error where its file is needed.
+            # `exists` follows links. A dangling link causes an error later, where its file is needed.
             if os.path.exists(entry.path) and not (entry.is_file() or entry.is_dir()):
                 raise GenerationFolderInvalid(
                     f"{entry.name} in {os.path.basename(path)} is neither a file nor a folder.",

@@ -110,7 +110,7 @@ class BatchGeneration(Generation):
             return given
         size = len(given) // self.rows
         for start in range(0, len(given), size or 1):
-            # From each end of the row up to the first other token: a pad in the middle is an ordinary token.
+            # Replace pads from each end up to the first other token: a pad in the middle is an ordinary token.
             for way in (range(start, start + size), range(start + size - 1, start - 1, -1)):
                 for at in way:
                     if given[at] != pad:

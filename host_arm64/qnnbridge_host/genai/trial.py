@@ -158,7 +158,7 @@ def _library_stamp() -> list[Any] | None:
 def _recall(file: Path | None, key: str) -> dict[str, Any] | None:
     found = _kept.get(key)
     if found is None and file is not None:
-        with contextlib.suppress(Exception):  # a damaged record: the release is tried again
+        with contextlib.suppress(Exception):  # if the record is damaged, try the release again
             found = read_json(file)
     if found is None or found.get("schema") != SCHEMA:
         return None
