@@ -333,7 +333,7 @@ class HostChannel:
         self._sink = owner.sink
         self._in_fd, self._out_fd = ends
         self._record: memoryview | None = record
-        # Modified by the channel's thread and by `forget_slab` in any thread, by single dict operations.
+        # The channel's thread, and `forget_slab` in any thread, change this dict by single operations.
         self._plans: dict[int, BoundPlan] = {}
         # Plans whose memory was released. A caller that abandons a call releases the memory at once, and the
         # release may be served before the call is read.
@@ -354,7 +354,7 @@ class HostChannel:
         self.withdrawn = 0
         # The call that is being served.
         self.current: FastCall | None = None
-        # Called before each native step of the current call.
+        # Function that is called before each native step of the current call.
         self.note: Callable[[str], None] = self._note_phase
 
     def release(self) -> None:

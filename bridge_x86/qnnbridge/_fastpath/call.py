@@ -66,7 +66,7 @@ class CallSignature:
         self.not_before = 0.0
 
 
-# Returns the signature of a call, for example `KnownCalls.find`.
+# Function that returns the signature of a call, for example `KnownCalls.find`.
 Find = Callable[[Names, Feed], "CallSignature | None"]
 
 

@@ -112,9 +112,9 @@ class FastChannel:
         self._call_number = 0
         self._eager = eager
         self._back_off = self._skip = 0
-        # Created once, so that a call allocates nothing. One thread at a time has the channel, so they need no
-        # lock. From call to call only the numbers of a CALL and of its usual answer change: assigning to a word is
-        # five times faster than packing a head.
+        # Create the buffers once, so that a call allocates nothing. One thread at a time has the channel, so they
+        # need no lock. From call to call only the numbers of a CALL and of its usual answer change: assigning to a
+        # word is five times faster than packing a head.
         self._in = bytearray(HEAD_BYTES)
         self._out, self._expected = (
             bytearray(pack_head(kind, 0)) for kind in (ChannelKind.CALL, ChannelKind.RESULT)

@@ -58,8 +58,8 @@ def maintain(reference: weakref.ref[ChannelPool], wake: WakeEvent) -> None:
     while True:
         left_s = next_check - time.monotonic()
         wake.wait(min(left_s, LATE_INTERVAL_S) if late else left_s)
-        # Referenced for one round only, and released before the wait: a pool without other references ends with its
-        # thread.
+        # Refer to the pool for one round only, and not during the wait: a pool without other references ends, and
+        # so does its thread.
         pool = reference()
         if pool is None or pool.closed:
             return
@@ -104,7 +104,7 @@ class ChannelPool:
         # All channels by number. The requests' table is the same: a busy channel is an open request.
         self._all: dict[int, FastChannel] = {}
         self._channel_numbers = itertools.count(1)
-        # Slabs of arrays. False while the host may have attached one: its reply has not come (yet).
+        # Slabs of arrays by number. False while the host may have attached the slab but has not replied.
         self._attached: dict[int, bool] = {}
         self._next_try = 0.0
         self._phases: Slab | None = None

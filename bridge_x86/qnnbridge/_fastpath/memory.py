@@ -59,8 +59,8 @@ class Slab:
     Attributes:
         number: number by which the host refers to it.
         data: its bytes.
-        host_writes: it is for outputs. `data` is then read-only here, unless the application may write, too
-            (`writable`).
+        host_writes: whether the slab is for outputs. `data` is then read-only here, unless the application may
+            write, too (`writable`).
     """
 
     __slots__ = ("__weakref__", "_reservation", "data", "host_writes", "memory", "number", "size")
@@ -72,7 +72,7 @@ class Slab:
         self.number = next(slab_numbers)
         self.size = size
         self.host_writes = host_writes
-        # Creates share handles; does not keep the memory mapped.
+        # Object that creates share handles; it does not keep the memory mapped.
         self.memory = SharedMemory(size, writable=writable or not host_writes)
         # The mapping now belongs to this array: numpy keeps the view alive, and the last array in the slab unmaps
         # it.

@@ -203,7 +203,7 @@ class Investigator:
             generation=process.generation,
             uptime_s=float(details.get("uptime_s") or 0.0),
             in_flight=(call,),
-            # If the worker's section was not found, use the whole output, whose head contains the log's first lines.
+            # If the worker's section was not found, use the whole output: its head contains the log's first lines.
             stderr_tail=decode_stderr(said or process.stderr.head() + process.stderr.tail()),
             ready=bool(details.get("ready", True)),
             **_surroundings(process, ready=True, versions=details.get("versions")),

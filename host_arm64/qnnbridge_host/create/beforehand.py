@@ -89,8 +89,8 @@ def _evidence(node: Mapping[str, Any]) -> str:
 
 
 def _placed(source: ModelSource, spec: SessionSpec, initializers: Sequence[Any], order: WorkOrder) -> SessionInfo:
-    # Imported here because few sessions need it, and because it imports modules for runs, which other sessions
-    # import after the response.
+    # Import this here, because few sessions need it, and because it imports modules for runs, which other
+    # sessions import after the response.
     from qnnbridge_host.create.worker import Worker, WorkerSession
 
     with Worker(order).running() as worker:

@@ -86,7 +86,7 @@ class Optimizers:
 
     def __init__(self, hello: Hello) -> None:
         self._hello = hello
-        # The keys are those of the files. Sessions without a cache do not have other storage.
+        # Choices by the key of their file. Without a cache, sessions have no other storage.
         self._choices: dict[str, OptimizerChoice] = {}
 
     def kept(
@@ -200,7 +200,7 @@ class Optimizers:
                 return f"{why}: QNN computes the graph that it was given. Later sessions are created without it."
         return ""
 
-    # --- memory ---
+    # --- stored choices ---
 
     def _keep(
         self, source: ModelSource, spec: SessionSpec, settings: CacheSettings | None, choice: OptimizerChoice

@@ -42,7 +42,7 @@ MODEL_SUFFIX: Final = ".onnx"
 # Suffix that QNN appends to the stem of the .onnx file to name the context binary.
 BLOB_SUFFIX: Final = "_qnn.bin"
 
-# File systems allow 255 bytes. The rest is for suffixes, including those of temporary files.
+# Maximum length of a stem. File systems allow 255 bytes; the rest is for suffixes, also of temporary files.
 MAX_STEM_BYTES: Final = 215
 
 WITHOUT_A_NAME: Final = "model"

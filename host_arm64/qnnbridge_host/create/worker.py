@@ -81,7 +81,7 @@ class Worker:
         # Why the worker was killed; ``None`` if it was not.
         self._because: str | None = None
         self._op = ""
-        # The model in work, for crash reports.
+        # The model that the worker currently works on, for crash reports.
         self.model = order.model
         # Time (`time.monotonic`) at which the worker is killed, and the reason.
         self._deadline: tuple[float, str] | None = None

@@ -49,7 +49,7 @@ HOLD_S: Final = 0.002
 # Logit of a forbidden token: far below any other logit, but finite.
 _FORBIDDEN: Final = -1e9
 _INT32_MAX: Final = 2**31
-# Options whose sizes genai allocates before it checks anything, and their maximum.
+# Options by which genai allocates memory before it checks them, and their maximum.
 _SIZES: Final = ("batch_size", "num_beams", "num_return_sequences")
 _MOST_SEQUENCES: Final = 1024
 
@@ -357,8 +357,8 @@ class Generation:
                 search["min_length"] = float(search["min_length"]) + pads
         if again and self._option("do_sample", False):
             seed = int(self._option("random_seed", -1))
-            # A different seed than that of the first generator, whose random numbers would be repeated otherwise.
-            # Derived from the given seed, so that results are reproducible.
+            # Use another seed than the first generator, whose random numbers would be repeated otherwise. Derive it
+            # from the given seed, so that results are reproducible.
             fresh = secrets.randbelow(_INT32_MAX) if seed < 0 else (seed + len(self.tokens)) % _INT32_MAX
             search["random_seed"] = fresh
         for name, value in search.items():
