@@ -12,7 +12,7 @@ from numpy import ndarray
 from qnnbridge._fastpath.memory import Array, SharedArrays, SharedBlock, block_of
 from qnnbridge_protocol.elements import LAYOUTS, ElementType, element_of
 
-# Signatures per session. Calls that vary more gain nothing from being stored.
+# Maximum number of signatures per session. Calls that vary more gain nothing from being stored.
 MAX_SIGNATURES = 64
 
 # Shared memory contains the little-endian bytes of the wire; a big-endian machine would have to swap them in each
@@ -40,7 +40,7 @@ class Wish(NamedTuple):
 
 
 class TensorSignature(NamedTuple):
-    """One input or output."""
+    """Name, type and shape of one input or output of a call."""
 
     name: str
     dtype: np.dtype[Any]

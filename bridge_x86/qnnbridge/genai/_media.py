@@ -72,7 +72,7 @@ class _Media(Shown):
                 raise PromptRefused(f"{shown} has {found.st_size:,} bytes; {MOST_BYTES:,} are allowed.")
             with open(path, "rb") as file:
                 return file.read(MOST_BYTES + 1)
-        except (OSError, ValueError) as error:  # ValueError: a path with a character 0
+        except (OSError, ValueError) as error:  # ValueError: the path has a character 0
             reason = getattr(error, "strerror", None) or error
             raise PromptRefused(
                 f"The {cls._one} {shown} cannot be read: {reason}.", fix="Check the path and its rights."

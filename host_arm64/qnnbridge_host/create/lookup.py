@@ -538,8 +538,8 @@ def _record(folder: Path, name: str) -> EntryFile:
 def _spec(spec: SessionSpec) -> SessionSpec:
     """Return the session's description for the compilation, equivalent to a session without the cache.
 
-    If the CPU is allowed, QNN leaves quantization at the graph's edges to it. The compiler does so only with this
-    option.
+    In a session that allows the CPU, QNN leaves quantization at the graph's edges to the CPU. A compilation needs
+    an option of QNN for that.
     """
     if spec.fallback == "error":
         return spec
