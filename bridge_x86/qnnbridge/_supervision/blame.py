@@ -468,7 +468,7 @@ class Quarantine:
     # --- the file ---
 
     def _refresh(self, *, now: bool = False) -> None:
-        """Read the file again if it has changed: once a second, or now."""
+        """Read the file again if it has changed: check this at most once a second, except with `now`."""
         if not now and self._clock.monotonic() < self._next_check:
             return
         with self._lock:

@@ -69,7 +69,7 @@ MAX_DELAY_S: Final = 30.0
 SETTLED_AFTER_S: Final = 60.0
 # Up to this many consecutive barren deaths by a kill from outside do not increase the delay.
 FREE_KILLS: Final = 3
-# systemd's 5 in 10 s and Erlang's 1 in 5 s would never trigger here: a cold start alone takes about 2 s.
+# The limits of systemd (5 in 10 s) and Erlang (1 in 5 s) would never apply: a cold start takes about 2 s.
 BREAKER_DEATHS: Final = 5
 BREAKER_WINDOW_S: Final = 120.0
 OPEN_S: Final = 60.0

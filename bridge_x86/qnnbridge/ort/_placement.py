@@ -251,7 +251,7 @@ class _Writing(Journal):
 
     @contextlib.contextmanager
     def running(self, session: Any) -> Iterator[None]:
-        # The state is that of the thread: runs of one session in two threads are two calls of the program.
+        # `_thread` is thread-local, so runs of one session in two threads count as two calls of the program.
         if self._thread.runs:  # `run` calls `run_values` of the same session: count one call
             yield
             return

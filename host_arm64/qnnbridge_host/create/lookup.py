@@ -307,7 +307,7 @@ class SessionCache:
         try:
             loadable.check_unchanged()
             if loadable.touched():
-                # A new link touches a file, and its contents may have changed briefly: check and load it again.
+                # A touched file may have changed during the load, or only got a new link: check and load it again.
                 self.release()
                 self.off("its files were touched while they were loaded")
                 return None

@@ -45,7 +45,7 @@ def needed(root: Path, key: str, report: NumbersReport, source: ModelSource) -> 
         report: the verdict itself, which is that the outputs differ.
         source: the model.
     """
-    # Gates are never the cause if the report has one: operators without a fix, or ONNX Runtime's optimizers.
+    # A recorded cause is never the gates: it is an operator without a fix, or an optimizer of ONNX Runtime.
     if report.cause:
         return None
     note = note_key(key)

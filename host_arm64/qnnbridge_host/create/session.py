@@ -231,8 +231,8 @@ class SessionMaker:
             if isinstance(made, MadeSession):
                 why = f"{label} was not rewritten without being asked: {copy.message}"
                 return made._replace(notices=[*made.notices, Notice("model", why)])
-            # The copy's refusal lists nodes on the CPU, which the user can change; a rewrite fixes the fault of the
-            # plain model anyway.
+            # If the model fails otherwise, return the copy's refusal: a rewrite fixes the model's fault, and the
+            # user can change the nodes on the CPU.
             return made if isinstance(made, PlacementRefused) or not isinstance(copy, PlacementRefused) else copy
         if isinstance(copy, PlacementRefused):
             return copy
