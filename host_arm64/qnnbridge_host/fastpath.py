@@ -70,7 +70,7 @@ def drop_handles(header: Mapping[str, Any]) -> None:
 
 
 class AttachedSlab:
-    """A mapped slab of the client. host_writes: the host writes and the client reads, or the reverse."""
+    """A mapped slab of the client. host_writes: whether the host writes it, and not the client."""
 
     __slots__ = ("data", "host_writes")
 
@@ -155,7 +155,7 @@ class BoundPlan(NamedTuple):
     """A checked plan.
 
     Attributes:
-        session: the session that it runs.
+        session: the session that the plan runs.
         lane: lane of its calls, or ``None``.
         slabs: numbers of the slabs of its tensors.
     """
@@ -169,7 +169,7 @@ class BoundPlan(NamedTuple):
 def make_plan(
     description: Mapping[str, Any], find: Callable[[int], tuple[BoundRuns, str | None]], slabs: Slabs
 ) -> BoundPlan:
-    """Check a description. Raise `ProtocolDesync` for a malformed one, `InvalidArgument` or `Closed` otherwise."""
+    """Check a plan. Raise `ProtocolDesync` if it is malformed, `InvalidArgument` or `Closed` for other faults."""
     number, inputs, outputs = (description.get(key) for key in ("session", "inputs", "outputs"))
     if type(number) is not int or type(inputs) is not list or type(outputs) is not list:
         raise desync("plan.make without a proper description")
@@ -263,9 +263,9 @@ class FastCall(Request):
         self.number = 0
         self.plan: BoundPlan | None = None
         self.stopper = self.stop = StopHandle()
-        # The id of a call is this plus the call's number, which saves a shift for each call.
+        # Id of call 0. Adding a call's number to it takes less time than `call_id`.
         self._first_id = call_id(channel.number, 0)
-        # The client reads the phase in the phase record.
+        # A PHASE frame is never needed: the client reads the phase in the phase record.
         self.declared = True
 
     def renew(self, number: int, plan: BoundPlan) -> None:
@@ -273,14 +273,14 @@ class FastCall(Request):
         self.number = number
         self.plan = plan
         self.started = False
-        # Usually none of these is set, and nothing changes.
+        # Reset the state of the previous call; usually none of these attributes is set.
         if self.withdrawn or self.failed or self.done is not None:
             if self.withdrawn:  # a late stop belongs to the previous call
                 self.stopper = self.stop = StopHandle()
             self.withdrawn = self.refused = self.failed = False
             self.done = None
 
-    # The tensors of a call belong to its plan, which stays.
+    # Do nothing: the tensors of a call belong to its plan, which stays in use.
     def release(self) -> None:
         pass
 
@@ -313,7 +313,7 @@ class FastCall(Request):
 
     def served(self) -> None:
         channel = self.channel
-        self.plan = None  # frees the plan's memory before the next call
+        self.plan = None  # free the plan's memory before the next call
         channel.spare.append(self)
         if channel.ended:
             channel.close_if_unused()
@@ -333,7 +333,7 @@ class HostChannel:
         self._sink = owner.sink
         self._in_fd, self._out_fd = ends
         self._record: memoryview | None = record
-        # Modified by the channel's thread and by `forget_slab` in any thread, by single dict operations.
+        # The channel's thread, and `forget_slab` in any thread, change this dict by single operations.
         self._plans: dict[int, BoundPlan] = {}
         # Plans whose memory was released. A caller that abandons a call releases the memory at once, and the
         # release may be served before the call is read.
@@ -346,15 +346,15 @@ class HostChannel:
         self._pong = ShortAnswer(ChannelKind.PONG)
         # Number of call objects. Those that are not spare are in use by a thread.
         self._made = 0
-        # True once the client has left the channel: nothing is written any more.
+        # True once the client has closed the channel. The host then writes nothing to it.
         self.ended = False
-        # Number of the call that was answered last; no more is sent about it. Protected by the write lock.
+        # Number of the call that was answered last: nothing further is sent for it. Protected by the write lock.
         self._answered = 0
         # The last call whose cancel arrived before its answer, perhaps before the call itself.
         self.withdrawn = 0
         # The call that is being served.
         self.current: FastCall | None = None
-        # Called before each native step of the current call.
+        # Function that is called before each native step of the current call.
         self.note: Callable[[str], None] = self._note_phase
 
     def release(self) -> None:
@@ -384,7 +384,7 @@ class HostChannel:
     # --- reading; the channel's own thread ---
 
     def _work(self) -> None:
-        # Closed by number in `finally`, after the owner has removed the channel.
+        # `finally` below closes the descriptor, after the owner has removed the channel.
         file = io.FileIO(self._in_fd, "rb", closefd=False)
         head = bytearray(HEAD_BYTES)
         words = memoryview(head).cast("I")
@@ -409,7 +409,7 @@ class HostChannel:
                     call = spare.pop() if spare else self._new_call()
                     call.renew(number, plan)
                     accept(call, plan.lane)
-                    # The next read may wait for long, and would keep the plan's memory after its release.
+                    # Do not keep the plan's memory during the next read, which may wait for long.
                     del call
                 else:
                     self._take(file, head)
@@ -422,7 +422,7 @@ class HostChannel:
             print(f"qnnbridge host: channel {self.number}: {error}", file=sys.stderr, flush=True)
         finally:
             self.release()
-            # First, so that the owner does not withdraw calls or forget slabs of a channel with closed descriptors.
+            # Remove the channel first, so that the owner does not use it once its descriptors are closed.
             self._owner.ended(self)
             os.close(self._in_fd)
             self.ended = True
@@ -435,7 +435,7 @@ class HostChannel:
             self.answer_shortly(self._pong, head.number)
         elif head.kind is ChannelKind.ASK:
             self._answer_question(head.number, _read_tail(file, head.tail_bytes, self._sink.limits))
-        # Not a fault of the client, which has given up the memory together with the call.
+        # The client is not at fault: it has given up the memory together with the call.
         elif head.plan in self._forgotten and not head.tail_bytes:
             error = InvalidArgument(f"The memory of plan {head.plan} was released before the call was read.")
             self._send_frame(ChannelKind.ERROR, head.number, Frame(Kind.ERROR, 1, {"error": describe(error)}))
@@ -458,7 +458,7 @@ class HostChannel:
                     raise InvalidArgument(f"Plan {plan_number} exists already, or there are too many.")
                 self._plans[plan_number] = plan = make_plan(header, self._sink.find, self._owner.slabs)
                 for slab in plan.slabs:
-                    # After the plan was added, so that a release that comes now finds it.
+                    # Check this after the plan was added, so that a concurrent release finds the plan.
                     if slab not in self._owner.slabs:
                         self.forget_slab(slab)
             elif op == "plan.drop":
@@ -479,7 +479,7 @@ class HostChannel:
         call, record = self.current, self._record
         if call is not None and record is not None:
             call.phase = phase
-            # In this order: a record of another call counts as no phase.
+            # Write the number last: the client ignores a phase with another call's number.
             record[PHASE_WORD] = _PHASE_NUMBERS.get(phase, 1)
             record[0] = call.number
 
@@ -502,7 +502,7 @@ class HostChannel:
         try:
             if self.ended:
                 return
-            # Under the write lock and before the write: a cancel from now on is too late.
+            # Set this under the write lock and before the write: a cancel from now on is too late.
             self._answered = answer.words[NUMBER_AT] = number
             os.write(self._out_fd, answer.head)
         except OSError:  # the caller has closed the channel
@@ -607,11 +607,11 @@ class OpenChannels:
         """Withdraw the call with this id, so that it is not started if it is read later. Return whether it is
         unanswered.
 
-        Callers then search the requests in flight. An arriving call does both in the reverse order (it enters that
-        table, then checks here), so one of the two sees the other.
+        The caller of this method then searches the requests in flight. An arriving call is entered there before it
+        checks for a recorded cancel, so the cancel is never lost.
         """
         with self._lock:
-            # At most 64 channels, and cancels are rare.
+            # A linear search is fast enough: there are at most 64 channels, and cancels are rare.
             channel = next((channel for channel in self._open if channel.number == target >> CALL_SHIFT), None)
         return channel is not None and channel.withdraw(target & LAST_NUMBER)
 
@@ -629,7 +629,7 @@ class OpenChannels:
                 "A channel needs shared memory for its phases.", fix="Send calls over the connection instead."
             )
         at = slot * PHASE_RECORD_BYTES
-        # A view: the host writes the phase there, and the application reads it after a crash.
+        # A view of the slab: the host writes the phase there, and the application reads it after a crash.
         record = self.slabs.get(phases).data.data[at : at + PHASE_RECORD_BYTES].cast("I")
         with self._lock:
             if len(self._open) >= MAX_CHANNELS:

@@ -2,7 +2,7 @@
 
 Theory of operation. The first call uses the connection (`replay`), which checks it and reports the types and shapes
 of its outputs. `KnownCalls` stores these, and a later call with the same inputs, outputs, types and shapes uses a
-*channel*: two separate pipes, on which a call is 32 bytes there and 32 bytes back. A *plan* gives these bytes their
+*channel*: two separate pipes, on which a call is 32 bytes and its answer 32 bytes. A *plan* gives these bytes their
 meaning: the host has bound the session's inputs and outputs to fixed places in shared memory.
 
 Each channel has a dictionary of plans (`ChannelPlans.plans`). Its key contains
@@ -46,8 +46,8 @@ from qnnbridge_os.native import Lock
 from qnnbridge_os.processes import CHANNELS, MEMORY
 from qnnbridge_protocol.connection import FEATURES, SHARING_FEATURES
 
-# Far below the usual limit of 1,024 descriptors of a process on Linux. Each slab of arrays keeps a descriptor open,
-# because the next host needs it to map the memory.
+# Maximum number of slabs of arrays. Each keeps a descriptor open, with which the next host maps the memory, and a
+# process on Linux usually has at most 1,024 descriptors.
 MAX_ARRAY_SLABS = 256
 
 # Environment variable: 0 disables shared memory.
@@ -112,7 +112,7 @@ class Budget:
         return living
 
 
-# Unique in the process, since the application's arrays are attached by several hosts.
+# Slab numbers are unique in the process, because several hosts attach the application's arrays.
 slab_numbers = itertools.count(1)
 
 
@@ -130,7 +130,7 @@ class Sharing:
     def __init__(self, *, memory_limit: int, spin: bool = False) -> None:
         self.channel_memory = Budget(memory_limit)
         self.array_memory = Budget(memory_limit, MAX_ARRAY_SLABS)
-        # Frees unused memory of the application's arrays; set when the first array is made.
+        # Function that frees unused memory of the application's arrays; set when the first array is created.
         self.collect: Callable[[], None] | None = None
         self.spin = spin
         # If disabled in HELLO, the host is never asked for channels or memory.

@@ -12,7 +12,7 @@ from numpy import ndarray
 from qnnbridge._fastpath.memory import Array, SharedArrays, SharedBlock, block_of
 from qnnbridge_protocol.elements import LAYOUTS, ElementType, element_of
 
-# Signatures per session. Calls that vary more gain nothing from being stored.
+# Maximum number of signatures per session. Calls that vary more gain nothing from being stored.
 MAX_SIGNATURES = 64
 
 # Shared memory contains the little-endian bytes of the wire; a big-endian machine would have to swap them in each
@@ -40,7 +40,7 @@ class Wish(NamedTuple):
 
 
 class TensorSignature(NamedTuple):
-    """One input or output."""
+    """Name, type and shape of one input or output of a call."""
 
     name: str
     dtype: np.dtype[Any]
@@ -66,7 +66,7 @@ class CallSignature:
         self.not_before = 0.0
 
 
-# Returns the signature of a call, for example `KnownCalls.find`.
+# Function that returns the signature of a call, for example `KnownCalls.find`.
 Find = Callable[[Names, Feed], "CallSignature | None"]
 
 
@@ -98,7 +98,7 @@ class KnownCalls:
         outputs = [_tensor(name, array) for name, array in zip(wanted, results, strict=True)]
         known = self._signatures.get(key)
         if known is not None:
-            # The same inputs gave other output shapes: they depend on values, so no plan can hold them.
+            # The output shapes differ for inputs of the same shapes: they depend on values, so no plan fits.
             known.slow = known.slow or known.outputs != tuple(outputs)
             return
         if None in inputs or None in outputs:

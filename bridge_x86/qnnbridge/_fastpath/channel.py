@@ -55,16 +55,16 @@ _CHECK_INTERVAL_MS = CHECK_INTERVAL_S * 1000
 # How long an eager caller polls before it sleeps; a wake-up on another core costs as much.
 SPIN_S = 25e-6
 
-# At most one call in 65 polls in vain if the host is slower than `SPIN_S`.
+# Maximum number of calls without polling after a poll in vain, for a host that is slower than `SPIN_S`.
 _MAX_BACK_OFF = 64
 
 
 class ChannelEnded(Exception):
-    """The other end of the channel is closed: the host has ended, or only the channel."""
+    """The host has closed its end of the channel: the host has ended, or only the channel."""
 
 
 class ChannelTimeout(Exception):
-    """The caller's time is up."""
+    """The caller's deadline has expired."""
 
 
 class FastChannel:
@@ -103,7 +103,7 @@ class FastChannel:
         self.context: CallContext = NO_CONTEXT
         self.pinned: object = None
         self.slabs: list[Slab] = []
-        # ``None`` once a call was given up that the host may still work on.
+        # ``None`` once a caller has given up a call on which the host may still work.
         self.owner: weakref.ref[ChannelPlans] | None = None
         self._streams = streams
         self._limits = limits
@@ -112,9 +112,9 @@ class FastChannel:
         self._call_number = 0
         self._eager = eager
         self._back_off = self._skip = 0
-        # Created once, so that a call allocates nothing. One thread at a time has the channel, so they need no
-        # lock. From call to call only the numbers of a CALL and of its usual answer change: assigning to a word is
-        # five times faster than packing a head.
+        # Create the buffers once, so that a call allocates nothing. One thread at a time has the channel, so they
+        # need no lock. From call to call only the numbers of a CALL and of its usual answer change: assigning to a
+        # word is five times faster than packing a head.
         self._in = bytearray(HEAD_BYTES)
         self._out, self._expected = (
             bytearray(pack_head(kind, 0)) for kind in (ChannelKind.CALL, ChannelKind.RESULT)
@@ -173,7 +173,7 @@ class FastChannel:
 
         Later data of this channel is not reliable.
         """
-        # Before the bytes: the reader checks the flag when they wake it.
+        # Set the flag before writing the bytes that wake the reader, because the reader then checks the flag.
         self._woken = True
         with contextlib.suppress(OSError):
             self._streams.wake_reader(HEAD.pack(CHANNEL_MAGIC, ChannelKind.PHASE, 0, 0, self._call_number, 0, 0, 0))
@@ -199,7 +199,7 @@ class FastChannel:
         # The usual answer is known in advance: comparing 32 bytes replaces parsing them. A write of up to PIPE_BUF
         # (4,096 bytes on Linux) arrives in one piece; `_head` reads anything else.
         if count == HEAD_BYTES and self._in == self._expected:
-            # Last: an exception before this line leaves the channel broken, and it is closed.
+            # Do this last: an exception before this line leaves the channel broken, so it will be closed.
             self.busy = self.broken = False
             return None
         if not count:
@@ -253,8 +253,8 @@ class FastChannel:
     # --- parts ---
 
     def _begin(self, blocked: bool) -> None:
-        # Broken until the answer has been read, so an interruption never leaves a usable channel with half an
-        # answer in it.
+        # The channel counts as broken until the answer has been read, so an interruption never leaves a usable
+        # channel that contains half an answer.
         self.broken = True
         self.sent = False
         self._blocked = blocked
@@ -266,7 +266,7 @@ class FastChannel:
         """Send a message of any kind; return the head of its answer."""
         self._begin(False)
         try:
-            # The head begins each message, and is written only if the pipe is still this channel's.
+            # Write the head alone: `write` checks that the descriptor still belongs to this channel.
             self._streams.write(pack_head(kind, self._call_number, tail_bytes=size))
         except OSError:
             raise ChannelEnded from None
@@ -376,7 +376,7 @@ class SlabSource(Protocol):
 
 
 class CallPlan:
-    """A call that both sides know, on one channel.
+    """A repeated call, prepared on both sides of a channel.
 
     Attributes:
         number: number of the plan on the channel.
@@ -458,8 +458,8 @@ class ChannelPlans:
         places = key.outputs or (None,) * len(signature.outputs)
         in_at, in_size = _layout(signature.inputs, key.inputs)
         out_at, out_size = _layout(signature.outputs, places)
-        # All plans are dropped at once: they hold offsets in the replaced memory, and tracking the last use of each
-        # would slow down every call.
+        # Drop all plans at once: they contain offsets in the replaced memory, and recording the last use of each
+        # plan would slow down every call.
         pairs = (self._request, in_size), (self._reply, out_size)
         too_small = any(wanted and (slab is None or slab.size < wanted) for slab, wanted in pairs)
         if len(self.plans) >= MAX_PLANS or too_small:
@@ -486,8 +486,8 @@ class ChannelPlans:
                     views[side].append(None)
                     place = block.place
                 header[side].append([tensor.name, int(tensor.element), list(tensor.shape), *place])
-        # The plan is entered only after the host has accepted it. After an interrupt in between, the number is used
-        # up, and the host drops the plan with the channel.
+        # Add the plan only after the host has accepted it. If an interrupt comes in between, the plan's number is
+        # not used again, and the host drops the plan with the channel.
         self.channel.ask(header, deadline)
         plan = CallPlan(header["plan"], signature, views["inputs"], views["outputs"], in_size + out_size)
         self.plans[key.key] = plan
@@ -516,7 +516,7 @@ class ChannelPlans:
         if not wanted or (old is not None and old.size >= wanted):
             return old
         slab = self._slabs.new_slab(wanted, deadline, host_writes=host_writes)
-        # Entered before the old slab is released: if an exception comes here, the end of the channel releases both.
+        # Record the slab before the old one is released: after an exception here, closing the channel frees both.
         self.channel.slabs.append(slab)
         if old is not None:
             self._slabs.release(old.number)

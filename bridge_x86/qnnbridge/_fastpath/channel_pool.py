@@ -58,8 +58,8 @@ def maintain(reference: weakref.ref[ChannelPool], wake: WakeEvent) -> None:
     while True:
         left_s = next_check - time.monotonic()
         wake.wait(min(left_s, LATE_INTERVAL_S) if late else left_s)
-        # Referenced for one round only, and released before the wait: a pool without other references ends with its
-        # thread.
+        # Refer to the pool for one round only, and not during the wait: a pool without other references ends, and
+        # so does its thread.
         pool = reference()
         if pool is None or pool.closed:
             return
@@ -75,7 +75,7 @@ def maintain(reference: weakref.ref[ChannelPool], wake: WakeEvent) -> None:
         del pool
 
 
-# Channels without an owner do not count, up to the host's limit.
+# Limit of the channels with an owner. The host's own limit applies to all channels.
 MAX_OPEN_CHANNELS = 32
 
 # Time until the next attempt after a channel could not be opened, or memory was not available.
@@ -95,8 +95,8 @@ class ChannelPool:
         # A forked child has the same descriptors as its parent. It must neither write to them nor take a channel.
         self._forks = fds.forks
         self._lock = RLock()
-        # Held while the host attaches memory that several callers may want to attach, which may take long. A
-        # re-entrant lock stores its owner, so Ctrl+C between taking it and entering the block cannot leave it
+        # Lock for attaching memory that several callers may want to attach, which may take long. A re-entrant
+        # lock stores its owner, so Ctrl+C between taking the lock and entering the block cannot leave it
         # locked.
         self._attaching = RLock()
         # Idle channels; the most recently used one is the last.
@@ -104,7 +104,7 @@ class ChannelPool:
         # All channels by number. The requests' table is the same: a busy channel is an open request.
         self._all: dict[int, FastChannel] = {}
         self._channel_numbers = itertools.count(1)
-        # Slabs of arrays. False while the host may have attached one: its reply has not come (yet).
+        # Slabs of arrays by number. False while the host may have attached the slab but has not replied.
         self._attached: dict[int, bool] = {}
         self._next_try = 0.0
         self._phases: Slab | None = None
@@ -207,7 +207,7 @@ class ChannelPool:
         # After a failure calls use the connection for a second, instead of failing to open a channel each time.
         if time.monotonic() < self._next_try:
             return None
-        # Agreed in HELLO. A Windows host under Wine and a Linux application share neither pipes nor memory.
+        # HELLO decides this. A Windows host under Wine and a Linux application share neither pipes nor memory.
         if not agreement.features >= {"fast1", "shm1"}:
             sharing.why_not = "the host has none, or belongs to another system"
             return None
@@ -215,7 +215,7 @@ class ChannelPool:
         try:
             return self._open(deadline)
         except (BridgeError, OSError) as error:
-            # For example out of descriptors: calls use the connection until that passes.
+            # Use the connection for `RETRY_S`: the cause may be temporary, such as a lack of descriptors.
             sharing.last_error, self._next_try = str(error), time.monotonic() + RETRY_S
             return None
 
@@ -238,8 +238,8 @@ class ChannelPool:
             channel = FastChannel(
                 number, free[0], streams, agreement.limits, self._check_host, record, eager=self._sharing.spin
             )
-            # The channel is registered, and occupies its slot, before the host has it: so no other thread can give
-            # away a slot that the host uses.
+            # Register the channel, with its slot, before the host opens it, so that no other thread can assign a
+            # slot that the host uses.
             plans = ChannelPlans(channel, self)
             self._all[number] = channel
         try:
@@ -254,7 +254,7 @@ class ChannelPool:
             raise
         with self._lock:
             if not self._maintained:
-                # In this order: two such threads do no harm, but none would.
+                # Set the flag after the start: an interrupt in between causes a second thread, which does no harm.
                 start_thread("qnnbridge channels", maintain, weakref.ref(self), self._wake)
                 self._maintained = True
         return plans
@@ -282,10 +282,10 @@ class ChannelPool:
 
         `under_way`: the waiting calls at the last check, by channel.
         """
-        # A copy, because other threads open and close channels meanwhile.
+        # Iterate over a copy, because other threads open and close channels meanwhile.
         blocked = [channel for channel in list(self._all.values()) if channel.blocked]
-        # The same call at two checks has waited for at least `CHECK_INTERVAL_S`. Only then is a check of the host
-        # worth its time.
+        # A call that is found at two checks has waited for at least `CHECK_INTERVAL_S`. Only then check the host,
+        # because a check takes time.
         stuck = any(under_way.get(channel.number) == channel.calls for channel in blocked)
         under_way.clear()
         under_way.update((channel.number, channel.calls) for channel in blocked)
@@ -304,7 +304,7 @@ class ChannelPool:
         """
         self.take_in()
         # Take from the left, the least recently used end, and append on the right: one turn keeps the order. A
-        # caller may take a channel meanwhile, hence the except.
+        # caller may take a channel meanwhile, so the deque may be empty.
         for _ in range(len(self.idle)):
             try:
                 plans = self.idle.popleft()
@@ -379,7 +379,7 @@ class ChannelPool:
                 if slab.number in self._attached:
                     # The host refuses to attach a slab twice, and does not attach one that was released since.
                     self._connection.call({"op": "slab.release", "slab": slab.number}, deadline=deadline)
-                # Set from before the request until after its answer, because an exception may come at any place.
+                # False from before the request until after its answer, because an exception may come at any place.
                 self._attached[slab.number] = False
                 self._attach(slab, deadline)
                 self._attached[slab.number] = True

@@ -2,7 +2,7 @@
 
 One side writes a slab. Frames on a channel hand it over; it contains no lock and no flag.
 
-An array of the application (`SharedArrays.empty`) lies in a block of a slab. The block is the base of the array and
+An array of the application (`SharedArrays.empty`) is in a block of a slab. The block is the base of the array and
 of all its views, and its memory is free again when the block is gone: this needs neither counters nor finalizers.
 The arrays outlive hosts: a new host attaches the same memory. Each array belongs to the `SharedArrays` of one
 `Host`; arrays of another host are copied like ordinary ones. Thread-safe.
@@ -59,8 +59,8 @@ class Slab:
     Attributes:
         number: number by which the host refers to it.
         data: its bytes.
-        host_writes: it is for outputs. `data` is then read-only here, unless the application may write, too
-            (`writable`).
+        host_writes: whether the slab is for outputs. `data` is then read-only here, unless the application may
+            write, too (`writable`).
     """
 
     __slots__ = ("__weakref__", "_reservation", "data", "host_writes", "memory", "number", "size")
@@ -72,7 +72,7 @@ class Slab:
         self.number = next(slab_numbers)
         self.size = size
         self.host_writes = host_writes
-        # Creates share handles; does not keep the memory mapped.
+        # Object that creates share handles; it does not keep the memory mapped.
         self.memory = SharedMemory(size, writable=writable or not host_writes)
         # The mapping now belongs to this array: numpy keeps the view alive, and the last array in the slab unmaps
         # it.
@@ -138,7 +138,7 @@ def block_of(array: Array, owner: SharedArrays) -> SharedBlock | None:
     block: Any = array.base
     if block.__class__ is np.ndarray:
         # numpy keeps chains of bases short: a view of a view has the same base as the view.
-        block = block.base  # of a view
+        block = block.base  # `array` is a view of a view of the block
     if block.__class__ is not SharedBlock or block.owner is not owner:
         return None
     # A contiguous array with as many bytes as the block has all of them.
@@ -152,7 +152,7 @@ class SharedArrays:
         """Initialize. `on_dropped` is called with the number of a freed slab, so that the host detaches it."""
         self._budget = sharing.array_memory
         self._lock = Lock()
-        # By writer and size of the blocks: slabs, each with weak references to its blocks.
+        # Slabs with weak references to their blocks, by the side that writes them and the size of the blocks.
         self._pools: dict[tuple[bool, int], list[tuple[Slab, list[weakref.ref[SharedBlock] | None]]]] = {}
         # All slabs that the host may have attached.
         self._slabs: dict[int, weakref.ref[Slab]] = {}

@@ -107,7 +107,7 @@ class Blame:
         self._isolated: dict[str, _Isolated] = {}
         self._times_suspected: dict[str, int] = {}
         self._kills: dict[str, int] = {}
-        # Both dicts are empty while `quiet` is true, which a fast call checks. They are never replaced, because
+        # A fast call checks that both dicts are empty, which means `quiet`. The dicts are never replaced, because
         # `Host.slow_path_reasons` refers to them.
         self.cases: tuple[Sized, Sized] = (self._isolated, self._kills)
 
@@ -222,8 +222,8 @@ class IsolationLock:
         if not self._blame.active:
             yield
             return
-        # Decided when the call enters. A model that becomes a suspect during the call runs alone from its next call
-        # on.
+        # Decide this when the call enters. A model that becomes a suspect during the call runs alone from its next
+        # call on.
         alone = self._blame.must_run_alone(context.fingerprint)
         me = (threading.get_ident(), object())
         # True in a signal handler or finalizer that interrupts a call of this thread. It must not wait for that
@@ -403,7 +403,7 @@ class Quarantine:
         # Points are deducted from the account to which they were added, because its id is the same for the same
         # versions.
         key = (points.call.fingerprint, points.call.options_hash, points.call.phase, self.versions)
-        # Only eight digits, because people type the id (`qnnbridge quarantine clear`).
+        # Use eight digits only, because people type the id (`qnnbridge quarantine clear`).
         account_id = hashlib.sha256("\n".join(key).encode("utf-8", "surrogatepass")).hexdigest()[:8]
         now = self._clock.wall()
         source = self._sources.get(points.call.fingerprint)
@@ -468,7 +468,7 @@ class Quarantine:
     # --- the file ---
 
     def _refresh(self, *, now: bool = False) -> None:
-        """Read the file again if it has changed: once a second, or now."""
+        """Read the file again if it has changed: check this at most once a second, except with `now`."""
         if not now and self._clock.monotonic() < self._next_check:
             return
         with self._lock:

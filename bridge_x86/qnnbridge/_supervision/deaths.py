@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from qnnbridge._diagnosis.crash import CrashRecord, OpenCall
     from qnnbridge._diagnosis.exit_codes import ExitStatus
 
-# Versions of the account of a model in quarantine: the model may not crash a host with other versions.
+# Versions for which a quarantine is valid. With other versions the model may work.
 VERSIONS_THAT_MATTER = ("onnxruntime", "onnxruntime_qnn", "qnn_sdk", "driver")
 # Versions that are added for a provider that does not come from a wheel: an update of the system may replace it.
 VERSIONS_OF_A_PROVIDER = ("ep_source", "ep_version")
@@ -137,7 +137,7 @@ class Investigator:
         """
         from qnnbridge._diagnosis.crash import to_error
 
-        # This must be read before the function kills the process.
+        # Determine this before the process is killed below, because `kill` sets `killed_because`.
         on_purpose = process.killed_because is not None or _asked_for(failure)
         if failure.reason is not None:
             # The process violates the protocol or does not respond, so end it.
@@ -203,7 +203,7 @@ class Investigator:
             generation=process.generation,
             uptime_s=float(details.get("uptime_s") or 0.0),
             in_flight=(call,),
-            # Without a section, use the whole output: its head contains the first lines of the log.
+            # If the worker's section was not found, use the whole output: its head contains the log's first lines.
             stderr_tail=decode_stderr(said or process.stderr.head() + process.stderr.tail()),
             ready=bool(details.get("ready", True)),
             **_surroundings(process, ready=True, versions=details.get("versions")),

@@ -210,7 +210,7 @@ class HostProcess:
             ) from None
         # End the process, because both sides have no common protocol.
         except (HandshakeFailed, VersionMismatch):
-            self.kill("it is incompatible")  # a GOODBYE may be unknown to it
+            self.kill("it is incompatible")  # the process may not support GOODBYE
             raise
         self.ready_at = time.monotonic()
 
@@ -255,7 +255,7 @@ class HostProcess:
         # From here on no thread reads or writes; waiting callers get the failure.
         self.channel.fail(reason)
         self.killed_because = self.killed_because or "it was closed"
-        # Only a host that answered GOODBYE, or whose output ended, ends by itself. For any other do not wait.
+        # Wait only for a host that answered GOODBYE, or whose output ended: no other host ends by itself.
         self._end_by_force(STDIN_CLOSED_TIMEOUT_S if leaving else 0)
         if self.open_pool is not None:
             self.open_pool.close()
@@ -288,7 +288,7 @@ class HostProcess:
         because of it."""
         code = self._child.poll()
         if not code or self.rungs[-1:] not in ([], ["goodbye"], ["goodbye unanswered"]):
-            return  # ended as planned, still running, or ended by this side
+            return  # the process ended as planned or by this side, or still runs
         from qnnbridge._diagnosis.exit_codes import ExitStatus
 
         status = ExitStatus(code, "win32" if sys.platform == "win32" else "posix")

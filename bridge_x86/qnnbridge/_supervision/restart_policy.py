@@ -69,11 +69,11 @@ MAX_DELAY_S: Final = 30.0
 SETTLED_AFTER_S: Final = 60.0
 # Up to this many consecutive barren deaths by a kill from outside do not increase the delay.
 FREE_KILLS: Final = 3
-# systemd's 5 in 10 s and Erlang's 1 in 5 s would never trigger here: a cold start alone takes about 2 s.
+# The limits of systemd (5 in 10 s) and Erlang (1 in 5 s) would never apply: a cold start takes about 2 s.
 BREAKER_DEATHS: Final = 5
 BREAKER_WINDOW_S: Final = 120.0
 OPEN_S: Final = 60.0
-# After a repair, the first call works within ten minutes without further action.
+# Maximum time for which the breaker is open: ten minutes after a repair, calls work without further action.
 MAX_OPEN_S: Final = 600.0
 
 State = Literal["closed", "open", "half-open", "broken"]
@@ -316,7 +316,7 @@ class Recycler:
             return False
         # No lock is needed: two threads that read the memory at the same time do no harm.
         self._next_check = time.monotonic() + CHECK_INTERVAL_S
-        import psutil  # takes 12 ms
+        import psutil  # imported here: the import takes 12 ms
 
         try:
             return bool(psutil.Process(pid).memory_info().rss > after.rss_bytes)

@@ -206,4 +206,4 @@ def survive(
             if not policy.repeats(death, patience):
                 raise as_onnxruntime(death.error) from None
         finally:
-            death = None  # breaks the reference cycle of error and frame, which would keep the call's arrays alive
+            death = None  # break the reference cycle of error and frame, which keeps the call's arrays alive

@@ -118,7 +118,7 @@ class Supervisor:
 
     @property
     def current(self) -> HostProcess | None:
-        """The same as `running`, but without a system call; for fast calls."""
+        """Same generation as `running`, determined without a system call; for fast calls."""
         process = self._process
         return process if process is not None and process.usable and self._forks == fds.forks else None
 
@@ -307,7 +307,7 @@ class Supervisor:
             try:
                 return self._next_generation(deadline)
             except VersionMismatch as error:
-                # After any other mismatch of versions do not repeat: the daemon would answer in the same way again.
+                # Do not try again after any other version mismatch, because the daemon would give the same answer.
                 if not tries_left or error.details.get(LEAVING) != MAKE_WAY_FEATURE:
                     raise
             except HostCrashed as error:  # the daemon closed the connection before it answered our HELLO

@@ -71,7 +71,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in UNAVAILABLE:
         raise AttributeError(f"module 'qnnbridge.genai' has no attribute {name!r}")
-    # Stored, so that each read of the name returns the same class and `isinstance` works.
+    # Store the class, so that each read of the name returns the same class and `isinstance` works.
     value = globals()[name] = unavailable(name)
     return value
 
@@ -105,7 +105,7 @@ class _Unavailable(type):
     """Metaclass of the unavailable classes. Reading a member raises the reason."""
 
     def __getattr__(cls, name: str) -> Any:
-        if name.startswith("_"):  # Python and its tools read these of every class
+        if name.startswith("_"):  # Python and its tools read such names of every class
             raise AttributeError(f"type object {cls.__name__!r} has no attribute {name!r}")
         raise _MemberUnsupported(_words_for(f"{cls.__name__}.{name}", UNAVAILABLE[cls.__name__]))
 

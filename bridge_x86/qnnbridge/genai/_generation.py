@@ -60,7 +60,7 @@ class GeneratorParams(Shown):
             if value is None:
                 continue
             try:
-                number = float(value)  # accepts numbers of numpy, too
+                number = float(value)  # `float` accepts numpy's numbers, too
             except (TypeError, ValueError, OverflowError):
                 raise OptionError(f"The search option {name}={value!r} is not a number.") from None
             if not math.isfinite(number):  # genai would accept it and generate meaningless tokens
@@ -109,14 +109,14 @@ class Generator(Shown):
         self._remote = (RemoteBatch if is_batch else RemoteGeneration)(model._remote, recipe)
         self._last: list[int] = []
         if several and not is_batch:
-            self._remote.look("sequence", {"index": 0})  # raises the host's error
+            self._remote.look("sequence", {"index": 0})  # the host refuses several sequences
 
     def _shown_name(self) -> str:
         return self._model._shown_name()
 
     def _shown_facts(self) -> Iterator[Fact]:
         remote = self._remote
-        if isinstance(remote, RemoteBatch):  # its tokens are in the host only
+        if isinstance(remote, RemoteBatch):  # the tokens of a batch are in the host only
             yield f"{counted(remote.rows, 'sequence')}, {counted(remote.steps_taken, 'step')}", ""
         else:
             yield counted(len(remote.tokens), "token"), ""

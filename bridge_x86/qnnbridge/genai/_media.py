@@ -64,7 +64,7 @@ class _Media(Shown):
             raise OptionError(f"{path!r} is not the path of a {cls._one}.", fix="Give a text, or use open_bytes.")
         shown = os.fsdecode(path)
         try:
-            # Checked before `open`, which would wait for the other end of a pipe.
+            # Check the kind of file before `open`, which would wait for the other end of a pipe.
             found = os.stat(path)
             if not stat.S_ISREG(found.st_mode):
                 raise PromptRefused(f"{shown} is not a file.", fix=f"Give the path of a {cls._one}.")
@@ -72,7 +72,7 @@ class _Media(Shown):
                 raise PromptRefused(f"{shown} has {found.st_size:,} bytes; {MOST_BYTES:,} are allowed.")
             with open(path, "rb") as file:
                 return file.read(MOST_BYTES + 1)
-        except (OSError, ValueError) as error:  # ValueError: a path with a character 0
+        except (OSError, ValueError) as error:  # ValueError: the path has a character 0
             reason = getattr(error, "strerror", None) or error
             raise PromptRefused(
                 f"The {cls._one} {shown} cannot be read: {reason}.", fix="Check the path and its rights."
@@ -217,7 +217,7 @@ class ProcessedInputs:
             return header, buffers, context
 
         self.remade = _RemadeInputs(model.host, "GenaiInputs", make)
-        # Created immediately, so that a picture that cannot be decoded is reported here.
+        # Create the inputs immediately, so that a picture that cannot be decoded is reported here.
         deadline = deadline_after(timeout_s)
         survive(model.host, lambda one: self.remade.number_in(one, deadline), context, deadline, timeout_s)
         facts = self.remade.facts

@@ -81,7 +81,7 @@ class Config(Shown):
 
     def add_model_data(self, model_filename: str, model_data: Any) -> None:
         """Use a copy of these bytes instead of a file of the folder."""
-        # genai only borrows the memory. The copy serves later hosts, when the application has freed its buffer.
+        # Copy the bytes: later hosts need them, when the application may have freed its buffer.
         self._data[str(model_filename)] = bytes(memoryview(model_data))
 
     def remove_model_data(self, model_filename: str) -> None:
@@ -160,7 +160,7 @@ class Model(Shown):
 
     def _shown_facts(self) -> Iterator[Fact]:
         """Yield what the model reported when it was loaded."""
-        if not hasattr(self, "_info"):  # it could not be loaded, or is being loaded
+        if not hasattr(self, "_info"):  # the model could not be loaded, or is being loaded
             yield "not loaded", ""
             return
         if not self._remote.is_loaded:
@@ -230,7 +230,7 @@ class Adapters(Shown):
         remote, loaded = model._remote, self._loaded
 
         def load_all(process: HostProcess, number: int, deadline: float | None) -> None:
-            # A copy: another thread may load a further adapter during the loop.
+            # Iterate over a copy: another thread may load an adapter during the loop.
             for name, path in list(loaded.items()):
                 arguments = {"path": path, "name": name}
                 call_object(process, number, "load", arguments, (), deadline, remote.context)
@@ -242,7 +242,7 @@ class Adapters(Shown):
         return self._model.recipe.label
 
     def _shown_facts(self) -> Iterator[Fact]:
-        # A copy: another thread may load a further adapter during the loop.
+        # Iterate over a copy: another thread may load an adapter during the loop.
         for name, path in list(self._loaded.items()):
             yield f"{name} ({path})", ""
         if not self._loaded:
@@ -252,7 +252,7 @@ class Adapters(Shown):
         """Load an adapter from a file."""
         path = os.path.abspath(os.fsdecode(adapter_file_path))
         self._call("load", {"path": path, "name": adapter_name})
-        # After the call: a file that the host refused must not be loaded again in later hosts.
+        # Record the file after the call: a file that the host refused must not be loaded in later hosts.
         self._loaded[adapter_name] = path
 
     def unload(self, adapter_name: str) -> None:

@@ -103,9 +103,9 @@ class GeneratorPool(Shown):
         self._most = most
         self._max_bytes = max_bytes
         self._lock = renew_in_forks(Lock())
-        # Ordered by last use, the oldest first.
+        # Idle generators, ordered by last use, the oldest first.
         self._idle: list[_Kept] = []
-        # For each generator in use, by `id`: size of its KV cache, and number of tokens that it reused.
+        # Size of the KV cache and number of reused tokens of each generator in use, by the generator's `id`.
         self._busy: dict[int, tuple[int, int]] = {}
         self._hits = self._misses = self._reused = 0
 

@@ -34,7 +34,7 @@ class GenerationStats:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NamedInputs:
-    """Inputs that `Generator.set_inputs` was given.
+    """Inputs that were passed to `Generator.set_inputs`.
 
     Attributes:
         given: arrays of the application.

@@ -61,13 +61,13 @@ T = TypeVar("T")
 # Returns header, buffers and context of the request that creates an object in a process.
 MakeRequest = Callable[["HostProcess", "float | None"], "tuple[dict[str, Any], tuple[Any, ...], CallContext]"]
 
-# Arguments: process, number of the object there, deadline.
+# Prepares a new object. Arguments: process, number of the object in that process, deadline.
 Complete = Callable[["HostProcess", int, "float | None"], None]
 
 # How often the daemon's host died while the connection to the daemon stayed open.
 _losses: weakref.WeakKeyDictionary[Host, int] = weakref.WeakKeyDictionary()
 
-# Crashes that one call may cause and still be repeated.
+# Number of crashes caused by a call after which the call is still repeated.
 OWN_DEATHS: Final = 1
 
 
@@ -174,7 +174,7 @@ def end_overdue(host: Host, grace_s: float = OVERDUE_S) -> bool:
             return True
         sleep(_LOOK_S)
         with contextlib.suppress(BridgeError):
-            host.ping(_LOOK_S)  # reads the late answers of the calls that timed out
+            host.ping(_LOOK_S)  # `ping` reads late answers of calls that timed out
     return False
 
 
@@ -204,16 +204,16 @@ class Remade:
 
     def number_in(self, process: HostProcess, deadline: float | None) -> int:
         """Return the object's number in the process. Create the object if necessary."""
-        # Read once, because another thread may replace it, and without the lock, because the common case must not
-        # wait for a model that is being loaded.
+        # Read the attribute once, because another thread may replace it, and without the lock, because the common
+        # case must not wait for a model that is being loaded.
         found = self._object
         if found is not None and self._exists(found, process):
             return found.number
 
         def make() -> int:
             if self._object is None or not self._exists(self._object, process):
-                # Before the new object is created: if that fails, the object of the dead host must not count as
-                # existing.
+                # Reset this before the new object is created: if that fails, the object of the dead host must not
+                # count as existing.
                 self._object = None
                 self._object = self._create(process, deadline)
             return self._object.number
@@ -235,7 +235,7 @@ class Remade:
 
     def forget(self) -> None:
         """Discard the object in the host; the next call creates a new one."""
-        # Removed before it is released, so that no other thread gets its number afterwards.
+        # Remove the object before it is released, so that no other thread gets its number afterwards.
         found, self._object = self._object, None
         if found is not None:
             found.release()
@@ -243,12 +243,12 @@ class Remade:
     def _create(self, process: HostProcess, deadline: float | None) -> HostObject:
         header, buffers, context = self._request(process, deadline)
         sent: list[int] = []
-        # Read before the request: if the daemon's host dies during the request, the new object counts as lost.
+        # Read the count before the request: if the daemon's host dies meanwhile, the new object counts as lost.
         losses = _losses.get(self.host, 0)
         try:
             frame = self._send(process, header, buffers, deadline, context, sent.append)
         except BaseException:
-            # The host may create the object all the same; its number is the id of the request.
+            # The host may create the object in spite of the error; its number is the id of the request.
             for number in sent:
                 self.host.release_object_later(process.generation, number)
             raise
@@ -440,8 +440,8 @@ class RemoteModel(Remade):
                 "allow_native": list(recipe.allow_native),
                 "data": [name for name, _ in recipe.data],
                 "cache": cache.folder if cache.enabled else None,
-                # Of the first load. A folder that has changed since is refused, because histories belong to its
-                # model.
+                # Fingerprint of the first load. The host refuses a folder that has changed since, because histories
+                # belong to its model.
                 "fingerprint": None if self.info is None else self.info.fingerprint,
                 "quarantined": [] if quarantine is None else list(quarantine.fingerprints(self.options_hash)),
             },

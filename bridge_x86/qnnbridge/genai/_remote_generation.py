@@ -61,8 +61,8 @@ LONGEST_STEP_OF_DAEMON: Final = 8
 class _Step(NamedTuple):
     """Request for a step.
 
-    arguments, values: of the request. others: further objects in the host that it refers to. context: what is
-    blamed for a crash in the step.
+    arguments, values: contents of the request. others: further objects in the host that it refers to.
+    context: what is blamed for a crash in the step.
     """
 
     arguments: dict[str, Any]
@@ -187,7 +187,7 @@ class RemoteGeneration:
             return self._run_step(process, prompt, count, deadline, context)
 
         frame = self._with_replay(attempt, context, deadline)
-        # Only after the host has accepted the prompt: a refused prompt must not change the history.
+        # Do this after the host has accepted the prompt: a refused prompt must not change the history.
         self.tokens += prompt
         self.base, self._context = len(self.tokens), context
         self._take(frame)
@@ -289,8 +289,8 @@ class RemoteGeneration:
         deadline = self._deadline
 
         def attempt(process: HostProcess) -> Frame:
-            # First a step without tokens: it rewinds the host's generator to the application's last token, or gives
-            # a new generator the history. The request of the operation does neither.
+            # First run a step without tokens: it rewinds the host's generator to the application's last token, or
+            # sends the history to a new generator. The request of the operation does neither.
             self._run_step(process, (), 0, deadline, self._context)
             number = self.remade.number_in(process, deadline)
             return call_object(process, number, operation, arguments, values, deadline, self._context)
@@ -346,7 +346,7 @@ class RemoteGeneration:
                     if stoppable is not None:
                         stoppable(self._stream.request_id)
                     frame = self._stream.next(deadline)
-            # Not `CallTimedOut`: after a timeout the stream stays open, and the next call continues reading it.
+            # Do not catch `CallTimedOut`: after a timeout the next call continues to read the stream.
             except (ChannelFailed, BridgeError):
                 self._stream = None
                 raise
@@ -403,13 +403,13 @@ class RemoteGeneration:
                 remade.first = None
             # The new generator counts from 0: `_take` adds the counts of the earlier ones.
             self._keep_stats()
-            # Not counted by process: through a daemon the connection survives the host. The first object is not a
+            # Count objects, not processes, because a daemon's connection survives the host. The first object is no
             # restart.
             self.stats.restarts += made_before > 0
             answer = remade.answer_of_creation()
             if answer is not None:
                 return answer
-        # A daemon leaves the step of a new generator out if another generator has to be freed first.
+        # A daemon omits the first step of a new generator if another generator has to be freed first.
         try:
             number, others = self._numbers_in(process, step, deadline)
             return call_object(
@@ -488,7 +488,7 @@ class RemoteGeneration:
     def __del__(self) -> None:
         stream, self._stream = getattr(self, "_stream", None), None
         if stream is not None:
-            # Not `close`, which would write to the connection: a finalizer runs between any two instructions.
+            # Do not call `close`, which writes to the connection: a finalizer may run between any two instructions.
             stream.abandon()
 
 
@@ -510,8 +510,8 @@ class RemoteBatch(RemoteGeneration):
         self.rows = math.prod(max(1, int(size or 1)) for size in sizes)
 
     def append(self, prompt: Sequence[int], count: int = 0) -> None:
-        # The log is extended afterwards: the request must not contain the prompt twice. No token is generated in
-        # the same request, since the log counts a token when the application takes it.
+        # Extend the log after the request, which would contain the prompt twice otherwise. No token is generated
+        # in the same request, because the log counts a token when the application takes it.
         super().append(prompt)
         self._log.append((list(prompt), 0))
 
@@ -528,7 +528,7 @@ class RemoteBatch(RemoteGeneration):
         found: Any = self.ahead.popleft()
         self.done = self._done_after_ahead
         prompt, count = self._log[-1]
-        # Counted only now that the application takes the tokens.
+        # Count the step only now that the application takes its tokens.
         self._log[-1] = (prompt, count + 1)
         return list(found)
 
@@ -555,7 +555,7 @@ class RemoteBatch(RemoteGeneration):
         try:
             return super()._with_replay(attempt, context, deadline)
         except (Cancelled, DeadlineExceeded, KeyboardInterrupt):
-            # The host may have executed the request all the same: the answered requests are repeated in a new
+            # The host may have executed the request nevertheless: the answered requests are repeated in a new
             # generator.
             self.remade.forget()
             raise

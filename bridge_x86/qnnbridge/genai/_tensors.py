@@ -21,7 +21,7 @@ class Tensor(Shown):
     def __init__(self, array: Any) -> None:
         import numpy as np
 
-        # A copy: later changes to the caller's array have no effect.
+        # Copy the array, so that later changes to the caller's array have no effect.
         self._array = np.array(array, order="C")
 
     def _shown_facts(self) -> Iterator[Fact]:

@@ -101,7 +101,7 @@ class TextStream(Shown, Iterator[str]):
         self._held = ""
         self._cancelled = False
         self._release = release
-        # Orders `cancel` and the end of the answer, after which the generator may serve another answer.
+        # Lock for `cancel` and for the end of the answer, after which the generator may serve another answer.
         self._lock = renew_in_forks(Lock())
         self._stats: GenerationStats | None = None
 
@@ -156,7 +156,7 @@ class TextStream(Shown, Iterator[str]):
                 return
             self._cancelled = True
         flag = self._generator._remote.stopping
-        # In a thread: setting the flag waits for the host's answer, and the caller should not.
+        # Set the flag in a thread: this waits for the host's answer, and the caller should not.
         start_thread("qnnbridge cancel", flag.assign, True)
 
     def begin(self, prompt: _ReadPrompt) -> None:
@@ -194,7 +194,7 @@ class TextStream(Shown, Iterator[str]):
         logits = None
         try:
             if self._top is not None:
-                # Before the token is generated: afterwards the logits are those of the next token.
+                # Read the logits before the token is generated: afterwards they are those of the next token.
                 logits = self._generator.get_logits()
             self._generator.generate_next_token()
         except Cancelled:
@@ -202,7 +202,7 @@ class TextStream(Shown, Iterator[str]):
         token = int(self._generator.get_next_tokens()[0])
         self.tokens.append(token)
         if logits is not None:
-            # Text that is held back also comes before this token.
+            # The offset includes text that is held back, because it comes before this token.
             before = len(self.text) + len(self._held)
             self.logprobs.append(_logprobs(logits, token, before, self._top or 0))
         # The end token belongs to `tokens`, but not to the text.
@@ -237,7 +237,7 @@ class TextStream(Shown, Iterator[str]):
 
     def _finish(self, reason: FinishReason) -> str:
         self.finish_reason = reason
-        # Stops the host, which runs ahead by up to a step, so that other generations get their turn.
+        # Stop the host, which runs ahead by up to a step, so that other generations get their turn.
         self._generator._remote.settle()
         return ""
 
@@ -324,7 +324,7 @@ def generate(
     reusable = pool is not None and pool.takes(model) and can_reuse(params)
     if logprobs is not None or read.inputs is not None or not reusable:
         pool = None
-    # Keeps the host from generating beyond the limit. A max_length above the context would be refused. A kept
+    # Keep the host from generating beyond the limit. A max_length above the context would be refused. A kept
     # generator gets the whole context, since max_length cannot be changed later.
     if most is not None and most < model.info.context_length and "max_length" not in search:
         params.set_search_options(max_length=most if pool is None else model.info.context_length)
@@ -403,6 +403,6 @@ def _logprobs(logits: Any, token: int, offset: int, count: int) -> TokenLogprobs
     # The largest value becomes 0, so that no exponential overflows.
     row -= row.max()
     row -= np.log(np.exp(row).sum())
-    # Stable: among equal values, the smaller token id comes first.
+    # Use a stable sort: among equal values, the smaller token id comes first.
     best = np.argsort(-row, kind="stable")[:count]
     return TokenLogprobs(token, float(row[token]), offset, tuple((int(one), float(row[one])) for one in best))

@@ -110,7 +110,7 @@ class Tokenizer(Shown):
         """Set options of this tokenizer: add_special_tokens, skip_special_tokens."""
         texts = {name: _option_text(value) for name, value in options.items()}
         self._call("update_options", {"options": texts})
-        # After the call: an option that genai refuses would make each later tokenizer fail.
+        # Record the options after the call: an option that genai refuses would make each later tokenizer fail.
         self._options.update(texts)
 
     def create_stream(self) -> TokenizerStream:

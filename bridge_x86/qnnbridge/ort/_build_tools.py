@@ -388,7 +388,7 @@ class ModelCompiler:
         arguments = arguments or {}
         output = arguments.get("output")
         existing = _output_files(output)
-        # Not the shared host: a crash of the compiler must not end any sessions.
+        # Do not use the shared host, because a crash of the compiler must not end any sessions.
         with Host() as host:
             try:
                 given = {"spec": spec.to_wire(), **settings}
@@ -439,7 +439,7 @@ class ModelCompiler:
             self._compile(output, embed=False)
             with open(output, "rb") as file:
                 model = file.read()
-            # The draft lies in the target folder: `os.replace` works, and is atomic, within one file system only.
+            # Write the draft to the target folder, because `os.replace` works within one file system only.
             draft = os.path.join(folder, f".{blob}.{os.getpid()}")
             try:
                 os.makedirs(folder, exist_ok=True)
@@ -479,7 +479,7 @@ class ModelCompiler:
         from qnnbridge._compile import compile as compile_model
 
         options = self._options
-        if self._settings["optimization"] != int(GraphOptimizationLevel.ORT_DISABLE_ALL):  # not the default
+        if self._settings["optimization"] != int(GraphOptimizationLevel.ORT_DISABLE_ALL):  # not default
             options = options.twin()
             options.graph_optimization_level = GraphOptimizationLevel(self._settings["optimization"])
         try:

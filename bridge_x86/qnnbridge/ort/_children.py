@@ -1,4 +1,4 @@
-"""The drop-in in child processes: how they import it, and how waiting for them leaves out the host.
+"""The drop-in in child processes: how they import it, and how a wait for any child process ignores the host.
 
 A folder with three one-line packages and the metadata of ``onnxruntime`` is put first on ``PYTHONPATH``;
 multiprocessing, subprocess and shells pass that variable on to child processes. There is one folder per version in
@@ -72,7 +72,7 @@ def offer_to_children(environ: MutableMapping[str, str]) -> bool:
     folder = _made(environ)
     environ[VARIABLE] = folder or NO_FOLDER
     if folder is not None:
-        # Drop empty entries: they stand for the child's working folder.
+        # Drop empty entries, because Python reads them as the child's working folder.
         path = [entry for entry in environ.get("PYTHONPATH", "").split(os.pathsep) if entry and entry != folder]
         environ["PYTHONPATH"] = os.pathsep.join((folder, *path))
     return folder is not None

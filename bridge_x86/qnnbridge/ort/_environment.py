@@ -58,7 +58,7 @@ def host_distribution(name: str) -> Distribution | None:
     where = DistributionFinder.Context(path=list(package_folders(python)))
     installed = MetadataPathFinder.find_distributions(where)
     found: dict[str, Distribution] = {}
-    for one in installed:  # Python imports the first one on the path
+    for one in installed:  # Python imports the first package on the path
         # A damaged installation can leave a dist-info folder without a name.
         found.setdefault(_normal(one.metadata["Name"] or ""), one)
     distribution = found.get(_normal(name))
@@ -358,8 +358,8 @@ def qnn_device(device: Mapping[str, Any]) -> OrtEpDevice:
 # The application's values are in this process's memory; an allocator changes the memory of the host's sessions
 # only.
 
-# For each name: the name that ONNX Runtime reports, the kind of memory, and the vendor.
-# Vendors are those of `OrtDeviceVendorId`; 0 stands for none.
+# Allocator name -> the name that ONNX Runtime reports, the kind of memory, and the vendor.
+# Vendors are those of `OrtDeviceVendorId`; 0 means no vendor.
 _MEMORY: Final[Mapping[str, tuple[str, OrtDeviceMemoryType, int]]] = {
     "Cpu": ("Cpu", OrtDeviceMemoryType.DEFAULT, 0),
     "Cuda": ("Cuda", OrtDeviceMemoryType.DEFAULT, 0x10DE),
@@ -510,7 +510,7 @@ class OrtSyncStream:
 
 
 def copy_tensors(src: Sequence[OrtValue], dst: Sequence[OrtValue], stream: Any = None) -> None:
-    """Copy the values of `src` into those of `dst`, which have the same sizes. All are in this process."""
+    """Copy the values of `src` into those of `dst`, which have the same sizes, in this process."""
     if len(src) != len(dst):
         raise RemoteRuntimeError("src and dst must have the same size.")
     for one, other in zip(src, dst, strict=True):

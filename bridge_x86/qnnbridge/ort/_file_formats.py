@@ -139,9 +139,9 @@ class ModelPackageComponentContext:
                 f"registered: {ep}"
             )
         path = os.path.join(self.get_selected_variant_folder_path(), str(settings.get("model_file", "")))
-        # Disabled: the fallback would load files made for another provider on the CPU.
+        # Disable the fallback, which would load files made for another provider on the CPU.
         session = InferenceSession(path, options, providers, enable_fallback=0)
-        # As in ONNX Runtime: the variant was selected for its provider; another provider needs other files.
+        # Refuse other providers, as ONNX Runtime does: the files of the variant are those of its provider.
         session.set_providers = _no_other_providers  # type: ignore[method-assign]
         return session
 
@@ -215,7 +215,7 @@ class NativeAdapterFormat:
         strings = {name: value for name, value in values.items() if value.data_type() == "tensor(string)"}
         held = {name: value.value for name, value in values.items() if name not in strings}
         self._object.call("set_parameters", {"names": list(held)}, list(held.values()))
-        # Assigned after the call: if the host refuses the values, the adapter is unchanged here and there.
+        # Assign the strings after the call: if the host refuses the values, the adapter is unchanged on both sides.
         self._strings = strings
 
     format_version = property(lambda self: self._facts["format_version"])

@@ -101,9 +101,9 @@ def install() -> None:
     # Insert first: otherwise the path finder would find an installed onnxruntime.
     sys.meta_path.insert(0, _Finder())
     ort.take_the_place()
-    if os.environ.get(VARIABLE):  # a program under `qnnbridge exec`, or a child of one
+    if os.environ.get(VARIABLE):  # `qnnbridge exec` has started this program or its parent
         shorten_host_errors()
-    if not is_frozen():  # its child processes run the application again; another Python lacks qnnbridge
+    if not is_frozen():  # children of a frozen application run the application again
         offer_to_children(os.environ)
         follow_children()
 
@@ -123,9 +123,9 @@ class _Finder(DistributionFinder, importlib.abc.MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        # Three cases. A module of onnxruntime that this package has: return ours, one object under both names.
-        # One that this package lacks: load Python source of the host's installation (quantization, tools,
-        # transformers). A module below qnnbridge.ort: an import by the package's own name.
+        # There are three cases. If this package has the module of onnxruntime, return it: one object under both
+        # names. If not, load Python source of the host's installation (quantization, tools, transformers). The
+        # third case is a module below qnnbridge.ort, which is imported by the package's own name.
         ours = target_of(fullname)
         if ours is None:
             return _by_our_name(fullname)
@@ -208,7 +208,7 @@ class _Loader(importlib.abc.Loader):
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        spec, module.__spec__ = module.__spec__, self._own_spec  # the import system has replaced it
+        spec, module.__spec__ = module.__spec__, self._own_spec  # the import system has replaced the spec
         if spec is None or spec.name.startswith("qnnbridge."):
             return
         module.__name__ = spec.name
@@ -315,7 +315,7 @@ def _spec(fullname: str, path: str) -> importlib.machinery.ModuleSpec | None:
             loader=_HostLoader(fullname, source),
             submodule_search_locations=[path] if is_package else None,
         )
-    if os.path.isdir(path):  # a folder without __init__.py
+    if os.path.isdir(path):  # the folder has no __init__.py
         # The loader None makes it a namespace package, as Python's own finder does.
         spec = importlib.machinery.ModuleSpec(fullname, None, is_package=True)
         spec.submodule_search_locations = [path]
@@ -361,7 +361,7 @@ def main() -> None:
     is_module = arguments[0] == "-m"
     sys.argv = arguments[1:] if is_module else arguments
     folder = os.getcwd() if is_module else os.path.dirname(os.path.abspath(arguments[0]))
-    # Only a non-isolated interpreter has put the folder of this module first: replace it.
+    # Replace the first entry, but insert one in an isolated interpreter, which has not added this module's folder.
     sys.path[: 0 if getattr(sys.flags, "safe_path", sys.flags.isolated) else 1] = [folder]
     if is_module:
         runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

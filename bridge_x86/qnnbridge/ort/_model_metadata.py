@@ -143,12 +143,12 @@ def configured(text: str, options: SessionOptions) -> SessionOptions:
             f"{_NO_CONFIG}Json stored in the `{_CONFIG}` key cannot be parsed. Error message: {error}"
         ) from None
     wanted = found.get("session_options") if isinstance(found, dict) else None
-    # Sorted like ONNX Runtime's JSON library, so that the first of several errors is the same.
+    # Sort the entries like ONNX Runtime's JSON library, so that the first of several errors is the same.
     for name, value in sorted(wanted.items()) if isinstance(wanted, Mapping) else ():
         setting = _SETTINGS.get(name)
         if setting is None:
             continue
-        # Not `isinstance`: JSON's true and false become bool, a subclass of int.
+        # Do not use `isinstance`: JSON's true and false become bool, a subclass of int.
         if type(value) is not int:
             raise RemoteRuntimeError(f"{_NO_CONFIG}{name} option in the model file must be an integer")
         convert, text = setting
@@ -165,7 +165,7 @@ def _threads(value: int) -> int:
     return value
 
 
-# For each option: the converter of its number, and the error text for an unsupported number.
+# Option -> converter of its number, and the error text for an unsupported number.
 _SETTINGS: dict[str, tuple[Callable[[int], Any], str]] = {
     "intra_op_num_threads": (_threads, "Unsupported value for intra_op_num_threads: {}"),
     "inter_op_num_threads": (_threads, "Unsupported value for inter_op_num_threads: {}"),

@@ -86,7 +86,7 @@ class NativeOrtValue(OrtValue):
             is_bool_tensor: the capsule has type uint8 but contains booleans; argument of older releases.
         """
         value = OrtValue.from_dlpack(data)
-        # Both types have one byte per element, so a view of the same memory suffices.
+        # uint8 and bool have one byte per element, so a view of the same memory suffices.
         if is_bool_tensor:
             value = OrtValue(value.value.view(np.bool_))
         return NativeOrtValue.of(value)

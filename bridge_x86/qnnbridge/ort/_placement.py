@@ -115,7 +115,7 @@ def choose(named: Sequence[Named], *, in_options: bool, chosen: Policy, availabl
     names = [name for name, _ in named]
     qnn_options = next((options for name, options in named if name == QNN), {})
     if chosen == "cpu":
-        # asked: there is no provider to fall back to, so an error of the CPU is raised.
+        # `asked` is True because there is no fallback: an error of the CPU must be raised.
         return ProviderChoice([(CPU, {})], asked=True)
     if chosen == "qnn":
         return ProviderChoice([(QNN, qnn_options), (CPU, {})], asked=False)
@@ -149,7 +149,7 @@ def normalize(providers: Any, provider_options: Any, available: Sequence[str]) -
             warn_application(f"Duplicate provider '{name}' encountered, ignoring.", UserWarning)
             continue
         found[name] = {str(key): option_text(key, value) for key, value in options.items()}
-    # Checked last, as in ONNX Runtime: its Python code warns about all names before its C++ code refuses one.
+    # Check this last, as ONNX Runtime does: its Python code warns about all names before its C++ code refuses one.
     unknown = next((name for name in found if name not in available and name not in KNOWN_PROVIDERS), None)
     if unknown is not None:
         raise RemoteRuntimeError(f"Unknown Provider Type: {unknown}")
@@ -251,7 +251,7 @@ class _Writing(Journal):
 
     @contextlib.contextmanager
     def running(self, session: Any) -> Iterator[None]:
-        # Per thread: runs of one session in two threads are two calls of the program.
+        # `_thread` is thread-local, so runs of one session in two threads count as two calls of the program.
         if self._thread.runs:  # `run` calls `run_values` of the same session: count one call
             yield
             return
@@ -284,7 +284,7 @@ class _Writing(Journal):
         placement = session.placement
         label = session._remote.recipe.label
         with self._lock:
-            if self._process != os.getpid():  # the first record, or the first one after a fork
+            if self._process != os.getpid():  # this is the first record, or the first after a fork
                 self._begin()
             record = self._records.setdefault(
                 (label, placement.qnn_nodes, placement.cpu_nodes),
@@ -304,13 +304,13 @@ class _Writing(Journal):
         self._process = os.getpid()
         self._records, self._hosts, self._file, self._bytes = {}, {}, None, 0
         self._sessions.clear()
-        # Registered after `_host` registered its own handler, so that this handler runs before the hosts end.
+        # Register this handler after that of `_host`, so that it runs before the hosts end.
         atexit.unregister(self.close)
         atexit.register(self.close)
         with contextlib.suppress(OSError):
             # Process ids are reused: the time keeps a later process from replacing the file of an ended one.
             path = os.path.join(self._folder, f"{os.getpid()}-{time.time_ns()}.json")
-            # Unbuffered: data that was written persists when the process is killed.
+            # Open the file without a buffer, so that written data persists when the process is killed.
             self._file = open(path, "wb", buffering=0)  # noqa: SIM115 - open until the process ends
 
     def _write(self) -> None:

@@ -118,7 +118,7 @@ class Session(bridge.InferenceSession):
             journal().opened(self, because=error.message)
         else:
             journal().opened(self)
-        # With buckets the sizes are fixed already.
+        # A session with buckets has fixed sizes already.
         if choice.providers and choice.providers[0][0] == QNN and self.buckets is None:
             self._look_at_sizes(decides=policy == "qnn")
 
@@ -181,7 +181,7 @@ class Session(bridge.InferenceSession):
         # `set_seed` applies to the process in ONNX Runtime; here the seed is sent with each session. It is part of
         # the recipe, so that a session recreated in the next host keeps its seed.
         recipe = dataclasses.replace(recipe, seed=environment.setting("seed"))
-        recipe = choose_model(host, recipe, self._timeout)  # before the code below reads the model
+        recipe = choose_model(host, recipe, self._timeout)  # do this before the code below reads the model
         asks_for_qnn = any(provider.name == QNN for provider in recipe.spec.providers)
         if asks_for_qnn:
             self._qnn_recipe = recipe
@@ -315,7 +315,7 @@ class Session(bridge.InferenceSession):
     ) -> None:
         # Close the old session only after the new one has been created.
         old, second = self._runner, self._of_first_call
-        # Reset before `_begin`, which may set a new one.
+        # Reset the attribute before `_begin`, which may set it again.
         self._of_first_call = None
         try:
             self._begin(providers, provider_options)

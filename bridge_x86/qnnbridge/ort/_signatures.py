@@ -59,7 +59,7 @@ def bound(name: str) -> Callable[[F], F]:
 
         @functools.wraps(function)
         def call(*given: Any, **named: Any) -> Any:
-            # Evaluated here: classes in the annotations may be defined after the function.
+            # Evaluate the annotations here: their classes may be defined after the function.
             hints = typing.get_type_hints(function, include_extras=True)
             try:
                 arguments = parameters.bind(*given, **named)
@@ -98,7 +98,7 @@ def remote(kind: str) -> Callable[[C], C]:
 def _remote_method(name: str) -> Callable[..., Any]:
     cls, _, operation = name.partition(".")
     names: dict[str, Any] = {}
-    # Recorded signatures are Python, if not evaluated.
+    # A recorded signature is Python source. Its annotations are not evaluated.
     text = SIGNATURES[name].replace(f"self: C.{cls}", "self")
     exec(f"def {operation}{text}: ...", names)  # noqa: S102 - text of this package
     shape = names[operation]

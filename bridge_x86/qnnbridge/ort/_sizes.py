@@ -168,7 +168,7 @@ def make_for_sizes(
     # With fixed sizes ONNX Runtime folds nodes, so fewer nodes on the CPU alone are not an improvement.
     if not after.qnn_nodes or (after.qnn_nodes <= before.qnn_nodes and after.cpu_nodes >= before.cpu_nodes):
         fixed.close()
-        # A warning, because the announcement that the first call fixes the sizes is one.
+        # Log a warning, because the announcement that the first call fixes the sizes is a warning, too.
         _log.warning("%s runs as it is: with %s fixed, %s too.", label, shown, _share(fixed))
         return None
     show_notices([Notice("once", f"{label}: fixed to the sizes of its first call ({shown}), {_share(fixed)}.")])

@@ -36,7 +36,7 @@ LEAST_BYTES: Final = 2**20
 _MOST_EVIDENCE: Final = 10
 # Reason in the trace for a node that the NPU's library refused (code 3110, which only the log contains).
 _GENERAL: Final = "Failed to add node"
-# Without a folder: the host searches for it in the provider's folder.
+# File name of QNN's IR library, without a folder: the host searches for it in the provider's folder.
 _IR_LIBRARY: Final = "QnnIr.dll" if sys.platform == "win32" else "libQnnIr.so"
 _WRITES_FILES: Final = ("enable_profiling", "optimized_model_filepath")
 
@@ -89,8 +89,8 @@ def _evidence(node: Mapping[str, Any]) -> str:
 
 
 def _placed(source: ModelSource, spec: SessionSpec, initializers: Sequence[Any], order: WorkOrder) -> SessionInfo:
-    # Imported here because few sessions need it, and because it imports modules for runs, which other sessions
-    # import after the response.
+    # Import this here, because few sessions need it, and because it imports modules for runs, which other
+    # sessions import after the response.
     from qnnbridge_host.create.worker import Worker, WorkerSession
 
     with Worker(order).running() as worker:

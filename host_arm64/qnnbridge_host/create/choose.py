@@ -29,9 +29,9 @@ class ModelChoice(NamedTuple):
 
     Attributes:
         fix: the rewrites of the copy to load; ``None`` for the model as given.
-        rewrites: those for which the host has chosen the copy, and the others only prepare for them; empty for a
-            copy that the application requests.
-        parting: the verdict that is the reason; ``None`` for known faults of the model.
+        rewrites: the rewrites because of which the host chose the copy (`fix` also has their prerequisites);
+            empty for a copy that the application requests.
+        parting: the failed accuracy check that is the reason; ``None`` for known faults of the model.
     """
 
     fix: FixSpec | None = None
@@ -48,7 +48,7 @@ def choose_model(creation: Creation, host: HostInfo, cache: SessionCache | None)
     Args:
         creation: the creation with the model as given.
         host: the host.
-        cache: the cache's part for the model as given; ``None`` if the session does not use the cache.
+        cache: the cache look-up for the model as given; ``None`` if the session does not use the cache.
     """
     if host.simulator is None:  # without QNN
         return AS_GIVEN
@@ -56,7 +56,7 @@ def choose_model(creation: Creation, host: HostInfo, cache: SessionCache | None)
     # The search for known faults reads the graph, so skip it for a model whose entry has no warning.
     if parting is None and cache is not None and cache.has_right_entry(host):
         return AS_GIVEN
-    # Rewrite operators that are known to be wrong first: if the numbers differ, they are the more likely cause.
+    # Rewrite known-wrong operators first: they are the more likely cause of a failed accuracy check.
     if rewrites := curing_rewrites(creation, host):
         return ModelChoice(FixSpec(only=_whole(rewrites, creation.spec)), rewrites)
     if parting is not None:
@@ -69,7 +69,7 @@ def may_rewrite(creation: Creation) -> bool:
     spec, source = creation.spec, creation.source
     if spec.fix is not None and spec.fix.when == "never":
         return False
-    # The copy lacks weights that the session passes, and ONNX Runtime's optimized model would be that of the copy.
+    # The copy would lack weights that the session passes, and ONNX Runtime would save an optimized copy.
     if spec.value_names or spec.options.get("optimized_model_filepath"):
         return False
     if writes_files(spec):
@@ -105,7 +105,7 @@ def curing_rewrites(creation: Creation, host: HostInfo) -> tuple[str, ...]:
 
 
 def _whole(rewrites: Sequence[str], spec: SessionSpec) -> tuple[str, ...]:
-    """Return the rewrites with those that they depend on: fixed sizes, constants and branches."""
+    """Return the rewrites and their prerequisites: fixed sizes, constants and branches."""
     from qnnbridge_host.model.known_wrong import BRANCH_REWRITES
     from qnnbridge_host.rewrite.catalogue import FIXED_SHAPES
 

@@ -51,7 +51,7 @@ _ALLOW_CPU = re.compile(r"\s*To let such nodes run on the CPU, create the sessio
 _BY_NAME = re.compile(r"add_free_dimension_override_by_name\('([^']*)', SIZE\)")
 # Beginning of the fix if some dimensions lack a usable name.
 _NAMES_DO_NOT_DO = "Export the model with fixed shapes"
-# Not visible to users: `StagingDir.in_real_words` replaces it by the real file name in errors.
+# Stem of staged files. Users never see it: in errors `StagingDir.in_real_words` inserts the real file name.
 STAGED_STEM = "qnnbridge_staged_model"
 
 
@@ -89,7 +89,7 @@ def compile_together(jobs: Sequence[CompilerInput], folder: str, order: WorkOrde
 def _compiled(
     jobs: Sequence[CompilerInput], folder: str, order: WorkOrder, *, copied: bool = False
 ) -> list[CompiledFiles] | None:
-    """Compile; return ``None`` if files were touched meanwhile, so that the worker may have read other contents."""
+    """Compile; return ``None`` if a file was touched meanwhile: the worker may have read changed contents."""
     with staging_dir(jobs, folder, copied=copied) as place:
         # Take the stamps after the staging, because its hard links touch the files, too.
         before = list(itertools.chain(*(job.source.stamps() for job in jobs)))
@@ -128,14 +128,14 @@ class _Compilation:
         for files in made:
             check_whole(files.folder, files.model, files.blob)
         for job in self._jobs:
-            # Otherwise the result could be stored under the hashes of other contents.
+            # The result must not be stored under the hash of the old contents if the model has changed.
             job.source.check_unchanged()
         return made
 
     def _compile(self, worker: Worker, index: int) -> CompiledFiles:
         job, spec = self._jobs[index], self._place.specs[index]
         header = {"op": "worker.compile", "spec": self._description(index, spec).to_wire()}
-        # For crash reports, because one worker may compile several models.
+        # Record the model for crash reports, because one worker may compile several models.
         worker.model = job.source
         try:
             frame = worker.call_with_model(header, job.initializers, job.source.data)
@@ -303,7 +303,7 @@ def staging_dir(jobs: Sequence[CompilerInput], folder: str, *, copied: bool = Fa
         return
     with work_folder("compile", parent) as place:
         out = folder
-        if copied or not folder.isascii():  # an earlier attempt may have left its files there
+        if copied or not folder.isascii():  # files of an earlier attempt may be in `folder`
             out = os.path.join(place, "out")
             os.mkdir(out)
         new_specs, replaced = [], []
@@ -338,7 +338,7 @@ def _stage(job: CompilerInput, folder: str, index: int, *, copied: bool) -> str 
     home = os.path.dirname(source)
     try:
         beside = [(path, os.path.relpath(path, home)) for path in job.source.files if os.path.exists(path)]
-    except ValueError:  # on another drive of Windows
+    except ValueError:  # the file is on another drive (Windows)
         return None
     # The model refers to its files by relative paths, so they need the same relative paths next to the staged
     # model.

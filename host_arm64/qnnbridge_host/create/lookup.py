@@ -131,7 +131,7 @@ class SessionCache:
         with contextlib.suppress(OSError):  # `find` fails in the same way and reports it
             key = key_of(self._parts(host))
             report = Verdicts(self._store.root).read(key)
-            # The numbers of most models agree, or were never compared.
+            # Most models have passed the accuracy check, or were never checked.
             if report is not None and report.state == "differs":
                 return parting.needed(self._store.root, key, report, self._source)
         return None
@@ -279,7 +279,7 @@ class SessionCache:
             self._leave_alone(key, "differs", str(reason))
         except PlacementRefused as error:
             if self._spec.fallback == "error":
-                # With this note the next session skips the compilation: QNN refuses the model itself again.
+                # This note makes the next session skip the compilation: QNN refuses the model itself again.
                 self._negative.write(key, "refused", error.message, self._source.label)
                 raise
             self._leave_alone(key, "nothing-on-qnn", error.message)
@@ -293,21 +293,21 @@ class SessionCache:
         except _RAISED:
             raise
         except BridgeError as error:
-            # Whether the session can be created shows if the model or the separate compilation is at fault.
+            # Creating the session will show whether the model or the separate compilation is at fault.
             self.off(f"it could not be compiled separately ({error.message})")
         return None
 
     # --- after the session was created ---
 
     def loaded(self, loadable: CacheEntry, info: SessionInfo) -> SessionInfo | None:
-        """Return the facts of a session of an entry, as the model's own session would have them.
+        """Return the facts of a session of an entry, changed to those that a session of the original model reports.
 
         The result is ``None`` if the entry does not match the model or its files were touched.
         """
         try:
             loadable.check_unchanged()
             if loadable.touched():
-                # A new link touches a file, and its contents may have changed briefly: check and load it again.
+                # A touched file may have changed during the load, or only got a new link: check and load it again.
                 self.release()
                 self.off("its files were touched while they were loaded")
                 return None
@@ -445,7 +445,7 @@ class SessionCache:
             if entry.key == key and entry.fault in faults and entry.when > since
         ]
         self._store.quarantine_entry(key, fault, reason)
-        # Another compilation would differ in the same way.
+        # A new compilation would have the same difference.
         if fault == "differs":
             text = f"its compiled model does not show the same: {reason}"
             self._negative.write(key, "differs", text, label)
@@ -538,8 +538,8 @@ def _record(folder: Path, name: str) -> EntryFile:
 def _spec(spec: SessionSpec) -> SessionSpec:
     """Return the session's description for the compilation, equivalent to a session without the cache.
 
-    If the CPU is allowed, QNN leaves quantization at the graph's edges to it. The compiler does so only with this
-    option.
+    In a session that allows the CPU, QNN leaves quantization at the graph's edges to the CPU. A compilation needs
+    an option of QNN for that.
     """
     if spec.fallback == "error":
         return spec

@@ -61,9 +61,9 @@ PROOF_S: Final = 30.0
 # Number of sets of generated inputs; only one set is used if a run takes longer than SLOW_S.
 MOST_SETS: Final = 2
 SLOW_S: Final = 2.0
-# Optimisation that only folds and moves changes the last bits of floats: an SNR of at least 120 dB in 22 models,
-# 300 dB in quantised ones. A dropped requantisation gives 39 to 45 dB, or up to 60 if its steps are too fine to
-# matter.
+# Optimisers that only fold constants and move nodes change the last bits of floats: an SNR of at least 120 dB in
+# 22 models, 300 dB in quantised ones. A dropped requantisation causes 39 to 45 dB, or up to 60 if its steps are
+# too fine to matter.
 LEAST_DB: Final = 50.0
 # Largest share of integers that may differ.
 MOST_OTHERS: Final = 0.1
@@ -86,7 +86,7 @@ class Optimizers:
 
     def __init__(self, hello: Hello) -> None:
         self._hello = hello
-        # The keys are those of the files. Sessions without a cache do not have other storage.
+        # Choices by the key of their file. Without a cache, sessions have no other storage.
         self._choices: dict[str, OptimizerChoice] = {}
 
     def kept(
@@ -200,7 +200,7 @@ class Optimizers:
                 return f"{why}: QNN computes the graph that it was given. Later sessions are created without it."
         return ""
 
-    # --- memory ---
+    # --- stored choices ---
 
     def _keep(
         self, source: ModelSource, spec: SessionSpec, settings: CacheSettings | None, choice: OptimizerChoice
@@ -352,7 +352,7 @@ def _answer_at(
     disabled: Sequence[str],
     run: Callable[[Any], Sequence[Any]],
 ) -> Sequence[Any] | None:
-    """Return the outputs of a CPU session at this level; ``None`` if it does not load or run."""
+    """Return the outputs of a CPU session at an optimisation level; ``None`` if it does not load or run."""
     from qnnbridge_host.create.worker import WorkerSession, on_cpu, optimised
 
     spec = optimised(on_cpu(job), level, tuple(dict.fromkeys(disabled)))
@@ -369,7 +369,7 @@ def _answer_at(
 
 
 def _are_same(expected: Answers, found: Answers) -> bool:
-    """Return whether optimisation changed only rounding, over all inputs together."""
+    """Return whether optimisation changed only rounding, judged over all sets of inputs together."""
     count = len(next(iter(expected.values()), ()))
     return all(
         _is_same([(values[place], found[name][place]) for name, values in expected.items()])

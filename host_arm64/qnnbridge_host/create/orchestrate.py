@@ -100,7 +100,7 @@ def compile_to(task: CompileTask) -> tuple[CompileResult, ...]:
     try:
         return _compile_to(task)
     except CompileFailed as error:
-        # Another compilation has used the file name of the context binary meanwhile.
+        # Another compilation has created a context binary with the same file name in the meantime.
         if not task.overwrite or "taken" not in error.details:
             raise
     # Two compilations have the same output: the last one replaces the other, with another file name for its binary.
@@ -146,7 +146,7 @@ def _compile_to(task: CompileTask) -> tuple[CompileResult, ...]:
             versions = death.details.get("versions") or {}
             death.details["known"] = known_faults(job.source, job.spec, task.host.machine, versions)
             raise
-        # Describe the jobs as they were requested, because a command that resumes compares with its request.
+        # Record the jobs as requested, because a command that resumes compares the record with its request.
         return _deliver(task, files, validations, folder, begun, notes)
 
 
@@ -214,7 +214,7 @@ def _deliver(
     rows = list(zip(task.jobs, task.destinations, made, validations, notes, strict=True))
     try:
         for job, destination, files, validation, _note in rows:
-            if files.model != destination.model:  # the stem differs, because such a context binary existed
+            if files.model != destination.model:  # another stem: the context binary's name was taken
                 os.rename(os.path.join(folder, files.model), os.path.join(folder, destination.model))
             publish.describe(folder, destination, job, files, validation, bundle)
     except BridgeError:
@@ -257,7 +257,7 @@ def _warnings(
     """Return the warnings about a result. asked: whether validation was requested; its absence is then reported."""
     found = []
     placed = files.placement
-    # With any fallback, a session lets the CPU convert 64-bit floats.
+    # Do not warn about conversions of 64-bit floats: every session lets the CPU compute these.
     if placed is not None and any(not is_conversion(name) for name, _ in placed.cpu_list):
         total = placed.qnn_nodes + placed.cpu_nodes + placed.other_nodes
         found.append(
@@ -295,9 +295,9 @@ def _about_the_chip(job: CompilerInput, files: CompiledFiles) -> list[str]:
     return [f"No chip was named: compiled for soc_model={files.soc_model}, {which}."]
 
 
-# --- validation: runs the compiled model and compares its numbers with the original's on the CPU ----------
+# --- validation: runs the compiled model and compares its outputs with the original's on the CPU ----------
 #
-# A model can compile without an error and compute wrong numbers: 16-bit floats overflow, or QNN differs from the
+# A model can compile without an error and compute wrong values: 16-bit floats overflow, or QNN differs from the
 # ONNX standard. So by default only a model that was run is delivered. The reference runs first, in the same
 # process; it cannot affect QNN's session. The inputs are generated (`qnnbridge_host.numerics.sampling`) and the
 # same on every machine. If the original's outputs for them are NaN or all equal, further inputs are used.
@@ -313,7 +313,7 @@ def validate(job: CompilerInput, files: CompiledFiles, order: WorkOrder, host: H
         host: this host's HELLO, whose versions and chip are needed to check the compiled model.
 
     Raises:
-        CompileFailed: the compiled model cannot be loaded or run, or its numbers differ from the original's.
+        CompileFailed: the compiled model cannot be loaded or run, or its outputs differ from the original's.
         Cancelled, DeadlineExceeded: the request was withdrawn, or its deadline expired.
     """
     try:
@@ -428,7 +428,7 @@ def _unusable(job: CompilerInput, error: BridgeError) -> CompileFailed:
 
 
 def _cure(job: CompilerInput) -> str:
-    """Return the advice for a model whose compiled form fails in each run; "" if there is none."""
+    """Return how to fix a model with 64-bit floats that fails in each run once compiled; "" for others."""
     if not double_edges(job.source).bare:
         return ""
     path = job.source.path
@@ -457,7 +457,7 @@ def _look_for_it(job: CompilerInput) -> str:
 # --- the difference of an output -------------------------------------------------------------------------
 #
 # The verdict is that of `numerics.judge`, as for sessions and for `qnnbridge verify`: an output that differs is
-# wrong. An output about which these inputs prove nothing, or that is barely good, is reported as unusual.
+# wrong. An output is reported as unusual if these inputs cannot decide, or if its SNR is barely sufficient.
 
 
 def tolerance_text(number_format: NumberFormat) -> str:
@@ -486,7 +486,7 @@ def compare(
     if any(array is None or array.dtype.kind not in "biuf" for array in arrays):
         return None
     state, reason, judged = judge_over_inputs([(expected[name], got[name]) for name in names], number_format, step)
-    # The decisive inputs have the decisive state, and of these the lowest SNR.
+    # Report the inputs with the lowest SNR among those whose state equals the overall state.
     decisive = min(range(len(names)), key=lambda number: (judged[number].state != state, rank(judged[number])))
     worst = judged[decisive]
     level: DifferenceLevel = "wrong" if state == "differs" else "ok"

@@ -2,7 +2,7 @@
 
 QNN merges a Sigmoid or Tanh with the Conv, MatMul or Gemm in front of it and loses accuracy; the rewrite `gates`
 separates them and costs cycles. It is applied to the next session after a comparison has shown that the model's
-numbers differ. The numbers of the copy are compared in the same way. If they are not better, a note in the cache
+outputs differ. The outputs of the copy are compared in the same way. If they are not better, a note in the cache
 prevents further attempts, and sessions use the unchanged model. Any thread, any process.
 """
 
@@ -26,7 +26,7 @@ GATES: Final = "gates"
 
 
 class Parting(NamedTuple):
-    """Separation of gates because an earlier session's numbers differ from the CPU's.
+    """Separation of gates because an earlier session's outputs differ from the CPU's.
 
     report: verdict on the unchanged model. note: key of the record that the rewrite does not help.
     """
@@ -42,14 +42,14 @@ def needed(root: Path, key: str, report: NumbersReport, source: ModelSource) -> 
     Args:
         root: folder of this version's cache.
         key: key of the verdict on the unchanged model.
-        report: that verdict: the numbers differ.
+        report: the verdict itself, which is that the outputs differ.
         source: the model.
     """
-    # A report with a known cause is about operators without a fix or optimizers of ONNX Runtime, never gates.
+    # A recorded cause is never the gates: it is an operator without a fix, or an optimizer of ONNX Runtime.
     if report.cause:
         return None
     note = note_key(key)
-    # An earlier attempt did not have a better result.
+    # The note records that an earlier copy with separated gates was not better.
     if NegativeEntries(root).read(note) is not None:
         return None
     has_gates = {"Sigmoid", "Tanh"} & scan_model(source.given).ops.keys()
@@ -74,7 +74,7 @@ def is_no_better(root: Path, key: str | None, plain: NumbersReport) -> str:
         key: key of the verdict of the copy.
         plain: verdict on the unchanged model.
     """
-    # The first session of the copy does not have a verdict yet: its numbers are compared like those of any session.
+    # The first session of the copy does not have a verdict yet: its outputs are compared like those of any session.
     found = Verdicts(root).read(key) if key is not None else None
     if found is None or found.state != "differs":
         return ""

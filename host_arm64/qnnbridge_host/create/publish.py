@@ -39,10 +39,10 @@ RELEVANT_VERSIONS: Final = ("onnxruntime", "onnxruntime_qnn", "qnn_sdk", "ep_sou
 
 CONTEXT: Final = "_ctx"
 MODEL_SUFFIX: Final = ".onnx"
-# QNN appends it to the stem of the .onnx file.
+# Suffix that QNN appends to the stem of the .onnx file to name the context binary.
 BLOB_SUFFIX: Final = "_qnn.bin"
 
-# File systems allow 255 bytes. The rest is for suffixes, including those of temporary files.
+# Maximum length of a stem. File systems allow 255 bytes; the rest is for suffixes, also of temporary files.
 MAX_STEM_BYTES: Final = 215
 
 WITHOUT_A_NAME: Final = "model"
@@ -350,7 +350,7 @@ def describe(
         job: the compiled job.
         files: the result.
         validation: result of the comparison with the original.
-        bundle: file name of each model that share the context binary; empty for a single model.
+        bundle: file names of all models that share the context binary; empty for a single model.
     """
     extra = {
         "key": job_key(job, files.versions),

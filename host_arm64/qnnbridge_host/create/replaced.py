@@ -82,7 +82,7 @@ class FixedModel:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FixedSource:
-    """Source of a session of a rewritten copy. spec: the description without the sizes fixed in the copy."""
+    """A rewritten copy to load. spec: the session's description without the dimensions fixed in the copy."""
 
     source: ModelSource
     spec: SessionSpec
@@ -127,13 +127,13 @@ def fixed_source(
         "constants": dict(fix.constants),
         "only": list(fix.only),
         "skip": list(fix.skip),
-        # This is part of the copy's key, and absent if empty, so that the keys of earlier releases stay valid.
+        # The field is omitted if empty, so that the keys that earlier releases computed stay valid.
         **({"right_here": sorted(right_here)} if right_here else {}),
     }
 
     def rewrite(target: Path) -> FixedModel:
         made = _rewritten(source, wanted, folder, target, order)
-        source.check_unchanged()  # or the copy of other contents would be stored under this model's hash
+        source.check_unchanged()  # the hash must be that of the rewritten contents
         return made
 
     changed = dataclasses.replace(spec, free_dimensions_by_name={}, fix=None)
@@ -430,7 +430,7 @@ def _kept_wrapped(
     def build(target: Path) -> FixedModel:
         written = target / WITHOUT_A_NAME
         written.write_bytes(_built(request, order))
-        source.check_unchanged()  # or the model of another binary would be stored under this hash
+        source.check_unchanged()  # the hash must be that of the binary that was read
         return FixedModel(os.fspath(written), ())
 
     wanted = {

@@ -87,7 +87,7 @@ class ModelService:
         }, ()
 
     def choose(self, request: Request, _enter: Enter) -> Answer:
-        """Choose the file of a prepared folder for a session."""
+        """Choose the model file for a session in a prepared folder or a model package."""
         from qnnbridge_host.engine.qnn_options import DISABLE_COMPILE
         from qnnbridge_host.model.compatibility import HostTraits
         from qnnbridge_host.model.prepared import choose
@@ -166,7 +166,7 @@ class ModelService:
         data = None if model is None else bytes(model)
         contexts = contexts_of_function(request, spec, data, folder, settings, stop)
         if contexts is not None:
-            # The copy's files have other dates than those that the application has sent.
+            # The recorded file dates are those of the original, so they do not apply to the copy.
             spec, data, files = dataclasses.replace(spec, model_path=contexts.path), None, []
         source = open_model(
             spec.model_path, data, data_folder(spec.config_entries, folder), settings, stop, fingerprint, files
@@ -184,7 +184,7 @@ class ModelService:
             from qnnbridge_host.engine.qnn_options import DISABLE_CPU_FALLBACK
             from qnnbridge_host.model.context_files import only_converts
 
-            if only_converts(source):  # the CPU only converts inputs and outputs, as `wrap --float-io` requests
+            if only_converts(source):  # CPU nodes of `wrap --float-io` only convert
                 entries.setdefault(DISABLE_CPU_FALLBACK, "0")
         if data is not None and source.files and EXTERNAL_DATA_FOLDER not in entries:
             # The host's current folder may be another one, because several applications can share the host.
@@ -297,7 +297,7 @@ class ModelService:
         paths = [destination.path for destination in destinations]
         skipped = None
         if resume and not overwrite and any(os.path.exists(path) for path in paths):
-            # Only this comparison needs the versions, for which ONNX Runtime must be loaded.
+            # Get the versions only for this comparison, because this loads ONNX Runtime.
             skipped = finished(task, {**self._maker.hello.versions, **self._maker.sessions.engine.versions()})
         results = () if skipped else compile_to(task)
         return {"results": [result.to_wire() for result in results], "skipped": skipped, "paths": paths}, ()
@@ -346,7 +346,7 @@ def _verdicts(settings: CacheSettings) -> Verdicts:
 
 
 def _shipped_numbers(source: ModelSource) -> dict[str, Any] | None:
-    """Return the verdict on its numbers in the manifest of a compiled model."""
+    """Return the result of the accuracy check from the manifest of a compiled model."""
     if source.path is None or source.scan is None or not source.scan.is_compiled:
         return None
     from qnnbridge_host.model.manifest import shipped_numbers
@@ -358,8 +358,8 @@ def _shipped_numbers(source: ModelSource) -> dict[str, Any] | None:
 def _after_creation(settings: CacheSettings | None, key: str | None) -> None:
     """Import the modules for runs after the response, while the application prepares its arrays.
 
-    key: key of a stored verdict. The session is counted as one call for the verdict, because programs with a single
-    call would never reach the next comparison otherwise, and later counts of a program may be lost with it.
+    key: key of a stored verdict. Count one call for the verdict now: a program with a single call may end before
+    that call is counted, and would otherwise never reach the next comparison.
     """
     if settings is not None and key is not None:
         _verdicts(settings).count(key, 1)
@@ -399,7 +399,7 @@ def stop_signal(request: Request) -> StopSignal:
     """Create and return the stop signal of a request that is being served."""
     # Set the signal first and then check, so that a cancel before, between or after these steps has an effect.
     request.stopper = stop = StopSignal()
-    if request.withdrawn:  # before the signal existed
+    if request.withdrawn:  # the request was withdrawn before the signal existed
         stop.stop()
     return stop
 

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
 # Number of entries of one key that are tried for one session; after the second failure the model is not cached.
 MAX_ENTRIES: Final = 3
-# Number of loads of a model whose files are touched meanwhile, because native code may have read other contents.
+# Maximum number of loads of a model whose files are touched during a load, and so may have changed.
 # Creating a hard link touches a file, too, and compilations and tools do so.
 ATTEMPTS: Final = 4
 
@@ -142,7 +142,7 @@ class SessionMaker:
             try:
                 raise made
             finally:
-                del made  # would keep this frame alive, as its traceback refers to the frame
+                del made  # the error's traceback refers to this frame: break the cycle
         return made
 
     def _choice(self, creation: Creation) -> ModelChoice:
@@ -207,7 +207,7 @@ class SessionMaker:
     def _cured(
         self, plain: Creation, choice: ModelChoice, copy: MadeSession | BridgeError
     ) -> MadeSession | BridgeError:
-        """Return the session of the copy without operators that QNN computes wrong, or else one of the model.
+        """Return the session of the copy without known-wrong operators, or a session of the model if that failed.
 
         copy: the session of the copy, or why it could not be created.
         """
@@ -217,7 +217,7 @@ class SessionMaker:
 
         label = plain.source.label
         if isinstance(copy, MadeSession):
-            # The other rewrites only prepare for these. Without these the copy is as wrong as the model.
+            # The other rewrites are prerequisites; only `choice.rewrites` fix the model.
             if cured := [change for change in copy.changes if change.startswith(choice.rewrites)]:
                 what = "operators that QNN is known to compute wrong"
                 if choice.rewrites == (REWRITE,):
@@ -231,8 +231,8 @@ class SessionMaker:
             if isinstance(made, MadeSession):
                 why = f"{label} was not rewritten without being asked: {copy.message}"
                 return made._replace(notices=[*made.notices, Notice("model", why)])
-            # The copy's refusal lists nodes on the CPU, which the user can change; a rewrite fixes the fault of the
-            # plain model anyway.
+            # If the model fails otherwise, return the copy's refusal: a rewrite fixes the model's fault, and the
+            # user can change the nodes on the CPU.
             return made if isinstance(made, PlacementRefused) or not isinstance(copy, PlacementRefused) else copy
         if isinstance(copy, PlacementRefused):
             return copy
@@ -268,7 +268,7 @@ class SessionMaker:
                 return made
             why = f"{label}: its numbers on QNN differ, and its gates were not separated: {copy.message}"
             return made._replace(notices=[*made.notices, Notice("model", why)])
-        # The other rewrites only prepare for the gates.
+        # The other rewrites are prerequisites of `gates`.
         changes = [change for change in copy.changes if change.startswith(choice.rewrites)]
         why = parting.is_no_better(root, copy.cache.key, found.report) if changes else "it has no such gates"
         if why:
@@ -368,7 +368,7 @@ class SessionMaker:
 
         _leave_native_code(creation)
         settings, faults = creation.settings, creation.faults
-        # A session without the cache also sets entries aside that have crashed a host.
+        # Entries that have crashed a host are set aside even if the session does not use the cache.
         if settings is None or (settings.wanted is False and not faults):
             session, info = self._native(creation, None)
             number = self.sessions.keep(creation.request, session)
@@ -438,7 +438,7 @@ class SessionMaker:
         return session, info, None
 
     def _native(self, creation: Creation, loadable: CacheEntry | None) -> tuple[ResettableSession, SessionInfo]:
-        """Create the native session from the entry, or from the model. A crash is attributed to the one in use.
+        """Create the native session from the entry, or else from the model; attribute a crash to what is loaded.
 
         Raises:
             ModelChanged: files of the model were written to during each load.

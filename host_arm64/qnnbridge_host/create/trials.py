@@ -26,7 +26,7 @@ from qnnbridge_host.numerics.sampling import (
 from qnnbridge_protocol.errors import BridgeError, Cancelled, DeadlineExceeded, OptionError, WorkerDied
 from qnnbridge_protocol.specs import NodeInfo
 
-# Limit of further inputs, which are used if the ordinary ones show nothing. Each costs a run of both models.
+# Limit of further sets of inputs, for outputs that do not change with the ordinary inputs. Each set is run twice.
 MOST_FURTHER: Final = 4
 GIVEN: Final = "the given inputs"
 
@@ -50,8 +50,8 @@ def answered(reference: WorkerSession, job: CompilerInput) -> tuple[Trials, Answ
     trials: dict[str, Feeds] = {}
     expected: dict[str, list[Any]] = {}
     first: BridgeError | None = None
-    # Omit guesses: floats far outside the ordinary range cannot show that a model is wrong, because half floats
-    # end at 65504.
+    # Omit guesses with floats far outside of the ordinary range: there 16-bit floats overflow (at 65504), which
+    # does not prove that the model is wrong.
     sure = (one for one in further_inputs(declared, knowledge) if not is_guess(one.feeds, knowledge))
     further = itertools.islice(sure, MOST_FURTHER)
     for number, one in enumerate(itertools.chain(ordinary_inputs(declared, knowledge), further)):
@@ -117,7 +117,7 @@ def _check_names(job: CompilerInput, names: Sequence[str]) -> None:
 
 
 def _sizes(node: NodeInfo) -> tuple[int, ...]:
-    """Return an input's shape with 1 for each free dimension, which only parts on the CPU can have."""
+    """Return an input's shape with 1 for each free dimension. Only nodes on the CPU can have free dimensions."""
     return tuple(size if isinstance(size, int) and size >= 0 else 1 for size in node.shape or ())
 
 

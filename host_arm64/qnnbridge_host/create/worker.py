@@ -81,7 +81,7 @@ class Worker:
         # Why the worker was killed; ``None`` if it was not.
         self._because: str | None = None
         self._op = ""
-        # The model in work, for crash reports.
+        # The model that the worker currently works on, for crash reports.
         self.model = order.model
         # Time (`time.monotonic`) at which the worker is killed, and the reason.
         self._deadline: tuple[float, str] | None = None
@@ -164,7 +164,7 @@ class Worker:
             with contextlib.suppress(OSError):
                 process.kill()
 
-    # --- life ---
+    # --- start and end of the process ---
 
     def _start(self) -> None:
         order = self._order
@@ -344,7 +344,7 @@ class Worker:
 
 
 def _is_stopped(pid: int) -> bool:
-    import psutil  # 12 ms, for a compilation that takes seconds
+    import psutil  # imported here: the import takes 12 ms
 
     try:
         return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)

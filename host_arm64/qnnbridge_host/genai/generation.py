@@ -46,10 +46,10 @@ from qnnbridge_protocol.errors import (
 
 # How long a token waits to share a frame with the next one: too short to see, but longer than sending a frame.
 HOLD_S: Final = 0.002
-# Far below any logit, and finite.
+# Logit of a forbidden token: far below any other logit, but finite.
 _FORBIDDEN: Final = -1e9
 _INT32_MAX: Final = 2**31
-# Options whose sizes genai allocates before it checks anything, and their maximum.
+# Options by which genai allocates memory before it checks them, and their maximum.
 _SIZES: Final = ("batch_size", "num_beams", "num_return_sequences")
 _MOST_SEQUENCES: Final = 1024
 
@@ -151,8 +151,8 @@ class Generation:
             self.cuts += 1
             self.base = min(self.base, length)
             self._is_ahead, self.done = True, False
-            # In these cases (pads, no shared cache, no tokens left) the native generator cannot be rewound: a new
-            # one is created.
+            # A native generator with pads, without a shared cache or without tokens cannot be rewound: drop it. The
+            # next call creates another one.
             if not self._appends or not self._shares or not length:
                 self._native = None
 
@@ -182,7 +182,7 @@ class Generation:
             total += len(new)
             made += new
             now = time.monotonic()
-            # The next token is expected to take as long as the last one.
+            # Assume that the next token takes as long as the last one.
             due = now + (now - before) - began >= HOLD_S or self._native is None or self._model.turns.has_prompt
             if emit is not None and total < count and not self.done and due:
                 emit(made)
@@ -209,7 +209,7 @@ class Generation:
         with self._model.turns:
             self._tensor(
                 "OgaGenerator_GetLogits"
-            )  # runs the model, which would otherwise overwrite the logits set here
+            )  # run the model first, because a later run would overwrite the logits set here
             made = make_tensor(self._model.library, np.asarray(logits, np.float32))
             self._call("OgaGenerator_SetLogits", made.handle)
 
@@ -251,7 +251,7 @@ class Generation:
                 pass
             finally:
                 self._prefilling = None
-            # Checked only now: until here `interrupt` may have stopped the native generator permanently.
+            # Check this only now: until here `interrupt` may have stopped the native generator permanently.
             if appended and not stop.stopped:
                 return True
         self._native = None
@@ -270,7 +270,7 @@ class Generation:
                 self.done = True
                 new = self._with_end_token(new)
             else:
-                self._native = None  # full only because of its pads
+                self._native = None  # only pads fill the native generator: create a new one
         self.done = self.done or len(self.tokens) >= self.max_length
         return new
 
@@ -338,7 +338,7 @@ class Generation:
         size, room = self._window.size, self._model.folder.context_length
         if len(self.tokens) + _pads(given, size) < room:
             return given
-        # With pads the history would fill the context. Whole windows need no pads.
+        # Padding the whole history would fill the context, so prefill only whole windows, which need no pads.
         whole = first // size * size
         while whole >= room:
             whole -= size
@@ -357,8 +357,8 @@ class Generation:
                 search["min_length"] = float(search["min_length"]) + pads
         if again and self._option("do_sample", False):
             seed = int(self._option("random_seed", -1))
-            # A different seed than that of the first generator, whose random numbers would be repeated otherwise.
-            # Derived from the given seed, so that results are reproducible.
+            # Use another seed than the first generator, whose random numbers would be repeated otherwise. Derive it
+            # from the given seed, so that results are reproducible.
             fresh = secrets.randbelow(_INT32_MAX) if seed < 0 else (seed + len(self.tokens)) % _INT32_MAX
             search["random_seed"] = fresh
         for name, value in search.items():
@@ -380,7 +380,7 @@ class Generation:
             native.call("OgaGenerator_SetModelInput", made.handle, name.encode(), tensor.handle)
             made.keeps += (tensor,)
         if settings.named is not None:
-            # After all other inputs: adding further inputs would move the names of these in memory, to which genai
+            # Set these inputs last: setting further inputs would move the names of these in memory, to which genai
             # has pointers. The processor must exist, because it tells the model which name belongs to which input.
             if self._model.folder.modalities:
                 self._model.processor()

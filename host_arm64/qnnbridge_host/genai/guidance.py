@@ -133,7 +133,7 @@ class _Bounds:
             raise _refused(f"The JSON schema has more than {most:,} {what}, all of its parts together.", fix)
 
 
-# For each sum: its limit and the fix in the error message.
+# Limit of each sum, and the fix in the error message.
 _MOST: Final[Mapping[str, tuple[int, str]]] = {
     "items": (MAX_ITEMS, "Lower minItems and maxItems, or leave maxItems away."),
     "alternatives": (MOST_ALTERNATIVES, "Describe the values by a pattern, or leave some out."),
@@ -155,7 +155,7 @@ _REPETITION: Final = re.compile(r"\{(\d+)(?:,(\d*))?\}")
 
 def _repetitions(pattern: str) -> int:
     """Return the largest product of nested counted repetitions; 0 if no repetition contains another."""
-    # For each open group, the largest product within it. The first entry is for the whole pattern.
+    # Largest product within each open group. The first entry is that of the whole pattern.
     groups, at, closed, worst = [1], 0, 1, 0
     while at < len(pattern):
         sign = pattern[at]

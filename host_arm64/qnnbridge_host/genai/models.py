@@ -163,7 +163,7 @@ class GenaiModel:
         filler: int | None,
         copy: contextlib.ExitStack,
     ) -> None:
-        # First, so that the folder is removed even if a line below raises.
+        # Register this first, so that the folder is removed even if a line below raises.
         weakref.finalize(self, copy.close)
         self.filler = filler if filler is not None else folder.pad
         self.library = native
@@ -179,7 +179,7 @@ class GenaiModel:
         on_npu = any(one.wanted and one.placement.qnn_nodes for one in placement)
         # There is one NPU, so all models on the NPU share a queue. Models on the CPU do not wait for each other.
         self.turns = _npu_turns if on_npu else Turns()
-        # Held while the multimodal processor works.
+        # Lock of the multimodal processor.
         self.processing = threading.Lock()
         self._processor: Object | None = None
 
@@ -276,7 +276,7 @@ def load(
         raise too_old(version)
     refuse_special_files(request.path)
     own = engine.qnn_library()
-    # Checked in each request, even if the model is loaded: another application may have allowed the options.
+    # Check the options even if the model is loaded: another application may have allowed them.
     refuse_native(request.path, request.allow_native, None if own is None else os.path.dirname(own))
     folder = _read_folder(request)
     reason = refusal(folder.layout, version)
@@ -369,7 +369,7 @@ def refuse_special_files(path: str) -> None:
     """Refuse a folder that contains a pipe, a socket or a device: reading it may never end."""
     with contextlib.suppress(OSError):  # a folder that cannot be read is refused later
         for entry in os.scandir(path):
-            # Links are followed. A dangling link causes an error where its file is needed.
+            # `exists` follows links. A dangling link causes an error later, where its file is needed.
             if os.path.exists(entry.path) and not (entry.is_file() or entry.is_dir()):
                 raise GenerationFolderInvalid(
                     f"{entry.name} in {os.path.basename(path)} is neither a file nor a folder.",
@@ -435,7 +435,7 @@ def may_change(folder: GenaiFolder) -> bool:
 
 
 def without_mapping(folder: GenaiFolder) -> GenaiFolder:
-    """Return the folder's facts as they are with the changed copy of the config."""
+    """Return the folder's facts with the provider options of the changed config: weights are not mapped."""
     stages = (
         dataclasses.replace(
             stage, providers=tuple((name, _unmapped_options(name, given)) for name, given in stage.providers)
@@ -447,7 +447,7 @@ def without_mapping(folder: GenaiFolder) -> GenaiFolder:
 
 @contextlib.contextmanager
 def unmapped_copy(path: str, steps: Sequence[Sequence[Any]]) -> Iterator[tuple[str, list[Sequence[Any]]]]:
-    """Yield the folder with the changed config, which exists while the model is in use, and the adapted steps.
+    """Yield a temporary folder with the changed config, and the steps with mapping switched off.
 
     Raises:
         GenerationError: the config cannot be copied.
@@ -574,7 +574,7 @@ def _place(
         except BridgeError as error:
             if strict:
                 raise
-            # Not stored: the error may be temporary, such as a full NPU, so the next load tries again.
+            # Do not store the result: the error may be temporary, such as a full NPU.
             placed = Placement(known=False, cause=error.message)
         else:
             _remember(file, placed)
@@ -583,7 +583,7 @@ def _place(
 
 def _by_design(placed: Placement) -> bool:
     if not placed.known:
-        return placed.cause is None  # this ONNX Runtime does not report it
+        return placed.cause is None  # this ONNX Runtime does not report the placement
     if not placed.qnn_nodes:
         return False
     return all(kind in ATTENTION or kind in BOOKKEEPING for _, kind in placed.cpu_list)
@@ -621,8 +621,8 @@ def _memory(stage: GenaiStage, cache: str | None, versions: Mapping[str, str]) -
         return None
     if stamp is None:
         return None
-    # The whole stamp except for the time at which it was taken: size and date alone do not identify a file. With
-    # the versions: another driver or QNN may support other nodes.
+    # The key contains the whole stamp but its own time, because size and date alone do not identify a file, and the
+    # versions, because another driver or QNN may support other nodes.
     key = [os.path.abspath(stage.path), *stamp.to_plain()[:-1], stage.qnn_options, dict(versions)]
     name = hashlib.sha256(json.dumps(key, sort_keys=True).encode("utf-8", "surrogatepass")).hexdigest()
     return Path(cache) / FOLDER / f"{name[:32]}.json"

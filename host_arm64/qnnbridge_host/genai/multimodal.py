@@ -19,7 +19,7 @@ from qnnbridge_protocol.errors import GenerationError, PromptRefused
 
 # Name of the tensor that contains the prompt.
 INPUT_IDS: Final = "input_ids"
-# Tensors that onnxruntime-genai reads as 64-bit integers whatever they are.
+# Tensors that onnxruntime-genai reads as 64-bit integers, whatever their type is.
 _INTEGERS: Final = frozenset(
     ("num_image_tokens", "image_sizes", "image_grid_thw", "audio_sizes", "audio_projection_mode")
 )

@@ -154,7 +154,7 @@ class Object:
         self.keeps = keeps
 
     def __del__(self) -> None:
-        # Freed once, even if `__del__` is called again.
+        # Free the object once, even if `__del__` is called again.
         handle, self.handle = self.handle, c_void_p()
         if handle:
             # CPython clears the slots after `__del__`, so the objects in `keeps` (a generator's model) are freed
@@ -193,7 +193,7 @@ class GenaiLibrary:
         # NULL for success, else an object with the error text, which the caller frees.
         result = self._function(name)(*arguments)
         if result:
-            # Read before the result is destroyed, because the result owns the text.
+            # Read the text before the result is destroyed, because the result owns it.
             text = self._functions["OgaResultGetError"](result) or b""
             self._functions["OgaDestroyResult"](result)
             raise from_genai(text.decode("utf-8", "replace"), self.version)
@@ -421,7 +421,7 @@ def read_tensor(native: GenaiLibrary, tensor: Object) -> Any:
     shape = tuple(dimensions)
     storage = np.dtype(layout.storage)
     size = int(np.prod(shape, dtype=np.int64)) * storage.itemsize
-    # A copy, since genai owns the memory. A bytearray, since an array over bytes would be read-only.
+    # Copy the values, because genai owns the memory, to a bytearray, because an array over bytes is read-only.
     raw = bytearray(ctypes.string_at(data, size)) if size else bytearray()
     array = np.frombuffer(raw, dtype=storage).reshape(shape)
     return array if layout.named else Typed(array, element, shape)

@@ -110,7 +110,7 @@ class BatchGeneration(Generation):
             return given
         size = len(given) // self.rows
         for start in range(0, len(given), size or 1):
-            # From each end of the row up to the first other token: a pad in the middle is an ordinary token.
+            # Replace pads from each end up to the first other token: a pad in the middle is an ordinary token.
             for way in (range(start, start + size), range(start + size - 1, start - 1, -1)):
                 for at in way:
                     if given[at] != pad:
@@ -143,7 +143,7 @@ def _load(call: ObjectCall) -> GenaiModel:
     data = {str(name): bytes(memoryview(value)) for name, value in zip(names, call.values, strict=True)}
 
     def declare(folder: GenaiFolder) -> None:
-        # Set before the phase, so that a crash from now on is blamed on this model.
+        # Set the blame before the phase is declared, so that a crash from now on is attributed to this model.
         call.request.blame = {"fingerprint": folder.fingerprint, "label": folder.label}
         call.enter("creating")
 
@@ -153,7 +153,7 @@ def _load(call: ObjectCall) -> GenaiModel:
             placement: Placement = session.info.placement
             return placement
         finally:
-            # Closed before genai loads the stage itself: two copies may not fit into the NPU.
+            # Close the session before genai loads the stage itself: two copies may not fit into the NPU.
             session.close()
 
     def work(folder: GenaiFolder, header: Mapping[str, Any], buffers: tuple[Any, ...]) -> Mapping[str, Any]:
@@ -164,7 +164,7 @@ def _load(call: ObjectCall) -> GenaiModel:
     try:
         return load(ModelRequest(call.arguments, data), probe, call.sessions.engine, declare, work)
     except BridgeError as error:
-        # Add what else this host has on the NPU: QNN only reports that memory is exhausted.
+        # List the sessions and objects on the NPU, because QNN only reports that memory is exhausted.
         if error.details.get("npu_memory"):
             error.evidence = (*error.evidence, *call.sessions.on_npu_in_words())
         raise
@@ -205,7 +205,7 @@ def _new_generator(model: GenaiModel, call: ObjectCall) -> ObjectResult:
     def first_step() -> ObjectResult:
         return ObjectResult(GENERATOR.describe(generation) | {"step": _step(generation, rest).result}, made=made)
 
-    # Afterwards: other generators of the model are created while this one processes its prompt.
+    # Run the first step after the creation: other generators can be created while it processes the prompt.
     return ObjectResult(after=first_step)
 
 
@@ -309,7 +309,7 @@ def _decoder(generation: Generation, call: ObjectCall) -> Callable[[list[int]], 
     if not isinstance(tokenizer, ModelTokenizer) or isinstance(generation, BatchGeneration):
         raise desync("a step with texts of several sequences or without a tokenizer")
     texts = generation.texts
-    # Another answer or tokenizer. The decoder itself checks the tokens.
+    # Create a decoder for another answer or tokenizer. The decoder itself checks the tokens.
     if texts is None or texts.start != start or texts.tokenizer is not tokenizer:
         texts = generation.texts = AnswerTexts(tokenizer, start)
     return lambda tokens: texts.decode(generation.tokens, tokens, done=generation.done, cuts=generation.cuts)

@@ -125,7 +125,7 @@ class AnswerTexts:
     """Decoder of the answers of a generator, which decodes each token in the step that generates it.
 
     The native stream is kept between steps. Its texts depend only on the tokens of the answer that it has decoded
-    before. These are the right ones as long as the history ends where the stream stopped and was not cut since.
+    before. It is valid as long as the history ends where the stream stopped and has not been shortened since.
 
     Args:
         tokenizer: creates the native stream.

@@ -158,7 +158,7 @@ def _library_stamp() -> list[Any] | None:
 def _recall(file: Path | None, key: str) -> dict[str, Any] | None:
     found = _kept.get(key)
     if found is None and file is not None:
-        with contextlib.suppress(Exception):  # a damaged record: the release is tried again
+        with contextlib.suppress(Exception):  # if the record is damaged, try the release again
             found = read_json(file)
     if found is None or found.get("schema") != SCHEMA:
         return None
@@ -168,7 +168,7 @@ def _recall(file: Path | None, key: str) -> dict[str, Any] | None:
 
 def _remember(file: Path | None, key: str, found: dict[str, Any]) -> None:
     found.update(schema=SCHEMA, at=time.time())
-    # If there is a file, the result is not kept in memory: removing the file makes the next load try again.
+    # Keep the result in memory only without a file: removing the file makes the next load try again.
     if file is None:
         _kept[key] = found
         return

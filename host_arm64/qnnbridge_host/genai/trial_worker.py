@@ -24,7 +24,7 @@ from qnnbridge_protocol.errors import BridgeError, GenerationUnsupported
 
 PROMPT_TOKENS: Final = 6
 NEW_TOKENS: Final = 4
-# Enough for the prompt and the tokens, and a small KV cache.
+# Context length that is enough for prompt and tokens, and needs a small KV cache.
 _MAX_LENGTH: Final = 64
 _ABSENT: Final = b"qnnbridge-absent"
 
@@ -46,7 +46,7 @@ def perform(request: ModelRequest, engine: Any) -> dict[str, str]:
             with contextlib.suppress(BridgeError):  # the library accepts the call, but reports the made-up names
                 step()
     module = model.library.module
-    del model  # two models may not fit into the NPU
+    del model  # free it first: two models may not fit into the NPU
     return judge(ours, _outcome(_by_module, module, request, search, prompt))
 
 
@@ -188,7 +188,7 @@ def _config_functions(native: GenaiLibrary, path: str) -> Iterator[Callable[[], 
 def _tokenizer_functions(model: GenaiModel) -> Iterator[Callable[[], Any]]:
     try:
         tokenizer = ModelTokenizer(model, {})
-    except BridgeError:  # a folder without one
+    except BridgeError:  # the folder has no tokenizer
         return
     yield tokenizer.ids
     yield lambda: tokenizer.decode(tokenizer.encode("a b"))

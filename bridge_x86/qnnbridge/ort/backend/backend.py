@@ -71,7 +71,7 @@ class OnnxRuntimeBackend(Backend):  # type: ignore[misc]
                 raise unittest.SkipTest(why)
             model = data
         options = SessionOptions()
-        # As in ONNX Runtime.
+        # ONNX Runtime's backend sets this entry, too.
         options.add_session_config_entry(
             "session.allow_released_opsets_only", "1" if cls.allowReleasedOpsetsOnly else "0"
         )
@@ -88,7 +88,7 @@ class OnnxRuntimeBackend(Backend):  # type: ignore[misc]
 
     @classmethod
     def run_model(cls, model: Any, inputs: Any, device: str | None = None, **kwargs: Any) -> Any:
-        # Both calls get all options, so `set_allowed` ignores names that its class lacks.
+        # `prepare` and `run` get all options, so `set_allowed` ignores names that its class lacks.
         return cls.prepare(model, device, **kwargs).run(inputs, **kwargs)
 
     @classmethod

@@ -32,7 +32,7 @@ __all__ = [
     "check_distro_info",
     "check_training_module",
     "get_package_name_and_version_info",
-    # ONNX Runtime's module imports these three, so they are among its public names.
+    # ONNX Runtime's module imports these modules, so they are among its public names.
     "linecache",
     "platform",
     "warnings",
