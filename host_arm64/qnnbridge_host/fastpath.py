@@ -409,7 +409,7 @@ class HostChannel:
                     call = spare.pop() if spare else self._new_call()
                     call.renew(number, plan)
                     accept(call, plan.lane)
-                    # The next read may wait for long, and would keep the plan's memory after its release.
+                    # The next read may wait a long time, and would keep the plan's memory after its release.
                     del call
                 else:
                     self._take(file, head)

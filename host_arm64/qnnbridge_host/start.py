@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     Loader = Callable[[Callable[..., None]], Engine]
 
-# Option: the process to end with, by name or number; default: the parent process.
+# Option: process whose end also ends this host, by name or number; default: the parent process.
 PARENT = "--parent"
 # Option: the command line that starts a worker, a JSON list; default: this host's own. An emulated interpreter
 # cannot be started by `sys.executable`.

@@ -212,7 +212,7 @@ class Sizes:
                 only=("fixed-shapes",),
                 check=False,
             )
-            # The copy contains all sizes: the session gets none.
+            # The sizes are fixed in the copy, so the session does not set any.
             yield copy, Dimensions()
 
 

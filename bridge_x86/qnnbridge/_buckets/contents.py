@@ -1,6 +1,6 @@
 """Generated inputs for trial runs of a model on the CPU: valid, and varied enough to change the outputs.
 
-Inputs of zeros prove nothing, because rows 0 and 1 of an embedding table are mostly those of padding and of unknown
+Inputs of zeros prove nothing, because rows 0 and 1 of an embedding table are usually those of padding and unknown
 words, and because a mask of zeros makes every output constant. Ids are drawn from the whole range that the model
 accepts, which `highest_valid` finds by runs. Masks are ones, zeros and mixtures of both, because values that one
 mask hides are visible with another. All functions are pure, except that they call a `Runs`, which communicates with

@@ -134,7 +134,7 @@ def run(
             return None
         channel = plans.channel
         channel.context = remote.context
-        # The host may read and write these arrays until the call is over, also if this side gives it up: the
+        # The host may read and write these arrays until the call is over, even if the caller gives it up. The
         # channel then keeps them alive. Set before anything is sent, since an exception may come between two lines.
         channel.pinned = key
         if plan is None:

@@ -141,7 +141,7 @@ def fold_dimensions(editor: Editor) -> list[str]:
     counted: Counter[str] = Counter()
 
     def change(node: Any) -> list[Any] | None:
-        # With fewer dimensions QNN would accept the conversion, and fail with the double.
+        # Keep conversions of doubles on the CPU: with fewer dimensions QNN would accept them, and fail.
         if is_conversion(node.name):
             return None
         tensors = [name for name in (*node.input, *node.output) if name]

@@ -122,8 +122,8 @@ def _depth_to_space(turn: GraphNode, view: ModelIndex) -> tuple[int, ...] | None
 def _is_gelu(erf: GraphNode, view: ModelIndex) -> bool:
     """Return whether QNN merges this Erf into Gelu: x / sqrt(2), Erf, + 1, * x, * 0.5, the last two in any order.
 
-    Either nothing of the pattern is quantised, or both x and the result. QNN refuses the Erf if only one of them
-    is.
+    Either no tensor of the pattern is quantised, or both x and the result are. QNN refuses the Erf if only one of
+    the two is.
     """
     if not erf.given or not erf.made:
         return False

@@ -176,7 +176,7 @@ def _answer(model: Model, prompt: list[int], tokens: int) -> tuple[Pace, list[in
 
 
 def _asked(direct: DirectProcess, question: dict[str, Any]) -> tuple[tuple[Pace, list[int]], str | None]:
-    """Query the process; return its answer, and why it has no figures."""
+    """Query the process. Return its answer, and the reason if it has no figures."""
     try:
         result = direct.ask(question)
     except BridgeError as error:
