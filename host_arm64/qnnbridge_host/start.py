@@ -184,8 +184,8 @@ def _leave(defect: object) -> NoReturn:
 
 
 def watch_parent(parent_pid: int | None, on_parent_gone: Callable[[], object]) -> tuple[str, ...]:
-    """Watch the process that the host belongs to; call `on_parent_gone` from a thread, or now if it has ended
-    already.
+    """Watch the process that the host belongs to. Call `on_parent_gone` from a thread when it ends, or now if it
+    has ended already.
 
     Ends the host when its application is gone, however it ended. End of input is not enough: a fork of the
     application may hold the pipe's other end. So a thread waits for the application's process, and on Linux the

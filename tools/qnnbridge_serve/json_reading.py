@@ -382,7 +382,7 @@ def _commas(data: bytes) -> int:
 
 
 def _steps(flat: bytes) -> Iterator[bytes]:
-    """Yield the array in parts, each the text of an array with some of the numbers."""
+    """Yield the array in parts. Each part is the JSON text of an array with some of the numbers."""
     at, last = 1, len(flat) - 1
     while at < last:
         # Split at a comma, so that no number is split.

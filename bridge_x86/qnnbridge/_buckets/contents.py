@@ -101,8 +101,8 @@ def _drawn(name: str, value: Array, highest: int | None, number: int, rng: np.ra
     if value.dtype.kind == "f":
         return np.asarray(rng.standard_normal(value.shape), value.dtype)
     if value.dtype.kind in "iu" and highest is not None:
-        # An input of small integers may be a mask whose name does not contain "mask", so every third draw is of 0
-        # and 1.
+        # An input of small integers may be a mask whose name does not contain "mask", so every third draw
+        # contains only 0 and 1.
         if number % 3 == 2:
             return np.asarray(bits & (highest > 0), value.dtype)
         return np.asarray(rng.integers(0, highest + 1, value.shape), value.dtype)

@@ -123,7 +123,7 @@ class ExitStatus:
 
     @property
     def code(self) -> ExitCode:
-        """Row of the table. For a code that the tables do not contain, a row that says so."""
+        """Row of the table. For an unknown code, a row that describes the code as unknown."""
         if self.platform == "win32":
             return windows_code(self.unsigned)
         signal = self.signal

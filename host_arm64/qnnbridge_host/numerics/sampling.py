@@ -537,7 +537,7 @@ def _bright_picture(shape: tuple[int, ...], rng: np.random.Generator) -> Array:
 
 
 def _ones(shape: tuple[int, ...], rng: np.random.Generator) -> Array:
-    """Return ones, also for integers, because a divisor must not be zero."""
+    """Return ones, even for integers, because a divisor must not be zero."""
     return np.ones(shape)
 
 

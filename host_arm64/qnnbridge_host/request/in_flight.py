@@ -207,7 +207,7 @@ class Request:
         self.after: Callable[[], None] | None = None
 
     def serve(self) -> bool:
-        """Run and answer the request; return whether it succeeded. Fast channels only, as the next two methods."""
+        """Run and answer the request; return whether it succeeded. Only for fast channels, like the next two."""
         raise AssertionError("it did not come by a channel")
 
     def served(self) -> None:
@@ -215,7 +215,7 @@ class Request:
         raise AssertionError("it did not come by a channel")
 
     def refuse(self, error: BaseException) -> None:
-        """Answer with an error."""
+        """Answer the request with an error."""
         raise AssertionError("it did not come by a channel")
 
     def release(self) -> None:

@@ -115,7 +115,7 @@ def weights_from_inputs(editor: Editor) -> list[str]:
 
 
 def initializers_from_constants(editor: Editor) -> list[str]:
-    """Replace Constant nodes by initializers, also in subgraphs, because the quantizer skips Constant nodes."""
+    """Replace Constant nodes by initializers, even in subgraphs, because the quantizer skips Constant nodes."""
     moved = sum(_moved(graph) for graph in graphs.subgraphs(editor.graph))
     if not moved:
         return []

@@ -395,7 +395,7 @@ QdqUnits = Mapping[int, QdqUnit]
 
 
 def _units_of(view: ModelIndex) -> dict[int, QdqUnit]:
-    """Return the units by index of their operator."""
+    """Return the quantised units of the graph, by the index of their operator."""
     found: dict[int, QdqUnit] = {}
     for node in view.nodes:
         if node.op in EDGES or not node.made:

@@ -94,7 +94,7 @@ def layers_of(index: ModelIndex) -> list[Layer]:
 
 
 class PartialModels:
-    """Build models between a float model and its quantised form.
+    """Build models in which only a part of a float model is quantised.
 
     Args:
         index: index of the float model.

@@ -220,7 +220,7 @@ class NodeChange:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NodeTrap:
-    """A trap that shows at the first node that differs.
+    """A trap that is detected at the first node that differs.
 
     Args:
         name: name of the trap.

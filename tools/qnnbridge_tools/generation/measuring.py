@@ -113,7 +113,7 @@ class MeasuredPaces:
 def perform(
     folder: Path, effort: BenchLength, fallback: str, host_python: str | None, say: Callable[[str], None]
 ) -> MeasuredPaces:
-    """Measure both ways. Raise the errors of `qnnbridge.genai.Model`."""
+    """Measure with and without the bridge. Raise the errors of `qnnbridge.genai.Model`."""
     import qnnbridge
     from qnnbridge import genai
     from qnnbridge._launch import find_host
