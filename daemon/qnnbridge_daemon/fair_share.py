@@ -297,7 +297,7 @@ class Cancellation:
             raise Cancelled("The request was cancelled before it started.")
 
     def on_stop(self, listener: Callable[[], None]) -> Callable[[], None]:
-        """Call the listener, which must not wait, when the call is cancelled, or at once if it is cancelled already.
+        """Call the listener, which must not wait, when the call is cancelled, or now if it is cancelled already.
         Return a function that removes the listener."""
         with self._lock:
             stopped = self._terminate
