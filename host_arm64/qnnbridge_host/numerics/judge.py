@@ -75,7 +75,7 @@ class NumberLimits:
 
     Args:
         good_db: an output with at least this SNR agrees.
-        bad_db: an output with a lower SNR differs.
+        bad_db: an output below this SNR differs.
         share: for an SNR between these limits, the share of values that may be off by more than 5 % of the range,
             and of decisions that may change.
         noise: differences up to this absolute number are the format's own noise.

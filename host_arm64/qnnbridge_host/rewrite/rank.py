@@ -273,7 +273,7 @@ def _reduce(editor: Editor, node: Any) -> list[Any] | None:
         if axes is None:
             return None
     if not axes and graphs.attribute_values(node).get("noop_with_empty_axes"):
-        return None  # this node does not reduce anything
+        return None  # this node reduces no axis
     reduced = {axis % len(shape) for axis in axes} if axes else set(range(len(shape)))
     groups = [list(group) for _, group in itertools.groupby(range(len(shape)), reduced.__contains__)]
     if len(groups) > _most_of(node):
