@@ -238,7 +238,7 @@ class Host(Shown):
         if self.log_function is not None:
             self._releases.keep_slow()
 
-    # --- life ---
+    # --- start and end ---
 
     def start(self, timeout: float | None = None) -> None:
         """Start the process now, so that the first session does not have to wait for the start."""
@@ -416,7 +416,7 @@ class Host(Shown):
         deadline, context = deadline_after(timeout), CallContext(str(header.get("op")))
 
         def attempt(process: HostProcess, deadline: float | None) -> Frame:
-            # Each attempt has its own relay, because a CANCEL refers to a request of a certain process.
+            # Each attempt has its own relay, because a CANCEL refers to a request of one process.
             with TerminateRelay(stop, process.channel) as on_sent:
                 return process.channel.call(header, buffers, deadline, context, on_sent)
 
@@ -654,7 +654,7 @@ def shared_daemon_host() -> Host:
 
 
 def chosen_host(host: Host | str | None) -> Host:
-    """Return the host for a session. Raise `OptionError`, and `Closed` at the end of the interpreter."""
+    """Return the host for a session. Raise `OptionError` for other types, `Closed` if the interpreter is ending."""
     refuse_at_the_end()
     if host is None:
         return default_host()

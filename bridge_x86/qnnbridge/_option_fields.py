@@ -315,8 +315,8 @@ class HasFields:
         raise AttributeError(f"{cls!r} object has no attribute {name!r}.{suggest(name, public)}") from None
 
     def __reduce__(self) -> NoReturn:
-        # ONNX Runtime refuses this, too. A copy that silently shared or dropped callbacks and tensors would be
-        # worse.
+        # ONNX Runtime refuses to pickle or copy options, too. A copy that silently shared or dropped callbacks and
+        # tensors would be worse.
         raise TypeError(f"cannot pickle or copy {type(self).__name__!r} object")
 
 

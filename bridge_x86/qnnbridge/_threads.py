@@ -48,8 +48,8 @@ THREADS = 4
 
 
 def silence_daemon_threads() -> None:
-    """From now on, print no traceback if `Closed` ends a daemon thread, because the program ends and closes its
-    hosts.
+    """Suppress the traceback of a daemon thread that ends with `Closed`, because the program ends and has closed
+    its hosts.
 
     With onnxruntime such a thread just stops. A traceback would obscure the last output of the application.
     """

@@ -205,7 +205,7 @@ class Account:
         self._freed: collections.deque[tuple[int, bool]] = collections.deque()
 
     def open_session(self) -> None:
-        """Count a session. Raise `Busy`."""
+        """Count a new session. Raise `Busy` if the client has reached its limit."""
         with self._lock:
             # The decision and the change are one step under the lock; the error is created outside.
             full = self.sessions >= self.limits.sessions

@@ -231,8 +231,8 @@ class Broker:
         self._tidier.join(1.0)
 
     def _release_late(self) -> None:
-        """Disconnect clients whose open calls all came too late to be started, so that the clients can repeat these
-        elsewhere without waiting for others."""
+        """Disconnect clients whose only open calls arrived too late to be started. They can repeat these calls
+        elsewhere, and need not wait for the calls of other clients."""
         for client in self.clients:
             if client.queue.late and client.answered:
                 client.end()

@@ -300,7 +300,7 @@ class ClientObjects:
         found = self._find(header.get("object"))
         forwarded = {**_forwarded(header), "objects": found.numbers_of(self._others(header))}
         if header.get("operation") == "generator" and isinstance(header.get("arguments"), dict):
-            # For the host, which does not start a generator that `_keep` will refuse.
+            # Tell the host how much memory is left, so that it does not start a generator that `_keep` will refuse.
             self._forget_memory_before(found.generation)
             forwarded["arguments"] = {**header["arguments"], "kv_room": self._client.account.kv_room}
         self._check_limit()

@@ -60,7 +60,7 @@ class ClientStreams:
             os.set_blocking(out_fd, False)
 
     def read_into(self, buffer: memoryview, use: Callable[[int], T]) -> None:
-        """Read bytes. Raise `OSError`, also if `end` is called meanwhile."""
+        """Read bytes. Raise `OSError` if the connection fails or another thread calls `end`."""
         self._enter()
         try:
             # The wait is separate from the read, so that `end` can end it without closing a descriptor that is in
@@ -73,7 +73,7 @@ class ClientStreams:
             self._exit()
 
     def write_all(self, chunks: Iterable[memoryview]) -> None:
-        """Write all bytes. Raise `OSError`, also if the client reads nothing for too long."""
+        """Write all bytes. Raise `OSError` if the connection fails or the client reads nothing for too long."""
         self._enter()
         try:
             self._writer.add(chunks)

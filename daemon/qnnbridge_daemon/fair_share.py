@@ -297,8 +297,8 @@ class Cancellation:
             raise Cancelled("The request was cancelled before it started.")
 
     def on_stop(self, listener: Callable[[], None]) -> Callable[[], None]:
-        """Register a callback for the cancellation, called at once if that has happened. It must not wait. Return
-        its remover."""
+        """Call the listener, which must not wait, when the call is cancelled, or now if it is cancelled already.
+        Return a function that removes the listener."""
         with self._lock:
             stopped = self._terminate
             if not stopped:

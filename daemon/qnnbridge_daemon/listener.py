@@ -1,7 +1,7 @@
 """Accepts and authenticates clients of this user, and provides the two streams of each connection.
 
-Invariants: accepting never waits for a client; a client has five seconds to authenticate; at most 64 clients are
-unproven at a time, and the oldest is dropped when another connects. So no number of silent or incomplete
+Invariants: accepting never waits for a client; a client has five seconds to authenticate; at most 64 clients
+authenticate at a time, and the oldest is dropped when another connects. So no number of silent or incomplete
 connections keeps out a good client, whose dialogue takes milliseconds.
 
 Threads: one accepts; each client gets one, which becomes the thread of its connection.
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _log = log_of("qnnbridge.daemon.door")
 
 DIALOGUE_TIMEOUT_S: Final = 5.0
-# Each unproven client holds a descriptor and a thread.
+# Each client that has not authenticated yet holds a descriptor and a thread.
 UNPROVEN_MAX: Final = 64
 _NO_DESCRIPTORS_PAUSE_S: Final = 0.1
 
@@ -91,7 +91,7 @@ class Listener:
             try:
                 stream = self._gate.accept()
             except OSError as error:
-                # Out of descriptors: the oldest unproven clients hold some.
+                # The process has no free descriptors. Clients that have not authenticated yet hold some.
                 _log.warning("a client could not be accepted: %s", error)
                 self._drop_oldest()
                 time.sleep(_NO_DESCRIPTORS_PAUSE_S)

@@ -16,7 +16,7 @@ from typing import Final
 
 _log = logging.getLogger("qnnbridge.daemon")
 
-# Idle time before the start. Long enough that no measurement has begun when a program is restarted at once.
+# Idle time before a measurement, so that none begins while a program that has just ended is being restarted.
 AFTER_S: Final = 60.0
 
 

@@ -76,7 +76,7 @@ class SharedModel:
         # the lock of the table.
         self.owners: dict[object, int] = {}
         self.last_used = time.monotonic()
-        # Whether the daemon unloaded it, and it has not been used since.
+        # Whether the daemon has unloaded the session, which has not been used since.
         self._unloaded = False
         # Withdraws the creation if no client wants it any more.
         self.stop = Cancellation()

@@ -110,7 +110,7 @@ class Slabs:
             full = len(self._slabs) >= MAX_SLABS or number in self._slabs
         if full:
             raise InvalidArgument(f"Slab {number} cannot be attached: it is already, or there are too many.")
-        # Outside of the lock: mapping large memory may take long. The number is checked again below.
+        # Map without the lock, because mapping large memory takes time. The number is checked again below.
         slab = self._map(where, size, host_writes)
         with self._lock:
             # Several threads serve the requests; their numbers show whether the release was sent after the attach.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     Loader = Callable[[Callable[..., None]], Engine]
 
-# Option: the process to end with, by name or number; default: the parent process.
+# Option: process whose end also ends this host, by name or number; default: the parent process.
 PARENT = "--parent"
 # Option: the command line that starts a worker, a JSON list; default: this host's own. An emulated interpreter
 # cannot be started by `sys.executable`.
@@ -184,8 +184,8 @@ def _leave(defect: object) -> NoReturn:
 
 
 def watch_parent(parent_pid: int | None, on_parent_gone: Callable[[], object]) -> tuple[str, ...]:
-    """Watch the process that the host belongs to; call `on_parent_gone` from a thread, or now if it has ended
-    already.
+    """Watch the process that the host belongs to. Call `on_parent_gone` from a thread when it ends, or now if it
+    has ended already.
 
     Ends the host when its application is gone, however it ended. End of input is not enough: a fork of the
     application may hold the pipe's other end. So a thread waits for the application's process, and on Linux the

@@ -93,9 +93,8 @@ def write_some(fd: int, chunks: Sequence[memoryview], timeout_s: float | None) -
 
     Raises:
         TimeoutError: the pipe stayed full until the timeout; nothing was written.
-        BrokenPipeError: the reader is gone; also in a program that has reset SIGPIPE to its deadly default, as
-            command
-            line tools do.
+        BrokenPipeError: the reader is gone. This is raised even in a program that has reset SIGPIPE to its deadly
+            default, as command line tools do.
     """
     batch = [chunk for chunk in chunks[:_CHUNKS_MAX] if chunk.nbytes]
     if not batch:

@@ -20,7 +20,7 @@ if sys.platform == "win32":
     kernel32.GetProcessTimes.argtypes = (wintypes.HANDLE, *[ctypes.POINTER(wintypes.FILETIME)] * 4)
 
     def error_dialogs_off() -> None:
-        """Let a crash end the process at once: no dialog, and no error reporting that keeps it for seconds."""
+        """Disable error dialogs and error reports, so that a crash ends the process without delay."""
         msvcrt.SetErrorMode(NO_DIALOGS)
         try:
             # Clear both flags: `abort` then shows no message box, and starts no Windows Error Reporting.

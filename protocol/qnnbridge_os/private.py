@@ -211,7 +211,7 @@ if sys.platform == "win32":
         return fault_of(access_list(str(path)), user_sid())
 
     def fault_of(sddl: str, me: str) -> str | None:
-        """Return why an owner and an access list are not those of an object that only the user `me` may access."""
+        """Return why this owner and access list do not restrict access to the user `me`; ``None`` if they do."""
         owner, ours = owner_of(sddl), {me, _SERVICES.get(me, me), *_TRUSTED}
         # Objects created by an elevated program belong to the group of administrators.
         if owner not in ours:

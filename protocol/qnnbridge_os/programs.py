@@ -63,8 +63,8 @@ def executable_machine(path: str | os.PathLike[str]) -> str | None:
     """Return the machine type of a program: "ARM64", "x64", "x86", "ARM64EC" on Windows, "aarch64", "x86_64" on
     Linux.
 
-    Return ``None`` for any other file, and "ARM64" for ARM64X (one file for ARM64 and ARM64EC processes), since
-    that is what a started process is.
+    Return ``None`` for any other file, and "ARM64" for ARM64X (one file for ARM64 and ARM64EC processes), which
+    Windows starts as an ARM64 process.
     """
     executable = read_executable(path)
     if executable is None:

@@ -54,7 +54,7 @@ def build() -> int | None:
 
 
 def value(root: str, key: str, name: str) -> str | int | bytes | None:
-    """Return a value of the 64-bit view, also for a 32-bit process: it describes drivers and devices."""
+    """Return a value of the registry's 64-bit view, which describes drivers and devices, in any process."""
     try:
         with _opened(root, key, winreg.KEY_WOW64_64KEY) as opened:
             found = winreg.QueryValueEx(opened, name)[0]

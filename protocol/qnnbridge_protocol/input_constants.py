@@ -19,7 +19,7 @@ MOST_NUMBERS = 4096
 MOST_SIZES = 16
 # Values that are tried for such an input, in this order, each for all elements. The first that works is suggested.
 EXAMPLE_SIZES = (64, 8, 2, 1)
-# Dimensions of one constant: below the maximum nesting of headers, with room for the levels around it.
+# Maximum number of dimensions of a constant. A header contains it as nested lists, whose depth is limited.
 _MOST_DIMENSIONS = 6
 # Number of a constant's values that a message shows.
 MOST_SHOWN = 8

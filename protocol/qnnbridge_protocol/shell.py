@@ -124,7 +124,7 @@ def _is_plain(word: str) -> bool:
 
 
 def _for_program(word: str) -> str:
-    """Return the word as programs of Windows parse it between double quotes.
+    """Return the word, escaped as Windows programs parse it between double quotes.
 
     Quotes are doubled, and so are backslashes before a quote and at the end.
     """

@@ -217,8 +217,8 @@ class SessionSpec(Record):
 
     @property
     def again(self) -> SessionSpec:
-        """Specification for recreating the session: its compiled model exists, and ONNX Runtime does not overwrite
-        it."""
+        """Specification for recreating the session without writing its compiled model, which ONNX Runtime would
+        refuse to overwrite."""
         if self.config_entries.get("ep.context_enable", "0") in ("", "0"):
             return self
         entries = {key: text for key, text in self.config_entries.items() if key != "ep.context_enable"}

@@ -443,7 +443,7 @@ class Decoder:
         return rows
 
     def _listed(self, node: Any, allowed: frozenset[ElementType], rank: int) -> list[Any]:
-        """Return a tensor of one of a few types as a list of Python scalars, or of such lists."""
+        """Return a tensor as nested lists of Python scalars; raise `ValueError` for other types or another rank."""
         if node.__class__ is not list or len(node) < 3 or node[1].__class__ is not int or node[1] not in allowed:
             raise ValueError("not a tensor of a type that maps have")
         if node[2].__class__ is not list or len(node[2]) != rank:

@@ -225,7 +225,7 @@ def read_samples(
 
 
 def _extras(file: Path, inputs: set[str], count: int) -> list[dict[str, Any]]:
-    """Return the other arrays of an input file, for each of its samples."""
+    """Return the arrays of an input file that are not inputs, for each of its samples."""
     if file.suffix.lower() != ".npz":
         return [{} for _ in range(count)]
     arrays = {feed.name: np.asarray(feed.value) for feed in readers.load([], file) if feed.name not in inputs}

@@ -401,7 +401,7 @@ def _without_unused(
 ) -> tuple[Path, list[str]]:
     """Remove unused nodes and constants in place; return the file to optimise, and lines for the report.
 
-    ONNX Runtime keeps such nodes in the file, and takes long for them and for many constants.
+    ONNX Runtime keeps such nodes in the file, and is slow with them and with many constants.
     """
     constants = len(model.graph.initializer)
     nodes = Editor(model, given.parent).drop_dead()

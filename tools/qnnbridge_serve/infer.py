@@ -175,7 +175,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 # Number of elements that are converted to JSON in one step. Other threads run between two steps.
 JSON_STEP: Final = 65536
 
-# Number of texts of BYTES data between two checks of the deadline, and memory of a text besides its characters.
+# Number of strings of BYTES data between two checks of the deadline; memory of a string besides its characters.
 TEXT_STEP: Final = 65536
 TEXT_BYTES: Final = 64
 

@@ -50,7 +50,7 @@ _TRUTHS: Final = msgspec.json.Decoder(list[bool | int])
 # JSON text that stands for a missing field.
 NULL: Final = b"null"
 
-# Function that is called with the size of an array or of texts before they are created. It raises `Refused` or
+# Function that is called with the size of an array or of strings before their creation. It raises `Refused` or
 # `Busy`.
 Take = Callable[[int], None]
 # Function that is called between steps. It raises an error after the deadline.
@@ -230,18 +230,18 @@ def _has_words(data: bytes) -> bool:
 
 
 def _without_words(data: bytes) -> bytes:
-    """Return a copy with numbers of the same length and sign instead of NaN and Infinity, also within texts."""
+    """Return a copy with numbers of the same length and sign instead of NaN and Infinity, even within strings."""
     # The numbers do not matter: the original text is read from the same place (`_Places`).
     return data.replace(b"NaN", b"7e7").replace(b"Infinity", b"7.000000")
 
 
 def _outside(data: bytes, sign: bytes) -> int:
-    """Return how often the character occurs outside of texts."""
+    """Return how often the character occurs outside of strings."""
     return _between_texts(data)[0].count(sign)
 
 
 def _between_texts(data: bytes, check: Check = lambda: None) -> tuple[bytes, int]:
-    """Return everything outside of texts, and the number of quotation marks that begin or end a text.
+    """Return everything outside of strings, and the number of quotation marks that begin or end a string.
 
     A regular expression would take ten times as long, hold the GIL, and need memory for each escape.
     """
@@ -253,9 +253,9 @@ def _between_texts(data: bytes, check: Check = lambda: None) -> tuple[bytes, int
         if at + STEP_BYTES < len(data) and (len(part) - len(part.rstrip(b"\\"))) % 2:
             part = part[:-1]  # do not split an escape
         at += len(part)
-        # Without escapes, the quotation marks alternately begin and end a text.
+        # Without escapes, the quotation marks alternately begin and end a string.
         parts = part.replace(rb"\\", b"").replace(rb"\"", b"").split(b'"')
-        # Every second part is outside of texts. The earlier steps determine which part is the first.
+        # Every second part is outside of strings. The earlier steps determine which part is the first.
         between.append(b"".join(parts[signs % 2 :: 2]))
         signs += len(parts) - 1
     return b"".join(between), signs
@@ -382,7 +382,7 @@ def _commas(data: bytes) -> int:
 
 
 def _steps(flat: bytes) -> Iterator[bytes]:
-    """Yield the array in parts, each the text of an array with some of the numbers."""
+    """Yield the array in parts. Each part is the JSON text of an array with some of the numbers."""
     at, last = 1, len(flat) - 1
     while at < last:
         # Split at a comma, so that no number is split.

@@ -514,7 +514,7 @@ class _Scores:
         self._used = 0
 
     def take(self, *, last: bool = False) -> tuple[TokenScore, ...]:
-        """Return scores of tokens that begin within the text so far. last: also of tokens without text."""
+        """Return scores of tokens that begin within the text so far. last: include tokens without text."""
         stream = self._stream
         new = stream.logprobs[self._used :]
         if not (last and stream.finish_reason == "length"):

@@ -159,7 +159,7 @@ class WorkedAnswer(abc.ABC):
             self.cancel()
 
     async def end(self) -> None:
-        """Wait for the worker."""
+        """Wait until the worker ends, unless its deadline has passed."""
         if self._timer is not None:
             self._timer.cancel()
         # Work that continues after its deadline keeps its turn, but the answer does not wait for it.

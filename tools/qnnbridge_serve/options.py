@@ -468,7 +468,7 @@ class ServeOptions:
     ] = dataclasses.field(default_factory=dict)
     recognizers: Annotated[
         Mapping[str, Path],
-        typer.Option("--speech", metavar="NAME=FOLDER", help="Whisper for speech, and its name. Repeatable."),
+        typer.Option("--speech", metavar="NAME=FOLDER", help="A Whisper model and its name. Repeatable."),
         Read(functools.partial(read_names, "--speech")),
     ] = dataclasses.field(default_factory=dict)
     buckets: Annotated[

@@ -301,7 +301,7 @@ class Ticket:
         self.take(size)
 
     def begin_answer(self, size: int, abort: Callable[[], None]) -> None:
-        """Release the request and count the answer instead, until the end of the ``with`` block.
+        """Count the memory of the answer instead of that of the request, until the end of the ``with`` block.
 
         abort: ends the connection; called by any thread.
         """

@@ -176,7 +176,7 @@ def command_again(context: typer.Context, *more: str) -> str:
 
 # The commands that have the option; a key outside of tables may belong to any of them.
 COMMANDS = ("prepare", "quantize", "compile")
-# Key in the context of the command: the contents of its file, for tables of other commands.
+# Key of the command's context under which the contents of the file are stored, for tables of other commands.
 _META = "qnnbridge.config"
 _NOT_IN_FILES = ("config", "help", "json")
 

@@ -161,7 +161,7 @@ def versions(
     overwrite: OverwriteFile = False,
     as_json: AsJson = False,
 ) -> None:
-    """List the releases of onnxruntime-qnn, and which work here. Also why the others do not."""
+    """List the releases of onnxruntime-qnn, and which work here. Explain why others do not."""
     from qnnbridge_tools import output, page
     from qnnbridge_tools.setup_host import this_machine
     from qnnbridge_tools.versions import view

@@ -350,7 +350,7 @@ MAX_MEANINGS: Final = 5
 # The beginning and the end of a longer line are read: no message is that long, and some patterns would take too
 # long.
 _MAX_LINE_CHARS: Final = 4000
-# Different exit codes in one text; in the end all but the first few are dropped.
+# Limit on the different exit codes that are read from a text. The result contains only the first few.
 _MAX_CODES: Final = 1000
 _WORDS_OF_LOAD_ERRORS: Final = (
     "message.module-not-found",

@@ -99,7 +99,7 @@ def gather(model: Path, *, soc_model: str | None = None, host_python: str | None
 # A cold start of an emulated interpreter takes some seconds.
 ASK_TIMEOUT_S: Final = 60.0
 
-# The question to a host's interpreter: a program that lists folders and loads no library.
+# Program for a host's interpreter: it reports versions from package metadata, and loads no library.
 QUESTION: Final = (
     "import json, sysconfig\n"
     "from qnnbridge_host.machine import installed_versions\n"

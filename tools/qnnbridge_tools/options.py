@@ -38,7 +38,7 @@ NamedDims = Annotated[
 ]
 # --dim as unparsed texts, because the doctor's own records do not use `Dimensions`.
 DimWords = Annotated[tuple[str, ...], _DIM]
-# --dim in records that programs create, too.
+# --dim in records that programs also create, with a plain map of sizes or without any.
 SomeDims = Annotated[Mapping[str, int] | Dimensions | None, _DIM, Read(arguments.read_dimensions)]
 Shapes = Annotated[
     Mapping[str, Sequence[int | None]],
@@ -212,7 +212,7 @@ class Sizes:
                 only=("fixed-shapes",),
                 check=False,
             )
-            # The copy contains all sizes: the session gets none.
+            # The sizes are fixed in the copy, so the session does not set any.
             yield copy, Dimensions()
 
 
@@ -513,7 +513,7 @@ class DaemonOptions:
         """Return `words` for a daemon that will be started here.
 
         Raises:
-            HostNotFound: the interpreter cannot be the host's. This is found here, not by the first session.
+            HostNotFound: the interpreter cannot run the host. Otherwise only the first session would report it.
         """
         if self.python is not None:
             from qnnbridge._launch import find_host

@@ -55,7 +55,7 @@ _PROFILE: Final = re.compile(
     rf"(?P<name>{_FOLDER})",
     re.IGNORECASE,
 )
-# Profiles that Windows itself creates, and the stand-in.
+# Names of profiles that Windows itself creates, and the name that replaces others.
 _NOBODY: Final = frozenset({"public", "default", "all users", "all%20users", "user"})
 # A network path, but not the two backslashes after a drive or a folder, which are one that JSON has doubled.
 _NETWORK: Final = re.compile(

@@ -80,7 +80,7 @@ def summarize(value: Any) -> TensorSummary:
 
 
 def _of_array(array: npt.NDArray[Any], kind: str) -> TensorSummary:
-    # The mean of texts, dates and Python objects does not exist.
+    # Strings, dates and Python objects have no mean.
     if array.size == 0 or array.dtype.kind in "OUSMm":
         return TensorSummary(kind, array.shape)
     if array.dtype.kind == "c":

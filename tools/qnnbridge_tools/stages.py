@@ -19,7 +19,7 @@ from qnnbridge_tools import output
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-# Seconds between two lines of the same stage where no line can move.
+# Seconds between two lines about the same stage, where the output is not a terminal.
 EVERY_S = 30.0
 # Seconds between two updates during several compilations.
 TICK_S = 0.2

@@ -22,6 +22,6 @@ hiddenimports = [
 ]
 # Tables that explain the end of a host.
 datas = collect_data_files("qnnbridge", includes=["**/*.json"])
-# What only tools and host use, which may be installed beside. Only `onnxruntime.backend` uses onnx, and a program
-# that imports that module imports onnx, too.
+# Exclude packages that only the tools and the host use. Only `onnxruntime.backend` uses onnx, and a program that
+# imports that module imports onnx, too.
 excludedimports = ["qnnbridge_host", "qnnbridge_daemon", "qnnbridge_tools", "onnxruntime", "onnx", _OWN]

@@ -1,4 +1,4 @@
-"""A notebook, which has IPython, is no frozen application."""
+"""Exclude IPython, which only notebooks need, from frozen applications."""
 
 from __future__ import annotations
 

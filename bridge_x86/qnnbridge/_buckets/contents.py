@@ -1,6 +1,6 @@
 """Generated inputs for trial runs of a model on the CPU: valid, and varied enough to change the outputs.
 
-Inputs of zeros prove nothing, because rows 0 and 1 of an embedding table are mostly those of padding and of unknown
+Inputs of zeros prove nothing, because rows 0 and 1 of an embedding table are usually those of padding and unknown
 words, and because a mask of zeros makes every output constant. Ids are drawn from the whole range that the model
 accepts, which `highest_valid` finds by runs. Masks are ones, zeros and mixtures of both, because values that one
 mask hides are visible with another. All functions are pure, except that they call a `Runs`, which communicates with
@@ -101,8 +101,8 @@ def _drawn(name: str, value: Array, highest: int | None, number: int, rng: np.ra
     if value.dtype.kind == "f":
         return np.asarray(rng.standard_normal(value.shape), value.dtype)
     if value.dtype.kind in "iu" and highest is not None:
-        # An input of small integers may be a mask whose name does not contain "mask", so every third draw is of 0
-        # and 1.
+        # An input of small integers may be a mask whose name does not contain "mask", so every third draw
+        # contains only 0 and 1.
         if number % 3 == 2:
             return np.asarray(bits & (highest > 0), value.dtype)
         return np.asarray(rng.integers(0, highest + 1, value.shape), value.dtype)

@@ -188,7 +188,7 @@ def _compare(
         return report(same, float("nan"), where="" if same else "the values differ")
     if one.size == 0:
         return report(True)
-    # Booleans and integers are mostly decisions of the model, so any difference counts.
+    # Booleans and integers are usually decisions of the model, so any difference counts.
     exact = one.dtype.kind in "biu"
     a, b = one.astype(np.float64), other.astype(np.float64)
     finite = np.abs(a[np.isfinite(a)])

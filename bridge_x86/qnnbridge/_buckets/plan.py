@@ -376,7 +376,7 @@ def _converted(value: Any, rule: FeedRule, dtype: np.dtype[Any]) -> Array:
 
 
 def _same_kind(given: Array, dtype: np.dtype[Any]) -> bool:
-    """Return whether the value is of the input's kind: a number for numbers; a boolean, 0 or 1 for booleans."""
+    """Return whether a value fits the input's type: a number for numbers; a boolean, 0 or 1 for booleans."""
     if dtype.kind == "b":
         return given.dtype.kind == "b" or (given.dtype.kind in "iu" and int(given) in (0, 1))
     return given.dtype.kind in "iuf" and dtype.kind in "iuf"

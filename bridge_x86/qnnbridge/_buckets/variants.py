@@ -330,7 +330,7 @@ Progress = Callable[[int, int, Mapping[str, int]], None]
 def warm(
     variants: Variants, wanted: Sequence[Sizes], workers: int, deadline: float | None, on_progress: Progress | None
 ) -> None:
-    """Create variants ahead. After an error start no further variant, and raise the first error."""
+    """Create variants before calls need them. After an error start no further variant; raise the first error."""
     # `True` is an int, and would count as one worker.
     if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
         raise OptionError(f"workers={workers!r} is not a number of workers.", fix="Give 1 or more.")
@@ -346,7 +346,7 @@ def warm(
                 _log.exception("on_progress failed")
 
     def go_on() -> None:
-        """Create variants until none is left, or one failed."""
+        """Create variants until none is left or a worker has failed."""
         nonlocal done, failure
         while True:
             with lock:

@@ -359,6 +359,6 @@ def _did_not_start(lines: list[str]) -> HostStartFailed:
         fix=f"Run it in a terminal to see its output: {command('host run')}",
         evidence=said[-10:-1],
     )
-    # A silent end mostly means that another process killed the daemon, so another start may succeed.
+    # A silent end usually means that another process killed the daemon, so another start may succeed.
     error.retry = "pointless" if said else "safe"
     return error

@@ -114,7 +114,7 @@ class ExitStatus:
 
     @property
     def signal(self) -> int | None:
-        """Signal that ended the process, also if a wrapper reported it as 128 + N."""
+        """Signal that ended the process, even if a wrapper reported it as 128 + N."""
         if self.platform == "win32":
             return None
         number = -self.raw if self.raw < 0 else self.raw - SHELL_SIGNAL_BASE
@@ -123,7 +123,7 @@ class ExitStatus:
 
     @property
     def code(self) -> ExitCode:
-        """Row of the table. For a code that the tables do not contain, a row that says so."""
+        """Row of the table. For an unknown code, a row that describes the code as unknown."""
         if self.platform == "win32":
             return windows_code(self.unsigned)
         signal = self.signal

@@ -113,7 +113,7 @@ class SessionRecipe:
 
     @property
     def options_hash(self) -> str:
-        """Hash of all options, without the model. A quarantine applies to a model with certain options."""
+        """Hash of all options, without the model. A quarantine applies to a model with the same options."""
         return self.spec.options_hash
 
     def cache_settings(self) -> CacheSettings:

@@ -94,7 +94,7 @@ class CreateRequest:
     suspect: CallContext | None = None
 
     def message(self, deadline: float | None) -> tuple[dict[str, Any], tuple[Any, ...]]:
-        """Return header and buffers."""
+        """Return header and buffers of the request `session.create`."""
         recipe = self.recipe
         described, buffers = encoded(recipe.initializers)
         header: dict[str, Any] = {

@@ -129,12 +129,12 @@ def run(
             signature = plan.signature
             plan.used = True
         assert plans is not None
-        # Arrays that do not fit go by the connection, which raises the application's error or converts.
+        # Arrays that do not fit are sent over the connection, which converts them or raises an error.
         if signature.slow or (out is not None and not fits(out, signature)):
             return None
         channel = plans.channel
         channel.context = remote.context
-        # The host may read and write these arrays until the call is over, also if this side gives it up: the
+        # The host may read and write these arrays until the call is over, even if the caller gives it up. The
         # channel then keeps them alive. Set before anything is sent, since an exception may come between two lines.
         channel.pinned = key
         if plan is None:
@@ -142,8 +142,8 @@ def run(
             if plan is None:
                 return None
         if on_channel is not None:
-            # A cancel may come from now on. Unless the channel is given up, it would hit the next call if this one
-            # is not made.
+            # A cancel may arrive from this line on. If this call is not made, the cancel would hit the next call.
+            # So the channel counts as broken until then.
             channel.broken = True
             on_channel(process, channel)
         # The deadline does not cover the copy: memory bandwidth bounds it, and a half copied input is harmless.
@@ -227,7 +227,7 @@ def _upkeep(remote: ReplayingSession, process: HostProcess, feed: Feed) -> bool:
         supervisor.check_quarantine(remote.context)
     except ModelQuarantined:
         return False
-    # The choice of the calls that are compared is made here, too: to check each call would slow all of them.
+    # Choose the calls that are compared here, because a check in each call would slow all of them.
     if remote.wants_comparison is not None and remote.wants_comparison(feed.values()):
         return False
     remote.host.before_call(process)

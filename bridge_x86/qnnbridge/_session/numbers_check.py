@@ -164,7 +164,7 @@ class NumbersCheck:
             kept = remote.numbers
             # The host has counted the creation of the session as its first call.
             self._report, self._counted = dataclasses.replace(kept, calls=kept.calls + 1), 1
-            # Calls are compared only if the kept verdict is "agrees". The CPU cannot run a compiled model.
+            # A model with another verdict need not be compared again; the CPU cannot run a compiled model.
             self._looks = kept.state == "agrees" and not remote.recipe.compiled
             age_s = abs(time.time() - kept.when)
             self._spent_s = max(0.0, kept.seconds - SHARE_OF_TIME * age_s)

@@ -344,7 +344,7 @@ def _no_buckets(what: str) -> OptionError:
 def shown_facts(
     remote: RemoteSession, placement: Placement, variants: str, verified: NumbersReport
 ) -> Iterator[Fact]:
-    """Yield what the `repr` of a session shows, without asking the host. variants: those of its buckets, or ''."""
+    """Yield what the `repr` of a session shows, without querying the host. variants: text about its buckets."""
     if remote.closed:
         yield "closed", ""
     yield from placement._shown_facts()

@@ -81,7 +81,7 @@ class ReplayingSession:
         self._lock = renew_in_forks(RLock())  # for `in_turn`
         # Key and id of the cache entry on which native code works, or which was loaded last.
         self._entry: tuple[str, str] | None = None
-        # Result of the cache (hit, miss, off) for this session.
+        # Result of the cache look-up (hit, miss, off) for this session.
         self.cache_status = CacheStatus("off", "not asked yet")
         # Whether the session was created from a cache entry.
         self._from_cache = False
@@ -193,8 +193,8 @@ class ReplayingSession:
             self.context = dataclasses.replace(self.context, without_qnn=without)
 
     def concerns_me(self, error: BridgeError) -> bool:
-        """Return whether only this model, or no certain model, is suspected of a crash that a restart does not
-        cure."""
+        """Return whether the crash concerns this session: its model is the only suspect, or no model is
+        suspected."""
         suspects = {call.get("fingerprint") for call in error.details.get("suspects") or []}
         return not suspects or suspects == {self.context.fingerprint}
 

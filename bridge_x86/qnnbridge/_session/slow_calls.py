@@ -1,4 +1,4 @@
-"""Log the host's report of a call that computes on the simulator for long."""
+"""Log the host's report of a call that computes on the simulator for a long time."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """Measured results of the known-wrong table on this computer: the file, and the look-up.
 
-The table comes from the simulator. `qnnbridge doctor --numbers` runs the example of each row on the hardware of the
-sessions, and stores the results in the state folder with everything that they depend on: chip, driver, versions of
-ONNX Runtime and QNN. A row that is right here causes neither rewrites nor warnings; a row that is wrong here counts
-even if the table does not list this chip; a row that was not measured counts as in the table. A row that has
-changed since its measurement counts as not measured.
+The table comes from the simulator. `qnnbridge doctor --numbers` runs the example of each row on the hardware that
+sessions use, and stores the results in the state folder with everything that they depend on: chip, driver, versions
+of ONNX Runtime and QNN. A row that is right here causes neither rewrites nor warnings; a row that is wrong here
+counts even if the table does not list this chip. For a row that was not measured, or has changed since then, the
+table decides.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from qnnbridge_protocol.specs import QNN, SessionSpec
 
 FILE: Final = "known-wrong.json"
 _SCHEMA: Final = 1
-# Limit on the places (chips, drivers and versions) in the file; the oldest are removed.
+# Limit on the combinations of chip, driver and versions in the file; the oldest are removed.
 _MOST_PLACES: Final = 32
 _DIGITS: Final = 16
 

@@ -330,7 +330,7 @@ def without_mapping(spec: SessionSpec) -> SessionSpec:
 VERDICTS_FOLDER: Final = "verdicts"
 # Version of the rules in `numerics`: verdicts by other rules are ignored.
 RULES: Final = 2
-# Each has about 1 KB.
+# Maximum number of stored verdicts, of about 1 KB each.
 MAX_VERDICTS: Final = 1000
 VERDICTS_MAX_AGE_S: Final = 365 * 24 * 3600.0
 # Limit on waiting for the lock; reading and writing a record takes less than a millisecond.

@@ -164,7 +164,7 @@ class Store:
         return dataclasses.replace(entry, checked=self._check(entry, fresh))
 
     def peek(self, key: str) -> CacheEntry | None:
-        """Return an entry after checking only its manifest. Raise `Damaged`, also for a link or a file."""
+        """Return an entry after checking only its manifest. Raise `Damaged`, even for a link or a file."""
         folder = self.entry_folder(key)
         try:
             enter(folder)

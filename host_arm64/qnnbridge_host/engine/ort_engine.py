@@ -429,7 +429,7 @@ class OrtSession:
             )
         names = list(output_names) if output_names else self._output_names
         if self._unreadable and not self._unreadable.isdisjoint(names):
-            # With one such output `InferenceSession.run` fails as a whole, also for the other outputs.
+            # With one such output `InferenceSession.run` fails as a whole, and returns no other outputs.
             given = ort_values.feeds_as_ort_values(self._ort, feeds)
             return [
                 ort_values.result_of_ort_value(value)

@@ -124,7 +124,7 @@ class ResettableSession:
         self._session: EngineSession | None = session
         self._made_at_reset = self._seen_resets
         self._closed = False
-        # Reports on the simulator that the first call takes long.
+        # Reports that the first call on the simulator takes a long time.
         self.slow_calls: SlowCallReport | None = None
         self.info: SessionInfo = session.info
         placement = self.info.placement

@@ -415,7 +415,7 @@ def infer(model: Any) -> Any:
         try:
             # With strict_mode an operator that onnx cannot infer would hide the types of all others.
             return shape_inference.infer_shapes(light, strict_mode=False, data_prop=data_prop)
-        except Exception:  # noqa: BLE001, S112 - raises whatever its C++ does; what is declared still counts
+        except Exception:  # noqa: BLE001, S112 - any exception of onnx's C++; declared shapes remain
             continue
     return model
 

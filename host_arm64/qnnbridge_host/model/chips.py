@@ -121,7 +121,7 @@ def chip_of_processor(name: str) -> Chip | None:
 
 
 def chip_of_this_computer() -> Chip | None:
-    """Return the chip of this computer if it is a Windows PC with a chip of the table."""
+    """Return the chip of this computer; ``None`` except on Windows PCs whose chip is in the table."""
     if sys.platform == "win32":
         from qnnbridge_os.windows_facts import processor_name
 

@@ -30,7 +30,7 @@ _MAX_DEPTH: Final = 100
 
 
 def file_with_lengths(path: str) -> bytes | None:
-    """Apply `with_lengths` to a file. Return ``None`` also if the file cannot be read."""
+    """Apply `with_lengths` to a file. Return ``None`` if nothing changes or the file cannot be read."""
     import mmap  # imported here: a session without QNN does not need it
 
     try:

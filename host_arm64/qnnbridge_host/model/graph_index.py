@@ -457,7 +457,7 @@ class _Reader:
         known = {name: GraphTensor(name, *one) for name, one in self._main.types.items()}
         # Before IR version 4 each initializer had to be an input as well, so all initializers are constant.
         fixed = self._ir_version < 4
-        # Initializers replace declared types: their shapes are certain, a declared shape may have free axes.
+        # Initializers replace declared types: their shapes are exact, but a declared shape may have free axes.
         constants = self._main.constants
         known |= {name: one for name, one in constants.items() if fixed or name not in self._main.overridable}
         self._known = known

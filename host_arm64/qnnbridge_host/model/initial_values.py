@@ -45,7 +45,7 @@ class WithValues(NamedTuple):
 def with_values(model: bytes, tensors: Mapping[str, bytes]) -> WithValues:
     """Return the model with replaced tensors.
 
-    As ONNX Runtime does, replace initializers and the results of Constant nodes, also in the bodies of If and Loop.
+    As ONNX Runtime does, replace initializers and the results of Constant nodes, even in bodies of If and Loop.
     A name that the model does not contain changes nothing.
 
     Args:

@@ -565,7 +565,7 @@ def nearest_places(node: GraphNode) -> list[tuple[list[int], list[int]]]:
 
 
 def _coordinate(mode: str, place: int, scale: float, size: int, out: int) -> float:
-    # 32 bits, as in ONNX Runtime: a coordinate slightly below an integer is rounded to it.
+    # Compute in 32 bits like ONNX Runtime, which rounds a coordinate slightly below an integer to that integer.
     if mode == "asymmetric":
         return in_float32(place / scale)
     if mode == "align_corners":

@@ -266,7 +266,7 @@ _MOVES_VALUES: Final = _RESHAPES | frozenset(("Expand", "Gather", "Slice", "Tile
 def may_be_negative(graph: GraphIndex, node: GraphNode) -> bool:
     """Return whether integers come from a Cast of floats, a Neg or a Sub, directly or through moves of values.
 
-    Integer inputs of the model are mostly masks and indices; they count as not negative.
+    Integer inputs of the model are usually masks and indices; they count as not negative.
     """
     for _ in range(_MOST_BETWEEN):
         maker = graph.origin(node.given[0].name)

@@ -364,7 +364,7 @@ SPARSE_TENSOR = MessageKind("sparse tensor")
 TENSOR_NAME, TENSOR_LOCATION = 8, 14
 TENSOR = MessageKind("tensor", frozenset((TENSOR_NAME, TENSOR_LOCATION)))
 ENTRY_KEY, ENTRY_VALUE = 1, 2
-# Of external data. Entries of metadata have the same fields, and may contain documents.
+# Entries of external data. Those of metadata have the same fields, but longer values.
 ENTRY = MessageKind("entry", frozenset((1, 2)))
 METADATA = MessageKind("metadata", frozenset((1, 2)), longest=MAX_METADATA_BYTES)
 OPSET_DOMAIN, OPSET_VERSION = 1, 2

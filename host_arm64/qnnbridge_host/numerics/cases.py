@@ -92,7 +92,7 @@ class Case:
 
     @classmethod
     def from_words(cls, words: Mapping[str, Any]) -> Case:
-        """Read the result of `to_words`."""
+        """Create the case from the result of `to_words`."""
         return cls(
             {name: SweepTensor(tuple(shape), *rest) for name, (shape, *rest) in words["tensors"].items()},
             tuple(SweepNode(op, tuple(inputs), dict(attrs), many) for op, inputs, attrs, many in words["nodes"]),

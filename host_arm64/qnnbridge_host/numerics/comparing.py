@@ -21,7 +21,7 @@ from qnnbridge_host.graph import graphs
 from qnnbridge_host.numerics.sampling import DeclaredInput, Feeds, NotMade, Samples, make_samples
 from qnnbridge_protocol.errors import OrtError
 
-# 8- and 16-bit integers are mostly quantised values, which may be rounded to the other neighbour.
+# 8- and 16-bit integers are usually quantised values, which may be rounded to the other neighbour.
 SMALL_STEPS = 1.0
 # Smaller values count as zero: differences are not reported relative to them.
 _TINY = 1e-6

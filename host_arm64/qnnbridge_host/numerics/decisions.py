@@ -202,7 +202,7 @@ _SUM_OF_ONE: Final = 0.02
 # A detection counts from this score on; programs use 0.2 to 0.3. A score within `_CLOSE` of it may count or not.
 CONFIDENT: Final = 0.25
 _CLOSE: Final = 0.05
-# A detection whose score changes by more is different: programs rank by score, and apply other thresholds, too.
+# A larger change of a detection's score counts, because programs rank by score and have their own thresholds.
 SCORE_MOVES: Final = 0.1
 # Class numbers closer than this are equal.
 HALF: Final = 0.5

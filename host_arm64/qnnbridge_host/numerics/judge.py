@@ -60,7 +60,7 @@ _FAR: Final = 0.3
 _LEAST_DETECTIONS: Final = 0.5
 # Labels and indices follow from float values, so near ties may be decided differently: a tenth is not a fault.
 _OF_INTEGERS: Final = 0.1
-# 8- and 16-bit integers are mostly quantised values, which may be rounded to the other neighbour.
+# 8- and 16-bit integers are usually quantised values, which may be rounded to the other neighbour.
 _NARROW_BYTES: Final = 2
 _STEP: Final = 1.0
 # Factor for the size of a step: in float32 multiples of the step are rounded.
@@ -74,13 +74,13 @@ class NumberLimits:
     """Limits for a number format.
 
     Args:
-        good_db: from this SNR on an output agrees.
-        bad_db: below this SNR an output differs.
-        share: between the two, the share of values that may be off by more than 5 % of the range, and of decisions
-            that may change.
+        good_db: an output with at least this SNR agrees.
+        bad_db: an output below this SNR differs.
+        share: for an SNR between these limits, the share of values that may be off by more than 5 % of the range,
+            and of decisions that may change.
         noise: differences up to this absolute number are the format's own noise.
         noise_of_range: the same, as a fraction of the largest value of the output on any inputs.
-        response_db: by this ratio the changes of an output from input to input must exceed the error.
+        response_db: ratio by which an output's changes from input to input must exceed the error.
     """
 
     good_db: float

@@ -1,8 +1,8 @@
 """Generate inputs for a model: the same seed gives the same values, and free dimensions get sizes that work.
 
 Sizes are found by trying: running the model shows whether it accepts 1, 64 or 224. Values are valid nearly
-everywhere: floats in 0..1, wide integers 0 or 1 (they are mostly indices, masks or lengths), integers of up to 8
-bits over their whole range (they are mostly quantised data). The second part generates inputs with content. Pure
+everywhere: floats in 0..1, wide integers 0 or 1 (they are usually indices, masks or lengths), integers of up to 8
+bits over their whole range (they are usually quantised data). The second part generates inputs with content. Pure
 functions.
 """
 
@@ -474,7 +474,7 @@ def _filled(
     longest: int,
     rng: np.random.Generator,
 ) -> Array:
-    """Return a value with the content of its kind. `value` is random, with the right type and shape."""
+    """Return typical values for an input of this kind. `value` is random, with the right type and shape."""
     if name in knowledge.quantised:
         return _steps(value, rng)
     if kind == "mask" and value.dtype.kind in "fiub":
@@ -537,7 +537,7 @@ def _bright_picture(shape: tuple[int, ...], rng: np.random.Generator) -> Array:
 
 
 def _ones(shape: tuple[int, ...], rng: np.random.Generator) -> Array:
-    """Return ones, also for integers, because a divisor must not be zero."""
+    """Return ones, even for integers, because a divisor must not be zero."""
     return np.ones(shape)
 
 

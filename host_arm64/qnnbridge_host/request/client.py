@@ -43,7 +43,7 @@ class StopSignal:
         return self._stopped
 
     def stop(self) -> None:
-        # Call the callbacks outside of the lock, since they may take long, and each only once.
+        # Call the callbacks without the lock, because they may take time, and each only once.
         with self._lock:
             self._stopped = True
             callbacks, self._callbacks = self._callbacks, []

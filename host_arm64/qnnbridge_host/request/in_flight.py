@@ -192,7 +192,7 @@ class Request:
         # written. The limit on all requests counts it until the answer is written (`counted`).
         self.has_place = False
         self.withdrawn = False
-        # True if a cancel answers the request, because it was withdrawn.
+        # True if the request was withdrawn before it started, so that the cancel answers it.
         self.refused = False
         self.failed = False
         self.done: threading.Event | None = None
@@ -207,7 +207,7 @@ class Request:
         self.after: Callable[[], None] | None = None
 
     def serve(self) -> bool:
-        """Run and answer the request; return whether it succeeded. Fast channels only, as the next two methods."""
+        """Run and answer the request; return whether it succeeded. Only for fast channels, like the next two."""
         raise AssertionError("it did not come by a channel")
 
     def served(self) -> None:
@@ -215,11 +215,11 @@ class Request:
         raise AssertionError("it did not come by a channel")
 
     def refuse(self, error: BaseException) -> None:
-        """Answer with an error."""
+        """Answer the request with an error."""
         raise AssertionError("it did not come by a channel")
 
     def release(self) -> None:
-        """Free the tensors of a request that will not run but may stay in its lane for long."""
+        """Free the tensors of a request that will not run but may stay in its lane for a long time."""
         self.buffers = ()
         self.header.pop("inputs", None)
         self.header.pop("initializers", None)
@@ -449,14 +449,14 @@ class InFlight:
         return request
 
     def withdraw_useless(self) -> None:
-        """Withdraw requests that nobody waits for, and those that only prepare later calls: the client leaves.
+        """Withdraw the requests of a leaving client that only prepare later calls, or that no caller waits for.
 
-        Does not wait.
+        Does not wait for the requests to end.
         """
         self._withdraw(lambda request: request.op in MAKING_OPERATIONS or bool(request.header.get("patient")))
 
     def withdraw_all(self) -> None:
-        """Withdraw all requests: the client is gone. Does not wait."""
+        """Withdraw all requests, because the client is gone. Does not wait for them to end."""
         self._withdraw(lambda _request: True)
 
     def _withdraw(self, is_meant: Callable[[Request], bool]) -> None:

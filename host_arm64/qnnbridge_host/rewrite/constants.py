@@ -109,13 +109,13 @@ def weights_from_inputs(editor: Editor) -> list[str]:
     moved = graphs.weights_out_of_inputs(editor.model)
     if not moved:
         return []
-    editor.model.ir_version = max(editor.model.ir_version, 4)  # since 4 a weight need not be an input
+    editor.model.ir_version = max(editor.model.ir_version, 4)  # since version 4 weights need not be inputs
     editor.changed()
     return [f"{moved} weights were also inputs"]
 
 
 def initializers_from_constants(editor: Editor) -> list[str]:
-    """Replace Constant nodes by initializers, also in subgraphs, because the quantizer skips Constant nodes."""
+    """Replace Constant nodes by initializers, even in subgraphs, because the quantizer skips Constant nodes."""
     moved = sum(_moved(graph) for graph in graphs.subgraphs(editor.graph))
     if not moved:
         return []
@@ -279,7 +279,7 @@ def _shape_value(editor: Editor, node: Any, never: frozenset[str]) -> dict[str, 
 
 
 def _known_sizes(editor: Editor, node: Any) -> dict[str, Array] | None:
-    """Return sizes that a Gather reads from a Shape, if those are known.
+    """Return the sizes that a Gather reads from a Shape, if they are known.
 
     PyTorch exports such nodes to test whether a dimension can be squeezed.
     """

@@ -82,7 +82,7 @@ def gather_flat_slices(editor: Editor, node: Any, record: GraphNode) -> list[Any
     if shape is None or indices is None or made_shape is None:
         return None
     if indices[-1] == 1 and len(indices) == _OF_A_MATRIX:
-        # Indices along the first dimension only: Gather does the same.
+        # The indices refer to the first dimension only, so Gather computes the same.
         flat = editor.add_constant(np.array([-1]), "flat")
         first = editor.make("Reshape", [node.input[1], flat], node)
         return [first, editor.make("Gather", [node.input[0], first.output[0]], node, node.output[0], axis=0)]

@@ -141,7 +141,7 @@ def fold_dimensions(editor: Editor) -> list[str]:
     counted: Counter[str] = Counter()
 
     def change(node: Any) -> list[Any] | None:
-        # With fewer dimensions QNN would accept the conversion, and fail with the double.
+        # Keep conversions of doubles on the CPU: with fewer dimensions QNN would accept them, and fail.
         if is_conversion(node.name):
             return None
         tensors = [name for name in (*node.input, *node.output) if name]
@@ -273,7 +273,7 @@ def _reduce(editor: Editor, node: Any) -> list[Any] | None:
         if axes is None:
             return None
     if not axes and graphs.attribute_values(node).get("noop_with_empty_axes"):
-        return None  # this node does not reduce anything
+        return None  # this node reduces no axis
     reduced = {axis % len(shape) for axis in axes} if axes else set(range(len(shape)))
     groups = [list(group) for _, group in itertools.groupby(range(len(shape)), reduced.__contains__)]
     if len(groups) > _most_of(node):

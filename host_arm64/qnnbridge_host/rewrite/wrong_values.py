@@ -422,7 +422,7 @@ def _reduced(chain: NodeChain, op: str, value: str, axes: list[int], keep: int) 
 _SMALL = 64
 # End of a Slice up to the end of any axis.
 _LAST = 2**31 - 1
-# Smallest width of the result of a high AveragePool with few channels that QNN computes right.
+# Smallest output width at which QNN computes an AveragePool with a high output and few channels right.
 _LEAST_WIDTH = 9
 # Position of Pad's input with the axes.
 _AXES_INPUT = 3

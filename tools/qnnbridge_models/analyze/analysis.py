@@ -71,7 +71,7 @@ class QnnAnswer:
     """QNN's answer.
 
     Args:
-        placed: placement of the nodes; None if nothing of it is known.
+        placed: placement of the nodes; None if it is unknown.
         error: why no session was created.
         disagreements: indexes of nodes that the rules placed elsewhere.
         versions: versions of the packages on the host.

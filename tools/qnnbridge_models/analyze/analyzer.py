@@ -221,7 +221,7 @@ def _disagreements(predicted: GraphPlacement, truth: QnnAnswer) -> tuple[int, ..
     return tuple(
         index
         for index, (rule, true) in enumerate(pairs)
-        # The place of a merged node is that of its neighbour, which proves nothing about the rule.
+        # A merged node runs where its neighbour runs, so its placement proves nothing about the rule.
         if true.place != "folded" and true.rule != "merged" and rule.place != true.place
     )
 

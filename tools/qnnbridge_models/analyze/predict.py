@@ -122,8 +122,8 @@ def _depth_to_space(turn: GraphNode, view: ModelIndex) -> tuple[int, ...] | None
 def _is_gelu(erf: GraphNode, view: ModelIndex) -> bool:
     """Return whether QNN merges this Erf into Gelu: x / sqrt(2), Erf, + 1, * x, * 0.5, the last two in any order.
 
-    Either nothing of the pattern is quantised, or both x and the result. QNN refuses the Erf if only one of them
-    is.
+    Either no tensor of the pattern is quantised, or both x and the result are. QNN refuses the Erf if only one of
+    the two is.
     """
     if not erf.given or not erf.made:
         return False
@@ -395,7 +395,7 @@ QdqUnits = Mapping[int, QdqUnit]
 
 
 def _units_of(view: ModelIndex) -> dict[int, QdqUnit]:
-    """Return the units by index of their operator."""
+    """Return the quantised units of the graph, by the index of their operator."""
     found: dict[int, QdqUnit] = {}
     for node in view.nodes:
         if node.op in EDGES or not node.made:

@@ -108,7 +108,7 @@ def _possible(free: Sequence[model_shapes.FreeAxis], *, large: bool) -> Iterator
 
 
 SEQUENCE_PARTS: Final = "sequence-parts"
-# Rewrites of what exporters write, with the operators that they replace.
+# Rewrites of patterns that exporters write, with the operators that the rewrites replace.
 _OF_EXPORTERS: Final[Mapping[str, frozenset[str]]] = {
     "default-activations": frozenset({"GRU", "LSTM"}),
     "gather-places": frozenset({"GatherND"}),

@@ -98,7 +98,7 @@ class PlacementRule:
 
 
 def _wrong_type(node: GraphNode, context: RuleContext) -> Objection:
-    """Object to types that QNN lacks, or does not support for this operator."""
+    """Return an objection to types that QNN lacks, or does not support for this operator."""
     if node.op in ("Cast", "CastLike"):
         return _cast(node, context)
     found = tables.refused_type(node)

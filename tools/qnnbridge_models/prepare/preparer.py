@@ -184,7 +184,7 @@ def compile_for(
         files = [Path(name) for name in (result.path, result.blob, result.manifest) if name is not None]
         return files, result.to_json()
 
-    # The timeout is no dependency, because it may abort the step but does not affect its result.
+    # The timeout is not a dependency, because it may abort the step but does not affect its result.
     went_in = {
         "model": model_hash,
         "chip": chip,

@@ -1,8 +1,8 @@
 """Run a model with both profiles enabled, and read the profiles.
 
 The files are in a temporary folder that is always removed. QNN writes its file while it works and ONNX Runtime at
-the end of profiling, so they are read after the host has ended. One call at a time, in a separate host, so that no
-other session affects the measurement.
+the end of profiling, so they are read after the host has ended. Calls run one at a time in a separate host, so
+that no other session affects the measurement.
 """
 
 from __future__ import annotations

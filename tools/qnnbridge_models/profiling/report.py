@@ -406,7 +406,7 @@ def _print_partitions(result: ProfileResult, top: int) -> None:
 
 
 def _print_operators(result: ProfileResult, top: int) -> None:
-    # QNN merged the others into a neighbour, which includes their time.
+    # Omit operators without a time: QNN merged each into a neighbour, whose time includes theirs.
     timed = [time for time in result.operators if time.cycles.median > 0]
     if not timed:
         return

@@ -94,7 +94,7 @@ def layers_of(index: ModelIndex) -> list[Layer]:
 
 
 class PartialModels:
-    """Build models between a float model and its quantised form.
+    """Build models in which only a part of a float model is quantised.
 
     Args:
         index: index of the float model.
@@ -108,7 +108,7 @@ class PartialModels:
         self._full = ModelIndex(quantized)
         self._full_nodes = {node.name: node for node in self._full.protos}
         self._initializers = {tensor.name: tensor for tensor in quantized.graph.initializer}
-        # Outputs have another name in front of their quantisation.
+        # An output that is quantised has another name before its QuantizeLinear.
         self._float_name = {
             there: here
             for node in index.protos
@@ -404,7 +404,7 @@ def _groups_of(index: ModelIndex, joined: JoinedOutput, sample: Feeds) -> list[C
         # from.
         labels = _moved(index, joined, [np.full(shape, n, np.float32) for n, shape in enumerate(shapes)])
     except BridgeError:
-        return []  # The tail computes its own sizes; the output is judged as a whole.
+        return []  # The branches' values determine a shape, so measure the output as a whole.
     groups: list[ColumnGroup] = []
     for together in _alike(joined.branches):
         mask = np.isin(labels, [float(branches.index(name)) for name in together])

@@ -103,7 +103,7 @@ def _cast_outputs(graph: Any) -> None:
 
 
 def _rename_tensor(graph: Any, old: str, new: str, *, outputs: bool) -> None:
-    """Rename a tensor, also in subgraphs, whose nodes can read tensors of the outer graph."""
+    """Rename a tensor, even in subgraphs, whose nodes can read tensors of the outer graph."""
     for inner in graphs.subgraphs(graph):
         for node in inner.node:
             for number, name in enumerate(node.input):

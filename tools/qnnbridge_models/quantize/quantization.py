@@ -118,7 +118,7 @@ class QuantizeResult(Shown):
 
     @property
     def better(self) -> tuple[str, ...]:
-        """Options of the most promising try if the model is poor; empty if no option helps."""
+        """Options of the most promising attempt if the model is poor; empty if no option helps."""
         first = next((text for text in self.tries if text.startswith("--")), "")
         return tuple(first.partition(" (")[0].split()) if self.verdict in _BAD else ()
 

@@ -221,7 +221,7 @@ class _Chosen:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Work:
-    """Input of the choice of precision."""
+    """Everything that the choice of the precision needs."""
 
     wished: QuantizeSettings
     settings: ResolvedSettings

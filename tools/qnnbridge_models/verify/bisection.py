@@ -71,7 +71,7 @@ class Cutter:
             for index, node in enumerate(self.nodes)
             if node.op_type == "QuantizeLinear" and node.input[0] in self._live
         ]
-        # Nodes that depend on the inputs: only after these the model may be cut.
+        # Nodes that depend on the inputs. The model may be cut only after these.
         live = [index for index in range(len(self.nodes)) if self._is_live(index)]
         # The last node is always a place: the search assumes that its results are bad.
         self.places: list[int] = [

@@ -220,7 +220,7 @@ class NodeChange:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NodeTrap:
-    """A trap that shows at the first node that differs.
+    """A trap that is detected at the first node that differs.
 
     Args:
         name: name of the trap.
@@ -240,12 +240,12 @@ class NodeTrap:
 
 
 def suspected(node: NodeAt) -> list[tuple[NodeTrap, str]]:
-    """Return rules that blame a property of the node, with the evidence; their changes have to prove them."""
+    """Return the rules that may explain the node's error, with the evidence. Only their changes prove the cause."""
     return [(trap, seen) for trap in rules_about(NODE_TRAPS, node.op) if (seen := trap.saw(node))]
 
 
 def proven(trap: NodeTrap, label: str, evidence: str, change: NodeChange) -> TrapFound:
-    """Return the trap of a node after the change removed the error."""
+    """Return the record of a trap that was proven: with the change, the node agrees with the CPU."""
     return TrapFound(
         trap.name, trap.words, f"node {label}: {evidence}", trap.advice, f"with {change.words} the node agrees"
     )

@@ -59,7 +59,7 @@ BIG_INTEGER = 2**33 + 5
 LARGE = 1e4
 HUGE = 1e5
 TINY = 1e-5
-# Operators whose input determines the size of a tensor: 2**33 would allocate gigabytes or never end.
+# Operators whose input determines the size of a tensor. An extreme value would allocate gigabytes or never end.
 SIZE_MAKERS = frozenset(
     (
         *("ConstantOfShape", "EyeLike", "Expand", "OneHot", "Pad", "Range", "Resize", "Tile", "Upsample"),
@@ -554,7 +554,7 @@ def judged_row(trial: Trial, prepared: TrialSet, found: Sequence[Any]) -> InputS
             for name, expected, got in zip(prepared.outputs, trial.expected.values, found, strict=True)
             for trap in traps.of_values(name, expected, got, prepared.number_format)
         )
-    # An extreme that the CPU answers with NaN proves nothing about numbers, but a number in its place is reported.
+    # If the CPU's result is NaN, no values can be compared, but a trap is reported if QNN's result is a number.
     differs = "differs" in states or (trial.kind == "extreme" and bool(seen))
     status: InputStatus = "differs" if differs else "agrees" if "agrees" in states else "not shown"
     counts = trial.counts and not (differs and trial.guess)

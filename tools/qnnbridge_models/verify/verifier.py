@@ -460,7 +460,7 @@ class _Work:
     def bisected(
         self, path: Path, sizes: FixedSizes, tried: _Tried, folder: Path
     ) -> tuple[Divergence | None, tuple[TrapFound, ...], str]:
-        """Return the first node that differs and the traps, or the reason why it is unknown.
+        """Return the first node that differs and the traps, or the reason why that node is unknown.
 
         The reason is empty if no search was necessary.
         """

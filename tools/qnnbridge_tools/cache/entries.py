@@ -87,7 +87,7 @@ class CacheFacts:
 
     @property
     def keys(self) -> list[str]:
-        """Each key once, in the order of the list."""
+        """Keys of all entries, each once, in the order of `cache list`."""
         keys = [entry.key for entry in self.entries]
         keys += [bad.key for bad in self.set_aside] + [note.key for note in self.left_alone]
         return list(dict.fromkeys(keys))

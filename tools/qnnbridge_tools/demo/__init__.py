@@ -59,7 +59,7 @@ def load_lines() -> list[TextLine]:
 
 @contextlib.contextmanager
 def model_file() -> Iterator[Path]:
-    """Yield the path of the model, also if the package is imported from a zip archive."""
+    """Yield the path of the model, even if the package is imported from a zip archive."""
     with importlib.resources.as_file(_ASSETS.joinpath("text_direction.onnx")) as path:
         yield path
 

@@ -599,7 +599,7 @@ def _prune_cache(_found: Finding) -> str:
 
 
 def _set_up_host(found: Finding) -> str:
-    """Run `setup` with the options of the finding's own fix; return a text with commands left to the user."""
+    """Run `setup` with the options of the finding's own fix; return a text with the commands left to the user."""
     lines = found.remedy.commands
     own = next((line for line in lines if line.startswith(SETUP_HOST)), SETUP_HOST)
     said = _run_command(*own.split()[1:])

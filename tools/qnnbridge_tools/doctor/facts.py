@@ -316,7 +316,7 @@ class Catalogue:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class EngineFacts:
-    """The setting for the origin of QNN.
+    """The setting that selects where the host loads QNN from.
 
     wanted: "auto", "wheel", "windowsml", "folder". path: path for "folder". catalogue: ``None`` without windowsml.
     """

@@ -396,7 +396,7 @@ class RealMachine:
 
 
 def _asked(otherwise: T, ask: Callable[..., T], *given: Any, **more: Any) -> T:
-    """Call a function of the system; return `otherwise` if it fails, also for a path with a NUL (`ValueError`)."""
+    """Call a function of the system; return `otherwise` if it fails, or a path contains NUL (`ValueError`)."""
     try:
         return ask(*given, **more)
     except (OSError, ValueError):

@@ -151,7 +151,7 @@ class SpokenAnswer:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop the answer before its next token, or between two nodes of its prompt."""
+        """Stop the answer before its next token, or the prompt between two nodes of the model."""
         # Set the flag, then read the stream. `_begin` sets the stream, then reads the flag, so that the answer is
         # always stopped.
         self._stopping.set()
@@ -160,7 +160,7 @@ class SpokenAnswer:
 
     @property
     def ended(self) -> bool:
-        """Whether no further text will come."""
+        """Whether the answer is complete and all of its text was read."""
         return not self._thread.is_alive() and self.pieces.empty()
 
     def join(self) -> None:

@@ -113,7 +113,7 @@ class MeasuredPaces:
 def perform(
     folder: Path, effort: BenchLength, fallback: str, host_python: str | None, say: Callable[[str], None]
 ) -> MeasuredPaces:
-    """Measure both ways. Raise the errors of `qnnbridge.genai.Model`."""
+    """Measure with and without the bridge. Raise the errors of `qnnbridge.genai.Model`."""
     import qnnbridge
     from qnnbridge import genai
     from qnnbridge._launch import find_host
@@ -176,7 +176,7 @@ def _answer(model: Model, prompt: list[int], tokens: int) -> tuple[Pace, list[in
 
 
 def _asked(direct: DirectProcess, question: dict[str, Any]) -> tuple[tuple[Pace, list[int]], str | None]:
-    """Query the process; return its answer, and why it has no figures."""
+    """Query the process. Return its answer, and the reason if it has no figures."""
     try:
         result = direct.ask(question)
     except BridgeError as error:

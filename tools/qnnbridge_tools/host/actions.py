@@ -373,7 +373,7 @@ class Follower:
     def new_lines(self) -> list[str]:
         identity = _identity(self._path)
         data = b""
-        # The log is another file now, or was emptied.
+        # The log was replaced by another file, or truncated.
         if identity != self._identity or _size(self._path) < self._at:
             data = self._rest_of_the_old_ones()
             self._identity, self._at = identity, 0

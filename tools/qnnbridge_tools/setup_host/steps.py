@@ -189,7 +189,7 @@ def carry_out(plan: SetupPlan, say: Say, detail: Say) -> HostInfo:
 
 
 def _bring(brought: BroughtPython, say: Say, detail: Say) -> None:
-    """Download the Python. A complete one is kept if a later step fails, and the next set-up uses it."""
+    """Download a Python. If a later step fails, a complete download is kept for the next set-up."""
     # A set-up that was killed may have left a part; uv and the install manager start again.
     remove(brought.folder)
     say(f"Downloading {brought.text}")
@@ -329,7 +329,7 @@ def _run(step: str, command: Sequence[str], detail: Say, folder: Path) -> None:
 
 def _why(step: str, code: int, lines: Sequence[str], free: int | None) -> BridgeError:
     output_lines = [line for line in lines if line.strip()]
-    # Check this first, because pip reports "no matching distribution" also if the index cannot be reached.
+    # Check this first, because pip reports "no matching distribution" even if the index cannot be reached.
     if step == "install" and is_network_trouble("\n".join(output_lines)):
         return unreachable("\n".join(output_lines))
     if step == "python":

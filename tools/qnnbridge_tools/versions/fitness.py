@@ -349,7 +349,7 @@ def newest_fitting(machine: HostMachine) -> Release | None:
 
 
 def platform_of_release(release: Release) -> Platform:
-    """Return the platform in the notation of machines: without the version of glibc."""
+    """Return the platform of a release without the version of glibc, like ``linux_x86_64``."""
     # This pattern matches manylinux_2_35_x86_64 and manylinux2014_x86_64.
     name = re.sub(r"^manylinux(?:_\d+_\d+|\d+)_", "linux_", release.platform)
     return next(platform for platform in PLATFORM_MACHINES if platform == name)

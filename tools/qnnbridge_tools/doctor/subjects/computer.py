@@ -49,7 +49,7 @@ WINDOWS_11 = 22000
 
 
 def find_computer(facts: Facts) -> Iterator[Finding]:
-    """Yield findings about the computer and its Windows."""
+    """Yield findings about the computer and its version of Windows."""
     computer = facts.computer
     if not facts.is_windows or not facts.is_arm:
         return

@@ -371,7 +371,7 @@ def _was_wanted(killed_because: object) -> bool:
 
 
 def read_json_of(machine: Machine, path: str) -> dict[str, Any]:
-    """Return the JSON object in a file; {} if it cannot be read or is something else."""
+    """Return the JSON object in a file; {} if the file cannot be read or contains anything else."""
     try:
         document = json.loads(text_of(machine, path) or "{}")
     except ValueError:

@@ -200,7 +200,7 @@ def _identity(machine: Machine, path: str) -> str:
 
 
 def _version_by_name(machine: Machine, path: str) -> str | None:
-    """Return the version from a file name such as python3.11, also of a link's target; do not start the program."""
+    """Return the version from a file name such as python3.11, or that of a link's target; do not start it."""
     for name in (path, machine.real_path(path)):
         found = re.match(r"python(\d+\.\d+)", paths_of(machine.system).basename(name))
         if found:

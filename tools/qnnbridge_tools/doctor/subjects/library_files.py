@@ -195,7 +195,7 @@ def _of_other_builds(loaded: QnnSet, expected: str | None) -> list[QnnFile]:
     counts = collections.Counter(_build(file) for file in versioned)
     if len(counts) < 2:
         return []
-    # The package's own version takes precedence over the majority: of two files either may be the wrong one.
+    # The package's own version takes precedence over the majority, because two files have none.
     named = (build for build in counts if expected and build.startswith(expected + "."))
     main = next(named, counts.most_common(1)[0][0])
     return [file for file in versioned if _build(file) != main]
