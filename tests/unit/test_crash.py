@@ -222,7 +222,7 @@ def test_a_log_line_of_an_earlier_failure_does_not_outdo_what_the_death_itself_s
 
 
 def test_a_death_while_nothing_runs_is_not_explained_by_a_failure_that_an_earlier_call_survived() -> None:
-    line = "2026-11-29 14:49:31.9 [V:onnxruntime:, model.cc:1 Op] REASON : Cannot get shape"
+    line = "REASON : Cannot get shape"
     causes = [d.cause for d in diagnose(CrashRecord(ExitStatus(-11, "posix"), stderr_tail=line))]
     assert causes[0].startswith("SIGSEGV: ")
     assert any("needs fixed dimensions" in cause for cause in causes[1:])

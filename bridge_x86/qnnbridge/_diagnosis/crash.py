@@ -242,9 +242,9 @@ def diagnose(record: CrashRecord) -> list[Diagnosis]:
     found = [d for rule in DEATH_RULES if (d := _apply(rule, record, lines, evidence)) is not None]
     found += _of_known_faults(record, evidence)
     curable = record.exit is None or record.exit.code.curable
-    # Failures that the host survived also leave lines in the log, so a log line alone counts at most as a symptom,
-    # and for less than the exit code if no call was under way: the call that left the line had ended. All known lines
-    # are about QNN, so none explains a death without QNN.
+    # Failures that the host survived also leave lines in the log, so a log line alone counts at most as a symptom.
+    # If no call was under way, it counts less than the exit code: the call that left the line had ended. All known
+    # lines are about QNN, so none explains a death without QNN.
     most = FROM_EXIT_CODE if record.phase == "idle" else SYMPTOM
     found += [
         Diagnosis(finding.cause, finding.fix, finding.evidence, min(finding.weight, most) - 1, curable)
