@@ -328,8 +328,9 @@ def generate(
     # generator gets the whole context, since max_length cannot be changed later.
     if most is not None and most < model.info.context_length and "max_length" not in search:
         params.set_search_options(max_length=most if pool is None else model.info.context_length)
+    left_s = _left_s(deadline)
     generator = Generator(model, params) if pool is None else pool.take(model, params, tokens, cache_salt)
-    generator.timeout = _left_s(deadline)
+    generator.timeout = left_s
     generator._remote.most = most
     release = None
     if pool is not None:
@@ -359,8 +360,15 @@ def _release(
 
 
 def _left_s(deadline: float | None) -> float | None:
-    """Return the seconds until the deadline, at least 0.001: the call itself raises `DeadlineExceeded`."""
-    return None if deadline is None else max(0.001, deadline - time.monotonic())
+    """Return the seconds until the deadline. Raise `DeadlineExceeded` after it."""
+    left_s = None if deadline is None else deadline - time.monotonic()
+    if left_s is not None and left_s <= 0:
+        raise DeadlineExceeded(
+            "The time for the answer was over before its first token.",
+            fix="Allow more time, or a shorter prompt.",
+            details={"state": "not-started", "tokens": 0},
+        )
+    return left_s
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
