@@ -54,8 +54,11 @@ if TYPE_CHECKING:
 
 
 # Tokens of the longest step. Through a daemon steps are shorter, because other applications wait for their end.
+# Until the time of a token is known they have at most `FIRST_STEPS_OF_DAEMON` tokens.
 LONGEST_STEP: Final = 32
-LONGEST_STEP_OF_DAEMON: Final = 8
+FIRST_STEPS_OF_DAEMON: Final = 8
+# Seconds of a step through a daemon, as far as earlier steps show. One token may take longer.
+STEP_OF_DAEMON_S: Final = 0.1
 
 
 class _Step(NamedTuple):
@@ -153,7 +156,10 @@ class RemoteGeneration:
         self._step = 1
         # Duration of the request for the last prompt.
         self._prompt_s = 0.0
-        self._longest = LONGEST_STEP_OF_DAEMON if model.host.is_daemon else LONGEST_STEP
+        self._longest = LONGEST_STEP
+        self._in_turn = FIRST_STEPS_OF_DAEMON if model.host.is_daemon else LONGEST_STEP
+        # Start and number of tokens of the last step.
+        self._begun = (0.0, 1)
         self._stream: ReplyStream | None = None
         self._process: HostProcess | None = None
         self._context = dataclasses.replace(model.context, op="genai.step")
@@ -358,6 +364,7 @@ class RemoteGeneration:
             elif "result" in frame.header:
                 self._stream = None
                 self._take(frame)
+                self._adapt_turn()
 
         self._with_replay(attempt, context, deadline)
 
@@ -366,7 +373,7 @@ class RemoteGeneration:
         count = self._step if self.most is None else max(1, min(self._step, self.most - len(self.tokens)))
         is_new = not self.remade.is_in(process)
         self.stats.steps += 1
-        self._process = process
+        self._process, self._begun = process, (time.monotonic(), count)
         # A step of one token needs no stream. Suspects of a crash run alone, which an open stream would prevent.
         if count > 1 and not is_new and not self.model.host.blame.active:
             step = self._request((), count, self._context, is_new=False)
@@ -376,12 +383,22 @@ class RemoteGeneration:
             )
             self._stream = ReplyStream.open(process.channel, header, buffers, deadline, self._context)
         # 1, 2, 4, 8 ...: a program that stops early has wasted at most about as many tokens as it used.
-        self._step = min(2 * self._step, self._longest)
+        self._step = min(2 * self._step, self._longest, self._in_turn)
         if self._stream is not None:
             return False
         # The request that creates a generator answers only when its step is complete, so that step is short.
         self._take(self._run_step(process, (), 1 if is_new else count, deadline, self._context))
+        if not is_new:
+            self._adapt_turn()
         return True
+
+    def _adapt_turn(self) -> None:
+        """Adapt the length of later steps to the time of the last one, which includes waiting for other clients."""
+        if self.model.host.is_daemon:
+            began, count = self._begun
+            each_s = max(1e-6, time.monotonic() - began) / count
+            self._in_turn = max(1, min(LONGEST_STEP, int(STEP_OF_DAEMON_S / each_s)))
+            self._step = min(self._step, self._in_turn)
 
     def _run_step(
         self,
