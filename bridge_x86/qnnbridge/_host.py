@@ -226,7 +226,7 @@ class Host(Shown):
         self.invalid_entries: dict[tuple[str, str, str], EntryFault] = {}
 
     def _at_fork_reinit(self) -> None:
-        """In the child of a fork, prepare the start of a separate host, in which the sessions are created again."""
+        """Prepare a separate host for the child of a fork, in which the sessions are created again."""
         parents = self.supervisor
         if parents.closed:
             return

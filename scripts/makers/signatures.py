@@ -19,7 +19,7 @@ from qnnbridge import _bindings
 TABLE = Path(_bindings.__file__)
 _NAMED = re.compile(r'\b(?:bound|refused)\("([\w.]+)"')
 _REMOTE = re.compile(r'@remote\("(\w+)"')
-# A signature in a docstring of pybind11, on a line of its own; overloads are numbered.
+# A signature in a docstring of pybind11, on a separate line; overloads are numbered.
 _SIGNATURE = re.compile(r"^(?:\d+\. )?\w*(\(.*\) -> .+)$", re.MULTILINE)
 
 

@@ -65,7 +65,7 @@ NOT_IN_THE_KEY = {
     "files_in_memory": "among the values",
     "external_initializers": "among the values",
     "custom_op_libraries": "such a session is not cached",
-    "fix": "a rewritten copy has a fingerprint of its own",
+    "fix": "a rewritten copy has another fingerprint",
 }
 
 

@@ -9,7 +9,7 @@ work as with a host. Three things differ:
 - A lost connection blames no model (`LostDaemon`). The daemon has investigated the death of the NPU host and keeps
   the quarantine; the application only reconnects (`ReconnectPolicy` never waits long).
 - An older daemon ends when a newer application connects, if no other client uses the daemon. The application then
-    starts a daemon of its own version.
+    starts a daemon of the same version.
 
 Invariants: the folder with the daemon's files must belong to this user alone, or it is refused. `daemon.json` is
 not trusted: no process is ended because of its contents, and a stale file only causes one failed connection. The

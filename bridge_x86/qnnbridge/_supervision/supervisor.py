@@ -1,7 +1,7 @@
 """The supervisor keeps one host alive: it starts the host when needed, investigates deaths, starts the next
 generation.
 
-It has no thread of its own. The caller that needs a host starts it, and other callers wait for the same start; all
+It runs no thread. The caller that needs a host starts it, and other callers wait for the same start; all
 callers that notice a death share one investigation. Waiting is bounded by the caller's deadline.
 """
 
@@ -301,7 +301,7 @@ class Supervisor:
         """Return the next generation.
 
         An older daemon ends when a newer application connects. If the daemon ends because of this application or
-        another one, this method starts a daemon of its own version.
+        another one, this method starts a daemon of this version.
         """
         for tries_left in reversed(range(MAKE_WAY_TRIES)):
             try:

@@ -197,6 +197,8 @@ class Remade:
         self._kind = kind
         self._make = make
         self._complete = complete
+        # Flag with which another thread can end the creation, for an object whose creation takes long.
+        self._stopping: Terminable | None = None
         self._lock = renew_in_forks(RLock())  # for `in_turn`
         self._object: HostObject | None = None
         self._made_after = 0
@@ -246,7 +248,14 @@ class Remade:
         # Read the count before the request: if the daemon's host dies meanwhile, the new object counts as lost.
         losses = _losses.get(self.host, 0)
         try:
-            frame = self._send(process, header, buffers, deadline, context, sent.append)
+            with TerminateRelay(self._stopping, process.channel) as stoppable:
+
+                def on_sent(number: int) -> None:
+                    sent.append(number)
+                    if stoppable is not None:
+                        stoppable(number)
+
+                frame = process.channel.call(header, buffers, deadline, context, on_sent)
         except BaseException:
             # The host may create the object in spite of the error; its number is the id of the request.
             for number in sent:
@@ -264,18 +273,6 @@ class Remade:
     def _request(self, process: HostProcess, deadline: float | None) -> Any:
         assert self._make is not None
         return self._make(process, deadline)
-
-    def _send(
-        self,
-        process: HostProcess,
-        header: dict[str, Any],
-        buffers: tuple[Any, ...],
-        deadline: float | None,
-        context: CallContext,
-        on_sent: Callable[[int], None],
-    ) -> Frame:
-        """Send the request that creates the object, and return the answer."""
-        return process.channel.call(header, buffers, deadline, context, on_sent)
 
     def _made(self, frame: Frame) -> None:
         """Process the answer to the request that created the object."""

@@ -16,7 +16,7 @@ import dataclasses
 import math
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from qnnbridge._host_objects import object_message
@@ -102,24 +102,6 @@ class _RemoteGenerator(Remade):
         number = self._model.number_in(process, deadline)
         header |= {"op": "object.call", "object": number, "operation": "generator", "objects": numbers}
         return header, buffers, step.context
-
-    def _send(
-        self,
-        process: HostProcess,
-        header: dict[str, Any],
-        buffers: tuple[Any, ...],
-        deadline: float | None,
-        context: CallContext,
-        on_sent: Callable[[int], None],
-    ) -> Frame:
-        with TerminateRelay(self._stopping, process.channel) as stoppable:
-
-            def sent(number: int) -> None:
-                on_sent(number)
-                if stoppable is not None:
-                    stoppable(number)
-
-            return process.channel.call(header, buffers, deadline, context, sent)
 
     def _made(self, frame: Frame) -> None:
         result = field(frame.header, "result", "Mapping[str, Any]")
