@@ -249,7 +249,7 @@ def verify(
     overwrite: OverwriteFile = False,
     as_json: AsJson = False,
 ) -> None:
-    """Compare QNN's results with the CPU's, on ordinary and on extreme inputs."""
+    """Compare QNN's results with the CPU's, also on extreme inputs."""
     from qnnbridge_models.progress import ShownProgress
     from qnnbridge_models.verify import verification
     from qnnbridge_models.verify.verifier import verify_model
