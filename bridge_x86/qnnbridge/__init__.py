@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from qnnbridge._host import Host, HostStats, connect, default_host
     from qnnbridge._inference_session import InferenceSession
     from qnnbridge._io_binding import IOBinding
-    from qnnbridge._option_fields import ExecutionMode, ExecutionOrder, GraphOptimizationLevel, OrtAllocatorType
-    from qnnbridge._ort_value import OrtValue, SparseTensor
+    from qnnbridge._options.fields import ExecutionMode, ExecutionOrder, GraphOptimizationLevel, OrtAllocatorType
     from qnnbridge._pull import pull
     from qnnbridge._session.create import CacheWarning
     from qnnbridge._session.numbers_check import NumbersWarning
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from qnnbridge._session.runs import LoraAdapter, ModelMetadata, NodeArg, RunOptions
     from qnnbridge._session_options import SessionOptions
     from qnnbridge._supervision.restart_policy import RecycleAfter, RestartPolicy
+    from qnnbridge._values.ort_value import OrtValue, SparseTensor
     from qnnbridge.errors import BridgeError
     from qnnbridge_protocol.limits import Limits
     from qnnbridge_protocol.model_records import CacheStatus, CompileResult, NumbersReport
@@ -43,9 +43,9 @@ _HOMES = {
     "CacheWarning": "qnnbridge._session.create",
     "CompileResult": "qnnbridge_protocol.model_records",
     "CpuFallbackWarning": "qnnbridge._session.remote_runner",
-    "ExecutionMode": "qnnbridge._option_fields",
-    "ExecutionOrder": "qnnbridge._option_fields",
-    "GraphOptimizationLevel": "qnnbridge._option_fields",
+    "ExecutionMode": "qnnbridge._options.fields",
+    "ExecutionOrder": "qnnbridge._options.fields",
+    "GraphOptimizationLevel": "qnnbridge._options.fields",
     "Host": "qnnbridge._host",
     "HostInfo": "qnnbridge_protocol.specs",
     "HostStats": "qnnbridge._host",
@@ -57,15 +57,15 @@ _HOMES = {
     "NodeArg": "qnnbridge._session.runs",
     "NumbersReport": "qnnbridge_protocol.model_records",
     "NumbersWarning": "qnnbridge._session.numbers_check",
-    "OrtAllocatorType": "qnnbridge._option_fields",
-    "OrtValue": "qnnbridge._ort_value",
+    "OrtAllocatorType": "qnnbridge._options.fields",
+    "OrtValue": "qnnbridge._values.ort_value",
     "PaddingReport": "qnnbridge._buckets.padding",
     "Placement": "qnnbridge_protocol.specs",
     "RecycleAfter": "qnnbridge._supervision.restart_policy",
     "RestartPolicy": "qnnbridge._supervision.restart_policy",
     "RunOptions": "qnnbridge._session.runs",
     "SessionOptions": "qnnbridge._session_options",
-    "SparseTensor": "qnnbridge._ort_value",
+    "SparseTensor": "qnnbridge._values.ort_value",
     "Typed": "qnnbridge_protocol.tensors",
     "compile": "qnnbridge._compile",
     "connect": "qnnbridge._host",

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
-from qnnbridge._providers import choose_fallback, option_text
+from qnnbridge._options.providers import choose_fallback, option_text
 from qnnbridge._session import SessionRecipe, model_parts
 from qnnbridge._session.create import RequestNews, encoded, too_late
 from qnnbridge._session.runs import coerce_session_options

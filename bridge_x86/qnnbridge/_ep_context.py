@@ -13,8 +13,8 @@ from typing import Any, Final
 import numpy as np
 
 from qnnbridge._bindings import BINDINGS, refused
-from qnnbridge._ort_value import OrtValue
 from qnnbridge._threads import CalledFunction
+from qnnbridge._values.ort_value import OrtValue
 from qnnbridge_protocol.errors import Fail, RemoteIndexError, RemoteRuntimeError, RemoteTypeError
 
 _DOES_NOT_FIT: Final = "Python buffer does not fit in the allocated EPContext data output range."

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from qnnbridge._callers import warn_application
 from qnnbridge._host import DAEMON, chosen_host
-from qnnbridge._providers import ProviderArgument
+from qnnbridge._options.providers import ProviderArgument
 from qnnbridge._session import SessionRecipe
 from qnnbridge._session.create import choose_model
 from qnnbridge._session.remote_runner import CpuFallbackWarning, RemoteRunner, Warn, shown_facts
@@ -38,13 +38,13 @@ if TYPE_CHECKING:
     from qnnbridge._buckets.padding import PaddingReport
     from qnnbridge._buckets.variants import BucketStatus, Progress
     from qnnbridge._fastpath.call import Names
-    from qnnbridge._feeds import Out
     from qnnbridge._host import Host
     from qnnbridge._io_binding import IOBinding
-    from qnnbridge._ort_value import OrtValue
     from qnnbridge._runner import Runner
     from qnnbridge._session.remote_session import RemoteSession
     from qnnbridge._supervision.host_process import OnDeadline
+    from qnnbridge._values.feeds import Out
+    from qnnbridge._values.ort_value import OrtValue
     from qnnbridge_protocol.model_records import NumbersReport
     from qnnbridge_protocol.shown import Fact
 
@@ -171,7 +171,7 @@ class InferenceSession(Shown):
         self._runner = runner
         # The runner has imported both modules. An import statement in `run` would take 2 us of each call.
         from qnnbridge._fastpath.call import Wish
-        from qnnbridge._feeds import check_out, deliver, protect
+        from qnnbridge._values.feeds import check_out, deliver, protect
 
         self._for_outputs = Wish, check_out, deliver, protect
         self._inputs = [NodeArg(node) for node in runner.inputs]
@@ -295,7 +295,7 @@ class InferenceSession(Shown):
     ) -> list[OrtValue]:
         """Run like `run`, with inputs and outputs of the class `OrtValue`."""
         refuse_at_the_end()
-        from qnnbridge._ort_value import OrtValue
+        from qnnbridge._values.ort_value import OrtValue
 
         feed = {name: value.value for name, value in input_dict_ort_values.items()}
         declared = {node.name: node.type for node in self._outputs}

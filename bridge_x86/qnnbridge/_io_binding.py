@@ -21,9 +21,9 @@ import numpy as np
 
 from qnnbridge._fastpath.call import Wish
 from qnnbridge._fastpath.memory import SHARED_BYTES, ArraySource, SharedBlock, allocate
-from qnnbridge._feed_rules import INVALID_ARGUMENT, Node, check_tensor, checked_shape, element_from, rule_of
-from qnnbridge._ort_value import OrtValue, SparseTensor, as_numpy, typed_view
-from qnnbridge._providers import require_cpu
+from qnnbridge._options.providers import require_cpu
+from qnnbridge._values.feed_rules import INVALID_ARGUMENT, Node, check_tensor, checked_shape, element_from, rule_of
+from qnnbridge._values.ort_value import OrtValue, SparseTensor, as_numpy, typed_view
 from qnnbridge_protocol import errors
 from qnnbridge_protocol.elements import ElementType, nbytes
 from qnnbridge_protocol.errors import DeadlineExceeded, StateLost

@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from qnnbridge._buckets.padding import PaddingReport
     from qnnbridge._buckets.variants import BucketStatus, Progress
     from qnnbridge._fastpath.call import Names, Wish
-    from qnnbridge._feeds import FeedChecker
-    from qnnbridge._ort_value import OrtValue
     from qnnbridge._session import SessionRecipe
     from qnnbridge._session.remote_session import RemoteSession
     from qnnbridge._session.runs import RunOptions
     from qnnbridge._supervision.retries import CallLimits
+    from qnnbridge._values.feeds import FeedChecker
+    from qnnbridge._values.ort_value import OrtValue
     from qnnbridge_protocol.model_records import NumbersReport
     from qnnbridge_protocol.specs import NodeInfo, Placement
 

@@ -7,8 +7,8 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from qnnbridge._option_fields import wrong_type
-from qnnbridge._providers import ProviderArgument, choose_fallback, normalize_providers
+from qnnbridge._options.fields import wrong_type
+from qnnbridge._options.providers import ProviderArgument, choose_fallback, normalize_providers
 from qnnbridge._session import SessionRecipe, model_parts
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_protocol.specs import Fallback, FixSpec, SessionSpec

@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from qnnbridge._option_fields import (
+from qnnbridge._options.fields import (
     ExecutionMode,
     ExecutionOrder,
     Field,
@@ -30,14 +30,14 @@ from qnnbridge._option_fields import (
     suggest,
     wrong_type,
 )
-from qnnbridge._providers import absolute_option
+from qnnbridge._options.providers import absolute_option
 from qnnbridge._threads import TerminateFlag
 from qnnbridge_protocol import errors
 from qnnbridge_protocol.specs import ProviderSpec, SessionSpec, in_memory
 
 if TYPE_CHECKING:
-    from qnnbridge._ort_value import OrtValue
     from qnnbridge._threads import CalledFunction
+    from qnnbridge._values.ort_value import OrtValue
 
 # Function that chooses devices. Arguments: devices, metadata of the model, an empty map, maximum number of devices.
 SelectionDelegate = Callable[[Sequence[Any], Mapping[str, str], Mapping[str, str], int], Sequence[Any]]
@@ -224,7 +224,7 @@ class SessionOptions(HasFields):
             self._files_in_memory[text] = content[:size]
 
     def _new_initializer(self, target: dict[str, OrtValue], name: str, value: OrtValue) -> None:
-        from qnnbridge._ort_value import OrtValue  # imports numpy, which is not needed to create a session
+        from qnnbridge._values.ort_value import OrtValue  # imports numpy, which is not needed to create a session
 
         if not isinstance(value, OrtValue):
             raise errors.RemoteRuntimeError(

@@ -266,7 +266,7 @@ def test_sparse_tensors_go_in_and_come_out(host: qnnbridge.Host) -> None:
     """A matrix product with a sparse matrix, which is an output too: no operator makes one."""
     import onnxruntime
 
-    from qnnbridge._providers import OrtDevice
+    from qnnbridge._options.providers import OrtDevice
 
     kind = onnx.TypeProto()
     kind.sparse_tensor_type.elem_type = TensorProto.FLOAT

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from direct_ort import assert_same_class, error_of, outcome, session
 
-from qnnbridge._feeds import FeedChecker
-from qnnbridge._ort_value import OrtValue, SparseTensor
 from qnnbridge._session.runs import NodeArg
+from qnnbridge._values.feeds import FeedChecker
+from qnnbridge._values.ort_value import OrtValue, SparseTensor
 from qnnbridge_protocol import errors
 from qnnbridge_protocol.elements import ElementType
 from qnnbridge_protocol.specs import NodeInfo
@@ -342,7 +342,7 @@ def test_arrays_of_ml_dtypes_are_accepted_for_their_type() -> None:
 
 def test_sparse_tensors_are_checked_and_passed_on() -> None:
     node = NodeInfo("x", "sparse_tensor(float)", (3, 3))
-    from qnnbridge._providers import OrtDevice
+    from qnnbridge._options.providers import OrtDevice
 
     def coo(dtype: Any, shape: list[int]) -> SparseTensor:
         values = np.array([1, 2], dtype)

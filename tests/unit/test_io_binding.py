@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from direct_ort import assert_same_class, outcome, session
 
-from qnnbridge._feeds import FeedChecker
 from qnnbridge._io_binding import IOBinding
-from qnnbridge._ort_value import OrtValue
 from qnnbridge._session.runs import NodeArg
+from qnnbridge._values.feeds import FeedChecker
+from qnnbridge._values.ort_value import OrtValue
 from qnnbridge_protocol import errors
 from qnnbridge_protocol.elements import ElementType
 from qnnbridge_protocol.specs import NodeInfo

@@ -18,15 +18,14 @@ import numpy as np
 import pytest
 from direct_ort import assert_same_class, outcome, session
 
-from qnnbridge import _option_fields as enums
-from qnnbridge._option_fields import (
+from qnnbridge._options import fields as enums
+from qnnbridge._options.fields import (
     ExecutionMode,
     ExecutionOrder,
     GraphOptimizationLevel,
     OrtExecutionProviderDevicePolicy,
 )
-from qnnbridge._ort_value import OrtValue
-from qnnbridge._providers import normalize_providers
+from qnnbridge._options.providers import normalize_providers
 from qnnbridge._session.runs import (
     LoraAdapter,
     ModelMetadata,
@@ -36,6 +35,7 @@ from qnnbridge._session.runs import (
     coerce_session_options,
 )
 from qnnbridge._session_options import CPU, KNOWN_PROVIDERS, QNN, SessionOptions
+from qnnbridge._values.ort_value import OrtValue
 from qnnbridge_protocol import errors
 from qnnbridge_protocol.specs import NodeInfo, ProviderSpec, RunSpec, SessionSpec
 
@@ -510,7 +510,7 @@ def test_what_is_no_loaded_lora_adapter_is_refused(tmp_path: Path) -> None:
 @pytest.mark.process
 def test_importing_the_application_side_classes_loads_nothing_heavy() -> None:
     script = (
-        "import sys, qnnbridge._session_options, qnnbridge._session.runs, qnnbridge._feeds, qnnbridge._io_binding, qnnbridge.errors, qnnbridge._session.runs; "
+        "import sys, qnnbridge._session_options, qnnbridge._session.runs, qnnbridge._values.feeds, qnnbridge._io_binding, qnnbridge.errors, qnnbridge._session.runs; "
         "print([m for m in ('onnxruntime', 'onnx', 'ml_dtypes', 'rich', 'typer', 'asyncio') if m in sys.modules])"
     )
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from direct_ort import assert_same_class, outcome, session
 
-from qnnbridge._option_fields import OrtSparseFormat
-from qnnbridge._ort_value import OrtValue, SparseTensor
-from qnnbridge._providers import OrtDevice
+from qnnbridge._options.fields import OrtSparseFormat
+from qnnbridge._options.providers import OrtDevice
+from qnnbridge._values.ort_value import OrtValue, SparseTensor
 from qnnbridge_protocol import errors
 from qnnbridge_protocol.elements import ElementType
 from qnnbridge_protocol.tensors import Typed

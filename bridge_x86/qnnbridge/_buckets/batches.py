@@ -15,8 +15,8 @@ import numpy as np
 
 from qnnbridge._buckets import Relation
 from qnnbridge._buckets.plan import BucketPlan, PaddedInput, Sizes
-from qnnbridge._feed_rules import INVALID_ARGUMENT, Array
-from qnnbridge._option_fields import suggest
+from qnnbridge._options.fields import suggest
+from qnnbridge._values.feed_rules import INVALID_ARGUMENT, Array
 from qnnbridge_protocol.elements import LAYOUTS
 from qnnbridge_protocol.errors import InvalidArgument, ModelError, OptionError
 from qnnbridge_protocol.specs import NodeInfo

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from qnnbridge._feed_rules import Array
+from qnnbridge._values.feed_rules import Array
 
 Feeds = Mapping[str, Any]
 # Function that runs the model. Returns the outputs for these inputs, in order; ``None`` if the model refuses the

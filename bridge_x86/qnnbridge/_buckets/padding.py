@@ -31,11 +31,11 @@ from qnnbridge._buckets.contents import highest_valid, is_mask
 from qnnbridge._buckets.plan import EDGE, BucketPlan, Sizes, free_dimensions, make_plan
 from qnnbridge._buckets.probing import OF_THE_MODEL, find_shapes, needed_values, zeros
 from qnnbridge._buckets.reach import check_exact, ends_of, measure
-from qnnbridge._feed_rules import Array
 from qnnbridge._session import Verify
 from qnnbridge._session.numbers_check import MAX_BYTES, made_up
 from qnnbridge._supervision.host_process import seconds_left
 from qnnbridge._supervision.retries import CallLimits
+from qnnbridge._values.feed_rules import Array
 from qnnbridge_os.forks import renew_in_forks
 from qnnbridge_os.native import Lock
 from qnnbridge_os.shield import start_thread

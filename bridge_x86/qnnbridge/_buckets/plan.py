@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from qnnbridge._buckets import BucketArguments, sizes_text
-from qnnbridge._feed_rules import Array, FeedRule, rule_of
-from qnnbridge._option_fields import suggest
+from qnnbridge._options.fields import suggest
+from qnnbridge._values.feed_rules import Array, FeedRule, rule_of
 from qnnbridge_protocol.elements import LAYOUTS, ElementType
 from qnnbridge_protocol.errors import CompiledModelRefused, OptionError
 from qnnbridge_protocol.input_tensors import array_of, resolved

@@ -17,8 +17,8 @@ import numpy as np
 from qnnbridge._buckets import MAX_DENOMINATOR, BucketArguments, Relation, fit, offsets_of
 from qnnbridge._buckets.batches import OutputShapes, Relations
 from qnnbridge._buckets.plan import BucketPlan, Sizes
-from qnnbridge._feed_rules import Array, rule_of
-from qnnbridge._option_fields import suggest
+from qnnbridge._options.fields import suggest
+from qnnbridge._values.feed_rules import Array, rule_of
 from qnnbridge_protocol.elements import LAYOUTS
 from qnnbridge_protocol.errors import OptionError, OrtError, RemoteError
 from qnnbridge_protocol.input_constants import EXAMPLE_SIZES, MOST_SIZES

@@ -28,7 +28,7 @@ from qnnbridge._buckets.batches import (
 )
 from qnnbridge._buckets.contents import changed, draw, draws
 from qnnbridge._buckets.plan import BucketPlan
-from qnnbridge._feed_rules import Array
+from qnnbridge._values.feed_rules import Array
 from qnnbridge_protocol.errors import OptionError
 
 # Function that runs the model with free sizes on the CPU. Returns the outputs; ``None`` if the model refuses these

@@ -59,15 +59,15 @@ from qnnbridge._buckets.plan import (
 from qnnbridge._buckets.probing import OF_THE_MODEL, check_cut
 from qnnbridge._buckets.variants import FREE, BucketStatus, Progress, Variants, VariantStatus, opener, warm
 from qnnbridge._callers import warn_application
-from qnnbridge._feed_rules import INVALID_ARGUMENT
-from qnnbridge._feeds import Counted, FeedChecker
-from qnnbridge._ort_value import to_application
-from qnnbridge._providers import QNN
+from qnnbridge._options.providers import QNN
 from qnnbridge._session.create import identify
 from qnnbridge._session.numbers_check import NOT_RUN, NumbersCheck, WholeCalls, verify_mode
 from qnnbridge._session.remote_runner import CpuFallbackWarning, Warn, check_outputs
 from qnnbridge._supervision.host_process import deadline_after, seconds_left
 from qnnbridge._supervision.retries import NO_LIMITS, CallLimits
+from qnnbridge._values.feed_rules import INVALID_ARGUMENT
+from qnnbridge._values.feeds import Counted, FeedChecker
+from qnnbridge._values.ort_value import to_application
 from qnnbridge_os.forks import renew_in_forks
 from qnnbridge_os.native import Lock
 from qnnbridge_protocol.errors import InvalidArgument, OptionError
@@ -78,8 +78,8 @@ from qnnbridge_protocol.visible import log_of
 if TYPE_CHECKING:
     from qnnbridge._fastpath.call import Names, Wish
     from qnnbridge._host import Host
-    from qnnbridge._ort_value import OrtValue
     from qnnbridge._session import SessionRecipe
+    from qnnbridge._values.ort_value import OrtValue
     from qnnbridge_protocol.model_records import ModelDescription
 
 _log = log_of("qnnbridge.buckets")

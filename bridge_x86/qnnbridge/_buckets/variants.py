@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from qnnbridge._buckets import sizes_text
 from qnnbridge._buckets.plan import BucketPlan, Sizes
-from qnnbridge._providers import CPU
+from qnnbridge._options.providers import CPU
 from qnnbridge._session.remote_runner import RemoteRunner, Warn
 from qnnbridge._supervision.host_process import seconds_left
 from qnnbridge._supervision.retries import CallLimits

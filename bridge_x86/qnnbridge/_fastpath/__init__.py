@@ -29,10 +29,10 @@ lives, and a block is free when its array is gone. The maintenance thread closes
 between two lines, or whose call was given up, once the host does not use its memory any more.
 
 `_session.fast_calls` makes the call, `call` contains the key, `channel` the pipes and the plans; `channel_pool`
-opens and closes channels, `memory` provides the shared memory, `_io_binding` the values of bindings. Settings,
-counters and limits of memory are here, since a host needs them before anything heavy is imported.
+opens and closes channels, `memory` provides the shared memory, `_io_binding` the values of bindings.
+Settings, counters and limits of memory are here, since a host needs them before anything heavy is imported.
 
-Sessions and the daemon call the package. It imports `_transport`, `qnnbridge_os` and `_feed_rules`.
+Sessions and the daemon call the package. It imports `_transport`, `qnnbridge_os` and `_values.feed_rules`.
 """
 
 from __future__ import annotations

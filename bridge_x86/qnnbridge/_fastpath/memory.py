@@ -20,8 +20,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from qnnbridge._fastpath import MemoryReservation, Sharing, slab_numbers
-from qnnbridge._feed_rules import Node, Role, check_shape, rule_of
-from qnnbridge._option_fields import suggest
+from qnnbridge._options.fields import suggest
+from qnnbridge._values.feed_rules import Node, Role, check_shape, rule_of
 from qnnbridge_os.native import Lock
 from qnnbridge_os.processes import SharedMemory, ShareHandle
 from qnnbridge_protocol import errors

@@ -38,9 +38,9 @@ from qnnbridge_protocol.model_records import BEING_COMPARED, MADE_UP, NumbersRep
 from qnnbridge_protocol.visible import log_of
 
 if TYPE_CHECKING:
-    from qnnbridge._feeds import Counted
     from qnnbridge._host import Host
     from qnnbridge._session.remote_session import RemoteSession
+    from qnnbridge._values.feeds import Counted
     from qnnbridge_protocol.specs import NodeInfo, SessionSpec
 
 

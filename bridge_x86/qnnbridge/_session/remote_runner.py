@@ -23,12 +23,12 @@ from qnnbridge_protocol.visible import log_of
 
 if TYPE_CHECKING:
     from qnnbridge._fastpath.call import Names, Wish
-    from qnnbridge._feeds import Counted
     from qnnbridge._host import Host
-    from qnnbridge._ort_value import OrtValue
     from qnnbridge._session import SessionRecipe
     from qnnbridge._session.numbers_check import NumbersCheck
     from qnnbridge._session.runs import RunOptions
+    from qnnbridge._values.feeds import Counted
+    from qnnbridge._values.ort_value import OrtValue
     from qnnbridge_protocol.model_records import NumbersReport
     from qnnbridge_protocol.shown import Fact
     from qnnbridge_protocol.specs import Placement
@@ -82,8 +82,8 @@ class RemoteRunner:
         # `_load_modules_of_runs` imported these modules while the host created the session. An import before would
         # delay the creation.
         from qnnbridge._fastpath.call import KnownCalls
-        from qnnbridge._feeds import FeedChecker
         from qnnbridge._session.fast_calls import run
+        from qnnbridge._values.feeds import FeedChecker
 
         self._run_fast = run
         self.inputs, self.outputs, self.overridable = info.inputs, info.outputs, info.overridable_initializers
@@ -228,7 +228,7 @@ class RemoteRunner:
             if failed is not None:
                 remote.refuse_repetition(failed)
         refuse_at_the_end()
-        from qnnbridge._ort_value import to_application
+        from qnnbridge._values.ort_value import to_application
 
         values = self.run_values(names, feed, run_options, limits, failed=failed)
         if run_options is None and feed.__class__ is dict:
@@ -360,7 +360,12 @@ def shown_facts(
 _MODULES_OF_RUNS = (
     *("difflib", "hashlib", "secrets", "platformdirs", "psutil"),
     *("qnnbridge._diagnosis.crash", "qnnbridge._diagnosis.ort_log", "qnnbridge._fastpath.channel_pool"),
-    *("qnnbridge._feeds", "qnnbridge._io_binding", "qnnbridge._ort_value", "qnnbridge._session.fast_calls"),
+    *(
+        "qnnbridge._values.feeds",
+        "qnnbridge._io_binding",
+        "qnnbridge._values.ort_value",
+        "qnnbridge._session.fast_calls",
+    ),
     *(
         "qnnbridge._session.numbers_check",
         "qnnbridge_os.files",

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from qnnbridge._callers import warn_application
-from qnnbridge._option_fields import Field, HasFields, as_bool, as_int32, as_text, checked_name, wrong_type
+from qnnbridge._options.fields import Field, HasFields, as_bool, as_int32, as_text, checked_name, wrong_type
 from qnnbridge._session_options import SessionOptions, add_entry, get_entry
 from qnnbridge._threads import TerminateFlag
 from qnnbridge_protocol import errors

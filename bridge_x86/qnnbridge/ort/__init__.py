@@ -23,27 +23,27 @@ if TYPE_CHECKING:
     from qnnbridge._ep_context import OrtEpContextDataBuffer as OrtEpContextDataBuffer
     from qnnbridge._ep_context import OrtExternalInitializerInfo as OrtExternalInitializerInfo
     from qnnbridge._io_binding import IOBinding as IOBinding
-    from qnnbridge._option_fields import ExecutionMode as ExecutionMode
-    from qnnbridge._option_fields import ExecutionOrder as ExecutionOrder
-    from qnnbridge._option_fields import GraphOptimizationLevel as GraphOptimizationLevel
-    from qnnbridge._option_fields import ModelPackageWriteMode as ModelPackageWriteMode
-    from qnnbridge._option_fields import OrtAllocatorType as OrtAllocatorType
-    from qnnbridge._option_fields import OrtCompileApiFlags as OrtCompileApiFlags
-    from qnnbridge._option_fields import OrtDeviceMemoryType as OrtDeviceMemoryType
-    from qnnbridge._option_fields import OrtDeviceVendorId as OrtDeviceVendorId
-    from qnnbridge._option_fields import OrtExecutionProviderDevicePolicy as OrtExecutionProviderDevicePolicy
-    from qnnbridge._option_fields import OrtHardwareDeviceType as OrtHardwareDeviceType
-    from qnnbridge._option_fields import OrtMemoryInfoDeviceType as OrtMemoryInfoDeviceType
-    from qnnbridge._option_fields import OrtMemType as OrtMemType
-    from qnnbridge._option_fields import OrtSparseFormat as OrtSparseFormat
-    from qnnbridge._ort_value import OrtValue as OrtValue
-    from qnnbridge._ort_value import SparseTensor as SparseTensor
-    from qnnbridge._providers import OrtDevice as OrtDevice
+    from qnnbridge._options.fields import ExecutionMode as ExecutionMode
+    from qnnbridge._options.fields import ExecutionOrder as ExecutionOrder
+    from qnnbridge._options.fields import GraphOptimizationLevel as GraphOptimizationLevel
+    from qnnbridge._options.fields import ModelPackageWriteMode as ModelPackageWriteMode
+    from qnnbridge._options.fields import OrtAllocatorType as OrtAllocatorType
+    from qnnbridge._options.fields import OrtCompileApiFlags as OrtCompileApiFlags
+    from qnnbridge._options.fields import OrtDeviceMemoryType as OrtDeviceMemoryType
+    from qnnbridge._options.fields import OrtDeviceVendorId as OrtDeviceVendorId
+    from qnnbridge._options.fields import OrtExecutionProviderDevicePolicy as OrtExecutionProviderDevicePolicy
+    from qnnbridge._options.fields import OrtHardwareDeviceType as OrtHardwareDeviceType
+    from qnnbridge._options.fields import OrtMemoryInfoDeviceType as OrtMemoryInfoDeviceType
+    from qnnbridge._options.fields import OrtMemType as OrtMemType
+    from qnnbridge._options.fields import OrtSparseFormat as OrtSparseFormat
+    from qnnbridge._options.providers import OrtDevice as OrtDevice
     from qnnbridge._session.runs import LoraAdapter as LoraAdapter
     from qnnbridge._session.runs import ModelMetadata as ModelMetadata
     from qnnbridge._session.runs import NodeArg as NodeArg
     from qnnbridge._session.runs import RunOptions as RunOptions
     from qnnbridge._session_options import SessionOptions as SessionOptions
+    from qnnbridge._values.ort_value import OrtValue as OrtValue
+    from qnnbridge._values.ort_value import SparseTensor as SparseTensor
     from qnnbridge.ort._build_tools import ModelCompiler as ModelCompiler
     from qnnbridge.ort._environment import OrtArenaCfg as OrtArenaCfg
     from qnnbridge.ort._environment import OrtEpDevice as OrtEpDevice
@@ -93,7 +93,7 @@ _OURS = "qnnbridge.ort"
 _HOMES: dict[str, str] = {
     name: home
     for home, names in {
-        "qnnbridge._option_fields": (
+        "qnnbridge._options.fields": (
             "ExecutionMode ExecutionOrder GraphOptimizationLevel ModelPackageWriteMode OrtAllocatorType "
             "OrtCompileApiFlags OrtDeviceMemoryType OrtDeviceVendorId OrtExecutionProviderDevicePolicy "
             "OrtHardwareDeviceType OrtMemType OrtMemoryInfoDeviceType OrtSparseFormat"
@@ -116,8 +116,8 @@ _HOMES: dict[str, str] = {
         "qnnbridge._io_binding": "IOBinding",
         "qnnbridge.ort._native": "SessionIOBinding",
         "qnnbridge.ort._build_tools": "ModelCompiler",
-        "qnnbridge._ort_value": "OrtValue SparseTensor",
-        "qnnbridge._providers": "OrtDevice",
+        "qnnbridge._values.ort_value": "OrtValue SparseTensor",
+        "qnnbridge._options.providers": "OrtDevice",
         "qnnbridge._session.runs": "LoraAdapter ModelMetadata NodeArg RunOptions",
         "qnnbridge._session_options": "SessionOptions",
     }.items()

@@ -26,8 +26,8 @@ from qnnbridge import _ep_context
 from qnnbridge._bindings import refused
 from qnnbridge._host import Host, default_host
 from qnnbridge._host_objects import ObjectReply, create_object
-from qnnbridge._option_fields import GraphOptimizationLevel, OrtCompileApiFlags
-from qnnbridge._providers import QNN
+from qnnbridge._options.fields import GraphOptimizationLevel, OrtCompileApiFlags
+from qnnbridge._options.providers import QNN
 from qnnbridge._session import SessionRecipe
 from qnnbridge._session.runs import coerce_session_options
 from qnnbridge._session_options import SessionOptions

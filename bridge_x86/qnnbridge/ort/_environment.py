@@ -21,14 +21,14 @@ from qnnbridge._callers import warn_application
 from qnnbridge._host import default_host
 from qnnbridge._host_objects import HostObject, create_object
 from qnnbridge._launch import find_host
-from qnnbridge._option_fields import (
+from qnnbridge._options.fields import (
     OrtAllocatorType,
     OrtDeviceMemoryType,
     OrtHardwareDeviceType,
     OrtMemoryInfoDeviceType,
     OrtMemType,
 )
-from qnnbridge._providers import CPU, QNN
+from qnnbridge._options.providers import CPU, QNN
 from qnnbridge._session_options import KNOWN_PROVIDERS
 from qnnbridge.ort._errors import as_ort_raises
 from qnnbridge.ort._signatures import Int64, bound, no_constructor, remote
@@ -39,7 +39,7 @@ from qnnbridge_protocol.specs import GLOBAL_THREADS_VARIABLE
 
 if TYPE_CHECKING:
     # This module imports numpy, which `qnnbridge exec` does not need to start a program.
-    from qnnbridge._ort_value import OrtValue
+    from qnnbridge._values.ort_value import OrtValue
 
 # Contains ONNX Runtime up to version 1.x; is a plugin for a separate onnxruntime package from 2.0 on.
 QNN_1X = "onnxruntime-qnn"

@@ -14,11 +14,11 @@ from typing import Any, NoReturn
 from qnnbridge._bindings import refused
 from qnnbridge._host import default_host
 from qnnbridge._host_objects import HostObject, create_object
-from qnnbridge._option_fields import ModelPackageWriteMode
-from qnnbridge._ort_value import OrtValue
-from qnnbridge._providers import CPU
+from qnnbridge._options.fields import ModelPackageWriteMode
+from qnnbridge._options.providers import CPU
 from qnnbridge._session.runs import coerce_session_options
 from qnnbridge._session_options import SessionOptions
+from qnnbridge._values.ort_value import OrtValue
 from qnnbridge.ort._errors import as_ort_raises
 from qnnbridge.ort._signatures import absolute, bound, named, no_constructor, remote
 from qnnbridge_protocol.errors import EPFail, RemoteRuntimeError, RemoteTypeError

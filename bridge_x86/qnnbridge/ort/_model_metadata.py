@@ -15,13 +15,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from qnnbridge._host import Host, chosen_host, default_host
-from qnnbridge._option_fields import (
+from qnnbridge._options.fields import (
     ExecutionMode,
     GraphOptimizationLevel,
     OrtCompiledModelCompatibility,
     OrtDeviceEpIncompatibilityReason,
 )
-from qnnbridge._providers import CPU, QNN
+from qnnbridge._options.providers import CPU, QNN
 from qnnbridge._session import SessionRecipe, model_parts
 from qnnbridge._session.create import identify
 from qnnbridge._session_options import SelectionDelegate, SessionOptions, provider_of_devices

@@ -16,8 +16,8 @@ import numpy as np
 
 from qnnbridge._bindings import BINDINGS
 from qnnbridge._io_binding import IOBinding, view_of_memory
-from qnnbridge._ort_value import OrtValue, SparseBlockSparseView, SparseCooView, SparseCsrView, SparseTensor
-from qnnbridge._providers import CPU_DEVICE, DeviceNumbers, refused_device
+from qnnbridge._options.providers import CPU_DEVICE, DeviceNumbers, refused_device
+from qnnbridge._values.ort_value import OrtValue, SparseBlockSparseView, SparseCooView, SparseCsrView, SparseTensor
 from qnnbridge.ort._environment import copy_tensors
 from qnnbridge.ort._signatures import named, no_constructor
 from qnnbridge_protocol.element_types import ElementType

@@ -26,7 +26,7 @@ from contextlib import AbstractContextManager
 from typing import Any, BinaryIO, Literal, get_args
 
 from qnnbridge._callers import warn_application
-from qnnbridge._providers import CPU, QNN, option_text
+from qnnbridge._options.providers import CPU, QNN, option_text
 from qnnbridge._session_options import KNOWN_PROVIDERS
 from qnnbridge_os.forks import renew_in_forks
 from qnnbridge_os.native import Lock, local, sleep

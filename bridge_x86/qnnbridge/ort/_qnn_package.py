@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 
-from qnnbridge._providers import QNN
+from qnnbridge._options.providers import QNN
 
 EP_NAME = QNN
 

@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any
 from qnnbridge import _inference_session as bridge
 from qnnbridge._bindings import BINDINGS, refused
 from qnnbridge._io_binding import IOBinding
-from qnnbridge._ort_value import OrtValue
-from qnnbridge._providers import CPU, QNN
+from qnnbridge._options.providers import CPU, QNN
 from qnnbridge._session import SessionRecipe
 from qnnbridge._session.create import choose_model
 from qnnbridge._session.runs import RunOptions, coerce_session_options
 from qnnbridge._session_options import SessionOptions
 from qnnbridge._threads import unraisable
+from qnnbridge._values.ort_value import OrtValue
 from qnnbridge.ort import _environment as environment
 from qnnbridge.ort import _placement as provider_choice
 from qnnbridge.ort._environment import OrtMemoryInfo, cpu_memory

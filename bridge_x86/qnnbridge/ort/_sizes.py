@@ -17,10 +17,10 @@ import numpy as np
 from qnnbridge._buckets import BucketArguments, make_arguments
 from qnnbridge._buckets.plan import free_dimensions, name_axes
 from qnnbridge._inference_session import from_recipe
-from qnnbridge._ort_value import OrtValue
 from qnnbridge._session.create import identify, show_notices
 from qnnbridge._supervision.host_process import deadline_after
 from qnnbridge._supervision.retries import CallLimits
+from qnnbridge._values.ort_value import OrtValue
 from qnnbridge_os.forks import renew_in_forks
 from qnnbridge_os.native import Lock
 from qnnbridge_protocol.errors import BridgeError

@@ -51,7 +51,7 @@ from qnnbridge_protocol.visible import log_of
 
 if TYPE_CHECKING:
     from qnnbridge._host import Host
-    from qnnbridge._ort_value import OrtValue
+    from qnnbridge._values.ort_value import OrtValue
     from qnnbridge_protocol.model_records import NumbersReport
     from qnnbridge_protocol.shown import Fact
 
@@ -278,7 +278,7 @@ class Recognizer(Shown):
     # --- one window ---
 
     def _begin(self, samples: Array, left: TimeLeft = unlimited) -> dict[str, OrtValue]:
-        from qnnbridge._ort_value import OrtValue
+        from qnnbridge._values.ort_value import OrtValue
         from qnnbridge.speech._decoders import TYPES
 
         sessions = self._sessions

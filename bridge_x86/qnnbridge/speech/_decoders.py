@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 
-from qnnbridge._feed_rules import Node
-from qnnbridge._ort_value import OrtValue
+from qnnbridge._values.feed_rules import Node
+from qnnbridge._values.ort_value import OrtValue
 from qnnbridge.speech._audio import Array
 from qnnbridge_protocol.errors import BridgeError, GenerationUnsupported, RemoteRuntimeError
 

@@ -10,12 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from qnnbridge._feed_rules import Node
 from qnnbridge._inference_session import InferenceSession
 from qnnbridge._session import SessionRecipe
 from qnnbridge._session.create import identify
 from qnnbridge._session_options import SessionOptions
 from qnnbridge._supervision.host_process import deadline_after
+from qnnbridge._values.feed_rules import Node
 from qnnbridge.speech import _decoders as decoders
 from qnnbridge.speech._audio import HOP, RATE
 from qnnbridge.speech._decoders import (

@@ -11,7 +11,7 @@ from onnx.backend.base import Backend
 from onnx.checker import check_model
 
 from qnnbridge import ort
-from qnnbridge._providers import QNN
+from qnnbridge._options.providers import QNN
 from qnnbridge._session_options import SessionOptions
 from qnnbridge.ort._environment import get_available_providers, get_device
 from qnnbridge.ort._session import InferenceSession

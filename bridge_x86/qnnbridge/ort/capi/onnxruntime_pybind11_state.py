@@ -19,9 +19,9 @@ globals().update(_ERRORS)
 INNER: dict[str, tuple[str, str]] = {
     name: (f"qnnbridge.{home}", there or name)
     for home, names in {
-        "_option_fields": ("ArenaExtendStrategy OrtCompiledModelCompatibility OrtDeviceEpIncompatibilityReason"),
-        "_providers": "OrtDevice=DeviceNumbers",
-        "_ort_value": "SparseBlockSparseView SparseCooView SparseCsrView",
+        "_options.fields": ("ArenaExtendStrategy OrtCompiledModelCompatibility OrtDeviceEpIncompatibilityReason"),
+        "_options.providers": "OrtDevice=DeviceNumbers",
+        "_values.ort_value": "SparseBlockSparseView SparseCooView SparseCsrView",
         "ort._build_tools": (
             "ModelCompiler=NativeCompiler SessionObjectInitializer get_all_operator_schema get_all_opkernel_def "
             "get_default_session_options get_registered_ep_kernel_defs get_session_initializer "

@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from qnnbridge._feed_rules import (
+from qnnbridge._options.fields import checked_name, suggest
+from qnnbridge._values.feed_rules import (
     INVALID_ARGUMENT,
     Array,
     FeedRule,
@@ -32,8 +33,7 @@ from qnnbridge._feed_rules import (
     wrong_element,
     wrong_kind,
 )
-from qnnbridge._option_fields import checked_name, suggest
-from qnnbridge._ort_value import OrtValue, SparseTensor
+from qnnbridge._values.ort_value import OrtValue, SparseTensor
 from qnnbridge_protocol import errors
 from qnnbridge_protocol.elements import LAYOUTS, ElementType, ValueType, element_of
 from qnnbridge_protocol.errors import InvalidArgument

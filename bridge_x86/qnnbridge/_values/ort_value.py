@@ -2,8 +2,8 @@
 
 An `OrtValue` refers to one value of `qnnbridge_protocol.values`. A contiguous native numpy array is not copied, so
 that writing to the array (or `update_inplace`) changes the input of the next run, as in ONNX Runtime. Only memory
-of the CPU is supported: see `_providers`. There are no locks: if an application writes to a value while it is sent,
-the host may receive a mixture of old and new contents.
+of the CPU is supported: see `_options.providers`. There are no locks: if an application writes to a value while it
+is sent, the host may receive a mixture of old and new contents.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from qnnbridge._feed_rules import NO_STRINGS, checked_shape, element_from, unsupported_dtype
-from qnnbridge._option_fields import OrtSparseFormat
-from qnnbridge._providers import CPU_DEVICE, DeviceNumbers, OrtDevice, refused_device, require_cpu
+from qnnbridge._options.fields import OrtSparseFormat
+from qnnbridge._options.providers import CPU_DEVICE, DeviceNumbers, OrtDevice, refused_device, require_cpu
+from qnnbridge._values.feed_rules import NO_STRINGS, checked_shape, element_from, unsupported_dtype
 from qnnbridge_protocol import errors
 from qnnbridge_protocol.elements import (
     LAYOUTS,
