@@ -21,7 +21,7 @@ LEAST_SHARE = 0.97
 
 @pytest.mark.timeout(600)
 @pytest.mark.filterwarnings("ignore")  # onnx's cases overflow and divide by zero on purpose
-def test_every_node_test_gives_the_same_through_the_bridge(
+def test_every_node_test_gives_the_same_results_through_the_bridge(
     host: qnnbridge.Host, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("onnx.backend.test")

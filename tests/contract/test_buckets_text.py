@@ -64,7 +64,7 @@ def cache_on(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.timeout(900)  # the simulator takes 0.05 to 0.5 s for a run, on a busy machine
 @pytest.mark.usefixtures("cache_on")
-def test_two_hundred_texts_of_random_length_and_none_waits_for_a_compilation(
+def test_two_hundred_texts_of_random_length_run_without_a_compilation(
     encoder: Path, cpu: qnnbridge.InferenceSession, host: qnnbridge.Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rng = np.random.default_rng(200)
@@ -132,7 +132,7 @@ def test_without_warm_a_variant_is_compiled_by_the_first_call_that_needs_it(
         assert caplog.text.count("creating the variant for seq=16, batch=1 at its first call") == 1
 
 
-def test_batches_are_done_one_by_one_and_put_together(
+def test_batches_are_run_row_by_row_and_joined(
     encoder: Path, cpu: qnnbridge.InferenceSession, host: qnnbridge.Host
 ) -> None:
     rng = np.random.default_rng(4)
@@ -144,7 +144,7 @@ def test_batches_are_done_one_by_one_and_put_together(
         assert session.buckets.variants[0].runs == 3
 
 
-def test_padding_does_not_change_what_a_masked_encoder_says(encoder: Path, host: qnnbridge.Host) -> None:
+def test_padding_does_not_change_the_outputs_of_a_masked_encoder(encoder: Path, host: qnnbridge.Host) -> None:
     rng = np.random.default_rng(5)
     with qnnbridge.InferenceSession(encoder, providers=SOC, host=host, buckets=BUCKETS, pad=PAD) as session:
         report = session.verify_padding([text(rng, 5), text(rng, 31)])

@@ -45,7 +45,7 @@ def test_other_external_data_is_not_used_after_a_restart(model: Path) -> None:
             session.run(None, {"x": x})
 
 
-def test_files_that_were_only_touched_are_the_same(model: Path) -> None:
+def test_files_whose_timestamp_alone_changed_count_as_unchanged(model: Path) -> None:
     x = np.arange(4, dtype=np.float32)
     with qnnbridge.Host() as host:
         session = qnnbridge.InferenceSession(model, providers=CPU, host=host)
@@ -90,7 +90,7 @@ def test_cpu_sessions_follow_mapped_weights_that_are_overwritten_in_place(
     assert [run(session) for session in sessions] == [value * factor for value in before]
 
 
-def test_initializers_are_those_of_the_time_when_the_session_was_made() -> None:
+def test_initializers_keep_the_values_of_the_time_when_the_session_was_created() -> None:
     graph = helper.make_graph(
         [helper.make_node("Mul", ["x", "w"], ["y"])],
         "scaled",

@@ -100,7 +100,7 @@ def test_streams_of_the_program_lose_no_byte(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "whole\n"), done.stderr
 
 
-def test_memory_of_the_program_is_not_shown_to_the_host(tmp_path: Path) -> None:
+def test_memory_of_the_program_is_not_shared_with_the_host(tmp_path: Path) -> None:
     """An array that no host has been shown yet, whose descriptor is another file by now."""
     done = run(
         tmp_path,

@@ -76,7 +76,9 @@ def cache_on(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_lost_scores_differ_however_right_the_boxes_are(host: qnnbridge.Host, tmp_path: Path, form: str) -> None:
+def test_a_detector_with_wrong_scores_differs_even_if_its_boxes_are_right(
+    host: qnnbridge.Host, tmp_path: Path, form: str
+) -> None:
     from qnnbridge_models.verify.verifier import VerifyOptions, verify_model
 
     path = tmp_path / "detector.onnx"
@@ -105,7 +107,7 @@ def test_lost_scores_differ_however_right_the_boxes_are(host: qnnbridge.Host, tm
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_right_scores_beside_boxes_agree(host: qnnbridge.Host, tmp_path: Path, form: str) -> None:
+def test_a_detector_with_right_scores_and_boxes_agrees(host: qnnbridge.Host, tmp_path: Path, form: str) -> None:
     path = tmp_path / "detector.onnx"
     onnx.save(detector(form, faulty=False), path)
     with open_session(host, str(path), verify="raise") as session:

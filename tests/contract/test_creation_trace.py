@@ -65,7 +65,7 @@ TRACED = """
 """
 
 
-def test_a_cache_miss_is_one_story(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_miss_is_logged_as_one_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QNNBRIDGE_CACHE", "1")
     out = tmp_path / "entered.json"
     with patched_host(tmp_path, f"    OUT, STORY = {str(out)!r}, {STORY!r}\n{TRACED}") as host:

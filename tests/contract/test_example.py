@@ -71,7 +71,7 @@ def test_the_example_runs_on_the_cpu_too() -> None:
     assert "stateN: [" in done.stdout
 
 
-def test_the_example_ends_with_the_error_in_words() -> None:
+def test_the_example_exits_with_the_message_of_the_error() -> None:
     done = run(MODELS / "pnet.onnx")
     assert done.returncode == 1
     assert done.stdout == ""
@@ -79,7 +79,9 @@ def test_the_example_ends_with_the_error_in_words() -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_the_speech_example_finds_what_the_model_finds_on_the_cpu(speech_detection: Any, tmp_path: Path) -> None:
+def test_the_speech_example_finds_the_same_word_as_the_model_on_the_cpu(
+    speech_detection: Any, tmp_path: Path
+) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
     model = MODELS / "silero_vad_openvino_16k.onnx"
     samples = voice(4 * speech_detection.RATE)
@@ -123,7 +125,7 @@ def voice(count: int) -> Any:
     return sound
 
 
-def test_the_example_needs_numpy_and_qnnbridge_only_and_python_3_10() -> None:
+def test_the_example_needs_only_numpy_and_qnnbridge_and_python_3_10() -> None:
     source = EXAMPLE.read_text(encoding="utf-8")
     tree = ast.parse(source, feature_version=(3, 10))
     imports = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}

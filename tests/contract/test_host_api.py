@@ -46,7 +46,7 @@ def has_ended(pid: int) -> bool:
 # --- facts -----------------------------------------------------------------------------------------------
 
 
-def test_info_names_the_process_and_all_versions(host: qnnbridge.Host) -> None:
+def test_info_reports_the_process_and_all_versions(host: qnnbridge.Host) -> None:
     import onnxruntime
 
     info = host.info
@@ -63,7 +63,7 @@ def test_info_names_the_process_and_all_versions(host: qnnbridge.Host) -> None:
     assert info.startup_seconds > 0
 
 
-def test_a_ping_comes_back(host: qnnbridge.Host) -> None:
+def test_a_ping_is_answered(host: qnnbridge.Host) -> None:
     assert 0 < host.ping() < 5
 
 
@@ -77,7 +77,7 @@ def test_stats_do_not_start_the_host() -> None:
 # --- life ------------------------------------------------------------------------------------------------
 
 
-def test_the_process_ends_with_the_host_and_closing_again_does_nothing() -> None:
+def test_closing_a_host_ends_its_process_and_closing_it_twice_does_nothing() -> None:
     with qnnbridge.Host() as host:
         pid = host.info.pid
         assert host.stats.running
@@ -88,7 +88,7 @@ def test_the_process_ends_with_the_host_and_closing_again_does_nothing() -> None
         host.ping()
 
 
-def test_two_hosts_live_side_by_side() -> None:
+def test_two_hosts_can_run_at_the_same_time() -> None:
     with qnnbridge.Host() as one, qnnbridge.Host() as two:
         sessions = [qnnbridge.InferenceSession(MODELS / "mul_1.onnx", host=host) for host in (one, two)]
         first, second = (session.run(None, {"X": X})[0] for session in sessions)
@@ -98,7 +98,7 @@ def test_two_hosts_live_side_by_side() -> None:
         assert sessions[1].run(None, {"X": X})[0].tobytes() == second.tobytes()
 
 
-def test_sessions_without_a_host_share_one() -> None:
+def test_sessions_without_a_host_argument_share_one_host() -> None:
     sessions = [qnnbridge.InferenceSession(MODELS / "mul_1.onnx", providers=[CPU]) for _ in range(2)]
     assert sessions[0].host is sessions[1].host is qnnbridge.default_host()
     pid = sessions[0].host.info.pid
@@ -108,7 +108,7 @@ def test_sessions_without_a_host_share_one() -> None:
         assert session.run(None, {"X": X})[0].shape == (3, 2)
 
 
-def test_many_threads_that_need_the_host_first_start_it_once() -> None:
+def test_many_threads_that_need_the_first_host_start_it_once() -> None:
     with qnnbridge.Host() as host, ThreadPoolExecutor(8) as pool:
 
         def make(_: int) -> Any:
@@ -130,7 +130,7 @@ def test_a_planned_restart_loses_no_session() -> None:
         assert (session.generation, host.stats.crashes, host.stats.planned_restarts) == (2, 0, 1)
 
 
-def test_environment_and_working_folder_are_those_given(tmp_path: Path) -> None:
+def test_the_host_has_the_given_environment_and_working_folder(tmp_path: Path) -> None:
     environment = {"QNNBRIDGE_ALLOW_UNKNOWN_OPTIONS": "1", "EXAMPLE": "äöü"}
     with qnnbridge.Host(env=environment, cwd=tmp_path) as host:
         process = psutil.Process(host.info.pid)
@@ -211,7 +211,7 @@ def test_a_refused_session_is_not_kept_in_the_host(host: qnnbridge.Host) -> None
     assert sessions_in(host) == before
 
 
-def test_a_pickled_session_is_created_again_where_it_is_unpickled(host: qnnbridge.Host) -> None:
+def test_a_pickled_session_is_recreated_where_it_is_unpickled(host: qnnbridge.Host) -> None:
     options = qnnbridge.SessionOptions()
     options.graph_optimization_level = qnnbridge.GraphOptimizationLevel.ORT_ENABLE_BASIC
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")

@@ -33,7 +33,9 @@ def warnings_of(caplog: pytest.LogCaptureFixture, model: Path, **options: object
         return [record.message for record in caplog.records if "known to compute" in record.message]
 
 
-def test_a_session_says_it_with_and_without_the_cache(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_session_warns_of_a_known_wrong_operator_with_and_without_the_cache(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     model = tmp_path / "m.onnx"
     onnx.save(float_model(Case.from_words(ROW.example)), str(model))
     for cache in (False, True, True):
@@ -45,7 +47,7 @@ def test_a_session_says_it_with_and_without_the_cache(tmp_path: Path, caplog: py
 
 
 @pytest.mark.parametrize("cache", [True, False])
-def test_it_is_rewritten_unless_the_application_forbids_it(
+def test_a_known_wrong_operator_is_rewritten_unless_the_application_forbids_it(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, cache: bool
 ) -> None:
     monkeypatch.setenv("QNNBRIDGE_CACHE", "1")
@@ -71,7 +73,9 @@ def test_it_is_rewritten_unless_the_application_forbids_it(
         assert session.fixed
 
 
-def test_it_is_rewritten_in_the_next_host_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_known_wrong_operator_is_rewritten_in_the_next_host_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The next host is told so: if it could not, other numbers would follow without an error."""
     case, model = Case.from_words(ROW.example), tmp_path / "m.onnx"
     onnx.save(float_model(case), str(model))
@@ -98,7 +102,9 @@ def test_it_is_rewritten_in_the_next_host_too(tmp_path: Path, monkeypatch: pytes
     ]
 
 
-def test_a_size_that_a_session_fixes_counts(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_size_that_a_session_fixes_is_considered_in_the_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     words = Case.from_words(ROW.example)
     made = float_model(words)
     length = words.tensors["x"].shape[-1]
@@ -120,7 +126,7 @@ def test_a_size_that_a_session_fixes_counts(tmp_path: Path, caplog: pytest.LogCa
             assert warnings_of(caplog, tmp_path / "m_fixed.onnx", provider_options=CHIP) == []
 
 
-def test_a_compiled_model_is_delivered_with_the_warning(tmp_path: Path) -> None:
+def test_a_compiled_model_with_a_known_wrong_operator_is_delivered_with_a_warning(tmp_path: Path) -> None:
     model = tmp_path / "m.onnx"
     onnx.save(float_model(Case.from_words(ROW.example)), str(model))
     with pytest.raises(qnnbridge.errors.CompileFailed, match="--only conv-padding"):

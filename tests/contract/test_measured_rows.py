@@ -65,7 +65,7 @@ def model(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_row_that_is_right_here_is_not_rewritten_and_not_warned_of(
+def test_a_row_that_was_measured_as_right_on_this_device_causes_neither_a_rewrite_nor_a_warning(
     state: Path, model: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     def made(cache: bool = True) -> tuple[bool, str]:
@@ -98,7 +98,9 @@ def test_a_row_that_is_right_here_is_not_rewritten_and_not_warned_of(
         assert made() == (True, "hit")
 
 
-def test_a_rewrite_leaves_the_rows_alone_that_are_right_here(state: Path, tmp_path: Path) -> None:
+def test_a_rewrite_skips_operators_whose_row_was_measured_as_right_on_this_device(
+    state: Path, tmp_path: Path
+) -> None:
     """One rewrite cures several rows of AveragePool; here one of them is right."""
     graph = float_model(Case.from_words(ROWS["average-pool-counted"].example))
     other = onnx.compose.add_prefix(float_model(Case.from_words(ROWS["average-pool-3d"].example)), "o/")
@@ -116,7 +118,7 @@ def test_a_rewrite_leaves_the_rows_alone_that_are_right_here(state: Path, tmp_pa
             assert [line.split()[1] for line in session.fixed if line.startswith("average-pool")] == ["1"]
 
 
-def test_doctor_measures_in_one_process_and_keeps_what_it_finds(
+def test_doctor_measures_in_one_process_and_stores_the_results(
     state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[dict[str, object]] = []
@@ -161,7 +163,7 @@ KILLER = Case(
 )
 
 
-def test_a_row_that_kills_the_host_is_a_result_and_the_next_rows_are_measured(
+def test_a_row_that_crashes_the_host_is_recorded_and_the_next_rows_are_measured(
     state: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -191,7 +193,7 @@ def test_a_row_that_kills_the_host_is_a_result_and_the_next_rows_are_measured(
     assert {one.name.removesuffix(".lock") for one in state.iterdir()} == {"known-wrong.json"}
 
 
-def test_other_chips_and_changed_rows_count_as_the_table_says(state: Path) -> None:
+def test_measurements_of_other_chips_and_of_changed_rows_are_ignored(state: Path) -> None:
     versions = {"onnxruntime": "1.32.0", "onnxruntime_qnn": "2.7.0", "qnn_sdk": "2.51.0", "numpy": "2"}
     place = MeasuredPlace.of(60, True, versions)
     assert rows_here("60", None, versions, simulator=True) == AS_IN_THE_TABLE
@@ -238,7 +240,7 @@ class _OneSided:
         return isinstance(error, ValueError)
 
 
-def test_an_example_is_right_where_qnn_computes_what_the_cpu_does() -> None:
+def test_an_example_is_measured_as_right_if_qnn_computes_what_the_cpu_does() -> None:
     for row in list(ROWS.values())[::6]:
         case = Case.from_words(row.example)
         assert measured(case, _OneSided(), draws=3).status == "right", row.name
@@ -252,14 +254,14 @@ def test_memory_is_filled_before_each_run_on_qnn() -> None:
     assert len(filled) == 3
 
 
-def test_runs_with_texts_and_nan_are_compared() -> None:
+def test_runs_with_strings_and_nan_are_compared() -> None:
     one = [np.array([1.0, np.nan]), np.array(["a", "b"], object), [np.array([1])]]
     assert same_results(one, [part.copy() for part in one])
     assert not same_results(one, [one[0], np.array(["a", "c"], object), one[2]])
     assert not same_results(one, [np.array([1.0, 2.0]), *one[1:]])
 
 
-def test_the_daemon_measures_once_when_idle_and_gives_way() -> None:
+def test_the_daemon_measures_once_when_idle_and_yields_to_clients() -> None:
     from qnnbridge_daemon.numbers_errand import NumbersErrand
 
     idle = [0.0]
@@ -285,7 +287,7 @@ def test_the_daemon_measures_once_when_idle_and_gives_way() -> None:
     errand.stop()
 
 
-def test_the_process_of_the_daemon_takes_its_options() -> None:
+def test_the_measuring_process_of_the_daemon_uses_the_options_of_the_daemon() -> None:
     from qnnbridge_daemon.numbers_errand import numbers_command
 
     command = numbers_command("python3")
@@ -297,7 +299,7 @@ def test_the_process_of_the_daemon_takes_its_options() -> None:
 @pytest.mark.parametrize(
     ("error", "expected"), [(qnnbridge.errors.EPFail, "wrong"), (qnnbridge.errors.Fail, "unclear")]
 )
-def test_an_error_that_every_model_would_get_says_nothing_of_a_row(
+def test_an_error_that_every_model_would_get_is_not_recorded_for_a_row(
     error: type[qnnbridge.errors.OrtError], expected: str, state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two releases that do not fit give such an error: the row would be called wrong whatever QNN does."""

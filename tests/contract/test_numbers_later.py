@@ -79,7 +79,7 @@ def run(session: qnnbridge.InferenceSession, x: Any, times: int = 1) -> None:
         session.run(None, {"x": x})
 
 
-def test_a_warm_up_with_zeros_leaves_it_open_and_the_first_picture_is_compared(host: qnnbridge.Host) -> None:
+def test_a_warm_up_with_zeros_is_inconclusive_and_the_first_real_input_is_compared(host: qnnbridge.Host) -> None:
     with open_session(host, edge_padding(), cache=True) as session:
         run(session, ZEROS)
         report = settled(session)
@@ -97,14 +97,14 @@ def test_a_warm_up_with_zeros_leaves_it_open_and_the_first_picture_is_compared(h
         differs_from_the_start(host)
 
 
-def test_a_picture_does_not_wait_for_the_comparison_of_the_warm_up(host: qnnbridge.Host) -> None:
+def test_a_real_input_does_not_wait_for_the_comparison_of_the_warm_up(host: qnnbridge.Host) -> None:
     with open_session(host, edge_padding(), cache=True) as session:
         run(session, ZEROS)
         with pytest.warns(qnnbridge.NumbersWarning):
             differs(session, X)
 
 
-def test_a_later_difference_replaces_what_agreed_and_is_reported_once(host: qnnbridge.Host) -> None:
+def test_a_later_difference_replaces_the_verdict_agrees_and_is_reported_once(host: qnnbridge.Host) -> None:
     with open_session(host, edge_padding(), cache=True) as session:
         run(session, INNER)
         report = compared(session, 1)
@@ -121,7 +121,7 @@ def test_a_later_difference_replaces_what_agreed_and_is_reported_once(host: qnnb
             open_session(other, edge_padding(), cache=True, verify="raise")
 
 
-def test_the_2nd_4th_and_8th_call_are_compared_and_the_verdict_says_how_many(host: qnnbridge.Host) -> None:
+def test_the_2nd_4th_and_8th_call_are_compared_and_the_verdict_counts_them(host: qnnbridge.Host) -> None:
     with open_session(host, edge_padding(), cache=True) as session:
         for number, calls in ((1, 1), (2, 1), (3, 2), (4, 4)):
             run(session, INNER, calls)
@@ -134,7 +134,7 @@ def test_the_2nd_4th_and_8th_call_are_compared_and_the_verdict_says_how_many(hos
             differs(session, X)
 
 
-def test_programs_of_one_call_come_to_a_further_comparison_together(host: qnnbridge.Host) -> None:
+def test_programs_that_make_one_call_each_reach_a_further_comparison_together(host: qnnbridge.Host) -> None:
     said = []
     for number in range(1, 9):
         with open_session(host, edge_padding(), cache=True, verify="raise") as session:
@@ -148,7 +148,7 @@ def test_programs_of_one_call_come_to_a_further_comparison_together(host: qnnbri
     assert said == [("differs" if calls == 8 else "agrees", calls, many) for calls, many in expected]
 
 
-def test_a_session_may_raise_at_a_later_call(host: qnnbridge.Host) -> None:
+def test_a_session_can_raise_at_a_later_call(host: qnnbridge.Host) -> None:
     with open_session(host, edge_padding(), verify="raise") as session:
         run(session, ZEROS)
         run(session, INNER)
@@ -157,9 +157,7 @@ def test_a_session_may_raise_at_a_later_call(host: qnnbridge.Host) -> None:
             run(session, X, 2)
 
 
-def test_comparisons_stay_within_their_share_of_the_time(
-    host: qnnbridge.Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_comparisons_keep_to_their_share_of_the_time(host: qnnbridge.Host, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(numbers_check, "FREE_S", 0.0)
     with open_session(host, edge_padding()) as session:
         run(session, INNER)
@@ -173,7 +171,7 @@ def test_comparisons_stay_within_their_share_of_the_time(
             differs(session, X)
 
 
-def test_a_call_of_the_fast_path_is_looked_at_once_in_a_while(
+def test_calls_of_the_fast_path_are_examined_only_when_a_comparison_is_due(
     host: qnnbridge.Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked = []
@@ -196,7 +194,7 @@ def test_a_call_of_the_fast_path_is_looked_at_once_in_a_while(
         assert session.verified.calls == 204
 
 
-def test_kept_verdicts_of_the_same_moment_are_counted_by_all(host: qnnbridge.Host) -> None:
+def test_verdicts_that_are_stored_at_the_same_moment_are_all_counted(host: qnnbridge.Host) -> None:
     with open_session(host, edge_padding(), cache=True) as session:
         run(session, INNER)
         compared(session, 1)
@@ -217,7 +215,7 @@ def test_kept_verdicts_of_the_same_moment_are_counted_by_all(host: qnnbridge.Hos
         assert session.verified.calls >= 3
 
 
-def test_clients_of_a_daemon_begin_with_what_others_found() -> None:
+def test_clients_of_a_daemon_start_with_the_verdicts_of_other_clients() -> None:
     with lab(qnnbridge.Host(sys.executable), BrokerSettings(keep_unused_s=60.0)) as made:
         one = open_session(made.client(), edge_padding(), cache=False)
         run(one, INNER)
@@ -255,5 +253,5 @@ MASK = np.asarray([[1] * 12 + [0] * 4], np.int64)
         ([["words"]], True),
     ],
 )
-def test_inputs_that_hardly_vary_have_no_content(values: list[Any], content: bool) -> None:
+def test_inputs_that_hardly_vary_are_treated_as_without_content(values: list[Any], content: bool) -> None:
     assert has_content(values) is content

@@ -69,7 +69,7 @@ def test_the_first_session_of_a_quantised_model_is_right(
 
 
 @pytest.mark.parametrize("made", [models.weights_in_8_bits, models.normalised_without_keepdims])
-def test_what_optimizers_change_on_the_cpu_alone_is_not_booked_on_qnn(
+def test_a_difference_that_optimizers_cause_on_the_cpu_alone_is_not_attributed_to_qnn(
     made: Any, host: qnnbridge.Host, tmp_path: Path
 ) -> None:
     harmed: HarmedModel = made()
@@ -139,7 +139,7 @@ def test_a_model_that_is_invalid_without_optimizers_keeps_its_error(host: qnnbri
         qnnbridge.InferenceSession(data, providers=CPU, host=host)
 
 
-def test_compiling_leaves_out_what_harms(host: qnnbridge.Host, tmp_path: Path) -> None:
+def test_compiling_disables_optimizers_that_change_results(host: qnnbridge.Host, tmp_path: Path) -> None:
     for harmed in (models.broken("Cast"), models.int8_behind_a_reshape()):
         (tmp_path / "m.onnx").write_bytes(harmed.data)
         result = qnnbridge.compile(

@@ -82,7 +82,7 @@ def parted(changes: tuple[str, ...]) -> bool:
 
 
 @pytest.mark.parametrize("cache", [True, None])
-def test_the_session_after_a_poor_verdict_parts_the_gates_and_says_so(
+def test_the_session_after_a_poor_verdict_splits_the_gates_and_reports_it(
     model: Path, caplog: pytest.LogCaptureFixture, cache: bool | None
 ) -> None:
     changes, found, _ = verdict(model, cache=cache)
@@ -110,7 +110,7 @@ def test_the_session_after_a_poor_verdict_parts_the_gates_and_says_so(
     assert (changes, plain.state) == ((), "differs")
 
 
-def test_gates_that_do_not_help_are_tried_once(model: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_split_of_gates_that_does_not_help_is_tried_once(model: Path, caplog: pytest.LogCaptureFixture) -> None:
     changes, found, key = verdict(model, cache=True)
     with qnnbridge.InferenceSession(model, cache=True) as session:
         assert parted(session.fixed)

@@ -123,7 +123,7 @@ def handlers() -> Iterator[list[logging.Handler]]:
     root.handlers = before
 
 
-def test_without_logging_a_text_is_shown_once(handlers: list[logging.Handler], capsys: Any) -> None:
+def test_without_logging_the_message_is_shown_once(handlers: list[logging.Handler], capsys: Any) -> None:
     log = logging.getLogger("qnnbridge.numbers")
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
@@ -153,7 +153,7 @@ def test_a_program_without_a_file_is_warned_too() -> None:
     assert done.stderr.startswith("<string>:2: UserWarning: a text"), done.stderr
 
 
-def test_a_fallback_names_a_command_that_works(host: qnnbridge.Host, tmp_path: Path) -> None:
+def test_the_warning_about_a_fallback_names_a_command_that_works(host: qnnbridge.Host, tmp_path: Path) -> None:
     folder = tmp_path / "with blanks"
     folder.mkdir()
     copy = folder / "model_v8.onnx"

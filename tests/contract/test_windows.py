@@ -37,7 +37,7 @@ def truth(data: bytes, feeds: dict[str, Any]) -> Any:
 
 
 @pytest.mark.timeout(600)
-def test_random_models_give_what_onnxruntime_gives_at_any_length_or_are_refused() -> None:
+def test_random_models_with_windows_give_the_results_of_onnxruntime_at_any_length_or_are_refused() -> None:
     """A walk: whatever a session decides by itself must be right."""
     decided = {"pad=0": 0, "chunk='n'": 0, "refused": 0}
     wrong = []
@@ -119,7 +119,7 @@ def simulator(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.simulator
 @pytest.mark.usefixtures("simulator")
-def test_the_reach_over_ids_is_measured_with_ids_of_the_whole_table(host: qnnbridge.Host) -> None:
+def test_the_reach_of_a_model_with_ids_is_measured_with_ids_of_the_whole_table(host: qnnbridge.Host) -> None:
     data = tagger()
     with qnnbridge.InferenceSession(data, providers=SOC, host=host, buckets={"n": [8, 32]}) as session:
         assert session.buckets is not None
@@ -133,7 +133,7 @@ def test_the_reach_over_ids_is_measured_with_ids_of_the_whole_table(host: qnnbri
 @pytest.mark.simulator
 @pytest.mark.usefixtures("simulator")
 @pytest.mark.parametrize("mode", ["warn", "raise"])
-def test_calls_in_windows_are_compared_with_the_whole(
+def test_calls_in_windows_are_compared_with_the_unsplit_model(
     mode: Any, host: qnnbridge.Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A reach that is too short goes unnoticed by each window's own comparison."""
@@ -155,7 +155,7 @@ def test_calls_in_windows_are_compared_with_the_whole(
 
 @pytest.mark.simulator
 @pytest.mark.usefixtures("simulator")
-def test_rows_that_depend_on_each_other_are_found_when_a_call_is_split(host: qnnbridge.Host) -> None:
+def test_rows_that_depend_on_each_other_are_detected_when_a_call_is_split(host: qnnbridge.Host) -> None:
     nodes = [
         helper.make_node("ReduceMean", ["x"], ["m"], axes=[0]),
         helper.make_node("Sub", ["x", "m"], ["y"]),

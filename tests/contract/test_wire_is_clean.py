@@ -34,7 +34,7 @@ def assert_printed(text: str, word: str) -> None:
 
 
 @pytest.mark.parametrize("moment", ["first", "import", "on_create", "on_run"])
-def test_prints_at_any_moment_never_reach_the_wire(moment: str) -> None:
+def test_printed_text_never_reaches_the_wire(moment: str) -> None:
     before_hello = moment in ("first", "import")
     arguments = [f"--{moment}=print:something"] if before_hello else []
     what = {} if before_hello else {moment: ["print:something"]}
@@ -49,7 +49,7 @@ def test_prints_at_any_moment_never_reach_the_wire(moment: str) -> None:
         assert_printed(stderr_of(host), "something")
 
 
-def test_a_flood_of_text_stops_neither_side() -> None:
+def test_a_flood_of_text_blocks_neither_side() -> None:
     """Four megabytes fill every pipe; only a reader that never pauses keeps the host going."""
     with fake_host() as host:
         session = qnnbridge.InferenceSession(script(on_run=["stderr:4000000"]), host=host)
@@ -57,7 +57,7 @@ def test_a_flood_of_text_stops_neither_side() -> None:
             assert session.run(None, {"x": X}, timeout=60)[0].tolist() == (X * 2).tolist()
 
 
-def test_text_before_the_host_begins_is_skipped_and_kept() -> None:
+def test_text_before_the_handshake_is_skipped_and_kept() -> None:
     """A site hook may print such text before the host's first line."""
     host_command = [sys.executable, "-I", "-u", "-X", "utf8", FAKE_HOST, "--parent", str(os.getpid())]
     command = ["/bin/sh", "-c", f"printf 'hello from a hook\\n'; exec {shlex.join(host_command)}"]
@@ -83,7 +83,7 @@ def test_the_banner_of_the_native_library_is_found_in_stderr() -> None:
 
 @pytest.mark.simulator
 @needs.linux
-def test_the_real_host_keeps_descriptors_0_and_1_from_everybody() -> None:
+def test_the_real_host_keeps_descriptors_0_and_1_from_all_other_code() -> None:
     pytest.importorskip("onnxruntime_qnn")
     with qnnbridge.Host() as host:
         pid = host.info.pid

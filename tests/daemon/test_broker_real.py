@@ -23,7 +23,7 @@ X = np.arange(5, dtype=np.float32)
 TRIES = 5
 
 
-def test_a_flood_of_one_client_leaves_another_with_a_single_thread_half_of_the_npu(lab: Lab) -> None:
+def test_a_flood_of_one_client_leaves_half_of_the_npu_to_a_client_with_a_single_thread(lab: Lab) -> None:
     """Each call takes the NPU for longer than a client needs between two calls, as real ones do."""
     model = script(on_run=["sleep:0.01"])
     flood = qnnbridge.InferenceSession(model, host=lab.client())
@@ -92,7 +92,7 @@ def test_two_applications_share_a_session_on_the_npu(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.simulator
-def test_a_session_that_is_created_again_on_a_new_connection_comes_from_the_cache(
+def test_a_session_that_is_recreated_on_a_new_connection_comes_from_the_cache(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A large model would be compiled for minutes within the deadline of a call."""
@@ -116,7 +116,7 @@ def test_a_session_that_is_created_again_on_a_new_connection_comes_from_the_cach
 
 
 @pytest.mark.simulator
-def test_numbers_and_rewrites_are_those_of_a_host_of_its_own(
+def test_numbers_and_rewrites_equal_those_of_a_private_host(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     pytest.importorskip("onnxruntime_qnn")
@@ -145,7 +145,7 @@ def test_numbers_and_rewrites_are_those_of_a_host_of_its_own(
 
 
 @pytest.mark.simulator
-def test_a_file_that_became_zeros_is_refused_and_no_other_number_of_a_session_made_before(
+def test_weights_that_were_overwritten_with_zeros_are_refused_and_do_not_change_an_open_session(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("onnxruntime_qnn")

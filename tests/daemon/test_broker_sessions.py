@@ -81,7 +81,7 @@ def test_two_applications_with_the_same_model_have_one_session(real: Lab, client
     until(lambda: not host_sessions(real))
 
 
-def test_results_are_those_of_a_private_host_to_the_bit(real: Lab, client: qnnbridge.Host) -> None:
+def test_results_equal_those_of_a_private_host_bit_for_bit(real: Lab, client: qnnbridge.Host) -> None:
     rng = np.random.default_rng(7)
     with qnnbridge.Host(sys.executable) as private:
         for path in sorted(MODELS.glob("*net.onnx")):
@@ -98,14 +98,14 @@ def test_results_are_those_of_a_private_host_to_the_bit(real: Lab, client: qnnbr
                         assert np.array_equal(one, two)
 
 
-def test_another_option_is_another_session(real: Lab, client: qnnbridge.Host) -> None:
+def test_a_session_with_another_option_is_separate(real: Lab, client: qnnbridge.Host) -> None:
     options = qnnbridge.SessionOptions()
     options.graph_optimization_level = qnnbridge.GraphOptimizationLevel.ORT_DISABLE_ALL
     with mul(client), mul(client, sess_options=options), mul(client):
         assert host_sessions(real) == 2
 
 
-def test_the_same_model_as_bytes_and_elsewhere_is_the_same_session(
+def test_the_same_model_as_bytes_and_at_another_path_uses_the_same_session(
     real: Lab, client: qnnbridge.Host, tmp_path: Path
 ) -> None:
     copy = tmp_path / "copy.onnx"
@@ -115,7 +115,7 @@ def test_the_same_model_as_bytes_and_elsewhere_is_the_same_session(
         assert host_sessions(real) == 1
 
 
-def test_a_model_that_was_changed_is_another_model(lab: Lab, tmp_path: Path) -> None:
+def test_a_changed_model_uses_a_separate_session(lab: Lab, tmp_path: Path) -> None:
     path = tmp_path / "model"
     path.write_bytes(script(scale=2))
     host = lab.client()
@@ -130,7 +130,7 @@ def test_a_model_that_was_changed_is_another_model(lab: Lab, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("what", ["model", "weights"])
 @pytest.mark.parametrize("in_place", [True, False], ids=["written to", "replaced"])
-def test_another_model_of_the_same_size_and_date_is_another_model(
+def test_another_model_of_the_same_size_and_date_uses_a_separate_session(
     what: str, in_place: bool, real: Lab, client: qnnbridge.Host, tmp_path: Path
 ) -> None:
     """`rsync -t`, installers and `git` with restored dates write such files. Checked with new and older files."""
@@ -156,7 +156,7 @@ def test_another_model_of_the_same_size_and_date_is_another_model(
             assert host_sessions(real) == 2
 
 
-def test_opening_what_another_has_open_makes_nothing_in_the_host(real: Lab, client: qnnbridge.Host) -> None:
+def test_opening_a_session_of_another_client_creates_nothing_in_the_host(real: Lab, client: qnnbridge.Host) -> None:
     """The host is asked once: which model is it."""
     with mul(client), real.client() as other:
         other.start()
@@ -170,7 +170,7 @@ def test_opening_what_another_has_open_makes_nothing_in_the_host(real: Lab, clie
         assert real.broker.status()["totals"]["sessions_shared"] >= 1
 
 
-def test_an_idle_model_is_unloaded_and_comes_back_the_same(real: Lab, client: qnnbridge.Host) -> None:
+def test_an_idle_model_is_unloaded_and_reloaded_with_the_same_results(real: Lab, client: qnnbridge.Host) -> None:
     with mul(client) as session:
         before = [session.run(None, {"X": X})[0] for _ in range(2)]
         assert real.broker.sessions.unload_idle(0.0) == 1
@@ -182,7 +182,7 @@ def test_an_idle_model_is_unloaded_and_comes_back_the_same(real: Lab, client: qn
         assert real.broker.status()["totals"]["reloads"] >= 1
 
 
-def test_a_model_that_was_changed_while_it_was_unloaded_is_not_silently_another(lab: Lab, tmp_path: Path) -> None:
+def test_a_model_that_changed_while_it_was_unloaded_raises_an_error(lab: Lab, tmp_path: Path) -> None:
     path = tmp_path / "model"
     path.write_bytes(script(scale=2))
     session = qnnbridge.InferenceSession(path, host=lab.client())
@@ -192,7 +192,7 @@ def test_a_model_that_was_changed_while_it_was_unloaded_is_not_silently_another(
         session.run(None, {"x": V})
 
 
-def test_the_unloading_is_done_without_being_asked(tmp_path: Path) -> None:
+def test_idle_models_are_unloaded_automatically(tmp_path: Path) -> None:
     from tests.fakes.hosts import fake_host
 
     made = Lab(fake_host(), BrokerSettings(idle_unload_s=0.05))
@@ -204,7 +204,7 @@ def test_the_unloading_is_done_without_being_asked(tmp_path: Path) -> None:
         made.close()
 
 
-def test_what_nobody_has_open_stays_for_the_next_run_of_the_program() -> None:
+def test_an_unused_session_is_kept_for_the_next_run_of_the_program() -> None:
     from tests.fakes.hosts import fake_host
 
     made = Lab(fake_host(), BrokerSettings(keep_unused_s=3600, keep_unused=2))
@@ -223,7 +223,7 @@ def test_what_nobody_has_open_stays_for_the_next_run_of_the_program() -> None:
         made.close()
 
 
-def test_everything_of_a_client_that_is_gone_is_released(lab: Lab) -> None:
+def test_everything_of_a_disconnected_client_is_released(lab: Lab) -> None:
     for _ in range(2):
         host = lab.client()
         sessions = [qnnbridge.InferenceSession(script(scale=scale), host=host) for scale in (1, 2, 3)]
@@ -238,7 +238,7 @@ def test_everything_of_a_client_that_is_gone_is_released(lab: Lab) -> None:
         assert not lab.broker.sessions.models()
 
 
-def test_a_session_that_is_closed_twice_or_before_it_was_made_is_no_error(lab: Lab) -> None:
+def test_closing_a_session_twice_or_before_it_was_created_is_not_an_error(lab: Lab) -> None:
     host = lab.client()
     session = qnnbridge.InferenceSession(script(), host=host)
     number = session._remote.session_id
@@ -248,7 +248,7 @@ def test_a_session_that_is_closed_twice_or_before_it_was_made_is_no_error(lab: L
         session._remote.assignment()
 
 
-def test_a_session_with_dynamic_options_is_nobody_elses(lab: Lab) -> None:
+def test_a_session_with_dynamic_options_is_not_shared(lab: Lab) -> None:
     one, two = (qnnbridge.InferenceSession(script(), host=lab.client()) for _ in range(2))
     assert host_sessions(lab) == 1
     one.set_ep_dynamic_options({"ep.dynamic.workload_type": "Efficient"})
@@ -257,7 +257,7 @@ def test_a_session_with_dynamic_options_is_nobody_elses(lab: Lab) -> None:
         assert session.run(None, {"x": V})[0].tolist() == (V * 2).tolist()
 
 
-def test_a_session_whose_dynamic_options_are_refused_is_not_left_behind(lab: Lab) -> None:
+def test_a_session_whose_dynamic_options_are_refused_is_closed(lab: Lab) -> None:
     host, spec = lab.client(), SessionSpec(None, (ProviderSpec("QNNExecutionProvider"),))
     header = {"op": "session.create", "spec": spec.to_wire(), "dynamic": {"a": "b"}, "retry": 0}
     with pytest.raises(errors.Fail):
@@ -265,7 +265,7 @@ def test_a_session_whose_dynamic_options_are_refused_is_not_left_behind(lab: Lab
     assert host_sessions(lab) == 0
 
 
-def test_a_profile_is_one_applications_alone(real: Lab, client: qnnbridge.Host, tmp_path: Path) -> None:
+def test_a_session_with_profiling_is_not_shared(real: Lab, client: qnnbridge.Host, tmp_path: Path) -> None:
     options = qnnbridge.SessionOptions()
     options.enable_profiling = True
     options.profile_file_prefix = str(tmp_path / "profile")
@@ -275,7 +275,7 @@ def test_a_profile_is_one_applications_alone(real: Lab, client: qnnbridge.Host, 
         assert Path(one.end_profiling()).exists()
 
 
-def test_several_that_ask_for_the_same_at_once_make_it_once(lab: Lab, tmp_path: Path) -> None:
+def test_several_clients_that_request_the_same_session_create_it_once(lab: Lab, tmp_path: Path) -> None:
     note = tmp_path / "created"
     model = script(on_create=[f"note:{note}", "sleep:0.2"])
     hosts = [lab.client() for _ in range(4)]
@@ -332,7 +332,7 @@ def test_the_status_of_the_cache_comes_with_the_session(lab: Lab) -> None:
     assert (session.cache.state, session.cache.reason) == ("off", "cache=False")
 
 
-def test_external_data_of_a_model_given_as_bytes_is_found_from_the_applications_folder(
+def test_external_data_of_a_model_given_as_bytes_is_found_from_the_folder_of_the_application(
     real: Lab, client: qnnbridge.Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     onnx = pytest.importorskip("onnx")
@@ -354,7 +354,7 @@ def test_external_data_of_a_model_given_as_bytes_is_found_from_the_applications_
         assert session.run(None, {"x": np.full(2, 3, np.float32)})[0].tolist() == [0, 3]
 
 
-def test_opening_takes_no_time_worth_mentioning(real: Lab, client: qnnbridge.Host) -> None:
+def test_opening_a_shared_session_takes_almost_no_time(real: Lab, client: qnnbridge.Host) -> None:
     with mul(client), real.client() as other:
         other.start()
         times: list[float] = []

@@ -100,7 +100,9 @@ def test_a_client_with_the_wrong_token_is_disconnected_without_a_reply(
     assert listener.refused == 1
 
 
-def test_connecting_to_another_daemons_endpoint_raises_an_error(door: tuple[Listener, Discovery, Path]) -> None:
+def test_connecting_to_the_endpoint_of_another_daemon_raises_an_error(
+    door: tuple[Listener, Discovery, Path],
+) -> None:
     _, discovery, folder = door
     write_discovery(folder, new_discovery(folder, instance=discovery.instance))
     with pytest.raises(HostStartFailed, match=r"opening dialogue failed"):
@@ -301,7 +303,7 @@ def test_closing_the_listener_disconnects_unauthenticated_clients_only(
         assert not (folder / "daemon.sock").exists()
 
 
-def test_a_dead_daemons_socket_does_not_prevent_a_new_listener(behind: StandIn) -> None:
+def test_the_socket_of_a_dead_daemon_does_not_prevent_a_new_listener(behind: StandIn) -> None:
     folder = make_runtime_folder()
     write_discovery(folder, new_discovery(folder))
     with socket.socket(socket.AF_UNIX) as dead:

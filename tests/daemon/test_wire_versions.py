@@ -134,7 +134,9 @@ def check(outcome: dict[str, Any], older: str, upgrade: str) -> None:
     assert outcome["seconds"] < AT_ONCE_S
 
 
-def test_a_private_host_of_another_wire_is_reported_at_once(sides: tuple[str, str], newer: str) -> None:
+def test_a_private_host_with_another_wire_version_is_reported_immediately(
+    sides: tuple[str, str], newer: str
+) -> None:
     older = "host" if sides[0] == newer else "application side"
     outcomes = application(PRIVATE, sides[0], sides[1])
     assert len(outcomes) == 2
@@ -164,7 +166,9 @@ def daemons(newer: str) -> Iterator[None]:
     assert not left
 
 
-def test_a_newer_daemon_is_reported_at_once_to_an_older_application_and_stays(newer: str, daemons: None) -> None:
+def test_a_newer_daemon_is_reported_immediately_to_an_older_application_and_keeps_running(
+    newer: str, daemons: None
+) -> None:
     daemon = start_daemon(newer)
     for how in ("start", "find"):
         (outcome,) = application(BY_DAEMON, older_path(), how)
@@ -173,7 +177,7 @@ def test_a_newer_daemon_is_reported_at_once_to_an_older_application_and_stays(ne
     assert daemon_process() == daemon
 
 
-def test_an_idle_older_daemon_makes_way_for_that_of_a_newer_application(newer: str, daemons: None) -> None:
+def test_an_idle_older_daemon_is_replaced_by_that_of_a_newer_application(newer: str, daemons: None) -> None:
     daemon = start_daemon(older_path())
     (found,) = application(BY_DAEMON, newer, "find")
     check(found, "daemon", "qnnbridge host restart --daemon")
@@ -185,7 +189,7 @@ def test_an_idle_older_daemon_makes_way_for_that_of_a_newer_application(newer: s
     assert version == RELEASE
 
 
-def test_many_newer_applications_at_once_replace_it_once(newer: str, daemons: None) -> None:
+def test_many_newer_applications_replace_an_older_daemon_only_once(newer: str, daemons: None) -> None:
     daemon = start_daemon(older_path())
     environment = {**os.environ, "PYTHONPATH": newer}
     together = [program(BY_DAEMON, "start", env=environment) for _ in range(4)]
@@ -195,7 +199,7 @@ def test_many_newer_applications_at_once_replace_it_once(newer: str, daemons: No
     assert daemons_alive() == [daemon_process()] != [daemon]
 
 
-def test_an_older_daemon_that_serves_is_not_taken_from_its_applications(newer: str, daemons: None) -> None:
+def test_an_older_daemon_with_clients_is_not_replaced(newer: str, daemons: None) -> None:
     with qnnbridge.connect() as host:
         daemon = daemon_process()
         (outcome,) = application(BY_DAEMON, newer, "start")
@@ -205,7 +209,7 @@ def test_an_older_daemon_that_serves_is_not_taken_from_its_applications(newer: s
 
 
 @pytest.mark.parametrize("newer_command", [True, False])
-def test_the_command_ends_a_daemon_of_any_wire(newer_command: bool, newer: str, daemons: None) -> None:
+def test_the_command_ends_a_daemon_of_any_wire_version(newer_command: bool, newer: str, daemons: None) -> None:
     """The fix of the error must work, also while applications are connected."""
     command, other = (newer, older_path()) if newer_command else (older_path(), newer)
     daemon = start_daemon(other)

@@ -48,7 +48,7 @@ def test_every_wheel_that_the_lab_can_import_was_measured() -> None:
 
 
 @each_wheel
-def test_the_libraries_that_load_are_those_of_the_table_and_stubs_want_the_driver(row: dict[str, Any]) -> None:
+def test_the_loaded_libraries_equal_those_of_the_table_and_stubs_require_the_driver(row: dict[str, Any]) -> None:
     loads = {name.removeprefix("load "): told for name, told in row["steps"].items() if name.startswith("load ")}
     assert loads.keys() == libraries(RELEASES[row["version"]])
     for name, told in loads.items():
@@ -58,7 +58,7 @@ def test_the_libraries_that_load_are_those_of_the_table_and_stubs_want_the_drive
 
 
 @each_wheel
-def test_a_release_works_with_an_onnxruntime_as_versions_says(row: dict[str, Any]) -> None:
+def test_a_release_works_with_the_onnxruntime_versions_that_versions_reports(row: dict[str, Any]) -> None:
     steps = row["steps"]
     assert steps["session CPU"] == RIGHT
     works = isinstance(steps["session QnnSaver"], dict) and "largest" in steps["session QnnSaver"]

@@ -51,7 +51,7 @@ def read(module: Any, path: Path) -> tuple[Any, ...]:
     )
 
 
-def test_the_files_are_those_of_onnxruntime(tmp_path: Path) -> None:
+def test_adapter_files_equal_those_of_onnxruntime(tmp_path: Path) -> None:
     # The order of parameters in a file is that of a hash table; one parameter has one order.
     one = {"float": VALUES["float"]}
     assert written(ort, tmp_path / "ours", one) == written(real, tmp_path / "theirs", one)
@@ -61,7 +61,9 @@ def test_the_files_are_those_of_onnxruntime(tmp_path: Path) -> None:
     assert len({str(read(module, tmp_path / name)) for module in (ort, real) for name in files}) == 1
 
 
-def test_a_relative_path_starts_at_the_applications_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relative_path_is_resolved_in_the_folder_of_the_application(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     written(real, tmp_path / "a")
     monkeypatch.chdir(tmp_path)
     again = ort.AdapterFormat.read_adapter("a")
@@ -93,11 +95,11 @@ WRONG: dict[str, Callable[[Any], Any]] = {
 
 @newest
 @pytest.mark.parametrize("name", WRONG)
-def test_wrong_uses_end_as_in_onnxruntime(name: str) -> None:
+def test_wrong_uses_of_adapters_end_as_in_onnxruntime(name: str) -> None:
     assert outcome(WRONG[name], ort) == outcome(WRONG[name], real)
 
 
-def test_an_empty_adapter() -> None:
+def test_an_empty_adapter_can_be_written_and_read() -> None:
     for module in (real, ort):
         adapter = module.AdapterFormat()
         assert (adapter.get_format_version(), adapter.get_parameters()) == (1, {})

@@ -70,7 +70,7 @@ def test_a_task_that_waits_for_a_model_can_be_cancelled(host: qnnbridge.Host, tm
     asyncio.run(asyncio.wait_for(main(), 60))
 
 
-def test_the_loop_continues_while_runs_wait(tmp_path: Path, host: qnnbridge.Host) -> None:
+def test_the_event_loop_continues_while_runs_wait(tmp_path: Path, host: qnnbridge.Host) -> None:
     gate = tmp_path / "gate"
 
     async def main() -> list[float]:

@@ -32,7 +32,7 @@ CPU = 1
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_a_package_gives_the_same_without_onnxruntime(name: str, tmp_path: Path) -> None:
+def test_a_package_gives_the_same_results_without_onnxruntime(name: str, tmp_path: Path) -> None:
     application = demand("packages/application/bin/python", "setup_packages.sh")
     ran = exec_program(
         "--report", _program(name), cwd=tmp_path, python=str(application), QNNBRIDGE_HOST_PYTHON=sys.executable
@@ -62,7 +62,7 @@ _RAN_ON = re.compile(
 )
 
 
-def test_what_counts_as_the_same_placement() -> None:
+def test_placements_with_almost_the_same_number_of_nodes_count_as_equal() -> None:
     placed = nodes_by_model(
         ["  a.onnx  QNN, all of 277 nodes  1", "  b.onnx  QNN 120 nodes, CPU 148  1", "  a.onnx: x"]
     )
@@ -96,7 +96,7 @@ def same_placement(nodes: tuple[int, int], known: tuple[int, int]) -> bool:
 
 @pytest.mark.simulator
 @pytest.mark.parametrize("name", ON_THE_NPU)
-def test_a_package_taken_to_the_npu_says_where_it_ran_and_why_and_stays_near(name: str, tmp_path: Path) -> None:
+def test_a_package_on_the_npu_reports_its_placement_and_stays_close_to_the_cpu(name: str, tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime_qnn")
     application = demand("packages/application/bin/python", "setup_packages.sh")
     ran = exec_program(

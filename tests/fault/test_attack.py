@@ -19,7 +19,7 @@ pytestmark = [
 ]
 
 
-def test_any_byte_stream_ends_a_host_with_its_exit_code_and_a_sentence() -> None:
+def test_any_byte_stream_ends_a_host_with_its_exit_code_and_a_message() -> None:
     """The whole: ``python -m lab.attack streams --scale 300``."""
     report = streams.attack(length(10, 25), seed=1)
     assert report.good, str(report)
@@ -27,14 +27,14 @@ def test_any_byte_stream_ends_a_host_with_its_exit_code_and_a_sentence() -> None
     assert report.counts["exit code 3"]
 
 
-def test_a_hostile_host_costs_a_typed_error_and_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hostile_host_causes_a_typed_error_without_delay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hosts, "CALL_S", 1.5)  # most damaged replies lead to a timeout
     report = hosts.attack(length(4, 8), seed=1)
     assert report.good, str(report)
 
 
 @pytest.mark.parametrize("outputs", [{}, {"outputs": 1}])
-def test_an_answer_whose_fields_are_of_other_types_is_a_typed_error(
+def test_an_answer_whose_fields_have_other_types_is_a_typed_error(
     outputs: dict[str, object], tmp_path: Path
 ) -> None:
     assert hosts.use(hosts.command_of(hosts.answers(outputs), tmp_path)) == "ProtocolDesync"
@@ -52,7 +52,7 @@ def test_the_attack_on_streams_can_find_something(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.simulator
-def test_files_that_are_exchanged_while_they_are_read_are_never_taken_for_others() -> None:
+def test_files_that_are_exchanged_during_reading_are_never_mistaken_for_others() -> None:
     """The whole: ``python -m lab.attack swaps --scale 100``."""
     pytest.importorskip("onnxruntime_qnn")
     report = swaps.attack(length(2, 3), seed=1)
@@ -71,7 +71,7 @@ def test_a_daemon_serves_clients_despite_half_open_connections_random_bytes_and_
     assert report.counts["half-open connections"]
 
 
-def test_hostile_models_get_an_answer_from_the_tools_in_little_time_and_memory() -> None:
+def test_tools_answer_hostile_models_with_little_time_and_memory() -> None:
     """The whole: ``python -m lab.attack models --scale 10``."""
     tools = ("analyze", "quantize", "fix", "optimize")[: length(2, 4)]
     report = models.attack(tools, ("gigantic_pad", "endless_loop", "false_size"))
@@ -81,7 +81,7 @@ def test_hostile_models_get_an_answer_from_the_tools_in_little_time_and_memory()
     assert report.counts["answers"] == 3 * len(tools) + 5
 
 
-def test_names_of_a_model_cannot_control_the_terminal_or_forge_messages() -> None:
+def test_names_in_a_model_cannot_control_the_terminal_or_forge_messages() -> None:
     """The whole: ``python -m lab.attack names --scale 10``."""
     report = names.attack(("optimize", "run-cpu")[: length(1, 2)], ("operator", "missing", "a"))
     # `run-cpu` gives ONNX Runtime's own text, which has line feeds.
@@ -100,7 +100,7 @@ def test_no_damaged_entry_of_the_cache_is_loaded() -> None:
 
 
 @pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="becoming another user takes root")
-def test_another_user_reaches_nothing_and_is_never_taken_for_the_daemon() -> None:
+def test_another_user_gets_no_access_and_is_never_mistaken_for_the_daemon() -> None:
     """The whole: ``python -m lab.attack users --scale 10``."""
     report = users.attack(0.3, seed=1)
     assert report.good, str(report)

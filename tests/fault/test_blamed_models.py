@@ -186,7 +186,7 @@ def fingerprint(session: qnnbridge.InferenceSession) -> str:
     return session._remote.recipe.fingerprint
 
 
-def test_the_crashing_one_of_several_running_models_is_found_and_no_other(host: qnnbridge.Host):
+def test_of_several_running_models_only_the_crashing_one_is_blamed(host: qnnbridge.Host):
     """Row 36: CPU sessions run concurrently. All calls of the healthy models get their result."""
     innocents = [
         qnnbridge.InferenceSession(script(scale=n + 3, npu=False, on_run=["sleep:0.02"]), host=host, retry=8)
@@ -255,7 +255,7 @@ def test_a_queued_call_is_not_a_suspect(host: qnnbridge.Host):
     assert {a.fingerprint for a in Quarantine()._read().values()} == {fingerprint(poison)}
 
 
-def test_a_provider_that_the_system_has_updated_is_tried_again(
+def test_a_model_is_tried_again_after_an_update_of_the_provider(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The provider's version is unknown at HELLO: the host has to find it first."""

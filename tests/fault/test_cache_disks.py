@@ -76,7 +76,7 @@ def assert_made_without(host: qnnbridge.Host, right: bytes, words: str) -> None:
 
 
 @pytest.mark.parametrize("where", ["under a file", "where nobody may write"])
-def test_a_folder_that_cannot_be_made_costs_the_cache_and_not_the_session(
+def test_a_cache_folder_that_cannot_be_created_costs_only_the_cache(
     where: str, host: qnnbridge.Host, right: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").touch()
@@ -85,7 +85,7 @@ def test_a_folder_that_cannot_be_made_costs_the_cache_and_not_the_session(
     assert_made_without(host, right, "cannot be used")
 
 
-def test_a_disk_on_which_the_compiled_model_has_no_room_costs_the_cache_and_not_the_session(right: bytes) -> None:
+def test_a_disk_that_is_too_small_for_the_compiled_model_costs_only_the_cache(right: bytes) -> None:
     """Neither process can write a file of more than 20,000 bytes; the blob has 70,000."""
     command = [sys.executable, "-I", "-u", "-X", "utf8", str(COMPILE_HOST), "--step=none", "--file-bytes=20000"]
     with qnnbridge.Host(_command=[*command, "--parent", str(os.getpid())]) as host:
@@ -105,7 +105,7 @@ FULL = """
 """
 
 
-def test_a_full_disk_costs_the_cache_and_not_the_session(right: bytes, tmp_path: Path) -> None:
+def test_a_full_disk_costs_only_the_cache(right: bytes, tmp_path: Path) -> None:
     """The manifest is what does not fit any more."""
     with patched_host(tmp_path, FULL) as host:
         assert_made_without(host, right, "No space left on device")
@@ -210,7 +210,7 @@ def on_volumes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("volume", VOLUMES)
-def test_on_any_volume_the_session_works_and_trouble_is_said_once(
+def test_on_any_volume_the_session_works_and_a_problem_is_reported_once(
     volume: str, on_volumes: dict[str, Any], right: bytes
 ) -> None:
     told = on_volumes[volume]

@@ -39,7 +39,7 @@ host.close()
 """
 
 
-def test_hosts_from_before_exec_are_collected_and_nothing_else() -> None:
+def test_hosts_from_before_exec_are_collected_and_no_other_process() -> None:
     """Each start of a program by itself left a zombie."""
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, PROGRAM, str(TIMES)],

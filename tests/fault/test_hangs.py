@@ -44,7 +44,7 @@ def wait_until(condition) -> None:
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_host_that_is_stopped_under_a_call_is_replaced_and_the_call_repeated(tmp_path: Path, no_leaks):
+def test_a_host_that_is_stopped_during_a_call_is_replaced_and_the_call_is_repeated(tmp_path: Path, no_leaks):
     """Row 26."""
     with fake_host() as host:
         model = script(scale=3, on_run=["stop_process"], once=str(tmp_path / "once"))
@@ -54,7 +54,7 @@ def test_a_host_that_is_stopped_under_a_call_is_replaced_and_the_call_repeated(t
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_host_that_is_always_stopped_is_told_to_hang(no_leaks):
+def test_a_host_that_is_always_stopped_is_reported_as_a_hang(no_leaks):
     """Row 26."""
     with fake_host() as host:
         session = qnnbridge.InferenceSession(script(on_run=["stop_process"]), host=host)
@@ -65,7 +65,7 @@ def test_a_host_that_is_always_stopped_is_told_to_hang(no_leaks):
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_host_that_is_stopped_for_a_moment_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_host_that_is_stopped_for_a_moment_is_not_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Row 26: fewer looks than it takes."""
     monkeypatch.setattr(
         "qnnbridge._supervision.host_process.STOPPED_LOOKS", 10_000
@@ -85,7 +85,7 @@ def test_a_host_that_is_stopped_for_a_moment_is_left_alone(tmp_path: Path, monke
         assert host.stats.generation == 1
 
 
-def test_an_idle_host_that_is_stopped_costs_a_call_no_more_than_its_deadline():
+def test_a_stopped_idle_host_costs_a_call_no_more_than_its_deadline():
     """Row 26."""
     with fake_host() as host:
         session = qnnbridge.InferenceSession(script(scale=3), host=host)
@@ -98,7 +98,7 @@ def test_an_idle_host_that_is_stopped_costs_a_call_no_more_than_its_deadline():
         assert host.stats.generation == 2
 
 
-def test_a_host_that_is_stopped_can_still_be_closed(no_leaks):
+def test_a_stopped_host_can_still_be_closed(no_leaks):
     host = fake_host()
     host.start()
     process = host.supervisor.running
@@ -109,7 +109,7 @@ def test_a_host_that_is_stopped_can_still_be_closed(no_leaks):
     assert "kill" in process.rungs
 
 
-def test_a_late_pong_is_no_reason_to_kill_and_the_call_ends_well(tmp_path: Path):
+def test_a_late_pong_does_not_kill_the_host_and_the_call_succeeds(tmp_path: Path):
     """Row 27: native code holds the GIL, so nothing in the host can answer."""
     with fake_host() as host, ThreadPoolExecutor(1) as pool:
         other = qnnbridge.InferenceSession(script(scale=3), host=host)
@@ -132,7 +132,7 @@ def test_a_late_pong_is_no_reason_to_kill_and_the_call_ends_well(tmp_path: Path)
         assert (host.stats.generation, host.stats.crashes) == (1, 0)
 
 
-def test_a_creation_that_holds_the_gil_past_its_budget_is_ended_by_the_hosts_own_watchdog():
+def test_a_creation_that_holds_the_gil_past_its_budget_is_ended_by_the_watchdog_of_the_host():
     """Row 28: no thread of the host can run; faulthandler's can. The report has the stack."""
     with fake_host("--watchdog-grace=0.2") as host:
         qnnbridge.InferenceSession(script(), host=host)  # it is up, and has loaded all
@@ -156,7 +156,7 @@ def test_a_creation_that_holds_the_gil_past_its_budget_is_ended_by_the_hosts_own
     ("step", "words"),
     [("import", "importing ONNX Runtime"), ("register", "loading the QNN execution provider")],
 )
-def test_a_library_that_never_comes_back_from_being_loaded_ends_within_the_budget_of_the_start(
+def test_a_library_that_never_finishes_loading_is_ended_within_the_budget_of_the_start(
     step: str, words: str, action: str, no_leaks
 ):
     """Rows 26 and 28: a declared phase may last until its budget ends, whether or not it holds the GIL."""
@@ -173,7 +173,7 @@ def test_a_library_that_never_comes_back_from_being_loaded_ends_within_the_budge
 
 
 @pytest.mark.usefixtures("impatient")
-def test_loading_within_the_budget_is_left_alone_however_long_it_is_silent():
+def test_a_silent_host_within_the_budget_of_loading_is_not_killed():
     """Row 26: many looks that find nothing wrong."""
     with fake_host("--import=sleep:1") as host:
         session = qnnbridge.InferenceSession(script(scale=3), host=host)
@@ -181,7 +181,7 @@ def test_loading_within_the_budget_is_left_alone_however_long_it_is_silent():
         assert host.stats.generation == 1
 
 
-def test_both_sides_may_write_more_than_the_pipes_hold_at_once():
+def test_both_sides_may_write_more_than_the_pipes_hold_at_the_same_time():
     """Row 24."""
     large = np.ones(4 << 20, np.float32)
     with fake_host() as host, ThreadPoolExecutor(4) as pool:
@@ -191,7 +191,7 @@ def test_both_sides_may_write_more_than_the_pipes_hold_at_once():
             assert call.result(WAIT_S)[0][-1] == n // 3 + 1
 
 
-def test_more_calls_than_the_host_takes_wait_for_their_turn():
+def test_more_calls_than_the_host_accepts_wait_for_their_turn():
     """Row 25: no call is refused, and all credits are back at the end."""
     with fake_host(limits=Limits(max_in_flight=4)) as host, ThreadPoolExecutor(40) as pool:
         session = qnnbridge.InferenceSession(script(scale=3), host=host)
@@ -201,7 +201,7 @@ def test_more_calls_than_the_host_takes_wait_for_their_turn():
         assert host.supervisor.running.channel._callers.room == 4
 
 
-def test_an_application_that_reads_late_makes_the_host_wait_and_nothing_else():
+def test_an_application_that_reads_late_only_makes_the_host_wait():
     """Row 23: the answers back up in the host, its memory grows by nothing else, and all of them come."""
     large = np.ones(2 << 20, np.float32)
     with fake_host() as host, ThreadPoolExecutor(6) as pool:

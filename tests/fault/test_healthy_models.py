@@ -188,7 +188,7 @@ def test_a_host_killed_during_its_start_is_started_again(monkeypatch: pytest.Mon
         assert host.stats.generation > 2
 
 
-def test_without_retries_a_kill_raises_an_error_at_once() -> None:
+def test_without_retries_a_kill_raises_an_error_immediately() -> None:
     with fake_host() as host:
         session = qnnbridge.InferenceSession(script(on_run=["signal:9"]), host=host, retry=0)
         with pytest.raises(errors.HostCrashed, match="SIGKILL"):

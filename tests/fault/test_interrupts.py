@@ -81,7 +81,7 @@ def begun(text: str, *arguments: str) -> subprocess.Popen[str]:
 
 
 @pytest.mark.parametrize("where", ["run", "run with a deadline", "create", "follow"])
-def test_an_interrupt_ends_the_call_and_nothing_else(where: str, tmp_path: Path):
+def test_an_interrupt_ends_only_the_call(where: str, tmp_path: Path):
     program = begun(PROGRAM, where, str(tmp_path))
     program.send_signal(signal.SIGINT)
     out, err = program.communicate(timeout=WAIT_S)
@@ -139,7 +139,7 @@ def test_an_interrupt_during_the_start_of_the_host_leaves_no_orphan_process(
     assert psutil.wait_procs(hosts, timeout=WAIT_S)[1] == []
 
 
-def test_ctrl_c_in_the_terminal_goes_to_everything_in_the_foreground_but_not_to_the_host(tmp_path: Path):
+def test_ctrl_c_in_the_terminal_reaches_all_foreground_processes_except_the_host(tmp_path: Path):
     """In a real terminal with a shell job, the kernel sends the signal to the whole process group."""
     pid, terminal = pty.fork()
     if pid == 0:
@@ -164,7 +164,7 @@ def test_ctrl_c_in_the_terminal_goes_to_everything_in_the_foreground_but_not_to_
     assert b"usable" in said
 
 
-def test_interrupts_at_any_moment_leave_a_session_that_works(tmp_path: Path):
+def test_interrupts_at_any_moment_leave_the_session_usable(tmp_path: Path):
     """Fifty interrupts at random moments of small calls: each call returns its result or raises KeyboardInterrupt."""
     program = """
 import os, random, signal, sys, threading, time
@@ -224,7 +224,7 @@ host.close()
         ("threads", "storm", 1, length(50, 100)),
     ],
 )
-def test_an_exception_of_a_signal_handler_at_any_place_costs_its_call_and_nothing_else(
+def test_an_exception_in_a_signal_handler_at_any_line_ends_only_its_call(
     program: str, how: str, seed: int, count: int
 ) -> None:
     """The next call is right and quick, and no descriptors, threads, processes, memory or files leak."""
@@ -233,7 +233,7 @@ def test_an_exception_of_a_signal_handler_at_any_place_costs_its_call_and_nothin
     assert report.counts["interrupts"] + report.counts["checkpoints"] > 5
 
 
-def test_the_walk_finds_a_lock_that_an_exception_leaves_taken() -> None:
+def test_the_search_with_exceptions_finds_a_lock_that_stays_held() -> None:
     lock, walker, left_taken = threading.Lock(), Walker(), 0
 
     def work() -> None:

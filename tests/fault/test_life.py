@@ -133,7 +133,7 @@ ENDINGS = {
 
 
 @pytest.mark.parametrize("ending", needs.some(ENDINGS))
-def test_an_application_may_end_in_any_way_and_its_exit_code_is_its_own(ending: str):
+def test_an_application_may_end_in_any_way_and_keeps_its_exit_code(ending: str):
     """Row 61."""
     program, expected, says = ENDINGS[ending]
     begin = time.monotonic()
@@ -149,7 +149,7 @@ def test_an_application_may_end_in_any_way_and_its_exit_code_is_its_own(ending: 
         assert out.strip() in ("3.0", "2.0")
 
 
-def test_a_host_that_was_killed_meanwhile_does_not_disturb_the_end():
+def test_a_host_that_was_killed_does_not_disturb_the_exit_of_the_application():
     code, _, err, _ = run_application(START + "os.kill(host.info.pid, 9)")
     assert (code, err) == (0, "")
 
@@ -158,7 +158,7 @@ def test_a_host_that_was_killed_meanwhile_does_not_disturb_the_end():
 
 
 @pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
-def test_a_session_works_in_a_fork_with_a_host_of_its_own(no_leaks):
+def test_a_session_works_in_a_fork_with_its_own_host(no_leaks):
     """Row 58."""
     with fake_host() as host:
         session = qnnbridge.InferenceSession(script(scale=3), host=host)
@@ -181,7 +181,7 @@ def test_a_session_works_in_a_fork_with_a_host_of_its_own(no_leaks):
 
 
 @pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
-def test_a_fork_in_the_middle_of_calls_disturbs_none_of_them(no_leaks):
+def test_a_fork_in_the_middle_of_calls_does_not_disturb_them(no_leaks):
     """Row 58: the child gets copies of locks that other threads hold, and the parent must not notice the child."""
     with fake_host() as host, ThreadPoolExecutor(4) as pool:
         session = qnnbridge.InferenceSession(script(scale=3), host=host)
@@ -214,7 +214,7 @@ def test_a_fork_in_the_middle_of_calls_disturbs_none_of_them(no_leaks):
         assert host.stats.generation == 1
 
 
-def test_a_pickled_session_is_created_again_in_another_process(tmp_path: Path):
+def test_a_pickled_session_is_recreated_in_another_process(tmp_path: Path):
     """Row 58: what spawned workers of multiprocessing do."""
     model = tmp_path / "model"
     model.write_bytes(script(scale=3))
@@ -238,7 +238,7 @@ def test_a_pickled_session_is_created_again_in_another_process(tmp_path: Path):
 
 
 @pytest.mark.parametrize("npu", [True, False])
-def test_closing_in_the_middle_of_many_calls_ends_each_with_its_result_or_closed(npu: bool, no_leaks):
+def test_closing_the_host_during_many_calls_ends_each_with_its_result_or_as_closed(npu: bool, no_leaks):
     """Row 59."""
     with ThreadPoolExecutor(32) as pool:
         host = fake_host()
@@ -283,7 +283,7 @@ def test_closing_does_not_wait_for_a_call_that_does_not_end(tmp_path: Path, no_l
             session.run(None, {"x": X})
 
 
-def test_closing_one_session_under_its_own_calls_ends_each_with_its_result_or_closed():
+def test_closing_a_session_during_its_calls_ends_each_with_its_result_or_as_closed():
     """Row 59."""
     with fake_host() as host, ThreadPoolExecutor(8) as pool:
         for _ in range(10):

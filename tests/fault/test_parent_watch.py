@@ -95,7 +95,7 @@ def test_the_host_ends_with_an_application_that_is_killed(host: str, before: str
         assert wait_readable(watch, END_TIMEOUT_S)
 
 
-def test_a_fork_of_the_application_does_not_keep_the_host_alive() -> None:
+def test_a_fork_of_the_application_does_not_keep_the_host_running() -> None:
     """The fork holds the pipes, so the host never sees the end of its input."""
     process = application(what="start()\nif os.fork() == 0:\n    os.setsid(); os.read(0, 1); os._exit(0)")
     with watched(process) as (watch, _):
@@ -103,7 +103,7 @@ def test_a_fork_of_the_application_does_not_keep_the_host_alive() -> None:
         assert wait_readable(watch, END_TIMEOUT_S)
 
 
-def test_an_application_that_exits_in_good_order_takes_the_host_along() -> None:
+def test_a_host_ends_with_an_application_that_exits_normally() -> None:
     process = application()
     with watched(process) as (watch, _):
         assert process.stdin is not None
@@ -112,7 +112,7 @@ def test_an_application_that_exits_in_good_order_takes_the_host_along() -> None:
         process.stdin = None
 
 
-def test_a_host_behind_a_wrapper_watches_the_application_itself() -> None:
+def test_a_host_started_by_a_wrapper_watches_the_application_itself() -> None:
     """A shell between the two: its end must not end the host, the application's must."""
     start = """
 shell = '"$0" -c "$1" "$2" & read line'
@@ -133,7 +133,7 @@ print("wrapper ended", flush=True)
         assert wait_readable(watch, END_TIMEOUT_S)
 
 
-def test_a_host_whose_application_is_gone_already_ends_at_once(tmp_path: Path) -> None:
+def test_a_host_whose_application_has_already_ended_ends_immediately(tmp_path: Path) -> None:
     gone = subprocess.Popen(["true"])
     gone.wait()
     program = HOST.format(before="", extra="raise SystemExit('not reached')")
@@ -145,7 +145,7 @@ def test_a_host_whose_application_is_gone_already_ends_at_once(tmp_path: Path) -
     assert len(ran.stderr.splitlines()) == 1
 
 
-def test_the_caller_may_say_how_to_leave() -> None:
+def test_the_caller_may_choose_how_the_host_exits() -> None:
     program = (
         "import os, sys, threading\nfrom qnnbridge_host.start import watch_parent\n"
         "watch_parent(int(sys.argv[1]), lambda: os._exit(77))\n"
@@ -175,7 +175,7 @@ def test_a_host_that_waits_for_hello_ends_with_its_application() -> None:
         host.communicate()
 
 
-def test_a_parent_of_another_system_is_not_watched_and_the_host_ends_with_its_input() -> None:
+def test_a_parent_on_another_system_is_not_watched_and_the_host_ends_with_its_stdin() -> None:
     """Its number belongs to another process here, or to none."""
     gone = subprocess.Popen(["true"])
     gone.wait()
@@ -198,7 +198,7 @@ def test_a_parent_of_another_system_is_not_watched_and_the_host_ends_with_its_in
     assert not Path(f"/proc/{process}").exists()
 
 
-def test_a_parent_that_has_no_number_is_a_wrong_command_line() -> None:
+def test_a_parent_id_that_is_not_a_number_is_a_wrong_command_line() -> None:
     command = [sys.executable, "-I", "-m", "qnnbridge_host", "--parent", "x@elsewhere"]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=START_TIMEOUT_S, check=False)
     assert ran.returncode == 2

@@ -141,7 +141,7 @@ AT_CREATE: dict[str, tuple[Callable[[Path], Path], signal.Signals, str]] = {
 
 
 @pytest.mark.parametrize("case", needs.some(AT_CREATE))
-def test_a_death_at_create_names_phase_model_and_cause(
+def test_a_crash_in_create_names_phase_model_and_cause(
     case: str, host: qnnbridge.Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     # The binary of another model would not get as far as QNN.
@@ -162,7 +162,7 @@ def test_a_death_at_create_names_phase_model_and_cause(
     assert Path(details["report"]).is_file()
 
 
-def test_a_death_of_a_rewritten_copy_names_the_model_that_was_given(host: qnnbridge.Host, tmp_path: Path):
+def test_a_crash_of_a_rewritten_copy_names_the_given_model(host: qnnbridge.Host, tmp_path: Path):
     data = stft(tmp_path).read_bytes()
     with pytest.raises(errors.HostCrashed) as caught:
         qnnbridge.InferenceSession(data, providers=SOC, host=host, fallback="cpu", retry=0, fix=True)
@@ -170,7 +170,9 @@ def test_a_death_of_a_rewritten_copy_names_the_model_that_was_given(host: qnnbri
     assert "model.onnx" not in Path(caught.value.details["report"]).read_text(encoding="utf-8")
 
 
-def test_a_graph_that_qnn_cannot_build_names_its_tensors_without_elements(host: qnnbridge.Host, tmp_path: Path):
+def test_the_error_for_a_graph_that_qnn_cannot_build_names_its_tensors_without_elements(
+    host: qnnbridge.Host, tmp_path: Path
+):
     inside = save(
         tmp_path / "inside.onnx",
         [
@@ -201,7 +203,7 @@ def test_a_graph_that_qnn_cannot_build_names_its_tensors_without_elements(host: 
     assert "Give x (1x0x4) at least one element" in (caught.value.fix or "")
 
 
-def test_a_death_at_run_names_phase_model_and_cause(host: qnnbridge.Host, tmp_path: Path):
+def test_a_crash_in_run_names_phase_model_and_cause(host: qnnbridge.Host, tmp_path: Path):
     session = qnnbridge.InferenceSession(
         damaged(tmp_path, at=36906, value=0x04), providers=SOC, host=host, fallback="cpu"
     )
@@ -213,7 +215,7 @@ def test_a_death_at_run_names_phase_model_and_cause(host: qnnbridge.Host, tmp_pa
     assert "context binary of a compiled model is damaged" in text
 
 
-def test_a_model_that_keeps_killing_is_refused_from_then_on(host: qnnbridge.Host, tmp_path: Path):
+def test_a_model_that_crashes_repeatedly_is_refused_from_then_on(host: qnnbridge.Host, tmp_path: Path):
     model = stft(tmp_path)
     with pytest.raises(errors.HostCrashed):
         qnnbridge.InferenceSession(model, providers=SOC, host=host)
@@ -249,7 +251,7 @@ def test_a_run_that_never_returns_is_ended_by_its_deadline(host: qnnbridge.Host,
     assert clock.seconds < 1.0 + GRACE_S
 
 
-def test_a_dynamic_option_that_would_abort_is_refused_before(host: qnnbridge.Host):
+def test_a_dynamic_option_that_would_abort_the_host_is_refused(host: qnnbridge.Host):
     session = qnnbridge.InferenceSession(MODELS / "q.onnx", providers=SOC, host=host)
     generation = host.stats.generation
     with pytest.raises(errors.OptionError, match="kvcache_rewind"):
@@ -257,7 +259,7 @@ def test_a_dynamic_option_that_would_abort_is_refused_before(host: qnnbridge.Hos
     assert host.stats.generation == generation
 
 
-def test_a_run_option_that_would_abort_is_refused_before(host: qnnbridge.Host):
+def test_a_run_option_that_would_abort_the_host_is_refused(host: qnnbridge.Host):
     session = qnnbridge.InferenceSession(MODELS / "q.onnx", providers=SOC, host=host)
     generation = host.stats.generation
     options = qnnbridge.RunOptions()
@@ -267,7 +269,7 @@ def test_a_run_option_that_would_abort_is_refused_before(host: qnnbridge.Host):
     assert host.stats.generation == generation
 
 
-def test_a_host_that_is_killed_while_it_imports_is_explained_and_the_next_one_works(tmp_path: Path):
+def test_a_host_that_is_killed_during_its_imports_is_explained_and_the_next_one_works(tmp_path: Path):
     """With the real library it dies there on a machine without /proc/cpuinfo, see `tests/labs`."""
     with fake_host("--import=segv") as host:
         with pytest.raises((errors.HostCrashed, errors.HostStartFailed)) as caught:

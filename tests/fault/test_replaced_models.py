@@ -146,7 +146,7 @@ def assert_not_compared(report: qnnbridge.NumbersReport) -> None:
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_another_model_in_its_place_is_no_other_number(
+def test_a_model_file_that_was_replaced_is_not_compared(
     place: str, waiting: Callable[..., Waits], tmp_path: Path
 ) -> None:
     """Softmax is as long a word as Sigmoid: the size is the same, too."""
@@ -170,7 +170,7 @@ def test_another_model_in_its_place_is_no_other_number(
 
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("in_place", [True, False], ids=["written to", "replaced"])
-def test_other_external_data_is_no_other_number(
+def test_a_model_with_replaced_external_data_is_not_compared(
     place: str, in_place: bool, waiting: Callable[..., Waits], tmp_path: Path
 ) -> None:
     path, waits = scaled(tmp_path, 2.0), waiting(place)
@@ -187,7 +187,9 @@ def test_other_external_data_is_no_other_number(
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_a_model_that_was_put_back_is_compared(place: str, waiting: Callable[..., Waits], tmp_path: Path) -> None:
+def test_a_model_file_that_was_restored_is_compared(
+    place: str, waiting: Callable[..., Waits], tmp_path: Path
+) -> None:
     path, kept, waits = tmp_path / "m.onnx", tmp_path / "kept", waiting(place)
     path.write_bytes(unary("Sigmoid"))
     with open_session(waits.host, path) as session:
@@ -200,7 +202,7 @@ def test_a_model_that_was_put_back_is_compared(place: str, waiting: Callable[...
         assert settled(session).state == "agrees"
 
 
-def test_a_model_that_was_read_in_between_is_compared_once_more(
+def test_a_model_file_that_was_replaced_during_reading_and_restored_is_compared_again(
     waiting: Callable[..., Waits], tmp_path: Path
 ) -> None:
     """The worker has read the other one, and the model is back before the run."""
@@ -219,7 +221,7 @@ def test_a_model_that_was_read_in_between_is_compared_once_more(
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_a_model_that_is_gone_is_not_compared(place: str, waiting: Callable[..., Waits], tmp_path: Path) -> None:
+def test_a_deleted_model_file_is_not_compared(place: str, waiting: Callable[..., Waits], tmp_path: Path) -> None:
     path, waits = tmp_path / "m.onnx", waiting(place)
     path.write_bytes(unary("Sigmoid"))
     with open_session(waits.host, path) as session:
@@ -232,7 +234,7 @@ def test_a_model_that_is_gone_is_not_compared(place: str, waiting: Callable[...,
 
 
 @pytest.mark.parametrize("cached", [False, True], ids=["first", "from the cache"])
-def test_a_session_that_raises_does_not_raise_for_another_model(
+def test_a_session_that_raises_does_not_raise_for_a_replaced_model(
     cached: bool, waiting: Callable[..., Waits], tmp_path: Path
 ) -> None:
     """Replaced before the first call; the host does not wait."""
@@ -249,7 +251,7 @@ def test_a_session_that_raises_does_not_raise_for_another_model(
         assert_not_compared(session.verified)
 
 
-def test_bytes_are_compared_whatever_becomes_of_the_file_that_they_were_in(
+def test_a_model_given_as_bytes_is_compared_whatever_happens_to_its_file(
     waiting: Callable[..., Waits], tmp_path: Path
 ) -> None:
     path, waits = tmp_path / "m.onnx", waiting("read")
@@ -262,7 +264,7 @@ def test_bytes_are_compared_whatever_becomes_of_the_file_that_they_were_in(
         assert settled(session).state == "agrees"
 
 
-def test_the_files_of_a_model_given_as_bytes_count(
+def test_a_model_given_as_bytes_with_replaced_external_data_is_not_compared(
     waiting: Callable[..., Waits], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

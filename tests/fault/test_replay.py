@@ -30,7 +30,7 @@ LARGE = np.arange(1 << 20, dtype=np.float32)
     ),
 )
 @pytest.mark.parametrize("x", [X, LARGE], ids=["small", "large"])
-def test_a_death_in_the_middle_of_a_message_costs_a_repetition_and_nothing_else(
+def test_a_crash_in_the_middle_of_a_message_costs_only_a_repetition(
     step: str, row: int, x: np.ndarray, tmp_path: Path, no_leaks
 ):
     """Rows 2, 3 and 6: no torn array, no BrokenPipeError, one generation more."""
@@ -48,7 +48,7 @@ def test_a_death_in_the_middle_of_a_message_costs_a_repetition_and_nothing_else(
     ("step", "doing"),
     [("client:REQUEST+:body", "while a request was waiting for it"), ("host:REPLY+:body", "while running model")],
 )
-def test_without_repetition_the_death_is_reported(step: str, doing: str, tmp_path: Path):
+def test_without_retries_the_crash_is_reported(step: str, doing: str, tmp_path: Path):
     """A request that never came whole cannot have been what the host was doing."""
     model = tmp_path / "model"
     model.write_bytes(script(scale=3))
@@ -64,7 +64,7 @@ def test_without_repetition_the_death_is_reported(step: str, doing: str, tmp_pat
 
 
 @pytest.mark.parametrize("step", ["client:REQUEST:prefix", "client:REQUEST:whole", "host:REPLY:prefix"])
-def test_a_death_under_the_creation_is_repeated_too(step: str, tmp_path: Path):
+def test_a_creation_during_a_crash_is_repeated_too(step: str, tmp_path: Path):
     model = tmp_path / "model"
     model.write_bytes(script(scale=3))
     with dying_host(step, tmp_path / "once") as host:
@@ -73,7 +73,7 @@ def test_a_death_under_the_creation_is_repeated_too(step: str, tmp_path: Path):
         assert session.generation == 2
 
 
-def test_other_sessions_are_created_again_when_they_are_used_and_not_before(tmp_path: Path):
+def test_other_sessions_are_recreated_on_their_next_use_and_not_before(tmp_path: Path):
     """Row 5."""
     with fake_host() as host:
         made = [tmp_path / str(n) for n in range(3)]
@@ -91,7 +91,7 @@ def test_other_sessions_are_created_again_when_they_are_used_and_not_before(tmp_
         assert [session.generation for session in sessions] == [2, 1, 2]
 
 
-def test_a_model_that_was_replaced_meanwhile_is_not_run_in_place_of_the_old_one(tmp_path: Path):
+def test_a_model_that_was_replaced_is_not_run_instead_of_the_old_one(tmp_path: Path):
     """Row 47."""
     with fake_host() as host:
         path = tmp_path / "model.onnx"
@@ -128,7 +128,7 @@ def test_a_host_that_grows_is_replaced_between_two_calls(tmp_path: Path, no_leak
         assert host.stats.generation == 2
 
 
-def test_a_host_that_has_made_enough_sessions_is_replaced():
+def test_a_host_that_has_created_enough_sessions_is_replaced():
     with fake_host(recycle=qnnbridge.RecycleAfter(creations=3)) as host:
         for n in range(4):
             with qnnbridge.InferenceSession(script(scale=n), host=host) as session:
@@ -137,7 +137,7 @@ def test_a_host_that_has_made_enough_sessions_is_replaced():
         assert (host.stats.planned_restarts, host.stats.crashes, host.stats.retried_calls) == (1, 0, 0)
 
 
-def test_what_was_bound_and_set_is_the_applications_and_there_in_the_next_host(tmp_path: Path):
+def test_bound_values_and_options_of_the_application_are_kept_in_the_next_host(tmp_path: Path):
     """A binding and the dynamic options are kept on this side, so that a death does not lose them."""
     told = tmp_path / "told"
     with fake_host() as host:

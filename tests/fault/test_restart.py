@@ -21,7 +21,7 @@ from qnnbridge_os.processes import wait_readable
 X = np.arange(4, dtype=np.float32)
 
 
-def test_a_host_that_never_comes_up_opens_the_breaker_and_one_that_does_closes_it(tmp_path: Path, no_leaks):
+def test_the_breaker_opens_if_a_host_never_starts_and_closes_if_one_does(tmp_path: Path, no_leaks):
     """Row 37."""
     clock = FakeClock()
     policy = RestartPolicy(clock=clock, jitter=lambda: 0.0)
@@ -67,7 +67,7 @@ def end(pid: int) -> None:
     os.close(watch)
 
 
-def test_a_crash_every_two_minutes_for_an_hour_never_stops_it(no_leaks):
+def test_a_crash_every_two_minutes_for_an_hour_never_stops_the_restarts(no_leaks):
     """Row 38."""
     clock, crashes = FakeClock(), needs.length(12, 30)
     with fake_host(restart=RestartPolicy(clock=clock, jitter=lambda: 0.0)) as host:
@@ -81,7 +81,7 @@ def test_a_crash_every_two_minutes_for_an_hour_never_stops_it(no_leaks):
             qnnbridge.InferenceSession(script(on_run=["segv"]), host=host, retry=0).run(None, {"x": X})
 
 
-def test_what_a_new_start_cannot_cure_is_tried_once(tmp_path: Path, no_leaks):
+def test_a_failure_that_a_restart_cannot_fix_is_tried_once(tmp_path: Path, no_leaks):
     with qnnbridge.Host(_command=[sys.executable, "-c", "import a_package_that_is_not_installed"]) as host:
         with pytest.raises(errors.HostStartFailed) as first:
             host.start()

@@ -51,7 +51,7 @@ def host_after(count: int, **options) -> qnnbridge.Host:
 
 
 @pytest.mark.parametrize("count", [10, 63 * 1024])
-def test_text_before_hello_is_skipped_and_told_to_the_log(count: int, no_leaks, caplog: pytest.LogCaptureFixture):
+def test_text_before_hello_is_skipped_and_logged(count: int, no_leaks, caplog: pytest.LogCaptureFixture):
     """Row 13."""
     with caplog.at_level("WARNING", "qnnbridge.supervisor"), host_after(count) as host:
         session = qnnbridge.InferenceSession(script(scale=3), host=host)
@@ -91,7 +91,9 @@ ANSWERS = {
 
 
 @pytest.mark.parametrize("what", ANSWERS)
-def test_a_bad_answer_to_hello_is_reported_at_once(what: str, monkeypatch: pytest.MonkeyPatch, no_leaks) -> None:
+def test_a_bad_answer_to_hello_is_reported_immediately(
+    what: str, monkeypatch: pytest.MonkeyPatch, no_leaks
+) -> None:
     """The wrapped process continues to run; the error does not wait for it."""
     newer_by, kind, header, expected = ANSWERS[what]
     monkeypatch.setattr("qnnbridge_protocol.frames.WIRE_VERSION", WIRE_VERSION + newer_by)
@@ -119,7 +121,7 @@ NONSENSE = {
 
 
 @pytest.mark.parametrize("what", NONSENSE)
-def test_nonsense_on_the_wire_ends_the_host_and_the_call_is_repeated(what: str, tmp_path: Path, no_leaks):
+def test_garbage_on_the_wire_ends_the_host_and_the_call_is_repeated(what: str, tmp_path: Path, no_leaks):
     """Rows 15, 16 and 22."""
     with fake_host() as host:
         model = script(scale=3, on_run=[f"wire:{NONSENSE[what].hex()}"], once=str(tmp_path / "once"))
@@ -128,7 +130,7 @@ def test_nonsense_on_the_wire_ends_the_host_and_the_call_is_repeated(what: str, 
         assert (host.stats.generation, host.stats.retried_calls) == (2, 1)
 
 
-def test_nonsense_is_reported_with_its_first_bytes(no_leaks):
+def test_garbage_is_reported_with_its_first_bytes(no_leaks):
     """Row 15."""
     with fake_host() as host:
         model = script(on_run=[f"wire:{NONSENSE['text'].hex()}"])
@@ -154,7 +156,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("step", ["host:REPLY+:prefix:silence", "host:REPLY+:body:silence"])
-def test_half_an_answer_and_then_silence_is_a_hang_and_the_call_is_repeated(step: str, tmp_path: Path, no_leaks):
+def test_half_an_answer_followed_by_silence_is_a_hang_and_the_call_is_repeated(step: str, tmp_path: Path, no_leaks):
     """Row 18; the half that is followed by the end of the stream is in `test_replay`."""
     model = tmp_path / "model"
     model.write_bytes(script(scale=3))
@@ -165,7 +167,7 @@ def test_half_an_answer_and_then_silence_is_a_hang_and_the_call_is_repeated(step
 
 
 @pytest.mark.usefixtures("impatient")
-def test_half_an_answer_and_then_silence_is_reported_as_a_hang(tmp_path: Path, no_leaks):
+def test_half_an_answer_followed_by_silence_is_reported_as_a_hang(tmp_path: Path, no_leaks):
     """Row 18."""
     model = tmp_path / "model"
     model.write_bytes(script(scale=3))
@@ -177,7 +179,7 @@ def test_half_an_answer_and_then_silence_is_reported_as_a_hang(tmp_path: Path, n
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_host_that_takes_half_a_request_and_no_more_is_a_hang(no_leaks):
+def test_a_host_that_reads_only_half_a_request_is_a_hang(no_leaks):
     """Row 18, the other direction."""
     with fake_host() as host:
         session = qnnbridge.InferenceSession(script(scale=3), host=host)
@@ -197,7 +199,7 @@ def unread_bytes(fd: int) -> int:
     return count[0]
 
 
-def test_a_call_can_be_withdrawn_while_the_host_waits_for_a_reader(tmp_path: Path, no_leaks):
+def test_a_call_can_be_cancelled_while_the_host_waits_for_a_reader(tmp_path: Path, no_leaks):
     """Row 23: the host has 128 MiB to send, without a reader. Its memory is bounded, and it still listens."""
     large = np.ones(32 * MIB, np.float32)
     ran = tmp_path / "ran"
@@ -229,7 +231,7 @@ def test_a_call_can_be_withdrawn_while_the_host_waits_for_a_reader(tmp_path: Pat
         assert host.stats.generation == 1
 
 
-def test_both_sides_write_large_bodies_at_the_same_time_and_neither_waits_for_the_other(no_leaks):
+def test_both_sides_write_large_bodies_at_the_same_time_without_waiting_for_each_other(no_leaks):
     """Row 24: each is in the middle of a message of 32 MiB, of which the pipe takes one."""
     large = np.ones(8 * MIB, np.float32)
     with fake_host() as host, ThreadPoolExecutor(2) as pool:

@@ -96,7 +96,7 @@ def in_thread(work: Callable[[], object]) -> tuple[threading.Thread, list[BaseEx
     return thread, caught
 
 
-def test_the_end_of_a_host_ends_its_compiler_at_once() -> None:
+def test_the_end_of_a_host_ends_its_compiler_immediately() -> None:
     host = standing_host()
     thread, caught = in_thread(lambda: opened(host))
     until(lambda: bool(stopped_workers()))
@@ -110,7 +110,7 @@ def test_the_end_of_a_host_ends_its_compiler_at_once() -> None:
     assert [type(error) for error in caught] == [errors.Closed]
 
 
-def test_a_creation_that_a_planned_restart_withdraws_is_made_in_the_next_host(
+def test_a_creation_that_a_planned_restart_cancels_is_repeated_in_the_next_host(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(supervisor, "RETIRE_TIMEOUT_S", 0.2)
@@ -123,7 +123,7 @@ def test_a_creation_that_a_planned_restart_withdraws_is_made_in_the_next_host(
         session.close()
 
 
-def test_a_daemons_client_that_gives_up_ends_the_compiler() -> None:
+def test_a_client_of_the_daemon_that_disconnects_ends_the_compiler() -> None:
     with lab(standing_host(), BrokerSettings(keep_unused_s=0.0)) as made:
         thread, caught = in_thread(lambda: opened(made.client(), timeout=PATIENCE_S))
         until(lambda: bool(stopped_workers()))
@@ -133,7 +133,7 @@ def test_a_daemons_client_that_gives_up_ends_the_compiler() -> None:
         assert gone_soon(worker)
 
 
-def test_a_compiler_works_on_as_long_as_one_client_of_the_daemon_waits_for_it() -> None:
+def test_a_compiler_continues_as_long_as_one_client_of_the_daemon_waits_for_it() -> None:
     with lab(standing_host(), BrokerSettings(keep_unused_s=0.0)) as made:
         hosts = [made.client(), made.client()]
         waiting = [in_thread(lambda host=host: opened(host)) for host in hosts]  # type: ignore[misc]
@@ -151,7 +151,7 @@ def test_a_compiler_works_on_as_long_as_one_client_of_the_daemon_waits_for_it() 
             assert [type(error) for error in caught] == [errors.Closed]
 
 
-def test_a_model_of_a_terabyte_is_read_no_further_than_its_client_waits(tmp_path: Path) -> None:
+def test_a_model_of_a_terabyte_is_not_read_after_its_client_stopped_waiting(tmp_path: Path) -> None:
     weights = onnx.TensorProto(
         name="w", data_type=onnx.TensorProto.FLOAT, dims=[4], data_location=onnx.TensorProto.EXTERNAL
     )
@@ -173,7 +173,7 @@ def test_a_model_of_a_terabyte_is_read_no_further_than_its_client_waits(tmp_path
         assert host.stats.crashes == 0
 
 
-def test_a_death_during_the_compilation_after_a_bad_entry_is_not_booked_on_the_entry(
+def test_a_crash_during_the_compilation_after_a_bad_entry_is_not_blamed_on_the_entry(
     compiled_quantized: Path, tmp_path: Path
 ) -> None:
     deadly(compiled_quantized, 0, 0)
@@ -192,7 +192,7 @@ def test_a_death_during_the_compilation_after_a_bad_entry_is_not_booked_on_the_e
     assert faults() == ["unloadable"]
 
 
-def test_an_entry_that_killed_a_program_without_repetition_is_set_aside_by_the_next_program(
+def test_an_entry_that_crashed_a_program_without_retries_is_invalidated_by_the_next_program(
     compiled_quantized: Path, right_quantized: bytes
 ) -> None:
     deadly(compiled_quantized, 36906, 0x04)  # it kills when it is run
@@ -211,7 +211,7 @@ def test_an_entry_that_killed_a_program_without_repetition_is_set_aside_by_the_n
 
 
 @pytest.mark.parametrize(("limit", "spared"), [(4096, True), (None, False)])
-def test_a_host_that_cannot_write_whole_files_writes_no_bytecode(limit: int | None, spared: bool) -> None:
+def test_a_host_that_cannot_write_complete_files_writes_no_bytecode(limit: int | None, spared: bool) -> None:
     import resource
 
     def prepare() -> None:

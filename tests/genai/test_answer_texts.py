@@ -59,7 +59,7 @@ def own_host() -> Any:
 
 
 @pytest.mark.parametrize("kind", ["dynamic", "window"])
-def test_texts_are_those_of_a_stream_in_process(kind: str, folders: Folders, host: qnnbridge.Host) -> None:
+def test_texts_equal_those_of_a_stream_in_process(kind: str, folders: Folders, host: qnnbridge.Host) -> None:
     model, here, texts = genai.Model(folders(kind), host=host), Decoder(folders(kind)), list[str]()
     for number in range(6):
         answer = ask(model, prompt(9, number))
@@ -85,7 +85,7 @@ def biased_model(folder: Path, word: str = "") -> int:
     return int(token)
 
 
-def test_the_options_of_the_tokenizer_count(tmp_path: Path, host: qnnbridge.Host) -> None:
+def test_the_options_of_the_tokenizer_are_used(tmp_path: Path, host: qnnbridge.Host) -> None:
     special, found = biased_model(tmp_path / "model", "<|user|>"), list[str]()
     model = genai.Model(tmp_path / "model", host=host)
     for skip in ("true", "false"):
@@ -111,7 +111,7 @@ def test_a_text_continues_in_the_next_host(folders: Folders, own_host: qnnbridge
     assert answer.text == expected == here.text(answer.tokens)
 
 
-def test_an_end_token_has_no_text_also_behind_a_prompt_that_ends_with_one(
+def test_an_end_token_has_no_text_even_after_a_prompt_that_ends_with_one(
     tmp_path: Path, host: qnnbridge.Host
 ) -> None:
     end = biased_model(tmp_path / "model")
@@ -121,7 +121,7 @@ def test_an_end_token_has_no_text_also_behind_a_prompt_that_ends_with_one(
         assert (answer.tokens, answer.text, answer.finish_reason) == ([end], "", "stop")
 
 
-def test_one_request_brings_the_first_text_and_steps_bring_the_others(
+def test_the_first_request_returns_text_and_later_steps_return_the_rest(
     folders: Folders, host: qnnbridge.Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, sent = genai.Model(folders("dynamic"), host=host), list[str]()
@@ -171,7 +171,7 @@ def test_a_cancel_reaches_the_request_that_creates_the_generator(tmp_path: Path,
 
 
 @pytest.mark.parametrize("options", [{"num_beams": 2}, {"num_return_sequences": 2, "do_sample": True}], ids=str)
-def test_an_answer_is_not_made_of_several_sequences(
+def test_an_answer_of_several_sequences_is_refused(
     folders: Folders, host: qnnbridge.Host, options: dict[str, Any]
 ) -> None:
     """The tokens of the first beam, one after the other, are not the best sequence."""

@@ -60,13 +60,13 @@ def step(one: genai.Generator, count: int) -> list[int]:
 
 
 @pytest.mark.parametrize("kind", ["dynamic", "window-qnn"])
-def test_greedy_text_is_that_without_kills(kind: str, folders: Folders) -> None:
+def test_greedy_text_under_random_kills_equals_that_without_kills(kind: str, folders: Folders) -> None:
     generations, kills = needs.length(5, 10), needs.length(2, 4)
     told = run(folders(kind), generations=generations, kills=kills, tokens=20, seed=5)
     assert (told.equal, told.generations, told.kills) == (generations, generations, kills)
 
 
-def test_a_kill_at_every_token(folders: Folders, own_host: qnnbridge.Host) -> None:
+def test_a_kill_at_every_token_changes_no_token(folders: Folders, own_host: qnnbridge.Host) -> None:
     model, truth = genai.Model(folders("window"), host=own_host), PlainLoop(folders("window"))
     one, killer, made = generator(model), Killer(own_host), []
     one.append_tokens(prompt(9))
@@ -79,7 +79,7 @@ def test_a_kill_at_every_token(folders: Folders, own_host: qnnbridge.Host) -> No
     assert own_host.stats.crashes == 5
 
 
-def test_a_kill_between_turns_and_while_nothing_runs(folders: Folders, own_host: qnnbridge.Host) -> None:
+def test_a_kill_between_turns_or_while_idle_changes_no_token(folders: Folders, own_host: qnnbridge.Host) -> None:
     model, truth = genai.Model(folders("dynamic"), host=own_host), PlainLoop(folders("dynamic"))
     one, killer = generator(model), Killer(own_host)
     tokenizer = genai.Tokenizer(model)
@@ -140,7 +140,7 @@ def test_an_adapter_is_loaded_again_in_the_next_host(
         other.append_tokens(prompt(9))
 
 
-def test_no_thread_gets_adapters_that_are_still_loaded_again(
+def test_no_thread_gets_adapters_before_they_are_loaded_again(
     with_adapter: tuple[Path, Path, int], own_host: qnnbridge.Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, file, _ = with_adapter
@@ -171,7 +171,7 @@ def test_no_thread_gets_adapters_that_are_still_loaded_again(
     assert adapters.number_in(process, None) > 0
 
 
-def test_sampling_says_that_it_was_seeded_anew(folders: Folders, own_host: qnnbridge.Host) -> None:
+def test_sampling_after_a_crash_reports_its_new_seed(folders: Folders, own_host: qnnbridge.Host) -> None:
     model = genai.Model(folders("window"), host=own_host)
     options = {"do_sample": True, "top_k": 20, "temperature": 1.0, "random_seed": 7}
     first, again = generator(model, **options), generator(model, **options)
@@ -186,7 +186,7 @@ def test_sampling_says_that_it_was_seeded_anew(folders: Folders, own_host: qnnbr
     assert first.stats.restarts == 1
 
 
-def test_beams_are_generated_again(folders: Folders, own_host: qnnbridge.Host) -> None:
+def test_beams_are_generated_again_after_a_crash(folders: Folders, own_host: qnnbridge.Host) -> None:
     model = genai.Model(folders("dynamic"), host=own_host)
     sequences = []
     for kill in (False, True):
@@ -227,7 +227,7 @@ class Spoiled:
         monkeypatch.setattr(Channel, "call", spoiled)
 
 
-def test_a_call_that_comes_to_nothing_in_a_new_host(
+def test_an_unanswered_call_in_a_new_host_is_repeated_with_the_whole_history(
     folders: Folders, own_host: qnnbridge.Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The history is told again until a step is answered, and to an empty generator each time."""
@@ -249,7 +249,7 @@ def test_a_call_that_comes_to_nothing_in_a_new_host(
     assert made + step(one, 3) == truth.generate(prompt(9), 6)
 
 
-def test_a_batch_continues_where_its_last_answer_was(
+def test_a_batch_continues_after_its_last_complete_answer(
     folders: Folders, own_host: qnnbridge.Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Steps of the host in abandoned calls do not count."""
@@ -278,7 +278,7 @@ def test_a_batch_continues_where_its_last_answer_was(
     assert run(spoil=True) == run(spoil=False)
 
 
-def test_a_batch_that_samples_is_lost(folders: Folders, own_host: qnnbridge.Host) -> None:
+def test_a_sampling_batch_is_lost_with_its_host(folders: Folders, own_host: qnnbridge.Host) -> None:
     model = genai.Model(folders("dynamic"), host=own_host)
     one = generator(model, batch_size=2, do_sample=True, max_length=30)
     one.append_tokens([prompt(8), prompt(8, 3)])
@@ -289,7 +289,7 @@ def test_a_batch_that_samples_is_lost(folders: Folders, own_host: qnnbridge.Host
         one.generate_next_token()
 
 
-def test_a_prompt_that_kills_twice_is_refused_and_others_continue(
+def test_a_prompt_that_crashes_the_host_twice_is_refused_and_others_continue(
     folders: Folders, own_host: qnnbridge.Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = genai.Model(folders("dynamic"), host=own_host)
@@ -326,9 +326,7 @@ def test_a_prompt_that_kills_twice_is_refused_and_others_continue(
     own_host.quarantine.clear()
 
 
-def test_a_model_that_was_changed_is_not_loaded_again(
-    folders: Folders, own_host: qnnbridge.Host, tmp_path: Path
-) -> None:
+def test_a_changed_model_is_not_loaded_again(folders: Folders, own_host: qnnbridge.Host, tmp_path: Path) -> None:
     import shutil
 
     folder = tmp_path / "model"
@@ -348,7 +346,7 @@ def test_a_model_that_was_changed_is_not_loaded_again(
         step(one, 40)  # the first ones were made ahead
 
 
-def test_cancel_deadline_and_stop(folders: Folders, own_host: qnnbridge.Host) -> None:
+def test_cancel_deadline_and_stop_end_a_generation(folders: Folders, own_host: qnnbridge.Host) -> None:
     model = genai.Model(folders("window-qnn"), host=own_host)
     whole = "".join(genai.generate(model, prompt(9), max_tokens=40))
     with genai.generate(model, prompt(9), max_tokens=40) as answer:
@@ -392,7 +390,7 @@ def test_a_prompt_is_cancelled_while_it_is_processed(own_host: qnnbridge.Host, t
     assert own_host.stats.crashes == 0
 
 
-def test_a_host_that_is_closed_or_restarted(folders: Folders) -> None:
+def test_a_generation_continues_after_the_host_is_closed_or_restarted(folders: Folders) -> None:
     with qnnbridge.Host() as host:
         model = genai.Model(folders("dynamic"), host=host)
         one = generator(model)
@@ -406,7 +404,7 @@ def test_a_host_that_is_closed_or_restarted(folders: Folders) -> None:
         step(one, 40)
 
 
-def test_what_the_application_forgets_is_freed(folders: Folders, own_host: qnnbridge.Host) -> None:
+def test_dropped_objects_are_released_in_the_host(folders: Folders, own_host: qnnbridge.Host) -> None:
     def objects() -> int:
         any_call.encode("x")  # what the garbage collector found is released with the next call
         return int(own_host.call({"op": "host.stats"}).header["objects"]) - 2
@@ -445,7 +443,7 @@ def test_two_models_of_one_folder_are_loaded_once(folders: Folders, own_host: qn
     assert own_host.call({"op": "host.stats"}).header["rss_bytes"] - begin < 300 * 2**20
 
 
-def test_many_generators_at_once(folders: Folders, own_host: qnnbridge.Host) -> None:
+def test_many_generators_run_at_the_same_time(folders: Folders, own_host: qnnbridge.Host) -> None:
     """50 threads; generations take turns, and each has its own text."""
     model, truth = genai.Model(folders("dynamic"), host=own_host), PlainLoop(folders("dynamic"))
     prompts = [prompt(5 + n % 9, n) for n in range(50)]
@@ -464,7 +462,7 @@ def test_many_generators_at_once(folders: Folders, own_host: qnnbridge.Host) -> 
     assert made == {number: truth.generate(prompts[number], 12) for number in range(50)}
 
 
-def test_generators_that_are_not_read_block_no_one(folders: Folders, own_host: qnnbridge.Host) -> None:
+def test_generators_that_are_not_read_block_no_other_generator(folders: Folders, own_host: qnnbridge.Host) -> None:
     model = genai.Model(folders("dynamic"), host=own_host)
     waiting = []
     for number in range(80):
@@ -479,7 +477,7 @@ def test_generators_that_are_not_read_block_no_one(folders: Folders, own_host: q
     assert len(step(waiting[0], 20)) == 20
 
 
-def test_a_session_runs_beside_a_generation(folders: Folders, own_host: qnnbridge.Host) -> None:
+def test_a_session_runs_during_a_generation(folders: Folders, own_host: qnnbridge.Host) -> None:
     import numpy as np
 
     from tests.contract.small_models import identity
@@ -509,7 +507,7 @@ def test_a_session_runs_beside_a_generation(folders: Folders, own_host: qnnbridg
     assert within > 10
 
 
-def test_it_is_done(folders: Folders, own_host: qnnbridge.Host) -> None:
+def test_a_finished_generation_refuses_further_tokens(folders: Folders, own_host: qnnbridge.Host) -> None:
     one = generator(genai.Model(folders("dynamic"), host=own_host), max_length=12)
     with pytest.raises(GenerationError, match="no prompt"):
         one.generate_next_token()
@@ -520,7 +518,7 @@ def test_it_is_done(folders: Folders, own_host: qnnbridge.Host) -> None:
         one.generate_next_token()
 
 
-def test_other_weights_of_the_same_name_size_and_date_are_another_model(
+def test_other_weights_with_the_same_name_size_and_date_are_another_model(
     tmp_path: Path, own_host: qnnbridge.Host
 ) -> None:
     """Archives give all their files one date, and the weights of two trainings have one size."""

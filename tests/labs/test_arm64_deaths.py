@@ -36,7 +36,7 @@ def death(arm64_python: str, action: str, when: str, folder: Path) -> pytest.Exc
 
 @pytest.mark.parametrize("when", ["on_create", "on_run"])
 @pytest.mark.parametrize("action", DEATHS)
-def test_a_death_is_seen_and_explained_and_the_next_model_works(
+def test_a_crash_is_noticed_and_explained_and_the_next_model_works(
     arm64_python: str, action: str, when: str, tmp_path: Path
 ) -> None:
     number = DEATHS[action]
@@ -55,7 +55,7 @@ def test_a_death_is_seen_and_explained_and_the_next_model_works(
         assert ", on which aarch64 is emulated." in caught.value.cause
 
 
-def test_a_death_at_import_is_explained(arm64_python: str) -> None:
+def test_a_crash_at_import_is_explained(arm64_python: str) -> None:
     with fake_host("--import=segv", python=arm64_python) as host:
         with pytest.raises((errors.HostCrashed, errors.HostStartFailed)) as caught:
             qnnbridge.InferenceSession(script(), host=host, retry=0)

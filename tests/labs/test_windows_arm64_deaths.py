@@ -51,7 +51,7 @@ def report(windows_arm64: WindowsArm64Lab) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("death", DEATHS)
-def test_a_windows_application_sees_all_bits_explains_them_and_continues(
+def test_a_windows_application_gets_all_bits_of_exit_codes_explains_them_and_continues(
     report: dict[str, Any], death: str
 ) -> None:
     number, name = DEATHS[death]
@@ -84,7 +84,7 @@ def linux_view(windows_arm64: WindowsArm64Lab) -> Iterator[qnnbridge.Host]:
 
 
 @pytest.mark.parametrize("action", SEEN_BY_LINUX)
-def test_a_linux_application_concludes_the_code_from_its_low_byte(
+def test_a_linux_application_derives_the_exit_code_from_its_low_byte(
     linux_view: qnnbridge.Host, action: str, tmp_path: Path
 ) -> None:
     number, name = SEEN_BY_LINUX[action]

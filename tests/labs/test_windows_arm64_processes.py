@@ -34,7 +34,7 @@ EXPECTED: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("script", EXPECTED)
-def test_facts_hold_on_windows_arm64(
+def test_windows_arm64_behaves_as_recorded(
     script: str, windows_arm64: WindowsArm64Lab, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A folder that Windows has made private is not private in the eyes of Linux.

@@ -49,9 +49,9 @@ def facts(windows_python: WindowsLab, tmp_path_factory: pytest.TempPathFactory) 
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_fact_of_the_daemon_holds_on_windows(facts: dict[str, Any], name: str) -> None:
+def test_the_daemon_on_windows_behaves_as_recorded(facts: dict[str, Any], name: str) -> None:
     assert facts[name] == EXPECTED[name]
 
 
-def test_every_fact_of_the_daemon_is_checked(facts: dict[str, Any]) -> None:
+def test_every_recorded_behaviour_of_the_daemon_is_checked(facts: dict[str, Any]) -> None:
     assert facts.keys() == EXPECTED.keys()

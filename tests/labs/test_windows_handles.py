@@ -42,9 +42,11 @@ def facts(windows_python: WindowsLab) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_what_one_process_gives_another_is_closed_by_who_owns_it(facts: dict[str, Any], name: str) -> None:
+def test_a_handle_that_one_process_passes_to_another_is_closed_by_its_owner(
+    facts: dict[str, Any], name: str
+) -> None:
     assert facts[name] == EXPECTED[name]
 
 
-def test_every_fact_about_handles_is_checked(facts: dict[str, Any]) -> None:
+def test_every_recorded_behaviour_of_handles_is_checked(facts: dict[str, Any]) -> None:
     assert facts.keys() == EXPECTED.keys()

@@ -45,11 +45,11 @@ def facts(windows_python: WindowsLab) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_fact_holds_on_windows(facts: dict[str, Any], name: str) -> None:
+def test_windows_behaves_as_recorded(facts: dict[str, Any], name: str) -> None:
     assert facts[name] == EXPECTED[name]
 
 
-def test_every_fact_is_checked(facts: dict[str, Any]) -> None:
+def test_every_recorded_behaviour_is_checked(facts: dict[str, Any]) -> None:
     assert facts.keys() - EXPECTED.keys() == {"start_errors", "wrong_interpreters"}
 
 
@@ -70,5 +70,7 @@ def test_a_program_that_cannot_be_started_is_an_error_with_its_cause(
     ("name", "says"),
     [("script", "not a Windows program"), ("store", "alias of the Microsoft Store"), ("folder", "a folder")],
 )
-def test_what_is_no_interpreter_is_refused_with_an_explanation(facts: dict[str, Any], name: str, says: str) -> None:
+def test_a_file_that_is_not_an_interpreter_is_refused_with_an_explanation(
+    facts: dict[str, Any], name: str, says: str
+) -> None:
     assert says in facts["wrong_interpreters"][name]

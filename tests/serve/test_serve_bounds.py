@@ -38,7 +38,7 @@ def nothing(*_: Any) -> None:
 
 
 @pytest.mark.parametrize("shape", [(2, 0, 10**17), (2, 0, 10**8, 10**8), (2, 0)])
-def test_sizes_behind_a_zero_take_no_memory(shape: tuple[int, ...]) -> None:
+def test_dimensions_after_a_zero_allocate_no_memory(shape: tuple[int, ...]) -> None:
     tracemalloc.start()
     try:
         assert read_numbers(b"[[],[]]", shape[:2], np.dtype("f4"), "x", nothing, nothing).size == 0
@@ -52,7 +52,7 @@ def test_sizes_behind_a_zero_take_no_memory(shape: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("text", [b"[]", b"[[],[]]", b"[ [ ] , [ ] ]"])
 @pytest.mark.parametrize("datatype", ["FP32", "BYTES"])
-def test_a_tensor_without_elements_is_read_up_to_a_bound(text: bytes, datatype: str) -> None:
+def test_a_tensor_without_elements_is_read_up_to_a_limit(text: bytes, datatype: str) -> None:
     element = ElementType.FLOAT if datatype == "FP32" else ElementType.STRING
     spec = TensorSpec("x", element, (-1, -1, -1))
     assert to_value(GivenTensor("x", datatype, (2, 0, 1000), text, None), spec).shape == (2, 0, 1000)  # type: ignore[union-attr]
@@ -62,7 +62,7 @@ def test_a_tensor_without_elements_is_read_up_to_a_bound(text: bytes, datatype: 
         to_value(GivenTensor("x", datatype, (2, 0, 10**8), None, memoryview(b"")), spec)
 
 
-def test_nested_data_still_has_to_be_as_its_shape_says() -> None:
+def test_nested_data_must_have_the_declared_shape() -> None:
     def read(text: str, *shape: int) -> list[float]:
         return list(read_numbers(text.encode(), shape, np.dtype("f4"), "x", nothing, nothing).tolist())
 
@@ -102,7 +102,7 @@ def begun() -> pacing.PacedConnection:
     return connection
 
 
-def test_a_body_is_read_in_turns_and_arrives_whole() -> None:
+def test_a_body_that_is_read_in_turns_arrives_complete() -> None:
     connection = begun()
     connection.receive_data(b"40\r\n" + b"x" * 64 + b"\r\n" + (b"3\r\nabc\r\n" * 100) + b"0\r\n\r\n")
     connection.begin_turn()
@@ -135,7 +135,7 @@ def exchange(server: Server, data: bytes) -> bytes:
 
 @pytest.mark.process
 @pytest.mark.parametrize("path", ["none/infer", "same-FP32/infer"])
-def test_a_request_that_is_refused_is_not_read_to_its_end(server: Server, path: str) -> None:
+def test_a_refused_request_is_not_read_to_its_end(server: Server, path: str) -> None:
     body = b"1\r\nx\r\n" * 300_000
     head = HEAD.format(path).encode() + b"Transfer-Encoding: chunked\r\n\r\n"
     answer = exchange(server, head + body)
@@ -145,7 +145,7 @@ def test_a_request_that_is_refused_is_not_read_to_its_end(server: Server, path: 
 
 
 @pytest.mark.process
-def test_two_sizes_of_one_body_end_the_connection(server: Server) -> None:
+def test_a_request_with_two_body_lengths_closes_the_connection(server: Server) -> None:
     body = b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n"
     hidden = b"GET /v2 HTTP/1.1\r\nHost: localhost\r\n\r\n"
     answer = exchange(server, HEAD.format("same-FP32/infer").encode() + body + hidden)
@@ -156,7 +156,7 @@ def test_two_sizes_of_one_body_end_the_connection(server: Server) -> None:
 # --- answers that are not read ---
 
 
-def test_an_answer_that_is_not_read_makes_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unread_answer_releases_its_share_of_memory_for_other_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     from qnnbridge_serve import transport
 
     now = [100.0]
@@ -211,7 +211,7 @@ class Waiting:
         self.timers.pop()()
 
 
-def test_a_connection_is_aborted_when_nothing_of_an_answer_is_taken() -> None:
+def test_a_connection_is_aborted_if_the_client_reads_nothing_of_an_answer() -> None:
     transport: Any = Waiting(100)
     watch = pacing.StallWatch(transport, transport)
     watch.look()
@@ -226,7 +226,7 @@ def test_a_connection_is_aborted_when_nothing_of_an_answer_is_taken() -> None:
     assert not transport.timers
 
 
-def test_a_connection_whose_answer_was_taken_is_watched_no_more() -> None:
+def test_a_connection_is_not_watched_after_its_answer_was_read() -> None:
     transport: Any = Waiting(100)
     watch = pacing.StallWatch(transport, transport)
     watch.look()
@@ -241,13 +241,13 @@ def test_a_connection_whose_answer_was_taken_is_watched_no_more() -> None:
 # --- small faults ---
 
 
-def test_an_empty_list_of_tools_with_the_default_choice_is_no_tools() -> None:
+def test_an_empty_list_of_tools_with_the_default_choice_means_no_tools() -> None:
     assert read_tools({"tools": [], "tool_choice": "auto"}) is None
     with pytest.raises(Refused):
         read_tools({"tools": [], "tool_choice": "required"})
 
 
-def test_a_field_whose_name_is_no_utf8_is_refused() -> None:
+def test_a_field_name_that_is_not_utf8_is_refused() -> None:
     form = FormReader(b"x", "file")
     with pytest.raises(Refused, match="UTF-8"):
         form.write(b'--x\r\nContent-Disposition: form-data; name="\xff\xfe"\r\n\r\n1\r\n--x--\r\n')
@@ -255,7 +255,7 @@ def test_a_field_whose_name_is_no_utf8_is_refused() -> None:
 
 
 @pytest.mark.process
-def test_tritons_clients_get_configuration_and_statistics(server: Server) -> None:
+def test_the_triton_client_gets_configuration_and_statistics(server: Server) -> None:
     clients = pytest.importorskip("tritonclient.http")
     client = clients.InferenceServerClient(server.address)
     config = client.get_model_config("same-FP32")
@@ -277,7 +277,7 @@ def test_tritons_clients_get_configuration_and_statistics(server: Server) -> Non
 
 
 @pytest.mark.process
-def test_a_token_is_asked_for_before_the_body_is_read(tmp_path: Path) -> None:
+def test_a_token_is_required_before_the_body_is_read(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("x" * 32)
     token.chmod(0o600)
@@ -292,7 +292,7 @@ def test_a_token_is_asked_for_before_the_body_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
-def test_a_chat_template_without_an_end_is_answered_in_time_and_leaves_the_server_well(tmp_path: Path) -> None:
+def test_a_chat_template_that_never_ends_is_answered_in_time_and_the_server_keeps_working(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime_genai")
     from tests.genai.test_limits import ENDLESS
     from tests.genai.tiny_decoders import write_model
@@ -320,7 +320,7 @@ def test_a_chat_template_without_an_end_is_answered_in_time_and_leaves_the_serve
 
 @pytest.mark.process
 @pytest.mark.timeout(400)  # the long form attacks for two minutes
-def test_a_well_behaved_client_is_served_during_all_attacks() -> None:
+def test_a_correct_client_is_served_during_all_attacks() -> None:
     pytest.importorskip("onnxruntime_genai")
     from tests.serve.attacked import attacked
 

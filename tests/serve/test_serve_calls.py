@@ -104,7 +104,7 @@ FORMS["qwen3"] = FORMS["qwen2.5"]
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
-def test_the_form_of_known_templates_is_learned(name: str) -> None:
+def test_the_call_syntax_of_known_templates_is_learned(name: str) -> None:
     jinja2 = pytest.importorskip("jinja2")
 
     def refuse(message: str) -> None:
@@ -129,7 +129,7 @@ def test_the_form_of_known_templates_is_learned(name: str) -> None:
 
 @pytest.mark.parametrize("name", SEVERAL)
 @pytest.mark.parametrize("size", [1, 2, 7, 1000])
-def test_several_calls_are_read_in_any_pieces(name: str, size: int) -> None:
+def test_several_calls_are_parsed_from_pieces_of_any_size(name: str, size: int) -> None:
     use, form = read_tools({"tools": TOOLS}), FORMS[name]
     assert use is not None
     wanted = [("say", '{"text": "a \\"}{\\" b"}'), ("weather", '{"days": 1}'), ("say", '{"x": [{}, "]}"]}')]
@@ -149,7 +149,7 @@ def test_several_calls_are_read_in_any_pieces(name: str, size: int) -> None:
     assert reader.complete
 
 
-def test_a_call_that_is_cut_off_is_no_whole_answer() -> None:
+def test_a_truncated_call_is_not_a_complete_answer() -> None:
     use, form = read_tools({"tools": TOOLS, "tool_choice": "required"}), FORMS["qwen2.5"]
     assert use is not None
     reader = CallReader(form, use)
@@ -164,7 +164,7 @@ def test_a_call_that_is_cut_off_is_no_whole_answer() -> None:
         assert reader.complete is complete
 
 
-def test_parallel_calls_are_in_the_grammar_where_they_are_wanted() -> None:
+def test_the_grammar_allows_parallel_calls_if_they_are_requested() -> None:
     def grammar(**fields: Any) -> str:
         use = read_tools({"tools": TOOLS, **fields})
         assert use is not None
@@ -181,7 +181,7 @@ def test_parallel_calls_are_in_the_grammar_where_they_are_wanted() -> None:
 
 
 @pytest.mark.parametrize("model", SEVERAL)
-def test_an_answer_has_several_calls_whose_arguments_fit(client: Any, model: str) -> None:
+def test_an_answer_has_several_calls_with_valid_arguments(client: Any, model: str) -> None:
     counts = {len(checked(chat(client, model, temperature=1.2, seed=seed).choices[0])) for seed in range(5)}
     assert max(counts) > 1
     assert max(counts) <= MOST_CALLS
@@ -195,12 +195,12 @@ def test_an_answer_has_several_calls_whose_arguments_fit(client: Any, model: str
             assert "tool_choice" not in options or one[0][0] == "weather"
 
 
-def test_a_template_with_one_call_in_an_answer_keeps_to_it(client: Any) -> None:
+def test_a_template_with_one_call_per_answer_allows_only_one_call(client: Any) -> None:
     for seed in range(3):
         assert len(checked(chat(client, "llama3.1", temperature=1.2, seed=seed).choices[0])) == 1
 
 
-def test_calls_behind_a_text(client: Any) -> None:
+def test_calls_after_a_text_are_parsed(client: Any) -> None:
     options = {"tool_choice": "auto", "temperature": 1.2, "max_tokens": 3000}
     answers = [chat(client, "mistral", seed=seed, **options).choices[0] for seed in range(4)]
     some = [one for one in answers if one.message.tool_calls]
@@ -211,7 +211,7 @@ def test_calls_behind_a_text(client: Any) -> None:
 
 
 @pytest.mark.parametrize("model", SEVERAL)
-def test_a_stream_has_the_calls_of_the_whole_answer_by_index(client: Any, model: str) -> None:
+def test_a_stream_has_the_calls_of_the_complete_answer_by_index(client: Any, model: str) -> None:
     options = {"temperature": 1.2, "seed": 4}
     whole = checked(chat(client, model, **options).choices[0])
     assert len(whole) > 1
@@ -230,7 +230,7 @@ def test_a_stream_has_the_calls_of_the_whole_answer_by_index(client: Any, model:
         assert checked(stream.get_final_completion().choices[0]) == whole
 
 
-def test_several_answers_count_their_calls_apart(client: Any) -> None:
+def test_several_answers_number_their_calls_separately(client: Any) -> None:
     options = {"temperature": 1.2, "seed": 3, "n": 2}
     whole = [checked(one) for one in chat(client, "qwen2.5", **options).choices]
     counts: dict[int, set[int]] = {0: set(), 1: set()}
@@ -260,7 +260,7 @@ def test_responses_have_an_item_for_each_call(client: Any) -> None:
 
 
 @pytest.mark.parametrize("model", TEMPLATES)
-def test_results_go_back_and_the_conversation_reuses_its_prefix(client: Any, model: str) -> None:
+def test_results_are_sent_back_and_the_conversation_reuses_its_prefix(client: Any, model: str) -> None:
     messages: list[Any] = [*HELLO]
     options: dict[str, Any] = {"temperature": 0}
     if model == "mistral":  # whose tiny model makes as many calls as it may

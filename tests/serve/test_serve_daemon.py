@@ -71,7 +71,7 @@ def test_the_daemon_is_started_used_and_left_running(daemon: None, same: Path) -
         assert [client for client in status(host)["clients"] if client["sessions"]] == []
 
 
-def test_neither_the_death_of_the_npu_host_nor_of_the_daemon_is_seen(daemon: None, same: Path) -> None:
+def test_clients_notice_neither_a_crash_of_the_npu_host_nor_of_the_daemon(daemon: None, same: Path) -> None:
     with serving(*SHARED, "--model", f"same={same}") as server:
         with qnnbridge.connect(start=False) as host:
             first = status(host)
@@ -94,7 +94,7 @@ def wait_for(process: psutil.Process) -> None:
         process.wait(END_TIMEOUT_S)
 
 
-def test_text_is_generated_in_the_daemon_and_outlives_its_host(daemon: None, tmp_path: Path) -> None:
+def test_text_is_generated_in_the_daemon_and_survives_a_crash_of_its_host(daemon: None, tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime_genai")
     openai = pytest.importorskip("openai")
     folder = write_model(tmp_path / "long", "dynamic", sizes=Sizes(context=3000))

@@ -119,7 +119,7 @@ def test_health_and_other_models_are_served_while_a_model_runs(server: Server) -
     assert meanwhile
 
 
-def test_the_time_that_a_client_grants_is_kept(server: Server) -> None:
+def test_the_timeout_of_a_request_is_respected(server: Server) -> None:
     begun = time.monotonic()
     answer = counting(server, FOREVER, parameters={"timeout": 300_000})
     assert answer.status == 504
@@ -132,7 +132,7 @@ def test_the_time_that_a_client_grants_is_kept(server: Server) -> None:
     assert counting(server, 7).document["outputs"][0]["data"] == [21]
 
 
-def test_clients_that_are_slow_to_send_take_no_place_from_others(counter: Path) -> None:
+def test_clients_that_send_slowly_take_no_slot_from_others(counter: Path) -> None:
     limits = ("--threads", "1", "--queue", "1")
     with serving(*PRIVATE, "--model", f"counter={counter}", *limits) as server, contextlib.ExitStack() as stack:
         host, port = server.address.split(":")
@@ -145,7 +145,7 @@ def test_clients_that_are_slow_to_send_take_no_place_from_others(counter: Path) 
             assert counting(server, 7).document["outputs"][0]["data"] == [21]
 
 
-def test_too_many_requests_are_refused_and_waiting_ones_keep_their_time(counter: Path) -> None:
+def test_too_many_requests_are_refused_and_queued_ones_keep_their_deadlines(counter: Path) -> None:
     limits = ("--threads", "1", "--queue", "1", "--timeout", "0", "--drain", "1")
     short = {"timeout": 200_000}
     with serving(*PRIVATE, "--model", f"counter={counter}", *limits) as server, ThreadPoolExecutor(1) as pool:
@@ -178,7 +178,7 @@ def test_too_many_requests_are_refused_and_waiting_ones_keep_their_time(counter:
         assert running.result().status == 503
 
 
-def test_a_request_survives_the_death_of_the_host(counter: Path, work: int) -> None:
+def test_a_request_survives_a_crash_of_the_host(counter: Path, work: int) -> None:
     with serving(*PRIVATE, "--model", f"counter={counter}") as server:
         killed = server.host()
         with counting_meanwhile(server, work) as (answer, times):
@@ -192,7 +192,7 @@ def test_a_request_survives_the_death_of_the_host(counter: Path, work: int) -> N
 
 
 @needs.posix
-def test_a_model_that_keeps_killing_the_host_is_refused_with_the_cause(counter: Path, tmp_path: Path) -> None:
+def test_a_model_that_crashes_the_host_repeatedly_is_refused_with_the_cause(counter: Path, tmp_path: Path) -> None:
     same = models.write_identity(tmp_path / "same.onnx", models.ELEMENTS["INT32"])
     x = {"name": "x", "datatype": "INT32", "shape": [1, 1], "data": [5]}
     with serving(*PRIVATE, "--model", f"counter={counter}", "--model", f"same={same}") as server:
@@ -212,7 +212,7 @@ def test_a_model_that_keeps_killing_the_host_is_refused_with_the_cause(counter: 
 
 @needs.posix
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_requests_under_way_are_answered_before_it_ends(counter: Path, work: int, number: int) -> None:
+def test_running_requests_are_answered_before_the_server_ends(counter: Path, work: int, number: int) -> None:
     with serving(*PRIVATE, "--model", f"counter={counter}") as server:
         host = server.host()
         with counting_meanwhile(server, work) as (answer, times):
@@ -227,7 +227,7 @@ def test_requests_under_way_are_answered_before_it_ends(counter: Path, work: int
 
 
 @needs.posix
-def test_a_request_that_takes_too_long_does_not_keep_it_from_ending(counter: Path) -> None:
+def test_a_request_that_takes_too_long_does_not_prevent_the_server_from_ending(counter: Path) -> None:
     with serving(*PRIVATE, "--model", f"counter={counter}", "--drain", "1", "--timeout", "0") as server:
         host = server.host()
         with ThreadPoolExecutor(1) as pool:
@@ -292,7 +292,7 @@ def test_models_are_unloaded_and_loaded_again(counter: Path, work: int, tmp_path
         assert server.ask("POST", "/v2/repository/models/same/load", inline).status == 400
 
 
-def test_a_model_that_cannot_be_loaded_ends_the_start(counter: Path, tmp_path: Path) -> None:
+def test_a_model_that_cannot_be_loaded_fails_the_start(counter: Path, tmp_path: Path) -> None:
     broken = tmp_path / "broken.onnx"
     broken.write_bytes(b"no model")
     ended = refused(*PRIVATE, "--model", f"counter={counter}", "--model", f"broken={broken}")
@@ -301,7 +301,7 @@ def test_a_model_that_cannot_be_loaded_ends_the_start(counter: Path, tmp_path: P
     assert "Traceback" not in ended.stderr
 
 
-def test_the_others_are_served_if_that_is_wanted(counter: Path, tmp_path: Path) -> None:
+def test_with_keep_going_the_other_models_are_served(counter: Path, tmp_path: Path) -> None:
     broken = tmp_path / "broken.onnx"
     broken.write_bytes(b"no model")
     named = ("--model", f"counter={counter}", "--model", f"broken={broken}")
@@ -325,7 +325,7 @@ def slow_python(folder: Path, gate: Path) -> Path:
 
 
 @needs.posix
-def test_it_can_be_ended_while_models_are_loaded(counter: Path, tmp_path: Path) -> None:
+def test_the_server_can_be_ended_while_models_are_loaded(counter: Path, tmp_path: Path) -> None:
     program = slow_python(tmp_path, tmp_path / "never")
     with starting(*PRIVATE, "--model", f"counter={counter}", "--host-python", program) as server:
         until(lambda: server.ask("POST", "/v2/repository/index").document[0]["state"] == "LOADING")
@@ -334,7 +334,7 @@ def test_it_can_be_ended_while_models_are_loaded(counter: Path, tmp_path: Path) 
 
 
 @needs.posix
-def test_it_is_alive_and_not_ready_while_models_are_loaded(counter: Path, tmp_path: Path) -> None:
+def test_the_server_is_live_and_not_ready_while_models_are_loaded(counter: Path, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     program = slow_python(tmp_path, gate)
     with starting(*PRIVATE, "--model", f"counter={counter}", "--host-python", program) as server:
@@ -409,7 +409,7 @@ def test_other_machines_are_served_only_with_a_token(counter: Path, address: str
 
 
 @needs.posix
-def test_a_token_that_others_can_read_is_refused(counter: Path, tmp_path: Path) -> None:
+def test_a_token_file_that_others_can_read_is_refused(counter: Path, tmp_path: Path) -> None:
     options = (*PRIVATE, "--model", f"counter={counter}", "--token-file", token_file(tmp_path, mode=0o640))
     ended = refused(*options)
     assert ended.returncode == 2
@@ -417,7 +417,7 @@ def test_a_token_that_others_can_read_is_refused(counter: Path, tmp_path: Path) 
     assert "chmod 600" in ended.stderr
 
 
-def test_an_address_that_is_taken_is_said_so(counter: Path) -> None:
+def test_an_address_that_is_in_use_is_reported(counter: Path) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen(1)

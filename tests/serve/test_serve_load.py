@@ -193,7 +193,7 @@ def unpacked(data: bytes, dtype: Any) -> Any:
     return found
 
 
-def test_every_answer_is_right_and_nothing_grows(tmp_path: Path) -> None:
+def test_under_load_every_answer_is_right_and_memory_does_not_grow(tmp_path: Path) -> None:
     models: list[str] = []
     for name in (*TYPES, "BYTES"):
         path = tmp_path / f"{name}.onnx"

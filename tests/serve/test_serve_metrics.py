@@ -75,7 +75,7 @@ def test_the_page_lists_each_metric(server: Server) -> None:
     assert [name for name in sorted(names) if name not in page and f"`{short[name]}`" not in page] == []
 
 
-def test_older_clients_get_the_older_text(server: Server) -> None:
+def test_older_clients_get_the_older_text_format(server: Server) -> None:
     answer = server.ask("GET", "/metrics", headers={"Accept": "text/plain;version=0.0.4"})
     assert answer.headers["content-type"].startswith("text/plain")
     assert count(samples(read_plain(answer.body.decode())), "/metrics", "GET", 200) >= 0
@@ -84,7 +84,7 @@ def test_older_clients_get_the_older_text(server: Server) -> None:
     assert answer.body.endswith(b"# EOF\n")
 
 
-def test_every_kind_of_figure_keeps_its_name_and_value() -> None:
+def test_every_metric_keeps_its_name_and_value() -> None:
     families = [
         gauge("a_bytes", 'a "help"\n', [({"model": 'x"\\\n'}, 3)], "bytes"),
         counter("b", "", [({}, 2**53)]),

@@ -85,7 +85,7 @@ def test_twenty_conversations_share_four_generators(server: Server, client: Any)
     assert server.host().memory_info().rss - memory < (KEPT + THREADS + 2) * EACH + (64 << 20)
 
 
-def test_the_figures_of_kept_generators(server: Server, client: Any) -> None:
+def test_metrics_count_kept_generators(server: Server, client: Any) -> None:
     from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
     given = {"model": "tiny", "messages": [{"role": "user", "content": "the sea " * 20}], "max_tokens": 4}
@@ -112,7 +112,7 @@ def test_the_figures_of_kept_generators(server: Server, client: Any) -> None:
     assert values["qnnbridge_llm_prefixes_total", "miss"] == after["misses"]
 
 
-def test_a_cache_that_is_larger_than_all_kept_ones_may_be_is_not_kept(tmp_path: Path) -> None:
+def test_a_kv_cache_larger_than_the_limit_is_not_kept(tmp_path: Path) -> None:
     folder = write_model(tmp_path / "tiny", "dynamic", sizes=Sizes(context=CONTEXT))
     options = ("--host", "private", "--http", "127.0.0.1:0", "--llm", f"tiny={folder}", "--keep-bytes", "1M")
     with serving(*options) as server:

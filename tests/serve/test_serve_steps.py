@@ -59,7 +59,7 @@ NUMBERS = json.dumps([1.0000001192092896] * COUNT).encode()
 
 
 @pytest.mark.parametrize("name", STEPS)
-def test_work_on_a_request_ends_at_any_of_its_steps_when_the_time_is_over(name: str) -> None:
+def test_work_on_a_request_ends_between_any_two_steps_when_the_deadline_expires(name: str) -> None:
     work, least = STEPS[name]
 
     class Late(Exception):
@@ -86,7 +86,7 @@ def test_work_on_a_request_ends_at_any_of_its_steps_when_the_time_is_over(name: 
 
 
 @pytest.mark.parametrize("step", [2, 3, 5, 8, 64])
-def test_texts_of_json_are_those_of_the_standard_library_wherever_a_step_ends(
+def test_json_strings_equal_those_of_the_standard_library_wherever_a_step_ends(
     step: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(json_reading, "STEP_BYTES", step)
@@ -103,7 +103,7 @@ def test_texts_of_json_are_those_of_the_standard_library_wherever_a_step_ends(
 
 
 @pytest.mark.parametrize("size", [0, 1, 2**20, 2**20 + 1, 3 * 2**20 + 7])
-def test_a_packed_answer_is_the_answer(size: int) -> None:
+def test_a_compressed_answer_can_be_decompressed_to_the_same_bytes(size: int) -> None:
     data = np.random.default_rng(size).integers(0, 9, size).astype(np.uint8).tobytes()
     assert gzip.decompress(transport.pack(data, "gzip")) == data
     assert zlib.decompress(transport.pack(data, "deflate")) == data
@@ -113,7 +113,7 @@ def test_a_packed_answer_is_the_answer(size: int) -> None:
 
 
 @pytest.mark.parametrize("begin", ["at once", "at the next turn of the loop"])
-def test_a_cancellation_that_meets_the_end_of_a_message_is_not_lost(begin: str) -> None:
+def test_a_cancellation_at_the_end_of_a_message_is_not_lost(begin: str) -> None:
     """`asyncio.wait_for` before Python 3.12 swallows it, and an answer of many messages went on after the end."""
 
     async def send(message: Message) -> None:

@@ -199,12 +199,12 @@ def test_the_rewritten_model_computes_the_same(what: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("what", LEFT_ALONE)
-def test_what_only_looks_like_the_pattern_is_left_alone(what: str, tmp_path: Path) -> None:
+def test_a_similar_pattern_is_not_changed(what: str, tmp_path: Path) -> None:
     name, make = LEFT_ALONE[what]
     assert fix_model(models.saved(make(), tmp_path / "m.onnx"), tmp_path / "o.onnx", only=[name]).steps == ()
 
 
-def test_a_mish_of_the_long_domain_name_is_written_out_or_not_counted(tmp_path: Path) -> None:
+def test_a_mish_in_the_onnx_domain_is_expanded_or_not_counted(tmp_path: Path) -> None:
     result = fix_model(
         models.saved(mish("ai.onnx"), tmp_path / "m.onnx"), tmp_path / "o.onnx", only=["definitions"]
     )
@@ -212,12 +212,12 @@ def test_a_mish_of_the_long_domain_name_is_written_out_or_not_counted(tmp_path: 
     assert bool(result.steps) is not bool(left)
 
 
-def test_analyze_does_not_end_over_a_scatter_of_no_rows(tmp_path: Path) -> None:
+def test_analyze_accepts_a_scatter_without_rows(tmp_path: Path) -> None:
     path = models.saved(no_rows(), tmp_path / "m.onnx")
     assert analyze_model(path, offline=True).predicted.verdicts
 
 
-def test_analyze_names_no_rewrite_for_what_is_inside_a_function(tmp_path: Path) -> None:
+def test_analyze_suggests_no_rewrite_for_nodes_inside_of_a_function(tmp_path: Path) -> None:
     """fix rewrites the main graph alone."""
     function = helper.make_function(
         "local",
@@ -238,7 +238,7 @@ def test_analyze_names_no_rewrite_for_what_is_inside_a_function(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("free", [False, True], ids=["fixed", "free"])
-def test_the_rules_know_that_stated_activations_are_refused(free: bool, tmp_path: Path) -> None:
+def test_the_rules_know_that_explicit_activations_are_refused(free: bool, tmp_path: Path) -> None:
     model = exported_models.recurrent("GRU", ["Sigmoid", "Tanh"])
     if free:
         model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "n"
@@ -249,7 +249,7 @@ def test_the_rules_know_that_stated_activations_are_refused(free: bool, tmp_path
 
 @pytest.mark.simulator
 @pytest.mark.parametrize("index", [2, -1, -12])
-def test_an_index_that_counts_from_the_end_is_added_on_qnn_too(index: int, host: qnnbridge.Host) -> None:
+def test_an_index_that_counts_from_the_end_is_corrected_on_qnn_too(index: int, host: qnnbridge.Host) -> None:
     pytest.importorskip("onnxruntime_qnn")
     data = exported_models.scattered().SerializeToString()
     feeds = {"x": np.ones((30, 8), np.float32), "to": np.full(30, index)}

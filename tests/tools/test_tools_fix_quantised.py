@@ -113,7 +113,7 @@ def snr_db(right: Any, found: Any) -> float:
     return float(10 * np.log10(np.square(np.asarray(right, np.float64)).sum() / error)) if error else np.inf
 
 
-def test_a_group_normalization_of_five_dimensions_runs(host: Any, tmp_path: Path) -> None:
+def test_a_group_normalization_with_five_dimensions_runs(host: Any, tmp_path: Path) -> None:
     source = models.saved(exported.ONE_OF_EACH["GroupNormalization in space"][1](), tmp_path / "m.onnx")
     feeds = Samples(source.read_bytes()).all[0]
     right = onnxruntime.InferenceSession(source, providers=["CPUExecutionProvider"]).run(None, feeds)[0]

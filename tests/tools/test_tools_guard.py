@@ -65,7 +65,7 @@ def called(command: str, model: Path, folder: Path) -> Any:
     return result, json.loads(result.stdout) if result.stdout.strip() else {}
 
 
-def test_every_command_that_takes_a_model_is_known_here() -> None:
+def test_every_command_that_takes_a_model_is_listed_here() -> None:
     assert set(commands_with_a_model()) <= set(ARGUMENTS) | TAKE_COMPILED_MODELS | LEAVE_THE_MODEL_ALONE
     assert {"compile", "fix", "optimize", "quantize"} <= set(GUARDED)
 
@@ -93,7 +93,7 @@ def test_a_model_that_qnn_compiled_is_refused(command: str, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("command", GUARDED)
-def test_a_node_that_is_only_called_as_a_compiled_part_is_a_node(command: str, tmp_path: Path) -> None:
+def test_a_node_that_is_named_epcontext_is_an_ordinary_node(command: str, tmp_path: Path) -> None:
     named = models.model_of(helper.make_node("Relu", ["x"], ["y"], name="EPContext"))
     named.ir_version = IR_VERSION
     result, document = called(command, models.save(named, tmp_path / "m.onnx"), tmp_path)
@@ -103,7 +103,7 @@ def test_a_node_that_is_only_called_as_a_compiled_part_is_a_node(command: str, t
 
 
 @pytest.mark.parametrize("command", GUARDED)
-def test_what_only_looks_compiled_is_not_refused_for_that(command: str, tmp_path: Path) -> None:
+def test_an_epcontext_operator_of_another_domain_is_not_refused_as_compiled(command: str, tmp_path: Path) -> None:
     """The command may fail on the foreign operator, which ONNX Runtime does not know; not as if it were compiled."""
     foreign = models.model_of(models.context_node(domain="someone.else"))
     foreign.ir_version = IR_VERSION
@@ -138,7 +138,7 @@ def in_a_process(command: str, model: Path, out: Path, hidden: str = "") -> tupl
 
 @needs.linux
 @pytest.mark.parametrize("command", GUARDED)
-def test_a_compiled_model_of_2_gb_is_refused_by_a_command_unread(command: str, tmp_path: Path) -> None:
+def test_a_compiled_model_of_2_gb_is_refused_without_reading_it(command: str, tmp_path: Path) -> None:
     model = tmp_path / "huge.onnx"
     models.write_huge(model, 2_000_000_000, models.context_node())
     measured, said = in_a_process(command, model, tmp_path / "out.onnx")
@@ -149,14 +149,16 @@ def test_a_compiled_model_of_2_gb_is_refused_by_a_command_unread(command: str, t
 
 
 @pytest.mark.parametrize("command", needs.some(name for name in GUARDED if name != "compile"))
-def test_nobody_has_to_install_something_to_be_refused_then(command: str, tmp_path: Path) -> None:
+def test_a_compiled_model_is_refused_without_onnxruntime_installed(command: str, tmp_path: Path) -> None:
     measured, said = in_a_process(command, models.real(tmp_path), tmp_path / "out.onnx", hidden="onnxruntime")
     assert measured["code"] == 2
     assert f"qnnbridge {command} cannot work on it" in said
 
 
 @pytest.mark.parametrize("command", [*GUARDED, "run", "profile"])
-def test_a_bare_context_binary_is_named_with_the_way_to_a_model(command: str, tmp_path: Path) -> None:
+def test_the_error_for_a_bare_context_binary_names_the_command_that_makes_a_model_of_it(
+    command: str, tmp_path: Path
+) -> None:
     binary = tmp_path / "model.bin"
     binary.write_bytes((models.COMPILED / "a_qnn.bin").read_bytes())
     arguments = [str(tmp_path / "out.onnx") if word == "OUT" else word for word in ARGUMENTS.get(command, ())]

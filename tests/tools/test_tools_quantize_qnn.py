@@ -84,7 +84,7 @@ def test_a_transformer_is_on_qnn_with_every_combination_of_types(settings: dict[
     assert_on_qnn(models.quantize(source, tmp_path / "q.onnx", samples, qnn=X_ELITE, **settings))
 
 
-def test_the_command_tells_placement_and_difference_in_one_document(tmp_path: Path) -> None:
+def test_the_command_reports_placement_and_difference_in_one_document(tmp_path: Path) -> None:
     """Runs in a separate process: stdout may contain the document only, whatever the quantizer and QNN print."""
     samples = models.samples_for(models.MODELS / "rnet.onnx", {"N": 1}, 5, tmp_path / "samples")
     arguments = [str(models.MODELS / "rnet.onnx"), "-o", str(tmp_path / "q.onnx"), "--calibration", str(samples)]
@@ -131,7 +131,9 @@ def test_a_host_that_cannot_be_started_does_not_undo_the_result(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("shape", [(1, 8, 24), (1, 8, 6, 5)], ids=["time", "picture"])
-def test_a_normalization_that_no_conv_takes_in_is_right_on_qnn(shape: tuple[int, ...], tmp_path: Path) -> None:
+def test_a_normalization_that_cannot_be_merged_into_a_conv_is_right_on_qnn(
+    shape: tuple[int, ...], tmp_path: Path
+) -> None:
     """Without the rewrite, the channel with the largest offset gets the opposite offset."""
     import onnx
     from onnx import helper

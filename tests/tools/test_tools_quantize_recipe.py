@@ -72,7 +72,7 @@ def test_the_defaults_are_better_than_the_recipe(tmp_path: Path) -> None:
     assert by_hand.ours(tmp_path / "q.onnx")[0] > by_hand.snr
 
 
-def test_where_8_bits_spoil_a_model_the_recipe_is_taken(text_direction: ByHand, tmp_path: Path) -> None:
+def test_the_recipe_is_used_if_8_bits_ruin_a_model(text_direction: ByHand, tmp_path: Path) -> None:
     """The recipe leaves all weights of this model in float, because they come out of Constant nodes."""
     ours, result = text_direction.ours(tmp_path / "q.onnx")
     by_hand = text_direction.snr
@@ -86,7 +86,7 @@ def test_where_8_bits_spoil_a_model_the_recipe_is_taken(text_direction: ByHand, 
 
 
 @needs.long_form
-def test_where_8_bits_spoil_a_model_16_are_tried(text_direction: ByHand, tmp_path: Path) -> None:
+def test_16_bits_are_tried_if_8_bits_ruin_a_model(text_direction: ByHand, tmp_path: Path) -> None:
     """With QNN at hand the result has them; the program does it, since QNN compiles int16 weights for a minute."""
     narrow, result = text_direction.ours(tmp_path / "q.onnx", per_channel=True)
     assert narrow < text_direction.snr - 5
@@ -94,7 +94,7 @@ def test_where_8_bits_spoil_a_model_16_are_tried(text_direction: ByHand, tmp_pat
     assert float(re.findall(r"give (\d+\.\d) dB", told)[0]) > narrow + 5
 
 
-def test_one_scale_for_all_channels_is_taken_where_it_is_better(tmp_path: Path) -> None:
+def test_one_scale_for_all_channels_is_used_if_it_is_better(tmp_path: Path) -> None:
     """Weights that are all positive: uint8 has twice the steps of int8 for them."""
     rng = np.random.default_rng(3)
     names = ["x", *"abc", "y"]
@@ -118,7 +118,7 @@ def test_one_scale_for_all_channels_is_taken_where_it_is_better(tmp_path: Path) 
     assert chosen.snr_db > signed.snr_db + 2
 
 
-def test_a_target_that_the_default_meets_needs_no_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_target_that_the_default_reaches_needs_no_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any) -> Any:
         raise AssertionError("searched")
 
@@ -130,7 +130,7 @@ def test_a_target_that_the_default_meets_needs_no_search(tmp_path: Path, monkeyp
 
 
 @pytest.mark.parametrize(("only_on_qnn", "refused"), [(False, True), (True, False)])
-def test_a_search_that_leaves_all_float_gives_way_to_a_type_that_meets_the_target(
+def test_a_type_that_reaches_the_target_is_preferred_to_a_search_that_leaves_everything_float(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, only_on_qnn: bool, refused: bool
 ) -> None:
     """The type leaves a part of the model to the CPU, and the search found nothing that does not."""

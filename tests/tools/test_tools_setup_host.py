@@ -223,7 +223,7 @@ def ready(tmp_path_factory: pytest.TempPathFactory) -> tuple[Setup, dict[str, An
 
 
 @pytest.mark.simulator
-def test_from_nothing_to_a_host_that_answers(ready: tuple[Setup, dict[str, Any]]) -> None:
+def test_set_up_on_an_empty_machine_makes_a_host_that_answers(ready: tuple[Setup, dict[str, Any]]) -> None:
     setup, told = ready
     python = python_in(setup.folder)
     assert told["done"] is True
@@ -238,7 +238,7 @@ def test_from_nothing_to_a_host_that_answers(ready: tuple[Setup, dict[str, Any]]
 
 
 @pytest.mark.simulator
-def test_the_host_in_the_environment_is_the_projects_own_wheel(ready: tuple[Setup, dict[str, Any]]) -> None:
+def test_the_host_in_the_environment_uses_the_wheel_of_the_project(ready: tuple[Setup, dict[str, Any]]) -> None:
     setup, told = ready
     code = "import qnnbridge_host; print(qnnbridge_host.__file__)"
     python = python_in(setup.folder)
@@ -248,7 +248,7 @@ def test_the_host_in_the_environment_is_the_projects_own_wheel(ready: tuple[Setu
 
 
 @pytest.mark.simulator
-def test_the_doctor_has_examined_the_new_host(ready: tuple[Setup, dict[str, Any]]) -> None:
+def test_doctor_has_examined_the_new_host(ready: tuple[Setup, dict[str, Any]]) -> None:
     setup, told = ready
     doctor = told["doctor"]
     assert doctor["exit_code"] == 0, doctor["findings"]
@@ -279,7 +279,7 @@ def test_the_application_finds_the_new_host_by_itself(ready: tuple[Setup, dict[s
 
 
 @pytest.mark.simulator
-def test_the_doctor_sets_up_a_host_after_two_times_yes(ready: tuple[Setup, dict[str, Any]], tmp_path: Path) -> None:
+def test_doctor_sets_up_a_host_after_two_confirmations(ready: tuple[Setup, dict[str, Any]], tmp_path: Path) -> None:
     """`doctor --fix` in an interpreter that has qnnbridge and no onnxruntime, at a terminal."""
     pty = pytest.importorskip("pty")
     setup, _ = ready
@@ -342,7 +342,7 @@ def test_the_next_set_up_finds_a_healthy_host_and_changes_nothing(ready: tuple[S
 
 
 @pytest.mark.simulator
-def test_another_version_or_source_than_the_one_there_is_refused(ready: tuple[Setup, dict[str, Any]]) -> None:
+def test_another_version_or_source_than_the_installed_one_is_refused(ready: tuple[Setup, dict[str, Any]]) -> None:
     setup, _ = ready
     for words in (("--version", "2.4.0"), ("--ep-path", str(setup.home))):
         refused = setup.run("--yes", *words)
@@ -352,7 +352,7 @@ def test_another_version_or_source_than_the_one_there_is_refused(ready: tuple[Se
 
 
 @pytest.mark.simulator
-def test_a_replacement_whose_host_does_not_start_brings_the_old_one_back(
+def test_a_replacement_whose_host_does_not_start_restores_the_old_one(
     ready: tuple[Setup, dict[str, Any]], tmp_path: Path
 ) -> None:
     setup, _ = ready
@@ -370,9 +370,7 @@ def test_a_replacement_whose_host_does_not_start_brings_the_old_one_back(
 
 
 @pytest.mark.simulator
-def test_a_host_that_qnn_cannot_be_used_in_stays_and_is_reported(
-    setup: Setup, ready: tuple[Setup, dict[str, Any]]
-) -> None:
+def test_a_host_that_cannot_use_qnn_is_kept_and_reported(setup: Setup, ready: tuple[Setup, dict[str, Any]]) -> None:
     """It starts, so the set-up did its work; what is wrong with QNN is the doctor's to say."""
     done, told = ready
     modules = setup.home / "modules"
@@ -403,7 +401,7 @@ def test_a_host_that_qnn_cannot_be_used_in_stays_and_is_reported(
 # --- it fails --------------------------------------------------------------------------------------
 
 
-def test_what_pip_said_is_the_evidence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_output_of_pip_is_the_evidence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
     lines: list[str] = []
@@ -416,7 +414,9 @@ def test_what_pip_said_is_the_evidence(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert lines
 
 
-def test_a_network_that_does_not_answer_is_named_as_such(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_network_that_does_not_answer_is_reported_as_such(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
     monkeypatch.setenv("PIP_EXTRA_INDEX_URL", "")
     monkeypatch.setenv("PIP_RETRIES", "1")
@@ -427,7 +427,7 @@ def test_a_network_that_does_not_answer_is_named_as_such(monkeypatch: pytest.Mon
 
 @needs.posix
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_one_that_is_interrupted_leaves_nothing_that_is_used(setup: Setup, number: signal.Signals) -> None:
+def test_an_interrupted_set_up_leaves_nothing_that_is_used(setup: Setup, number: signal.Signals) -> None:
     host_wheels(setup.wheels)
     process = subprocess.Popen(
         setup.command("--yes"), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=setup.environ
@@ -461,7 +461,7 @@ def test_one_that_is_interrupted_leaves_nothing_that_is_used(setup: Setup, numbe
 
 
 @needs.posix
-def test_a_program_is_ended_with_all_that_it_has_started() -> None:
+def test_a_program_is_ended_with_all_its_children() -> None:
     code = (
         "import subprocess, sys\n"
         "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
@@ -481,7 +481,7 @@ def test_a_program_is_ended_with_all_that_it_has_started() -> None:
         psutil.Process(pids[0]).wait(timeout=10)
 
 
-def test_a_program_over_its_time_is_ended() -> None:
+def test_a_program_over_its_time_limit_is_ended() -> None:
     code, lines = run_program(
         [sys.executable, "-c", "import time; print('here', flush=True); time.sleep(600)"],
         os.environ,
@@ -501,7 +501,7 @@ def dry_run(setup: Setup) -> Iterator[dict[str, Any]]:
     setup.assert_nothing_was_made()
 
 
-def test_a_dry_run_makes_nothing_and_prints_all(setup: Setup, dry_run: dict[str, Any]) -> None:
+def test_a_dry_run_changes_nothing_and_prints_everything(setup: Setup, dry_run: dict[str, Any]) -> None:
     assert dry_run["done"] is False
     assert dry_run["host"] is None
     make, install = dry_run["commands"]
@@ -529,14 +529,14 @@ def test_the_printed_commands_do_the_same_work_by_hand(setup: Setup, ready: tupl
     assert "Verdict: QNN works here" in by_hand.stdout, "the last one is the doctor"
 
 
-def test_where_nobody_can_answer_it_does_not_ask(setup: Setup) -> None:
+def test_set_up_asks_no_question_without_a_terminal(setup: Setup) -> None:
     done = setup.run()
     assert done.returncode == 2
     assert "--yes" in done.stderr
     setup.assert_nothing_was_made()
 
 
-def test_another_host_in_the_configuration_is_not_replaced_unasked(setup: Setup) -> None:
+def test_another_host_in_the_configuration_is_not_replaced_without_permission(setup: Setup) -> None:
     setup.config.parent.mkdir(exist_ok=True)
     setup.config.write_text("[host]\npython = '/opt/other/python'\n", "utf-8")
     done = setup.run("--dry-run")
@@ -547,6 +547,6 @@ def test_another_host_in_the_configuration_is_not_replaced_unasked(setup: Setup)
     assert setup.document("--dry-run", "--no-config")["configuration"] is None
 
 
-def test_a_variable_that_wins_over_the_configuration_is_reported(setup: Setup) -> None:
+def test_a_variable_that_overrides_the_configuration_is_reported(setup: Setup) -> None:
     done = setup.run("--dry-run", QNNBRIDGE_HOST_PYTHON=sys.executable)
     assert f"QNNBRIDGE_HOST_PYTHON names {sys.executable}, and wins" in done.stdout

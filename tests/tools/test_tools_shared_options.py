@@ -70,7 +70,7 @@ def declared(option: str) -> list[typer.models.OptionInfo]:
 
 
 @pytest.mark.parametrize("option", WHO_CAN_USE)
-def test_an_option_is_on_every_command_that_can_use_it_with_the_same_words(option: str) -> None:
+def test_an_option_is_on_every_command_that_can_use_it_with_the_same_help(option: str) -> None:
     known = {(one.metavar, one.help) for one in declared(option)}
     assert 1 <= len(known) <= 2
     found = set()
@@ -91,11 +91,11 @@ def test_an_option_is_on_every_command_that_can_use_it_with_the_same_words(optio
     )
 
 
-def test_every_command_was_looked_at() -> None:
+def test_every_command_was_considered() -> None:
     assert {"run", "compile", "analyze", "verify"} <= set(commands())
 
 
-def test_the_forms_of_input_are_the_same(tmp_path: Path) -> None:
+def test_the_formats_of_inputs_are_the_same(tmp_path: Path) -> None:
     np.savez(tmp_path / "all.npz", x=np.ones(2))
     files, archives = arguments.read_input_files(["x=a.npy", str(tmp_path / "all.npz"), "y=b.npz:k"])
     assert [(file.name, str(file.path), file.key) for file in files] == [("x", "a.npy", None), ("y", "b.npz", "k")]
@@ -115,7 +115,7 @@ def summed(folder: Path) -> Path:
 
 
 @pytest.mark.process
-def test_run_takes_shapes_constants_and_one_archive(tmp_path: Path) -> None:
+def test_run_accepts_shapes_constants_and_one_archive(tmp_path: Path) -> None:
     model = summed(tmp_path)
     np.savez(tmp_path / "in.npz", x=np.ones((2, 4), np.float32))
     sized = ["--shape", "x=2,4", "--constant", "plus=3", "--provider", "cpu", "--json"]
@@ -129,7 +129,7 @@ def test_run_takes_shapes_constants_and_one_archive(tmp_path: Path) -> None:
 
 
 @pytest.mark.simulator
-def test_verify_takes_single_files_shapes_and_constants(tmp_path: Path) -> None:
+def test_verify_accepts_single_files_shapes_and_constants(tmp_path: Path) -> None:
     model = summed(tmp_path)
     np.save(tmp_path / "x.npy", np.linspace(0, 1, 8, dtype=np.float32).reshape(2, 4))
     arguments_ = ["--input", f"x={tmp_path / 'x.npy'}", "--shape", "x=2,4", "--constant", "plus=3"]
@@ -142,7 +142,7 @@ def test_verify_takes_single_files_shapes_and_constants(tmp_path: Path) -> None:
 
 
 @pytest.mark.simulator
-def test_compile_takes_shapes_and_constants_and_writes_beside_the_model(tmp_path: Path) -> None:
+def test_compile_accepts_shapes_and_constants_and_writes_to_the_folder_of_the_model(tmp_path: Path) -> None:
     model = summed(tmp_path)
     options_ = ["--shape", "x=2,4", "--constant", "plus=3", "--soc-model", "60", "--json"]
     done = qnnbridge("compile", model, *options_)
@@ -167,7 +167,7 @@ def sized_by_value(folder: Path) -> Path:
 
 
 @pytest.mark.process
-def test_run_fix_and_optimize_take_several_numbers_as_a_constant(tmp_path: Path) -> None:
+def test_run_fix_and_optimize_accept_several_numbers_as_a_constant(tmp_path: Path) -> None:
     model = sized_by_value(tmp_path)
     done = qnnbridge("run", model, "--constant", "size=12,20", "--provider", "cpu", "--random", "--json")
     assert done.returncode == 0, done.output
@@ -184,7 +184,7 @@ def test_run_fix_and_optimize_take_several_numbers_as_a_constant(tmp_path: Path)
 
 
 @pytest.mark.simulator
-def test_verify_compile_and_analyze_take_several_numbers_as_a_constant(tmp_path: Path) -> None:
+def test_verify_compile_and_analyze_accept_several_numbers_as_a_constant(tmp_path: Path) -> None:
     model = sized_by_value(tmp_path)
     given = ["--constant", "size=12,20", "--soc-model", "60", "--json"]
     done = qnnbridge("verify", model, "--no-extreme", *given)
@@ -207,7 +207,7 @@ def test_two_chips_are_refused_before_a_host_is_started(command: str, tmp_path: 
     assert '"soc_model" is given two values' in done.output
 
 
-def test_optimize_never_writes_over_its_model(tmp_path: Path) -> None:
+def test_optimize_never_overwrites_its_model(tmp_path: Path) -> None:
     model = summed(tmp_path)
     done = qnnbridge("optimize", model, "-o", model, "--overwrite", "--shape", "x=2,4")
     assert done.returncode == 2
@@ -215,7 +215,7 @@ def test_optimize_never_writes_over_its_model(tmp_path: Path) -> None:
 
 
 @pytest.mark.simulator
-def test_run_goes_to_the_cpu_where_qnn_fails_if_that_is_allowed_and_says_so(tmp_path: Path) -> None:
+def test_run_uses_the_cpu_if_qnn_fails_and_that_is_allowed_and_reports_it(tmp_path: Path) -> None:
     import verify_models
 
     model = models.saved(verify_models.zero_size(), tmp_path / "m.onnx")  # ends the host, at every attempt

@@ -173,7 +173,7 @@ def test_the_runtime_imports_no_product() -> None:
 
 
 @pytest.mark.parametrize("package", PARTS_OF_THE_HOST)
-def test_only_some_parts_of_the_host_are_used_by_others(package: str) -> None:
+def test_only_some_parts_of_the_host_are_used_by_other_packages(package: str) -> None:
     wrong = [
         f"{module}: {name}"
         for module in MODULES
@@ -195,7 +195,7 @@ def test_model_and_cache_need_neither_onnxruntime_nor_numpy() -> None:
     assert wrong == []
 
 
-def test_the_room_of_the_operating_system_needs_errors_and_names_alone() -> None:
+def test_the_package_of_the_operating_system_imports_only_errors_and_names() -> None:
     wrong = [
         f"{module}: {name}"
         for module in MODULES
@@ -213,13 +213,13 @@ def test_only_the_engine_of_the_host_imports_onnxruntime() -> None:
     assert {module for module in of_the_host if not within(module, "qnnbridge_host.engine")} == set()
 
 
-def test_only_the_rooms_for_onnx_models_import_onnx() -> None:
+def test_only_the_packages_for_onnx_models_import_onnx() -> None:
     users = {m for m in MODULES if within(m, "qnnbridge_host") and any(within(n, "onnx") for n in imports(m))}
     assert users
     assert {module for module in users if not within(module, *NEEDING_ONNX)} == set()
 
 
-def test_model_does_not_know_the_cache() -> None:
+def test_model_does_not_import_the_cache() -> None:
     users = [
         module for module in MODULES if within(module, PURE[0]) if any(within(n, PURE[1]) for n in imports(module))
     ]
@@ -258,7 +258,7 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
 # --- files -----------------------------------------------------------------------------------------------
 
 
-def test_no_file_is_too_long_to_be_read_at_once() -> None:
+def test_no_file_is_too_long() -> None:
     lengths: dict[str, tuple[int, int]] = {}
     for module, path in MODULES.items():
         lines = path.read_text("utf-8").splitlines()
@@ -337,7 +337,7 @@ MAY_BE_REPLACED = {
 }
 
 
-def test_the_bridge_waits_with_what_greenlets_do_not_replace() -> None:
+def test_the_bridge_waits_with_primitives_that_greenlets_do_not_replace() -> None:
     found = set()
     for name in [name for name in MODULES if within(name, "qnnbridge", "qnnbridge_os")]:
         for node in ast.walk(tree(name)):
@@ -350,7 +350,7 @@ def test_the_bridge_waits_with_what_greenlets_do_not_replace() -> None:
     assert found <= MAY_BE_REPLACED
 
 
-def test_a_class_name_has_one_meaning() -> None:
+def test_a_class_name_is_used_for_one_class() -> None:
     """Exceptions are the two implementations per platform, and classes with deliberate names of onnxruntime."""
     homes: dict[str, list[str]] = {}
     for module in MODULES:
@@ -365,7 +365,7 @@ def test_a_class_name_has_one_meaning() -> None:
 # --- what is public --------------------------------------------------------------------------------------
 
 
-def test_the_bridge_is_private_but_for_what_is_documented() -> None:
+def test_the_bridge_is_private_except_for_documented_modules() -> None:
     public = {
         module
         for module in MODULES

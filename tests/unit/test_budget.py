@@ -46,21 +46,21 @@ def lines_of(module: str) -> int:
 HOW = 'run: python -m scripts.makers.budget --reason "WHY"'
 
 
-def test_no_place_has_more_lines_than_its_budget() -> None:
+def test_no_package_has_more_lines_than_its_budget() -> None:
     found = list(lines.over(lines.counted(), lines.rows(PAGE.read_text("utf-8"))))
     assert found == [], HOW
 
 
-def test_a_number_far_above_the_code_is_lowered() -> None:
+def test_a_budget_far_above_the_code_is_lowered() -> None:
     found = list(lines.unused(lines.counted(), lines.rows(PAGE.read_text("utf-8"))))
     assert found == [], HOW
 
 
-def test_the_script_counts_the_modules_that_the_rules_are_checked_on() -> None:
+def test_the_script_counts_the_modules_that_the_rules_check() -> None:
     assert lines.counted()[lines.TOTAL] == sum(map(lines_of, MODULES))
 
 
-def test_a_place_has_five_percent_of_slack_and_the_total_has_none() -> None:
+def test_a_package_has_five_percent_of_slack_and_the_total_has_none() -> None:
     budget = {"large": lines.Row(1000, ""), "small": lines.Row(100, ""), lines.TOTAL: lines.Row(1100, "")}
     assert list(lines.over({"large": 1050, "small": 130, lines.TOTAL: 1100}, budget)) == []
     assert list(lines.over({"large": 1051, "small": 131, lines.TOTAL: 1101, "new": 1}, budget)) == [
@@ -71,7 +71,7 @@ def test_a_place_has_five_percent_of_slack_and_the_total_has_none() -> None:
     ]
 
 
-def test_raising_writes_the_reason_into_the_rows_that_need_it_and_changes_nothing_else() -> None:
+def test_raising_a_budget_changes_only_the_rows_that_need_it() -> None:
     page = "# Page\n\n## Lines\n\n| place | lines | why |\n|---|---|---|\n| `a` | 1,000 | old |\n| `gone` | 5 | x |\n\n## Next\n\n| `a` | 1 |\n"
     new = lines.renewed(page, {"a": 1100, "b": 10}, "a feature")
     rows = "| `a` | 1,100 | a feature |\n| `b` | 10 | a feature |\n"
@@ -122,14 +122,14 @@ def circles() -> Iterator[frozenset[str]]:
     yield from {group_of(room) for room in edges() if len(group_of(room)) > 1}
 
 
-def test_folders_that_import_each_other_in_a_circle_are_those_of_the_budget() -> None:
+def test_circular_imports_of_folders_equal_those_of_the_budget() -> None:
     found = {" - ".join(sorted(name.partition(".")[2] for name in circle)): 1.0 for circle in circles()}
     known = budget("Circles of folders")
     assert found.keys() <= known.keys() - {"none"}, "a new circle, or one that has grown"
     assert known.keys() - {"none"} <= found.keys(), "cut: take it out of docs/dev/budget.md"
 
 
-def test_no_package_stands_on_more_floors_than_its_budget() -> None:
+def test_no_package_has_more_layers_than_its_budget() -> None:
     found = {
         package: max(floor_of(group_of(room)) for room in edges() if package_of(room) == package)
         for package in SOURCES
@@ -187,7 +187,7 @@ def private_words(text: str) -> Iterator[tuple[int, str]]:
                 yield token.start[0], found[0].lower()
 
 
-def test_texts_have_no_private_words() -> None:
+def test_messages_have_no_private_words() -> None:
     found = [
         f"{module}:{line}: {word!r}: write {PRIVATE_WORDS[word]}"
         for module, path in MODULES.items()
@@ -196,13 +196,13 @@ def test_texts_have_no_private_words() -> None:
     assert found == []
 
 
-def test_private_words_are_found_in_texts_alone() -> None:
+def test_private_words_are_found_only_in_text() -> None:
     program = 'so_many = wished  # so\n# So many\nx = f\'{so} in words\'\ny = """now\n    and then"""\n'
     assert {word for _, word in private_words(program)} == {"so many", "in words", "now and then"}
     assert list(private_words("wished = [word for word in words]\n")) == []
 
 
-def test_a_docstring_says_what_the_thing_is_and_does_not_send_the_reader_elsewhere() -> None:
+def test_no_docstring_only_refers_to_the_module() -> None:
     found = [
         f"{module}:{number}"
         for module, path in MODULES.items()
@@ -213,7 +213,7 @@ def test_a_docstring_says_what_the_thing_is_and_does_not_send_the_reader_elsewhe
 
 
 @pytest.mark.parametrize("heading", ["Lines", "Circles of folders", "Floors", "Words"])
-def test_every_row_of_the_page_is_read(heading: str) -> None:
+def test_every_row_of_the_budget_page_is_read(heading: str) -> None:
     section = PAGE.read_text("utf-8").partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
     rows = [line for line in section.splitlines() if line.startswith("| `")]
     assert len(rows) == len(budget(heading))

@@ -50,7 +50,7 @@ def tables(path: Path) -> list[frozenset[str]]:
     return found
 
 
-def test_no_table_is_kept_in_two_packages() -> None:
+def test_no_table_exists_in_two_packages() -> None:
     known = [(path, table) for path in MODULES for table in tables(path)]
     twice = []
     for number, (path, table) in enumerate(known):

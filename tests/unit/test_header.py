@@ -54,7 +54,7 @@ def nested(depth: int, leaf: Any = None) -> dict[str, Any]:
 
 
 @given(HEADERS)
-def test_a_header_comes_back_as_it_was(fields: dict[str, Any]) -> None:
+def test_an_encoded_header_is_decoded_unchanged(fields: dict[str, Any]) -> None:
     assert decode_header(encode_header(fields)) == fields
 
 
@@ -67,18 +67,18 @@ def test_arbitrary_bytes_are_a_header_or_refused(data: bytes) -> None:
     assert all(type(key) is str for key in fields)
 
 
-def test_it_can_be_read_from_any_kind_of_buffer() -> None:
+def test_a_header_is_read_from_any_kind_of_buffer() -> None:
     data = encode_header({"a": [1]})
     assert decode_header(bytearray(data)) == decode_header(memoryview(data)) == {"a": [1]}
 
 
-def test_tuples_and_numbers_of_enumerations_travel_as_lists_and_numbers() -> None:
+def test_tuples_and_enumerations_are_encoded_as_lists_and_numbers() -> None:
     from qnnbridge_protocol.frames import Kind
 
     assert decode_header(encode_header({"a": (1, Kind.PING)})) == {"a": [1, 10]}
 
 
-def test_not_a_number_is_a_number() -> None:
+def test_nan_is_encoded_as_a_number() -> None:
     """Values of maps travel in headers of errors and statistics, and NaN is one of them."""
     value = decode_header(encode_header({"a": math.nan, "b": -math.inf}))
     assert math.isnan(value["a"])
@@ -86,16 +86,16 @@ def test_not_a_number_is_a_number() -> None:
 
 
 @pytest.mark.parametrize("value", [{1, 2}, object(), 1j, pytest], ids=lambda v: type(v).__name__)
-def test_what_msgpack_cannot_carry_is_a_mistake_of_our_own(value: object) -> None:
+def test_a_value_that_msgpack_cannot_encode_is_an_internal_error(value: object) -> None:
     with pytest.raises(TypeError):
         encode_header({"a": value})
 
 
-def test_the_deepest_header_that_is_allowed_is_taken() -> None:
+def test_the_deepest_allowed_header_is_accepted() -> None:
     assert decode_header(encode_header(nested(MAX_DEPTH))) == nested(MAX_DEPTH)
 
 
-def test_one_level_more_is_refused() -> None:
+def test_a_header_that_is_one_level_too_deep_is_refused() -> None:
     with pytest.raises(ProtocolDesync, match=f"deeper than {MAX_DEPTH}"):
         decode_header(encode_header(nested(MAX_DEPTH + 1)))
 
@@ -165,7 +165,7 @@ def test_a_hello_full_of_empty_lists_takes_little_memory() -> None:
     assert peak < 8 * 1024 * 1024
 
 
-def test_the_refusal_shows_what_came() -> None:
+def test_the_refusal_shows_the_received_bytes() -> None:
     with pytest.raises(ProtocolDesync) as caught:
         decode_header(b"\x81\xa1aTraceback")
     assert "aTraceback" in "\n".join(caught.value.evidence)

@@ -111,7 +111,7 @@ def listed() -> tuple[set[tuple[str, str]], set[tuple[str, str]]]:
     return memories, short
 
 
-def test_each_memory_is_on_the_page() -> None:
+def test_each_cache_in_the_code_is_on_the_page() -> None:
     memories, short = listed()
     missing = sorted(
         f"{file}: {name}"
@@ -124,7 +124,7 @@ def test_each_memory_is_on_the_page() -> None:
     )
 
 
-def test_each_row_is_there() -> None:
+def test_each_row_of_the_page_is_in_the_code() -> None:
     memories, short = listed()
     names = found()
     files = {path.relative_to(package).as_posix() for package in PACKAGES for path in package.rglob("*.py")}
@@ -151,12 +151,12 @@ def test_each_row_is_there() -> None:
         "import collections\nclass A:\n    def __init__(self):\n        self.seen = collections.OrderedDict()",
     ],
 )
-def test_a_new_memory_is_found(source: str) -> None:
+def test_a_new_cache_is_detected(source: str) -> None:
     assert list(kept_in(ast.parse(source)))
 
 
 @pytest.mark.parametrize(
     "source", ["TABLE = {'a': 1}", "class A:\n    def f(self):\n        found = []\n        return found"]
 )
-def test_constants_and_variables_are_no_memories(source: str) -> None:
+def test_constants_and_variables_are_not_caches(source: str) -> None:
     assert not list(kept_in(ast.parse(source)))

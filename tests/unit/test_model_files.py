@@ -101,11 +101,11 @@ PLACES = [
 
 
 @pytest.mark.parametrize(("data", "expected"), [row[1:] for row in PLACES], ids=[row[0] for row in PLACES])
-def test_a_file_is_found_in(data: bytes, expected: list[str]) -> None:
+def test_an_external_file_is_found_in_each_kind_of_attribute(data: bytes, expected: list[str]) -> None:
     assert sorted(referenced_files(data)) == sorted(expected)
 
 
-def test_many_tensors_in_one_file_name_it_once_and_the_order_is_that_of_the_model() -> None:
+def test_many_tensors_in_one_file_list_it_once_in_the_order_of_the_model() -> None:
     tensors = [external("two.bin" if n % 2 else "one.bin", f"w{n}") for n in range(2000)]
     assert referenced_files(data_of(graph(initializer=tensors))) == ["one.bin", "two.bin"]
 
@@ -121,11 +121,11 @@ def test_many_tensors_in_one_file_name_it_once_and_the_order_is_that_of_the_mode
     ],
     ids=["blob", "small blob", "default", "other domain", "empty"],
 )
-def test_a_context_binary_inside_the_model_is_no_file(node: Any) -> None:
+def test_an_embedded_context_binary_is_not_a_file(node: Any) -> None:
     assert referenced_files(data_of(graph(node))) == []
 
 
-def test_a_location_of_a_tensor_that_is_not_external_counts_for_nothing() -> None:
+def test_the_location_of_a_tensor_that_is_not_external_is_ignored() -> None:
     tensor = external("unused.bin")
     tensor.data_location = onnx.TensorProto.DEFAULT
     assert referenced_files(data_of(graph(initializer=[tensor]))) == []
@@ -169,7 +169,7 @@ WHOLE = data_of(graph(constant("c.bin"), in_lists(), context_node(0, b"m.bin")),
 
 
 @given(st.integers(0, len(WHOLE) - 1))
-def test_a_model_that_is_cut_off_names_no_more_than_the_whole_one(length: int) -> None:
+def test_a_truncated_model_lists_no_more_files_than_the_complete_one(length: int) -> None:
     assert set(referenced_files(WHOLE[:length])) <= set(referenced_files(WHOLE))
 
 
@@ -183,11 +183,11 @@ def test_garbage_raises_nothing(data: bytes) -> None:
 @pytest.mark.parametrize(
     "data", [b"", b"{}", b"\xff" * 100_000, b"ORTM", b"version https://git-lfs.github.com/spec/v1"]
 )
-def test_what_is_no_model_names_no_files(data: bytes) -> None:
+def test_a_file_that_is_not_a_model_has_no_files(data: bytes) -> None:
     assert referenced_files(data) == []
 
 
-def test_messages_one_in_the_other_without_end_are_given_up() -> None:
+def test_endlessly_nested_messages_are_abandoned() -> None:
     data = data_of(graph(constant("bottom.bin")))[-40:]
     for field in (b"\x0a", b"\x2a", b"\x32") * 400:  # node, attribute, graph
         size = len(data)
@@ -198,7 +198,7 @@ def test_messages_one_in_the_other_without_end_are_given_up() -> None:
 
 
 @needs.posix
-def test_of_weights_that_are_links_the_files_are_linked(tmp_path: Path) -> None:
+def test_links_among_external_weights_are_resolved(tmp_path: Path) -> None:
     """Caches of model hubs keep each file once, and give it its name by a relative link."""
     blobs, snapshot, work = (tmp_path / name for name in ("blobs", "snapshot", "work"))
     for folder in (blobs, snapshot, work):

@@ -99,7 +99,7 @@ def test_a_request_may_arrive_before_the_previous_answered_one_has_ended() -> No
     assert table.in_flight.add(Request(5, {}, ()))
 
 
-def test_nothing_is_declared_about_a_request_that_is_being_answered() -> None:
+def test_no_phase_is_declared_for_a_request_that_is_being_answered() -> None:
     """The answer may fill the pipe, and the declaration would wait for it and block the table."""
     table = Table()
     first = table.request(1)
@@ -144,14 +144,14 @@ def test_draining_waits_for_the_last_answer() -> None:
 # --- cancels ---------------------------------------------------------------------------------------------
 
 
-def test_a_request_that_still_waits_is_withdrawn() -> None:
+def test_a_waiting_request_is_cancelled() -> None:
     table = Table()
     request = table.request(1, started=False)
     assert table.in_flight.cancel(1, GRACE_S) == "not-started"
     assert not table.in_flight.start(request), "it must not run when its turn comes"
 
 
-def test_a_cancel_does_not_overtake_its_request() -> None:
+def test_a_cancel_is_not_handled_before_its_request() -> None:
     """Another thread has read the request but not yet added it."""
     table = Table()
     table.in_flight.announce(1)
@@ -485,7 +485,7 @@ def test_any_exception_of_a_handler_can_be_sent_as_an_error(error: BaseException
     str(travelled).encode()
 
 
-def test_a_withdrawn_request_is_returned_once_for_its_answer() -> None:
+def test_a_cancelled_request_is_returned_once_for_its_answer() -> None:
     table = Table()
     request = table.request(1, started=False)
     assert table.in_flight.take_withdrawn(1) is None, "it is not withdrawn"
@@ -506,7 +506,7 @@ class Tensor:
     """A replacement of a received buffer that supports weak references."""
 
 
-def test_withdrawing_a_queued_request_releases_its_tensors() -> None:
+def test_cancelling_a_queued_request_releases_its_tensors() -> None:
     """A lane that is stuck in native code would keep the tensors of all callers that gave up."""
     table = Table()
     tensor = Tensor()

@@ -108,7 +108,7 @@ def windows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("windows")
 @pytest.mark.parametrize("text", HOSTILE)
-def test_a_word_is_text_for_both_shells_of_windows(text: str) -> None:
+def test_an_argument_is_literal_text_in_both_shells_of_windows(text: str) -> None:
     word = shell.shell_word(text)
     assert not set(command_prompt(word)) & set("<>&|^()")
     # The Command Prompt does not know PowerShell's escape character.
@@ -119,7 +119,7 @@ def test_a_word_is_text_for_both_shells_of_windows(text: str) -> None:
         assert found.rstrip("\\") == text.rstrip("\\")
 
 
-def test_a_command_on_a_model_names_its_file() -> None:
+def test_a_command_for_a_model_contains_its_file() -> None:
     assert shell.model_command("verify", "m.onnx", "", "--dim seq=8") == "qnnbridge verify m.onnx --dim seq=8"
     path, fixed = "my models/it's.onnx", "it's_fixed.onnx"
     assert shell.fix_command(Path(path), "--only rank") == (
@@ -130,7 +130,7 @@ def test_a_command_on_a_model_names_its_file() -> None:
 
 
 @pytest.mark.usefixtures("windows")
-def test_a_usual_word_of_windows_stays_as_it_is() -> None:
+def test_an_ordinary_argument_on_windows_is_not_quoted() -> None:
     for word in (r"C:\models\yolo.onnx", r"\\server\share\x.onnx", "--dim", "größe=8", r"C:\PROGRA~1\x.onnx"):
         assert shell.shell_word(word) == word
 
@@ -142,7 +142,7 @@ def test_the_command_prompt_sees_no_operators_outside_of_quotes() -> None:
     assert program(line) == COMMAND
 
 
-def test_powershell_runs_a_quoted_program_and_takes_the_rest_literally() -> None:
+def test_powershell_runs_a_quoted_program_and_treats_the_rest_literally() -> None:
     line = shell.powershell_line(COMMAND)
     assert line.startswith(
         "& 'C:\\my hosts\\python.exe' -m pip install 'onnxruntime>=1.24.2,<1.28' 'a & b' 'it''s' "
@@ -162,14 +162,14 @@ def test_a_program_with_a_space_in_its_path_can_be_pasted() -> None:
 @pytest.mark.process
 @needs.posix
 @pytest.mark.parametrize("text", HOSTILE)
-def test_a_word_is_text_for_sh(text: str) -> None:
+def test_an_argument_is_literal_text_in_sh(text: str) -> None:
     line = shell.command_line(["printf", "%s", text])
     assert line.endswith(shell.shell_word(text))
     done = subprocess.run(["/bin/sh", "-c", line], capture_output=True, check=True)
     assert os.fsdecode(done.stdout) == text
 
 
-def test_commands_have_the_sizes_and_the_chip_of_the_session() -> None:
+def test_commands_contain_the_sizes_and_the_chip_of_the_session() -> None:
     model = shell.ModelInCommands("m.onnx", {"n": 4, "a b": 2}, "60")
     sizes = f"--dim n=4 --dim {shell.shell_word('a b=2')}"
     assert model.examine("verify") == f"qnnbridge verify m.onnx {sizes} --soc-model 60"

@@ -10,7 +10,7 @@ from typing import Any
 from qnnbridge._threads import TerminateFlag, TerminateRelay
 
 
-def test_a_relay_leaves_nothing_for_the_collector() -> None:
+def test_a_relay_leaves_nothing_for_the_garbage_collector() -> None:
     """One is made for each token: garbage would be collected in the middle of a generation."""
     channel: Any = SimpleNamespace()
     flag = TerminateFlag()

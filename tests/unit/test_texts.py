@@ -56,7 +56,7 @@ def named(text: str) -> list[list[str]]:
     return [match["words"].partition("|")[0].split() for match in _NAMED.finditer(text)]
 
 
-def test_every_command_that_a_text_names_exists() -> None:
+def test_every_command_in_a_text_exists() -> None:
     found = [
         (path, words, wrong)
         for path in (*SOURCES, ROOT / "README.md", ROOT / "CHANGELOG.md")
@@ -79,7 +79,7 @@ def test_every_command_that_a_text_names_exists() -> None:
         ("--version", None),
     ],
 )
-def test_the_check_itself_sees_what_is_wrong(line: str, expected: str | None) -> None:
+def test_the_check_detects_a_wrong_command(line: str, expected: str | None) -> None:
     assert complaint(line.split()) == expected
 
 
@@ -107,7 +107,7 @@ def by_hand(source: str) -> list[str]:
 @pytest.mark.parametrize(
     "path", [path for path in PRODUCT if "qnnbridge " in path.read_text("utf-8")], ids=lambda path: path.stem
 )
-def test_a_command_on_a_model_is_put_together_in_one_place(path: Path) -> None:
+def test_commands_for_a_model_are_built_in_one_place(path: Path) -> None:
     source = path.read_text("utf-8")
     assert not by_hand(source)
     for text in ast.walk(ast.parse(source)):
@@ -115,7 +115,7 @@ def test_a_command_on_a_model_is_put_together_in_one_place(path: Path) -> None:
             assert not re.search(r"-o OUT\b|-o \.\.\.", text.value), text.lineno
 
 
-def test_that_check_sees_a_command_that_is_put_together_by_hand() -> None:
+def test_the_check_detects_a_command_that_is_built_by_hand() -> None:
     assert by_hand('f"Run: qnnbridge verify {path}."') == ["line 1: Run: qnnbridge verify "]
     assert not by_hand('f"Run: qnnbridge verify {shell_word(path)}." + model_command("verify", path)')
 
