@@ -23,7 +23,7 @@ pytestmark = pytest.mark.simulator
 MODEL = MODELS / "q.onnx"
 MODEL_BYTES = MODEL.read_bytes()
 X = np.random.default_rng(3).random((1, 3, 64, 64), np.float32)
-# An error is for reading, not for scrolling.
+# Maximum number of lines of an error message.
 MAX_LINES = 8
 
 
@@ -33,7 +33,7 @@ class Refused(Protocol):
 
 @pytest.fixture(scope="module")
 def good(host: qnnbridge.Host) -> qnnbridge.InferenceSession:
-    """A session that no mistake with another one may harm."""
+    """A session that must not be affected by errors of other sessions."""
     return qnnbridge.InferenceSession(MODEL, host=host)
 
 
@@ -44,7 +44,7 @@ def expected(good: qnnbridge.InferenceSession) -> bytes:
 
 @pytest.fixture
 def refused(host: qnnbridge.Host, good: qnnbridge.InferenceSession, expected: bytes) -> Refused:
-    """Checks that a call is refused clearly, and that nothing else comes of it."""
+    """Return a function that checks that a call is refused with a readable error and without side effects."""
 
     def check(cls: type[Exception], call: Callable[[], Any], *words: str) -> Exception:
         with pytest.raises(cls) as caught:
@@ -134,7 +134,7 @@ def test_the_error_for_free_dimensions_names_them_and_how_to_fix_them(
 
 @pytest.fixture
 def compiled(host: qnnbridge.Host, tmp_path: Path) -> Path:
-    """A compiled model whose binary is a file beside it."""
+    """Return a compiled model whose context binary is a separate file."""
     path = tmp_path / "compiled.onnx"
     options = qnnbridge.SessionOptions()
     options.add_session_config_entry("ep.context_enable", "1")
@@ -204,7 +204,7 @@ def test_wrong_feeds_are_refused(what: str, good: qnnbridge.InferenceSession, re
 
 
 def test_a_missing_feed_for_a_required_input_is_refused(good: qnnbridge.InferenceSession, refused: Refused) -> None:
-    """ONNX Runtime passes ``None`` on and notices in the node; here nothing is sent."""
+    """Check that nothing is sent: ONNX Runtime passes ``None`` on and fails in the node."""
     import onnxruntime
 
     direct = onnxruntime.InferenceSession(MODELS / "mul_1.onnx", providers=[CPU])
@@ -229,7 +229,7 @@ def test_numbers_are_refused_where_strings_are_required(host: qnnbridge.Host, re
 def test_a_tensor_over_the_size_limit_is_refused_before_anything_is_sent(
     host: qnnbridge.Host, refused: Refused
 ) -> None:
-    """Zeros take no memory until they are read: this test would be slow if the bridge read them."""
+    """Use zeros, which occupy no memory until they are read: this test would be slow if the bridge read them."""
     three_gib = np.zeros(3 << 28, np.float32)
     with qnnbridge.InferenceSession(identity(), providers=[CPU], host=host) as session:
         refused(
@@ -354,7 +354,7 @@ def test_an_unknown_fallback_is_refused(host: qnnbridge.Host, refused: Refused) 
     )
 
 
-# --- what was closed -------------------------------------------------------------------------------------
+# --- closed objects --------------------------------------------------------------------------------------
 
 
 def test_a_closed_session_refuses_calls(host: qnnbridge.Host, refused: Refused) -> None:

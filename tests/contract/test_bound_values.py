@@ -17,7 +17,7 @@ SIZE = 1 << 18  # one MiB of float32
 STEPS = 12
 X = np.ones(1, np.float32)
 
-# The state moves on by x, as keys and values of a decoder do.
+# The state is advanced by x, as keys and values of a decoder are.
 DECODER = bytes(
     model(
         [node("Add", ["past", "x"], ["present"]), node("ReduceMax", ["present"], ["logits"], keepdims=1)],
@@ -72,7 +72,7 @@ def test_outputs_without_memory_are_bound_again_without_a_copy(session: qnnbridg
             slabs.add(value.data_ptr())
     assert np.array_equal(value.numpy(), np.full(SIZE, STEPS, np.float32))
     assert session.host.stats.shared_calls - before == STEPS - 1
-    assert len(slabs) <= 3  # the memory of dropped results is used again
+    assert len(slabs) <= 3  # the memory of dropped results is reused
     assert len(session.host.arrays) <= 4
 
 

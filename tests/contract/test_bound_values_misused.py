@@ -41,7 +41,7 @@ def decoder(host: qnnbridge.Host) -> qnnbridge.InferenceSession:
 
 
 def stepped(session: qnnbridge.InferenceSession, past: OrtValue, steps: int = STEPS) -> OrtValue:
-    """The state after so many steps, with outputs that nobody gave memory for."""
+    """Return the state after this number of steps, with outputs without memory of the application."""
     for _ in range(steps):
         io = bind(session, past, None)
         session.run_with_iobinding(io)
@@ -83,7 +83,7 @@ def test_a_value_of_a_crashed_host_can_be_used_in_the_next_host(other_host: qnnb
         os.kill(other_host.info.pid, signal.SIGKILL)
         assert holds(value, STEPS)
         assert holds(kept, STEPS + 1)
-        session.run_with_iobinding(io)  # the binding of the dead generation
+        session.run_with_iobinding(io)  # the binding of the crashed host's generation
         assert holds(kept, STEPS + 1)
         assert holds(stepped(session, kept), 2 * STEPS + 1)
         assert other_host.info.generation == 2
@@ -100,7 +100,7 @@ def test_an_error_for_a_cleared_binding_names_the_missing_inputs(host: qnnbridge
 
 
 def test_threads_can_share_a_value_and_a_session(host: qnnbridge.Host) -> None:
-    """Each thread steps from the same state to its own state, while others read the common one."""
+    """Each thread advances from the same state to its own state, while other threads read the common one."""
     with decoder(host) as session:
         state = stepped(session, zeros())
         wrong: list[Any] = []

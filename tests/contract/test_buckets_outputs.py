@@ -44,7 +44,7 @@ def random(*shape: int) -> dict[str, Any]:
 
 
 def both(host: qnnbridge.Host, made: onnx.ModelProto, feeds: dict[str, Any], **keywords: Any) -> tuple[Any, Any]:
-    """With buckets, and with the sizes themselves."""
+    """Compare the results with buckets with those of a session with the exact sizes."""
     with open_session(host, made, **keywords) as session:
         padded = session.run(None, feeds)
     with qnnbridge.InferenceSession(made.SerializeToString(), host=host, providers=[CPU]) as plain:
@@ -52,7 +52,7 @@ def both(host: qnnbridge.Host, made: onnx.ModelProto, feeds: dict[str, Any], **k
 
 
 def strided(pads: Sequence[int] = (1, 1)) -> onnx.ModelProto:
-    """A convolution with stride 2, whose length the model does not declare."""
+    """Return a convolution with stride 2, whose output length is not declared."""
     weights = rng.standard_normal((4, 3, 3)).astype(np.float32)
     return one_input(
         [node("Conv", ["x", "w"], ["y"], strides=[2], pads=list(pads))], {"y": [1, 4, "y_length"]}, {"w": weights}
@@ -65,7 +65,7 @@ def test_a_strided_convolution_has_the_length_that_it_would_have_without_padding
 ) -> None:
     padded, plain = both(host, strided(), random(1, 3, length))
     assert padded[0].shape == plain[0].shape
-    # Its own padding is 0, too.
+    # the convolution's own padding is 0, too
     assert np.allclose(padded[0], plain[0], atol=1e-5)
 
 
@@ -90,7 +90,7 @@ def test_an_output_without_a_declared_shape_is_cut(host: qnnbridge.Host) -> None
 
 
 def test_a_wrongly_declared_shape_is_detected(host: qnnbridge.Host) -> None:
-    """Models in use have one dimension less in their declaration than in what they return."""
+    """Check a model like those in use, whose declaration has one dimension less than the returned output."""
     made = one_input([node("Transpose", ["x"], ["y"], perm=[2, 0, 1])], {"y": [1, "seqlen"]})
     with open_session(host, made) as session:
         feeds = random(1, 3, 5)
@@ -131,7 +131,7 @@ def test_an_output_that_depends_on_two_sizes_is_refused_with_the_reason_and_othe
         with pytest.raises(ModelError, match="'f' cannot be cut back") as caught:
             session.run(None, feeds)
         assert "more than one size" in str(caught.value.cause)
-        whole = random(2, 8)  # nothing to cut
+        whole = random(2, 8)  # there is nothing to cut
         assert session.run(["f"], whole)[0].shape == (16,)
         assert "output 'f' is not cut" in str(session.buckets)
 
@@ -165,7 +165,7 @@ def test_maps_and_sequences_are_returned_only_if_nothing_was_padded(host: qnnbri
         assert len(session.run(None, full)[1]) == 3
 
 
-# --- whether padding changes the answer ---
+# --- effect of padding on the outputs ---
 
 
 def masked_mean() -> onnx.ModelProto:
@@ -259,7 +259,7 @@ def test_feeds_that_need_no_padding_are_refused_as_a_check_of_padding(host: qnnb
             session.verify_padding(feeds(17))
         with pytest.raises(OptionError, match="tolerance=-1"):
             session.verify_padding(feeds(5), tolerance=-1)
-        assert session.verify_padding(feeds(8)).ok  # padded to the largest one
+        assert session.verify_padding(feeds(8)).ok  # padded to the largest bucket
 
 
 def test_a_model_that_does_not_run_with_the_unpadded_size_is_reported(host: qnnbridge.Host) -> None:
@@ -272,7 +272,7 @@ def test_a_model_that_does_not_run_with_the_unpadded_size_is_reported(host: qnnb
 
 
 def convolution() -> onnx.ModelProto:
-    """Two layers: the second one pads with zeros where the first has a bias."""
+    """Return two layers: the second one pads with zeros, where the first one has a bias."""
     weights = rng.standard_normal((3, 3, 3)).astype(np.float32)
     nodes = [
         node("Conv", ["x", "w", "b"], ["m"], pads=[1, 1]),
@@ -324,7 +324,7 @@ def test_the_padding_value_is_derived_from_the_model_if_none_is_given(
     ("nodes", "words"),
     [
         ([node("ReduceMean", ["x"], ["y"], axes=[2])], "With zeros: 'y'"),
-        # Zeros do not change the maximum of random values; they do where all are below zero.
+        # Zeros do not change the maximum of the random values of the check, but they do if all values are negative.
         ([node("ReduceMax", ["x"], ["y"], axes=[2])], "With zeros: 'y'"),
         ([node("ArgMax", ["x"], ["i"], axis=2), node("Cast", ["i"], ["y"], to=7)], "do not show what output 'y'"),
     ],
@@ -347,7 +347,7 @@ def test_no_padding_value_is_chosen_if_padding_changes_the_results(
 def test_the_first_padded_call_is_compared_with_the_unpadded_model(
     host: qnnbridge.Host, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Made-up inputs do not show everything: this model looks at its neighbours where a value is above 50."""
+    """Generated inputs do not show everything: this model uses its neighbours only where a value is above 50."""
     monkeypatch.delenv("QNNBRIDGE_VERIFY")
     nodes = [
         node("Greater", ["x", "fifty"], ["large"]),
@@ -403,7 +403,7 @@ def test_the_error_suggests_only_padding_values_that_passed_a_trial(host: qnnbri
 
 
 def frames_of_sound() -> onnx.ModelProto:
-    """Return the first part of speech models: windows of 400 with a hop of 160, and their number."""
+    """Return the first part of a speech model: windows of 400 samples with a hop of 160, and the number of windows."""
     weights = rng.standard_normal((4, 1, 400)).astype(np.float32) / 20
     return model(
         [

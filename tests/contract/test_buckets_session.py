@@ -29,7 +29,7 @@ BUCKETS = {"seq": [4, 8, 16]}
 
 
 def shifted() -> onnx.ModelProto:
-    """y = x + scale (as long as x), total = the sum of it without what is 0, so that padding with 0 is harmless."""
+    """Return a model that zero padding does not change: y = x + scale, with the length of x, and the sum of x."""
     return model(
         [
             node("Add", ["x", "scale"], ["y"]),
@@ -158,7 +158,7 @@ def test_a_call_that_is_too_large_runs_on_the_cpu_if_that_is_allowed_and_the_sta
         with pytest.warns(qnnbridge.CpuFallbackWarning, match="seq=17 does not fit into any bucket") as told:
             check(session.run(None, feeds_of(17)), feeds_of(17))
         assert told[0].filename == __file__
-        check(session.run(None, feeds_of(99)), feeds_of(99))  # said once
+        check(session.run(None, feeds_of(99)), feeds_of(99))  # reported once
         assert session.buckets.on_cpu == 2
         assert "2 calls that fit into no bucket ran on the CPU" in str(session.placement.cause)
         assert host.stats.cpu_fallbacks == before + 1
@@ -262,7 +262,7 @@ def test_inputs_that_disagree_about_a_dimension_are_refused(host: qnnbridge.Host
             session.run(None, {"a": np.ones(3, np.float32), "b": np.ones(1, np.float32)})
 
 
-# --- ahead ---
+# --- warm ---
 
 
 def test_warm_creates_all_variants_and_reports_progress(
@@ -273,7 +273,7 @@ def test_warm_creates_all_variants_and_reports_progress(
         status = session.warm(on_progress=lambda *now: told.append(now))
         assert told == [(0, 3, {"seq": 4}), (1, 3, {"seq": 8}), (2, 3, {"seq": 16}), (3, 3, {"seq": 16})]
         assert all(variant.made and not variant.made_at_call for variant in status.variants)
-        monkeypatch.setattr(RemoteSession, "open", None)  # a call of it fails the test
+        monkeypatch.setattr(RemoteSession, "open", None)  # a call that created a variant would fail the test
         for length in range(17):
             check(session.run(None, feeds_of(length)), feeds_of(length))
         session.warm()
@@ -354,7 +354,7 @@ def test_a_run_past_its_deadline_is_reported(host: qnnbridge.Host) -> None:
             session.run(None, long, timeout=0.5)
 
 
-# --- life ---
+# --- state ---
 
 
 def test_a_session_with_buckets_survives_a_crash_of_its_host(host: qnnbridge.Host) -> None:

@@ -37,7 +37,7 @@ SOC = [(QNN, {"soc_model": SOC_MODEL})]
 TIMEOUT_S = 1.0
 GRACE_S = 1.0
 BUSY_S = 5.0
-# For a machine that is busy with other things.
+# Timeout for a busy machine.
 BUSY_TRIES = 5
 
 
@@ -55,7 +55,7 @@ def open_session(host: qnnbridge.Host, path: Any = F, **keywords: Any) -> qnnbri
 
 
 def shown(session: qnnbridge.InferenceSession) -> dict[str, Any]:
-    """All that an application can see of a session, but for times and sizes."""
+    """Return everything that an application can see of a session, except times and sizes."""
     meta = session.get_modelmeta()
     nodes = [session.get_inputs(), session.get_outputs(), session.get_overridable_initializers()]
     return {
@@ -63,7 +63,7 @@ def shown(session: qnnbridge.InferenceSession) -> dict[str, Any]:
         "meta": {name: getattr(meta, name) for name in meta.__slots__},
         "providers": session.get_providers(),
         "options": session.get_provider_options(),
-        # The compiled model and the model's files differ in size.
+        # The sizes of the compiled model and of the model's files differ.
         "placement": dataclasses.replace(session.placement, npu_bytes=0),
     }
 
@@ -98,7 +98,7 @@ def test_a_session_from_the_cache_shows_and_computes_the_same_as_a_compiled_one(
 def test_quantization_of_inputs_and_outputs_stays_on_the_same_side_with_and_without_the_cache(
     host: qnnbridge.Host,
 ) -> None:
-    """With the CPU allowed, QNN leaves it to the CPU: other bits than on QNN."""
+    """If the CPU is allowed, QNN leaves the quantization to the CPU, which computes other bits."""
     q = MODELS / "q.onnx"
     without = open_session(host, q, fallback="cpu", cache=False)
     cached = [open_session(host, q, fallback="cpu", cache=True) for _ in range(2)]
@@ -158,7 +158,7 @@ def test_unusual_names_of_models_and_of_the_cache_folder_do_not_matter(
 
 
 def scaled(folder: Path, *, dimension: Any = 4, external: bool = False) -> Path:
-    """y = x * w."""
+    """Return a model that computes y = x * w."""
     path = folder / "scaled.onnx"
     made = model(
         [node("Mul", ["x", "w"], ["y"])],
@@ -174,7 +174,7 @@ X4 = {"x": np.arange(4, dtype=np.float32)}
 
 
 def rounded(session: qnnbridge.InferenceSession, feeds: Any = None) -> Any:
-    """The result without what 16-bit floats of QNN cannot hold."""
+    """Return the result rounded to what QNN's 16-bit floats can represent."""
     return session.run(None, feeds or X4)[0].round(2).tolist()
 
 
@@ -242,7 +242,7 @@ def test_an_unknown_value_for_cache_is_refused(host: qnnbridge.Host) -> None:
 
 
 def must_not_compile(folder: Path) -> tuple[qnnbridge.Host, Path]:
-    """A host, and a file: while that is there, compiling for the cache fails."""
+    """Yield a host, and the path of a file: compiling for the cache fails while the file exists."""
     flag = folder / "must not compile"
     code = f"""
         import os
@@ -377,7 +377,7 @@ def test_after_a_restart_without_a_valid_entry_the_session_is_recreated_from_the
 
 
 def test_a_session_that_wrote_its_compiled_model_is_recreated_after_a_restart(tmp_path: Path) -> None:
-    """ONNX Runtime refuses to write over the file: the session was lost with its host."""
+    """ONNX Runtime refuses to overwrite the compiled model, so such a session was once lost with its host."""
     options = qnnbridge.SessionOptions()
     options.add_session_config_entry("ep.context_enable", "1")
     options.add_session_config_entry("ep.context_file_path", str(tmp_path / "out.onnx"))
@@ -439,7 +439,7 @@ def test_a_session_that_waits_for_another_compiler_keeps_its_deadline(host: qnnb
     held = store().try_lock(key)
     assert held is not None
     told = ""
-    for _ in range(BUSY_TRIES):  # a busy machine may not get as far as to waiting
+    for _ in range(BUSY_TRIES):  # a busy machine may not have started to wait
         if "another process was compiling it" in told:
             break
         clock = FairClock()

@@ -69,7 +69,7 @@ def test_a_call_for_all_outputs_after_a_call_for_one_output_returns_all_of_them(
             results = WAYS[way](made, names)
             expected = [{"y": -X, "z": abs(X)}[name] for name in (names or ["y", "z"])]
             assert len(results) == len(expected), f"{way}: {names} gave {len(results)} outputs"
-            if way != "out":  # whose targets are one array
+            if way != "out":  # all targets are one array
                 assert equal_bits(results, expected)
 
 
@@ -114,10 +114,10 @@ def test_out_arrays_get_the_shape_of_the_current_call_and_not_of_the_first(host:
 def test_strides_that_the_application_sets_on_an_array_of_the_session_are_respected(host: qnnbridge.Host) -> None:
     data = model_bytes([node("Neg", ["x"], ["y"])], {"x": (FLOAT, [2, 3])}, {"y": (FLOAT, [2, 3])})
     with session(host, data) as made, warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of setting strides
+        warnings.simplefilter("ignore", DeprecationWarning)  # about setting strides
         x, out = made.empty_input("x"), made.empty_output("y")
         x[:] = [[0, 1, 2], [3, 4, 5]]
-        for strides in ((12, 4), (4, 8), (12, 4), (4, 8)):  # by rows, by columns
+        for strides in ((12, 4), (4, 8), (12, 4), (4, 8)):  # row-major, then column-major
             x.strides = out.strides = strides
             made.run(None, {"x": x}, out=[out])
             np.testing.assert_array_equal(out, -x)
@@ -128,7 +128,7 @@ def test_strides_that_the_application_sets_on_an_array_of_the_session_are_respec
 @pytest.mark.process
 @pytest.mark.parametrize("make", ["numpy", "shape", "result"])
 def test_memory_whose_address_the_application_has_is_not_moved(host: qnnbridge.Host, make: str) -> None:
-    """64 KiB and more, which bound runs would like to have in shared memory."""
+    """Use at least 64 KiB, which bound runs place in shared memory if they can."""
     count = 1 << 16
     data = model_bytes([node("Neg", ["x"], ["y"])], {"x": (FLOAT, [count])}, {"y": (FLOAT, [count])})
     with session(host, data) as made:
@@ -174,7 +174,7 @@ def test_the_asyncio_session_returns_the_requested_outputs(host: qnnbridge.Host)
 @pytest.mark.process
 @pytest.mark.parametrize("way", ["value", "binding"])
 def test_a_value_keeps_the_shape_type_and_strides_that_its_array_had(host: qnnbridge.Host, way: str) -> None:
-    """And shares the memory, as in onnxruntime."""
+    """The value also shares the array's memory, as in onnxruntime."""
     data = model_bytes([node("Neg", ["x"], ["y"])], {"x": (FLOAT, [2, 3])}, {"y": (FLOAT, [2, 3])})
     with session(host, data) as made:
         for array in (np.ones((2, 3), np.float32), made.empty_input("x")):

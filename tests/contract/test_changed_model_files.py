@@ -19,7 +19,7 @@ CPU = ["CPUExecutionProvider"]
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    """y = x * 2, with the 2 in ``w.bin``."""
+    """Return the path of a model that computes y = x * 2, with the 2 in ``w.bin``."""
     graph = helper.make_graph(
         [helper.make_node("Mul", ["x", "w"], ["y"])],
         "scaled",
@@ -61,7 +61,7 @@ def test_files_whose_timestamp_alone_changed_count_as_unchanged(model: Path) -> 
 def test_cpu_sessions_follow_mapped_weights_that_are_overwritten_in_place(
     operator: str, follows: bool, in_place: bool, tmp_path: Path, host: qnnbridge.Host
 ) -> None:
-    """docs/errors.md describes this. ONNX Runtime packs the weights of MatMul when the session is created."""
+    """Check the behaviour that docs/errors.md describes. ONNX Runtime packs the weights of MatMul at the creation."""
     graph = helper.make_graph(
         [helper.make_node(operator, ["x", "w"], ["y"])],
         "weights",

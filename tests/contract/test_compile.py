@@ -42,7 +42,7 @@ def relu_then_det(folder: Path) -> Path:
 
 
 def big_exp(folder: Path) -> Path:
-    """exp(30 x) is more than 16-bit floats can hold, which QNN does not say."""
+    """Return a model that computes exp(30 x), which exceeds 16-bit floats; QNN does not report that."""
     path = folder / "big.onnx"
     nodes = [node("Mul", ["x", "c"], ["m"]), node("Exp", ["m"], ["y"])]
     made = model(nodes, [tensor("x", [1, 8])], [tensor("y", [1, 8])], {"c": np.full((1, 8), 30, np.float32)})
@@ -62,7 +62,7 @@ def two_with_the_same_weights(folder: Path) -> list[Path]:
     return paths
 
 
-# --- what comes out --------------------------------------------------------------------------------------
+# --- results ---------------------------------------------------------------------------------------------
 
 
 def test_compiling_writes_an_onnx_file_a_context_binary_and_a_manifest(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_a_chip_option_overrides_an_architecture_option_with_a_warning(tmp_path:
 
 
 def test_the_result_does_not_depend_on_earlier_compilations(tmp_path: Path) -> None:
-    """In one process the precision of a compilation leaks into the next; here each has its own."""
+    """Within one process the precision of a compilation affects the next one; here each has its own process."""
     first = qnnbridge.compile(MUL, tmp_path / "a.onnx", validate=False)
     qnnbridge.compile(MUL, tmp_path / "b.onnx", validate=False, soc_model=30)
     third = qnnbridge.compile(MUL, tmp_path / "c.onnx", validate=False)
@@ -160,7 +160,7 @@ def test_a_quantized_model_is_compared_with_the_tolerance_of_quantized_models(tm
 
 @pytest.mark.parametrize("folder_name", ["plain", "Küche"])
 def test_external_data_is_found(tmp_path: Path, folder_name: str) -> None:
-    """Also where the path is not ASCII and all of it is staged."""
+    """Also use a path that is not ASCII, for which all files are staged."""
     folder = tmp_path / folder_name
     folder.mkdir()
     made = onnx.load(str(MODELS / "onet.onnx"))
@@ -248,7 +248,7 @@ def test_a_compiled_model_with_wrong_results_is_not_delivered(tmp_path: Path) ->
 
 
 def test_a_compiled_model_that_cannot_be_run_here_is_delivered_with_a_warning(tmp_path: Path) -> None:
-    """Numbers that numpy does not have go past QNN, and none can be made up."""
+    """Use types that numpy lacks: they bypass QNN, and no inputs can be generated."""
     nodes = [node("Relu", ["x"], ["y"]), node("Identity", ["s"], ["t"])]
     text = TensorProto.BFLOAT16
     made = model(

@@ -32,7 +32,7 @@ def states(outcomes: list[CellOutcome]) -> list[tuple[str, str | None, str]]:
     return [(outcome.model, outcome.soc_model, outcome.state) for outcome in outcomes]
 
 
-# --- the plan --------------------------------------------------------------------------------------------
+# --- jobs ------------------------------------------------------------------------------------------------
 
 
 def test_every_model_is_compiled_for_every_chip_into_a_separate_file(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def finished(cell: Cell, versions: Any) -> str | None:
     return is_finished(CompilerInput(source, cell.job.recipe.spec, embed=cell.job.embed), cell.place, versions)
 
 
-# --- here ------------------------------------------------------------------------------------------------
+# --- in this process -------------------------------------------------------------------------------------
 
 
 @pytest.mark.simulator
@@ -143,7 +143,7 @@ def test_an_interrupted_matrix_ends_its_hosts(tmp_path: Path) -> None:
 
 
 def scheduler_address(path: Path, process: subprocess.Popen[bytes]) -> str:
-    """The address in the scheduler's file. Dask creates the file first and fills it later."""
+    """Return the address in the scheduler's file. Dask creates the file first and fills it later."""
     deadline = time.monotonic() + 60
     while True:
         with contextlib.suppress(FileNotFoundError, json.JSONDecodeError):

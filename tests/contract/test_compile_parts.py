@@ -136,7 +136,7 @@ def test_session_options_without_qnn_are_refused() -> None:
         make_jobs([MODELS / "mul_1.onnx"], sess_options=options)
 
 
-# --- a place with an ASCII path --------------------------------------------------------------------------
+# --- staging at an ASCII path ----------------------------------------------------------------------------
 
 
 def test_ascii_paths_are_used_without_staging(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_models_at_other_paths_are_staged_with_their_files_and_the_results_are_m
     assert not os.path.exists(place.folder)
 
 
-# --- a model that others write to ------------------------------------------------------------------------
+# --- models that change during a compilation -------------------------------------------------------------
 
 
 def test_a_copy_that_differs_from_the_hashed_file_is_refused(tmp_path: Path) -> None:
@@ -187,7 +187,7 @@ def test_a_copy_that_differs_from_the_hashed_file_is_refused(tmp_path: Path) -> 
 def test_a_model_that_changed_during_the_compilation_is_compiled_again_from_a_copy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rewritten and put back with its dates while the worker compiles: hashes and dates show nothing."""
+    """Rewrite the model and restore it with its dates while the worker compiles: hashes and dates do not show it."""
     path, tried = tmp_path / "m.onnx", []
     good, other = (MODELS / "mul_1.onnx").read_bytes(), (MODELS / "sigmoid.onnx").read_bytes()
     path.write_bytes(good)
@@ -209,12 +209,12 @@ def test_a_model_that_changed_during_the_compilation_is_compiled_again_from_a_co
     assert tried[0] == str(path)
     assert len(tried) == 2
     assert tried[1] != str(path)
-    job = dataclasses.replace(job, source=job.source._replace(path=None))  # as bytes: nothing to copy
+    job = dataclasses.replace(job, source=job.source._replace(path=None))  # given as bytes: nothing to copy
     with pytest.raises(ModelChanged, match="again and again"):
         compiler.compile_together([job], str(tmp_path), order)
 
 
-# --- numbers ---------------------------------------------------------------------------------------------
+# --- comparison of numbers -------------------------------------------------------------------------------
 
 
 def level(got: Any, expected: Any) -> str:
@@ -286,7 +286,7 @@ def test_the_figures_are_those_of_the_output_with_the_largest_relative_differenc
     assert (Validation().worst, Validation().max_abs) == (None, 0.0)
 
 
-# --- words -----------------------------------------------------------------------------------------------
+# --- messages --------------------------------------------------------------------------------------------
 
 
 def test_the_error_for_no_model_names_the_options_of_the_command() -> None:

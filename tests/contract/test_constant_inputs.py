@@ -119,7 +119,7 @@ def test_a_session_takes_a_vector_as_a_constant_and_each_vector_has_its_own_cach
             assert [one.name for one in session.get_inputs()] == ["x"]
             found = session.run(None, {"x": X})[0]
             np.testing.assert_allclose(found, expected, atol=5e-3)
-            # The original gets the vector in this comparison.
+            # the original gets the vector as a feed
             assert session.verified.state == "agrees"
             assert session.placement.cpu_nodes == 0
             with pytest.raises(InvalidArgument, match="orig_im_size"):
@@ -160,7 +160,7 @@ def test_buckets_take_vectors_as_constants_and_the_refusal_names_them(host: qnnb
     assert "orig_im_size" in str(undecided.value.cause)
     assert "fix={'constants': {'orig_im_size': [64.0, 64.0]}}" in str(undecided.value.fix)
     fix = {"constants": {"orig_im_size": [20, 30]}}
-    # The last row once more changes no maximum.
+    # A repeated last row does not change a maximum.
     with open_session(host, path, pad="edge", fix=fix, verify="raise", **buckets) as session:
         for points in (4, 3, 7):
             x = rng.uniform(0, 1, (1, points, 16)).astype(np.float32)
@@ -211,13 +211,13 @@ def test_a_daemon_takes_vectors_as_constants(tmp_path: Path, monkeypatch: pytest
             np.testing.assert_allclose(session.run(None, {"x": X})[0], expected, atol=5e-3)
 
 
-# --- any model, any constants ------------------------------------------------------------------------------
+# --- random models and constants ---------------------------------------------------------------------------
 
 
 def walked(
     walk: np.random.Generator, operators: list[str]
 ) -> tuple[onnx.ModelProto, dict[str, Any], dict[str, Any]]:
-    """A random chain of operators, some of which take an input that becomes a constant; these values; and feeds."""
+    """Return a random chain of operators, the values of inputs that become constants, and feeds."""
     nodes: list[Any] = []
     inputs, values, weights = [tensor("x", [1, 4, 6])], {}, {}
     shape, last = [1, 4, 6], "x"
@@ -273,7 +273,7 @@ def walked(
 
 
 def as_given(walk: np.random.Generator, value: Any) -> Any:
-    """One of the forms in which an application gives a constant."""
+    """Return one of the forms in which an application may pass a constant."""
     nested = value.tolist()
     forms = [value, nested, np.float64(value) if value.ndim == 0 else value.astype(np.float64)]
     if value.ndim > 1:
@@ -286,7 +286,7 @@ def as_given(walk: np.random.Generator, value: Any) -> Any:
 OPERATORS = ["add", "mul", "slice", "reshape", "expand", "where", "scale", "tanh"]
 
 
-# QNN computes Pad wrong, whether its sizes are constants or not.
+# QNN computes Pad wrong whether its sizes are constants or not.
 @pytest.mark.parametrize(
     ("providers", "operators"), [([CPU], [*OPERATORS, "pad"]), (SOC, OPERATORS)], ids=["cpu", "qnn"]
 )
@@ -298,7 +298,7 @@ def test_sessions_with_constants_compute_what_onnxruntime_computes_with_these_va
         walk = np.random.default_rng(seed)
         made, values, feeds = walked(walk, operators)
         expected = in_process(made, {**feeds, **values})[0]
-        # Some of them are fed as before.
+        # Some of the inputs are still fed.
         chosen = {name: as_given(walk, value) for name, value in values.items() if walk.random() < 0.8}
         left = {name: value for name, value in values.items() if name not in chosen}
         if providers != [CPU] and left:

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.simulator
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "classify_app.py"
 TIMEOUT_S = 100
-# Frequency and width of each, in Hz.
+# Frequency and width of each formant, in Hz.
 FORMANTS = ((400, 120), (2000, 250), (2600, 300))
 
 
@@ -103,7 +103,7 @@ def test_the_speech_example_finds_the_same_word_as_the_model_on_the_cpu(
     read = speech_detection.read_samples(str(tmp_path / "talk.wav"))
     expected = list(speech_detection.probabilities(onnxruntime.InferenceSession(model), read))
     found = {round(float(row.split()[0]) * 16000 / 512): float(row.split()[2]) for row in rows}
-    # Near the threshold half floats may decide otherwise.
+    # Close to the threshold, half floats may give another decision.
     certain = {number for number, one in enumerate(expected) if one > 0.6}
     assert certain
     assert certain <= found.keys()
@@ -112,7 +112,9 @@ def test_the_speech_example_finds_the_same_word_as_the_model_on_the_cpu(
 
 
 def voice(count: int) -> Any:
-    """Return three vowels with pauses between them, at 16 kHz: harmonics with formants, which the detector takes for speech."""
+    """Return three vowels with pauses between them, at 16 kHz: harmonics with formants, which the detector accepts
+    as speech.
+    """
     time = np.arange(9600) / 16000
     sound = 0.002 * np.random.default_rng(0).standard_normal(count)
     for start, pitch in zip(range(1600, count - len(time), 16000), (120, 180, 210), strict=False):

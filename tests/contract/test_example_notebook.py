@@ -33,7 +33,7 @@ def run(cells: list[str]) -> tuple[dict[str, Any], list[Any]]:
         exec(compile(tree, f"cell {number}", "exec"), names)
         if last is not None:
             value = eval(compile(ast.Expression(last.value), f"cell {number}", "eval"), names)
-            # As IPython asks an object for its forms.
+            # IPython asks an object for its representations in the same way.
             shown.append(value._repr_html_() if hasattr(value, "_repr_html_") else repr(value))
     return names, shown
 

@@ -27,7 +27,7 @@ X = np.random.default_rng(5).standard_normal((1, 8, 16)).astype(np.float32)
 
 
 def softsign(size: int | str = 16) -> onnx.ModelProto:
-    """Softsign(x^2), which QNN has not: x^2 / (1 + x^2)."""
+    """Return a model of Softsign(x^2) = x^2 / (1 + x^2); QNN lacks Softsign."""
     return model(
         [node("Pow", ["x", "two"], ["s"]), node("Softsign", ["s"], ["y"])],
         [tensor("x", [1, 8, size])],
@@ -112,7 +112,7 @@ def test_the_rewritten_copy_is_made_once_and_again_only_if_it_is_damaged(
     copy.write_bytes(b"damaged")
     with open_session(host, path, fix=True, cache=True) as session:
         np.testing.assert_allclose(session.run(None, {"x": X})[0], expected(X), atol=5e-3)
-    # Another choice, another copy.
+    # Another branch needs another copy.
     open_session(host, path, fix={"skip": ["masks"]}, cache=True).close()
     assert len(copies()) == 2
 
@@ -240,7 +240,7 @@ def test_a_model_that_cannot_be_rewritten_is_refused(host: qnnbridge.Host, tmp_p
 def test_padding_is_right_in_a_host_that_has_computed_other_models(
     shape: tuple[int, ...], end: tuple[int, ...], host: qnnbridge.Host
 ) -> None:
-    """With default options. QNN's own padding would leave data that other models wrote."""
+    """Use default options. QNN's own padding would return data that other models wrote."""
     rng = np.random.default_rng(1)
     padded = model(
         [node("Pad", ["x", "pads"], ["y"])],
@@ -265,7 +265,7 @@ def test_padding_is_right_in_a_host_that_has_computed_other_models(
 
 
 def rms_normalization(form: str, shape: tuple[int, ...]) -> Any:
-    """Normalize the last dimension, in one operator or as exporters write it."""
+    """Return a normalization of the last dimension, as one operator or as exporters write it."""
     constants = {
         "two": np.float32(2),
         "last": np.array([-1]),
@@ -293,7 +293,7 @@ def rms_normalization(form: str, shape: tuple[int, ...]) -> Any:
 def test_a_normalization_is_right_in_a_host_that_has_computed_other_models(
     shape: tuple[int, ...], form: str, host: qnnbridge.Host
 ) -> None:
-    """Sessions with defaults cure QNN's own normalization, which leaves rows unwritten: Qwen 3 has one for each head."""
+    """Sessions with default options rewrite QNN's own normalization, which does not write all rows (as in Qwen 3)."""
     rng = np.random.default_rng(1)
     sizes = [1, 32, 64, 64]
     other = model([node("Neg", ["x"], ["y"])], [tensor("x", sizes)], [tensor("y", sizes)])

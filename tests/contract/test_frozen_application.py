@@ -19,7 +19,7 @@ import pytest
 from tests import needs
 from tests.contract.small_models import doubling
 
-# Freezing takes 40 s of a core, and a busy machine has less.
+# Freezing takes 40 s of one core, and more on a busy machine.
 pytestmark = [pytest.mark.process, pytest.mark.timeout(400), needs.a_host_python, needs.linux, needs.long_form]
 needs.package("PyInstaller")
 
@@ -76,8 +76,9 @@ if __name__ == "__main__":
     main()
 """
 
-# As `pyinstaller app.py` and `pyinstaller --onefile app.py`, with one analysis for both. What is excluded belongs to the
-# test's environment, and not to the application.
+# As `pyinstaller app.py` and `pyinstaller --onefile app.py` do, with one analysis for both. The excluded packages
+# belong to
+# the test's environment, and not to the application.
 SPEC = f"""
 found = Analysis(
     ["app.py"],
@@ -130,7 +131,7 @@ def run(
 
 @pytest.fixture
 def host_beside(program: Path) -> Iterator[Path]:
-    """A Python in the folder `host` beside the program."""
+    """Return a Python in the folder `host` next to the program."""
     python = program.parent / "host" / "bin" / "python3"
     python.parent.mkdir(parents=True)
     python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
@@ -214,7 +215,7 @@ def test_a_killed_frozen_program_leaves_no_process_and_no_file(
         assert launched.stdout is not None
         assert json.loads(launched.stdout.readline()) == [[2.0, 2.0, 2.0, 2.0]]
         host = int(launched.stdout.readline())
-        # In one file the process that was started is the launcher, and its child the program.
+        # With one file, the started process is the launcher, and its child is the program.
         pid = psutil.Process(host).ppid()
         assert (pid == launched.pid) == (program.name == "app")
         names = [one.partition("=")[0] for one in Path(f"/proc/{host}/environ").read_text().split("\0")]
@@ -292,7 +293,7 @@ def daemon_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[s
 def test_a_frozen_program_starts_the_daemon_with_the_python_of_the_host(
     application: Path, configuration: dict[str, str], daemon_folder: str
 ) -> None:
-    for _ in range(2):  # the second one finds it
+    for _ in range(2):  # the second start finds it
         done = run(application, "plain", {**configuration, "QNNBRIDGE_HOST": "daemon"})
         assert (done.returncode, done.stdout) == (0, "[[2.0, 2.0, 2.0, 2.0]]\n"), done.stderr
 

@@ -53,7 +53,7 @@ def branches() -> onnx.ModelProto:
 
 
 def convolution() -> onnx.ModelProto:
-    """ONNX Runtime folds the BatchNormalization into the file's weights of the Conv, also for the CPU."""
+    """ONNX Runtime folds the BatchNormalization into the Conv weights of the file, also for the CPU."""
     nodes = [
         helper.make_node("Conv", ["x", "w"], ["c"]),
         helper.make_node("BatchNormalization", ["c", "s", "b", "m", "v"], ["y"]),
@@ -76,7 +76,7 @@ CASES = {
 
 
 def with_in_file(model: onnx.ModelProto, given: Any) -> list[Any]:
-    """The results of the model whose file holds the values."""
+    """Return the results of the model whose file contains the values."""
     made = onnx.ModelProto()
     made.CopyFrom(model)
     graphs = [made.graph, *(a.g for node in made.graph.node for a in node.attribute if a.type == a.GRAPH)]
@@ -177,7 +177,7 @@ def test_a_compiled_model_contains_the_given_values(tmp_path: Path, host: qnnbri
 def test_sizes_that_options_fix_are_those_that_qnn_uses(host: qnnbridge.Host) -> None:
     model = product(rows="n")
     model.graph.input[0].type.tensor_type.shape.dim[0].denotation = "DATA_BATCH"
-    # The size becomes a value of the result.
+    # The size becomes a value in the result.
     model.graph.node[0].output[0] = "p"
     model.graph.node.extend(
         [
@@ -213,7 +213,7 @@ def test_external_initializers_and_files_in_memory_reach_qnn(tmp_path: Path, hos
 
 def test_a_lora_adapter_reaches_qnn(tmp_path: Path, host: qnnbridge.Host) -> None:
     model = product()
-    model.graph.input.append(value("w", [8, 8]))  # an adapter gives what could be fed
+    model.graph.input.append(value("w", [8, 8]))  # an adapter replaces an overridable input
     adapter = onnxruntime.AdapterFormat()
     adapter.set_adapter_version(1)
     adapter.set_model_version(1)

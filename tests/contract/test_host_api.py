@@ -29,7 +29,7 @@ END_TIMEOUT_S = 10
 
 
 def sessions_in(host: qnnbridge.Host) -> int:
-    """How many the host holds, by its own account."""
+    """Return the number of sessions that the host reports."""
     return int(host.call({"op": "host.stats"}).header["sessions"])
 
 
@@ -43,7 +43,7 @@ def has_ended(pid: int) -> bool:
     return True
 
 
-# --- facts -----------------------------------------------------------------------------------------------
+# --- information -----------------------------------------------------------------------------------------
 
 
 def test_info_reports_the_process_and_all_versions(host: qnnbridge.Host) -> None:
@@ -74,7 +74,7 @@ def test_stats_do_not_start_the_host() -> None:
         assert host.stats.last_crash is None
 
 
-# --- life ------------------------------------------------------------------------------------------------
+# --- start and end ---------------------------------------------------------------------------------------
 
 
 def test_closing_a_host_ends_its_process_and_closing_it_twice_does_nothing() -> None:
@@ -136,14 +136,14 @@ def test_the_host_has_the_given_environment_and_working_folder(tmp_path: Path) -
         process = psutil.Process(host.info.pid)
         assert process.environ()["EXAMPLE"] == "äöü"
         assert Path(process.cwd()) == tmp_path.resolve()
-        # The purpose of the variable: an unknown option is passed through.
+        # The variable exists for this purpose: an unknown option is passed through.
         options = [{"an_option_of_the_future": "1"}]
         with qnnbridge.InferenceSession(MODELS / "mul_1.onnx", provider_options=options, host=host) as session:
             assert session.placement.qnn_nodes == 1
 
 
 def test_a_message_over_the_limits_is_refused_in_both_directions() -> None:
-    """With small limits: what is sent, and what would come back."""
+    """Use small limits for the request and for the reply."""
     with qnnbridge.Host(limits=qnnbridge.Limits(max_body=100_000)) as host:
         model = identity(shape=(None, None))
         with qnnbridge.InferenceSession(model, providers=[CPU], host=host) as session:
@@ -158,7 +158,7 @@ def test_a_message_over_the_limits_is_refused_in_both_directions() -> None:
 
 
 def tile() -> bytes:
-    """A small input and an output as large as wanted."""
+    """Return a model with a small input and an output of any size."""
     made = model(
         [node("Tile", ["x", "n"], ["y"])],
         [tensor("x", [None]), tensor("n", [1], onnx.TensorProto.INT64)],
@@ -167,7 +167,7 @@ def tile() -> bytes:
     return bytes(made.SerializeToString())
 
 
-# --- sessions in it --------------------------------------------------------------------------------------
+# --- sessions of a host ----------------------------------------------------------------------------------
 
 
 def test_closed_sessions_are_released_in_the_host(host: qnnbridge.Host) -> None:
@@ -186,7 +186,7 @@ def test_dropped_sessions_are_released_with_the_next_call(host: qnnbridge.Host) 
     gc.collect()
     with qnnbridge.InferenceSession(MODELS / "mul_1.onnx", providers=[CPU], host=host) as session:
         session.run(None, {"X": X})
-        # A thread hands in what is dropped, and may come a call later.
+        # A background thread releases dropped sessions, possibly one call later.
         until(lambda: sessions_in(host) == before + 1)
 
 
@@ -199,7 +199,7 @@ def test_a_session_whose_creation_took_too_long_is_not_kept_in_the_host(
     with pytest.raises(errors.DeadlineExceeded) as caught:
         qnnbridge.InferenceSession(path, host=host, timeout=0.02)
     assert path.name in str(caught.value)
-    # Creations wait for each other, so the one that was given up is over now.
+    # Creations run one after another, so the abandoned one has ended by now.
     with qnnbridge.InferenceSession(MODELS / "mul_1.onnx", host=host):
         until(lambda: sessions_in(host) == before + 1)
 

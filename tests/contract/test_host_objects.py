@@ -62,7 +62,7 @@ def test_objects_are_released_with_the_next_call_after_they_are_dropped(host: qn
     assert kept(host) == 20
     del made
     gc.collect()
-    until(lambda: host.stats.objects == 0)  # a thread takes them off
+    until(lambda: host.stats.objects == 0)  # a background thread removes them
     last = adapter(host)
     until(lambda: kept(host) == 1)
     last.release()

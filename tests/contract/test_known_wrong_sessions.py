@@ -66,7 +66,7 @@ def test_a_known_wrong_operator_is_rewritten_unless_the_application_forbids_it(
         told = [record for record in caplog.records if "known to compute" in record.message]
         assert [record.levelno for record in told] == [logging.INFO]
         assert "fix=False leaves them" in told[0].message
-    # A model compiled for a session that forbids the rewrite is not used for one that allows it.
+    # A model compiled for a session that forbids the rewrite is not used by one that allows it.
     with qnnbridge.InferenceSession(model, provider_options=CHIP, cache=cache, fix=False) as session:
         assert session.fixed == ()
     with qnnbridge.InferenceSession(model, provider_options=CHIP, cache=cache) as session:
@@ -76,7 +76,7 @@ def test_a_known_wrong_operator_is_rewritten_unless_the_application_forbids_it(
 def test_a_known_wrong_operator_is_rewritten_in_the_next_host_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next host is told so: if it could not, other numbers would follow without an error."""
+    """The request to the next host contains the setting: without it, results would change silently."""
     case, model = Case.from_words(ROW.example), tmp_path / "m.onnx"
     onnx.save(float_model(case), str(model))
     feeds, asked = feeds_of(case), []
@@ -118,7 +118,7 @@ def test_a_size_that_a_session_fixes_is_considered_in_the_warning(
         found = warnings_of(caplog, model, provider_options=CHIP, sess_options=options)
         assert len(found) == count
         for text in found:
-            # The command has the size: without it the rewrite finds nothing to change.
+            # The command contains the size: without it the rewrite finds nothing to change.
             words = shlex.split(text.partition("Fix: run: ")[2].rstrip("."))
             assert words[0] == "qnnbridge"
             command = [sys.executable, "-m", "qnnbridge_tools", *words[1:]]

@@ -90,7 +90,7 @@ def test_a_row_that_was_measured_as_right_on_this_device_causes_neither_a_rewrit
         assert made() == (False, "miss")
         assert made() == (False, "hit")
         assert made(cache=False) == (False, "off")
-        # Of another driver: nothing is known here.
+        # A measurement of another driver is not used.
         other = dataclasses.replace(place, versions={**place.versions, "driver": "30.0"})
         keep_measured(result_of("wrong", "conv-equal-padding", place=other))
         assert made() == (False, "hit")
@@ -101,7 +101,7 @@ def test_a_row_that_was_measured_as_right_on_this_device_causes_neither_a_rewrit
 def test_a_rewrite_skips_operators_whose_row_was_measured_as_right_on_this_device(
     state: Path, tmp_path: Path
 ) -> None:
-    """One rewrite cures several rows of AveragePool; here one of them is right."""
+    """One rewrite fixes several rows of AveragePool; here one of the rows is right."""
     graph = float_model(Case.from_words(ROWS["average-pool-counted"].example))
     other = onnx.compose.add_prefix(float_model(Case.from_words(ROWS["average-pool-3d"].example)), "o/")
     for field in ("node", "input", "output", "initializer"):
@@ -129,13 +129,13 @@ def test_doctor_measures_in_one_process_and_stores_the_results(
     assert [line["row"] for line in seen if "row" in line] == [name for name in ROWS if name in rows]
     assert kept.place.chip == 60
     assert "pad-edge" not in [row.name for row in unmeasured(kept.place)]
-    # Nothing of it stays in the user's folders but the result.
+    # Only the result remains in the user's folders.
     assert {one.name.removesuffix(".lock") for one in state.iterdir()} == {"known-wrong.json"}
-    # Only what is missing.
+    # Only the missing rows are measured.
     again: list[dict[str, object]] = []
     assert measure_numbers(NumbersRequest(soc_model="60", rows=rows, missing=True), again.append) == ""
     assert [line for line in again if "row" in line] == []
-    # The table comes from the simulator: the daemon measures nothing there.
+    # The table was measured on the simulator, so the daemon measures nothing there.
     assert measure_numbers(NumbersRequest(npu=True), again.append) == ""
     assert [line for line in again if "row" in line] == []
     snapshot = tmp_path / "s.json"
@@ -146,7 +146,7 @@ def test_doctor_measures_in_one_process_and_stores_the_results(
     assert "4 wrong, 0 right" in commands.qnnbridge("doctor", "--from-snapshot", snapshot).stdout
 
 
-# A Slice that leaves nothing, multiplied: QNN divides by zero and the host's process ends.
+# A multiplied Slice without elements: QNN divides by zero, which crashes the host's process.
 KILLER = Case(
     {
         "x": SweepTensor((2, 4)),
@@ -178,7 +178,7 @@ def test_a_row_that_crashes_the_host_is_recorded_and_the_next_rows_are_measured(
     }
     rows = tuple(killers.get(name, ROWS[name]) for name in names)
     monkeypatch.setattr(known_wrong, "table", lambda: rows)
-    # It sets both for its hosts: they are put back at the end of the test.
+    # `main` sets both variables for its hosts; monkeypatch restores them at the end of the test.
     for name in (STATE_DIR_VARIABLE, FOLDER_VARIABLE):
         monkeypatch.setenv(name, os.environ[name])
     target = measured_path()
@@ -189,7 +189,7 @@ def test_a_row_that_crashes_the_host_is_recorded_and_the_next_rows_are_measured(
     assert [line["row"] for line in measured_rows if "host" in line["why"]] == list(killers)
     (kept,) = read_measured(target)
     assert len(kept.rows) == 4
-    # Their crashes write no crash report and quarantine nothing.
+    # The crashes write no crash report and quarantine no model.
     assert {one.name.removesuffix(".lock") for one in state.iterdir()} == {"known-wrong.json"}
 
 
@@ -204,11 +204,11 @@ def test_measurements_of_other_chips_and_of_changed_rows_are_ignored(state: Path
     assert rows_here("57", None, versions, simulator=True) == AS_IN_THE_TABLE
     assert rows_here("60", None, {**versions, "qnn_sdk": "2.52.0"}, simulator=True) == AS_IN_THE_TABLE
     assert rows_here("60", None, versions, simulator=False) == AS_IN_THE_TABLE
-    # The row has another example since.
+    # The row's example has changed since the measurement.
     stale = MeasuredRows(place, {"pad-edge": MeasuredRow("right", "0123")}, time.time())
     keep_measured(stale)
     assert rows_here("60", None, versions, simulator=True).right == frozenset()
-    # A row that the table does not expect of the chip, and that is wrong there.
+    # A row that the table does not list for this chip, but which was measured as wrong.
     old = MeasuredPlace.of(30, True, versions)
     unexpected = next(row.name for row in table() if not row.applies(68, "2.7.0"))
     keep_measured(result_of("wrong", unexpected, place=old))
@@ -220,7 +220,7 @@ def test_measurements_of_other_chips_and_of_changed_rows_are_ignored(state: Path
 
 
 class _OneSided:
-    """QNN gives what the CPU gives, or fails."""
+    """Use a QNN that returns what the CPU returns, or fails."""
 
     def __init__(self, error: Exception | None = None) -> None:
         self._error = error
@@ -302,7 +302,7 @@ def test_the_measuring_process_of_the_daemon_uses_the_options_of_the_daemon() ->
 def test_an_error_that_every_model_would_get_is_not_recorded_for_a_row(
     error: type[qnnbridge.errors.OrtError], expected: str, state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two releases that do not fit give such an error: the row would be called wrong whatever QNN does."""
+    """Two incompatible releases cause such an error: the row would be called wrong whatever QNN computes."""
 
     whole = qnnbridge.InferenceSession
 

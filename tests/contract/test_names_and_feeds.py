@@ -157,7 +157,7 @@ def sessions(host: qnnbridge.Host) -> Iterator[tuple[onnxruntime.InferenceSessio
 
 
 def outcome(session: Any, names: Any, feed: Any) -> tuple[str, Any]:
-    """The results, or class and words of the error."""
+    """Return the results, or class and message of the error."""
     try:
         return "results", session.run(names, feed)
     except Exception as error:
@@ -248,7 +248,7 @@ def in_background(bridged: qnnbridge.InferenceSession, names: Any) -> list[Any]:
     bridged.run_async(names, FEED, callback, None)
     assert done.wait(30)
     results, error = got[0]
-    if error:  # a text is all that a callback gets
+    if error:  # a callback gets the text only
         raise qnnbridge.errors.InvalidArgument(error)
     return list(results)
 
@@ -289,7 +289,7 @@ SEQUENCE = helper.make_model(
 def test_an_array_is_accepted_as_a_sequence_of_names_or_refused_as_in_onnxruntime(
     host: qnnbridge.Host, dtype: str
 ) -> None:
-    """Whether numpy's type is one comes before what the input takes."""
+    """The check of numpy's type comes before that of the input's type."""
     with two_sessions(host, SEQUENCE) as both:
         theirs, ours = (outcome(session, None, {"q": np.zeros(2, dtype)})[0] for session in both)
     assert ours == theirs

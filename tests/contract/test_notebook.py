@@ -28,7 +28,7 @@ SHELL = """
 
 
 def shown(*cells: str, mode: str = "Context") -> str:
-    """Run the cells in an IPython shell; return all that it prints."""
+    """Run the cells in an IPython shell and return the printed text."""
     done = subprocess.run(
         [sys.executable, "-I", "-c", textwrap.dedent(SHELL).format(mode=mode)],
         input="%%".join(map(textwrap.dedent, cells)),

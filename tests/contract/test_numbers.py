@@ -55,7 +55,7 @@ def cache_on(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def open_session(host: qnnbridge.Host, data: Any, **keywords: Any) -> qnnbridge.InferenceSession:
-    # The models are computed wrong on purpose: a cure would leave nothing to compare.
+    # The models are computed wrong deliberately: a rewrite would leave nothing to compare.
     return qnnbridge.InferenceSession(data, providers=SOC, host=host, fix=False, **keywords)
 
 
@@ -101,7 +101,7 @@ def test_a_session_can_raise_before_the_result_is_returned(host: qnnbridge.Host)
         assert told.value.details["numbers"]["state"] == "differs"
         assert told.value.fix is not None
         assert "qnnbridge verify" in told.value.fix
-    with pytest.raises(NumbersDiffer):  # known now, at the creation
+    with pytest.raises(NumbersDiffer):  # already known at the creation
         open_session(host, edge_padding(), verify=True, cache=True)
     with open_session(host, edge_padding(), verify=False, cache=True) as session:
         session.run(None, {"x": X})
@@ -204,7 +204,7 @@ def test_a_session_on_the_cpu_has_nothing_to_verify(host: qnnbridge.Host) -> Non
 def test_a_crash_of_the_cpu_run_does_not_fail_the_call(
     host: qnnbridge.Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The worker is killed as soon as it exists."""
+    """Kill the worker as soon as it exists."""
     crashes = host.stats.crashes
     with open_session(host, unary("Sigmoid")) as session:
         there = workers(host)
@@ -213,7 +213,7 @@ def test_a_crash_of_the_cpu_run_does_not_fail_the_call(
         while session.verified.state == "pending" and time.monotonic() < until:
             for process in workers(host):
                 if process not in there:
-                    with contextlib.suppress(psutil.NoSuchProcess):  # it had ended by itself
+                    with contextlib.suppress(psutil.NoSuchProcess):  # the worker had already ended
                         process.kill()
             time.sleep(0.005)
         assert session.verified.state == "unknown"

@@ -38,7 +38,7 @@ WAIT_S = 60.0
 def numbers_are_compared(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("QNNBRIDGE_CACHE", "1")
     monkeypatch.delenv("QNNBRIDGE_VERIFY")
-    # Calls of a test follow each other at once.
+    # The calls of a test follow each other immediately.
     monkeypatch.setattr(numbers_check, "LOOK_EVERY_S", 0.0)
     monkeypatch.setattr(fast_calls, "UPKEEP_INTERVAL_S", 0.0)
     with warnings.catch_warnings():
@@ -47,7 +47,7 @@ def numbers_are_compared(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def compared(session: qnnbridge.InferenceSession, number: int) -> qnnbridge.NumbersReport:
-    """The report of so many comparisons."""
+    """Return the report once this number of comparisons has been made."""
     until = time.monotonic() + WAIT_S
     while session.verified.compared < number or session.verified.state == "pending":
         assert time.monotonic() < until, session.verified
@@ -56,13 +56,13 @@ def compared(session: qnnbridge.InferenceSession, number: int) -> qnnbridge.Numb
 
 
 def differs(session: qnnbridge.InferenceSession, x: Any, more: int = 0) -> None:
-    """Run until the numbers are known to differ, and so many calls more."""
+    """Run until the difference is reported, and then this number of calls more."""
     session.run(None, {"x": x})
     until = time.monotonic() + WAIT_S
     while session.verified.state != "differs":
         assert time.monotonic() < until, session.verified
         time.sleep(0.01)
-    # The report is there before the warning: another thread gives it.
+    # The report is available before the warning, which another thread issues.
     for thread in threading.enumerate():
         if thread.name.startswith("qnnbridge verify"):
             thread.join(WAIT_S)
@@ -85,7 +85,7 @@ def test_a_warm_up_with_zeros_is_inconclusive_and_the_first_real_input_is_compar
         report = settled(session)
         assert report.state == "unknown"
         assert "nearly constant" in report.reason
-    # Nothing was kept of it.
+    # No verdict was stored.
     with open_session(host, edge_padding(), cache=True) as session:
         assert session.verified.state == "pending"
         run(session, ZEROS, 5)
@@ -113,7 +113,7 @@ def test_a_later_difference_replaces_the_verdict_agrees_and_is_reported_once(hos
             differs(session, X, 50)
         assert len(told) == 1
         assert session.verified.compared == 2
-    # For sessions of other processes, too.
+    # This applies to sessions of other processes, too.
     with qnnbridge.Host() as other:
         with pytest.warns(qnnbridge.NumbersWarning):
             differs_from_the_start(other)
@@ -164,7 +164,7 @@ def test_comparisons_keep_to_their_share_of_the_time(host: qnnbridge.Host, monke
         assert compared(session, 1).state == "agrees"
         run(session, X, 100)
         assert session.verified.compared == 1
-        # After a hundred times as long there is time for another one.
+        # After a hundred times as long, another comparison is due.
         assert session._runner._numbers is not None
         session._runner._numbers._since -= 1000.0
         with pytest.warns(qnnbridge.NumbersWarning):

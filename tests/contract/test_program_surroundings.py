@@ -62,7 +62,7 @@ def run(folder: Path, program: str, *arguments: str, **variables: str) -> subpro
 @needs.a_host_python
 @pytest.mark.parametrize("calls", [0, 3])
 def test_an_open_session_is_closed_at_the_exit_of_the_interpreter(tmp_path: Path, calls: int) -> None:
-    """Nothing can be imported there: not what a first call needs, either."""
+    """Nothing can be imported at that time, including modules that a first call needs."""
     done = run(tmp_path, AT_THE_END.replace("CALLS", str(calls)))
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.split("\n")[:-1] == ["run Closed", "bind Closed", "empty Closed", "make Closed"]
@@ -131,7 +131,7 @@ print(late)
 @needs.a_host_python
 @pytest.mark.parametrize("module", ["qnnbridge", "qnnbridge.ort"])
 def test_an_open_session_imports_nothing_more(tmp_path: Path, module: str) -> None:
-    """A program may give up its rights, or its root folder, when it has its sessions."""
+    """A program may drop its privileges, or its root folder, once its sessions are open."""
     done = run(tmp_path, WITHOUT_IMPORTS.replace("DROP_IN", module))
     assert done.stdout.splitlines() == ["[[2.0, 2.0, 2.0, 2.0]] [[2.0, 2.0, 2.0, 2.0]]", "[]"], done.stderr
 
@@ -163,7 +163,7 @@ def test_a_name_that_is_not_utf8_is_called_invalid(tmp_path: Path) -> None:
         assert "locale" not in done.stdout
 
 
-# --- as a frozen application has it -----------------------------------------------------------------------
+# --- environment of a frozen application ------------------------------------------------------------------
 
 
 @pytest.fixture

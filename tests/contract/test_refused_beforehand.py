@@ -30,7 +30,7 @@ W = np.random.default_rng(3).standard_normal((SIZE, SIZE)).astype(np.float32)
 
 
 def around(*middle: onnx.NodeProto, **values: Any) -> onnx.ModelProto:
-    """A product with 1 MB of weights before the nodes from `a` to `b`, and a Relu behind them."""
+    """Return a product with 1 MB of weights in front of the nodes from `a` to `b`, followed by a Relu."""
     return model(
         [node("MatMul", ["x", "w"], ["a"]), *middle, node("Relu", ["b"], ["y"])],
         [tensor("x", [1, 4, SIZE])],
@@ -154,12 +154,12 @@ def test_the_tables_suspect_operators_that_qnn_refuses(name: str, tmp_path: Path
             node("ConstantOfShape", ["s"], ["z"]),
             node("Add", ["a", "z"], ["b"]),
         ],
-        # Older exporters share weights by an Identity.
+        # Older exporters share weights through an Identity.
         [
             node("Identity", ["half"], ["h"]),
             node("Clip", ["a", "", "h"], ["b"]),
         ],
-        # A Gelu that is written out.
+        # A Gelu that consists of basic operators.
         [
             node("Div", ["a", "root"], ["d"]),
             node("Erf", ["d"], ["e"]),

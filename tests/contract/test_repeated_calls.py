@@ -62,7 +62,7 @@ def test_a_call_uses_the_fast_path_from_the_second_time_on(quick: qnnbridge.Host
             x = np.full(7, number, np.float32)
             (y,) = adds.run(None, {"x": x})
             np.testing.assert_array_equal(y, x + 1)
-            y[:] = 0  # the application's own
+            y[:] = 0  # memory of the application
     assert quick_calls(quick) - before == (4 if quick.stats.shared_memory == "available" else 0)
 
 
@@ -119,7 +119,8 @@ def test_an_output_that_is_also_an_input_equals_the_input(quick: qnnbridge.Host)
 
 
 def test_an_output_that_is_declared_as_optional_arrives_in_each_call(quick: qnnbridge.Host) -> None:
-    # ONNX Runtime binds no memory to it: the second call failed with "Only binding Tensors is currently supported".
+    # ONNX Runtime cannot bind memory to an optional: the second call failed with "Only binding Tensors is currently
+    # supported".
     kind = helper.make_optional_type_proto(helper.make_tensor_type_proto(FLOAT, ["n"]))
     ends = [helper.make_value_info("x", kind)], [helper.make_value_info("y", kind)]
     graph = helper.make_graph([node("Identity", ["x"], ["y"])], "g", *ends)
@@ -193,7 +194,7 @@ def test_arrays_of_the_session_are_used_in_place(quick: qnnbridge.Host) -> None:
 
 
 def test_an_array_that_replaces_another_one_is_read(quick: qnnbridge.Host) -> None:
-    """The memory of one that is gone is used again: the plan that was made for it still fits."""
+    """The memory of a freed array is reused, and the plan that was made for that array still fits."""
     with session(quick) as adds:
         out = [adds.empty_output("y", (4,))]
         for number in range(5):
@@ -228,7 +229,7 @@ def test_an_array_that_was_changed_in_place_is_read_with_its_new_contents(quick:
 
 
 def test_plain_arrays_and_arrays_of_the_session_can_be_used_alternately(quick: qnnbridge.Host) -> None:
-    """Nothing of the way that the call before went is left."""
+    """No state of the previous call's path is used."""
     with session(quick) as adds:
         shared, plain = adds.empty_input("x", (4,)), np.empty(4, np.float32)
         outs: list[Any] = [None, [adds.empty_output("y", (4,))], [np.empty(4, np.float32)], [None]]
@@ -240,7 +241,7 @@ def test_plain_arrays_and_arrays_of_the_session_can_be_used_alternately(quick: q
 
 
 def test_a_freed_output_array_is_not_mistaken_for_a_new_one(quick: qnnbridge.Host) -> None:
-    """Its memory may be another array's by now."""
+    """The memory may already belong to another array."""
     with session(quick) as adds:
         x = np.arange(4, dtype=np.float32)
         mine = adds.empty_output("y", (4,))
@@ -277,7 +278,7 @@ def test_borrowed_results_do_not_change(quick: qnnbridge.Host) -> None:
 def test_a_borrowed_result_is_kept_until_the_next_one_and_each_call_still_uses_the_fast_path(
     shared: qnnbridge.Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """``y = session.run(...)`` in a loop has two results at a time: they take turns in two pieces of memory."""
+    """``y = session.run(...)`` in a loop holds two results at a time, which alternate between two buffers."""
 
     def looked_for(*_: object) -> None:
         raise AssertionError("a plan was made")
@@ -294,7 +295,7 @@ def test_a_borrowed_result_is_kept_until_the_next_one_and_each_call_still_uses_t
             assert (later == number + 1).all()
             assert not later.flags.owndata, "it was copied"
             y = later
-            if number > 12:  # and where nothing is kept, in one
+            if number > 12:  # without a held result, one buffer is used
                 del y, later
                 y = None
 

@@ -41,7 +41,7 @@ def arithmetic(host: qnnbridge.Host, pools_of_onnxruntime: None) -> Any:
         yield sessions
 
 
-# --- running ---------------------------------------------------------------------------------------------
+# --- run -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_qnn_options_are_changed_between_runs(host: qnnbridge.Host) -> None:
             session.set_ep_dynamic_options({"ep.dynamic.workload": "Efficient"})
 
 
-# --- facts -----------------------------------------------------------------------------------------------
+# --- descriptions ----------------------------------------------------------------------------------------
 
 
 def test_inputs_and_outputs_are_described_as_in_onnxruntime(arithmetic: Any) -> None:
@@ -274,7 +274,7 @@ def test_a_profile_is_lost_with_its_host_and_the_error_reports_it(tmp_path: Path
             session.end_profiling()
         since = Path(session.end_profiling())
         assert {event["name"] for event in json.loads(since.read_text(encoding="utf-8"))} >= {"model_run"}
-        # Ended is ended: the next host begins no other.
+        # Profiling that was ended is not started again by the next host.
         profiles = set(tmp_path.iterdir())
         host.restart()
         session.run(None, FEEDS)
@@ -282,7 +282,7 @@ def test_a_profile_is_lost_with_its_host_and_the_error_reports_it(tmp_path: Path
         assert set(tmp_path.iterdir()) == profiles
 
 
-# --- providers again -------------------------------------------------------------------------------------
+# --- set_providers ---------------------------------------------------------------------------------------
 
 
 def test_set_providers_recreates_the_session(host: qnnbridge.Host) -> None:
@@ -319,7 +319,9 @@ def test_errors_are_also_instances_of_the_classes_of_an_imported_onnxruntime(ari
 def test_an_option_that_only_the_library_knows_is_accepted_with_a_warning(
     host: qnnbridge.Host, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """`graph_name` is a text of every provider library and no option: it stands for one of a newer release."""
+    """`graph_name` is a string in every provider library, but not an option: it represents an option of a newer
+    release.
+    """
     options = {"graph_name": "1", "soc_model": "X Elite"}
     session = qnnbridge.InferenceSession(
         MODELS / "mul_1.onnx", host=host, providers=["QNNExecutionProvider"], provider_options=[options]

@@ -26,7 +26,7 @@ X = np.arange(8, dtype=np.float32).reshape(2, 4)
 
 
 def scaled(shape: Shape = (2, 4)) -> onnx.ModelProto:
-    """y = x * w + w, with a weight that can be replaced or kept outside."""
+    """Return a model that computes y = x * w + w, with a weight that can be replaced or stored externally."""
     return model(
         [node("Mul", ["x", "w"], ["m"]), node("Add", ["m", "w"], ["y"])],
         [tensor("x", shape)],
@@ -48,7 +48,7 @@ def with_external_data(folder: Path) -> Path:
 def test_external_weights_without_their_length_run_on_qnn_as_well(
     as_bytes: bool, host: qnnbridge.Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """ONNX requires the name of the file only. QNN takes a missing length for 0."""
+    """ONNX requires only the name of the file. QNN treats a missing length as 0."""
     weights = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32)
     made = model(
         [node("MatMul", ["x", "w"], ["y"])], [tensor("x", (1, 64))], [tensor("y", (1, 64))], {"w": weights}
@@ -72,7 +72,7 @@ def test_external_weights_without_their_length_run_on_qnn_as_well(
     assert path.read_bytes() == made.SerializeToString()
 
 
-# --- where the model comes from --------------------------------------------------------------------------
+# --- sources of the model --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -230,7 +230,7 @@ def test_external_initializers_are_given_as_values(host: qnnbridge.Host, tmp_pat
 
 
 def optimizable() -> bytes:
-    """Two Identity nodes and a constant sum, all of which an optimizer removes."""
+    """Return a model with two Identity nodes and a constant sum, all of which an optimizer removes."""
     nodes = [
         node("Identity", ["x"], ["x1"]),
         node("Identity", ["x1"], ["x2"]),

@@ -55,7 +55,7 @@ def test_showing_a_session_sends_no_request_to_the_host(host: qnnbridge.Host) ->
         generation = host.stats.generation
         assert (repr(session), session._repr_html_()) == before
         assert host.stats.generation == generation
-    host.start()  # or the next test would be blamed for leaving it behind
+    host.start()  # close it, so that the next test is not blamed for the open session
 
 
 def test_a_session_that_could_not_be_created_can_be_shown() -> None:

@@ -43,13 +43,13 @@ WITHOUT_NUMPY: dict[str, Any] = {
     "FLOAT8E5M2": EVERY_BYTE,
     "FLOAT8E5M2FNUZ": EVERY_BYTE,
 }
-# Types below a byte: how many elements are in one.
+# Number of elements in one byte, for types smaller than a byte.
 PER_BYTE = {"INT4": 2, "UINT4": 2, "INT2": 4, "UINT2": 4}
 
 
 @pytest.fixture(scope="module")
 def floats(host: qnnbridge.Host) -> Any:
-    """Both Identity sessions for float of any shape."""
+    """Return both Identity sessions for float tensors of any shape."""
     with two_sessions(host, identity(TensorProto.FLOAT, None)) as sessions:
         yield sessions
 
@@ -66,12 +66,12 @@ def test_every_numpy_type_is_transferred_unchanged(name: str, host: qnnbridge.Ho
 
 @pytest.mark.parametrize("name", WITHOUT_NUMPY)
 def test_every_type_that_numpy_lacks_is_transferred_unchanged(name: str, host: qnnbridge.Host) -> None:
-    """Directly such values can only be passed as OrtValue; here `run` takes and returns them."""
+    """onnxruntime accepts such values only as OrtValue; the bridge's `run` accepts and returns them as arrays."""
     raw, element = WITHOUT_NUMPY[name], ElementType[name]
     value = Typed(raw, element, raw.shape)
     with qnnbridge.InferenceSession(identity(int(element)), providers=[CPU], host=host) as session:
         assert equal_bits(session.run_values(None, {"x": value})[0], value)
-        # ONNX Runtime returns one of them too: as its bits.
+        # ONNX Runtime returns one element, too: as its bits.
         shown = raw if element is ElementType.FLOAT8E4M3FN else value
         assert equal_bits(session.run(None, {"x": value})[0], shown)
         assert equal_bits(session.run(None, {"x": value.numpy()})[0], shown)
@@ -83,7 +83,7 @@ def test_types_smaller_than_a_byte_are_transferred_unchanged(name: str, host: qn
     same = node("Transpose", ["x"], ["y"], perm=[0])  # Identity does not support these
     made = model([same], [tensor("x", [None], element)], [tensor("y", [None], element)], opset=25)
     with qnnbridge.InferenceSession(made.SerializeToString(), providers=[CPU], host=host) as session:
-        for count in (256 * PER_BYTE[name], 1, 0):  # one element is not a whole byte
+        for count in (256 * PER_BYTE[name], 1, 0):  # one element does not fill a byte
             raw = EVERY_BYTE[1 : 1 + (count + PER_BYTE[name] - 1) // PER_BYTE[name]] if count < 256 else EVERY_BYTE
             value = Typed(raw, element, (count,))
             assert equal_bits(session.run(None, {"x": value})[0], value)
@@ -122,7 +122,7 @@ def test_memory_layouts_make_no_difference(layout: str, floats: Any) -> None:
 
 
 def test_big_endian_arrays_arrive_with_the_same_numbers(floats: Any) -> None:
-    """ONNX Runtime takes their bytes for little-endian numbers; here the numbers count."""
+    """ONNX Runtime reads the bytes as little-endian numbers; the bridge preserves the numbers."""
     assert floats[1].run(None, {"x": BASE.astype(">f4")})[0].tolist() == BASE.tolist()
 
 
@@ -184,7 +184,7 @@ SEQUENCES = {
 
 @pytest.mark.parametrize("element", SEQUENCES)
 def test_sequences_of_every_type_are_those_of_onnxruntime(element: str, host: qnnbridge.Host) -> None:
-    """No operator of ONNX Runtime takes sequences of bfloat16, float8 or int4: such a model is refused alike."""
+    """No operator of ONNX Runtime accepts sequences of bfloat16, float8 or int4: both sides refuse such a model."""
     kind = getattr(TensorProto, element.upper())
     ends = [helper.make_tensor_sequence_value_info(name, kind, None) for name in "xy"]
     graph = helper.make_graph([node("Identity", ["x"], ["y"])], "g", ends[:1], ends[1:])
@@ -263,7 +263,7 @@ def test_optionals_are_accepted_full_or_empty(value: Any, host: qnnbridge.Host) 
 
 
 def test_sparse_tensors_are_accepted_and_returned(host: qnnbridge.Host) -> None:
-    """A matrix product with a sparse matrix, which is an output too: no operator makes one."""
+    """Multiply by a sparse matrix, which is also an output, since no operator creates one."""
     import onnxruntime
 
     from qnnbridge._providers import OrtDevice

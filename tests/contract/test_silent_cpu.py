@@ -29,7 +29,7 @@ X = np.arange(6, dtype=np.float32).reshape(3, 2)
 
 @pytest.fixture
 def garbage(tmp_path: Path) -> dict[str, str]:
-    """A backend that is there and cannot be loaded."""
+    """Return a backend that exists but cannot be loaded."""
     library = tmp_path / "libQnnHtp.so"
     library.write_bytes(b"this is no library" * 100)
     return {"backend_path": str(library)}
@@ -76,7 +76,7 @@ def test_the_cause_is_reported_if_the_cpu_is_allowed(
     assert told[0].filename == __file__
     assert (session.placement.qnn_nodes, session.placement.cpu_nodes) == (0, 1)
     assert cause in (session.placement.cause or "")
-    # ONNX Runtime lists QNN all the same, so its list proves nothing.
+    # ONNX Runtime still lists QNN, so its list proves nothing.
     assert QNN in session.get_providers()
     assert session.run(None, {"X": X})[0].shape == X.shape
     session.close()
@@ -102,14 +102,14 @@ def test_options_that_would_silently_use_the_cpu_are_refused(
 
 @pytest.mark.parametrize("fallback", ["error", "cpu"])
 def test_the_python_fallback_of_onnx_runtime_is_off(fallback: Any, host: qnnbridge.Host) -> None:
-    """It prints "Falling back to ['CPUExecutionProvider'] and retrying." and returns a CPU session."""
-    options = [{"enable_htp_shared_memory_allocator": "1"}]  # which needs the driver of a real NPU
+    """onnxruntime prints "Falling back to ['CPUExecutionProvider'] and retrying." and returns a CPU session."""
+    options = [{"enable_htp_shared_memory_allocator": "1"}]  # a backend that needs the driver of a real NPU
     with pytest.raises(qnnbridge.BridgeError, match="creating QNN EP") as caught:
         qnnbridge.InferenceSession(MODEL, provider_options=options, enable_fallback=1, fallback=fallback, host=host)
     assert "enable_htp_shared_memory_allocator" in (caught.value.cause or "")
 
 
-# --- QNN does not take the nodes -------------------------------------------------------------------------
+# --- QNN does not support the nodes ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_the_python_fallback_of_onnx_runtime_is_off(fallback: Any, host: qnnbrid
     ],
 )
 def test_a_dynamic_model_is_refused_or_reported(file: str, words: str, host: qnnbridge.Host) -> None:
-    """With a dynamic batch ONNX Runtime logs not one line."""
+    """With a dynamic batch ONNX Runtime logs nothing at all."""
     with pytest.raises(errors.PlacementRefused, match=words):
         qnnbridge.InferenceSession(MODELS / file, host=host)
     with pytest.warns(qnnbridge.CpuFallbackWarning, match=words):
@@ -131,7 +131,7 @@ def test_a_dynamic_model_is_refused_or_reported(file: str, words: str, host: qnn
 
 
 def partly_for_qnn() -> bytes:
-    """Relu, which QNN takes, then Det, which it does not."""
+    """Return a model with Relu, which QNN supports, then Det, which it does not."""
     made = model(
         [node("Relu", ["x"], ["r"], name="relu"), node("Det", ["r"], ["y"], name="det")],
         [tensor("x", [2, 3, 3])],
@@ -156,7 +156,7 @@ def test_each_node_on_the_cpu_is_listed_if_the_cpu_is_allowed(how: dict[str, Any
     assert "Det (det)" in (placement.cause or "")
 
 
-# --- QNN is named in the ways of the examples ------------------------------------------------------------
+# --- the ways in which examples request QNN --------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_each_node_on_the_cpu_is_listed_if_the_cpu_is_allowed(how: dict[str, Any
     ids=str,
 )
 def test_every_way_to_request_qnn_uses_qnn(arguments: dict[str, Any], host: qnnbridge.Host) -> None:
-    """With the plugin ``providers=["QNNExecutionProvider"]`` directly gives a CPU session."""
+    """With the plugin, onnxruntime's ``providers=["QNNExecutionProvider"]`` creates a CPU session."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with qnnbridge.InferenceSession(MODEL, host=host, **arguments) as session:
@@ -193,7 +193,7 @@ def test_a_session_that_requests_only_the_cpu_is_not_a_fallback(host: qnnbridge.
 
 
 def test_a_session_on_the_saver_backend_warns_that_its_outputs_are_not_results(tmp_path: Path) -> None:
-    """The saver passes for QNN with all nodes placed, and returns garbage. It writes into the working folder."""
+    """The saver claims all nodes like QNN, but returns garbage. It writes into the working folder."""
     options = [{"backend_path": "libQnnSaver.so"}]
     with qnnbridge.Host(cwd=tmp_path) as host:
         with pytest.warns(RuntimeWarning, match="are not results") as caught:
@@ -203,14 +203,14 @@ def test_a_session_on_the_saver_backend_warns_that_its_outputs_are_not_results(t
         assert "are not results" in (session.placement.cause or "")
 
 
-# --- an installation with parts missing ------------------------------------------------------------------
+# --- an incomplete installation --------------------------------------------------------------------------
 
 HostWithout = Callable[[Collection[str]], qnnbridge.Host]
 
 
 @pytest.fixture
 def host_without(tmp_path: Path) -> HostWithout:
-    """A host whose onnxruntime-qnn lacks files (or the folder of its libraries). All else is linked."""
+    """Return a host whose onnxruntime-qnn lacks files, or the folder of its libraries. All else is linked."""
     import onnxruntime_qnn
 
     def make(missing: Collection[str]) -> qnnbridge.Host:
@@ -239,7 +239,7 @@ def refusal(host: qnnbridge.Host, source: Path = MODEL) -> str:
 
 
 def test_the_linked_installation_works_when_nothing_is_missing(host_without: HostWithout) -> None:
-    """Else the tests below would prove nothing."""
+    """Otherwise the tests below would prove nothing."""
     with host_without(()) as host, qnnbridge.InferenceSession(MODEL, host=host) as session:
         assert session.placement.qnn_nodes == 1
 
@@ -276,7 +276,9 @@ def test_the_error_for_a_missing_backend_library_names_it(host_without: HostWith
 def test_the_error_for_a_missing_system_library_names_the_libraries_that_need_it(
     host_without: HostWithout, tmp_path: Path
 ) -> None:
-    """Models run without it; compiled ones are neither written nor read, and ONNX Runtime does not say why."""
+    """Models run without the library; compiled ones are neither written nor read, and ONNX Runtime does not report
+    why.
+    """
     with host_without(["libQnnSystem.so"]) as host:
         with qnnbridge.InferenceSession(MODEL, host=host) as session:
             assert session.placement.qnn_nodes == 1

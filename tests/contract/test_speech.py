@@ -21,9 +21,9 @@ pytest.importorskip("onnxruntime_qnn")
 pytestmark = [pytest.mark.simulator, pytest.mark.process]
 
 SOC = [(QNN, {"soc_model": SOC_MODEL})]
-# The short form takes the first and the fourth: windows for a long text, and a short one.
+# The short form uses the first and the fourth length: windows for a long text, and a short text.
 LENGTHS = (48, 16, 21, 9, 32, 37)
-# The signal-to-noise ratio against the CPU that the whole pipeline reaches.
+# The signal-to-noise ratio that the whole pipeline must reach, relative to the CPU.
 ENOUGH_DB = 40.0
 MODELS = ("text_encoder", "denoiser", "vocoder")
 

@@ -36,14 +36,14 @@ BEGIN = f"""
 
 @pytest.fixture(autouse=True)
 def loaded(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The plugin by its name: the entry point of this checkout may not be installed."""
+    """Load the plugin by name, since the entry point of this checkout may not be installed."""
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     monkeypatch.setenv("PYTEST_PLUGINS", "qnnbridge._pytest_plugin")
 
 
 @pytest.fixture
 def half_on_qnn(tmp_path: Path) -> str:
-    """Relu, which QNN takes, then Det, which it does not."""
+    """Return a model with Relu, which QNN supports, then Det, which it does not."""
     made = model(
         [node("Relu", ["x"], ["r"], name="relu"), node("Det", ["r"], ["y"], name="det")],
         [tensor("x", [2, 3, 3])],
@@ -188,7 +188,7 @@ def test_the_start_of_pytest_imports_nothing_heavy(pytester: pytest.Pytester) ->
 
 
 def test_a_program_with_the_drop_in_is_watched_too(pytester: pytest.Pytester) -> None:
-    """And pytest warns of nothing, although the bridge is imported before it."""
+    """pytest issues no warning, although the bridge is imported before it."""
     pytest.importorskip("onnxruntime_qnn")
     pytester.makepyfile(
         f"""

@@ -24,12 +24,12 @@ pytestmark = pytest.mark.simulator
 
 THREADS = 8
 MIB = 1024 * 1024
-# How long after its deadline a call may return.
+# Maximum time by which a call may exceed its deadline.
 GRACE_S = 1.0
 
 BUSY_TRIES = 10
 
-# Turns of the loop that take minutes.
+# Number of iterations that takes minutes.
 MINUTES = np.array(10**9, np.int64)
 
 
@@ -107,7 +107,7 @@ def test_eight_threads_create_and_close_sessions_at_the_same_time(host: qnnbridg
 
 
 def test_large_tensors_are_transferred_in_both_directions_at_the_same_time(host: qnnbridge.Host) -> None:
-    """More than any pipe holds: a side that only wrote would wait for the other for ever."""
+    """Use more bytes than any pipe holds: a side that only wrote would wait for the other forever."""
     with qnnbridge.InferenceSession(identity(), providers=[CPU], host=host) as session:
         inputs = [np.full(64 * MIB // 4, number, np.float32) for number in range(4)]
 
@@ -146,7 +146,9 @@ def test_a_run_past_its_deadline_is_stopped_and_the_session_stays_usable(loop: q
 
 
 def made_in_time(host: qnnbridge.Host, timeout: float) -> qnnbridge.InferenceSession:
-    """The deadline of a session holds for its creation too, which may be late on a busy machine: then once more."""
+    """The deadline of a session also applies to its creation, which may exceed it on a busy machine; then try
+    again.
+    """
     for _ in range(BUSY_TRIES):
         try:
             return qnnbridge.InferenceSession(counting_loop(), providers=[CPU], host=host, timeout=timeout)
@@ -187,7 +189,7 @@ def test_every_way_to_run_takes_a_deadline(
 def test_the_deadline_of_a_background_run_starts_when_the_run_is_requested(
     loop: qnnbridge.InferenceSession,
 ) -> None:
-    """More than run at once: those that wait for their turn are told at the same time as the others."""
+    """Use more calls than run at a time: those in the queue fail at the same time as the running ones."""
     told: queue.Queue[tuple[int, str]] = queue.Queue()
     for number in range(6):
         loop.run_async(None, turns(MINUTES), lambda _, n, error: told.put((n, error)), number, timeout=0.5)
@@ -231,7 +233,7 @@ def test_terminate_stops_a_run_from_another_thread(loop: qnnbridge.InferenceSess
 
 
 def test_an_interrupted_caller_does_not_affect_other_callers_of_the_host(loop: qnnbridge.InferenceSession) -> None:
-    """Ctrl+C in a run ends the run in the host too."""
+    """Ctrl+C in a run also stops the run in the host."""
     import signal
 
     def interrupt(*_: Any) -> None:
@@ -239,7 +241,7 @@ def test_an_interrupted_caller_does_not_affect_other_callers_of_the_host(loop: q
 
     def strike() -> None:
         until(lambda: loop.host.stats.calls_in_flight > 0)
-        threading.Event().wait(0.3)  # by then the host is inside of it, if this machine is not busy
+        threading.Event().wait(0.3)  # by then the host is in native code, unless this machine is busy
         os.kill(os.getpid(), signal.SIGALRM)
 
     before = signal.signal(signal.SIGALRM, interrupt)

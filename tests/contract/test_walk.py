@@ -63,8 +63,9 @@ def test_random_calls_through_the_daemon_give_the_results_of_onnxruntime() -> No
         )
 
 
-# What a key could leave out: the session, the names of outputs, the type, shape and place of an input, the place of an
-# output.
+# Parts that a key could lack: the session, the names of outputs, the type, shape and location of an input, the
+# location
+# of an output.
 LEFT_OUT: dict[str, Callable[[tuple[Any, ...]], tuple[Any, ...]]] = {
     "session": lambda key: (0, *key[1:]),
     "names": lambda key: (key[0], None, *key[2:]),
@@ -79,7 +80,7 @@ LEFT_OUT: dict[str, Callable[[tuple[Any, ...]], tuple[Any, ...]]] = {
 def test_random_calls_detect_a_key_of_the_fast_path_that_lacks_a_part(
     part: str, hosts: list[qnnbridge.Host], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The walk can fail."""
+    """Check that the walk can fail."""
 
     def incomplete(*arguments: Any, **keywords: Any) -> Any:
         found = key_of(*arguments, **keywords)
@@ -90,7 +91,7 @@ def test_random_calls_detect_a_key_of_the_fast_path_that_lacks_a_part(
         crowd.alone(hosts, 20_000, seed=6)
 
 
-# --- what else remembers ---
+# --- other parts with state ---
 
 
 def test_random_calls_of_sessions_with_buckets_give_the_results_of_onnxruntime() -> None:

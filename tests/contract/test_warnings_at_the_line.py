@@ -33,7 +33,7 @@ DIFFERS = NumbersReport("differs", (OutputNumbers("differs", 6, 3.5, output="Y")
 
 
 def line() -> int:
-    """Return the number of the line that calls."""
+    """Return the number of the calling line."""
     frame = inspect.currentframe()
     assert frame is not None
     assert frame.f_back is not None
@@ -42,7 +42,7 @@ def line() -> int:
 
 @pytest.fixture
 def wrong_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every comparison differs."""
+    """Let every comparison report a difference."""
     monkeypatch.setattr(NumbersCheck, "_ask", lambda *_: DIFFERS)
 
 
@@ -83,7 +83,7 @@ def by_asyncio(session: qnnbridge.InferenceSession) -> int:
 
 
 def by_callback(session: qnnbridge.InferenceSession) -> int:
-    """Run from a callback, in the bridge's thread: the callback's line is the application's."""
+    """Run from a callback, in the bridge's thread: the warning names the callback's line."""
     lines: list[int] = []
     done = threading.Event()
 
@@ -116,7 +116,7 @@ def test_wrong_numbers_are_reported_at_the_line_of_the_call(
 
 @pytest.fixture
 def handlers() -> Iterator[list[logging.Handler]]:
-    """The handlers of the root logger, without pytest's own."""
+    """Return the handlers of the root logger without those of pytest."""
     root = logging.getLogger()
     before, root.handlers = root.handlers, []
     yield root.handlers

@@ -19,7 +19,7 @@ X = np.arange(4, dtype=np.float32)
 
 
 def stderr_of(host: qnnbridge.Host) -> str:
-    """All that the host wrote to stderr in its life, which this ends."""
+    """End the host; return all that it wrote to stderr."""
     process = host.supervisor.running
     assert process is not None
     host.close()
@@ -27,7 +27,9 @@ def stderr_of(host: qnnbridge.Host) -> str:
 
 
 def assert_printed(text: str, word: str) -> None:
-    """`word` came on all ways that lead to descriptor 1: Python, C, the system call, a child process."""
+    """Check that `word` was printed in all ways to write to descriptor 1: Python, C, the system call, a child
+    process.
+    """
     lines = text.splitlines()
     for line in (word, f"native {word}", f"raw {word}", f"child {word}"):
         assert line in lines
@@ -50,7 +52,7 @@ def test_printed_text_never_reaches_the_wire(moment: str) -> None:
 
 
 def test_a_flood_of_text_blocks_neither_side() -> None:
-    """Four megabytes fill every pipe; only a reader that never pauses keeps the host going."""
+    """Four megabytes fill every pipe: the host continues only if the reader never pauses."""
     with fake_host() as host:
         session = qnnbridge.InferenceSession(script(on_run=["stderr:4000000"]), host=host)
         for _ in range(3):
@@ -58,7 +60,7 @@ def test_a_flood_of_text_blocks_neither_side() -> None:
 
 
 def test_text_before_the_handshake_is_skipped_and_kept() -> None:
-    """A site hook may print such text before the host's first line."""
+    """A site hook may print such text before the host's first line runs."""
     host_command = [sys.executable, "-I", "-u", "-X", "utf8", FAKE_HOST, "--parent", str(os.getpid())]
     command = ["/bin/sh", "-c", f"printf 'hello from a hook\\n'; exec {shlex.join(host_command)}"]
     with qnnbridge.Host(_command=command) as host:
@@ -71,7 +73,7 @@ def test_text_before_the_handshake_is_skipped_and_kept() -> None:
 
 @pytest.mark.simulator
 def test_the_banner_of_the_native_library_is_found_in_stderr() -> None:
-    """libQnnHtp prints it on descriptor 1 when the first session is made."""
+    """libQnnHtp prints its banner to descriptor 1 when the first session is created."""
     pytest.importorskip("onnxruntime_qnn")
     x = np.ones((3, 2), np.float32)
     with qnnbridge.Host() as host:

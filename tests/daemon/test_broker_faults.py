@@ -26,7 +26,7 @@ DOUBLE = (X * 2).tolist()
 
 
 class Later(LaterModel):
-    """Doubles. A session that runs it is warm."""
+    """Model that doubles its input. A session that has run it is warm."""
 
     def __init__(self, folder: Path, *actions: str, **more: Any) -> None:
         super().__init__(folder, *actions, scale=2, **more)
@@ -161,7 +161,7 @@ def test_a_reset_of_the_npu_that_needs_a_new_host_closes_no_connection_of_a_clie
 def test_a_deadline_is_kept_and_the_call_is_stopped(
     lab: Lab, tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # On a busy machine it takes a while until all on the way have heard of it.
+    # On a busy machine it takes a while until all processes on the way have handled the cancel.
     for name in (
         "qnnbridge._transport.channel",
         "qnnbridge._session.fast_calls",
@@ -200,7 +200,7 @@ def test_a_queued_call_is_cancelled_at_its_deadline(tmp_path: Path) -> None:
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The end of the host is waited for as long as it takes on a busy machine."""
+    """Wait for the end of the host as long as a busy machine needs."""
     monkeypatch.setattr("qnnbridge._session.remote_session.KILL_ANSWER_S", GRACE_S)
 
 
@@ -254,7 +254,7 @@ def test_setting_terminate_stops_a_call_in_the_host(lab: Lab) -> None:
 def test_a_cancel_that_arrives_before_its_call_is_not_lost(
     lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The call goes by a line, the cancel by the connection."""
+    """The call uses a fast channel, and the cancel uses the connection."""
     told: list[str] = []
     cancel, watch = Channel.cancel, _ChannelWatch.__call__
 
@@ -329,7 +329,7 @@ def test_a_planned_restart_loses_no_call(lab: Lab) -> None:
 
 
 def test_a_missing_interpreter_of_the_daemon_is_reported_as_a_problem_of_the_daemon() -> None:
-    """Its variables are not those of the application that reads the advice."""
+    """The daemon's environment variables are not those of the application that reads the message."""
     made = Lab(qnnbridge.Host("/no/such/python"), BrokerSettings())
     try:
         with pytest.raises(errors.HostNotFound) as caught:

@@ -87,7 +87,7 @@ def test_images_and_audio_survive_a_crash_of_the_npu_host(tmp_path: Path) -> Non
 
         expected = step(begun(), 20)
         (counted,) = [one["kv_bytes"] for one in lab.broker.status()["clients"]]
-        # Two crops of a picture, in floats; one generator, which is gone, and one in use.
+        # Two crops of an image as floats; one generator that was released, and one in use.
         assert counted >= 2 * 3 * 448 * 448 * 4
         one = begun()
         made = step(one, 10)
@@ -119,7 +119,7 @@ def test_eight_applications_take_turns(lab: Lab, folder: Path) -> None:
 
 
 def test_the_memory_of_a_crashed_npu_host_is_not_counted(tmp_path: Path) -> None:
-    """A generator is made again before the one that died is released."""
+    """A generator is recreated before the lost one is released."""
     folder = write_model(tmp_path / "dynamic", "dynamic")
     lab = Lab(qnnbridge.Host(), BrokerSettings(limits=ClientLimits(kv_bytes=4 * 96 * 16 * 4 + 100)))
     try:
@@ -134,7 +134,7 @@ def test_the_memory_of_a_crashed_npu_host_is_not_counted(tmp_path: Path) -> None
 
 
 def test_the_memory_of_kv_caches_is_counted_and_limited(tmp_path: Path) -> None:
-    """Two generators fit, the third does not; one that is closed makes room, and so does an application's end."""
+    """Two generators fit, the third does not; closing one releases memory, and so does the end of an application."""
     folder = write_model(tmp_path / "dynamic", "dynamic")
     each = 4 * 96 * 16 * 4  # four tensors, 96 tokens, one head of 16 floats
     lab = Lab(qnnbridge.Host(), BrokerSettings(limits=ClientLimits(kv_bytes=2 * each + 100)))
@@ -178,7 +178,7 @@ def test_idle_generators_of_a_pool_are_released_when_the_daemon_needs_memory(tmp
     lab = Lab(qnnbridge.Host(), BrokerSettings(limits=ClientLimits(kv_bytes=2 * each + 100)))
     try:
         model, pool = genai.Model(folder, host=lab.client()), genai.GeneratorPool(8)
-        # Prompts that have nothing in common: each needs a generator, and two fit.
+        # The prompts have nothing in common: each needs a generator, and two fit.
         for first in range(5):
             with genai.generate(model, prompt(9, first), max_tokens=4, temperature=0, pool=pool) as answer:
                 list(answer)
@@ -188,7 +188,7 @@ def test_idle_generators_of_a_pool_are_released_when_the_daemon_needs_memory(tmp
         lab.close()
 
 
-# Sessions of the scripted engine, and genai, which finds the NPU full as long as `room` of them are there.
+# Use sessions of the scripted engine, and a genai for which the NPU is full as long as `room` sessions are loaded.
 FULL_NPU = """
 import sys
 sys.path.insert(0, {root!r})

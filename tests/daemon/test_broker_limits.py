@@ -237,7 +237,7 @@ def test_a_thousand_connections_leak_nothing(lab: Lab) -> None:
 
     def connect(count: int) -> None:
         for number in range(count):
-            if number % 3 == 0:  # half open: it sends nothing
+            if number % 3 == 0:  # half open: the connection sends nothing
                 to_daemon, from_daemon, thread = lab.connect()
                 os.close(to_daemon)
                 os.close(from_daemon)
@@ -282,9 +282,10 @@ def test_a_stopping_broker_finishes_calls_and_refuses_new_clients(lab: Lab, tmp_
 
 
 def test_further_calls_do_not_prevent_a_broker_from_stopping(lab: Lab, tmp_path: Any) -> None:
-    """A call after the stop is not started: its client learns at once that the daemon is lost, and may repeat the
-    call
-    elsewhere. A running call is finished."""
+    """A call after the stop is not started: its client learns immediately that the daemon is lost, and may repeat
+    the call
+    in another daemon. A running call is finished.
+    """
     go = tmp_path / "go"
     slow = qnnbridge.InferenceSession(script(on_run=[f"wait:{go}"]), host=lab.client(), retry=0)
     busy = qnnbridge.InferenceSession(script(), host=lab.client(), retry=0)
@@ -310,8 +311,10 @@ def test_further_calls_do_not_prevent_a_broker_from_stopping(lab: Lab, tmp_path:
 def test_an_answer_that_is_being_written_when_the_broker_stops_arrives(
     lab: Lab, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The client has made another call since, which came too late. It still gets the answer of its earlier call,
-    however slow the machine is."""
+    """The client has sent another call meanwhile, which was too late. It still gets the answer of its earlier call,
+    however
+    slow the machine is.
+    """
     go, writing, ended = tmp_path / "go", threading.Event(), threading.Event()
     host = lab.client()
     session = qnnbridge.InferenceSession(script(on_run=[f"wait:{go}"]), host=host, retry=0)
@@ -378,7 +381,7 @@ def test_stopping_does_not_wait_forever_for_a_call(lab: Lab, tmp_path: Any) -> N
 
 
 def test_recreating_a_session_for_its_options_does_not_delay_stopping(lab: Lab, tmp_path: Any) -> None:
-    """Compiling may take minutes; stopping does not wait for it."""
+    """Compiling may take minutes, and stopping does not wait for it."""
     once, go = tmp_path / "once", tmp_path / "go"
     once.touch()
     session = qnnbridge.InferenceSession(script(on_create=[f"wait:{go}"], once=str(once)), host=lab.client())
@@ -410,7 +413,7 @@ def test_recreating_a_session_for_its_options_does_not_delay_stopping(lab: Lab, 
 def test_a_repeated_call_that_is_queued_when_the_broker_stops_is_lost_and_not_cancelled(
     lab: Lab, tmp_path: Any
 ) -> None:
-    """A call that is lost before its turn, unlike a cancelled one, can be repeated in the next daemon."""
+    """Unlike a cancelled call, a call that is lost before its turn can be repeated in the next daemon."""
     go = tmp_path / "go"
     slow = qnnbridge.InferenceSession(script(on_run=[f"wait:{go}"]), host=lab.client(), retry=0)
     waiting = qnnbridge.InferenceSession(script(), host=lab.client(), retry=0)

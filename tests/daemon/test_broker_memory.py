@@ -116,7 +116,7 @@ def test_memory_of_a_disconnected_client_is_unmapped_everywhere(lab: Lab) -> Non
 
 def test_memory_for_a_crashed_host_is_unmapped_everywhere() -> None:
     made = Lab(fake_host(), BrokerSettings(idle_unload_s=0.1))
-    gc.disable()  # in an idle process it does not run, either
+    gc.disable()  # an idle process collects no garbage, either
     try:
         sessions = [qnnbridge.InferenceSession(script(scale=scale), host=made.client()) for scale in (2, 3)]
 
@@ -132,7 +132,8 @@ def test_memory_for_a_crashed_host_is_unmapped_everywhere() -> None:
             assert process is not None
             os.kill(process.real_pid, signal.SIGKILL)
             call()
-        # The last death, whose error is kept to be told, may still have its three: of five deaths there were fifteen.
+        # The last crash, whose error is stored, may still hold its three mappings: without the fix, five crashes
+        # held fifteen.
         until(lambda: shared_mappings() <= before + 6)
     finally:
         gc.enable()
@@ -152,7 +153,7 @@ def test_a_new_host_maps_the_memory_of_all_clients(lab: Lab) -> None:
 
 
 def test_memory_that_the_client_could_shrink_is_refused(lab: Lab) -> None:
-    """Looking at it then would end the daemon."""
+    """Reading memory that the client has shrunk would end the daemon."""
     host = lab.client()
     fd = os.memfd_create("test", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:

@@ -24,13 +24,13 @@ TRIES = 5
 
 
 def test_a_flood_of_one_client_leaves_half_of_the_npu_to_a_client_with_a_single_thread(lab: Lab) -> None:
-    """Each call takes the NPU for longer than a client needs between two calls, as real ones do."""
+    """Each call uses the NPU for longer than a client needs between two calls, as real models do."""
     model = script(on_run=["sleep:0.01"])
     flood = qnnbridge.InferenceSession(model, host=lab.client())
     single = qnnbridge.InferenceSession(model, host=lab.client())
 
     def served_meanwhile() -> int:
-        """Calls of the flood during forty of the other."""
+        """Return the number of the flood's calls during forty calls of the other client."""
         done = threading.Event()
         counts = [0] * 8
         served: list[int] = []
@@ -54,7 +54,8 @@ def test_a_flood_of_one_client_leaves_half_of_the_npu_to_a_client_with_a_single_
         in_threads(*[lambda n=number: work(n) for number in range(8)], one_by_one)
         return served[0]
 
-    # On a busy machine the one may come late to each of its calls. Without a fair share it would be 320, always.
+    # On a busy machine the single client may be late for each call. Without a fair share the number would always be
+    # 320.
     tries: list[int] = []
     while not any(20 <= served <= 80 for served in tries):
         assert len(tries) < TRIES, f"40 calls of one, {tries} of the other"
@@ -95,7 +96,7 @@ def test_two_applications_share_a_session_on_the_npu(tmp_path: Path, monkeypatch
 def test_a_session_that_is_recreated_on_a_new_connection_comes_from_the_cache(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A large model would be compiled for minutes within the deadline of a call."""
+    """Without the cache, a large model would be compiled for minutes within the deadline of a call."""
     pytest.importorskip("onnxruntime_qnn")
     monkeypatch.delenv("QNNBRIDGE_CACHE")
     x = np.linspace(-3, 3, 60, dtype=np.float32).reshape(3, 4, 5)
@@ -109,7 +110,7 @@ def test_a_session_that_is_recreated_on_a_new_connection_comes_from_the_cache(
         until(lambda: not made.broker.status()["models"])
         session.run(None, {"x": x})
         (model,) = made.broker.status()["models"]
-        assert model["npu_bytes"] > path.stat().st_size  # of the compiled model
+        assert model["npu_bytes"] > path.stat().st_size  # the context binary of the compiled model
         assert session.cache.state == "miss"
     finally:
         made.close()

@@ -32,7 +32,7 @@ MUL_1 = X * np.arange(1, 7, dtype=np.float32).reshape(3, 2)
 
 @pytest.fixture
 def real() -> Iterator[Lab]:
-    """A broker before a host with the real engine."""
+    """A broker in front of a host with the real engine."""
     made = Lab(qnnbridge.Host(sys.executable), BrokerSettings(keep_unused_s=0.0))
     yield made
     made.close()
@@ -55,7 +55,7 @@ def mul(host: qnnbridge.Host, path: Path = MODELS / "mul_1.onnx", **options: Any
 
 
 def scaled_model(folder: Path, factor: float) -> Path:
-    """y = x * factor."""
+    """Write a model that computes y = x * factor."""
     weights = {"w": np.full(2, factor, np.float32)}
     made = model([node("Mul", ["x", "w"], ["y"])], [tensor("x", [2])], [tensor("y", [2])], weights)
     folder.mkdir()
@@ -133,7 +133,7 @@ def test_a_changed_model_uses_a_separate_session(lab: Lab, tmp_path: Path) -> No
 def test_another_model_of_the_same_size_and_date_uses_a_separate_session(
     what: str, in_place: bool, real: Lab, client: qnnbridge.Host, tmp_path: Path
 ) -> None:
-    """`rsync -t`, installers and `git` with restored dates write such files. Checked with new and older files."""
+    """`rsync -t`, installers and `git` with restored dates write such files. The test uses recent and older files."""
     path, other = (scaled_model(tmp_path / name, factor) for name, factor in (("one", 2.0), ("two", 3.0)))
     if what == "weights":
         path, other = (externalize(one) for one in (path, other))
@@ -151,13 +151,13 @@ def test_another_model_of_the_same_size_and_date_uses_a_separate_session(
         os.utime(file, ns=(rested, rested))
         with mul(client, path) as session:
             assert session.run(None, {"x": x})[0].tolist() == [3, 3]
-            if what == "model" or not in_place:  # ONNX Runtime maps the file of weights
+            if what == "model" or not in_place:  # ONNX Runtime maps the weights file
                 assert old.run(None, {"x": x})[0].tolist() == [2, 2]
             assert host_sessions(real) == 2
 
 
 def test_opening_a_session_of_another_client_creates_nothing_in_the_host(real: Lab, client: qnnbridge.Host) -> None:
-    """The host is asked once: which model is it."""
+    """The host is asked only for the identity of the model."""
     with mul(client), real.client() as other:
         other.start()
         before = real.npu_host.supervisor.running
@@ -313,7 +313,7 @@ def test_a_client_creates_the_session_itself_if_the_creation_of_another_client_t
     hasty, patient = lab.client(), lab.client()
     patient.start()
     hasty.start()
-    lab.broker.host.start()  # the second is for the attempt, and not for the start of the NPU host
+    lab.broker.host.start()  # the second value is for the attempt, and not for the start of the NPU host
 
     def first() -> None:
         with pytest.raises(errors.DeadlineExceeded):

@@ -119,7 +119,7 @@ def test_a_client_learns_that_it_is_connected_to_a_daemon_and_which_host_runs(la
     ],
 )
 def test_the_status_reports_where_qnn_comes_from(source: str, words: str) -> None:
-    """The host reports its QNN without a request as soon as it has found it, which is after HELLO."""
+    """The host reports its QNN without a request as soon as it has found the packages, which is after HELLO."""
     made = Lab(fake_host(source))
     try:
         client = made.client()

@@ -19,7 +19,7 @@ from tests.daemon.brokers import GRACE_S, Lab, until
 from tests.fakes.hosts import script
 from tests.fakes.models import model_bytes, node, tensor
 
-# Here: it keeps descriptors open, which a test would be blamed for.
+# Import it here: it keeps descriptors open, for which a test would be blamed.
 ort = pytest.importorskip("onnxruntime")
 
 X = np.ones(2, np.float32)
@@ -27,7 +27,7 @@ X = np.ones(2, np.float32)
 
 @contextlib.contextmanager
 def full(lab: Lab) -> Iterator[None]:
-    """Another client has all slots of the NPU host."""
+    """Let another client occupy all slots of the NPU host during the block."""
     share = lab.broker.fair_share
     other = share.join()
     try:
@@ -40,7 +40,7 @@ def full(lab: Lab) -> Iterator[None]:
 
 
 def outcome(session: Any, options: Any) -> Any:
-    """Return the results, or the class of the error and whether it has onnxruntime's text."""
+    """Return the results, or the error's class name and whether its text is onnxruntime's."""
     try:
         return [array.tolist() for array in session.run(None, {"x": X}, options)]
     except Exception as error:

@@ -35,10 +35,10 @@ from tests.fakes.stopping import stop_other
 
 MODEL = Path(__file__).parents[1] / "models" / "sigmoid.onnx"
 COMMAND = [sys.executable, "-m", "qnnbridge_tools"]
-# Only a defect waits this long.
+# Timeout that only a defect reaches.
 GRACE_S = 30.0
 
-# Of a call that is to be under way while other things happen.
+# Duration of a call that must still run while the test does other things.
 CALL_S = 3.0
 
 pytestmark = needs.posix
@@ -46,12 +46,12 @@ pytestmark = needs.posix
 
 @pytest.fixture(autouse=True)
 def runtime(private_temporary_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A runtime folder of the test's own; a daemon in it ends with the test."""
+    """A separate runtime folder for each test; a daemon in it ends with the test."""
     folder = private_temporary_folder / "run"
     monkeypatch.setenv("QNNBRIDGE_RUNTIME_DIR", str(folder))
     yield folder
     folder.chmod(0o700) if folder.exists() else None
-    # One that was started in vain may take the place of the one that is stopped.
+    # A second daemon that was started in vain may replace the one that is stopped.
     while link.is_running():
         told("host", "stop", "--drain", "0")
     for name in ("daemon.json", "daemon.sock", LOCK_NAME):
@@ -231,7 +231,7 @@ def test_stopping_names_the_ended_processes_and_waits_for_all_of_them() -> None:
         opened = session(host)
         call(opened)
         npu_host = document("host", "status")["host"]["pid"]
-        # The onlooker is this very process, too; as a client with a session it is named.
+        # The command's client is this very process; with a session it is listed as a client.
         text = told("host", "stop")
         assert f"pid {daemon['pid']}" in text
         assert f"NPU host, pid {npu_host}" in text
@@ -241,13 +241,13 @@ def test_stopping_names_the_ended_processes_and_waits_for_all_of_them() -> None:
 
 
 def test_running_calls_are_answered_before_the_daemon_ends() -> None:
-    """Without a repetition, which would hide a lost answer."""
+    """Disable retries, which would hide a lost answer."""
     start()
     with connect() as host:
         opened = qnnbridge.InferenceSession(counting_loop(), providers=[CPU], host=host, retry=0)
         turns = turns_that_take(opened, CALL_S)
         is_seen = False
-        while not is_seen:  # a call that ends before it is seen was too short for this machine
+        while not is_seen:  # a call that ends before it is observed was too short for this machine
             results: list[Any] = []
             thread = threading.Thread(target=lambda out, n: out.append(outcome(opened, n)), args=(results, turns))
             thread.start()
@@ -255,7 +255,7 @@ def test_running_calls_are_answered_before_the_daemon_ends() -> None:
                 is_seen = bool(document("host", "status")["queue"]["running"])
             assert is_seen or results == ["right"]
             turns *= 2
-        told("host", "stop", "--drain", str(GRACE_S))  # the work takes its time on a busy machine
+        told("host", "stop", "--drain", str(GRACE_S))  # the work takes longer on a busy machine
         thread.join(2 * GRACE_S)
     assert results == ["right"]
 
@@ -280,7 +280,7 @@ def test_a_killed_daemon_counts_as_not_running_and_the_next_one_starts() -> None
     assert look_for_daemon(None).state == "runs"
 
 
-# --- with work going on ---
+# --- during work ---
 
 
 def test_clients_and_models_are_shown_counted_and_exported() -> None:
@@ -379,7 +379,7 @@ def test_an_interpreter_that_cannot_run_the_host_is_refused_before_anything_is_s
 def test_a_relative_path_of_an_interpreter_is_resolved_in_the_current_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The daemon itself is in another one."""
+    """The daemon itself is in another process."""
     (tmp_path / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     (tmp_path / "python").chmod(0o700)
     monkeypatch.chdir(tmp_path)
@@ -388,7 +388,7 @@ def test_a_relative_path_of_an_interpreter_is_resolved_in_the_current_folder(
         call(session(host))
 
 
-# --- a daemon that cannot be used ---
+# --- an unusable daemon ---
 
 
 def test_an_unreachable_daemon_is_distinguished_from_a_missing_one(runtime: Path) -> None:
@@ -407,7 +407,7 @@ def test_the_command_does_not_wait_for_a_frozen_daemon_and_doctor_reports_it() -
     daemon = start()
     stop_other(daemon["pid"])
     try:
-        with ThreadPoolExecutor() as pool:  # each waits for its five seconds
+        with ThreadPoolExecutor() as pool:  # each call has a timeout of five seconds
             looked = pool.submit(look_for_daemon, None)
             connected = pool.submit(qnnbridge.connect, timeout=5.0)
             code, _, err = run("host", "status")
@@ -490,7 +490,7 @@ def test_the_log_is_followed() -> None:
         [*COMMAND, "host", "logs", "-n", "1", "--follow"], stdout=subprocess.PIPE, text=True
     ) as tail:
         assert tail.stdout is not None
-        tail.stdout.readline()  # what was there: from here on it follows
+        tail.stdout.readline()  # existing lines: from here on new lines are followed
         with connect():
             line = tail.stdout.readline()
         tail.send_signal(signal.SIGINT)
@@ -499,7 +499,7 @@ def test_the_log_is_followed() -> None:
 
 
 def test_following_the_log_ends_with_its_reader_even_if_nothing_is_logged() -> None:
-    """`qnnbridge host logs --follow | head -1` ends like this."""
+    """Behave as `qnnbridge host logs --follow | head -1`."""
     start()
     command = [*COMMAND, "host", "logs", "-n", "1", "--follow"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as tail:
@@ -512,7 +512,7 @@ def test_following_the_log_ends_with_its_reader_even_if_nothing_is_logged() -> N
 
 
 def test_the_log_shown_is_that_of_the_running_daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A service manager may have started it with other folders than this shell has."""
+    """A service manager may have started the daemon with other folders than those of this shell."""
     daemon = start()
     monkeypatch.setenv("QNNBRIDGE_STATE_DIR", str(tmp_path / "another"))
     assert told("host", "logs", "--path").strip() == daemon["log_file"]
@@ -556,7 +556,7 @@ def test_a_daemon_runs_without_standard_streams_as_under_task_scheduler() -> Non
 
 
 class Terminal:
-    """A terminal with `qnnbridge top` on it."""
+    """A terminal in which `qnnbridge top` runs."""
 
     def __init__(self, *options: str) -> None:
         import fcntl
@@ -591,7 +591,7 @@ class Terminal:
             while os.read(self._ours, 65536):
                 pass
         except OSError:
-            pass  # how a terminal without a program on it reads
+            pass  # state of a terminal in which no program runs
         os.close(self._ours)
         return self.process.wait(GRACE_S)
 

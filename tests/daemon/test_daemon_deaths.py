@@ -25,7 +25,7 @@ from tests.daemon.real_daemon import END_TIMEOUT_S, daemon_of_its_own, status
 
 pytest.importorskip("onnxruntime")
 
-# Of work for one core: long enough to be met in the middle, short enough to be done again.
+# Duration of a call on one core: long enough to be interrupted, short enough to be repeated.
 CALL_S = 1.0
 
 FOR_EVER = 2**62
@@ -175,7 +175,9 @@ def test_the_end_of_an_application_ends_its_call_and_no_other(
 def test_a_changed_discovery_file_is_written_again_by_the_running_daemon(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody could prove to know the daemon, or find it: applications waited a minute, `host stop` could not end it."""
+    """No client could authenticate to the daemon, or find it: applications waited a minute, `host stop` could not
+    end it.
+    """
     with daemon_of_its_own(tmp_path, monkeypatch) as host:
         pid = status(host)["daemon"]["pid"]
         path = tmp_path / "runtime" / "daemon.json"

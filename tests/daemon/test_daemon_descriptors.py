@@ -76,7 +76,7 @@ def test_the_error_for_a_daemon_without_free_descriptors_does_not_suggest_starti
 
 
 def test_a_lock_that_cannot_be_taken_counts_as_no_running_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A read-only disk, for example."""
+    """Simulate a read-only disk."""
     (make_runtime_folder() / "daemon.lock").touch(0o600)
 
     def refuse(*_: Any, **__: Any) -> None:

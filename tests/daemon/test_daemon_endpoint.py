@@ -192,7 +192,7 @@ def test_a_connection_during_the_close_of_the_endpoint_does_no_harm() -> None:
         released.set()
 
     class Name:
-        """The path of the socket, which is removed at this moment."""
+        """Return a descriptor path of the socket file, which is removed at this moment."""
 
         def unlink(self, *, missing_ok: bool) -> None:
             open_connection(folder).close()
@@ -236,7 +236,7 @@ def test_a_thousand_half_open_connections_do_not_block_new_clients(
             except Unreachable:  # a busy machine may not have accepted all connections by then
                 if not tries_left:
                     raise
-        until(lambda: waiting() <= UNPROVEN_MAX)  # the others are being closed
+        until(lambda: waiting() <= UNPROVEN_MAX)  # the other connections are being closed
     finally:
         for connection in connections:
             connection.close()
@@ -247,7 +247,7 @@ def test_the_oldest_silent_connection_is_closed_first(door: tuple[Listener, Disc
     _, _, folder = door
     connections = [open_connection(folder) for _ in range(UNPROVEN_MAX + 1)]
     try:
-        assert len(rest_of(connections[0])) in (0, CHALLENGE_BYTES)  # and then the end
+        assert len(rest_of(connections[0])) in (0, CHALLENGE_BYTES)  # followed by the end of the stream
         connections[-1].settimeout(GRACE_S)
         assert len(connections[-1].recv(CHALLENGE_BYTES)) == CHALLENGE_BYTES
     finally:

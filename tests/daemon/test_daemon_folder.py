@@ -97,7 +97,7 @@ def test_the_error_for_a_file_in_place_of_the_folder_suggests_another_folder(sta
 
 
 def test_daemons_of_two_folders_have_separate_logs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Two processes that write and rotate one file lose lines; on Windows neither could rotate it."""
+    """Two processes that write and rotate the same file lose lines; on Windows neither process could rotate it."""
     here = {log_file(), stderr_file(log_file())}
     assert {log_file(), stderr_file(log_file())} == here
     monkeypatch.setenv("QNNBRIDGE_RUNTIME_DIR", str(tmp_path / "other"))
@@ -172,7 +172,7 @@ except OSError as error:
 
 @needs.posix
 def test_a_failed_write_leaves_no_file() -> None:
-    """A full disk lets a file be made, and refuses its contents."""
+    """On a full disk a file can be created but not filled."""
     ran = subprocess.run(
         [sys.executable, "-c", WRITES_WITHOUT_ROOM], cwd=ROOT, capture_output=True, text=True, check=True
     )
@@ -185,7 +185,7 @@ def test_a_failed_write_leaves_no_file() -> None:
 def test_an_endpoint_works_in_a_folder_with_a_path_of_any_length(
     length: int, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The kernel's address of a socket holds 108 bytes."""
+    """The kernel's socket addresses are limited to 108 bytes."""
     folder = tmp_path_factory.mktemp("f")
     while len(str(folder)) < length:
         folder = folder / ("n" * min(60, max(1, length - len(str(folder)) - 1)))

@@ -46,7 +46,7 @@ from tests.fakes.stopping import stop
 
 pytestmark = [needs.posix, pytest.mark.timeout(180)]
 
-# It is 2 ms on an idle machine. On one that is busy not each of the tries need be as quick.
+# Opening takes 2 ms on an idle machine. On a busy machine, only one of the attempts needs to be this quick.
 QUICK_S = 1.0
 TRIES = 5
 TOGETHER = 10
@@ -90,7 +90,7 @@ def test_a_session_of_the_daemon_computes_what_a_private_host_computes() -> None
         assert host.is_daemon
         assert host.info.pid == daemon_process().pid != os.getpid()
         assert session.cache.state == "off"
-        assert "daemon" not in session.cache.reason  # the reason comes from the daemon
+        assert "daemon" not in session.cache.reason  # the daemon supplies the reason
     with qnnbridge.Host() as private, qnnbridge.InferenceSession(MODEL, host=private, providers=CPU) as session:
         assert not private.is_daemon
         expected = session.run(None, x_of(session))[0]
@@ -121,7 +121,7 @@ def test_ten_programs_that_start_at_the_same_time_get_one_daemon() -> None:
     pids = {int(one.stdout.readline() or 0) for one in programs if one.stdout is not None}
     for one in programs:
         told(one)
-    until(lambda: len(daemons_alive()) == 1)  # those that came too late leave by themselves
+    until(lambda: len(daemons_alive()) == 1)  # daemons that were too late end by themselves
     assert pids == {process.pid for process in daemons_alive()} == {daemon_process().pid}
 
 
@@ -199,7 +199,7 @@ def test_a_caller_with_an_expired_deadline_does_not_wait_for_the_start_of_the_da
         clock = FairClock()
         with pytest.raises(DeadlineExceeded):
             host.start(timeout=0.01)
-        assert clock.seconds < 1.5  # its deadline, and a second
+        assert clock.seconds < 1.5  # the call's deadline, and a second
         host.start(timeout=GRACE_S)
         assert len(daemons_alive()) == 1
 
@@ -258,11 +258,11 @@ def test_an_unknown_string_for_the_host_argument_is_refused() -> None:
         qnnbridge.InferenceSession(MODEL, host="deamon")  # type: ignore[arg-type]
 
 
-# --- the daemon's own life -----------------------------------------------------------------------------------
+# --- state of the daemon -------------------------------------------------------------------------------------
 
 
 def foreground(*options: str) -> subprocess.Popen[str]:
-    """A daemon that stays, as a service manager runs it; returns when its door is open."""
+    """Start a daemon as a service manager does; return when its endpoint accepts connections."""
     process = subprocess.Popen(
         [sys.executable, "-m", "qnnbridge_daemon", "--foreground", *options],
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
@@ -317,7 +317,7 @@ def test_a_daemon_without_its_discovery_files_ends(name: str) -> None:
 
 def test_a_daemon_whose_files_were_removed_does_not_remove_those_of_its_successor() -> None:
     first = foreground()
-    # Stopped: it must not look before the other one is there.
+    # Stop the first daemon, so that it cannot check its files before the second daemon runs.
     stop(first.pid)
     for name in ("daemon.json", "daemon.sock", LOCK_NAME):
         (runtime_folder() / name).unlink()
@@ -341,7 +341,9 @@ def test_a_daemon_that_does_not_start_prints_the_reason(monkeypatch: pytest.Monk
 
 
 def test_a_started_daemon_keeps_no_descriptor_of_the_process_that_started_it() -> None:
-    """No terminal, no parent, no working folder, no stream: it goes on when the starter is gone."""
+    """The daemon has no terminal, parent, working folder or stream of its starter, and continues when the starter
+    ends.
+    """
     read_fd, write_fd = os.pipe()
     os.set_inheritable(write_fd, True)  # as a careless program would
     starter = program(CONNECTS)
@@ -380,7 +382,7 @@ def test_a_daemon_that_is_killed_during_its_start_is_started_again(
             super().__init__()
             started.append(self)
             if len(started) <= kills:
-                self._process._process.kill()  # before it has left its starter
+                self._process._process.kill()  # before the daemon has detached from its starter
 
     monkeypatch.setattr("qnnbridge._daemon.connector.Starting", Killed)
     monkeypatch.setattr("qnnbridge._daemon.connector._START_AGAIN_S", 0.05)

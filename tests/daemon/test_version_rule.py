@@ -72,7 +72,7 @@ NO_VERSIONS = ["", "abc", "1", "1.x", ".2", "٣.١", "1.0\x1b[2J", "1." + "9" * 
 @pytest.mark.parametrize("told", NO_VERSIONS)
 def test_an_invalid_version_is_refused_by_the_daemon_and_by_the_client(told: Any) -> None:
     good = Hello(features=FEATURES | {DAEMON_FEATURE})
-    for features in (good.features, FEATURES):  # also of a client that only wants to end it
+    for features in (good.features, FEATURES):  # also a client that only wants to end the daemon
         bad = Hello.from_wire({**good._replace(features=features).to_wire(), "qnnbridge": told})
         with pytest.raises(HandshakeFailed, match="application side reports") as caught:
             negotiate(bad, good)
@@ -150,7 +150,7 @@ def test_an_application_two_minor_versions_newer_is_refused_with_an_explanation(
 
 
 def test_the_same_host_connects_after_the_daemon_was_replaced_by_a_compatible_one() -> None:
-    """A misfit is not held against the daemon that comes next."""
+    """An incompatible daemon does not affect the connection to the next daemon."""
     from qnnbridge._daemon import DaemonAccess
     from qnnbridge._host import daemon_host
 

@@ -41,7 +41,7 @@ AT_ONCE_S = 10.0
 
 @pytest.fixture(scope="session")
 def newer(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The path of Python for the release to come."""
+    """Return the PYTHONPATH of the next release."""
     top = tmp_path_factory.mktemp("newer")
     for package in PACKAGES:
         shutil.copytree(TOP / package, top / package, ignore=shutil.ignore_patterns("__pycache__"))
@@ -66,7 +66,7 @@ def older_path() -> str:
 
 @pytest.fixture(params=["newer application", "newer host"])
 def sides(request: pytest.FixtureRequest, newer: str) -> tuple[str, str]:
-    """Python's path of the application and of the other side."""
+    """Return the PYTHONPATH of the application and of the other side."""
     return (newer, older_path()) if request.param == "newer application" else (older_path(), newer)
 
 
@@ -145,7 +145,7 @@ def test_a_private_host_with_another_wire_version_is_reported_immediately(
 
 
 def start_daemon(path: str) -> psutil.Process:
-    """One that goes on in the background."""
+    """A daemon that continues to run in the background."""
     code = "import qnnbridge; qnnbridge.connect().close()"
     told(program(code, env={**os.environ, "PYTHONPATH": path}))
     return daemon_process()
@@ -195,7 +195,7 @@ def test_many_newer_applications_replace_an_older_daemon_only_once(newer: str, d
     together = [program(BY_DAEMON, "start", env=environment) for _ in range(4)]
     outcomes = [json.loads(line) for process in together for line in told(process)]
     assert [outcome["class"] for outcome in outcomes] == [None] * 4, outcomes
-    until(lambda: len(daemons_alive()) == 1)  # the older one may still be ending
+    until(lambda: len(daemons_alive()) == 1)  # the older daemon may still be ending
     assert daemons_alive() == [daemon_process()] != [daemon]
 
 
@@ -210,7 +210,7 @@ def test_an_older_daemon_with_clients_is_not_replaced(newer: str, daemons: None)
 
 @pytest.mark.parametrize("newer_command", [True, False])
 def test_the_command_ends_a_daemon_of_any_wire_version(newer_command: bool, newer: str, daemons: None) -> None:
-    """The fix of the error must work, also while applications are connected."""
+    """The fix in the error message must work, also while applications are connected."""
     command, other = (newer, older_path()) if newer_command else (older_path(), newer)
     daemon = start_daemon(other)
     holds = program(

@@ -14,7 +14,7 @@ from qnnbridge_tools.doctor.findings import Report, Severity
 
 
 def examined(broken: Broken) -> tuple[SimulatedMachine, Report, Report]:
-    """The report, and the one that comes of the facts as JSON."""
+    """Return the report, and the report made from the facts as JSON."""
     built = broken.build()
     machine, order = built if isinstance(built, tuple) else (built, SurveyOptions())
     facts = survey(machine, order)

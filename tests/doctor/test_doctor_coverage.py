@@ -21,7 +21,7 @@ from qnnbridge_tools.doctor.examine import CHECKS, SurveyOptions, diagnose, surv
 from qnnbridge_tools.doctor.findings import CATALOGUE, Finding, SubjectCheck
 
 HERE = Path(__file__).parent
-# Shown by test_doctor_model and test_doctor_report, with real files.
+# Findings that test_doctor_model and test_doctor_report show with real files.
 ELSEWHERE = ("model.", "doctor.")
 
 
@@ -90,7 +90,7 @@ def test_the_code_that_a_finding_hides_is_a_finding(code: str) -> None:
 
 
 def test_commands_in_fixes_exist() -> None:
-    """Each ``qnnbridge ...`` in a fix is a command, with options that it has."""
+    """Each ``qnnbridge ...`` in a fix is an existing command with existing options."""
     command = typer.main.get_command(app)
     seen = set()
     for found in findings():
@@ -112,7 +112,7 @@ def _walk(command: click.Command, words: list[str], text: str) -> None:
 
 
 def test_every_fix_with_pip_names_the_interpreter() -> None:
-    """A bare ``pip`` is the one of whatever comes first on the PATH, which is how mixtures come about."""
+    """A bare ``pip`` is the first one on the PATH, which often belongs to another interpreter."""
     for found in findings():
         for match in re.finditer(r"\bpip (?:un)?install", found.fix):
             assert found.fix[: match.start()].rstrip().endswith("-m"), found.fix

@@ -166,7 +166,7 @@ def test_a_long_log_gives_the_same_findings_as_its_lines() -> None:
 def test_rules_that_cannot_match_a_long_log_are_not_tried_on_its_lines(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """5 MB of short lines took a minute."""
+    """5 MB of short lines once took a minute."""
     asked: list[int] = []
     real = ort_log._search_lines
 
@@ -258,7 +258,7 @@ def test_a_specific_reason_is_shown_before_the_explanation_of_the_error_class() 
     reason = explained("exit code 3221226505")
     meanings = explained("qnnbridge.errors.HostStartFailed: no start\nexit code 3221226505")
     assert meanings[: len(reason)] == reason
-    # A certain reason stands alone.
+    # A specific reason is shown without further explanations.
     certain = "Unable to find a valid interface for QnnHtp.dll"
     assert explained(f"qnnbridge.errors.HostStartFailed: no start\n{certain}") == explained(certain)
 

@@ -76,7 +76,7 @@ def test_on_an_x64_computer_the_fix_fits_and_no_driver_is_checked() -> None:
 
 
 def test_every_suggested_version_is_compared_with_the_driver() -> None:
-    """This is the default."""
+    """The catalogue is the default."""
     facts = survey(snapdragon(system_qnn="2.40.0.0")[0], SurveyOptions())
     assert fixes.fitting_version(facts) == "1.23.2"
     assert fixes.fits(facts, "1.23.2")
@@ -101,7 +101,7 @@ def test_the_fix_for_a_host_without_packages_installs_packages_that_fit() -> Non
 
 
 def test_without_a_known_source_of_qnnbridge_no_command_installs_it_by_its_name() -> None:
-    """No package index has it, so `pip install qnnbridge` would fail."""
+    """No package index has qnnbridge, so `pip install qnnbridge` would fail."""
     machine = windows_on_arm()
     application = add_python(machine, r"C:\App", "3.12.4", "x64", running=True)
     install_bridge(application)
@@ -195,7 +195,9 @@ def test_the_version_bounds_of_onnxruntime_are_those_of_the_known_faults() -> No
 
 
 def test_a_release_that_does_not_fit_is_not_reinstalled() -> None:
-    """A damaged library of a release that the driver is too old for: mending it would only lead to the next finding."""
+    """A library of a release that is too new for the driver is damaged: repairing it would only lead to the next
+    finding.
+    """
     machine, _, host = snapdragon(system_qnn="2.40.0.0")
     machine.remove(host.path("onnxruntime_qnn/QnnSystem.dll"))
     found = diagnose(survey(machine, SurveyOptions())).findings[0]
@@ -221,12 +223,14 @@ def test_a_package_that_is_installed_twice_is_uninstalled_twice() -> None:
     assert sum(" uninstall -y " in line and line.endswith("onnxruntime-qnn") for line in commands) == 2
 
 
-# --- all of them ---
+# --- all findings ---
 
 
 def _machines() -> Iterator[tuple[str, SimulatedMachine, SurveyOptions, str | None]]:
-    """All broken ones, as they are and with drivers of two older versions of QNN. With a probe's own words they
-    would show nothing of ours."""
+    """Yield all findings of the broken computers, as they are and with drivers of two older versions of QNN.
+
+    Probes have no message, since the message of a probe would replace the doctor's own text.
+    """
     for case in (*ATTEMPTS, *BROKEN):
         for system in HERE:
             built = case.build()
@@ -303,11 +307,11 @@ def test_explanations_contain_no_command() -> None:
         assert words or found.remedy.commands
 
 
-# --- what --fix does of it ---
+# --- effects of --fix ---
 
 
 def test_fix_sets_up_a_host_with_the_options_in_the_finding(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The set-up itself is carried out in the tests of `setup`."""
+    """Check the arguments only; tests of `setup` run the set-up itself."""
     machine = windows_on_arm(home=r"C:\Users\Jürgen")
     install_bridge(add_python(machine, r"C:\App", "3.12.4", "x64", running=True))
     add_python(machine, r"C:\Python313-arm64")

@@ -28,7 +28,7 @@ def simulator(qnn: str = "2.7.0") -> SimulatedMachine:
 
 
 def examined(machine: SimulatedMachine, model: Path, probe: ProbeResult | None = None) -> Report:
-    """probe: what came of the model's own probe; the doctor's own went well."""
+    """Return the report about a model. probe: result of the model's own probe; the general probe succeeds."""
     machine.put(str(model))
     well = ProbeResult(simulator=machine.machine == "x86_64", qnn_nodes=2, difference=0.0)
 
@@ -215,7 +215,7 @@ def test_a_folder_without_a_model_is_reported(tmp_path: Path) -> None:
 
 
 def folder_examined(folder: Path, version: str | None) -> Report:
-    """version: of the host's onnxruntime-genai."""
+    """Install a host with generation. version: version of its onnxruntime-genai."""
     machine = linux()
     host = make_host(add_python(machine, "/opt/python", "3.11.7", "x86_64", running=True))
     if version is not None:

@@ -25,7 +25,7 @@ from qnnbridge_tools.doctor.facts import ProbeResult
 from qnnbridge_tools.doctor.findings import Report, Severity
 from qnnbridge_tools.versions.fitness import NEWEST_ORT_TRIED, is_untried
 
-# As they may be one day: with the files of the newest ones that there are.
+# Invented future releases, with the files of the newest existing ones.
 NEWER = QNN, ORT = "2.9.0", "1.40.0"
 
 PAIRS = [NEWER, ("2.7.0", ORT), (QNN, NEWEST_ORT_TRIED)]
@@ -70,7 +70,7 @@ def packages_line(report: Report) -> str:
 
 
 def test_the_invented_releases_are_newer_than_all_known_ones() -> None:
-    """Else these tests are about nothing."""
+    """Otherwise these tests would check nothing."""
     assert is_untried(ORT)
     assert version_key(QNN) > max(version_key(one.version) for one in load_releases())
 
@@ -172,7 +172,7 @@ def test_an_unreadable_version_counts_as_unknown_and_does_not_crash_doctor() -> 
     assert is_untried("nightly")
 
 
-# --- what fails with them --------------------------------------------------------------------------
+# --- failed probes ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("qnn", "ort"), PAIRS)
@@ -202,7 +202,7 @@ def test_the_way_back_to_a_known_release_fits_the_driver() -> None:
     assert fixes.install_known(facts, "").commands[-1].endswith('<=1.32.0" onnxruntime-qnn==2.7.0')
 
 
-# --- what its own files say of an unknown release --------------------------------------------------
+# --- checks of the files of an unknown release -----------------------------------------------------
 
 
 def test_the_qnn_of_an_unknown_release_is_compared_with_the_driver() -> None:
@@ -226,7 +226,7 @@ def test_a_damaged_file_of_an_unknown_release_is_a_finding() -> None:
 
 
 def without_a_library(qnn: str, python: Python) -> None:
-    """A release that was packed without it: its RECORD does not name it."""
+    """Remove a library from an installed release and from its RECORD."""
     machine, record = python.machine, python.path(f"onnxruntime_qnn-{qnn}.dist-info/RECORD")
     text = (machine.file(record).data or b"").decode()
     lines = [line for line in text.splitlines() if not line.startswith("onnxruntime_qnn/QnnSystem.dll,")]

@@ -33,7 +33,7 @@ def test_the_page_lists_every_option_and_no_other() -> None:
 
 @pytest.mark.process
 def test_both_command_lines_have_the_same_options() -> None:
-    """The one of the `qnnbridge` command and the one that needs the standard library alone."""
+    """Compare the `qnnbridge` command with the one that needs only the standard library."""
     command = typer.main.get_command(app).commands["doctor"]  # type: ignore[attr-defined]
     options = {name for parameter in command.params for name in parameter.opts}
     printed = subprocess.run(

@@ -129,7 +129,7 @@ def test_the_text_ends_with_the_verdict_and_has_each_command_on_a_separate_line(
 
 
 def _assert_commands_stand_alone(finding: Finding, lines: list[str]) -> None:
-    """Nothing beside a command but its label, and what cannot be run never looks like it."""
+    """A command line has only a label in front, and text that cannot be run never resembles a command."""
     for command in finding.remedy.commands:
         assert any(line.strip().removeprefix("run   ") == command for line in lines), command
     if not finding.remedy.commands:
@@ -226,7 +226,7 @@ def test_the_json_document_matches_the_schema() -> None:
 
 
 def test_installing_the_fitting_release_clears_the_finding() -> None:
-    """The fix is not only named, it is right: what it installs makes the computer healthy."""
+    """Carry out the fix: what it installs makes the computer healthy."""
     machine, _, host = snapdragon("1.24.1", system_qnn="2.40.0.0")
     report = diagnose(survey(machine, SurveyOptions()))
     assert "install onnxruntime-qnn==1.23.2" in report.findings[0].fix
@@ -238,7 +238,7 @@ def test_installing_the_fitting_release_clears_the_finding() -> None:
 
 @pytest.mark.process
 def test_doctor_works_with_the_standard_library_alone() -> None:
-    """It has to start where libraries of qnnbridge are missing: only the live probe needs them."""
+    """The doctor must start if libraries of qnnbridge are missing; only the live probe needs them."""
     code = (
         "import sys\n"
         "for name in ('numpy', 'msgpack', 'onnx', 'onnxruntime', 'onnxruntime_qnn', 'psutil', 'rich', 'typer'):\n"
@@ -250,5 +250,5 @@ def test_doctor_works_with_the_standard_library_alone() -> None:
     assert not done.stderr
     report = json.loads(done.stdout)
     assert report["exit_code"] == done.returncode
-    # A part of the survey, or a check, that needs more is a finding of its own.
+    # A part of the survey, or a check, that needs a missing library would be a finding.
     assert "doctor.incomplete" not in [one["code"] for one in report["findings"]]

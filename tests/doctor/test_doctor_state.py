@@ -115,7 +115,7 @@ def test_an_invalidated_entry_is_reported_with_its_reason(folders: Path) -> None
 def test_an_incomplete_entry_is_found_and_the_fix_removes_it(folders: Path, harm: str) -> None:
     store = Store(folders / "cache")
     put(store, key_number(1))
-    entry = put(store, key_number(2), b"another blob" * 100)  # equal files of two entries are one on the disk
+    entry = put(store, key_number(2), b"another blob" * 100)  # equal files of two entries are one file on the disk
     blob, manifest = entry.folder / "model_ctx_qnn.bin", entry.folder / "manifest.json"
     if harm == "cut":
         blob.write_bytes(b"x")
@@ -144,4 +144,4 @@ def test_a_folder_is_searched_in_the_home_folder_and_in_the_current_one(
     asked: list[object] = []
     monkeypatch.setattr(tempfile, "TemporaryFile", lambda **given: asked.append(given) or contextlib.nullcontext())
     assert RealMachine().is_writable("new/cache")
-    assert asked == [{"dir": os.curdir}]  # not the system's own for temporary files
+    assert asked == [{"dir": os.curdir}]  # not the temporary folder of the system

@@ -52,7 +52,7 @@ def read(module: Any, path: Path) -> tuple[Any, ...]:
 
 
 def test_adapter_files_equal_those_of_onnxruntime(tmp_path: Path) -> None:
-    # The order of parameters in a file is that of a hash table; one parameter has one order.
+    # The order of parameters in a file is that of a hash table; a single parameter has only one order.
     one = {"float": VALUES["float"]}
     assert written(ort, tmp_path / "ours", one) == written(real, tmp_path / "theirs", one)
     written(ort, tmp_path / "ours")
@@ -109,7 +109,7 @@ def test_an_empty_adapter_can_be_written_and_read() -> None:
 
 @newest
 def test_strings_are_refused_when_the_adapter_is_written(tmp_path: Path) -> None:
-    """Their values come from a run: no other way makes them."""
+    """Get the values from a run, since there is no other way to create them."""
     data = helper.make_model(
         helper.make_graph(
             [helper.make_node("Cast", ["x"], ["y"], to=TensorProto.STRING)],

@@ -136,7 +136,7 @@ def test_a_web_server_with_sixteen_threads_answers_all() -> None:
 
 @needs.posix
 def test_a_session_made_before_a_fork_works_in_each_worker() -> None:
-    """`gunicorn --preload` works like this: it loads the model once, and its workers are forks of that process."""
+    """`gunicorn --preload` works in this way: it loads the model once, and its workers are forks of that process."""
     session = ort.InferenceSession(MUL)
     session.run(None, feed(1))
     children = []

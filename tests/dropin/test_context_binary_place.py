@@ -1,5 +1,7 @@
-"""``ModelCompiler.set_ep_context_binary_information``: the place of the context binary of a model that is compiled
-to bytes."""
+"""``ModelCompiler.set_ep_context_binary_information``: the path of the context binary of a model that is compiled
+to
+bytes.
+"""
 
 from __future__ import annotations
 
@@ -89,7 +91,7 @@ def test_the_context_binary_has_the_same_name_as_in_onnxruntime(name: str, tmp_p
 
 
 def test_a_name_without_an_extension_is_the_stem_even_if_its_folder_contains_dots(tmp_path: Path) -> None:
-    """onnxruntime-qnn 2.7.0 cuts off behind the folder's dot then, and writes outside of the folder."""
+    """onnxruntime-qnn 2.7.0 truncates such a path at the folder's dot, and writes outside of the folder."""
     folder = tmp_path / "v1.2"
     folder.mkdir()
     made = compiler()

@@ -114,7 +114,9 @@ def test_without_a_host_the_error_is_readable(options: list[str], tmp_path: Path
 
 
 def host_that_cannot_start(folder: Path) -> str:
-    """Its packages tell a version, so that the program is begun, and its interpreter ends at once."""
+    """Return an interpreter that exits immediately, but whose packages have a version, so that the program is
+    started.
+    """
     metadata = (
         folder / "broken" / "lib" / "python3.11" / "site-packages" / "onnxruntime-1.20.0.dist-info" / "METADATA"
     )
@@ -317,7 +319,7 @@ GRU = """
 
 @pytest.mark.parametrize("providers", ["ort.get_available_providers()", "['CPUExecutionProvider']"])
 def test_a_model_with_free_dimensions_moves_to_qnn_with_the_first_call(providers: str, tmp_path: Path) -> None:
-    """QNN ends such a session with an error instead of leaving its nodes to the CPU."""
+    """QNN fails on such a session instead of leaving its nodes to the CPU."""
     pytest.importorskip("onnxruntime_qnn")
     source = GRU.format(providers=providers)
     ran = exec_program("--provider", "qnn", "--report", program(tmp_path, source), cwd=tmp_path)
@@ -345,7 +347,7 @@ def test_a_program_that_requests_all_providers_gets_qnn_without_its_errors(tmp_p
     assert "runs on the CPU: " in ran.stderr
     source = GRU.format(providers="['QNNExecutionProvider', 'CPUExecutionProvider']")
     ran = exec_program(program(tmp_path, source), cwd=tmp_path)
-    assert "EPFail: " in ran.stderr  # the program asks for QNN by its name
+    assert "EPFail: " in ran.stderr  # the program requests QNN by name
 
 
 def test_the_device_of_the_onnx_backend_is_the_cpu_unless_the_user_sets_another(tmp_path: Path) -> None:
@@ -437,7 +439,7 @@ def test_a_program_that_requests_cuda_is_warned_and_runs(tmp_path: Path) -> None
     ran = exec_program(program(tmp_path, source), cwd=tmp_path)
     assert ran.stdout.split() == ["qnnbridge.ort", "21.0"], ran.stderr
     assert "Specified provider 'CUDAExecutionProvider' is not in available provider names" in ran.stderr
-    assert "program.py" in ran.stderr  # the line that asks for it
+    assert "program.py" in ran.stderr  # the line that requests it
 
 
 def test_stdin_arguments_and_path_reach_the_program_unchanged(tmp_path: Path) -> None:
@@ -470,7 +472,7 @@ def test_stdin_arguments_and_path_reach_the_program_unchanged(tmp_path: Path) ->
 @needs.posix
 @pytest.mark.parametrize("options", [[], ["--report"]])
 def test_signals_reach_the_program(options: list[str], tmp_path: Path) -> None:
-    """Ctrl+C reaches all that share the terminal, a plain kill `qnnbridge exec` alone; the program gets both."""
+    """Ctrl+C reaches all processes of the terminal, a plain kill only `qnnbridge exec`; the program gets both."""
     name = program(
         tmp_path,
         f"""
@@ -542,7 +544,7 @@ def test_an_interpreter_that_ignores_pythonpath_has_the_bridge_too(isolated: str
 
 
 def test_the_command_itself_needs_no_numpy(tmp_path: Path) -> None:
-    """Imports of the command delay every program. The report of imports ends where the program begins."""
+    """Imports of the command delay every program. The report of imports ends where the program starts."""
     name = program(tmp_path, "print('the program')")
     ran = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "qnnbridge_tools", "exec", name],

@@ -208,7 +208,7 @@ def test_calls_that_do_not_fit_the_given_sizes_run_on_the_cpu_even_if_warnings_a
 
 
 def test_a_batch_of_one_size_is_not_split(tmp_path: Path) -> None:
-    """Rows that depend on each other give other results in parts; only --bucket asks for that."""
+    """If rows depend on each other, parts give other results; only --bucket allows a split."""
     write(tmp_path)
     said, _ = ran(tmp_path, "\n    call(2, 4)\n", "--dim", "batch=1", "--dim", "time=4")
     assert "runs on the CPU, as overflow='cpu' allows: batch=2, time=4 does not fit into any bucket" in said

@@ -154,7 +154,7 @@ def test_quantizing_with_the_bridge_writes_the_same_model_as_onnxruntime(tmp_pat
 def test_a_file_that_another_process_has_open_is_replaced_as_soon_as_possible(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: str
 ) -> None:
-    """Windows replaces no file that is open in another process."""
+    """Windows cannot replace a file that is open in another process."""
     monkeypatch.setenv("QNNBRIDGE_HOST_PYTHON", sys.executable)
     monkeypatch.setenv("QNNBRIDGE_CACHE_DIR", str(tmp_path))
     environ: dict[str, str] = {}

@@ -86,8 +86,9 @@ def test_log_lines_of_a_call_equal_those_of_onnxruntime_and_arrive_before_it_ret
 ) -> None:
     path = noisy(tmp_path / "noisy.onnx")
     ours, theirs = lines_of(ort, chain, path), lines_of(real, chain, path)
-    # Settings of the session differ in what they print, memory that the process has already, and what ONNX Runtime
-    # says once in a process.
+    # Lines about session settings, about memory that the process already has, and lines that ONNX Runtime logs only
+    # once
+    # per process may differ.
     about_memory = ("Flush-to-zero", "BFCArena", "allocation", "Allocated memory", "Session Options", "bin_num")
     assert [line for line in ours if not any(word in line[3] for word in about_memory)] == [
         line for line in theirs if not any(word in line[3] for word in about_memory)
@@ -172,7 +173,7 @@ def test_a_default_severity_keeps_the_other_options_of_a_session(chain: str) -> 
 
 @pytest.fixture(scope="module")
 def kept(chain: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, bytes]]:
-    """A compiled model without its context binary, and that."""
+    """Return a compiled model without its context binary, and the context binary."""
     binaries: dict[str, bytes] = {}
     compiler = ort.ModelCompiler(qnn_options(), chain)
     compiler.set_ep_context_data_write_func(lambda name, data: binaries.__setitem__(name, data.read()))

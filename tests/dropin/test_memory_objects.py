@@ -1,4 +1,4 @@
-"""Descriptions of memory, shared allocators and streams of devices, as onnxruntime has them."""
+"""Descriptions of memory, shared allocators and streams of devices behave as in onnxruntime."""
 
 from __future__ import annotations
 

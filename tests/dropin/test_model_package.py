@@ -79,7 +79,7 @@ def test_packages_are_written_as_by_onnxruntime(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def package(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A package with a variant for the CPU, one for QNN, and one for any provider."""
+    """Write a package with a variant for the CPU, one for QNN, and one for any provider."""
     root = tmp_path_factory.mktemp("package")
     told: dict[str, Any] = {}
     for name, ep in (("cpu", CPU), ("qnn", QNN), ("any", None)):

@@ -34,7 +34,7 @@ COUNT = 4
 
 
 def model(path: Path, count: int = COUNT, size: int = 8) -> str:
-    """A chain of additions, each of an initializer."""
+    """Write a chain of additions, each of an initializer."""
     weights = [numpy_helper.from_array(np.full(size, 0.5 * i, np.float32), f"w{i}") for i in range(count)]
     names = ["x", *[f"y{i}" for i in range(count - 1)], "y"]
     nodes = [helper.make_node("Add", [names[i], f"w{i}"], [names[i + 1]]) for i in range(count)]
@@ -218,7 +218,7 @@ def test_context_binaries_are_passed_to_the_function_and_not_written_to_a_file(c
     (node,) = [node for node in onnx.load(tmp_path / "out.onnx").graph.node if node.op_type == "EPContext"]
     (name,) = kept
     assert name == next(a.s.decode() for a in node.attribute if a.name == "ep_cache_context")
-    # With the bytes put where the model looks for them it is a compiled model as any other.
+    # With the bytes at the path that the model refers to, it is an ordinary compiled model.
     (tmp_path / name).write_bytes(kept[name])
     x = np.linspace(0, 1, 8, dtype=np.float32).reshape(1, 8)
     session = ort.InferenceSession(str(tmp_path / "out.onnx"), qnn_options())

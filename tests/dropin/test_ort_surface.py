@@ -90,8 +90,9 @@ def test_a_missing_name_is_an_attribute_error_with_an_explanation(name: str) -> 
         getattr(ours, name)
 
 
-# What differs between the bindings' enumerations and ours is the class's own name in texts, and the address of what
-# has no text of its own.
+# The bindings' enumerations differ from ours only in the class name within texts, and in the address of objects
+# without
+# a text.
 _ENUMERATIONS = """
 import sys, pickle, copy
 if sys.argv[1:]: import qnnbridge.dropin

@@ -38,7 +38,7 @@ pytestmark = pytest.mark.process
 
 CPU, QNN = "CPUExecutionProvider", "QNNExecutionProvider"
 X = np.arange(6, dtype=np.float32).reshape(3, 2)
-# The model multiplies by the numbers from 1 on.
+# The model multiplies by the numbers 1, 2, 3 and so on.
 TRUTH = X * (X + 1)
 
 
@@ -62,7 +62,7 @@ def described() -> bytes:
 
 
 def long_to_load() -> bytes:
-    """A model of seconds, nearly all of them inside of ONNX Runtime."""
+    """Return a model that takes seconds to load, nearly all of them inside of ONNX Runtime."""
     names = ["x", *(f"t{number}" for number in range(14_000)), "y"]
     nodes = [helper.make_node("Add", [one, "c"], [other]) for one, other in itertools.pairwise(names)]
     ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "xy"]
@@ -73,7 +73,7 @@ def long_to_load() -> bytes:
 
 
 def chosen(module: Any, model: Any, delegate: Any, **keywords: Any) -> Any:
-    """The providers of a session whose devices a function chooses, or class and text of the error."""
+    """Return the providers of a session whose devices a function chooses, or class and text of the error."""
     options = module.SessionOptions()
     try:
         options.set_provider_selection_policy_delegate(delegate)
@@ -82,7 +82,7 @@ def chosen(module: Any, model: Any, delegate: Any, **keywords: Any) -> Any:
         return type(error).__name__, str(error).split("\n", maxsplit=1)[0]
 
 
-# --- devices by a function -------------------------------------------------------------------------------
+# --- devices chosen by a function ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("model", [MODEL, described()], ids=["path", "bytes"])
@@ -204,7 +204,7 @@ def test_a_gpu_of_qnn_uses_the_gpu_backend() -> None:
 # --- metadata --------------------------------------------------------------------------------------------
 
 
-# An entry of the metadata, and another field: longer than the rest, or than any file.
+# An entry of the metadata, and another field: one longer than the rest, and one longer than any file.
 @pytest.mark.parametrize("begin", [b"\x72\x7f", b"\x72" + b"\x80" * 9 + b"\x01", b"\x0a" + b"\x80" * 9 + b"\x01"])
 def test_metadata_of_a_file_that_is_not_a_model_is_refused_with_an_explanation(begin: bytes) -> None:
     with pytest.raises(RuntimeError, match="not in ONNX's format"):
@@ -234,7 +234,7 @@ def test_a_function_that_chooses_devices_gets_long_metadata() -> None:
     assert got == ["v" * 100_000] * 2
 
 
-# --- loading that is cancelled ---------------------------------------------------------------------------
+# --- cancelled loading -----------------------------------------------------------------------------------
 
 
 def test_a_set_cancellation_flag_refuses_sessions_until_it_is_cleared() -> None:
@@ -249,7 +249,7 @@ def test_a_set_cancellation_flag_refuses_sessions_until_it_is_cleared() -> None:
 
 
 def test_another_thread_can_stop_loading_inside_of_native_code() -> None:
-    """Fourteen thousand nodes take ONNX Runtime seconds; the flag ends that in a part of it."""
+    """ONNX Runtime needs seconds for fourteen thousand nodes; the flag ends loading in a fraction of that time."""
     model, options = long_to_load(), ort.SessionOptions()
     with qnnbridge.Host() as host:
         host.start()
@@ -279,7 +279,7 @@ def test_an_open_session_is_recreated_even_if_the_flag_is_set() -> None:
         assert np.array_equal(session.run(None, {"x": X[0]}), before)
 
 
-# --- global pools of threads -----------------------------------------------------------------------------
+# --- global thread pools ---------------------------------------------------------------------------------
 
 POOLS = """
 import sys

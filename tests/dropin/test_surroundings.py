@@ -173,7 +173,9 @@ PARENT_AND_CHILD = f"""
 
 
 def surroundings(tmp_path: Path, **variables: str) -> dict[str, str]:
-    """Variables for `exec_program`: no folder of qnnbridge is named, and a file is where the home folder would be."""
+    """Return variables for `exec_program` without a folder for qnnbridge, and with a file in place of the home
+    folder.
+    """
     home = tmp_path / "home"
     home.touch()
     temporary = tmp_path / "tmp"
@@ -198,7 +200,7 @@ def test_without_any_writable_folder_the_program_runs_with_one_warning(start: st
     home = surroundings(tmp_path)
     taken = Path(home["TMPDIR"], f"qnnbridge-{os.getuid()}")
     taken.mkdir(mode=0o777)
-    taken.chmod(0o777)  # as one that another user has made
+    taken.chmod(0o777)  # as a folder that another user has created
     name = program(tmp_path, ("    import qnnbridge.dropin\n" if start == "import" else "") + PARENT_AND_CHILD)
     if start == "exec":
         ran = exec_program(name, cwd=tmp_path, **home)

@@ -16,7 +16,7 @@ ERROR = ImportError("No module named 'onnxruntime'")
 
 
 class Qnn:
-    """QNN can be used."""
+    """Return facts of a host that can use QNN."""
 
     simulator = True
     library_folder = None
@@ -36,7 +36,7 @@ def refusal(name: str, available: tuple[str, ...] = (QNN, AZURE, CPU), qnn: obje
 @pytest.mark.parametrize("python", [(3, 9, 18), (3, 10, 14)])
 @pytest.mark.parametrize("found", [Installed({}), Installed({}, onnxruntime="1.20.0")])
 def test_a_python_that_is_too_old_is_named_as_the_reason(python: tuple[int, ...], found: Installed) -> None:
-    """There the extra installs no ONNX Runtime, so to install it again would change nothing."""
+    """For this Python the extra installs no ONNX Runtime, so installing it again would change nothing."""
     error = _no_runtime(found, ERROR, python)
     assert "Python 3.11 or newer" in (error.fix or "")
     assert "no wheel for older ones" in (error.fix or "")

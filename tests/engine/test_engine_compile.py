@@ -81,7 +81,7 @@ def test_nodes_for_the_cpu_are_refused_if_not_allowed(engine: Any, tmp_path: Pat
 
 
 def test_a_model_without_nodes_for_qnn_is_refused_whatever_the_fallback(engine: Any, tmp_path: Path) -> None:
-    """ONNX Runtime makes a session without a word here, and writes nothing."""
+    """Without this check, ONNX Runtime creates a session silently and writes nothing."""
     spec = CompileSpec(SessionSpec(None, fallback="cpu"), str(tmp_path / "m_ctx.onnx"))
     with pytest.raises(PlacementRefused, match="No node of the model") as caught:
         compile_model(engine, spec, relu(("N", 4)).SerializeToString(), {}, lambda phase: None)

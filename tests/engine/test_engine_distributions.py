@@ -31,7 +31,7 @@ QNN_SDK = {"2.7.0": "2.51.0"}
 
 
 def lay_out(site: Path, wheel: str) -> Path:
-    """A folder with the files of a wheel, empty but for the one that is read."""
+    """Create a folder with the files of a wheel. All files are empty except the one that is read."""
     version = wheel.partition("-")[0]
     with open(RECORDS / f"{wheel}.txt", newline="") as file:
         for name, _hash, _size in csv.reader(file):
@@ -70,7 +70,7 @@ def test_a_1x_wheel_is_recognised_and_has_its_backend_in_the_folder_of_onnx_runt
     assert choice.qnn["backend_path"] == str(tmp_path / "onnxruntime" / "capi" / "QnnHtp.dll")
     assert choice.entries == {"session.disable_cpu_ep_fallback": "1"}
     assert choice.target is not None
-    # Named in the classic argument, and nothing beside it: the CPU would contradict the strict session.
+    # QNN is the only provider in the classic argument: the CPU would contradict the strict session.
     assert list(adapter.attach(None, choice.qnn, choice.target.backend)) == [(QNN, choice.qnn)]
 
 
@@ -152,7 +152,7 @@ def test_the_search_takes_a_few_milliseconds_even_among_a_thousand_packages(tmp_
     for number in range(1000):
         (tmp_path / f"package_{number}-1.0.dist-info").mkdir()
     best = min(_seconds(tmp_path) for _ in range(5))
-    assert best < 0.05  # 2 ms on the machine that this was written on
+    assert best < 0.05  # measured: 2 ms
 
 
 def _seconds(folder: Path) -> float:

@@ -1,4 +1,4 @@
-"""The closed table from what ONNX Runtime and Python raise to the project's errors."""
+"""The closed table that maps exceptions of ONNX Runtime and Python to the project's errors."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_an_error_of_onnx_runtime_keeps_its_class_name_and_text(cls: type[Except
     assert error.message == text
 
 
-# OrtErrorCode, from 1 on.
+# OrtErrorCode, starting at 1.
 CODES = (
     *("Fail", "InvalidArgument", "NoSuchFile", "NoModel", "EngineError", "RuntimeException", "InvalidProtobuf"),
     *("ModelLoaded", "NotImplemented", "InvalidGraph", "EPFail", "ModelLoadCanceled", "ModelRequiresCompilation"),

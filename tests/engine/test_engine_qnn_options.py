@@ -187,7 +187,7 @@ def test_a_chip_is_recognised_by_number_or_name(text: str, numbers: tuple[int, .
 
 @pytest.fixture
 def newer(tmp_path: Path) -> str:
-    """The folder of a provider library that is newer than the tables."""
+    """Write the provider library of a release that is newer than the tables; return its folder."""
     texts = (b"htp_num_cores", b"SM8975", b"option_of_next_y", b"enable_htp_fp16_precision")
     for name in ("libonnxruntime_providers_qnn.so", "onnxruntime_providers_qnn.dll"):
         (tmp_path / name).write_bytes(b"\0".join((b"\x7fELF", *texts, b"")))

@@ -75,7 +75,7 @@ def test_nodes_outside_of_the_context_of_a_compiled_model_need_the_original_mode
 def test_the_error_for_an_incomplete_weights_file_names_the_file(
     create: Any, tmp_path: Path, operator: str, provider: str, damage: str
 ) -> None:
-    """QNN reports it as an operator that it does not support, or with three words."""
+    """QNN reports this model as having an unsupported operator, or in three words."""
     shape = [4, 3, 3, 3] if operator == "Conv" else [8, 16]
     made = model(
         [node(operator, ["x", "w"], ["y"])],
@@ -115,8 +115,9 @@ def test_the_search_for_the_refused_nodes_writes_no_extra_file(create: Any, tmp_
         },
         config_entries={"ep.context_enable": "1", "ep.context_file_path": str(tmp_path / "ctx.onnx")},
     )
-    # The refused creation leaves these behind (so does ONNX Runtime alone); the second one, which looks where the
-    # nodes are, must neither add to them nor stumble over them ("exists already").
+    # The refused creation (also by ONNX Runtime alone) leaves these files; the second creation, which determines
+    # the
+    # placement, must neither add files nor fail because of them ("exists already").
     left = [name.partition("_20")[0] for name in sorted(os.listdir(tmp_path))]
     assert left == ["ctx.onnx", "ctx_qnn.bin", "profile"]
     assert error.details["cpu_nodes"] == 1
@@ -257,7 +258,7 @@ def test_a_folder_and_a_missing_file_have_different_errors(create: Any, tmp_path
 def test_a_session_on_the_saver_backend_reports_that_outputs_are_not_results(
     create: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)  # it writes what it records there
+    monkeypatch.chdir(tmp_path)  # the saver writes its recording there
     session = create(relu(), options={"backend_type": "saver"})
     assert session.info.placement.backend == "saver"
     assert "not results" in (session.info.placement.cause or "")

@@ -21,7 +21,7 @@ X = np.array([[-1, 0, 2, 3]], np.float32)
 
 
 def scaled(factor: Any) -> onnx.ModelProto:
-    """y = x * factor, the factor an initializer."""
+    """Return a model that computes y = x * factor, with the factor as an initializer."""
     return model(
         [node("Mul", ["x", "factor"], ["y"])], [tensor("x", [1, 4])], [tensor("y", [1, 4])], {"factor": factor}
     )

@@ -37,7 +37,7 @@ def host() -> Iterator[qnnbridge.Host]:
 def test_a_model_is_quarantined_after_its_second_crash_and_refused_without_a_host(
     host: qnnbridge.Host, how: str, when: str, capsys: pytest.CaptureFixture[str]
 ):
-    """Row 35."""
+    """Cover row 35 of the fault table in docs/dev/verification.md."""
     poison = script(**{when: [how]})
     innocent = qnnbridge.InferenceSession(script(scale=3), host=host)
 
@@ -187,7 +187,9 @@ def fingerprint(session: qnnbridge.InferenceSession) -> str:
 
 
 def test_of_several_running_models_only_the_crashing_one_is_blamed(host: qnnbridge.Host):
-    """Row 36: CPU sessions run concurrently. All calls of the healthy models get their result."""
+    """Cover row 36 of the fault table: CPU sessions run concurrently. All calls of the healthy models get their
+    result.
+    """
     innocents = [
         qnnbridge.InferenceSession(script(scale=n + 3, npu=False, on_run=["sleep:0.02"]), host=host, retry=8)
         for n in range(3)
@@ -221,7 +223,7 @@ def test_of_several_running_models_only_the_crashing_one_is_blamed(host: qnnbrid
 
 
 def test_a_suspect_runs_alone_until_it_is_cleared(host: qnnbridge.Host, tmp_path: Path):
-    """Row 36: after a crash with two suspects, no other call runs while one of them runs."""
+    """Cover row 36 of the fault table: after a crash with two suspects, no other call runs while one of them runs."""
     meets = [tmp_path / "a", tmp_path / "b"]
     poison = script(npu=False, on_run=[f"note:{meets[0]}", f"wait:{meets[1]}", "segv"], once=str(tmp_path / "once"))
     # This call is in native code when the host crashes, whenever that happens.

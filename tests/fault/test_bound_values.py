@@ -25,7 +25,7 @@ def host(no_leaks: Any) -> Iterator[qnnbridge.Host]:
 
 
 def dies_behind_the_result(host: qnnbridge.Host, folder: Path, *actions: str) -> qnnbridge.InferenceSession:
-    """A session whose first repeated call ends badly when its result (twice the input) is written."""
+    """Return a session whose first repeated call fails while its result (twice the input) is written."""
     marker = folder / "died"
     return qnnbridge.InferenceSession(
         script(scale=2, npu=False, once=str(marker), on_written=list(actions)),
@@ -35,7 +35,7 @@ def dies_behind_the_result(host: qnnbridge.Host, folder: Path, *actions: str) ->
 
 
 def ones() -> OrtValue:
-    """In memory of the bridge's."""
+    """Bind values in memory of the bridge."""
     value = OrtValue.ortvalue_from_shape_and_type([SIZE], np.float32)
     value.update_inplace(X)
     return value
@@ -109,7 +109,7 @@ def test_an_input_that_is_a_view_of_the_output_is_never_read_after_the_host_wrot
 
 
 def test_memory_of_the_application_is_written_when_the_run_has_ended(host: qnnbridge.Host, tmp_path: Path) -> None:
-    """So a run is repeated with the inputs that it had."""
+    """The run is repeated with its original inputs."""
     session = dies_behind_the_result(host, tmp_path, "signal:9")
     value = OrtValue.ortvalue_from_numpy(X.copy())
     for _ in range(4):

@@ -86,7 +86,7 @@ def test_a_cache_folder_that_cannot_be_created_costs_only_the_cache(
 
 
 def test_a_disk_that_is_too_small_for_the_compiled_model_costs_only_the_cache(right: bytes) -> None:
-    """Neither process can write a file of more than 20,000 bytes; the blob has 70,000."""
+    """Neither process can write a file of more than 20,000 bytes; the context binary has 70,000."""
     command = [sys.executable, "-I", "-u", "-X", "utf8", str(COMPILE_HOST), "--step=none", "--file-bytes=20000"]
     with qnnbridge.Host(_command=[*command, "--parent", str(os.getpid())]) as host:
         assert_made_without(host, right, "full|limit|large")
@@ -106,7 +106,7 @@ FULL = """
 
 
 def test_a_full_disk_costs_only_the_cache(right: bytes, tmp_path: Path) -> None:
-    """The manifest is what does not fit any more."""
+    """Limit the size so that only the manifest does not fit."""
     with patched_host(tmp_path, FULL) as host:
         assert_made_without(host, right, "No space left on device")
     assert store().all_keys() == []
@@ -176,7 +176,7 @@ ON_VOLUMES = """
         told["crashes"] = host.stats.crashes
     print(json.dumps(told))
 """
-# Kind of volume -> state of the cache of a session.
+# Expected state of a session's cache for each kind of volume.
 VOLUMES = {
     "full": "off",
     "full while compiling": "off",
@@ -188,7 +188,7 @@ VOLUMES = {
 
 @pytest.fixture(scope="module")
 def on_volumes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Return the output of an application on each of the volumes, which end with its namespace."""
+    """Run an application on each of the volumes, in a namespace that ends with it; return its output."""
     own_root = [] if os.geteuid() == 0 else ["--map-root-user"]
     command = ["unshare", *own_root, "--mount", "--propagation", "private", sys.executable, "-c"]
     arguments = [

@@ -1,4 +1,4 @@
-"""The cache under attack: damaged, swapped and deadly entries, killed compilers, full and read-only disks.
+"""Faults of the cache: damaged, swapped and crashing entries, killed compilers, full and read-only disks.
 
 The cache guarantees that no incomplete or damaged entry is loaded, that a session computes the same as without the
 cache, and that a bad entry is blamed instead of its model.
@@ -63,7 +63,7 @@ def right(host: qnnbridge.Host) -> bytes:
 
 @pytest.fixture(scope="module")
 def compiled(host: qnnbridge.Host, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A cache with the model in it."""
+    """A cache that contains the model."""
     folder = tmp_path_factory.mktemp("compiled") / "cache"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("QNNBRIDGE_CACHE", "1")
@@ -74,7 +74,7 @@ def compiled(host: qnnbridge.Host, tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.fixture
 def entry(compiled: Path) -> Path:
-    """The folder of the entry, in a cache of the test's own."""
+    """The folder of the entry, in a separate cache for each test."""
     shutil.copytree(compiled, cache_dir())
     (key,) = store().all_keys()
     return store().entry_folder(key)
@@ -104,7 +104,7 @@ def overwrite(path: Path, at: int, data: bytes) -> None:
 
 
 def other_weights(folder: Path) -> Path:
-    """The same model with one weight changed."""
+    """Return the same model with one changed weight."""
     made = onnx.load(F)
     tensor = next(t for t in made.graph.initializer if t.data_type == 1 and len(t.raw_data) > 4)
     tensor.raw_data = np.float32(2.0).tobytes() + tensor.raw_data[4:]
@@ -156,7 +156,7 @@ def test_damage_that_keeps_size_and_dates_is_detected(entry: Path, host: qnnbrid
 def test_an_entry_for_other_weights_is_not_used(
     entry: Path, host: qnnbridge.Host, right: bytes, tmp_path: Path
 ) -> None:
-    """A user renamed it: every file of it is whole."""
+    """Move the entry of another model: all its files are valid."""
     with open_session(host, other_weights(tmp_path)) as session:
         assert session.cache.state == "miss"
         other_key = str(session.cache.key)
@@ -176,11 +176,11 @@ def test_a_context_binary_of_other_weights_is_detected(
     assert (session.cache.state, faults(), result(session)) == ("miss", ["damaged"], right)
 
 
-# --- entries that are whole and bad all the same: what a faulty compiler leaves ---
+# --- valid entries with wrong contents, as a faulty compiler writes them ---
 
 
 def believe(folder: Path) -> None:
-    """Make the manifest fit the files, whatever they are."""
+    """Update the manifest so that it matches the files."""
     manifest = EntryManifest.read(folder)
     assert manifest is not None
     files = tuple(
@@ -198,7 +198,7 @@ def plain(manifest: EntryManifest) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def compiled_quantized(host: qnnbridge.Host, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A cache with the model of which `tests/models/compiled` has the files."""
+    """A cache with an entry for the model whose files are in `tests/models/compiled`."""
     folder = tmp_path_factory.mktemp("quantized") / "cache"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("QNNBRIDGE_CACHE", "1")
@@ -218,7 +218,7 @@ def open_quantized(host: qnnbridge.Host, **keywords: Any) -> qnnbridge.Inference
 
 
 def deadly(compiled: Path, at: int, value: int) -> None:
-    """The files of `tests/models/compiled` with one byte changed, as a whole entry of the test's cache."""
+    """Store the files of `tests/models/compiled` with one changed byte as a valid entry of the test's cache."""
     shutil.copytree(compiled, cache_dir())
     (key,) = store().all_keys()
     folder = store().entry_folder(key)
@@ -274,7 +274,7 @@ def test_a_run_with_retry_0_is_not_repeated(compiled_quantized: Path) -> None:
 def test_only_a_session_with_the_cache_can_invalidate_an_entry_after_a_crash(
     compiled_quantized: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only a session of the same cache can have the entry set aside; the others are made again before it."""
+    """Only a session that uses the cache can invalidate the entry; other sessions may be recreated earlier."""
     deadly(compiled_quantized, 36906, 0x04)
     with qnnbridge.Host() as host:
         other = open_session(host, cache=False)
@@ -298,7 +298,7 @@ def test_an_entry_is_not_blamed_when_the_host_is_killed_from_outside(
     with qnnbridge.Host() as host:
         session = open_session(host)
         pid = host.info.pid
-        stop(pid)  # so that it is sure to have the call, and not to have answered it
+        stop(pid)  # so that the host has certainly received the call, and has not answered it
         really = OpenRequests.sent
 
         def sent(self: OpenRequests, request_id: int) -> None:
@@ -368,11 +368,11 @@ def test_a_model_whose_second_entry_is_bad_too_is_not_compiled_again(
     assert faults() == ["unloadable"] * 2
 
 
-# --- compilers that die ---
+# --- compilers that crash ---
 
 
 def compile_host(step: str, once: Path | None = None, file_bytes: int | None = None) -> qnnbridge.Host:
-    """The real host, of which a worker dies at `step`."""
+    """Return a real host whose worker crashes at `step`."""
     command = [sys.executable, "-I", "-u", "-X", "utf8", "-X", "faulthandler", str(COMPILE_HOST), f"--step={step}"]
     command += [f"--once={once}"] if once is not None else []
     command += [f"--file-bytes={file_bytes}"] if file_bytes is not None else []
@@ -464,7 +464,7 @@ KILLED_AT = """
         "the entry is in use": lambda: behind(store.Store, "use"),
     }
 """
-# When the host is killed -> whether the entry is there then.
+# Whether the entry exists after the host was killed at each step.
 STEPS = {
     "the folder is made": False,
     "the files are written": False,

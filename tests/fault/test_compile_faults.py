@@ -118,7 +118,7 @@ def test_a_compiler_that_hangs_is_ended_at_its_deadline(target: Path, caplog: py
     begun = time.monotonic()
     with pytest.raises(DeadlineExceeded, match=r"mul_1\.onnx was not compiled within 2 s") as caught:
         qnnbridge.compile(MUL, target, host=dying_host("stop"), timeout=2)
-    # The promise is one second; the rest is for a machine that is busy with other things.
+    # The promise is one second; the remaining time is for a busy machine.
     assert time.monotonic() - begun < 2 + 1 + 5
     assert caught.value.state == "stopped"
     assert "died" not in caplog.text, "it was ended, and nobody is told of a crash"
@@ -172,14 +172,16 @@ print(steps)
 
 
 def fill(folder: Path, blob: str, contents: bytes) -> None:
-    """A model that is its own proof: the .onnx holds the name and the hash of its context binary."""
+    """Write a model that proves its own integrity: the .onnx file contains the name and the hash of its context
+    binary.
+    """
     folder.mkdir(exist_ok=True)
     (folder / blob).write_bytes(contents)
     (folder / "m.onnx").write_bytes(f"{blob} {hashlib.sha256(contents).hexdigest()}".encode())
 
 
 def check_nothing_is_torn(folder: Path) -> str | None:
-    """Which model is there. Fails if it is not the one of its blob, or not that of its manifest."""
+    """Return the model at the path. Fails if the model does not match its context binary or its manifest."""
     model = folder / "m.onnx"
     if not model.exists():
         return None
@@ -221,7 +223,7 @@ def test_an_application_killed_at_any_step_of_the_move_leaves_the_old_model_or_t
         if done.returncode == 0:
             break
         assert done.returncode == -signal.SIGKILL, done.stderr
-        # The next one is not held up by what is there.
+        # Existing files do not delay the next compilation.
         again = tmp_path / f"again{at}"
         fill(again, "m-5678_qnn.bin", b"next")
         publish.write_manifest(again, "m.onnx", ("m-5678_qnn.bin",))
@@ -268,7 +270,7 @@ def test_an_output_folder_that_was_created_for_a_failed_compilation_is_removed(t
     assert names_in(tmp_path) == []
 
 
-# --- what is in the way ----------------------------------------------------------------------------------
+# --- existing files --------------------------------------------------------------------------------------
 
 
 NO_WORKER = """

@@ -21,7 +21,7 @@ from qnnbridge import errors
 from qnnbridge._supervision.blame import Quarantine
 
 X = np.arange(4, dtype=np.float32)
-# The README promises this time after a deadline.
+# Time after a deadline that the README promises.
 GRACE_S = 1.0
 
 WAIT_S = 50.0
@@ -29,7 +29,7 @@ HOUR_S = 3600.0
 
 
 def in_flight(host: qnnbridge.Host, count: int) -> None:
-    """Wait until so many requests are under way, and written whole."""
+    """Wait until this number of requests is in flight and completely written."""
     process = host.supervisor.running
     assert process is not None
     requests = process.channel.requests
@@ -44,7 +44,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def an_hour_passes(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Lets the time of a call be up at the moment that the test chooses, however busy the machine is."""
+    """Return a function that lets the deadline of a call expire immediately, however busy the machine is."""
     monkeypatch.setattr("qnnbridge._transport.channel.SILENCE_INTERVAL_S", 0.02)
     hours, real = [0], time.monotonic
     monkeypatch.setattr(time, "monotonic", lambda: real() + hours[0] * HOUR_S)
@@ -63,8 +63,10 @@ def timed(work: Callable[[], Any]) -> tuple[float, errors.DeadlineExceeded]:
 
 
 def abandon(session: qnnbridge.InferenceSession, began: Path) -> tuple[float, errors.DeadlineExceeded]:
-    """Go away from a run that has begun, of which the model makes a file. One that had not begun in time, on a busy
-    machine, is tried again."""
+    """Abandon a run that has started, which the model reports by creating a file.
+
+    If the run has not started in time on a busy machine, try again.
+    """
     seconds = 0.0
 
     def call() -> None:
@@ -81,7 +83,7 @@ def abandon(session: qnnbridge.InferenceSession, began: Path) -> tuple[float, er
 
 
 def test_a_run_that_cannot_be_interrupted_continues_and_its_caller_returns(tmp_path: Path, patient: None):
-    """Row 29: the lane is busy until the work ends, then all is as before."""
+    """Cover row 29 of the fault table: the lane is busy until the work ends, then everything works as before."""
     began, end = tmp_path / "began", tmp_path / "end"
     with fake_host() as host:
         slow = qnnbridge.InferenceSession(script(on_run=[f"note:{began}", f"wait:{end}"]), host=host)
@@ -111,7 +113,7 @@ def test_a_session_on_the_cpu_does_not_wait_for_the_npu(tmp_path: Path):
 def test_on_deadline_kill_ends_the_host_and_the_other_calls_are_repeated(
     tmp_path: Path, an_hour_passes: Callable[[], None], no_leaks: Any
 ):
-    """Row 30."""
+    """Cover row 30 of the fault table in docs/dev/verification.md."""
     began = tmp_path / "began"
     with fake_host() as host, ThreadPoolExecutor(2) as pool:
         slow = qnnbridge.InferenceSession(script(on_run=[f"note:{began}", "sleep:60"]), host=host)
@@ -131,7 +133,7 @@ def test_on_deadline_kill_ends_the_host_and_the_other_calls_are_repeated(
 def test_a_queued_call_past_its_deadline_ends_the_host_only_if_no_caller_waits_for_the_running_work(
     somebody_waits: bool, ended: bool, tmp_path: Path, no_leaks: Any, patient: None
 ):
-    """Else a model that hangs would block the NPU for later callers after its own caller has gone."""
+    """Otherwise a model that hangs would block the NPU for later callers after its own caller has returned."""
     began, end = tmp_path / "began", tmp_path / "end"
     with fake_host() as host, ThreadPoolExecutor(1) as pool:
         slow = qnnbridge.InferenceSession(script(on_run=[f"note:{began}", f"wait:{end}"]), host=host)
@@ -153,7 +155,10 @@ def test_a_queued_call_past_its_deadline_ends_the_host_only_if_no_caller_waits_f
 def test_a_model_that_hangs_is_blamed_and_not_the_one_queued_after_it(
     tmp_path: Path, an_hour_passes: Callable[[], None]
 ):
-    """Row 30: the caller of the hanging model has given up when the host is ended; the next call never ran."""
+    """Cover row 30 of the fault table: the caller of the hanging model has returned when the host is ended, and the
+    next
+    call never started.
+    """
     began = tmp_path / "began"
     with fake_host() as host, ThreadPoolExecutor(2) as pool:
         slow = qnnbridge.InferenceSession(script(on_run=[f"note:{began}", "sleep:60"]), host=host)
@@ -176,7 +181,7 @@ def test_a_model_that_hangs_is_blamed_and_not_the_one_queued_after_it(
 
 
 def test_a_crash_of_abandoned_work_is_blamed_on_that_work(tmp_path: Path):
-    """The caller of the call that kills has given up; another call is waiting, and is innocent."""
+    """The caller of the call that crashes has returned; another call is queued, and must not be blamed."""
     began, end = tmp_path / "began", tmp_path / "end"
     with fake_host() as host, ThreadPoolExecutor(1) as pool:
         for _ in range(2):
@@ -209,7 +214,7 @@ def test_abandoned_work_that_has_ended_is_not_blamed_for_later_crashes(tmp_path:
 
 @pytest.mark.parametrize("before", [True, False], ids=["queued", "running"])
 def test_terminate_stops_runs_that_can_be_stopped(before: bool, tmp_path: Path):
-    """Row 31: from another thread, through the run options as with ONNX Runtime."""
+    """Cover row 31 of the fault table: set terminate in the run options from another thread, as with ONNX Runtime."""
     end = tmp_path / "end"
     with fake_host() as host, ThreadPoolExecutor(2) as pool:
         first = qnnbridge.InferenceSession(script(on_run=[f"wait:{end}"]), host=host)
@@ -236,14 +241,14 @@ def test_terminate_stops_runs_that_can_be_stopped(before: bool, tmp_path: Path):
     ("action", "grace_s", "state"),
     [
         ("stoppable:60", WAIT_S, "stopped"),
-        ("sleep:1", WAIT_S, "finished"),  # within the time that is spent on looking what became of it
+        ("sleep:1", WAIT_S, "finished"),  # within the time for querying the state of the call
         ("sleep:60", 0.3, "still-running"),
     ],
 )
 def test_the_error_reports_what_happened_to_the_work(
     action: str, grace_s: float, state: str, monkeypatch: pytest.MonkeyPatch
 ):
-    """Row 31."""
+    """Cover row 31 of the fault table in docs/dev/verification.md."""
     monkeypatch.setattr("qnnbridge._transport.channel.CANCEL_TIMEOUT_S", WAIT_S)
     with fake_host(f"--cancel-grace={grace_s}") as host:
         session = qnnbridge.InferenceSession(script(on_run=[action]), host=host)
@@ -312,7 +317,7 @@ def test_the_deadline_holds_while_a_large_input_is_being_sent(tmp_path: Path, no
 
 
 def test_a_wall_clock_that_jumps_changes_nothing(monkeypatch: pytest.MonkeyPatch):
-    """Row 39."""
+    """Cover row 39 of the fault table in docs/dev/verification.md."""
     year_s = 365 * 86400.0
     real = time.time
     with fake_host() as host:
@@ -328,7 +333,7 @@ def test_a_wall_clock_that_jumps_changes_nothing(monkeypatch: pytest.MonkeyPatch
 
 
 def test_an_hour_of_sleep_in_the_middle_of_a_call_kills_no_host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    """Row 39: the machine was suspended, the monotonic clock has gone on."""
+    """Cover row 39 of the fault table: the machine was suspended, and the monotonic clock has advanced."""
     end = tmp_path / "end"
     real = time.monotonic
     with fake_host() as host, ThreadPoolExecutor(1) as pool:

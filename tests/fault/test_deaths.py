@@ -36,7 +36,7 @@ def points() -> dict[str, float]:
 
 
 def test_a_crash_before_hello_is_a_failed_start_with_its_exit_code_and_output(no_leaks):
-    """Row 1."""
+    """Cover row 1 of the fault table in docs/dev/verification.md."""
     with fake_host("--first=stderr:20", "--first=signal:9") as host:
         with pytest.raises(errors.HostStartFailed) as caught:
             host.start()
@@ -51,7 +51,7 @@ def test_a_crash_before_hello_is_a_failed_start_with_its_exit_code_and_output(no
 
 
 def test_a_failed_start_is_tried_again_by_the_next_call_after_its_delay(tmp_path: Path):
-    """Row 1: by the restart policy, without anything done by the application."""
+    """Cover row 1 of the fault table: the restart policy tries again without any action of the application."""
     with dying_host("host:HELLO_OK:prefix", tmp_path / "once", restart=RestartPolicy(jitter=lambda: 0.5)) as host:
         with pytest.raises(errors.HostStartFailed):
             qnnbridge.InferenceSession(script(), host=host, retry=0)
@@ -76,7 +76,7 @@ def test_a_failed_start_is_tried_again_by_the_next_call_after_its_delay(tmp_path
 def test_a_crash_in_native_code_names_phase_model_and_cause_and_the_next_model_works(
     action: str, number: int, name: str, tmp_path: Path, no_leaks
 ):
-    """Row 4: and only that model gets a point."""
+    """Cover row 4 of the fault table: only that model gets a point."""
     path = tmp_path / "bad model.onnx"
     path.write_bytes(script(on_create=[action]))
     with fake_host() as host:
@@ -167,7 +167,7 @@ def test_a_crash_by_an_illegal_instruction_names_the_processor(no_leaks):
 
 
 def test_a_kill_from_outside_is_not_blamed_on_a_model():
-    """Row 4: SIGKILL alone proves nothing about the model."""
+    """Cover row 4 of the fault table: SIGKILL alone proves nothing about the model."""
     with fake_host() as host:
         with pytest.raises(errors.HostCrashed, match="SIGKILL"):
             qnnbridge.InferenceSession(script(on_create=["signal:9"]), host=host, retry=0)
@@ -207,7 +207,7 @@ def test_the_text_of_a_python_failure_at_import_reaches_the_caller_and_the_host_
 def test_a_crash_after_the_work_is_done_is_not_an_error(
     when: str, tmp_path: Path, no_leaks, caplog: pytest.LogCaptureFixture
 ):
-    """Row 7: but a warning."""
+    """Cover row 7 of the fault table: the crash is not an error, but a warning."""
     host = dying_host(when, tmp_path / "once")
     session = qnnbridge.InferenceSession(script(scale=3), host=host)
     assert np.array_equal(session.run(None, {"x": X})[0], X * 3)
@@ -259,7 +259,7 @@ def test_only_a_host_that_crashed_is_reported_as_a_crash(no_leaks):
 
 
 def test_a_program_that_is_not_a_host_is_named_as_such_and_not_as_a_crash(no_leaks):
-    """A mistyped path: with the right one nothing is wrong any more."""
+    """A path is mistyped: with the right path the fault is gone."""
     program = shutil.which("true")
     assert program is not None
     with qnnbridge.Host(python=program) as host:
@@ -286,7 +286,10 @@ def test_a_session_that_crashes_the_host_when_it_is_closed_raises_no_error(no_le
 
 
 def test_text_that_the_host_prints_never_reaches_the_wire(caplog: pytest.LogCaptureFixture):
-    """Row 14: print, C's puts, a raw write and a child process; before HELLO, at import, in create and in run."""
+    """Cover row 14 of the fault table: print, C's puts, a raw write and a child process; before HELLO, at import,
+    in create
+    and in run.
+    """
     caplog.set_level(logging.DEBUG, logger="qnnbridge.host")
     with fake_host("--first=print:first", "--import=print:import") as host:
         session = qnnbridge.InferenceSession(script(on_create=["print:create"], on_run=["print:run"]), host=host)
@@ -298,7 +301,7 @@ def test_text_that_the_host_prints_never_reaches_the_wire(caplog: pytest.LogCapt
 
 
 def test_ten_megabytes_on_stderr_before_hello_block_nothing_and_both_ends_are_kept():
-    """Row 40: no newline, invalid UTF-8."""
+    """Cover row 40 of the fault table: no newline, invalid UTF-8."""
     with fake_host("--first=stderr:10485760", "--import=segv") as host:
         with pytest.raises((errors.HostCrashed, errors.HostStartFailed)) as caught:
             qnnbridge.InferenceSession(script(), host=host, retry=0)
@@ -309,7 +312,7 @@ def test_ten_megabytes_on_stderr_before_hello_block_nothing_and_both_ends_are_ke
 
 
 def test_a_host_that_has_closed_its_stderr_continues():
-    """Row 41."""
+    """Cover row 41 of the fault table in docs/dev/verification.md."""
     with fake_host() as host:
         session = qnnbridge.InferenceSession(script(on_create=["close_stderr"]), host=host)
         assert np.array_equal(session.run(None, {"x": X})[0], X * 2)
@@ -318,7 +321,7 @@ def test_a_host_that_has_closed_its_stderr_continues():
 
 
 def test_a_crash_report_that_cannot_be_written_changes_nothing_else(monkeypatch: pytest.MonkeyPatch):
-    """Row 41: a full disk, or as here a folder that is none."""
+    """Cover row 41 of the fault table: a full disk, represented by a folder that is not a folder."""
     monkeypatch.setenv("QNNBRIDGE_STATE_DIR", "/proc/no/such/folder")
     with fake_host() as host:
         poison = qnnbridge.InferenceSession(script(on_run=["segv"]), host=host)
@@ -341,7 +344,7 @@ def test_a_killed_host_leaves_nothing_in_the_process_table():
 
 
 def test_a_model_that_runs_during_kills_from_outside_is_not_blamed_for_them():
-    """Kills at random strike the same model again and again; only used-up memory would say something about it."""
+    """Random kills hit the same model repeatedly; only a lack of memory would be evidence against the model."""
     with fake_host() as host:
         session = qnnbridge.InferenceSession(script(scale=3, on_run=["signal:9"]), host=host, retry=0)
         for _ in range(5):

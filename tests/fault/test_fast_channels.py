@@ -69,7 +69,7 @@ def test_without_retries_the_crash_is_reported_with_the_model_that_was_running(
 
 
 def test_of_two_calls_only_the_one_inside_of_native_code_is_suspected(host: qnnbridge.Host, tmp_path: Path):
-    """Both are for the NPU: the second one waits in the lane."""
+    """Both calls are for the NPU: the second one waits in the lane."""
     (tmp_path / "a").mkdir()
     gate = tmp_path / "gate"
     guilty = Later(tmp_path / "a", f"wait:{gate}", "segv")
@@ -188,13 +188,13 @@ def test_a_channel_that_ends_alone_fails_no_call(host: qnnbridge.Host, tmp_path:
         assert np.array_equal(session.run(None, {"x": X})[0], X * 3)
     assert session.generation == 1
     assert host.stats.crashes == 0
-    os.close(read_fd)  # it is not the channel's any more, which has left it alone
+    os.close(read_fd)  # the descriptor no longer belongs to the channel, which has not used it
 
 
 def test_a_call_whose_plan_was_refused_uses_the_fast_path_again(
     host: qnnbridge.Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """That the host could not make one may have passed since."""
+    """The reason why the host could not create a plan may have gone."""
     model = Later(tmp_path)
     session = qnnbridge.InferenceSession(model.path, host=host)
     wide = np.arange(8, dtype=np.float32)
@@ -211,7 +211,7 @@ def test_a_call_whose_plan_was_refused_uses_the_fast_path_again(
         assert process is not None
         assert process.pool is not None
         (plans,) = process.pool.idle
-        plans._numbers = itertools.count(1)  # so the next plan has the number of one that is there
+        plans._numbers = itertools.count(1)  # so that the next plan gets the number of an existing one
 
     monkeypatch.setattr(fast_calls, "REFUSED_S", 3600.0)
     refuse_the_next_plan()
@@ -285,7 +285,7 @@ def test_a_fork_does_not_use_the_channels_of_its_parent(host: qnnbridge.Host, tm
 def test_requests_of_other_threads_cause_no_phase_message_after_the_answer_of_a_call(
     host: qnnbridge.Host, tmp_path: Path
 ):
-    """They make the host tell which native step a call is in, at any moment: never when it is answered already."""
+    """The requests let the host report the native step of a call at any moment, but never after the call's answer."""
     model = Later(tmp_path, npu=False)
     session = qnnbridge.InferenceSession(model.path, host=host, providers=["CPUExecutionProvider"])
     warm(session)
@@ -307,7 +307,7 @@ def test_requests_of_other_threads_cause_no_phase_message_after_the_answer_of_a_
 def test_a_host_that_is_stopped_during_a_repeated_call_is_replaced_and_the_call_is_repeated(
     host: qnnbridge.Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The caller waits in a read without a deadline: another thread notices the death and wakes it."""
+    """The caller waits in a read without a deadline: another thread notices the crash and wakes the caller."""
     monkeypatch.setattr("qnnbridge._fastpath.channel.CHECK_INTERVAL_S", 0.05)
     monkeypatch.setattr("qnnbridge._fastpath.channel._CHECK_INTERVAL_MS", 50.0)
     model = Later(tmp_path, "stop_process")
@@ -321,7 +321,7 @@ def test_a_host_that_is_stopped_during_a_repeated_call_is_replaced_and_the_call_
 
 
 def test_the_descriptor_number_of_a_closed_channel_is_not_written_to(host: qnnbridge.Host, tmp_path: Path) -> None:
-    """The wake-up may come as late as that: by then the number may be that of a file of the application's."""
+    """A wake-up may be that late: the descriptor number may already belong to a file of the application."""
     model = Later(tmp_path)
     session = qnnbridge.InferenceSession(model.path, host=host)
     warm(session)

@@ -58,7 +58,7 @@ def quick_calls(host: qnnbridge.Host) -> int:
 
 
 def test_a_dropped_session_is_freed_immediately(host: qnnbridge.Host, no_collector: None) -> None:
-    """So is its model, which may have been given as bytes."""
+    """The session's model, which may have been given as bytes, is freed, too."""
     # A comparison with the CPU would hold the session until it ends.
     session = qnnbridge.InferenceSession(script(scale=3), host=host, verify=False)
     for _ in range(3):
@@ -165,7 +165,7 @@ def test_a_session_that_is_created_repeatedly_leaves_no_plans_in_memory(host: qn
     before = quick_calls(host)
     for _ in range(MAX_PLANS + 4):
         session._remote.unload()(0.0)
-        session.run(None, {"x": X})  # makes it
+        session.run(None, {"x": X})  # creates the plan
         assert np.array_equal(session.run(None, {"x": X})[0], X * 3)
     assert quick_calls(host) - before == MAX_PLANS + 4
     assert host.stats.channels == 1
@@ -192,7 +192,7 @@ def test_a_planned_restart_does_not_wait_for_an_abandoned_call(host: qnnbridge.H
 def test_several_threads_may_query_the_result_of_an_abandoned_call_at_the_same_time(
     host: qnnbridge.Host, tmp_path: Path
 ) -> None:
-    """A caller that opens a channel, one whose deadline has expired, and the maintenance thread may do so."""
+    """A caller that opens a channel, a caller whose deadline has expired, and the maintenance thread may query it."""
     gate = tmp_path / "gate"
     model = Later(tmp_path, f"wait:{gate}", npu=False)
     session = qnnbridge.InferenceSession(model.path, host=host, providers=[CPU])

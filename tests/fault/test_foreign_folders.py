@@ -33,7 +33,7 @@ def fill(folder: Path, names: tuple[str, ...]) -> None:
 
 
 def contents(folder: Path) -> dict[str, tuple[int, bytes]]:
-    """Mode and bytes of every file."""
+    """Return mode and bytes of every file."""
     found = {}
     for path in sorted(folder.rglob("*")):
         if path.is_file():

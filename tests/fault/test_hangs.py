@@ -1,4 +1,4 @@
-"""A host that does not answer: stopped, holding its GIL, slow, or busy writing. Its process state decides."""
+"""A host that does not answer: stopped, holding its GIL, slow, or busy writing. The state of its process decides."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from qnnbridge_protocol.limits import Limits
 X = np.arange(4, dtype=np.float32)
 WAIT_S = 60.0
 GRACE_S = 1.0
-# Long enough for a busy machine to begin with the work.
+# Long enough for a busy machine to start the work.
 BUDGET_S = 3.0
-# Longer than all rungs of the ladder together.
+# Longer than all steps of ending a host together.
 CLOSE_TIMEOUT_S = 10.0
 
 
@@ -45,7 +45,7 @@ def wait_until(condition) -> None:
 
 @pytest.mark.usefixtures("impatient")
 def test_a_host_that_is_stopped_during_a_call_is_replaced_and_the_call_is_repeated(tmp_path: Path, no_leaks):
-    """Row 26."""
+    """Cover row 26 of the fault table in docs/dev/verification.md."""
     with fake_host() as host:
         model = script(scale=3, on_run=["stop_process"], once=str(tmp_path / "once"))
         session = qnnbridge.InferenceSession(model, host=host)
@@ -55,7 +55,7 @@ def test_a_host_that_is_stopped_during_a_call_is_replaced_and_the_call_is_repeat
 
 @pytest.mark.usefixtures("impatient")
 def test_a_host_that_is_always_stopped_is_reported_as_a_hang(no_leaks):
-    """Row 26."""
+    """Cover row 26 of the fault table in docs/dev/verification.md."""
     with fake_host() as host:
         session = qnnbridge.InferenceSession(script(on_run=["stop_process"]), host=host)
         with pytest.raises(errors.HostHung) as caught:
@@ -66,10 +66,10 @@ def test_a_host_that_is_always_stopped_is_reported_as_a_hang(no_leaks):
 
 @pytest.mark.usefixtures("impatient")
 def test_a_host_that_is_stopped_for_a_moment_is_not_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Row 26: fewer looks than it takes."""
+    """Cover row 26 of the fault table: the host is found stopped fewer times than needed to kill it."""
     monkeypatch.setattr(
         "qnnbridge._supervision.host_process.STOPPED_LOOKS", 10_000
-    )  # however late this test goes on
+    )  # however late this test continues
     end = tmp_path / "end"
     with fake_host() as host, ThreadPoolExecutor(1) as pool:
         session = qnnbridge.InferenceSession(script(scale=3, on_run=[f"wait:{end}"]), host=host)
@@ -86,7 +86,7 @@ def test_a_host_that_is_stopped_for_a_moment_is_not_killed(tmp_path: Path, monke
 
 
 def test_a_stopped_idle_host_costs_a_call_no_more_than_its_deadline():
-    """Row 26."""
+    """Cover row 26 of the fault table in docs/dev/verification.md."""
     with fake_host() as host:
         session = qnnbridge.InferenceSession(script(scale=3), host=host)
         stop(host.info.pid)
@@ -110,13 +110,13 @@ def test_a_stopped_host_can_still_be_closed(no_leaks):
 
 
 def test_a_late_pong_does_not_kill_the_host_and_the_call_succeeds(tmp_path: Path):
-    """Row 27: native code holds the GIL, so nothing in the host can answer."""
+    """Cover row 27 of the fault table: native code holds the GIL, so nothing in the host can answer."""
     with fake_host() as host, ThreadPoolExecutor(1) as pool:
         other = qnnbridge.InferenceSession(script(scale=3), host=host)
         began = tmp_path / "began"
         model = script(scale=5, on_create=[f"note:{began}", "hold_gil:1.2"])
         told = ""
-        while not told:  # once more if this machine was so busy that the host answered before, or behind that
+        while not told:  # repeat if this machine was so busy that the host answered before or after that
             began.unlink(missing_ok=True)
             creates = pool.submit(qnnbridge.InferenceSession, model, host=host)
             wait_until(began.exists)
@@ -133,9 +133,11 @@ def test_a_late_pong_does_not_kill_the_host_and_the_call_succeeds(tmp_path: Path
 
 
 def test_a_creation_that_holds_the_gil_past_its_budget_is_ended_by_the_watchdog_of_the_host():
-    """Row 28: no thread of the host can run; faulthandler's can. The report has the stack."""
+    """Cover row 28 of the fault table: no thread of the host can run except that of faulthandler. The report has
+    the stack.
+    """
     with fake_host("--watchdog-grace=0.2") as host:
-        qnnbridge.InferenceSession(script(), host=host)  # it is up, and has loaded all
+        qnnbridge.InferenceSession(script(), host=host)  # the host runs and has loaded everything
         model = script(on_create=["hold_gil:600"])
         clock = FairClock()
         with pytest.raises(errors.DeadlineExceeded):
@@ -159,7 +161,9 @@ def test_a_creation_that_holds_the_gil_past_its_budget_is_ended_by_the_watchdog_
 def test_a_library_that_never_finishes_loading_is_ended_within_the_budget_of_the_start(
     step: str, words: str, action: str, no_leaks
 ):
-    """Rows 26 and 28: a declared phase may last until its budget ends, whether or not it holds the GIL."""
+    """Cover rows 26 and 28 of the fault table: a declared phase may last until its budget ends, with or without the
+    GIL.
+    """
     with fake_host(f"--{step}={action}") as host:
         host.start()
         process = host.supervisor.running
@@ -174,7 +178,7 @@ def test_a_library_that_never_finishes_loading_is_ended_within_the_budget_of_the
 
 @pytest.mark.usefixtures("impatient")
 def test_a_silent_host_within_the_budget_of_loading_is_not_killed():
-    """Row 26: many looks that find nothing wrong."""
+    """Cover row 26 of the fault table: many checks that find no fault."""
     with fake_host("--import=sleep:1") as host:
         session = qnnbridge.InferenceSession(script(scale=3), host=host)
         assert np.array_equal(session.run(None, {"x": X})[0], X * 3)
@@ -182,7 +186,7 @@ def test_a_silent_host_within_the_budget_of_loading_is_not_killed():
 
 
 def test_both_sides_may_write_more_than_the_pipes_hold_at_the_same_time():
-    """Row 24."""
+    """Cover row 24 of the fault table in docs/dev/verification.md."""
     large = np.ones(4 << 20, np.float32)
     with fake_host() as host, ThreadPoolExecutor(4) as pool:
         sessions = [qnnbridge.InferenceSession(script(scale=n), host=host) for n in range(1, 5)]
@@ -192,7 +196,7 @@ def test_both_sides_may_write_more_than_the_pipes_hold_at_the_same_time():
 
 
 def test_more_calls_than_the_host_accepts_wait_for_their_turn():
-    """Row 25: no call is refused, and all credits are back at the end."""
+    """Cover row 25 of the fault table: no call is refused, and all credits are released at the end."""
     with fake_host(limits=Limits(max_in_flight=4)) as host, ThreadPoolExecutor(40) as pool:
         session = qnnbridge.InferenceSession(script(scale=3), host=host)
         calls = [pool.submit(session.run, None, {"x": X}) for _ in range(400)]
@@ -202,7 +206,9 @@ def test_more_calls_than_the_host_accepts_wait_for_their_turn():
 
 
 def test_an_application_that_reads_late_only_makes_the_host_wait():
-    """Row 23: the answers back up in the host, its memory grows by nothing else, and all of them come."""
+    """Cover row 23 of the fault table: the answers accumulate in the host, its memory grows by nothing else, and
+    all arrive.
+    """
     large = np.ones(2 << 20, np.float32)
     with fake_host() as host, ThreadPoolExecutor(6) as pool:
         session = qnnbridge.InferenceSession(script(scale=3, npu=False), host=host)

@@ -131,7 +131,7 @@ def test_an_interrupt_during_the_start_of_the_host_leaves_no_orphan_process(
         assert (program.returncode, err) == (0, "")
     else:
         assert out.splitlines() == ["interrupted"]
-        # 1: CPython forgets that it was an interrupt when any thread executes a text behind it, such as the import
+        # 1: CPython forgets that it was an interrupt if any thread then executes a string, such as the import
         # of a module with a named tuple.
         assert program.returncode in (-signal.SIGINT, 1), err
         assert err.splitlines()[-1] == "KeyboardInterrupt"
@@ -216,8 +216,8 @@ host.close()
 @pytest.mark.parametrize(
     ("program", "how", "seed", "count"),
     [
-        # Every seventh place, or every 42nd in the short form, of a call at which a handler can run; `python -m
-        # lab.attack interrupts` has them all.
+        # Use every seventh position (every 42nd in the short form) of a call at which a handler can run; `python -m
+        # lab.attack interrupts` uses all positions.
         ("slow", "walk", length(42, 7), 1000),
         ("hosts", "walk", length(20, 5), 1000),
         ("sessions", "walk", 67, length(20, 40)),
@@ -227,7 +227,7 @@ host.close()
 def test_an_exception_in_a_signal_handler_at_any_line_ends_only_its_call(
     program: str, how: str, seed: int, count: int
 ) -> None:
-    """The next call is right and quick, and no descriptors, threads, processes, memory or files leak."""
+    """After each exception, the next call is right and quick, and nothing leaks."""
     report = interrupts.one(program, how, seed, count)
     assert report.good, str(report)
     assert report.counts["interrupts"] + report.counts["checkpoints"] > 5

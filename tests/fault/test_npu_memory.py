@@ -50,7 +50,7 @@ def test_the_next_host_remembers_the_setting_that_worked_for_the_model(
         with fake_host() as host:
             session = qnnbridge.InferenceSession(model, host=host)
             assert f"{UNMAPPED}=1" in session.placement.npu_memory
-            # More than one if something else ends a host in the middle, a computer without memory for one.
+            # More than one if another fault ends a host in between, for example a computer without memory.
             hosts = host.stats.generation
         made = tries(noted) - before
         assert made == hosts if known else made >= 2, (made, hosts, list(Path(folder).rglob("*")))
@@ -100,5 +100,5 @@ def test_errors_about_npu_memory_are_recognised(text: str) -> None:
     ],
 )
 def test_the_same_code_in_another_context_is_another_fault(text: str) -> None:
-    """1002 at the end of compiling means an operator; 5005 a context of another chip or version."""
+    """1002 at the end of compiling means an operator; 5005 means a context of another chip or version."""
     assert "npu_memory" not in details_of(errors.Fail, text)

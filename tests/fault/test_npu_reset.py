@@ -37,7 +37,7 @@ def test_a_reset_during_the_creation_is_survived_too(tmp_path):
 
 
 def test_the_other_sessions_are_recreated_too(tmp_path):
-    """A reset takes what was loaded by all sessions; each is made again by its next call."""
+    """A reset unloads all sessions; each is recreated by its next call."""
     with fake_host() as host:
         made = tmp_path / "made"
         other = qnnbridge.InferenceSession(script(scale=3, on_create=[f"note:{made}"]), host=host)
@@ -73,7 +73,7 @@ def test_qnn_code_1011_starts_a_new_process_immediately(tmp_path):
 
 
 def test_a_concurrent_call_survives_the_loss_of_the_npu_by_another_call(tmp_path):
-    """Both hosts end while it is inside native code, and its `retry` of 1 is for what it does itself."""
+    """Both hosts end while the call is inside of native code, and its `retry` of 1 is for its own crashes."""
     text = f"QNN graph execute error. Error: X, Code: {(3 << 24 << 16) | 1011}"
     inside, done = tmp_path / "inside", tmp_path / "done"
     with fake_host() as host, ThreadPoolExecutor(1) as pool:
@@ -96,7 +96,7 @@ def test_a_concurrent_call_survives_the_loss_of_the_npu_by_another_call(tmp_path
 
 
 def test_an_ordinary_failure_of_the_provider_is_reported_without_further_effects():
-    """Row 34: no CPU rebuild, nothing repeated."""
+    """Cover row 34 of the fault table: no rebuild on the CPU, and no retry."""
     with fake_host() as host:
         session = qnnbridge.InferenceSession(script(on_run=["raise:ort.EPFail"]), host=host)
         with pytest.raises(errors.EPFail):

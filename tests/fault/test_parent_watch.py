@@ -20,7 +20,7 @@ END_TIMEOUT_S = 5.0
 
 START_TIMEOUT_S = 30.0
 
-# A host that ignores the end of its input: only the watch can end it. {extra} is what it does then.
+# A host that ignores the end of its input: only the watch can end it. {extra} is the code that then runs.
 HOST = """
 import os, sys, time
 {before}
@@ -63,7 +63,7 @@ def application(host: str = "", before: str = "", what: str = "start()") -> subp
 
 @contextlib.contextmanager
 def watched(process: subprocess.Popen[bytes]) -> Iterator[tuple[int, list[str]]]:
-    """A descriptor that becomes readable when the host has ended, and what the host watches by."""
+    """Return a descriptor that is readable when the host has ended, and the kind of the watch."""
     assert process.stdout is not None
     assert wait_readable(process.stdout.fileno(), START_TIMEOUT_S)
     pid, *means = process.stdout.readline().decode().split()
@@ -96,7 +96,7 @@ def test_the_host_ends_with_an_application_that_is_killed(host: str, before: str
 
 
 def test_a_fork_of_the_application_does_not_keep_the_host_running() -> None:
-    """The fork holds the pipes, so the host never sees the end of its input."""
+    """The fork keeps the pipes open, so the host never sees the end of its input."""
     process = application(what="start()\nif os.fork() == 0:\n    os.setsid(); os.read(0, 1); os._exit(0)")
     with watched(process) as (watch, _):
         process.kill()
@@ -113,7 +113,7 @@ def test_a_host_ends_with_an_application_that_exits_normally() -> None:
 
 
 def test_a_host_started_by_a_wrapper_watches_the_application_itself() -> None:
-    """A shell between the two: its end must not end the host, the application's must."""
+    """Put a shell between both: the host must end with the application, and not with the shell."""
     start = """
 shell = '"$0" -c "$1" "$2" & read line'
 wrapper = subprocess.Popen(["sh", "-c", shell, sys.executable, sys.argv[1], str(os.getpid())],
@@ -162,7 +162,7 @@ def test_the_caller_may_choose_how_the_host_exits() -> None:
 
 
 def test_a_host_that_waits_for_hello_ends_with_its_application() -> None:
-    """Another process holds its pipes, so that it never sees their end, and no HELLO ever comes."""
+    """Another process keeps the pipes open, so the host never sees their end, and no HELLO arrives."""
     owner = subprocess.Popen(["sleep", "120"])
     command = [sys.executable, "-I", "-m", "qnnbridge_host", "--parent", str(owner.pid)]
     host = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -176,7 +176,7 @@ def test_a_host_that_waits_for_hello_ends_with_its_application() -> None:
 
 
 def test_a_parent_on_another_system_is_not_watched_and_the_host_ends_with_its_stdin() -> None:
-    """Its number belongs to another process here, or to none."""
+    """The parent's process id belongs to another process on this system, or to none."""
     gone = subprocess.Popen(["true"])
     gone.wait()
     elsewhere = f"{gone.pid}@elsewhere"

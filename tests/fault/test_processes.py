@@ -28,7 +28,7 @@ Start = Callable[..., ChildProcess]
 
 @pytest.fixture
 def start(no_leaks: object) -> Iterator[Start]:
-    """Starts children and ends them after the test."""
+    """Function that starts children; the fixture ends them after the test."""
     children: list[ChildProcess] = []
 
     def start(*argv: str, cwd: str | None = None) -> ChildProcess:
@@ -69,7 +69,9 @@ def say(child: ChildProcess, text: bytes) -> None:
 
 
 def gone(pid: int) -> bool:
-    """A stranger's process: no exit code for us, but a descriptor that becomes readable when it ends."""
+    """Return whether a process that is not a child has ended. Its exit code is unavailable, but its pidfd is
+    readable then.
+    """
     try:
         watch = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -134,7 +136,7 @@ def test_an_exit_code_that_other_code_collected_is_unknown(python: Start) -> Non
     child.terminate()
     os.waitpid(child.pid, 0)
     assert child.poll() == 255
-    child.kill()  # of a number that may be a stranger's by now: must do nothing
+    child.kill()  # the pid may belong to another process by now, so this must do nothing
 
 
 def test_terminate_can_be_ignored_and_kill_cannot(python: Start) -> None:
@@ -158,7 +160,7 @@ def test_a_stopped_child_can_be_killed(python: Start) -> None:
     assert child.wait(TIMEOUT_S) == -9
 
 
-# --- the group ---------------------------------------------------------------------------------------------------
+# --- process group -----------------------------------------------------------------------------------------------
 
 FAMILY = (
     "import subprocess, sys\n"
@@ -190,7 +192,7 @@ def test_signals_of_the_terminal_do_not_reach_the_child(python: Start) -> None:
     assert os.getsid(0) != child.pid
 
 
-# --- what the child gets -----------------------------------------------------------------------------------------
+# --- environment of the child ------------------------------------------------------------------------------------
 
 
 def test_the_child_inherits_three_descriptors_and_nothing_else(python: Start) -> None:
@@ -224,7 +226,7 @@ def test_a_pipe_that_cannot_be_enlarged_is_used_unchanged() -> None:
     fds.close_all()
 
 
-# --- what cannot be started --------------------------------------------------------------------------------------
+# --- programs that cannot be started -----------------------------------------------------------------------------
 
 
 def test_a_program_that_cannot_be_started_is_an_error_with_the_reason(start: Start, tmp_path: Path) -> None:
@@ -256,7 +258,7 @@ def test_a_program_that_cannot_be_started_is_an_error_with_the_reason(start: Sta
 
 
 def test_a_shortage_of_resources_is_a_temporary_error(start: Start) -> None:
-    start("true")  # the thread that starts processes needs a descriptor for nothing
+    start("true")  # the first start creates the thread that starts processes, which needs descriptors
     with no_more_than(2), pytest.raises(HostStartFailed) as caught:
         start("true")
     assert type(caught.value) is HostStartFailed
@@ -272,7 +274,7 @@ ARMED = (
 
 
 def test_the_child_survives_the_thread_that_started_it(python: Start) -> None:
-    """The parent-death signal comes when the thread that started the process ends, not the process."""
+    """The parent-death signal is sent when the thread that started the process ends, not the process."""
     children: list[ChildProcess] = []
 
     def ask() -> None:
@@ -284,7 +286,7 @@ def test_the_child_survives_the_thread_that_started_it(python: Start) -> None:
     thread.start()
     thread.join(TIMEOUT_S)
     while os.path.exists(f"/proc/self/task/{thread.native_id}"):
-        pass  # `join` returns a moment before the kernel's thread is gone
+        pass  # `join` returns a moment before the kernel's thread has ended
     (child,) = children
     say(child, b"alive\n")
     assert read_line(child) == "alive"
@@ -307,7 +309,7 @@ def test_many_threads_start_children_at_the_same_time(python: Start) -> None:
 
 
 def test_an_interrupted_caller_leaves_no_child(tmp_path: Path) -> None:
-    """Ctrl+C while a child is being started: it is ended by the thread that started it."""
+    """Ctrl+C arrives while a child is being started: the thread that started it ends it."""
     mark = tmp_path / "pid"
     program = f"""
 import os, signal, subprocess, sys, threading
@@ -371,7 +373,7 @@ def test_a_reader_thread_that_cannot_start_is_a_typed_error_and_the_next_call_st
 
 
 def fork(work: Callable[[], object]) -> int:
-    """Runs `work` in a fork of this process; its exit code is 0 if that returned True."""
+    """Run `work` in a fork of this process; its exit code is 0 if `work` returned True."""
     pid = os.fork()
     if pid == 0:
         code = 1
@@ -384,7 +386,7 @@ def fork(work: Callable[[], object]) -> int:
 
 @pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
 def test_a_fork_keeps_no_copy_of_the_pipes(python: Start) -> None:
-    """Else the host would not see its application end, nor the application its host."""
+    """Otherwise the host would not see its application end, nor the application its host."""
     child = python("import sys; print('up'); sys.stdin.read(); print('end of input')")
     assert read_line(child) == "up"
     inodes = {os.fstat(fd).st_ino for fd in (child.stdin_fd, child.stdout_fd, child.stderr_fd)}
@@ -398,14 +400,14 @@ def test_a_fork_keeps_no_copy_of_the_pipes(python: Start) -> None:
                 try:
                     copies += os.fstat(fd).st_ino in inodes
                 except OSError:
-                    pass  # the descriptor of the listing
+                    pass  # the descriptor that lists the folder
             os.write(report_w, str(copies).encode())
             os.close(release_w)
             os.read(release_r, 1)
         finally:
             os._exit(0)
     assert os.read(report_r, 10) == b"0"
-    child.close()  # as when the application dies: the fork is alive and holds nothing
+    child.close()  # as when the application crashes: the fork runs and holds no pipe
     assert child.wait(TIMEOUT_S) is not None
     for fd in (release_r, release_w, report_r, report_w):
         os.close(fd)
@@ -433,7 +435,7 @@ def test_a_fork_cannot_end_the_child_of_its_parent(python: Start) -> None:
 
 @pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
 def test_a_fork_may_start_its_own_children(python: Start) -> None:
-    python("")  # the parent's spawner thread runs, which the fork does not have
+    python("")  # the fork does not have the parent's spawner thread
 
     def work() -> bool:
         child = default_spawner().spawn(["/bin/echo", "mine"], {}, None)
@@ -444,7 +446,7 @@ def test_a_fork_may_start_its_own_children(python: Start) -> None:
 
 @pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
 def test_forking_while_children_are_started_leaks_nothing_and_blocks_no_thread(python: Start) -> None:
-    """A copy that a fork got in an unlucky moment would keep a pipe open: the end of output would not be seen."""
+    """A pipe that a fork copied at an unlucky moment would stay open: the end of the output would not be seen."""
     stop = threading.Event()
     forks: list[int] = []
 
@@ -466,7 +468,7 @@ def test_forking_while_children_are_started_leaks_nothing_and_blocks_no_thread(p
     forker.start()
     try:
         started = 0
-        while started < 10 or len(pids) < 4:  # some forks among the starts, however quick those are
+        while started < 10 or len(pids) < 4:  # some forks happen during the starts, however quick those are
             child = python("")
             assert at_end(child)
             child.wait(TIMEOUT_S)
@@ -573,7 +575,7 @@ def test_writing_to_a_dead_child_is_a_broken_pipe(python: Start) -> None:
 
 
 def test_writing_to_a_dead_child_does_not_kill_a_command_line_tool_with_default_sigpipe() -> None:
-    """Tools set SIGPIPE back to its deadly default, so that `tool | head` ends quietly."""
+    """Tools set SIGPIPE back to its default, which kills the process, so that `tool | head` ends quietly."""
     program = (
         "import os, signal\n"
         "from qnnbridge_os.processes import default_spawner, write_some\n"

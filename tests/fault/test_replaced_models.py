@@ -32,7 +32,8 @@ pytestmark = [pytest.mark.simulator, pytest.mark.process]
 SOC = [(QNN, {"soc_model": SOC_MODEL})]
 X = np.random.default_rng(5).standard_normal((1, 8, 20)).astype(np.float32)
 WAIT_S = 60.0
-# Where the host waits: before it opens the model again, before the worker reads it, and before the worker runs it.
+# Steps at which the host waits: before it opens the model again, before the worker reads it, before the worker runs
+# it.
 PLACES = ("open", "read", "run")
 PAUSES = """
     import pathlib, time
@@ -70,7 +71,7 @@ def unary(op: str) -> bytes:
 
 
 def scaled(folder: Path, factor: float) -> Path:
-    """y = x * factor, with the factor in ``w.bin``."""
+    """Write a model that computes y = x * factor, with the factor in ``w.bin``."""
     made = model(
         [node("Mul", ["x", "w"], ["y"])],
         [tensor("x", [1, 8, 20])],
@@ -83,14 +84,14 @@ def scaled(folder: Path, factor: float) -> Path:
 
 
 class Waits:
-    """A host that waits at some places of its comparison until `go`."""
+    """A host that waits at some steps of its comparison until `go` is called."""
 
     def __init__(self, folder: Path, places: tuple[str, ...]) -> None:
         self._folder, self._places = folder, list(places)
         self.host = patched_host(folder, PAUSES.format(folder=str(folder), places=places))
 
     def begun(self) -> None:
-        """The host waits at the next place."""
+        """Return once the host waits at the next step."""
         until = time.monotonic() + WAIT_S
         while not (self._folder / f"begun {self._places[0]}").exists():
             assert time.monotonic() < until
@@ -132,7 +133,7 @@ def open_session(host: qnnbridge.Host, data: Any, **keywords: Any) -> qnnbridge.
 
 
 def replace(path: Path, data: bytes) -> None:
-    """By another file of the same date, as `rsync -t` and installers do."""
+    """Replace the file by another one with the same date, as `rsync -t` and installers do."""
     before = path.stat()
     other = path.with_name("other")
     other.write_bytes(data)
@@ -149,7 +150,7 @@ def assert_not_compared(report: qnnbridge.NumbersReport) -> None:
 def test_a_model_file_that_was_replaced_is_not_compared(
     place: str, waiting: Callable[..., Waits], tmp_path: Path
 ) -> None:
-    """Softmax is as long a word as Sigmoid: the size is the same, too."""
+    """The names Softmax and Sigmoid have the same length, so both files have the same size."""
     path, waits = tmp_path / "m.onnx", waiting(place)
     path.write_bytes(unary("Sigmoid"))
     with open_session(waits.host, path) as session:
@@ -159,7 +160,7 @@ def test_a_model_file_that_was_replaced_is_not_compared(
         waits.go()
         assert_not_compared(settled(session))
         assert_not_compared(session.verify({"x": X}))
-    for op in ("Softmax", "Sigmoid"):  # and nothing was kept of it, for either
+    for op in ("Softmax", "Sigmoid"):  # no verdict was stored for either model
         replace(path, unary(op))
         with open_session(waits.host, path) as session:
             assert session.verified.state == "pending"
@@ -205,7 +206,7 @@ def test_a_model_file_that_was_restored_is_compared(
 def test_a_model_file_that_was_replaced_during_reading_and_restored_is_compared_again(
     waiting: Callable[..., Waits], tmp_path: Path
 ) -> None:
-    """The worker has read the other one, and the model is back before the run."""
+    """The worker has read the other model, and the original is restored before the run."""
     path, kept, waits = tmp_path / "m.onnx", tmp_path / "kept", waiting("read", "run")
     path.write_bytes(unary("Sigmoid"))
     with open_session(waits.host, path) as session:
@@ -237,7 +238,7 @@ def test_a_deleted_model_file_is_not_compared(place: str, waiting: Callable[...,
 def test_a_session_that_raises_does_not_raise_for_a_replaced_model(
     cached: bool, waiting: Callable[..., Waits], tmp_path: Path
 ) -> None:
-    """Replaced before the first call; the host does not wait."""
+    """The model is replaced before the first call; the host does not wait."""
     path, waits = tmp_path / "m.onnx", waiting()
     path.write_bytes(unary("Sigmoid"))
     if cached:

@@ -85,7 +85,7 @@ def test_hosts_that_crash_while_slots_are_held_leak_nothing(no_leaks: Any) -> No
 
 
 def test_a_crash_releases_the_arrays_of_its_call(host: qnnbridge.Host) -> None:
-    """They must not wait for the garbage collector: arrays may be large."""
+    """The arrays must not wait for the garbage collector, since they may be large."""
     session = qnnbridge.InferenceSession(script(scale=2, npu=False), host=host, providers=["CPUExecutionProvider"])
 
     def call(retry: int) -> list[weakref.ref[Any]]:

@@ -21,7 +21,7 @@ THREADS = 8
 
 
 def test_every_call_gets_its_result_while_the_host_is_killed_repeatedly(capsys):
-    """The whole show: ``python -m lab.faultlab --calls 10000 --kills 200``."""
+    """The complete run is ``python -m lab.faultlab --calls 10000 --kills 200``."""
     result = kill_under_load(
         new_host(False), scripted(), calls=length(250, 1500), kills=length(5, 30), threads=THREADS, seed=1
     )
@@ -34,9 +34,10 @@ def test_every_call_gets_its_result_while_the_host_is_killed_repeatedly(capsys):
 
 
 def test_every_call_gets_its_result_even_if_the_host_is_killed_as_soon_as_one_call_has_recovered() -> None:
-    """The whole: ``python -m lab.faultlab --storm --calls 4000 --seed 7``, and with ``--kills 200 --calls 10000``.
+    """The complete runs are ``python -m lab.faultlab --storm --calls 4000 --seed 7``, and ``--kills 200 --calls
+    10000``.
 
-    A call meets many kills here; none of them is its fault.
+    A call meets many kills here, none of which it causes.
     """
     result = kill_under_load(
         new_host(False), scripted(), calls=length(40, 200), kills=None, threads=THREADS, seed=7, storm=True
@@ -48,7 +49,7 @@ def test_every_call_gets_its_result_even_if_the_host_is_killed_as_soon_as_one_ca
 
 @pytest.mark.simulator
 def test_every_call_gets_its_result_on_the_real_simulator_too():
-    """The whole: ``python -m lab.faultlab --real --calls 2000 --kills 40``."""
+    """The complete run is ``python -m lab.faultlab --real --calls 2000 --kills 40``."""
     pytest.importorskip("onnxruntime_qnn")
     result = kill_under_load(
         new_host(True), real(), calls=length(40, 200), kills=length(2, 4), threads=THREADS, seed=1
@@ -58,7 +59,7 @@ def test_every_call_gets_its_result_on_the_real_simulator_too():
 
 
 def test_all_promises_hold_under_random_faults(tmp_path: Path):
-    """The whole: ``python -m lab.faultlab --seconds 3600``."""
+    """The complete run is ``python -m lab.faultlab --seconds 3600``."""
     soak = Soak(
         new_host(False),
         scripted(),

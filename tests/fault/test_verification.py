@@ -11,9 +11,9 @@ from scripts.makers import verification as tables
 
 ROOT = Path(__file__).parents[2]
 ROWS = 67
-# Words of the page above the generated tables: what a reader takes in at once.
+# Maximum number of words above the generated tables: what a reader can read at once.
 MOST_PROSE_WORDS = 900
-# Folders that `python -m` finds programs in.
+# Folders in which `python -m` finds programs.
 PROGRAMS = ("", "tools", "protocol", "host_arm64", "bridge_x86", "daemon")
 
 
@@ -34,7 +34,7 @@ def defined_tests() -> set[str]:
 
 
 def exists(name: str, tests: set[str]) -> bool:
-    """A test function, a program that `python -m` starts, or a file or folder of the project."""
+    """Return whether the name is a test function, a program for `python -m`, or a file or folder of the project."""
     if name == tables.BY_HAND or name in tests:
         return True
     if name.startswith("python -m "):
@@ -75,7 +75,7 @@ def test_every_test_file_and_program_in_the_data_exists():
     named = {name for entry in entries() for name in entry.get("by", [])}
     assert len([name for name in named if name in tests]) > ROWS
     assert {name for name in named if not exists(name, tests)} == set()
-    # Texts name tests and files, too.
+    # Texts also refer to tests and files.
     texts = tables.PAGE.read_text("utf-8")
     assert set(re.findall(r"`(test_\w+)`", texts)) - tests == set()
     assert {

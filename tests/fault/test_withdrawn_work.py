@@ -43,9 +43,9 @@ pytestmark = pytest.mark.simulator
 
 MODELS = Path(__file__).parents[1] / "models"
 F = MODELS / "f.onnx"
-# The client gives up after it; a compiler that is not ended stands still for ever.
+# Timeout of the client; a compiler that is not ended hangs forever.
 PATIENCE_S = 6.0
-# Less than what the host gives calls after a GOODBYE.
+# Shorter than the time that the host gives calls after a GOODBYE.
 SOON_S = 6.0
 TERABYTE = 2**40
 
@@ -56,7 +56,7 @@ def cache_on(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def standing_host(once: Path | None = None) -> qnnbridge.Host:
-    """A host of which the compiler stands still in native code."""
+    """Return a host whose compiler hangs in native code."""
     words = [str(COMPILE_HOST), "--step=stop", *([f"--once={once}"] if once is not None else [])]
     command = [sys.executable, "-I", "-u", "-X", "utf8", *words, "--parent", str(os.getpid())]
     return qnnbridge.Host(_command=command)
@@ -104,7 +104,7 @@ def test_the_end_of_a_host_ends_its_compiler_immediately() -> None:
     begun = time.monotonic()
     host.close()
     assert gone_soon(worker)
-    # The host has answered, and has not to be killed after its time for that.
+    # The host has answered, and does not have to be killed after its timeout for that.
     assert time.monotonic() - begun < SOON_S
     thread.join()
     assert [type(error) for error in caught] == [errors.Closed]
@@ -160,7 +160,7 @@ def test_a_model_of_a_terabyte_is_not_read_after_its_client_stopped_waiting(tmp_
     graph = onnx.helper.make_graph([onnx.helper.make_node("Add", ["x", "w"], ["y"])], "g", [x], [y], [weights])
     onnx.save(onnx.helper.make_model(graph), tmp_path / "huge.onnx")
     with open(tmp_path / "w.bin", "wb") as file:
-        file.truncate(TERABYTE)  # a hole: it takes no room, and half an hour to read
+        file.truncate(TERABYTE)  # a sparse file: it uses no space, and takes half an hour to read
     with qnnbridge.Host() as host:
         host.start()
         with pytest.raises(errors.DeadlineExceeded):
@@ -195,13 +195,13 @@ def test_a_crash_during_the_compilation_after_a_bad_entry_is_not_blamed_on_the_e
 def test_an_entry_that_crashed_a_program_without_retries_is_invalidated_by_the_next_program(
     compiled_quantized: Path, right_quantized: bytes
 ) -> None:
-    deadly(compiled_quantized, 36906, 0x04)  # it kills when it is run
+    deadly(compiled_quantized, 36906, 0x04)  # it crashes the host when it is run
     with qnnbridge.Host() as host:
         session = open_quantized(host, retry=0)
         assert session.cache.state == "hit"
         with pytest.raises(errors.HostCrashed):
             result(session)
-    # Another program: nothing but the files of the state is left.
+    # Another program: only the files of the state remain.
     with qnnbridge.Host() as host:
         session = open_quantized(host, retry=0)
         assert (session.cache.state, faults(), result(session)) == ("miss", ["crashed"], right_quantized)

@@ -27,7 +27,7 @@ og = pytest.importorskip("onnxruntime_genai")
 
 
 class Decoder:
-    """A tokenizer of onnxruntime_genai in this process."""
+    """Return a tokenizer of onnxruntime_genai in this process."""
 
     def __init__(self, folder: Path, **options: Any) -> None:
         self._model = og.Model(str(folder))
@@ -69,7 +69,7 @@ def test_texts_equal_those_of_a_stream_in_process(kind: str, folders: Folders, h
 
 
 def biased_model(folder: Path, word: str = "") -> int:
-    """Write a model that generates nothing but this special token, or its end token. Return the token."""
+    """Write a model that generates only this special token, or only its end token. Return the token."""
     write_model(folder, "dynamic")
     here = Decoder(folder)
     token = here.token(word) if word else here.ends[0]
@@ -164,7 +164,7 @@ def test_a_cancel_reaches_the_request_that_creates_the_generator(tmp_path: Path,
     ) as answer:
         assert answer.finish_reason == "cancelled"
     assert answer.tokens == []
-    # The model goes on to serve: nothing of the prompt is left that would keep it busy.
+    # The model stays usable: no work of the prompt remains that would keep it busy.
     until = time.monotonic() + 30
     assert len(ask(model, prompt(5), 3, tokenizer=tokenizer, timeout=30).tokens) == 3
     assert time.monotonic() < until
@@ -174,7 +174,7 @@ def test_a_cancel_reaches_the_request_that_creates_the_generator(tmp_path: Path,
 def test_an_answer_of_several_sequences_is_refused(
     folders: Folders, host: qnnbridge.Host, options: dict[str, Any]
 ) -> None:
-    """The tokens of the first beam, one after the other, are not the best sequence."""
+    """The concatenated tokens of the first beam are not the best sequence."""
     model = genai.Model(folders("dynamic"), host=host)
     with pytest.raises(OptionError, match=f"{next(iter(options))}=2 makes several sequences"):
         genai.generate(model, prompt(9), **options)

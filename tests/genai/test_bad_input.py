@@ -81,7 +81,7 @@ def test_a_file_in_place_of_a_folder_is_refused(host: qnnbridge.Host, folders: F
 
 
 def test_a_null_character_in_a_text_is_refused(folders: Folders, host: qnnbridge.Host) -> None:
-    """genai encodes what stands before it, and loses the rest of the conversation."""
+    """genai encodes the text before the null character, and loses the rest of the conversation."""
     tokenizer = genai.Tokenizer(genai.Model(folders("dynamic"), host=host))
     messages = [{"role": "user", "content": "a\0b"}]
     for attempt in (
@@ -180,7 +180,7 @@ def test_a_schema_with_more_items_than_memory_holds_is_refused(
 def test_a_prompt_that_fails_leaves_no_generator(
     folders: Folders, host: qnnbridge.Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its KV cache stayed as long as the traceback of the error."""
+    """The KV cache stayed in memory as long as the traceback of the error."""
     model, closed = genai.Model(folders("dynamic"), host=host), []
     monkeypatch.setattr(genai.Generator, "close", lambda generator: closed.append(generator))
     with pytest.raises(PromptRefused):

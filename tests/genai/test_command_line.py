@@ -51,7 +51,7 @@ def test_inspect_reports_stages_window_cache_and_chip(folders: Folders) -> None:
         None,
     ]
     assert [one["runs_on"] for one in told["stages"]] == ["both", "prompt", "token", "both"]
-    # Two layers, keys and values of one head of 16 numbers of 4 bytes, for each of 96 tokens.
+    # Two layers, keys and values of one head with 16 numbers of 4 bytes, for each of 96 tokens.
     assert told["kv_cache"] == {"types": ["float"], "tensors": 4, "size_bytes": 4 * 96 * 16 * 4}
     assert "0.16.0" not in told["releases"]
     assert told["placement"] is None

@@ -48,7 +48,7 @@ Pair = tuple[genai.Model, PlainLoop]
 
 @pytest.mark.parametrize(("length", "max_length"), [(5, 20), (5, 32), (31, 33), (33, 50), (42, 96), (1, 96)])
 def test_a_prompt_shorter_than_the_window_works(pair: Pair, length: int, max_length: int) -> None:
-    """genai: abort, heap corruption or RuntimeError, by release and length."""
+    """onnxruntime-genai itself aborts, corrupts the heap or raises RuntimeError, depending on release and length."""
     model, truth = pair
     one = generator(model, max_length=max_length)
     one.append_tokens(prompt(length))
@@ -59,7 +59,7 @@ def test_a_prompt_shorter_than_the_window_works(pair: Pair, length: int, max_len
 
 
 def test_a_second_turn_works(pair: Pair) -> None:
-    """genai: wrong tokens and exit code 0, on every layout."""
+    """onnxruntime-genai itself returns wrong tokens with exit code 0, on every layout."""
     model, truth = pair
     one = generator(model)
     one.append_tokens(prompt(10))
@@ -78,7 +78,9 @@ def test_a_prompt_in_pieces_works(pair: Pair) -> None:
 
 
 def test_the_whole_context_can_be_used(pair: Pair) -> None:
-    """genai: a short prompt wastes what its pads take, a long one has no room at all."""
+    """onnxruntime-genai itself wastes the space of pads after a short prompt, and has no space for a long prompt at
+    all.
+    """
     model, truth = pair
     short = generator(model)
     short.append_tokens(prompt(10))
@@ -92,7 +94,7 @@ def test_the_whole_context_can_be_used(pair: Pair) -> None:
 
 
 def test_rewind_works(pair: Pair) -> None:
-    """genai: raises on pipelines."""
+    """onnxruntime-genai itself raises an error on pipelines."""
     model, truth = pair
     one = generator(model)
     one.append_tokens(prompt(12))
@@ -160,7 +162,7 @@ def test_invalid_prompts_are_refused(pair: Pair, tokens: list[int], words: str) 
 
 @pytest.mark.parametrize("tokens", [[PAD] * 5, [7, PAD, 8], [7, 8, PAD]])
 def test_a_prompt_with_pad_tokens_is_refused(tokens: list[int], folders: Folders, host: qnnbridge.Host) -> None:
-    """genai: the answer to another prompt."""
+    """onnxruntime-genai itself returns the answer to another prompt."""
     one = generator(genai.Model(folders("window"), host=host))
     with pytest.raises(PromptRefused, match="pad token 0"):
         one.append_tokens(tokens)
@@ -177,7 +179,7 @@ def test_a_prompt_with_pad_tokens_is_refused(tokens: list[int], folders: Folders
 def test_a_pad_token_that_the_model_generated_counts_as_a_token_of_the_history(
     layout: str, host: qnnbridge.Host, tmp_path: Path
 ) -> None:
-    """Further prompts, rewinding and a look at logits behind it, and a new host that takes the history over."""
+    """Check further prompts, rewinding and reading logits afterwards, and a new host that continues the history."""
     folder = write_model(tmp_path / layout, layout, sizes=Sizes(context=192, special=(10.0, -50.0, -50.0, -50.0)))
     truth = PlainLoop(folder)
     with qnnbridge.Host() as own:
@@ -190,7 +192,7 @@ def test_a_pad_token_that_the_model_generated_counts_as_a_token_of_the_history(
             history += made
             last = max(at for at, token in enumerate(history) if token == PAD)
             assert last > len(history) - 12
-            # Back to the pad token, so that it is the last one.
+            # Rewind to the pad token, so that it is the last one.
             one.rewind_to(last + 1)
             del history[last + 1 :]
             if turn == 1:
@@ -206,7 +208,7 @@ def test_a_pad_token_that_the_model_generated_counts_as_a_token_of_the_history(
 
 
 def test_a_history_whose_pad_tokens_do_not_fit_is_refused(tmp_path: Path) -> None:
-    """A window: what comes before the first pad token is prefilled with pads, if it is no whole window."""
+    """With a window, tokens before the first pad token are prefilled with pads, unless they fill a whole window."""
     folder = write_model(tmp_path / "window", "window", sizes=Sizes(special=(10.0, -50.0, -50.0, -50.0)))
     with qnnbridge.Host() as own:
         one = generator(genai.Model(folder, host=own))
@@ -220,7 +222,9 @@ def test_a_history_whose_pad_tokens_do_not_fit_is_refused(tmp_path: Path) -> Non
 def test_an_end_token_that_equals_the_pad_token_is_a_token_of_the_prompt(
     layout: str, host: qnnbridge.Host, tmp_path: Path
 ) -> None:
-    """As of SmolLM2, whose chat template writes it behind each message. genai: wrong tokens, exit code 0."""
+    """As with SmolLM2, whose chat template writes the token after each message, onnxruntime-genai returns wrong
+    tokens.
+    """
     folder = write_model(tmp_path / layout, layout)
     config = json.loads((folder / "genai_config.json").read_text("utf-8"))
     config["model"]["pad_token_id"] = END
@@ -261,7 +265,7 @@ def test_rows_of_a_batch_are_filled_with_the_pad_token_of_the_config(
 
 
 def test_a_log_callback_does_not_crash_the_exit_of_the_program(folders: Folders) -> None:
-    """genai: abort at exit."""
+    """onnxruntime-genai itself aborts at exit."""
     program = f"""
 import onnxruntime_genai as og
 og.set_log_options(enabled=True)

@@ -1,4 +1,4 @@
-"""The `repr` of objects for generation: facts that the application has, without a call to the host."""
+"""The `repr` of objects for generation shows facts that the application has, without a call to the host."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ TEXTS = ["The NPU of a PC", "Grüße, 世界 \U0001f600!", "a\nb\tc  d", "<|user
 
 
 class Pair:
-    """The model here and in the host."""
+    """A model in this process and in the host."""
 
     def __init__(self, folder: Path, host: qnnbridge.Host) -> None:
         self.there, self.here = genai.Model(folder, host=host), og.Model(str(folder))
@@ -39,7 +39,7 @@ def pair(folders: Folders, host: qnnbridge.Host) -> Pair:
 
 
 def generate(module: Any, model: Any, count: int, **options: Any) -> tuple[list[list[int]], list[list[int]]]:
-    """Tokens as they came, and the sequences at the end."""
+    """Return the tokens in the order of generation, and the final sequences."""
     params = module.GeneratorParams(model)
     params.set_search_options(**options)
     generator = module.Generator(model, params)
@@ -103,7 +103,7 @@ def test_streams_return_the_same_pieces_as_genai(pair: Pair) -> None:
 
 
 def test_a_stream_works_at_the_same_time_as_a_generator(pair: Pair) -> None:
-    """Tokens that came ahead are decoded ahead; a stream that goes another way is right, too."""
+    """Tokens that were generated ahead are also decoded ahead; a stream that gets other tokens is right, too."""
     params = genai.GeneratorParams(pair.there)
     generator = genai.Generator(pair.there, params)
     generator.append_tokens(prompt(9))
@@ -112,7 +112,7 @@ def test_a_stream_works_at_the_same_time_as_a_generator(pair: Pair) -> None:
         generator.generate_next_token()
         token = int(generator.get_next_tokens()[0])
         if number % 5 == 4:
-            token = 60  # not what the generator made
+            token = 60  # not the tokens of the generator
         assert there.decode(token) == here.decode(token)
 
 
@@ -121,7 +121,7 @@ def test_a_stream_whose_call_failed_decodes_the_same_token_again(pair: Pair) -> 
     there, here = pair.tokenizer_there.create_stream(), pair.tokenizer_here.create_stream()
     for number, token in enumerate(tokens):
         if number in (0, 3):
-            # The first refusal is one of the request that makes the stream and decodes its first token.
+            # The first error is that of the request that creates the stream and decodes its first token.
             with pytest.raises(PromptRefused):
                 there.decode(VOCABULARY + 5)
         assert there.decode(token) == here.decode(token)
@@ -132,7 +132,7 @@ def test_the_first_token_is_returned_with_the_prompt(pair: Pair) -> None:
     with genai.generate(
         pair.there, prompt(9, 0), tokenizer=pair.tokenizer_there, max_tokens=3, temperature=0
     ) as answer:
-        # One request for the prompt with its first token, and none before the application asks for the second.
+        # One request for the prompt with its first token, and none before the application requests the second.
         assert answer.stats.steps == 1
         list(answer)
     assert answer.tokens == [row[0] for row in expected]
@@ -227,7 +227,7 @@ START = [10, 20, 30]
 
 
 def ending(module: Any, folder: Path, end: int, **options: Any) -> Any:
-    """The model with another end token."""
+    """Return the model with another end token."""
     config = module.Config(str(folder))
     config.overlay(f'{{"model": {{"eos_token_id": [{end}]}}}}')
     return module.Model(config, **options)
@@ -245,7 +245,7 @@ def until_done(module: Any, model: Any) -> tuple[list[int], list[int]]:
 @pytest.mark.parametrize("kind", ["dynamic", "window"])
 @pytest.mark.parametrize("count", [1, 2, 7])
 def test_an_answer_ends_with_its_end_token(kind: str, count: int, folders: Folders, host: qnnbridge.Host) -> None:
-    """The end token comes first, or in the middle of a step, or at the end of one."""
+    """The end token is the first one, or in the middle of a step, or at the end of a step."""
     truth = PlainLoop(folders(kind))
     answer = truth.generate(START, 20)
     assert answer[count] not in answer[:count]

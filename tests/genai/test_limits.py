@@ -121,7 +121,7 @@ def test_an_index_without_a_sequence_is_refused(folders: Folders, host: qnnbridg
         for index in (2, 7, -1, 10**9, 2**70):
             with pytest.raises(IndexError):
                 generator.get_sequence(index)
-    with pytest.raises(OptionError, match="no sequence 7"):  # the host checks by itself
+    with pytest.raises(OptionError, match="no sequence 7"):  # the host checks automatically
         batch._remote.sequence(7)  # type: ignore[attr-defined]
     assert host.stats.crashes == before
 

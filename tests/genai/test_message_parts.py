@@ -121,7 +121,7 @@ class TestGenerating:
         with genai.generate(model, messages, max_tokens=10, pool=pool) as answer:
             assert "".join(answer) == answer.text != ""
         assert answer.finish_reason == "length"
-        assert len(pool) == 0  # its KV cache has pictures
+        assert len(pool) == 0  # its KV cache contains images
         theirs = og.Model(str(folder))
         media: dict[str, Any] = {"images": og.Images.open_bytes(*[PICTURE] * parts.count(IMAGE))}
         if AUDIO in parts:
@@ -169,7 +169,7 @@ class TestGenerating:
 
 
 def test_missing_facts_of_the_model_have_defaults() -> None:
-    """A host of an earlier release does not tell what the model takes."""
+    """A host of an earlier release does not report what the model supports."""
     wire = info("llama").to_wire()
     wire.pop("modalities")
     assert dataclasses.asdict(genai.GenerationModelInfo.from_wire(wire))["modalities"] == ()

@@ -61,7 +61,7 @@ def test_the_folder_is_loaded_with_permission(of_config: bool, hostile: Path, ho
         else genai.Model(hostile, host=host, allow_native=allowed)
     )
     assert list(genai.generate(model, prompt(5), max_tokens=3)) is not None
-    # A model that is loaded is not shared with an application that did not allow it.
+    # A loaded model is not shared with an application that did not permit it.
     with pytest.raises(NativeCodeRefused):
         genai.Model(hostile, host=host)
     model.close()

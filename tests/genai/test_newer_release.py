@@ -28,7 +28,7 @@ from tests.genai.tiny_multimodal import write_multimodal
 
 NEWER = "0.99.0"
 
-# The host and its workers see another version of genai. Each import and each generation of a process is noted.
+# The host and its workers see another version of genai. Each import and each generation of a process is recorded.
 PATCH = """
 import importlib.metadata as metadata, os, sys
 real = metadata.version
@@ -83,13 +83,15 @@ def cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_installed_release_is_in_the_table() -> None:
-    """Otherwise its hosts try it at every first load, and nothing here stands in for a newer one."""
+    """Otherwise hosts would try the installed release at every first load, and these tests could not simulate a
+    newer one.
+    """
     import onnxruntime_genai
 
     assert standing_of(onnxruntime_genai.__version__) == "listed"
 
 
-# Only Whisper takes several prompts, and it generates nothing without sound, which a trial does not have.
+# Only Whisper supports several prompts, and it generates nothing without audio, which a trial does not have.
 UNUSED = {"OgaProcessorProcessImagesAndAudiosAndPrompts"}
 
 
@@ -106,7 +108,7 @@ def test_a_trial_calls_every_function_that_the_host_calls(
     monkeypatch.setattr(GenaiLibrary, "_function", noted)
     found = perform(ModelRequest({"folder": str(folders("dynamic"))}, {}), None)
     assert found == {"problem": "", "words": "", "compared": ""}
-    perform(ModelRequest({"folder": str(folders("window"))}, {}), None)  # forces a history
+    perform(ModelRequest({"folder": str(folders("window"))}, {}), None)  # requires a history
     pictures = write_multimodal(tmp_path / "gemma3", "gemma3")
     assert perform(ModelRequest({"folder": str(pictures)}, {}), None) == found
     present = {name for name in library()._functions if not name.startswith(("OgaDestroy", "OgaResult"))}
@@ -146,7 +148,7 @@ class TestHosts:
             assert "newer than this table" in str(refused.value)
             assert f"onnxruntime-genai=={TRIED[-1]}" in str(refused.value)
             assert "host" not in loads(tmp_path), f"the host never imports it (attempt {attempt})"
-        # The failure counts for a day, or until its record is removed as the message says.
+        # The failure is remembered for a day, or until its record is removed as the message says.
         (record,) = (tmp_path / "cache").rglob("trial-*.json")
         assert str(record) in str(refused.value)
         record.unlink()

@@ -24,7 +24,8 @@ from tests.genai.tiny_decoders import write_model
 
 UNMAPPED = "disable_file_mapped_weights"
 TEXT = "Failed to create context from binary. Error code: 8003"
-# genai's loading fails as long as a QNN provider of the config that it reads maps its weights, or for want of ROOM.
+# genai fails to load if a QNN provider in the config that it reads maps its weights, or if memory is insufficient
+# (ROOM).
 FAULTS = """
 import json, re
 from pathlib import Path

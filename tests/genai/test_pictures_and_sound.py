@@ -1,5 +1,6 @@
-"""Prompts with pictures and sound: tokens are those of onnxruntime-genai in this process, and never those of a
-crashed host."""
+"""Prompts with images and audio: tokens equal those of onnxruntime-genai in this process, and never depend on a
+crash.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +52,7 @@ Made = Callable[[str], Path]
 
 @pytest.fixture(scope="session")
 def multimodal(tmp_path_factory: pytest.TempPathFactory) -> Made:
-    """The folder of a model by its kind."""
+    """Return the folder of a model by its kind."""
     root = tmp_path_factory.mktemp("multimodal")
 
     def folder(kind: str) -> Path:
@@ -95,13 +96,13 @@ def step(generator: Any, count: int) -> list[list[int]]:
 
 
 def after(module: Any, model: Any, case: Case, history: Sequence[int], count: int) -> list[list[int]]:
-    """What a new generator makes of the whole history."""
+    """Return the tokens that a new generator generates from the whole history."""
     inputs = inputs_of(module, model, case)
     inputs["input_ids"] = np.array([history], np.int32)
     return step(begun(module, model, case, inputs), count)
 
 
-# --- the same as in one process ---
+# --- equality with one process ---
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -126,7 +127,7 @@ def test_inputs_and_tokens_equal_those_of_genai(name: str, multimodal: Made, hos
 
 @pytest.mark.parametrize("kind", ["gemma3", "qwen", "phi4mm", "phi4mm-sound", "whisper"])
 def test_another_image_or_audio_gives_other_tokens(kind: str, multimodal: Made, host: qnnbridge.Host) -> None:
-    """Otherwise the models would not show whether a picture arrives."""
+    """Otherwise the models would not show whether an image arrives."""
     case = CASES[kind]
     other = dataclasses.replace(
         case,
@@ -149,14 +150,14 @@ def test_files_are_read_by_the_application(multimodal: Made, host: qnnbridge.Hos
 
 
 def test_inputs_can_be_used_by_several_generators(multimodal: Made, host: qnnbridge.Host) -> None:
-    """onnxruntime-genai has none left for the second one."""
+    """onnxruntime-genai has none left for the second generator."""
     case = CASES["whisper"]
     model = genai.Model(multimodal("whisper"), host=host)
     inputs = inputs_of(genai, model, case)
     assert step(begun(genai, model, case, inputs), 8) == step(begun(genai, model, case, inputs), 8)
 
 
-# --- further turns, which onnxruntime-genai gets wrong ---
+# --- further turns, in which onnxruntime-genai is wrong ---
 
 
 @pytest.mark.parametrize("name", ["gemma3", "qwen-two", "phi4mm", "whisper"])
@@ -219,7 +220,7 @@ def test_a_prompt_with_an_image_is_cancelled(multimodal: Made, host: qnnbridge.H
     assert step(one, 4) == step(begun(genai, model, case), 4)
 
 
-# --- deaths of the host ---
+# --- crashes of the host ---
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -228,7 +229,7 @@ def test_a_crash_changes_no_token(name: str, multimodal: Made, own_host: qnnbrid
     model = genai.Model(multimodal(case.kind), host=own_host)
     expected = step(begun(genai, model, case), 14)
     inputs = inputs_of(genai, model, case)
-    killer.kill()  # the inputs are lost before a generator has them
+    killer.kill()  # the inputs are lost before a generator gets them
     one = begun(genai, model, case, inputs)
     made = step(one, 5)
     killer.kill()
@@ -236,7 +237,7 @@ def test_a_crash_changes_no_token(name: str, multimodal: Made, own_host: qnnbrid
     killer.kill()
     made += step(one, 4)
     assert made == expected
-    assert one.stats.restarts >= 1  # tokens that were ahead need no host
+    assert one.stats.restarts >= 1  # tokens that were generated ahead need no host
     assert killer.kills == 3
 
 
@@ -252,12 +253,12 @@ def test_a_stream_of_the_processor_survives_a_crash(multimodal: Made, own_host: 
     model = genai.Model(multimodal("gemma3"), host=own_host)
     stream, tokens = model.create_multimodal_processor().create_stream(), genai.Tokenizer(model).encode("so grün")
     made = [stream.decode(token) for token in tokens[:5]]
-    Killer(own_host).kill()  # between the two bytes of a letter
+    Killer(own_host).kill()  # between the two bytes of a character
     made += [stream.decode(token) for token in tokens[5:]]
     assert "".join(made) == "so grün"
 
 
-# --- the tensors ---
+# --- tensors ---
 
 
 def test_named_tensors_equal_those_of_the_processor(multimodal: Made, host: qnnbridge.Host) -> None:
@@ -270,7 +271,7 @@ def test_named_tensors_equal_those_of_the_processor(multimodal: Made, host: qnnb
     assert "pixel_values in the host" in repr(inputs)
     with pytest.raises(KeyError):
         inputs["absent"]
-    # Replaced by the application: another picture. Deleted: no picture.
+    # Replaced by the application: another image. Deleted: no image.
     shape = inputs["pixel_values"].shape()
     inputs["pixel_values"] = np.zeros(shape, np.float32)
     assert inputs["pixel_values"].as_numpy().sum() == 0
@@ -288,7 +289,7 @@ def test_named_tensors_equal_those_of_the_processor(multimodal: Made, host: qnnb
     assert sorted(inputs.keys()) == ["input_ids", "num_image_tokens"]
 
 
-# --- what is refused ---
+# --- refusals ---
 
 
 def bad_pictures() -> dict[str, tuple[bytes, str]]:
@@ -384,7 +385,7 @@ def test_prompts_that_would_crash_the_process_of_genai_are_refused(
 
 
 def test_a_list_with_one_prompt_is_that_prompt(multimodal: Made, host: qnnbridge.Host) -> None:
-    """onnxruntime-genai passes over its text."""
+    """onnxruntime-genai ignores the text of the prompt."""
     case = CASES["gemma3"]
     model = genai.Model(multimodal("gemma3"), host=host)
     listed = dataclasses.replace(case, prompt=[str(case.prompt)])
@@ -448,13 +449,13 @@ def test_the_model_reports_which_media_it_supports(multimodal: Made, host: qnnbr
         assert model.info.modalities == expected
         assert model.info.layout == "dynamic"
     assert "takes audio" in repr(genai.Model(multimodal("whisper"), host=host))
-    # Exported without its part for sound, as onnxruntime-genai allows. And attention that looks back a limited way.
+    # A model without its audio stage, which onnxruntime-genai allows, and with an attention of limited range.
     folder = write_multimodal(tmp_path / "phi", "phi4mm")
     config = json.loads((folder / "genai_config.json").read_text("utf-8"))
     config["model"]["speech"] |= {"filename": "", "config_filename": ""}
     config["model"]["decoder"]["sliding_window"] = {"window_size": 512}
     (folder / "genai_config.json").write_text(json.dumps(config), "utf-8")
-    # Only the host's reading: onnxruntime-genai would want an embedding stage without sound.
+    # Only the reader in the host is tested: onnxruntime-genai would require an embedding stage without audio.
     from qnnbridge_host.model.genai_folder import read_folder
 
     assert read_folder(str(folder)).modalities == ("image",)

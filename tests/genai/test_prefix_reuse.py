@@ -78,7 +78,7 @@ def test_an_answer_with_guidance_uses_a_generator_with_the_same_guidance(pair: w
         answer, fresh = (pair.ask(tokens, 9, guidance=words, pool=pool) for pool in (pair.pool, None))
         assert (answer.tokens, answer.stats.replays) == (fresh.tokens, 0)
         cached.append(answer.cached_tokens)
-        tokens = [*tokens, *answer.tokens[:-2], *prompt(5, 3)]  # cut within the last answer, and goes on
+        tokens = [*tokens, *answer.tokens[:-2], *prompt(5, 3)]  # stopped within the last answer, and continued
     assert cached == [0, 27, 39]
     other, none = pair.ask(tokens, 9, guidance=digits), pair.ask(tokens, 9)
     assert (other.cached_tokens, none.cached_tokens, len(pair.pool)) == (0, 0, 3)
@@ -93,7 +93,7 @@ def test_reading_logits_within_an_answer_does_not_restart_its_grammar(pair: walk
     while not generator.is_done():
         generator.generate_next_token()
         made += map(int, generator.get_next_tokens())
-        if len(made) == 4:  # the host has made more by now
+        if len(made) == 4:  # the host has generated more by now
             generator.get_logits()
     assert pair.tokenizer.decode(made) == "abcdefghijklmnop"
 
@@ -111,10 +111,10 @@ def test_a_pool_keeps_no_more_bytes_than_its_limit(pair: walk.Pair) -> None:
     each = pair.there.info.kv_bytes
     assert each == 4 * CONTEXT * 16 * 4  # four tensors, one head of 16 floats
     pool = genai.GeneratorPool(8, 2 * each + 1)
-    for first in (3, 5, 7, 3):  # prompts that have nothing in common
+    for first in (3, 5, 7, 3):  # prompts without a common prefix
         last = pair.ask(prompt(20, first), 4, pool=pool)
     assert (pool.stats.idle, pool.stats.in_use, pool.stats.kept_bytes) == (2, 0, 2 * each)
-    assert last.cached_tokens == 0  # the first one has made room
+    assert last.cached_tokens == 0  # the first generator has been released
     again = pair.ask(prompt(20, 3), 4, pool=pool)
     assert (again.cached_tokens, again.tokens) == (19, last.tokens)
     assert (pool.stats.hits, pool.stats.misses, pool.stats.reused_tokens) == (1, 4, 19)
@@ -127,7 +127,7 @@ def test_a_model_whose_kv_cache_exceeds_the_pool_answers_as_without_a_pool(pair:
     for _ in range(2):
         with genai.generate(pair.there, prompt(20), max_tokens=4, temperature=0, pool=pool) as answer:
             list(answer)
-            # Not the whole context, as a kept generator has.
+            # Not the whole context, as a kept generator uses it.
             assert answer._generator._params.get_search_options()["max_length"] == 24
         assert answer.cached_tokens == 0
     assert pool.stats == genai.PoolStats()
@@ -169,7 +169,9 @@ def test_a_late_cancel_does_not_reach_the_next_answer(pair: walk.Pair) -> None:
 
 @pytest.mark.timeout(900)  # the long form takes minutes on idle cores
 def test_a_random_walk_gives_the_tokens_of_new_generators(tmp_path: Path) -> None:
-    """In a host, in one that is killed, and through a daemon; also with adapters, guidance, seeds and cancels."""
+    """Walk in a host, in a host that is killed, and through a daemon; also with adapters, guidance, seeds and
+    cancels.
+    """
     counts = walk.conversations(needs.length(1_000, 20_000), 7, tmp_path / "model")
     print(counts)
     assert counts.compared >= needs.length(1_000, 20_000)

@@ -22,7 +22,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "genai.md").read_text("utf-8")
         ("sliding", "0.16.0", True),
         ("sliding", "0.17.1", False),
         ("sliding", "0.18.0", False),
-        ("sliding", "0.19.0", True),  # not known: tried
+        ("sliding", "0.19.0", True),  # unknown, so tried
         ("sliding", None, True),
     ],
 )

@@ -54,7 +54,7 @@ def windows_python() -> Iterator[WindowsLab]:
 
 @pytest.fixture(scope="session")
 def windows_arm64() -> Iterator[WindowsArm64Lab]:
-    """A Windows ARM64 machine; with an NPU in name only where a test asks for that."""
+    """A Windows ARM64 machine; with an NPU device that does not work where a test requests that."""
     lab = WindowsArm64Lab.set_up()
     lab.start()
     yield lab
@@ -63,7 +63,7 @@ def windows_arm64() -> Iterator[WindowsArm64Lab]:
 
 @pytest.fixture(scope="session")
 def python310() -> Path:
-    """Python 3.10 with the base install: an application's side, no onnxruntime."""
+    """Python 3.10 with the base installation: an application's side, no onnxruntime."""
     return demand("pythons/py310/bin/python", "setup_pythons.sh")
 
 

@@ -23,7 +23,7 @@ def echo(host: qnnbridge.Host, model: Path, value: Any) -> Any:
 
 
 class HostWithoutNpu:
-    """With the fixture `host`."""
+    """Tests with the fixture `host`."""
 
     def test_a_real_model_gives_the_same_results_as_on_this_machine(
         self, host: qnnbridge.Host, tmp_path: Path
@@ -102,7 +102,7 @@ class HostWithoutNpu:
 
 
 class HostWithNpuInName:
-    """With the fixture `host_with_fake_npu`: an NPU is listed, and no driver is there."""
+    """Tests with the fixture `host_with_fake_npu`: an NPU is listed, but there is no driver."""
 
     saver: str
     ir: str

@@ -42,7 +42,7 @@ def test_a_crash_is_noticed_and_explained_and_the_next_model_works(
     number = DEATHS[action]
     caught = death(arm64_python, action, when, tmp_path)
     if caught.value.details["exit"]["number"] == -signal.SIGSEGV != -number:
-        # The emulator itself died once in hundreds of times, while it ended the threads of the emulated process.
+        # The emulator itself crashed once in hundreds of runs, while it ended the threads of the emulated process.
         caught = death(arm64_python, action, when, tmp_path)
     text = str(caught.value)
     assert ("creating a session of deadly.onnx" if when == "on_create" else "running deadly.onnx") in text

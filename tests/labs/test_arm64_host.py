@@ -74,7 +74,7 @@ def test_a_host_that_crashes_while_it_imports_onnxruntime_is_explained(
     details = caught.value.details
     assert details["exit"]["number"] == -signal.SIGSEGV
     assert details["phase"] == "importing"
-    # The stack is that of the thread that died, not of the first one that faulthandler lists.
+    # The stack is that of the crashed thread, not of the first one that faulthandler lists.
     assert any("onnxruntime" in line for line in details["python_stack"]), details["python_stack"]
 
 

@@ -31,7 +31,7 @@ def test_an_application_of_python_3_10_without_a_host_is_told_what_to_install(py
     found = report["findings"][0]
     assert any("Python 3.10" in seen for seen in found["seen"])
     (command,) = found["commands"]
-    # --python: what the PATH of this machine happens to have
+    # --python: otherwise the result depends on the PATH of this machine
     assert command.partition(" --python ")[0] == "qnnbridge setup"
     assert any(one["text"] == "not made: there is no host to start" for one in report["healthy"])
 
@@ -136,7 +136,7 @@ def test_fix_asks_no_question_without_a_terminal(tmp_path: Path) -> None:
 
 
 def test_both_command_lines_print_the_same_report() -> None:
-    """The one among the other commands, and the one that needs the standard library alone."""
+    """Compare the subcommand with the command that needs only the standard library."""
     program = "import sys; from qnnbridge_tools.cli import main; sys.exit(main())"
     done = subprocess.run(
         [sys.executable, "-c", program, "doctor", "--quick", "--json"],

@@ -71,7 +71,7 @@ def test_a_package_without_its_backend_is_found(tmp_path: Path) -> None:
 
 @pytest.mark.simulator
 def test_a_provider_that_is_too_old_for_onnxruntime_is_found(tmp_path: Path) -> None:
-    """pip allows the pair."""
+    """pip allows this combination."""
     site = environment(tmp_path / "env", {"onnxruntime_qnn": release("onnxruntime-qnn-2.3.0")})
     report = doctor("--host-python", python_of(site))
     assert codes(report) == ["packages.qnn-too-old"]

@@ -79,7 +79,7 @@ def test_every_layout_and_the_crash_table_work_with_each_release(
 def test_the_newest_release_in_the_index_works(
     kind: str, folders: Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that the table does not have yet is tried in a worker first; the tokens are right in either case."""
+    """A release that the table lacks is tried in a worker first; the tokens are right in either case."""
     python = demand("genai/newest/bin/python", "setup_genai.sh")
     monkeypatch.delenv("QNNBRIDGE_CACHE", raising=False)
     monkeypatch.setenv("QNNBRIDGE_CACHE_DIR", str(tmp_path))

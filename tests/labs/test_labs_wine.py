@@ -39,7 +39,7 @@ def test_a_program_runs_again_only_after_wine_lost_a_process(
 
 
 def test_a_report_of_facts_about_a_lost_process_is_created_again(tmp_path: Path) -> None:
-    """Such a report ends with 0: one fact that fails does not hide the others."""
+    """A report of facts exits with 0: one fact that fails does not hide the others."""
     python = tmp_path / "python-win"
     python.write_text(
         f"""#!/bin/sh

@@ -1,4 +1,4 @@
-"""Windows ML as a source of QNN: the real wheel's Python over a stand-in for its library, and real sessions."""
+"""Windows ML as a source of QNN: the real wheel's Python with a replacement of its library, and real sessions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.process, pytest.mark.simulator]
 
 MODEL = Path(__file__).parents[1] / "models" / "q.onnx"
 FAMILY = "MicrosoftCorporationII.WinML.Qualcomm.QNN.EP.1.8_8wekyb3d8bbwe"
-NO_NETWORK = -2147012889  # 0x80072EE7, the name of a server that is not found
+NO_NETWORK = -2147012889  # 0x80072EE7: the name of a server was not found
 
 Table = Callable[..., Path]
 

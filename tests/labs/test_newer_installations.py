@@ -30,7 +30,7 @@ SOC: list[Any] = [("QNNExecutionProvider", {"soc_model": "60"})]
 
 
 def renamed(target: Path, module: str, version: str) -> Path:
-    """A folder with the installed distribution of a module under another version."""
+    """Create a folder with the installed distribution of a module under another version."""
     target.mkdir()
     for entry in SITE.glob(f"{module}*"):
         if entry.name.endswith(".dist-info"):
@@ -112,7 +112,7 @@ def test_a_session_runs_with_one_log_message_and_separate_cache_entries(
 
 
 def test_a_compiled_model_is_judged_by_its_qnn_version(python: str, tmp_path: Path) -> None:
-    """The SDK in a context binary decides, not the version of the package, and the SDK is the same."""
+    """The SDK version in a context binary decides, not the version of the package, and the SDK is the same."""
     model, compiled = convolution(tmp_path), tmp_path / "compiled.onnx"
     arguments = ["compile", str(model), "-o", str(compiled), "--soc-model", "60"]
     subprocess.run([sys.executable, "-m", "qnnbridge_tools", *arguments], timeout=200, check=True)

@@ -18,7 +18,7 @@ Feeds = dict[str, "np.ndarray[Any, Any]"]
 
 @pytest.fixture
 def on_linux(tmp_path: Path) -> Callable[[Path, Feeds], Feeds]:
-    """Runs the same application on this machine, with the simulator of the Linux package."""
+    """Run the same application on this machine, with the simulator of the Linux package."""
     pytest.importorskip("onnxruntime_qnn")
 
     def run(model: Path, feeds: Feeds) -> Feeds:

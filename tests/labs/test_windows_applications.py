@@ -23,7 +23,7 @@ def test_an_application_in_a_job_that_ends_with_its_owner_ends_its_host_too(repo
 
 
 def test_ctrl_c_interrupts_the_application_and_not_its_host(report: dict[str, Any]) -> None:
-    """It goes to all programs of a console. The next call is answered by the same host."""
+    """Ctrl+C reaches all programs of a console. The same host answers the next call."""
     console, ready, sent, said, right, generation, exit_code = report["ctrl-c"]
     assert (console, ready, sent) == (True, "ready", True)
     assert (said, right, generation, exit_code) == ("KeyboardInterrupt", True, 1, 0)

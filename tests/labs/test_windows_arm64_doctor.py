@@ -32,7 +32,7 @@ def facts(windows_arm64: WindowsArm64Lab) -> dict[str, Any]:
 
 @pytest.fixture
 def windows_11(windows_arm64: WindowsArm64Lab) -> Iterator[WindowsArm64Lab]:
-    """Run the lab as Windows 11. By default Wine is Windows 10, which cannot emulate x64: a true finding."""
+    """Run the lab as Windows 11. By default Wine is Windows 10, which cannot emulate x64: a correct finding."""
     windows_arm64.run(HERE / "windows_version.py", "win11").json()
     yield windows_arm64
     windows_arm64.run(HERE / "windows_version.py").json()
@@ -43,7 +43,7 @@ def test_the_machine_types_of_process_and_computer_are_reported(facts: dict[str,
 
 
 def test_the_libraries_that_doctor_reports_as_loadable_are_those_that_windows_loads(facts: dict[str, Any]) -> None:
-    """ARM64X of the x64 package loads, x64 and ARM64EC do not."""
+    """ARM64X libraries of the x64 package load, x64 and ARM64EC libraries do not."""
     assert {machine for machine, _ in facts["libraries"].values()} == {"x64", "ARM64EC", "ARM64X"}
     for name, (machine, said) in facts["libraries"].items():
         assert (said == WRONG_FORMAT) == (machine not in LOADABLE["win-arm64"]), (name, machine, said)
@@ -81,7 +81,7 @@ def test_the_complete_examination_finds_only_the_missing_driver(
     windows_11: WindowsArm64Lab, tmp_path: Path
 ) -> None:
     snapshot = tmp_path / "snapshot.json"
-    # The emulated probe takes a minute beside other work.
+    # The emulated probe takes a minute on a busy machine.
     done = windows_11.run(DOCTOR, "--json", "--timeout", 180, "--snapshot", snapshot, timeout_s=TIMEOUT_S)
     told = json.loads(done.stdout)
     assert [one["code"] for one in told["findings"]] == ["driver.missing"]

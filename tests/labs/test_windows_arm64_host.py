@@ -20,7 +20,7 @@ from tests.fakes.hosts import fake_host, script
 import qnnbridge
 from qnnbridge import errors
 
-# The first start of a host takes ten seconds on a busy machine; the set-up may still be at work before.
+# The first start of a host takes ten seconds on a busy machine; the set-up may still run before.
 pytestmark = pytest.mark.timeout(WindowsArm64Lab.SET_UP_TIMEOUT_S + 300.0)
 
 X = np.arange(4, dtype=np.float32)
@@ -93,7 +93,7 @@ def test_shared_memory_is_not_offered_between_linux_and_windows(host: qnnbridge.
 
 
 def test_text_that_the_windows_host_prints_never_reaches_the_wire(windows_arm64: WindowsArm64Lab) -> None:
-    """Python's print, the C runtime, the descriptor, and a program that the host starts."""
+    """Print with Python's print, the C runtime, the descriptor, and a program that the host starts."""
     with fake_host(python=str(windows_arm64.python)) as host:
         session = qnnbridge.InferenceSession(script(scale=3, on_run=["print:hello"]), host=host)
         for _ in range(3):
@@ -102,7 +102,7 @@ def test_text_that_the_windows_host_prints_never_reaches_the_wire(windows_arm64:
 
 
 def hosts_of(lab: WindowsArm64Lab) -> set[int]:
-    """The numbers that Linux has for the Python processes of the lab."""
+    """Return the Linux process ids of the lab's Python processes."""
     found = set()
     for process in psutil.process_iter(["cmdline"]):
         words = process.info["cmdline"] or []

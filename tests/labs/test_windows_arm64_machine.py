@@ -36,7 +36,7 @@ def run(*command: str | Path, env: dict[str, str] | None = None) -> subprocess.C
 
 
 def refused(done: subprocess.CompletedProcess[str], lab: Path) -> str:
-    """The one sentence of a set-up that refuses, and leaves nothing."""
+    """Return the message of a set-up that refuses, and check that the set-up leaves nothing."""
     assert done.returncode == 1, (done.returncode, done.stdout, done.stderr)
     assert not lab.exists()
     (sentence,) = done.stderr.splitlines()
@@ -55,7 +55,7 @@ def test_without_user_namespaces_the_set_up_reports_that(tmp_path: Path) -> None
 
 
 def test_without_binfmt_misc_the_set_up_reports_that(tmp_path: Path) -> None:
-    """Kernels before 6.7 behave like this."""
+    """Kernels before 6.7 behave in this way."""
     tools = tmp_path / "bin"
     tools.mkdir()
     mount = tools / "mount"
@@ -91,14 +91,14 @@ def test_two_test_runs_cannot_use_the_machine_at_the_same_time(windows_arm64: Wi
 
 @pytest.fixture
 def at_rest(windows_arm64: WindowsArm64Lab) -> Iterator[WindowsArm64Lab]:
-    """The lab without its machine."""
+    """A lab whose machine is not started."""
     windows_arm64.stop()
     yield windows_arm64
     windows_arm64.start()
 
 
 def left_of(lab: WindowsArm64Lab) -> list[str]:
-    """Processes of the lab, and its mounts, once they had time to go."""
+    """Return processes and mounts of the lab, after a time in which they may end."""
     deadline = time.monotonic() + END_TIMEOUT_S
     while True:
         found = [line for line in Path("/proc/mounts").read_text().splitlines() if str(lab.folder) in line]

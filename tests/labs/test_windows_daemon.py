@@ -1,4 +1,4 @@
-"""The daemon on Windows: its pipe and the pipe's rights, its folder, two clients, start and stop;
+"""The daemon on Windows: its pipe and access list, its folder, two clients, start and stop; see
 `windows_daemon.py`.
 """
 
@@ -43,7 +43,7 @@ pytestmark = pytest.mark.timeout(240)
 @pytest.fixture(scope="module")
 def facts(windows_python: WindowsLab, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     with pytest.MonkeyPatch.context() as patch:
-        # A folder that Windows has made private is not private in the eyes of Linux.
+        # A folder that is private on Windows has other permissions on Linux.
         patch.setenv("QNNBRIDGE_RUNTIME_DIR", str(tmp_path_factory.mktemp("windows") / "run"))
         return windows_python.run(HERE / "windows_daemon.py", timeout_s=200.0).json()
 

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from labs import HERE, WindowsLab
 
-# Some twenty starts of a Python under Wine; an eighth of it where nothing else runs.
+# Some twenty starts of a Python under Wine; an eighth of it on an idle machine.
 DEATHS_TIMEOUT_S = 600.0
 
 pytestmark = pytest.mark.timeout(DEATHS_TIMEOUT_S + 60.0)
 
-# Wine's C runtime ends abort() with 3; that of Windows does it as fast fail.
+# Wine's C runtime ends abort() with 3; that of Windows ends it as fast fail.
 DEATHS = {
     "access violation": (0xC0000005, "STATUS_ACCESS_VIOLATION"),
     "illegal instruction": (0xC000001D, "STATUS_ILLEGAL_INSTRUCTION"),

@@ -1,5 +1,7 @@
-"""Small requests cost little: numbers, small chunks, answers that are not read, schemas. A normal client runs at
-the same time. The long form is ``python -m lab.attack serving --scale 100``."""
+"""Small requests are cheap: numbers, small chunks, unread answers, schemas, while an ordinary client runs.
+
+The long form is ``python -m lab.attack serving --scale 100``.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ HEAD = "POST /v2/models/{} HTTP/1.1\r\nHost: localhost\r\n"
 
 
 def nothing(*_: Any) -> None:
-    """No limit, and no deadline."""
+    """Do nothing: no limit, and no deadline."""
 
 
 # --- numbers in a request ---
@@ -82,7 +84,7 @@ def test_nested_data_must_have_the_declared_shape() -> None:
 
 
 def fed(connection: pacing.PacedConnection, data: bytes) -> list[Any]:
-    """The events of one read, in as many turns as it takes."""
+    """Return the events of one read, in as many turns as needed."""
     connection.receive_data(data)
     found = []
     while True:
@@ -123,7 +125,7 @@ def test_too_many_small_chunks_are_refused_and_large_ones_are_not() -> None:
 
 
 def exchange(server: Server, data: bytes) -> bytes:
-    """All that the server sends until it closes the connection, which it has to."""
+    """Return all data that the server sends until it closes the connection, which it must do."""
     host, _, port = server.address.rpartition(":")
     heard = b""
     with socket.create_connection((host, int(port)), 20) as connection:
@@ -153,7 +155,7 @@ def test_a_request_with_two_body_lengths_closes_the_connection(server: Server) -
     assert b"connection: close" in answer
 
 
-# --- answers that are not read ---
+# --- unread answers ---
 
 
 def test_an_unread_answer_releases_its_share_of_memory_for_other_requests(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,7 +170,7 @@ def test_an_unread_answer_releases_its_share_of_memory_for_other_requests(monkey
         ticket.take(100)
         ticket.begin_answer(500, lambda name=name: ended.append(name))  # type: ignore[misc]
     with admission.enter() as another, pytest.raises(Busy):
-        another.take(500)  # both have begun just now
+        another.take(500)  # both have just started
     now[0] += transport.IDLE_S
     read.taken_on()
     with admission.enter() as another:
@@ -177,18 +179,18 @@ def test_an_unread_answer_releases_its_share_of_memory_for_other_requests(monkey
         with pytest.raises(Busy):
             another.take(500)
         another.take(0)
-        another.begin_answer(501, nothing)  # made already, so it is sent
+        another.begin_answer(501, nothing)  # the answer exists already, so it is sent
         with pytest.raises(Busy):
             another.take(0)
     for ticket in (read, unread):
         with ticket:
             pass
     with admission.enter() as another:
-        another.take(1000)  # every byte was given back, once
+        another.take(1000)  # every byte was released, and only once
 
 
 class Waiting:
-    """A transport with bytes that wait, and an event loop whose time goes on by hand."""
+    """A transport with pending bytes, and an event loop whose time the test advances."""
 
     def __init__(self, size: int) -> None:
         self.size, self.aborted, self.timers = size, False, list[Any]()
@@ -311,7 +313,7 @@ def test_a_chat_template_that_never_ends_is_answered_in_time_and_the_server_keep
         # The answer does not wait for native code, nor for the end of its host 5 s later.
         assert time.monotonic() - begun < 5
         text = {"model": "tiny", "prompt": "x", "max_tokens": 2}
-        # The only place is kept by what still runs, until its host is replaced.
+        # The only slot is held by the running request, until its host is replaced.
         while (answer := server.ask("POST", "/v1/completions", text)).status == 504:
             assert time.monotonic() - begun < 60
         assert answer.status == 200, answer.body

@@ -1,4 +1,4 @@
-"""Function calls with the templates of known families: several in an answer, in streams, with three client libraries."""
+"""Function calls with the templates of known families: several per answer, in streams, with three client libraries."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.process
 PRIVATE = ("--host", "private", "--http", "127.0.0.1:0")
 HELLO = [{"role": "user", "content": "hello"}]
 PLACES, DAYS, TEXTS = ["Oslo", "Lima"], [1, 2], ['a "}{" b', "c\\]"]
-# All but the template of Llama write several calls in one answer.
+# All templates except that of Llama write several calls in one answer.
 SEVERAL = ("qwen2.5", "qwen3", "mistral")
 
 
@@ -67,7 +67,7 @@ def chat(client: Any, model: str, **options: Any) -> Any:
 
 
 def checked(choice: Any) -> list[tuple[str, Any]]:
-    """Name and arguments of each call, which fit their schemas."""
+    """Return name and arguments of each call, which must match their schemas."""
     calls = choice.message.tool_calls
     assert choice.finish_reason == "tool_calls"
     assert len({one.id for one in calls}) == len(calls)
@@ -76,7 +76,7 @@ def checked(choice: Any) -> list[tuple[str, Any]]:
     return found
 
 
-# --- forms ---
+# --- call syntax ---
 
 FORMS = {
     "qwen2.5": CallForm(
@@ -263,7 +263,7 @@ def test_responses_have_an_item_for_each_call(client: Any) -> None:
 def test_results_are_sent_back_and_the_conversation_reuses_its_prefix(client: Any, model: str) -> None:
     messages: list[Any] = [*HELLO]
     options: dict[str, Any] = {"temperature": 0}
-    if model == "mistral":  # whose tiny model makes as many calls as it may
+    if model == "mistral":  # whose tiny model generates as many calls as allowed
         options["parallel_tool_calls"] = False
     reused, before = [], 0
     for turn in range(3):
@@ -275,10 +275,10 @@ def test_results_are_sent_back_and_the_conversation_reuses_its_prefix(client: An
         calls = answer.choices[0].message.tool_calls
         messages.append(answer.choices[0].message.model_dump(exclude_none=True))
         messages += [{"role": "tool", "tool_call_id": one.id, "content": "rain"} for one in calls]
-        # Its prompt, and its calls, which the template writes as the model did; Mistral's adds ids to them.
+        # The prompt, and its calls, which the template writes as the model did; Mistral's adds ids to them.
         assert reused[-1] >= before
         written = 0 if model == "mistral" else answer.usage.completion_tokens
-        # The end token is not kept, and the last token of a text can have another beginning in the next prompt.
+        # The end token is not kept, and the last token of a text may be split differently in the next prompt.
         before = answer.usage.prompt_tokens + written - 3
 
 
@@ -296,7 +296,7 @@ def test_langchain_calls_functions_and_gets_their_results(server: Server) -> Non
     models = [langchain.ChatOpenAI(**given, seed=seed, max_tokens=1200) for seed in range(8)]
     messages: list[Any] = [HumanMessage("hello")]
     for model in models:
-        # Strict: without it a schema of LangChain lets any further argument pass.
+        # Strict: without it LangChain's schema allows any further argument.
         bound = model.bind_tools([weather], tool_choice="required", strict=True)
         answer = bound.invoke(messages)
         if len(answer.tool_calls) > 1:
@@ -332,7 +332,7 @@ def test_instructor_reads_its_models_from_calls(server: Server) -> None:
 
         for mode in (instructor.Mode.TOOLS, instructor.Mode.JSON_SCHEMA):
             assert 1 <= ask(mode, model="qwen2.5", response_model=Weather, seed=2).days <= 9
-        # It lets the model choose, and this one calls after some text or other.
+        # LangChain lets the model choose, and this model calls a function after some text.
         several = list[Weather]()
         for seed in range(5):
             with contextlib.suppress(IncompleteOutputException, TypeError):

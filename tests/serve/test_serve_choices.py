@@ -28,9 +28,9 @@ pytestmark = pytest.mark.process
 
 PRIVATE = ("--host", "private", "--http", "127.0.0.1:0")
 HELLO = [{"role": "user", "content": "hello"}]
-# As Hermes and Qwen write calls.
+# Call syntax of Hermes and Qwen.
 TAGGED = ("<tool_call>\n", "\n</tool_call>")
-# A letter that this model writes soon, so that it calls a function by itself.
+# A letter that this model generates soon, so that it calls a function without being forced.
 LETTER = ("S", "")
 _OBJECT = '{"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments | tojson }}}'
 
@@ -160,7 +160,7 @@ def test_completions_refuse_unsupported_options(client: Any, options: dict[str, 
 
 
 def truth(folder: Path, prompt: list[int], count: int) -> list[tuple[int, Any]]:
-    """The tokens of a greedy search, with the logarithms of all probabilities: from the logits, by hand."""
+    """Return the tokens of a greedy search, with the logarithms of all probabilities, computed from the logits."""
     import qnnbridge
     from qnnbridge import genai
 
@@ -203,7 +203,7 @@ def test_logprobs_of_a_chat_are_the_same_complete_and_streamed(client: Any) -> N
     assert [one for part in parts if part.logprobs for one in part.logprobs.content] == scores
     assert chat(client, logprobs=True).choices[0].logprobs.content[0].top_logprobs == []
     assert chat(client).choices[0].logprobs is None
-    # Text removed by a stop text has no log probabilities.
+    # Text removed by a stop sequence has no log probabilities.
     text = whole.message.content
     cut = chat(client, logprobs=True, stop=[text[3:5]]).choices[0]
     assert len(cut.logprobs.content) <= sum(bool(one.token) for one in scores[: len(cut.message.content) * 4])
@@ -334,7 +334,7 @@ def test_invalid_function_options_are_refused(client: Any, options: dict[str, An
     assert caught.value.param == param
 
 
-# --- forms of calls, without a model ---
+# --- call syntax, without a model ---
 
 
 def rendering(begin: str, between: str, end: str, *, results: bool = True) -> Any:

@@ -27,7 +27,7 @@ X = {"name": "x", "datatype": "INT32", "shape": [1, 2], "data": [5, -7]}
 
 @pytest.fixture
 def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A place for a daemon of the test's own, which is ended with it."""
+    """A runtime folder for a separate daemon, which ends with the test."""
     monkeypatch.setenv("QNNBRIDGE_RUNTIME_DIR", str(tmp_path / "run"))
     yield
     with contextlib.suppress(HostError), qnnbridge.connect(start=False) as host:
@@ -113,7 +113,7 @@ def test_text_is_generated_in_the_daemon_and_survives_a_crash_of_its_host(daemon
                     assert sum(one["kv_bytes"] for one in status(host)["clients"]) == 4 * 3000 * 16 * 4
                     psutil.Process(status(host)["host"]["pid"]).kill()
         assert told == truth
-        # Else it was over when the host died, and nothing is shown.
+        # Otherwise the answer was complete when the host crashed, and nothing is shown.
         text = server.ask("GET", "/metrics").body.decode()
         assert "qnnbridge_host_running 1.0\n" in text
         assert 'qnnbridge_llm_generated_tokens_total{model="long"} 5800.0\n' in text

@@ -90,7 +90,7 @@ def test_embeddings_equal_those_of_sentence_transformers(client: Any) -> None:
     check(vectors(client))
     check(vectors(client, model="plain"))  # the mean, of length 1
     check(vectors(client, model="cls"), pooling="cls", normalize=False)
-    check(vectors(client, model="unmasked"))  # no text was filled up
+    check(vectors(client, model="unmasked"))  # no text was padded
     check(vectors(client, dimensions=3), dimensions=3)
     check(vectors(client, model="cls", dimensions=3), pooling="cls", normalize=False, dimensions=3)
     np.testing.assert_allclose(np.linalg.norm(vectors(client, dimensions=3), axis=1), 1, atol=1e-6)
@@ -132,13 +132,13 @@ def test_both_encodings_and_token_input_work(client: Any, server: Server) -> Non
     assert isinstance(answer["data"][0]["embedding"], list)
     packed = server.ask("POST", "/v1/embeddings", {**said, "encoding_format": "base64"}).document
     assert isinstance(packed["data"][0]["embedding"], str)
-    # The library asks for base64 by itself, and reads float32 from it.
+    # The library requests base64 by default, and decodes float32 from it.
     np.testing.assert_array_equal(vectors(client), [np.float32(one["embedding"]) for one in answer["data"]])
     assert answer["usage"]["prompt_tokens"] == sum(len(ids_of(text)) for text in TEXTS)
     ids = [ids_of(text) for text in TEXTS]
     np.testing.assert_allclose(vectors(client, ids), vectors(client), atol=1e-6)
     np.testing.assert_allclose(vectors(client, ids[0])[0], vectors(client)[0], atol=1e-6)
-    bare = embedding_of([5, 6])  # tokens get no special tokens
+    bare = embedding_of([5, 6])  # token input gets no special tokens
     np.testing.assert_allclose(vectors(client, [5, 6])[0], bare, atol=2e-6)
 
 
@@ -242,7 +242,7 @@ def test_a_bucket_for_a_missing_dimension_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_size_by_input_and_axis_is_refused_with_the_command_that_sets_it(tmp_path: Path) -> None:
-    """Sessions of the server take sizes by name only, and would ignore the option."""
+    """Sessions of the server accept sizes by name only, and would ignore the option."""
     model = models.write_identity(tmp_path / "x.onnx", models.ELEMENTS["FP32"], ["n", 2])
     done = refused(*PRIVATE, "--model", f"x={model}", "--dim", "x:0=4")
     assert done.returncode == 2
@@ -334,7 +334,7 @@ def test_embeddings_are_computed_on_qnn(tmp_path: Path) -> None:
 
 
 def test_a_model_without_an_attention_mask_is_not_served_at_fixed_lengths(tmp_path: Path) -> None:
-    """The padding of a text would affect its embedding."""
+    """The padding of a text would change its embedding."""
     folder = write_encoder(tmp_path / "unmasked", masked=False)
     done = refused(*PRIVATE, "--embed", f"m={folder}", "--bucket", "m:length=4,8")
     assert done.returncode == 2

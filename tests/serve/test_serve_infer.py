@@ -37,7 +37,7 @@ def client(server: Server) -> Iterator[Any]:
 
 
 def values_of(datatype: str, shape: tuple[int, ...] = (3, 4)) -> Array:
-    """Values up to the ends of the type's range."""
+    """Return values up to the limits of the type's range."""
     count = int(np.prod(shape))
     if datatype == "BYTES":
         texts = ["", "a", "grün", "日本語", "line\nline", "\x00", '"quoted"', "x" * 300]
@@ -64,7 +64,7 @@ def direct(model: Path, host: qnnbridge.Host, feed: dict[str, Array]) -> list[An
 
 
 def as_texts(array: Array) -> Array:
-    """BYTES arrays of the client hold bytes where they came as binary data."""
+    """Convert BYTES arrays of the client, which contain bytes if they arrived as binary data."""
     if array.dtype != object:
         return array
     made = np.empty(array.shape, object)
@@ -72,7 +72,7 @@ def as_texts(array: Array) -> Array:
     return made
 
 
-# --- every type, both forms ---------------------------------------------------------------------------------
+# --- every type, in JSON and binary -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("datatype", models.ELEMENTS)
@@ -90,7 +90,7 @@ def test_json_is_returned_bit_for_bit(client: Any, datatype: str) -> None:
     result = client.infer(f"same-{datatype}", [given("x", values, binary=False)], outputs=wanted)
     assert "parameters" not in result.get_output("y")
     found = as_texts(result.as_numpy("y"))
-    if values.dtype.kind == "f":  # JSON has one NaN
+    if values.dtype.kind == "f":  # JSON has only one NaN
         found, values = np.nan_to_num(found, nan=5.5), np.nan_to_num(values, nan=5.5)
     assert equal_bits(found, values)
 
@@ -223,7 +223,7 @@ def test_concurrent_requests_each_get_their_own_result(server: Server, client: A
         assert int(request.get_result().as_numpy("y").max()) == number
 
 
-# --- what goes with a request -------------------------------------------------------------------------------
+# --- other parts of a request -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("sent", [None, "gzip", "deflate"])

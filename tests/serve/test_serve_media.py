@@ -106,7 +106,7 @@ class TestPictures:
 
     def test_an_image_is_rotated_as_its_exif_data_require(self) -> None:
         exif = Image.Exif()
-        exif[0x0112] = 6  # turned by a quarter
+        exif[0x0112] = 6  # rotated by a quarter turn
         assert pixels(plain_picture(saved("JPEG", exif=exif), 2400, "x")[0]).shape == (60, 40, 3)
 
     def test_the_first_of_several_frames_is_used(self) -> None:
@@ -138,7 +138,7 @@ class TestPictures:
             plain_picture(content, 10**6, "x")
 
     def test_no_image_is_decoded_before_its_size_is_known(self) -> None:
-        """60,000 x 60,000 pixels in 10 kB."""
+        """60,000 x 60,000 pixels in a file of 10 kB."""
         rows = zlib.compress(bytes(10**7), 9)
         head = struct.pack(">IIBBBBB", 60_000, 60_000, 8, 2, 0, 0, 0)
         bomb = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
@@ -405,7 +405,7 @@ class TestServing:
         document = {"model": "qwen2_5_vl", "messages": messages, "max_tokens": 4}
         first = server.ask("POST", "/v1/chat/completions", document)
         assert first.status == 200, first.body
-        # Further answers have the same pictures.
+        # Further answers use the same images.
         several = server.ask("POST", "/v1/chat/completions", {**document, "n": 3, "temperature": 0})
         texts = {choice["message"]["content"] for choice in several.document["choices"]}
         assert len(several.document["choices"]) == 3
@@ -489,7 +489,7 @@ class TestServing:
         assert "placeholders" in error["message"]
         error = error_of(ask(server, "phi4mm", image(picture()), text("<|image_" + "1" * 100_000)))
         assert "ten digits" in error["message"]
-        # Its host has not ended.
+        # The host has not ended.
         assert words_of(ask(server, "gemma3", text("a"), image(picture())))
 
     def test_responses_refuse_unsupported_media(self, server: Server) -> None:
@@ -504,7 +504,7 @@ class TestServing:
             {"type": "function", "function": {"name": "see", "parameters": {"type": "object", "properties": {}}}}
         ]
         answer = ask(server, "gemma3", text("a"), image(picture()), tools=tools)
-        # The template of the tiny model has no functions; the point is that the picture was taken out before.
+        # The template of the tiny model has no functions; the test checks that the image was removed before.
         assert "does not support functions" in error_of(answer)["message"]
 
     def test_an_answer_to_an_image_continues_after_a_crash_of_the_host(self, server: Server) -> None:

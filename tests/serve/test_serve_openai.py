@@ -244,7 +244,7 @@ def test_a_prompt_over_any_limit_has_its_error_code(server: Server, client: Any)
         with pytest.raises(openai.BadRequestError) as caught:
             client.completions.create(model="tiny", prompt=prompt)
         assert caught.value.code == "context_length_exceeded"
-    # Without the package, which takes 20 s to look through a million ids.
+    # Without the package, which takes 20 s to search a million ids.
     for long in ("x" * 3_000_000, [1] * 1_000_000):
         answer = server.ask("POST", "/v1/completions", {"model": "tiny", "prompt": long})
         assert answer.status == 400
@@ -301,7 +301,7 @@ def test_a_folder_that_cannot_be_loaded_fails_the_command(tmp_path: Path) -> Non
         assert refused(*PRIVATE, "--llm", wrong).returncode == 2
 
 
-# --- life ---
+# --- clients and crashes ---
 
 
 def test_a_client_that_disconnects_ends_its_answer(server: Server, client: Any) -> None:
@@ -416,7 +416,7 @@ def test_a_growing_conversation_is_processed_once(server: Server, client: Any) -
     cached = []
     for text in ("and then", "and later", "and the end"):
         answer = chat(client, model="long", messages=messages, temperature=0)
-        # With logprobs a request has a new generator.
+        # With logprobs a request gets a new generator.
         alone = chat(client, model="long", messages=messages, temperature=0, logprobs=True)
         assert answer.choices[0].message.content == alone.choices[0].message.content
         assert alone.usage.prompt_tokens_details.cached_tokens == 0
@@ -467,7 +467,7 @@ def test_metrics_report_the_speed(server: Server, client: Any) -> None:
 
 
 def test_clients_take_turns() -> None:
-    """One slot; a crowd of one client, and one request of another: that one is next but one."""
+    """There is one slot, many requests of one client, and one request of another, which must be the second to run."""
     from qnnbridge_daemon.fair_share import Cancellation
 
     queues, order, begun = openai_endpoints.ClientQueues(1, 50), [], threading.Event()
@@ -507,7 +507,7 @@ def test_the_end_of_the_server_ends_its_answers(tmp_path: Path) -> None:
             rest = pool.submit(list, stream)
             assert server.end() == 0, server.errors()
             assert time.monotonic() - begun < 20
-            # The second where this client does not keep up with what was made.
+            # The second error occurs if this client does not read as fast as the answer is generated.
             with pytest.raises(openai.APIError, match=r"The server is ending|Connection error"):
                 rest.result()
         assert not host.is_running()

@@ -80,7 +80,7 @@ def server(private_temporary_folder: Path, folder: Path) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def opened(server: Server) -> Iterator[browser.Page]:
-    """One browser for all tests that only look and click."""
+    """One browser for all tests that only read and click."""
     with browser.page(f"http://{server.address}/") as page:
         yield page
 
@@ -122,7 +122,7 @@ def refused_with(page: browser.Page) -> str:
     return str(page.wait("document.querySelector('#try > div > .problem').innerText"))
 
 
-# Keeps a copy of each body that the page passes to `fetch`.
+# Keep a copy of each body that the page passes to `fetch`.
 RECORD = """
 (() => { const real = window.fetch; window.sent = null;
 window.fetch = (path, options) => { if (path.endsWith("/infer")) window.sent = options; return real(path, options); }; })()
@@ -130,7 +130,7 @@ window.fetch = (path, options) => { if (path.endsWith("/infer")) window.sent = o
 
 
 def sent(page: browser.Page) -> np.ndarray[Any, Any]:
-    """The bytes of the last tensor that went to the server."""
+    """Return the bytes of the last tensor that was sent to the server."""
     found = page.value(
         "window.sent.body.arrayBuffer().then((all) => [...new Uint8Array(all).slice(window.sent.headers['inference-header-content-length'])])"
     )
@@ -171,7 +171,7 @@ def test_the_page_sends_no_request_to_another_server_and_its_policy_forbids_it(s
         assert page.errors == []
         assert {url.split("/")[2] for url in page.requests} == {server.address}
         assert page.value('fetch("https://example.org").then(() => "went out", () => "blocked")') == "blocked"
-        # A script of the page that writes HTML, and one that is written into it.
+        # A script of the page that writes HTML, and a script that is written into the page.
         assert "TrustedHTML" in page.value(
             "(() => { try { document.body.innerHTML = '<b>'; } catch (error) { return error.message; } })()"
         )
@@ -323,7 +323,7 @@ def test_sixteen_bit_floats_are_rounded_as_in_numpy(page: browser.Page) -> None:
         with np.errstate(over="ignore"):
             if datatype == "FP16":
                 truth = numbers.astype(dtype)
-            else:  # ml_dtypes goes by float32, and rounds twice
+            else:  # ml_dtypes converts through float32, and rounds twice
                 truth = np.array([nearest_bfloat(one) for one in numbers], np.uint16).view(dtype)
         assert [bits for bits, _ in found] == truth.view(np.uint16).tolist()
         back = np.array([float(text.replace("Infinity", "inf")) for _, text in found])
@@ -331,7 +331,7 @@ def test_sixteen_bit_floats_are_rounded_as_in_numpy(page: browser.Page) -> None:
 
 
 def nearest_bfloat(number: float) -> int:
-    """By exact fractions, from the neighbours among all bfloat16."""
+    """Round with exact fractions, to the nearest of all bfloat16."""
     from fractions import Fraction
 
     import ml_dtypes
@@ -340,7 +340,7 @@ def nearest_bfloat(number: float) -> int:
     if np.isinf(number):
         return sign | 0x7F80
     value = Fraction(abs(float(number)))
-    below, above = 0, 0x7F80  # the bits of positive ones rise with their values
+    below, above = 0, 0x7F80  # for positive numbers the bits increase with the values
     limit = Fraction(2) ** 128
 
     def of(bits: int) -> Fraction:
@@ -365,7 +365,7 @@ def test_scores_show_the_largest_value_and_its_index(page: browser.Page) -> None
     assert rows == ["2", "7.25", "4", "3", "5", "2", "0", "0.5", "3", "0.1"]
 
 
-# --- pictures ---
+# --- images ---
 
 
 @pytest.mark.parametrize(
@@ -397,7 +397,7 @@ def test_an_image_is_resized_and_converted_for_a_byte_input_with_channels_last(
     page: browser.Page, tmp_path: Path
 ) -> None:
     wide = np.zeros((16, 48, 3), np.uint8)
-    wide[:, 12:36] = (200, 100, 50)  # the middle, which is what is left of it
+    wide[:, 12:36] = (200, 100, 50)  # the part in the middle, which remains
     Image.fromarray(wide).save(tmp_path / "wide.png")
     try_model(page, "bytes")
     page.value(RECORD)
@@ -555,7 +555,7 @@ def text_after(page: browser.Page, button: str) -> str:
 
 
 def test_the_microphone_is_recorded_and_transcribed(server: Server) -> None:
-    # Its own browser: recording starts another process of it.
+    # A separate browser, since recording starts another process of it.
     options = ("--use-fake-ui-for-media-stream", "--use-fake-device-for-media-stream")
     with browser.page(f"http://{server.address}/", "", *options) as page:
         page.wait("document.querySelectorAll('#model-table tbody tr').length")
@@ -564,7 +564,7 @@ def test_the_microphone_is_recorded_and_transcribed(server: Server) -> None:
         page.wait(
             "[...document.querySelectorAll('#try button')].some((one) => one.textContent === 'Stop recording')"
         )
-        time.sleep(1.5)  # of sound
+        time.sleep(1.5)  # the duration of the recorded audio
         page.click_button("Stop recording", "#try")
         page.wait("!document.querySelector('#try audio').hidden")
         page.write("[aria-label='Language']", "en")
@@ -643,7 +643,7 @@ def test_nothing_is_wider_than_the_window_and_texts_are_readable(
     page.prefer("")
 
 
-# Contrast by WCAG of what is written against what is behind it, for the texts that are seen.
+# Contrast (WCAG) between each visible text and its background.
 CONTRAST = """
 (() => {
   const light = (text) => { const [r, g, b] = text.match(/[\\d.]+/g).slice(0, 3).map((n) => n / 255).map((c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4)); return 0.2126 * r + 0.7152 * g + 0.0722 * b; };
@@ -707,7 +707,7 @@ def test_the_figures_of_the_daemon_equal_those_of_top(
                 found = text_of(page, "#host")
                 for words in ("slots in use", "started once", "same", "calls/s", "p99"):
                     assert words in found
-                # On a phone its tables are moved sideways; their values are not broken.
+                # On a phone its tables are scrolled sideways; their values are not broken.
                 page.resize(390, 800)
                 heights = page.value(
                     "[...document.querySelectorAll('#host tbody td')].map((one) => one.getBoundingClientRect().height)"

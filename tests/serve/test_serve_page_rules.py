@@ -31,7 +31,7 @@ def same(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def guarded(private_temporary_folder: Path, same: Path) -> Iterator[Server]:
-    """With a token."""
+    """A server with a token."""
     token = same.with_name("token")
     token.write_text(TOKEN)
     token.chmod(0o600)
@@ -93,7 +93,7 @@ def test_without_the_page_its_files_are_missing_and_its_origin_is_refused(same: 
         assert server.ask("GET", OPENAPI_PATH).status == 200
 
 
-# --- who may use it ---
+# --- access ---
 
 
 @pytest.mark.parametrize("name", ["", "localhost", "127.0.0.1", "[::1]"])
@@ -106,14 +106,14 @@ def test_the_page_of_the_server_itself_may_use_the_server(server: Server, name: 
 @pytest.mark.parametrize(
     "headers",
     [
-        # A name that was made to resolve to this machine: its page is of the same origin as far as the browser sees.
+        # A name that resolves to this machine: for the browser its page has the same origin.
         {"Host": "rebound.example:8000", "Origin": "http://rebound.example:8000"},
         {"Host": "127.0.0.1.rebound.example:8000", "Origin": "http://127.0.0.1.rebound.example:8000"},
         {"Host": "192.168.1.7:8000", "Origin": "http://192.168.1.7:8000"},
         {"Host": "0.0.0.0:8000", "Origin": "http://0.0.0.0:8000"},
-        # A network may answer for a name under .localhost.
+        # A network may resolve a name under .localhost.
         {"Host": "page.localhost:8000", "Origin": "http://page.localhost:8000"},
-        # Of another server on this machine, of another scheme, in another form.
+        # Origins of another server on this machine, of another scheme, in another format.
         {"Host": "localhost:8000", "Origin": "http://localhost:3000"},
         {"Host": "localhost:8000", "Origin": "http://localhost"},
         {"Host": "localhost:8000", "Origin": "https://localhost:8000"},
@@ -245,7 +245,9 @@ def test_every_reference_in_the_document_can_be_resolved(server: Server) -> None
 
 
 def check(document: dict[str, Any], schema: dict[str, Any], value: Any, where: str) -> None:
-    """The value has the form of a schema, as far as this document uses schemas; a field that it does not name is one too many."""
+    """Assert that the value matches a schema, restricted to the keywords of this document; an unknown field is an
+    error.
+    """
     if "$ref" in schema:
         schema = document["components"]["schemas"][schema["$ref"].rpartition("/")[2]]
     if "anyOf" in schema:

@@ -79,7 +79,7 @@ def test_an_invalid_address_is_refused(text: str) -> None:
 
 
 def test_accepted_connections_have_tcp_nodelay_set() -> None:
-    """Nagle's algorithm costs 40 ms for each answer that is sent in two pieces."""
+    """Nagle's algorithm delays each answer that is sent in two pieces by 40 ms."""
 
     async def accepted() -> int:
         loop = asyncio.get_running_loop()
@@ -492,7 +492,7 @@ class Told:
 def whole_answer_of(
     monkeypatch: pytest.MonkeyPatch, generate: Any, queues: openai_endpoints.ClientQueues | None = None
 ) -> Any:
-    """The document of an answer by a model that is none."""
+    """Return the document of an answer from a replacement of a model."""
     monkeypatch.setattr("qnnbridge.genai.generate", generate)
     model = SimpleNamespace(
         name="m",
@@ -517,7 +517,7 @@ def whole_answer_of(
 
 
 class LateQueues(openai_endpoints.ClientQueues):
-    """The time is over just when the turn has come."""
+    """Queues with which the deadline expires exactly when the turn starts."""
 
     answer: Any
 
@@ -551,7 +551,7 @@ def test_a_truncated_answer_is_never_returned_as_a_complete_one(monkeypatch: pyt
 def test_only_a_prompt_that_is_too_long_has_its_error_code(
     details: dict[str, Any], code: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Programs shorten the conversation when they see the code, which cures no other prompt."""
+    """Programs shorten the conversation when they get this code, which helps with no other prompt."""
 
     def refuse(*_: Any, **__: Any) -> Told:
         raise errors.PromptRefused("The prompt is refused.", details=details)
@@ -649,11 +649,11 @@ def test_a_language_model_without_a_tokenizer_is_released_in_the_host(monkeypatc
 
 
 def test_threads_are_reused_for_the_next_job_and_end_when_idle(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two jobs at once need two threads; jobs one after the other share one."""
+    """Two concurrent jobs need two threads; consecutive jobs share one."""
     from qnnbridge_serve import transport
 
     monkeypatch.setattr(transport, "LINGER_S", 0.2)
-    others = set(threading.enumerate())  # those of tests before linger for longer
+    others = set(threading.enumerate())  # threads of earlier tests stay idle for longer
     workers = transport.Workers("test", 2)
 
     async def ask() -> tuple[set[int], set[int]]:

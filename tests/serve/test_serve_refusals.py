@@ -262,7 +262,7 @@ def test_a_missing_model_or_path_is_reported(server: Server, method: str, path: 
 
 
 def test_a_request_that_is_too_large_is_refused_before_it_is_received(server: Server) -> None:
-    """32 MiB are allowed there. The length alone decides: nothing of such a body is ever sent here."""
+    """The limit there is 32 MiB. The length alone decides: such a body is never sent here."""
     answer = server.ask("POST", "/v2/models/same-INT32/infer", None, {"Content-Length": str(32 * 1024**2 + 1)})
     assert answer.status == 413
     assert "more than 33554432 bytes" in answer.error
@@ -313,14 +313,14 @@ def test_the_error_for_a_size_that_only_the_model_refuses_names_the_dimension(se
     assert answer.headers["qnnbridge-error"] == "ort.InvalidArgument"
 
 
-# --- who asks -------------------------------------------------------------------------------------------------
+# --- access ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     "headers",
     [
         {"Origin": "https://somewhere.example"},
-        {"Origin": "http://localhost:3000"},  # of any other server of this machine
+        {"Origin": "http://localhost:3000"},  # an origin of any other server on this machine
         {"Origin": "http://127.0.0.1"},
         {"Origin": ""},
         {"Origin": "null"},

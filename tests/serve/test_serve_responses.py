@@ -82,7 +82,7 @@ def test_a_response_equals_the_answer_of_the_chat_endpoint(client: Any) -> None:
     assert (found.instructions, found.metadata, found.store) == ("short", {"a": "b"}, True)
     (item,) = found.output
     assert (item.type, item.role, item.status) == ("message", "assistant", "incomplete")
-    # The answer goes back with the next question, as the library has it.
+    # The answer is sent back with the next question, as the library has it.
     second = respond(
         client,
         [
@@ -123,7 +123,7 @@ def test_a_stream_has_the_content_of_the_complete_response(client: Any) -> None:
     assert "".join(deltas) == whole.output_text == events[-4].text == events[-1].response.output_text
     assert events[-1].response.usage == whole.usage
     assert len({one.item_id for one in events if hasattr(one, "item_id")}) == 1
-    # The library puts the same together from the pieces.
+    # The library assembles the same from the pieces.
     wanted = {"format": {"type": "json_schema", "name": "s", "schema": ONE_OR_TWO, "strict": True}}
     with client.responses.stream(model="tiny", input="hello", max_output_tokens=60, text=wanted) as stream:
         assert json.loads(stream.get_final_response().output_text)["a"] in (1, 2)
@@ -161,7 +161,7 @@ def test_a_request_continues_from_a_previous_response(client: Any) -> None:
     assert third.output_text == whole.choices[0].message.content
     assert third.usage.input_tokens == whole.usage.prompt_tokens
     assert first.usage.input_tokens < cached(second) < cached(third)
-    # A second way on from the first; the instructions of a request are those of its answer alone.
+    # A second continuation of the first response; the instructions of a request apply only to its answer.
     branch = respond(client, "and more", previous_response_id=first.id, temperature=0, stream=True)
     *_, end = branch
     messages = [*messages[1:4]]
@@ -169,7 +169,7 @@ def test_a_request_continues_from_a_previous_response(client: Any) -> None:
         model="tiny", messages=messages, max_tokens=8, temperature=0, user="other"
     )
     assert end.response.output_text == whole.choices[0].message.content
-    # What a stream has answered is there as well.
+    # Responses of a stream are stored, too.
     assert respond(client, "on", previous_response_id=end.response.id).previous_response_id == end.response.id
 
 
@@ -216,7 +216,7 @@ def test_stored_responses_are_limited_in_number_and_size() -> None:
     for number in range(5):
         stored.put(f"r{number}", "ann", [number])
         assert stored.find("r0" if number < 3 else "r2", "ann")
-    # r0 was used last before r3 came; then r2.
+    # r0 was the last one used before r3 was stored; then r2.
     assert len(stored) == 3
     for gone in ("r1", "r3x"):
         with pytest.raises(Refused):

@@ -67,12 +67,12 @@ def test_twenty_conversations_share_four_generators(server: Server, client: Any)
             messages.append({"role": "assistant", "content": answer.choices[0].message.content})
         return [one["content"] for one in messages[1::2]], cached
 
-    # Each turn with a salt of its own: no generator is kept for it.
+    # Each turn has a different salt, so no generator is kept for it.
     alone = [talk(number, "alone ") for number in range(TALKS)]
     assert sum(cached for _, cached in alone) == 0
     before, memory = figures(server), server.host().memory_info().rss
     with ThreadPoolExecutor(TALKS) as pool:
-        # Each ends: none waits for another's generator.
+        # Each conversation ends: none waits for another's generator.
         together = list(pool.map(lambda number: talk(number, ""), range(TALKS), timeout=90))
     after = figures(server)
     assert [texts for texts, _ in together] == [texts for texts, _ in alone]
@@ -81,7 +81,7 @@ def test_twenty_conversations_share_four_generators(server: Server, client: Any)
     asked = after["hits"] + after["misses"] - before["hits"] - before["misses"]
     assert asked == TALKS * TURNS
     assert after["reused_tokens"] - before["reused_tokens"] == sum(cached for _, cached in together)
-    # Beyond what was there: at most the generators that are kept and those of answers under way.
+    # At most the kept generators and those of running answers are added to the earlier memory.
     assert server.host().memory_info().rss - memory < (KEPT + THREADS + 2) * EACH + (64 << 20)
 
 

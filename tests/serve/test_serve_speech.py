@@ -204,7 +204,7 @@ def test_speech_models_are_listed_and_counted_in_the_metrics(client: Any, server
     assert server.ask("GET", "/v2/health/ready").status == 200
 
 
-# --- what does not fit ---
+# --- invalid requests ---
 
 
 @pytest.mark.process
@@ -283,7 +283,7 @@ def test_a_client_that_disconnects_within_its_form_leaves_nothing(server: Server
     assert post(server, form_of([("model", "tiny"), ("file", SHORT)])).status == 200
 
 
-# --- life ---
+# --- disconnects and crashes ---
 
 
 @pytest.mark.process
@@ -325,7 +325,7 @@ def test_a_killed_host_only_delays_the_transcription(
 @needs.posix
 @pytest.mark.process
 def test_four_hours_of_audio_use_little_memory_and_the_deadline_is_kept(folder: Path) -> None:
-    """And the end of the server ends what is heard."""
+    """The end of the server also ends a running transcription."""
     limits = ("--answer-timeout", "2", "--drain", "1")
     with serving(*PRIVATE, "--speech", f"tiny={folder}", *limits) as server:
         host, port = server.address.split(":")
@@ -398,7 +398,7 @@ def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPat
     assert "[speech]" in caught.value.fix
 
 
-# --- forms ---
+# --- multipart forms ---
 
 
 def read(body: bytes, step: int) -> tuple[dict[str, list[str]], bytes]:

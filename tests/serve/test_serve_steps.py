@@ -43,7 +43,7 @@ def given(data: bytes | None, raw: bytes | None, spec: TensorSpec = TEXT, count:
     return GivenTensor("x", spec.datatype, (count,), data, None if raw is None else memoryview(raw))
 
 
-# What is done, and how often it looks at the time at least.
+# Each kind of work, and the minimum number of checks of the deadline.
 STEPS: dict[str, tuple[Callable[[Check], object], int]] = {
     "texts of JSON": (lambda check: infer.to_value(given(JSON, None), TEXT, check=check), 3),
     "texts of binary data": (lambda check: infer.to_value(given(None, BINARY), TEXT, check=check), 3),
@@ -66,7 +66,7 @@ def test_work_on_a_request_ends_between_any_two_steps_when_the_deadline_expires(
         pass
 
     def looks(last: int) -> int:
-        """How often it looks; the time is over at the last one."""
+        """Return the number of checks; the deadline expires at the last one."""
         looked = 0
 
         def look() -> None:
@@ -114,7 +114,7 @@ def test_a_compressed_answer_can_be_decompressed_to_the_same_bytes(size: int) ->
 
 @pytest.mark.parametrize("begin", ["at once", "at the next turn of the loop"])
 def test_a_cancellation_at_the_end_of_a_message_is_not_lost(begin: str) -> None:
-    """`asyncio.wait_for` before Python 3.12 swallows it, and an answer of many messages went on after the end."""
+    """`asyncio.wait_for` before Python 3.12 loses the cancellation, and an answer of many messages then continued."""
 
     async def send(message: Message) -> None:
         if begin != "at once":
@@ -124,7 +124,7 @@ def test_a_cancellation_at_the_end_of_a_message_is_not_lost(begin: str) -> None:
         stream = object.__new__(EventStream)
 
         async def answer() -> None:
-            for _ in range(200):  # one that goes on ends, too
+            for _ in range(200):  # a loop that continued would end, too
                 await stream._send(send, b"x")
 
         task = asyncio.ensure_future(answer())
@@ -141,7 +141,7 @@ def test_a_cancellation_at_the_end_of_a_message_is_not_lost(begin: str) -> None:
 
 
 def test_a_request_for_many_answers_takes_a_turn_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One with 128 held the model until all were made."""
+    """A request for 128 answers held the model until all were generated."""
     queues, order = ClientQueues(1, 5), list[str]()
     other = threading.Thread(target=lambda: take_turn(queues, order))
 

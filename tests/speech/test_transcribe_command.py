@@ -121,7 +121,7 @@ def test_every_format_on_stdout_equals_that_of_the_library(
 
 @contextlib.contextmanager
 def running(place: Path, *arguments: str | Path) -> Iterator[subprocess.Popen[bytes]]:
-    """The command as a program, at a time at which it has written some text and not all."""
+    """Run the command as a program until it has written a part of the text."""
     given = ["--model", place / "merged", "--provider", "cpu", "--language", "en", "--no-timestamps"]
     process = subprocess.Popen(
         [
@@ -133,8 +133,8 @@ def running(place: Path, *arguments: str | Path) -> Iterator[subprocess.Popen[by
         ],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        bufsize=0,  # what is read first takes nothing else with it
-        start_new_session=True,  # Ctrl+C here is for this one alone
+        bufsize=0,  # the first read returns only this
+        start_new_session=True,  # Ctrl+C reaches only this process
     )
     end = psutil.Process(process.pid)
     try:

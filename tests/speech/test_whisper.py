@@ -50,7 +50,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def tokens_of(recognizer: speech.Recognizer, case: dict[str, Any]) -> tuple[list[int], str | None]:
-    """Those of the first window."""
+    """Return the tokens of the first window."""
     with recognizer.stream(
         tiny.sound(case["seed"]), language=case["language"], task=case["task"], timestamps=case["timestamps"]
     ) as found:
@@ -80,14 +80,14 @@ def test_every_layout_gives_the_tokens_of_transformers(
     with speech.load(folders[layout], host=host, provider="cpu") as recognizer:
         assert recognizer.layout == layout
         assert recognizer.languages == tuple(sorted(tiny.LANGUAGES))
-        # In the short form two layouts have the one half of the cases, and the others the other half.
+        # In the short form two layouts use one half of the cases, and the others use the other half.
         stride = needs.length(2, 1)
         for case in REFERENCE["cases"][tiny.LAYOUTS.index(layout) % stride :: stride]:
             assert tokens_of(recognizer, case) == (case["tokens"], case["found"]), case
 
 
 def test_plain_numpy_gives_the_tokens_of_transformers() -> None:
-    """The reference is not the only truth: a search without ONNX and without a cache finds the same."""
+    """A second reference: a search without ONNX and without a cache returns the same."""
     weights = tiny.weights()
     case = next(one for one in REFERENCE["cases"] if one["seed"] == 3 and not one["timestamps"])
     encoded = tiny.encode(weights, log_mel(tiny.sound(3), tiny.BINS, tiny.FRAMES))
@@ -116,7 +116,7 @@ def test_encoder_and_fixed_decoder_run_on_qnn(folders: dict[str, Path], host: qn
         assert out.segments[0].tokens
 
 
-# --- windows, life ---
+# --- windows and crashes ---
 
 
 def test_a_model_with_very_short_segments_reaches_the_end_and_loses_no_words() -> None:
@@ -136,7 +136,7 @@ def test_a_model_with_very_short_segments_reaches_the_end_and_loses_no_words() -
     assert len(windows) <= 12, "500 without the guard"
     assert "".join(one.text for one in found).count("ab") >= 5, "the rest of a window stays where it ends"
     assert all(a.start <= b.start for a, b in itertools.pairwise(found))
-    del tokens[-1]  # no word behind the last time
+    del tokens[-1]  # no word after the last time
     found = list(speech.Transcription(owner, AudioReader(tiny.sound(1, 4.0)), "en", "transcribe", True))
     assert {one.text for one in found} == {"a"}, "no segment without words"
 
@@ -218,7 +218,7 @@ print("done")
 
 @pytest.mark.process
 def test_audio_with_other_channels_and_sample_rates_is_read_and_resampled(tmp_path: Path) -> None:
-    """Runs in a separate process, like an application that only does this: decoders are native libraries."""
+    """Run in a separate process, like an application that only does this: decoders are native libraries."""
     pytest.importorskip("soundfile")
     pytest.importorskip("soxr")
     done = subprocess.run([sys.executable, "-c", APART, tmp_path], capture_output=True, text=True, timeout=60)
@@ -239,7 +239,7 @@ def test_a_wave_file_is_read_by_the_standard_library(
 
 
 def test_hours_of_audio_are_read_in_pieces(tmp_path: Path) -> None:
-    """The source makes silence for four hours; what is held never exceeds a window and a piece."""
+    """The source generates silence for four hours; the memory never exceeds a window and a piece."""
     reader = AudioReader(np.zeros(1, np.float32) + 0.5)
     left = 4 * 3600 * 16000
 
@@ -317,7 +317,7 @@ def test_the_tokenizer_may_be_in_another_folder_and_languages_and_tasks_are_chec
             recognizer.stream(tiny.sound(1), task="sing")  # type: ignore[arg-type]
 
 
-# --- ends ---
+# --- deadlines and invalid audio ---
 
 
 @pytest.mark.process
@@ -366,7 +366,7 @@ def test_a_header_with_many_channels_allocates_no_memory_and_odd_widths_are_refu
 def test_data_that_does_not_begin_like_audio_reaches_no_native_decoder(
     start: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "soundfile", None)  # an import would say that the package is missing
+    monkeypatch.setitem(sys.modules, "soundfile", None)  # an import would raise an error about the missing package
     file = tmp_path / "a.wav"
     file.write_bytes(start)
     for audio in (file, io.BytesIO(start)):
