@@ -92,7 +92,7 @@ class MixedResult:
 
     @property
     def flat(self) -> bool:
-        """Whether descriptors and memory did not grow in the second half of the laps, and the peak is within its
+        """True if descriptors and memory did not grow in the second half of the laps, and the peak is within its
         limit.
         """
         half = len(self.laps) // 2

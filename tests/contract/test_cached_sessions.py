@@ -242,7 +242,7 @@ def test_an_unknown_value_for_cache_is_refused(host: qnnbridge.Host) -> None:
 
 
 def must_not_compile(folder: Path) -> tuple[qnnbridge.Host, Path]:
-    """Yield a host, and the path of a file: compiling for the cache fails while the file exists."""
+    """Return a host, and the path of a file: compiling for the cache fails while the file exists."""
     flag = folder / "must not compile"
     code = f"""
         import os

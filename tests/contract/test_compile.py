@@ -160,7 +160,7 @@ def test_a_quantized_model_is_compared_with_the_tolerance_of_quantized_models(tm
 
 @pytest.mark.parametrize("folder_name", ["plain", "Küche"])
 def test_external_data_is_found(tmp_path: Path, folder_name: str) -> None:
-    """Also use a path that is not ASCII, for which all files are staged."""
+    """Use also a path that is not ASCII, for which all files are staged."""
     folder = tmp_path / folder_name
     folder.mkdir()
     made = onnx.load(str(MODELS / "onet.onnx"))

@@ -146,9 +146,7 @@ def test_a_run_past_its_deadline_is_stopped_and_the_session_stays_usable(loop: q
 
 
 def made_in_time(host: qnnbridge.Host, timeout: float) -> qnnbridge.InferenceSession:
-    """The deadline of a session also applies to its creation, which may exceed it on a busy machine; then try
-    again.
-    """
+    """Repeat a creation that exceeds the session's deadline, which may happen on a busy machine."""
     for _ in range(BUSY_TRIES):
         try:
             return qnnbridge.InferenceSession(counting_loop(), providers=[CPU], host=host, timeout=timeout)

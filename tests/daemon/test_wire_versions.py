@@ -145,7 +145,7 @@ def test_a_private_host_with_another_wire_version_is_reported_immediately(
 
 
 def start_daemon(path: str) -> psutil.Process:
-    """A daemon that continues to run in the background."""
+    """Start a daemon that continues to run in the background; return its process."""
     code = "import qnnbridge; qnnbridge.connect().close()"
     told(program(code, env={**os.environ, "PYTHONPATH": path}))
     return daemon_process()

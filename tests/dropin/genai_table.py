@@ -71,7 +71,7 @@ DIFFERS = {
 
 
 def public_names(module: Any) -> Iterator[str]:
-    """Names of the module, and ``Class.member`` for its classes, sorted."""
+    """Return the names of the module, and ``Class.member`` for its classes, sorted."""
     for name in sorted(vars(module)):
         value = getattr(module, name)
         if name.startswith("_") or isinstance(value, types.ModuleType):

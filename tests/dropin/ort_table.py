@@ -99,7 +99,7 @@ def ours() -> dict[str, dict[str, Any]]:
 
 
 def names_of(walk: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
-    """Return module and name, or ``Class.member`` for members, without duplicates in a second module."""
+    """Yield module and name, or ``Class.member`` for members, without duplicates in a second module."""
     for module, entries in walk.items():
         if module == AGAIN:
             continue

@@ -266,7 +266,7 @@ def run_guided(seed: int, seconds: float) -> None:
 
 
 def _functions_of(package: str) -> list[types.FunctionType]:
-    """Yield all functions and methods of a loaded package; tracing numpy as well would only be slow."""
+    """Return all functions and methods of a loaded package; tracing numpy as well would only be slow."""
     modules = [module for name, module in sys.modules.items() if name.partition(".")[0] == package]
     owners = [*modules, *(cls for module in modules for cls in vars(module).values() if isinstance(cls, type))]
     found = {item for owner in owners for item in vars(owner).values() if isinstance(item, types.FunctionType)}

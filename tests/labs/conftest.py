@@ -33,13 +33,15 @@ def arm64_python() -> str:
 
 @pytest.fixture(scope="session")
 def arm64_python_fake_npu() -> str:
-    """The same machine with a device node that makes the real QNN provider report an NPU, which cannot start."""
+    """An emulated ARM64 machine with a device node that makes the real QNN provider report an NPU, which cannot
+    start.
+    """
     return str(demand("arm64/python-arm64-fake-npu", "setup_arm64.sh"))
 
 
 @pytest.fixture(scope="session")
 def arm64_python_broken() -> str:
-    """The same machine, on which `import onnxruntime` ends the process by SIGSEGV."""
+    """An emulated ARM64 machine on which `import onnxruntime` ends the process by SIGSEGV."""
     return str(demand("arm64/python-arm64-broken", "setup_arm64.sh"))
 
 

@@ -53,7 +53,7 @@ class Program:
 
     @property
     def failed_by_wine(self) -> bool:
-        """Whether Wine, not the program, caused a failure. A report of facts contains the error text of Wine."""
+        """True if Wine, not the program, caused a failure. A report of facts contains the error text of Wine."""
         return WINE_LOST_A_PROCESS in self.stdout + self.stderr
 
     def json(self) -> dict[str, Any]:

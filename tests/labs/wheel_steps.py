@@ -31,7 +31,7 @@ MARK = "-- step: "
 
 
 def steps_of(model: str, folder: Path) -> dict[str, Callable[[], Any]]:
-    """Steps by name, in the order of execution."""
+    """Return the steps by name, in the order of execution."""
     is_plugin = (folder / "onnxruntime_qnn").is_dir()
     libraries = folder / ("onnxruntime_qnn" if is_plugin else "onnxruntime/capi")
     steps: dict[str, Callable[[], Any]] = {"import": lambda: _import(is_plugin)}
@@ -133,7 +133,7 @@ def _loads(name: str, folder: Path) -> bool:
 
 
 def _imports(data: bytes) -> Iterator[str]:
-    """Return the names of the libraries that a 64-bit PE file imports."""
+    """Yield the names of the libraries that a 64-bit PE file imports."""
     head = struct.unpack_from("<I", data, 0x3C)[0]
     count, optional = struct.unpack_from("<HxxxxxxxxxxxxH", data, head + 6)
     sections = [struct.unpack_from("<IIII", data, head + 24 + optional + 40 * n + 8) for n in range(count)]
@@ -192,7 +192,7 @@ def main(model: str, folders: list[str]) -> dict[str, Any]:
 
 
 def _with_log(told: Any, log: str) -> Any:
-    """A fault with the log line that explains it."""
+    """Return a fault with the log line that explains it."""
     return {"said": told, "log": log} if isinstance(told, str) and log else told
 
 

@@ -38,7 +38,7 @@ WHEEL_TIMEOUT_S = 600.0
 
 
 def wanted(versions: list[str]) -> Iterator[tuple[str, str | None]]:
-    """Return pairs of a release and the onnxruntime that it runs with; a release 1.x contains onnxruntime."""
+    """Yield pairs of a release and the onnxruntime that it runs with; a release 1.x contains onnxruntime."""
     for release in load_releases():
         if release.platform != "win_arm64" or release.wheel_for(PYTHON) is None:
             continue

@@ -91,7 +91,9 @@ def test_json_uses_no_more_memory_than_the_shape_requires(server: Server, model:
 
 @pytest.mark.parametrize("word", ["NaN", "-Infinity"])
 def test_nan_and_infinity_in_json_use_no_more_memory_than_numbers(server: Server, word: str) -> None:
-    """This once took 31 s and 977 MB: each word was marked in the text before anything was counted."""
+    """Words that are not JSON once took 31 s and 977 MB: each word was marked in the text before anything was
+    counted.
+    """
     count = 16 * MIB // (len(word) + 1)
     data = "[" + ",".join([word] * count) + "]"
     body = f'{{"inputs": [{{"name": "x", "datatype": "FP32", "shape": [1, 1], "data": {data}}}]}}'.encode()

@@ -68,7 +68,7 @@ def test_every_command_in_a_code_block_of_a_page_exists_with_its_options() -> No
 
 
 def _words(command: str) -> list[str]:
-    # Up to what the shell takes; what follows a program of `exec` is the program's.
+    # Up to the operators of the shell; arguments after a program of `exec` belong to the program.
     words = shlex.split(command.replace("\\", "/"), comments=True)[1:]
     for end in ("&&", "|", ">", ";"):
         words = words[: words.index(end)] if end in words else words

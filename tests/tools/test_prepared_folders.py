@@ -59,7 +59,7 @@ def prepared(model: Any, folder: Path, *chips: str, **options: Any) -> Path:
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """For two chips, of which the simulator loads the newer one only if it simulates that."""
+    """A folder for two chips; the simulator loads the model of the newer one only if it simulates that chip."""
     return prepared(verify_models.free_batch(), tmp_path_factory.mktemp("both"), "60", "88", dims=sizes(2))
 
 
@@ -186,7 +186,7 @@ def test_the_folder_can_be_served(both: Path) -> None:
         assert answer.document["outputs"][0]["shape"] == [2, 3]
 
 
-# --- what fits ---
+# --- choice of the file ---
 
 
 def npu(chip: int | None, arch: int | None, sdk: str = "2.51.0") -> HostTraits:
@@ -429,13 +429,13 @@ def test_commands_for_files_refuse_the_folder(both: Path, host: qnnbridge.Host) 
         qnnbridge.compile(both, host=host)
 
 
-# --- the chosen file is a model like any other ---
+# --- the chosen file behaves like any other model ---
 
 
 def test_after_a_crash_the_session_has_the_same_file_or_an_error(copy: Path) -> None:
     with qnnbridge.Host() as own, opened(copy, own) as session:
         before = session.run(None, {"x": X})[0]
-        # A choice made again would now be another one.
+        # A new choice would now select another model.
         keep_only(copy, 88)
         kill(own)
         np.testing.assert_array_equal(session.run(None, {"x": X})[0], before)
@@ -455,7 +455,7 @@ def kill(host: qnnbridge.Host) -> None:
 
 @pytest.fixture(scope="module")
 def package(both: Path) -> Path:
-    """The folder as `prepare --package` writes it, whose steps are done: with a manifest of both kinds."""
+    """The folder as `prepare --package` writes it, with completed steps and a manifest of both kinds."""
     folder = Path(shutil.copytree(both.parent, both.parent.parent / "package"))
     options = PrepareOptions(soc_models=("60", "88"), extreme=False, dims=sizes(2), package=True)
     made = prepare_model(folder / "m.onnx", folder / "out", options)
@@ -465,7 +465,7 @@ def package(both: Path) -> Path:
 
 @pytest.fixture
 def foreign(package: Path, tmp_path: Path) -> Path:
-    """A package that nothing but ONNX Runtime's own fields describe."""
+    """A package that is described only by ONNX Runtime's own fields."""
     copy = Path(shutil.copytree(package, tmp_path / "foreign"))
     rewrite(copy, lambda document: document.pop("additional_metadata"))
     return copy
@@ -560,7 +560,8 @@ def of_variant(**fields: Any) -> Callable[[dict[str, Any]], None]:
     return lambda document: document["components"]["model"]["variants"]["soc60"].update(fields)
 
 
-# What ONNX Runtime's own reader refuses, and what it reads and no session can be made of.
+# Manifests that ONNX Runtime's own reader refuses, and those that it reads but from which no session can be
+# created.
 REFUSED_BY_READER: dict[str, Callable[[dict[str, Any]], None]] = {
     "an unknown field": lambda document: document.update(more=1),
     "a newer schema": lambda document: document.update(schema_version="2.0"),

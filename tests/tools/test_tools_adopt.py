@@ -96,7 +96,7 @@ def test_a_session_reports_once_that_nothing_can_be_compared(model: Path, caplog
 @pytest.mark.simulator
 @pytest.mark.process
 def test_damage_with_kept_dates_never_reaches_qnn() -> None:
-    """The whole is ``python -m lab.attack compiled``."""
+    """The complete attack is ``python -m lab.attack compiled``."""
     pytest.importorskip("onnxruntime_qnn")
     report = compiled.attack(DAMAGES, seed=1)
     assert report.good, str(report)

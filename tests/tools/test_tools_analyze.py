@@ -87,7 +87,7 @@ def test_each_suggested_command_works_when_pasted_and_removes_its_finding(
         folder.mkdir()
         monkeypatch.chdir(folder)
         for advice in offline(make(), folder).advice:
-            # As a reader takes it: without what the text says behind the command.
+            # As a reader copies it: without the text after the command.
             command = re.match(r"(?:run: )?(qnnbridge fix .*?)(?: \(|, or |; |$)", advice.what)
             if command is None or "=SIZE" in command[1]:
                 continue
@@ -209,7 +209,7 @@ def test_quantised_types_that_qnn_lacks_are_named(tmp_path: Path) -> None:
     for tensor in made.graph.initializer:
         if (
             tensor.data_type == onnx.TensorProto.INT8
-        ):  # the weights: as 16 bits they do not go with 8-bit activations
+        ):  # the weights: 16-bit weights are not allowed with 8-bit activations
             values = onnx.numpy_helper.to_array(tensor).astype(np.int16)
             tensor.CopyFrom(onnx.numpy_helper.from_array(values, tensor.name))
     bad = offline(made, tmp_path)
@@ -222,7 +222,7 @@ def test_quantised_types_that_qnn_lacks_are_named(tmp_path: Path) -> None:
 def test_parts_are_split_as_by_onnxruntime(tmp_path: Path) -> None:
     made = chain_of("Relu", "Hardmax", "Relu", "Relu", "Hardmax", "Relu")
     assert offline(made, tmp_path).best.parts == ((0,), (2, 3), (5,))
-    # A branch beside the node on the CPU joins the first part as far as it does not depend on that node.
+    # A branch next to the node on the CPU joins the first part if it does not depend on that node.
     beside = models.model(
         [
             node("Relu", ["x"], ["a"], name="a"),
@@ -267,7 +267,7 @@ def test_a_crash_comes_before_all_other_advice(tmp_path: Path) -> None:
 
 
 def log_spectrum(*, constant: bool) -> Any:
-    """STFT with its default of one side, and what follows from the number of bands."""
+    """Return an STFT with its default of one side, and operators that depend on the number of bands."""
     step = [] if constant else [models.value("step", [], onnx.TensorProto.INT64)]
     tensors = [
         models.helper.make_tensor("hop", onnx.TensorProto.INT64, [], [16]),
@@ -402,7 +402,7 @@ def test_a_model_that_is_too_new_for_onnxruntime_is_reported(opset: int, ir_vers
     advice = [one for one in offline(beyond, tmp_path).advice if one.severity == "fails"]
     assert [f"ONNX Runtime {NEWEST_ORT} does not load it" in one.why for one in advice] == [True]
     assert not any(one.severity == "fails" for one in offline(made(0, 0), tmp_path).advice)
-    with pytest.raises(Exception, match="onnx"):  # one that loads it was released: the table is to follow
+    with pytest.raises(Exception, match="onnx"):  # a release that loads the model exists: update the table
         ort.InferenceSession(beyond.SerializeToString(), providers=["CPUExecutionProvider"])
     if ort.__version__.startswith(f"{NEWEST_ORT}."):
         ort.InferenceSession(made(0, 0).SerializeToString(), providers=["CPUExecutionProvider"])
@@ -558,7 +558,7 @@ def test_fixed_sizes_are_the_first_advice_and_the_only_one_if_they_are_sufficien
     assert "that alone is enough: by the rules all 233 nodes run on the NPU" in found.advice[0].why
     assert found.advice[0].macs > 1_000_000
     assert "once its sizes are fixed" in verdict_text(found, found.best)
-    # Something is left: then the sizes still come first, and are not called enough.
+    # If other nodes remain, sizes still come first, but are not reported as sufficient.
     made = chain_of("Relu", "Hardmax", "Sigmoid")
     made.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "batch"
     left = offline(made, tmp_path)
@@ -609,7 +609,7 @@ def test_a_branch_that_the_sizes_rule_out_gets_no_separate_advice(tmp_path: Path
     fixed = fix_model(tmp_path / "m.onnx", tmp_path / "fixed.onnx", dims={"N": 2})
     assert "untaken-branches" in [step.rewrite for step in fixed.steps]
     assert analyze_model(tmp_path / "fixed.onnx", offline=True).advice == ()
-    # The branch that is taken has what QNN has not: then the If is refused for that.
+    # If the executed branch has an operator that QNN lacks, the If is refused for that.
     del made.graph.initializer[:]
     made.graph.initializer.append(models.constant("four", np.array(3)))
     found = offline(made, tmp_path)
@@ -633,7 +633,7 @@ def test_suggested_sizes_are_large_enough_for_a_window_of_audio(tmp_path: Path) 
     "source", [onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.UINT8, onnx.TensorProto.BOOL]
 )
 def test_qnn_converts_to_int64_inside_of_a_model_and_not_at_its_end(source: int, tmp_path: Path) -> None:
-    """Measured on QNN 2.7.0."""
+    """The behaviour was measured on QNN 2.7.0."""
     inside = models.model(
         [
             node("Cast", ["x"], ["whole"], to=onnx.TensorProto.INT64),

@@ -1,4 +1,4 @@
-"""The offline rules of `qnnbridge analyze` predict which models end QNN's process; QNN runs them here.
+"""The offline rules of `qnnbridge analyze` predict which models crash QNN's process; QNN runs the models here.
 
 `tests/conformance/test_backend_suite.py` compares the rules with the node tests of onnx.
 """

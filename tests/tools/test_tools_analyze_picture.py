@@ -23,7 +23,7 @@ HOSTILE = '</script><script>document.title="owned"</script><img src=x onerror=al
 
 
 def cut_in_two() -> Any:
-    """Two nodes on QNN, one that is not there, one on QNN; and a weight that is computed before."""
+    """Return a model with two nodes on QNN, one on the CPU, one on QNN, and a weight that is folded."""
     node = models.helper.make_node
     return models.model(
         [
@@ -71,7 +71,7 @@ def drawn(made: Any, folder: Path) -> Path:
 
 
 def place_of(page: browser.Page, index: int) -> tuple[float, float]:
-    """Where a node is on the screen."""
+    """Return the position of a node on the screen."""
     x, y = page.value(
         f"(() => {{ const n = nodes[{index}], b = graph.getBoundingClientRect(); "
         "return [b.x + (n.x - left) * scale, b.y + (n.y - top_) * scale]; })()"
@@ -204,7 +204,7 @@ def test_a_graph_of_five_thousand_nodes_stays_usable(tmp_path: Path) -> None:
     with browser.page(path) as page:
         assert page.value("shown.length") == 5000
         assert page.errors == []
-        # What is drawn for one frame is what one sees, however many nodes there are.
+        # One frame contains what is visible, however many nodes there are.
         page.value('document.getElementById("next").click()')
         assert "Hardmax" in panel(page)
         assert page.value("visible().nodes.length") < 200
@@ -225,7 +225,7 @@ def test_a_long_chain_starts_at_its_first_problem_in_a_readable_size(tmp_path: P
         assert abs(x - page.value("width") / 2) < 2
         assert 0 < y < browser.HEIGHT
         assert "Hardmax" in panel(page)
-        # Its neighbours are there, one below the other, each wide enough for its name.
+        # The node's neighbours are visible, one below the other, each wide enough for its name.
         near = page.value("visible().nodes.map((n) => [nodes[n].n, nodes[n].y, nodes[n].width])")
         assert 8 <= len(near) <= 30
         assert {"/blocks.119/act", "/blocks.121/act"} <= {name for name, _, _ in near}

@@ -28,7 +28,7 @@ MODELS = Path(__file__).parents[1] / "models"
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], str]:
-    """The document and the page of one run with a model that is not ours: with free dimensions, on QNN."""
+    """The document and the page of one run with a model of a user: with free dimensions, on QNN."""
     pytest.importorskip("onnxruntime_qnn")
     folder = tmp_path_factory.mktemp("bench")
     page, state = folder / "page.html", folder / "state"
@@ -119,7 +119,7 @@ def test_the_error_for_a_refused_model_names_options_of_the_command() -> None:
     assert "--fallback cpu" in done.stderr
 
 
-# --- parts -----------------------------------------------------------------------------------------------
+# --- parts of the benchmark ------------------------------------------------------------------------------
 
 
 def test_contenders_take_turns_forwards_and_backwards() -> None:
@@ -178,7 +178,7 @@ def test_pinned_processors_are_free_again_afterwards() -> None:
 
 
 def test_the_models_of_the_benchmark_equal_those_of_their_generator() -> None:
-    """The assets come from `scripts/makers`."""
+    """`scripts/makers` creates the assets."""
     onnx = pytest.importorskip("onnx")
     from scripts.makers import bench_models
 
@@ -208,7 +208,7 @@ def test_a_process_that_never_answers_ends_at_its_timeout(monkeypatch: pytest.Mo
     begun = time.monotonic()
     with pytest.raises(BridgeError, match=r"no session within 0\.5 s"):
         work._first_output_s([sys.executable, "-I", "-S", "-c", "import time; time.sleep(60)"])
-    # One that has answered, and does not end.
+    # A process that has answered, but does not end.
     stays = "import os, time; os.write(1, b'!'); time.sleep(60)"
     work._first_output_s([sys.executable, "-I", "-S", "-c", stays])
     assert time.monotonic() - begun < 30

@@ -78,7 +78,7 @@ def test_the_list_has_size_hits_and_ages_with_the_most_recently_used_first(store
     put(store, SECOND, b"other" * 1000, label="new.onnx", created=time.time() - 3700)
     store.count_hit(SECOND)
     store.count_hit(SECOND)
-    # With its manifest, which every new field of a record makes longer.
+    # The size includes the manifest, which grows with every new field of a record.
     size = sum(file.stat().st_size for file in old.folder.iterdir())
     assert size > 4000
     code, text = cache()
@@ -156,7 +156,7 @@ def test_the_json_list_has_every_figure(store: Store) -> None:
     made = put(store, FIRST, created=1_700_000_000.0)
     store.count_hit(FIRST)
     told = as_json("list")
-    assert (told["folder"], told["enabled"]) == (str(store.folder), False)  # tests run with the cache switched off
+    assert (told["folder"], told["enabled"]) == (str(store.folder), False)  # tests run with a disabled cache
     (entry,) = told["entries"]
     assert entry["key"] == FIRST
     assert (entry["model"], entry["source_path"], entry["source_bytes"]) == ("m.onnx", "/models/m.onnx", 1234)
@@ -211,7 +211,7 @@ def test_every_byte_is_verified_and_valid_entries_are_listed_too(store: Store) -
     told = as_json("verify", code=1)
     assert {one["key"]: one["state"] for one in told["checked"]} == {FIRST: "good", SECOND: "bad"}
     assert cache("verify", "good.onnx")[0] == 0
-    assert store.all_keys() == sorted([FIRST, SECOND])  # looking changes nothing
+    assert store.all_keys() == sorted([FIRST, SECOND])  # reading changes nothing
 
 
 def test_a_locked_entry_is_reported_as_busy(store: Store) -> None:
@@ -226,7 +226,7 @@ def test_a_locked_entry_is_reported_as_busy(store: Store) -> None:
 
 
 def three(store: Store) -> list[str]:
-    """Entries of 60,000 bytes each; the first was used longest ago."""
+    """Create entries of 60,000 bytes each; the first is the least recently used."""
     keys = [key_number(number) for number in range(3)]
     for age, key in enumerate(reversed(keys), start=1):
         put(store, key, key.encode() * 1875, label=f"{age}.onnx", created=time.time() - age * 10 * DAY_S)

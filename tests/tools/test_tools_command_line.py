@@ -66,7 +66,7 @@ def test_subcommands_are_on_complete_lines_too(command: str) -> None:
 
 
 def commands() -> list[list[str]]:
-    """All commands, with those below another."""
+    """Return all commands, including subcommands."""
     found = [[]]
     for name in cli.COMMANDS:
         below = getattr(cli._Commands(cli.COMMANDS)[name], "commands", {})
@@ -77,7 +77,7 @@ def commands() -> list[list[str]]:
 @pytest.mark.parametrize("command", commands(), ids=" ".join)
 def test_help_fits_into_80_columns(command: list[str]) -> None:
     for line in qnnbridge(*command, "--help").stdout.splitlines():
-        # A command of the examples is one line, to be copied.
+        # A command of the examples is on one line, so that it can be copied.
         assert len(line) <= 80 or line.startswith("    qnnbridge "), line
 
 
@@ -100,7 +100,7 @@ def test_examples_can_be_typed_without_changes(words: str) -> None:
         command = command.get_command(None, name)
     try:
         assert command.make_context(name, arguments).command is command
-    except typer.Exit as ended:  # `fix --list`, while it is read
+    except typer.Exit as ended:  # `fix --list` exits while it is parsed
         assert ended.exit_code == 0
 
 
@@ -193,11 +193,11 @@ def test_ctrl_c_exits_with_130(tmp_path: Path) -> None:
 
     def unblock() -> None:
         process.wait()
-        os.close(os.open(pipe, os.O_RDONLY | os.O_NONBLOCK))  # else a command that fails early would hang the test
+        os.close(os.open(pipe, os.O_RDONLY | os.O_NONBLOCK))  # or a command that fails early would hang the test
 
     threading.Thread(target=unblock, daemon=True).start()
-    with pipe.open("wb"):  # returns when the command has the other end open, and is about to wait for the array
-        # CPython does not see a signal that comes just before its read begins until there are bytes.
+    with pipe.open("wb"):  # returns when the command has opened the other end, and is about to wait for the array
+        # CPython does not notice a signal just before its read starts until bytes arrive.
         until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_SLEEPING)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=30)
@@ -222,7 +222,7 @@ def printing_to(stdout: int, command: list[str]) -> subprocess.CompletedProcess[
 
 @pytest.mark.parametrize("command", PRINTING)
 def test_a_closed_output_pipe_is_not_an_error(command: list[str]) -> None:
-    """`qnnbridge ... | head -1` ends without a message."""
+    """Behave as `qnnbridge ... | head -1`, which ends without a message."""
     read_end, write_end = os.pipe()
     os.close(read_end)
     try:
@@ -267,7 +267,7 @@ def test_an_interrupt_during_the_import_of_commands_prints_no_traceback(tmp_path
 def test_commands_disable_the_telemetry_of_onnxruntime_and_programs_keep_it(
     command: str, expected: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("ORT_DISABLE_TELEMETRY", "0")  # so that it comes back
+    monkeypatch.setenv("ORT_DISABLE_TELEMETRY", "0")  # so that monkeypatch restores it
     monkeypatch.delenv("ORT_DISABLE_TELEMETRY")
     monkeypatch.setattr(sys, "argv", ["qnnbridge", command, "--help"])
     assert __main__.main() == 0

@@ -80,7 +80,7 @@ def test_a_detector_without_detections_in_generated_inputs_is_not_reported_as_va
 
 
 def test_both_figures_are_those_of_the_worst_output_which_is_named(tmp_path: Path) -> None:
-    """The other output has the larger difference, and is much nearer to its own values."""
+    """The other output has the larger absolute difference, but a smaller one relative to its own values."""
     model = MODELS / "silero_vad_openvino_16k.onnx"
     document = json.loads(run(model, "-o", tmp_path, "--soc-model", "60", "--json").stdout)["validation"]
     outputs = {one["output"]: one for one in document["outputs"]}
@@ -201,7 +201,7 @@ def test_a_timeout_limits_the_compilation(tmp_path: Path) -> None:
 @needs.posix
 def test_ctrl_c_ends_the_compilation_and_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out, begun, never_ready = tmp_path / "out", tmp_path / "begun", tmp_path / "python"
-    # However late the signal comes, it is not ready, and it does not end by itself.
+    # However late the signal arrives, the command is not ready, and does not end otherwise.
     never_ready.write_text(f"#!/bin/sh\n: > '{begun}'\nwhile true; do sleep 1; done\n")
     never_ready.chmod(0o700)
     monkeypatch.setenv("QNNBRIDGE_HOST_PYTHON", str(never_ready))
@@ -212,7 +212,7 @@ def test_ctrl_c_ends_the_compilation_and_leaves_no_file(tmp_path: Path, monkeypa
         # A process that is being started when the signal arrives ends with its stdin, as hosts do.
         until(begun.exists)
         time.sleep(0.3)
-        os.killpg(process.pid, signal.SIGINT)  # as a terminal does it: to everything in the foreground
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal sends it: to all foreground processes
         _, said = process.communicate(timeout=60)
     assert process.returncode == 130
     assert said == "Interrupted.\n"

@@ -105,7 +105,7 @@ def quarantine_command(*arguments: str) -> tuple[int, str]:
 
 
 def poison(model: str, phase: str = "running") -> str:
-    """Puts a model into quarantine, as two deaths would; its id."""
+    """Quarantine a model, as two crashes would; return its id."""
     call = NativeCall(fingerprint=f"fingerprint of {model}", options_hash="o", phase=phase, model=model)
     kept = Quarantine(versions="onnxruntime 1, QNN 2")
     kept.add(Points(call, 1.0), exit_text="-11 SIGSEGV", report="/reports/1.txt")
@@ -202,7 +202,7 @@ def test_an_unknown_id_is_bad_input_and_the_error_lists_the_known_ones() -> None
 
 
 def test_a_prefix_that_several_ids_share_clears_none() -> None:
-    ids = [poison(f"{number}.onnx") for number in range(17)]  # sixteen digits: two of the ids begin alike
+    ids = [poison(f"{number}.onnx") for number in range(17)]  # sixteen digits: two ids have the same beginning
     digit = next(account_id[0] for account_id in ids if sum(other[0] == account_id[0] for other in ids) > 1)
     code, told = quarantine_command("clear", digit)
     assert code == 2

@@ -84,7 +84,7 @@ def test_the_defaults_on_the_page_and_in_the_help_are_those_of_the_daemon(name: 
 
 
 def test_every_option_that_the_daemon_accepts_can_be_given() -> None:
-    """And the other way round: what is passed on is understood."""
+    """The reverse: the daemon accepts each option that is passed on."""
     from qnnbridge_daemon.main import parse_options
 
     given = DaemonOptions("/py", 5.0, 7.5, 2, 3, 4, "1G", "3G", "2G", 6)

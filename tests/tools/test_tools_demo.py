@@ -43,7 +43,7 @@ def test_the_demo_is_computed_by_qnn_and_every_answer_is_right() -> None:
 
 @pytest.fixture(scope="module")
 def python_without_qnn(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An interpreter that has onnxruntime and no onnxruntime-qnn."""
+    """An interpreter that has onnxruntime but not onnxruntime-qnn."""
     if sys.platform == "win32":
         pytest.skip("builds a site-packages folder of links, which need a privilege on Windows")
     folder = tmp_path_factory.mktemp("without-qnn")
@@ -68,7 +68,7 @@ def python_without_qnn(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_without_qnn_the_demo_uses_the_cpu_and_names_what_to_install(python_without_qnn: Path) -> None:
-    # An encoding that has neither half blocks nor "ü": the demo must not need more than ASCII.
+    # An encoding that lacks half blocks and "ü": the demo must not need more than ASCII.
     result = in_a_process(
         "demo", "--host-python", str(python_without_qnn), PYTHONIOENCODING="ascii", PYTHONUTF8="0"
     )

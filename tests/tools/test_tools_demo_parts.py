@@ -80,7 +80,7 @@ def test_the_model_equals_the_published_one_apart_from_its_dimensions() -> None:
     model = onnx.load(str(ASSETS / "text_direction.onnx"))
     dims = model.graph.input[0].type.tensor_type.shape.dim
     assert [dim.dim_value for dim in dims] == list(demo.INPUT_SHAPE)
-    # Put the published dimensions back: then it is the published file again, byte for byte.
+    # With the published dimensions, the model must be the published file again, byte for byte.
     for dim in dims:
         dim.Clear()
     dims[0].dim_value, dims[1].dim_value, dims[2].dim_param, dims[3].dim_param = -1, 3, "?", "?"
@@ -92,8 +92,8 @@ def test_the_model_equals_the_published_one_apart_from_its_dimensions() -> None:
 def test_a_line_is_drawn_in_half_blocks_with_two_pixels_per_cell() -> None:
     image = np.full((48, 30, 3), 255, np.uint8)
     image[12:15, 6:9] = 0  # one preview pixel, in the upper half of its cell
-    image[18:24, 12:15] = 0  # two of them, one upon the other
-    image[27:30, 0:3] = 0  # one in the lower half
+    image[18:24, 12:15] = 0  # two pixels, one above the other
+    image[27:30, 0:3] = 0  # one pixel, in the lower half
     assert preview(image) == ["  ▀", "    █", "▄"]
     assert set("".join(preview(demo.load_lines()[0].image))) <= set(GLYPHS)
 
@@ -118,7 +118,7 @@ HOST = HostInfo(
 
 
 def outcome(*, qnn: bool = True) -> DemoResult:
-    """Six right answers of both providers."""
+    """Return six right answers of both providers."""
     asked = demo.load_lines()
     answers = [demo.LineAnswer(line.upside_down, 0.99) for line in asked]
     on_cpu = Computed(answers, Placement(cpu_nodes=9), load_s=0.1, run_s=0.01)

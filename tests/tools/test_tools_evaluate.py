@@ -25,7 +25,7 @@ INPUTS = [NodeInfo("x", "tensor(float)", (1, 3, 16, 16))]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model, samples with a label, and what is expected of its output."""
+    """A folder with a model, samples with a label, and the expected outputs."""
     made = tmp_path_factory.mktemp("evaluate")
     source = models.saved(models.conv_net(), made / "m.onnx")
     session = onnxruntime.InferenceSession(source)
@@ -55,7 +55,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_one_table_compares_cpu_qnn_and_the_quantised_model(folder: Path) -> None:
     pytest.importorskip("onnxruntime_qnn")
     given = ["evaluate", str(folder / "m.onnx"), "--input", str(folder / "in"), "--expected", str(folder / "want")]
-    # In this order the first row had nothing that it is compared with.
+    # With this order, the first row once had no reference to be compared with.
     given += [
         *("--on", "qnn", "--on", "cpu"),
         "--metric",

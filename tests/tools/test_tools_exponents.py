@@ -1,4 +1,4 @@
-"""Exponentials below -88, which QNN computes as 131008: which nodes the rewrite changes, and what they compute then."""
+"""Exponentials below -88, which QNN computes as 131008: the nodes that the rewrite changes, and their results."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_log_of_a_sum_is_the_same_at_each_opset(opset: int, keep: int, axes: l
 
 def test_a_masked_log_softmax_is_not_rewritten_if_its_axis_has_another_meaning() -> None:
     mask = {"m": SweepTensor((3, 5, 8), "bool", ("ints", 0, 2)), "f": SweepTensor((), "float", (-300.0,), True)}
-    # Up to opset 12 an axis in the middle stands for all from there on; the last one is the same in both.
+    # Up to opset 12 an axis in the middle includes all later axes; the last axis is the same in both versions.
     for opset, axis, changed in ((11, 1, []), (11, -1, ["1 LogSoftmax"]), (13, -1, ["1 LogSoftmax"])):
         nodes = SweepNode("Where", ("m", "x", "f")), SweepNode("LogSoftmax", ("y0",), {"axis": axis})
         one = case(*nodes, opset=opset, values=("normal", 3), **mask)
@@ -131,7 +131,9 @@ def test_the_formula_of_a_rewrite_is_right_for_large_arguments(op: str, rewrite:
 @pytest.mark.simulator
 @pytest.mark.process
 def test_a_hand_written_softmax_stays_right_when_a_later_call_masks(tmp_path: Path) -> None:
-    """The first call, which is compared with the CPU, has nothing so low: only the rewrite helps the second."""
+    """The first call, which is compared with the CPU, has no value that low: only the rewrite helps the second
+    call.
+    """
     axes = SweepTensor((1,), "int64", (-1,), True)
     nodes = (
         SweepNode("ReduceMax", ("x", "a"), {"keepdims": 1}),

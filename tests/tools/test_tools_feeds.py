@@ -1,4 +1,4 @@
-"""Inputs from files, and made-up ones."""
+"""Inputs from files, and generated inputs."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_file_that_is_not_an_array_is_refused(tmp_path: Path, content: bytes) 
     path.write_bytes(content)
     with pytest.raises(OptionError, match="cannot be read as a numpy array") as refused:
         load([InputFile("x", path)], None)
-    assert "allow_pickle" not in str(refused.value)  # as numpy says of any file that is none of its own
+    assert "allow_pickle" not in str(refused.value)  # the message of numpy for any file in another format
 
 
 def test_a_header_that_promises_more_than_the_file_holds_is_refused(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_numbers_where_raw_bits_are_required_are_refused() -> None:
     assert "uint16" in str(caught.value.fix)
 
 
-# --- made up ----------------------------------------------------------------------------------------------
+# --- generated inputs -------------------------------------------------------------------------------------
 
 FLOATS_OF_ML_DTYPES = [
     element

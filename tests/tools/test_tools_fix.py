@@ -63,7 +63,7 @@ def test_fully_masked_rows_do_not_revert_the_rewrite_of_masks(tmp_path: Path) ->
 
 def test_masks_that_change_which_positions_rows_see_are_reverted(tmp_path: Path) -> None:
     model = models.attention(-3.4e38)
-    # Scores in thousands, beside which -1e4 hides nothing.
+    # Scores in thousands, for which -1e4 masks nothing.
     for tensor in model.graph.initializer:
         if tensor.name in ("wq", "wk"):
             tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor) * 3000, tensor.name))
@@ -80,11 +80,11 @@ def test_each_rewrite_finds_its_trap_and_changes_no_result(what: str, tmp_path: 
     assert step.changes
     assert step.check is not None
     if name == "random-on-cpu":
-        # Its models give other numbers in every run, so there is nothing to compare.
+        # The random operators return other numbers in every run, so there is nothing to compare.
         assert "a different result in each run" in step.check.reason
     else:
         assert step.check.compared, step.check.reason
-        # A step of the quantisation, which a fused operator rounds once instead of five times.
+        # One quantisation step, since a fused operator rounds once instead of five times.
         assert step.check.max_abs < (4.2 / 255 if name == "gelu" else 1e-5)
     again = fix_model(tmp_path / "o.onnx", tmp_path / "again.onnx", only=[name])
     assert again.steps == (), "there is nothing left to do"
@@ -342,7 +342,7 @@ def test_a_reduction_over_no_axes_is_not_changed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("op", "folded"), [("Concat", True), ("Softmax", False)])
 def test_before_opset_13_concat_is_folded_and_softmax_is_not(op: str, folded: bool, tmp_path: Path) -> None:
-    """Softmax took all axes from its own on as one then; Concat never did."""
+    """In old opsets Softmax combined all axes from its own on; Concat never did."""
     shape = [1, 2, 3, 2, 2, 3]
     result = [*shape[:-1], 6] if op == "Concat" else shape
     node = helper.make_node(op, ["x", "x"] if op == "Concat" else ["x"], ["y"], axis=5)

@@ -37,7 +37,7 @@ def chain(
     element: int = TensorProto.FLOAT,
     functions: Sequence[Any] = (),
 ) -> Any:
-    """A model that makes y, of a shape that onnx infers."""
+    """Return a model with the output y, whose shape onnx infers."""
     graph = helper.make_graph(
         list(nodes), "g", list(inputs), [helper.make_tensor_value_info("y", element, None)], list(constants)
     )
@@ -46,7 +46,7 @@ def chain(
 
 
 def local(op: str, names: Sequence[str]) -> Any:
-    """A function of the model's own with the name of an operator, which negates what that would make."""
+    """Return a local function with the name of an operator, which negates the operator's result."""
     return helper.make_function(
         "local",
         op,
@@ -81,7 +81,7 @@ def scatter_of_a_function() -> Any:
 
 
 def scale(op: str, shape: Sequence[int], given: Any, **attributes: Any) -> Any:
-    """A scale below zero; for DequantizeLinear behind an int8 Cast, so that the sign goes beside the node."""
+    """Return a negative scale; DequantizeLinear follows an int8 Cast, so that the sign is moved out of the node."""
     constants = [constant("s", given)]
     element = attributes.get("output_dtype", TensorProto.FLOAT)
     opset = 23 if attributes else 19
@@ -110,7 +110,7 @@ def no_rows() -> Any:
 
 
 def whole_numbers(op: str) -> Any:
-    """Products and sums of integers, which QNN refuses or computes as floats."""
+    """Return products and sums of integers, which QNN refuses or computes as floats."""
     if op == "Einsum":
         nodes = [node("Einsum", ["x", "w"], ["y"], equation="ab,bc->ac")]
         constants = [constant("w", np.arange(6).reshape(2, 3))]
@@ -122,7 +122,7 @@ def whole_numbers(op: str) -> Any:
 
 
 def mish(domain: str = "", *, beside: bool = False) -> Any:
-    """beside: a GroupNormalization whose type does not follow, so that onnx cannot write it out."""
+    """Return a model. beside: add a GroupNormalization of unknown type, which onnx cannot expand."""
     nodes, inputs, constants = [node("Mish", ["x"], ["m"], domain=domain)], [value("x", [1, 4, 5])], []
     if beside:
         constants = [constant(name, np.ones(2, np.float32)) for name in ("s", "b")]
@@ -218,7 +218,7 @@ def test_analyze_accepts_a_scatter_without_rows(tmp_path: Path) -> None:
 
 
 def test_analyze_suggests_no_rewrite_for_nodes_inside_of_a_function(tmp_path: Path) -> None:
-    """fix rewrites the main graph alone."""
+    """fix rewrites only the main graph."""
     function = helper.make_function(
         "local",
         "Attend",

@@ -109,7 +109,7 @@ def test_qnn_runs_the_complete_rewritten_model_with_right_results(what: str, hos
     np.testing.assert_allclose(found, expected, rtol=0.02, atol=0.02)
 
 
-# What keeps nodes from QNN as it is; of the rest QNN takes all, if not as it should.
+# Nodes that QNN refuses without the rewrite; QNN accepts all others, even if it computes them wrong.
 REFUSED = (
     "bct,bcs->bts",
     "nctv,vw->nctw",
@@ -212,7 +212,7 @@ def test_a_session_that_no_rewrite_can_fix_is_refused_before_the_compiler_crashe
 
 @pytest.mark.parametrize("nodes", [["Transpose x t", "Transpose t y"], ["Tile x ones t", "Mod t large y"]])
 def test_values_on_the_cpu_keep_their_64_bits(nodes: list[str], tmp_path: Path) -> None:
-    # Beside it there is what QNN computes in 32 bits.
+    # The same model also contains a part that QNN computes in 32 bits.
     path = models.saved(
         exported_models.of_five([*nodes, "Reshape b s z"], exported_models.FIVE), tmp_path / "m.onnx"
     )
@@ -286,7 +286,7 @@ def test_weights_of_bodies_are_changed_only_on_request(tmp_path: Path) -> None:
     assert "SequenceAt" in fix_model(path, tmp_path / "p.onnx", only=["body-weights"]).nodes_after
 
 
-# --- 64-bit floats at the edges of a model -----------------------------------------------------------------
+# --- 64-bit floats at inputs and outputs of a model --------------------------------------------------------
 
 CHIP = [{"soc_model": "60"}]
 
@@ -397,7 +397,7 @@ def test_compile_names_the_rewrite_for_a_double_and_accepts_its_result(
     assert found.dtype == np.float64
 
 
-# --- masks of truth values in quantised attention ----------------------------------------------------------
+# --- boolean masks in quantised attention ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -427,11 +427,11 @@ def test_the_error_for_an_infinite_scale_names_the_command_that_finds_the_node(h
     assert "makes masks small first" in str(refused.value)
 
 
-# --- dimensions that are folded in a quantised model -------------------------------------------------------
+# --- folded dimensions in a quantised model ----------------------------------------------------------------
 
 
 def windows_of_a_picture(zero: bool) -> onnx.ModelProto:
-    """Cut a picture into windows, as Swin does, with each result quantised. zero: with zero points."""
+    """Return an image that is cut into windows, as in Swin, with each result quantised. zero: with zero points."""
     node, nodes = models.helper.make_node, []
     step = ["s", "z"] if zero else ["s"]
 

@@ -23,7 +23,7 @@ WAIT_TIMEOUT_S = 20.0
 
 
 def test_an_answer_whose_end_marker_was_lost_still_ends() -> None:
-    """Ctrl+C that comes just when the end is taken out of the queue."""
+    """Ctrl+C arrives exactly when the end marker is taken out of the queue."""
 
     def fails(_on_begin: Any) -> Any:
         raise ValueError("no answer")
@@ -41,7 +41,7 @@ def _problem_of(program: str, *, wait: bool = False) -> str | None:
     begun = time.monotonic()
     with bench.DirectProcess(sys.executable, "-c", program) as direct:
         if wait:
-            direct._child.wait(WAIT_TIMEOUT_S)  # so that the question cannot be written
+            direct._child.wait(WAIT_TIMEOUT_S)  # so that writing the question fails
         answer, problem = measuring._asked(direct, {"folder": "", "prompt": [1], "tokens": 2})
     assert answer[1] == []
     assert time.monotonic() - begun < WAIT_TIMEOUT_S
@@ -60,7 +60,7 @@ def test_a_failed_process_without_the_bridge_is_reported_as_a_note(monkeypatch: 
 
 
 def test_an_answer_of_one_token_has_no_speed(capsys: pytest.CaptureFixture[str]) -> None:
-    """A model may end its answer at once; 0 tokens/s would be a wrong number."""
+    """A model may end its answer immediately; 0 tokens/s would be a wrong number."""
     rounds = [(Pace(0.0, 0.5, 0.5, 1), [2])] * 3
     ways = {measuring.BRIDGE: measuring._paces(rounds, rounds)}
     info: Any = SimpleNamespace(label="m", layout="dynamic", genai="0.18.0")

@@ -34,16 +34,16 @@ ARGUMENTS: dict[str, tuple[str, ...]] = {
     "prepare": ("-o", "OUT"),
 }
 
-# Compiled models are what these are for, too.
+# Commands that also accept compiled models.
 TAKE_COMPILED_MODELS = {"run", "inspect", "profile", "bench", "serve", "evaluate"}
 
-# What a command says of a model that is one Relu. To the others it is a model like any other.
+# Message of a command for a model that consists of one Relu. Other commands treat it like any model.
 NOTHING_TO_DO = {"quantize": "This model has no operator that can be quantised."}
 
-# One that onnxruntime has loaded for years, whatever the installed onnx writes.
+# An IR version that onnxruntime has supported for years, whatever the installed onnx writes.
 IR_VERSION = 10
 
-# They take a model, but do not work on it, or a folder that holds several.
+# Commands that take a model, but do not work on its graph, or that take a folder with several.
 LEAVE_THE_MODEL_ALONE = {"doctor", "report", "transcribe"}
 
 
@@ -104,7 +104,9 @@ def test_a_node_that_is_named_epcontext_is_an_ordinary_node(command: str, tmp_pa
 
 @pytest.mark.parametrize("command", GUARDED)
 def test_an_epcontext_operator_of_another_domain_is_not_refused_as_compiled(command: str, tmp_path: Path) -> None:
-    """The command may fail on the foreign operator, which ONNX Runtime does not know; not as if it were compiled."""
+    """The command may fail because ONNX Runtime does not know the foreign operator, but not because the model is
+    compiled.
+    """
     foreign = models.model_of(models.context_node(domain="someone.else"))
     foreign.ir_version = IR_VERSION
     foreign.opset_import.add(domain="someone.else", version=1)
@@ -127,7 +129,7 @@ print(json.dumps({"code": code, "read": told("io", "rchar"), "kilobytes": told("
 
 
 def in_a_process(command: str, model: Path, out: Path, hidden: str = "") -> tuple[dict[str, int], str]:
-    """Run a command; return bytes read and peak memory, and its output. hidden: a package that it cannot import."""
+    """Run a command; return bytes read and peak memory, and its output. hidden: a package that cannot be imported."""
     words = [command, str(model), *(str(out) if word == "OUT" else word for word in ARGUMENTS[command])]
     code = IN_A_PROCESS.replace("HIDDEN", f"sys.modules[{hidden!r}] = None" if hidden else "")
     done = subprocess.run(

@@ -15,7 +15,7 @@ LINES_PER_FILE = 4
 
 
 class Log:
-    """A real rotating log of a few lines per file."""
+    """Return a real rotating log with a few lines per file."""
 
     def __init__(self, path: Path, old_files: int = 3) -> None:
         self.path = path

@@ -15,7 +15,7 @@ from qnnbridge_tools.host.metrics import NUMBERS_STATES, counter, gauge, histogr
 
 
 def parsed(text: str) -> dict[str, Any]:
-    """Families by name. The parser refuses what the format does not allow."""
+    """Return the metric families by name. The parser refuses invalid text."""
     return {family.name: family for family in text_string_to_metric_families(text)}
 
 
@@ -103,7 +103,7 @@ def test_a_name_with_any_characters_is_read_back_unchanged() -> None:
 
 @given(st.text())
 def test_no_text_can_escape_from_a_label(name: str) -> None:
-    about = f"<{name}>"  # the parser takes blanks alone for nothing
+    about = f"<{name}>"  # the parser treats only blanks as empty
     text = text_of([gauge("g", about, [({"name": name}, 1)])])
     family = parsed(text)["g"]
     assert family.samples[0].labels == {"name": name}

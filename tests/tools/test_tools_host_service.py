@@ -46,7 +46,9 @@ def unescaped(words: str) -> list[str]:
 
 
 def of_the_task(text: str | bytes) -> dict[str, str]:
-    """Every leaf by its name. The parser takes the encoding from the declaration and the byte order mark."""
+    """Return every leaf by its name. The parser determines the encoding from the declaration and the byte order
+    mark.
+    """
     return {leaf.tag.partition("}")[2]: leaf.text or "" for leaf in ET.fromstring(text).iter() if not len(leaf)}
 
 
@@ -71,12 +73,12 @@ def test_the_unit_restarts_the_daemon_but_not_if_another_one_runs() -> None:
     assert unit["Restart"] == "on-failure"
     assert unit["RestartPreventExitStatus"] == str(EXIT_RUNNING)
     assert unit["KillMode"] == "mixed"
-    assert unit["WorkingDirectory"] == "/"  # in the home folder a random.py would be taken for Python's own
+    assert unit["WorkingDirectory"] == "/"  # a random.py in the home folder would shadow Python's module
 
 
 @needs.linux
 def test_systemd_finds_no_error_in_the_unit(tmp_path: Path) -> None:
-    """With every kind of character that means something to it. Without systemd: by the words alone."""
+    """Use every kind of character that has a meaning in a unit. Without systemd, only the text is checked."""
     program = tmp_path / "my python"
     program.symlink_to(sys.executable)
     odd = ServiceCommand(str(program), ODD.arguments, ODD.environment, "")

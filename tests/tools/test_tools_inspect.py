@@ -231,7 +231,7 @@ def test_an_unknown_chip_is_bad_input(tmp_path: Path) -> None:
 
 
 def test_neither_qnn_nor_onnx_runtime_is_loaded(this_host: None, tmp_path: Path) -> None:
-    """Not in this process, and not in the host's interpreter, which is asked what it has installed."""
+    """Neither this process nor the host's interpreter, which reports its installed packages, loads them."""
     names = {"onnx", "onnxruntime", "onnxruntime_qnn"}
     program = (
         "import sys; from qnnbridge_tools.cli import main; code = main();"

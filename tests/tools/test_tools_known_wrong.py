@@ -37,7 +37,7 @@ from qnnbridge_tools.doctor.facts import MeasuredFacts
 np = pytest.importorskip("numpy")
 ROWS = {row.name: row for row in table()}
 CURED = {name: row for name, row in ROWS.items() if row.rewrite}
-# Of each family, for the cures beside the recorded examples.
+# Number of generated cases for each family, in addition to the recorded examples.
 _GENERATED = 300
 
 
@@ -47,9 +47,9 @@ _GENERATED = 300
 def test_qnn_computes_the_example_of_a_row_wrong(row: WrongOperator, worker: Worker) -> None:
     expected = {"died" if "it ends the process" in row.says else "failed" if row.fails else "wrong"}
     if "or the process ends" in row.says or "or ends the process" in row.says:
-        expected.add("died")  # by what lies in memory
+        expected.add("died")  # depending on the contents of memory
     assert worker.run(Case.from_words(row.example))["status"] in expected
-    worker.start()  # replaces a crashed one, before the test is checked for remaining processes
+    worker.start()  # replaces a crashed worker, before the test is checked for remaining processes
 
 
 @pytest.mark.simulator
@@ -137,7 +137,7 @@ def test_padding_that_no_window_reaches_is_appended_but_not_inside_of_a_quantise
 
 
 def depthwise(kernel: tuple[int, ...], stride: int, pads: int, added: tuple[int, ...], form: str) -> Case:
-    """A ConvTranspose of eight channels with output_padding."""
+    """Return a ConvTranspose of eight channels with output_padding."""
     attributes = {"group": 8, "kernel_shape": kernel, "strides": [stride] * len(kernel), "output_padding": added}
     if pads:
         attributes["pads"] = [pads] * 2 * len(kernel)
@@ -194,7 +194,7 @@ def test_analyze_reports_a_known_wrong_operator_without_running_the_model(
     words = "QNN fails" if row.fails else "wrong numbers"
     assert (words in verdict_text(analysis, analysis.best)) is bool(found)
     if row.name in ("top-k-int64", "mod-uint8", "int64-five-dimensions"):
-        return  # the rules say that QNN does not take these types, or ends the process
+        return  # by the rules QNN refuses these types, or its process crashes
     assert [row.says in one.why for one in found] == [True]
     assert found[0].what.startswith("qnnbridge fix" if row.rewrite else row.advice)
 
@@ -235,7 +235,7 @@ def test_rounding_is_not_reported_as_wrong_and_garbage_is() -> None:
 
 
 def test_computed_paddings_are_reported_with_a_command_that_fixes_them(tmp_path: Path) -> None:
-    """PyTorch's older exporter casts the pads of `padding_mode="replicate"` while the model runs."""
+    """PyTorch's older exporter casts the pads of `padding_mode="replicate"` during the run."""
     helper = onnx.helper
     nodes = [
         helper.make_node("Cast", ["pads"], ["whole"], name="cast", to=onnx.TensorProto.INT64),
@@ -310,7 +310,7 @@ def test_the_command_that_fixes_a_model_has_the_sizes_given_to_analyze(tmp_path:
 
 
 def model_with_branches(condition: bool | None) -> Any:
-    """An Exp in one branch of an If, a Relu in the other. condition: None for one that is an input."""
+    """Return an If with an Exp in one branch and a Relu in the other. condition: None for an input."""
     helper = onnx.helper
     branches = {
         name: helper.make_graph(

@@ -13,7 +13,7 @@ pytest.importorskip("onnxruntime")
 
 import model_work_models as models
 
-# A name with what HTML would take for a tag.
+# A name that contains a piece of HTML.
 NAME = "a <b>&'net.onnx"
 
 

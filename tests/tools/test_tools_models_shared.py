@@ -131,7 +131,7 @@ def test_names_that_may_lead_out_of_a_folder_are_refused(name: str) -> None:
 
 
 def test_a_new_model_is_never_visible_with_old_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The disk breaks between the two renames: then there is no model at all, instead of one with wrong weights."""
+    """The disk fails between the two renames: then there is no model at all, instead of one with wrong weights."""
     import os
 
     target = tmp_path / "o.onnx"
@@ -156,12 +156,12 @@ def test_a_new_model_is_never_visible_with_old_weights(tmp_path: Path, monkeypat
 @needs.posix
 @pytest.mark.parametrize("command", ["optimize", "quantize"])
 def test_a_result_that_cannot_be_written_is_one_clear_error(command: str, tmp_path: Path) -> None:
-    """With a limit on the size of files, which looks like a full disk to the writer."""
+    """Limit the size of files, which the writer sees as a full disk."""
     target = tmp_path / "out" / "o.onnx"
     words = [command, str(RNET), "-o", str(target), "--dim", "N=1"]
     words += ["--random", "1"] if command == "quantize" else []
     code = (
-        # Of bytecode Python would keep the first 20,000 bytes, for all tests after this one.
+        # With bytecode enabled, Python would keep truncated files for all later tests.
         "import resource, sys; sys.dont_write_bytecode = True; "
         "resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000)); "
         f"from qnnbridge_tools.cli import main; sys.argv = {['qnnbridge', *words]!r}; sys.exit(main())"
@@ -193,7 +193,7 @@ def test_a_folder_that_cannot_be_written_is_reported(folder: str) -> None:
 
 
 def test_without_the_extra_there_is_one_clear_error(tmp_path: Path) -> None:
-    """In a process that cannot import onnxruntime."""
+    """Run in a process that cannot import onnxruntime."""
     code = (
         "import sys; sys.modules['onnxruntime'] = None; from qnnbridge_tools.cli import main; "
         f"sys.argv = ['qnnbridge', COMMAND, {str(MUL)!r}, '-o', {str(tmp_path / 'o.onnx')!r}]; "
@@ -265,7 +265,7 @@ def test_only_the_thread_of_the_quantizer_is_silenced(capsys: pytest.CaptureFixt
 
 
 def test_two_overlapping_quantizers_leave_the_output_streams_unchanged(capsys: pytest.CaptureFixture[str]) -> None:
-    """The first to begin is the first to end, in this thread; the other goes on meanwhile."""
+    """The first quantizer to start, in this thread, is the first to end; the other one continues meanwhile."""
     before, begun, ended = sys.stdout, threading.Event(), threading.Event()
 
     def other() -> None:

@@ -61,7 +61,7 @@ def test_the_work_of_a_network_inside_of_an_if_is_counted(tmp_path: Path) -> Non
     made = network_in_an_if()
     found = offline(made, tmp_path)
     counted = shares(found)
-    # Relu; If, and three nodes in each branch. Constants of the branches are computed beforehand.
+    # Relu; If, and three nodes in each branch. Constants of the branches are folded.
     assert (counted.nodes, counted.on_qnn, counted.on_cpu, counted.folded) == (8, 1, 7, 2)
     assert nodes_text(counted) == "10 in the file: 1 on the NPU, 7 on the CPU, 2 computed beforehand"
     # The larger branch: 8x64x32 for the product, 8x32 for Hardmax, 8 for ReduceMax; and 8x64 for Relu.
@@ -101,9 +101,9 @@ def test_the_body_of_a_loop_is_counted_for_each_known_iteration(
         [node("Loop", ["trips", "go", "x"], ["y"], body=body)], inputs, [value("y", [8, 64])], constants
     )
     counted = shares(offline(made, tmp_path))
-    # Identity gives one value.
+    # Identity returns one value.
     assert counted.macs == times * (8 * 64 * 64 + 1)
-    # The body takes the weights of the main graph.
+    # The body uses the weights of the main graph.
     assert counted.bytes >= 4 * 64 * 64
     assert counted.nodes == 3
 
@@ -117,7 +117,7 @@ def test_weights_decide_the_share_if_shapes_are_unknown(tmp_path: Path) -> None:
     found = offline(made, tmp_path)
     assert verdict_text(found, found.best) == "nothing runs on the NPU"
     assert work_text(shares(found)) == "unknown until the sizes are fixed"
-    # With a size the Relu moves, and nothing else: that is what the advice says of the sizes.
+    # A size moves only the Relu, and the advice about sizes says that.
     about = next(advice for advice in found.advice if "--dim" in advice.what)
     assert "1 of 8 nodes run on the NPU with sizes" in about.why
 
@@ -178,7 +178,7 @@ def test_calls_of_functions_are_counted_as_their_bodies() -> None:
     assert graphs.count_ops(functions()) == {"Relu": 4, "Neg": 2}
     a, b, add = ("own", "A"), ("own", "B"), ("", "Add")
     assert written_out({a: 3}, {a: {b: 2, add: 1}, b: {add: 5}}) == {"Add": 33}
-    # No runtime takes functions that call themselves.
+    # No runtime supports functions that call themselves.
     assert written_out({a: 1}, {a: {b: 1}, b: {a: 1, add: 1}}) == {"own.A": 1, "Add": 1}
     deep: Any = {("own", str(n)): {("own", str(n + 1)): 2} for n in range(3000)}
     deep["own", "3000"] = {add: 1}

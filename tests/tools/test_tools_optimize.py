@@ -103,14 +103,16 @@ def test_a_float16_model_keeps_computing_in_float16(tmp_path: Path) -> None:
 
 
 def half_inside(tail: str) -> Any:
-    """A float16 model with float32 inputs and outputs, as converters make them. tail: behind its MatMul."""
+    """Return a float16 model with float32 inputs and outputs, as converters write it. tail: operator after its
+    MatMul.
+    """
     make, half = onnx.helper.make_node, models.FLOAT16
     nodes = [make("Cast", ["x"], ["h"], to=half), make("MatMul", ["h", "w"], ["m"])]
-    if tail == "Clip":  # which the CPU has for float16
+    if tail == "Clip":  # the CPU supports this operator in float16
         nodes += [make("Clip", ["m", "low"], ["c"]), make("Cast", ["c"], ["y"], to=models.FLOAT)]
     elif tail == "float32":
         nodes += [make("Cast", ["m"], ["f"], to=models.FLOAT), make("Mul", ["f", "large"], ["l"])]
-        nodes += [make("Mul", ["l", "small"], ["y"])]  # beyond float16 in between
+        nodes += [make("Mul", ["l", "small"], ["y"])]  # an intermediate value exceeds float16
     else:
         nodes.append(make("Cast", ["m"], ["y"], to=models.FLOAT))
     constants = {
@@ -129,7 +131,7 @@ def half_inside(tail: str) -> Any:
 
 @pytest.mark.parametrize("tail", ["Clip", "float32", "nothing"])
 def test_a_float16_model_inside_of_float32_casts_keeps_its_types(tail: str, tmp_path: Path) -> None:
-    """ONNX Runtime drops the model's own casts where its casts for the CPU take them back."""
+    """ONNX Runtime removes the model's own casts if its casts for the CPU cancel them."""
     path = models.saved(half_inside(tail), tmp_path / "m.onnx")
     result = optimize_model(path, tmp_path / "o.onnx")
     assert result.check is not None
@@ -167,7 +169,7 @@ def test_quantised_pairs_that_a_level_separates_are_reported(tmp_path: Path) -> 
 
 
 def test_sizes_by_name_and_by_axis_are_fixed(tmp_path: Path) -> None:
-    source = models.MODELS / "ch_ppocr_mobile_v2.0_cls_infer.onnx"  # calls two axes "?"
+    source = models.MODELS / "ch_ppocr_mobile_v2.0_cls_infer.onnx"  # this model calls two axes "?"
     result = optimize_model(source, tmp_path / "o.onnx", dims={"x:0": 1, "x:2": 48, "x:3": 192})
     assert result.warnings == ()
     shape = onnx.load(str(tmp_path / "o.onnx")).graph.input[0].type.tensor_type.shape
@@ -205,7 +207,7 @@ def test_external_weights_stay_external(tmp_path: Path, dims: dict[str, int]) ->
     assert result.check is not None
     assert result.check.compared
     moved = tmp_path / "moved"
-    (tmp_path / "out").rename(moved)  # it refers to nothing where it was made
+    (tmp_path / "out").rename(moved)  # the name refers to no file where the model was created
     session = cpu.open_session(moved / "o.onnx", "it")
     assert cpu.run(session, {"x": np.ones((2, 64), np.float32)}, "it")[0].shape == (2, 64)
 
@@ -376,7 +378,7 @@ def test_skip_still_optimises_nodes_that_are_not_compiled(tmp_path: Path) -> Non
     assert result.nodes_after["Gemm"] > 0
 
 
-# --- odd models -----------------------------------------------------------------------------------------
+# --- unusual models -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -59,8 +59,10 @@ def files_of(folder: Path) -> set[str]:
 
 
 def contents(folder: Path) -> dict[str, str | int]:
-    """Of what is shipped, as far as it is the same however often it is made: QNN writes the place of the work into
-    a context binary, which is then as long."""
+    """Return the shipped files, as far as repeated runs give the same bytes.
+
+    QNN writes the path of the working folder into a context binary, so only its size is returned.
+    """
     found: dict[str, str | int] = {}
     for name in files_of(folder):
         if name.startswith("models/"):
@@ -72,7 +74,7 @@ def contents(folder: Path) -> dict[str, str | int]:
 
 @pytest.fixture(scope="module")
 def ready(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the model and what was prepared of it; tests work on copies."""
+    """A folder with the model and its prepared folder; tests work on copies."""
     folder = tmp_path_factory.mktemp("prepared")
     model = models.saved(verify_models.free_batch(), folder / "m.onnx")
     result = prepare(model, "-o", folder / "out", *BATCH)
@@ -169,7 +171,7 @@ def test_an_unreadable_journal_does_not_prevent_a_preparation(copy: Path) -> Non
     assert not left_behind.exists()
 
 
-# It kills itself, so that it is in that step for certain.
+# The process kills itself, so that it is certainly in that step.
 KILLED_SOON_AFTER = """
 import os, signal, sys, threading
 
@@ -196,7 +198,7 @@ def test_a_preparation_killed_in_any_step_continues_from_that_step(ready: Path, 
     shutil.copy(ready / "m.onnx", model)
     out = tmp_path / "out"
     command = [sys.executable, "-c", KILLED_SOON_AFTER, "prepare", str(model), "-o", str(out), *BATCH]
-    temporary = tmp_path / "temporary"  # a killed process cannot remove its own
+    temporary = tmp_path / "temporary"  # a killed process cannot remove its temporary folder
     temporary.mkdir()
     for step in ("fix ...", "compile ", "verify "):
         process = subprocess.Popen(
@@ -240,7 +242,7 @@ def test_a_killed_host_is_not_stored_as_a_verdict(
     monkeypatch.setattr(ProviderSession, "answer", kill_first)
     killed = told(prepare(copy / "m.onnx", "-o", out, *BATCH))
     assert not left
-    # Without the CPU's answer to one of the inputs the others still decide.
+    # Without the CPU's result for one of the inputs, the others still decide.
     assert killed["ready"] is not of_qnn
     assert "SIGKILL" in str(killed)
     assert "SIGKILL" not in (out / journals.JOURNAL_NAME).read_text("utf-8")
@@ -256,12 +258,12 @@ def test_a_killed_host_is_not_stored_as_a_verdict(
 @needs.posix
 @pytest.mark.parametrize("size", [100, 1500, 20_000])
 def test_a_step_that_a_full_disk_ended_is_repeated(size: int, copy: Path) -> None:
-    """With a limit on the size of files: the model, the journal and the context binary are the first to meet it."""
+    """Limit the size of files: the model, the journal and the context binary are the first files to exceed it."""
     out = copy / "out"
     shutil.rmtree(out)
     words = ["qnnbridge", "prepare", str(copy / "m.onnx"), "-o", str(out), *BATCH]
     code = (
-        # Of bytecode Python would keep the first bytes, for all tests after this one.
+        # With bytecode enabled, Python would keep truncated files for all later tests.
         "import resource, sys; sys.dont_write_bytecode = True; "
         f"resource.setrlimit(resource.RLIMIT_FSIZE, ({size}, {size})); "
         f"from qnnbridge_tools.cli import main; sys.argv = {words!r}; sys.exit(main())"
@@ -460,7 +462,7 @@ def test_a_folder_of_another_model_is_not_changed(copy: Path) -> None:
 
 
 def test_a_journal_cannot_refer_to_files_outside_of_its_folder(tmp_path: Path) -> None:
-    """They would be removed."""
+    """Such files would be removed."""
     (tmp_path / "precious").write_text("x")
     folder = tmp_path / "out"
     folder.mkdir()

@@ -45,7 +45,9 @@ def made(path: Path, nodes: list[Any], shape: list[int | str], output: list[int 
 
 @pytest.fixture(scope="module")
 def parts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two parts on QNN with a node between them that QNN does not have; one name is a trap for CSV and HTML."""
+    """Return a model with two parts on QNN and a node between them that QNN lacks; one name is a trap for CSV and
+    HTML.
+    """
     node = onnx.helper.make_node
     return made(
         tmp_path_factory.mktemp("profile") / "parts.onnx",
@@ -253,7 +255,7 @@ def test_runs_end_early_when_the_profile_would_become_too_large_to_read(
 
 @pytest.fixture
 def endless(parts: Path, private_temporary_folder: Path) -> Iterator[subprocess.Popen[str]]:
-    """The command in the middle of its runs; nothing of it may be left in the temporary folder afterwards."""
+    """Interrupt the command in the middle of its runs; it must not leave files in the temporary folder."""
     process = subprocess.Popen(
         [*COMMAND, "profile", str(parts), "--runs", "1000000", "--level", "basic"],
         stdin=subprocess.DEVNULL,

@@ -138,7 +138,7 @@ def test_inputs_and_outputs_are_reported_as_transfers_of_their_part(detailed: Pr
 
 
 def test_operators_made_from_one_node_are_merged(host: HostInfo) -> None:
-    """QNN makes reshapes around a convolution, and one operator of a convolution between its quantisations."""
+    """QNN creates reshapes around a convolution, and one operator for a convolution with its quantisations."""
     rows = (
         QnnRow("conv_token_7", 60, "CYCLES", "dq;w_dq;conv_token_7;q", True),
         QnnRow("convReshape", 20, "CYCLES", "dq;w_dq;conv_token_7;q", True),
@@ -188,7 +188,7 @@ def test_nodes_on_the_cpu_are_reported_with_their_time(detailed: ProfileResult) 
 
 
 def test_a_part_within_a_node_on_the_cpu_counts_once(host: HostInfo) -> None:
-    """In the body of a Loop on the CPU, for example, the time of the Loop contains that of the part."""
+    """If a part is in the body of a Loop on the CPU, for example, the time of the Loop contains that of the part."""
     recording = recorded("detailed", host)
 
     def wrapped(run: files.OrtRun) -> files.OrtRun:
@@ -263,7 +263,7 @@ def test_bytes_have_the_unit_that_fits(count: int, text: str) -> None:
 
 
 class Reader(HTMLParser):
-    """Collects tags and checks that each is closed."""
+    """Parser that collects tags and checks that each is closed."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -59,7 +59,7 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeHub]:
     for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_HUB_OFFLINE", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.lower(), raising=False)
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "none"))  # of processes
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "none"))  # for child processes
     monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(tmp_path / "none"))
     monkeypatch.setenv("QNNBRIDGE_MODELS_DIR", str(tmp_path / "models"))
     # Retries of huggingface_hub wait for seconds.
@@ -85,7 +85,7 @@ def folder_of_models() -> Path:
 
 
 def finished() -> list[str]:
-    """Names of the folders that look like whole models."""
+    """Return the names of the folders that look like complete models."""
     return [path.name for path in folder_of_models().glob("*--*/*") if not path.name.endswith(remote.PART)]
 
 
@@ -120,7 +120,7 @@ def of_operator(operator: str, domain: str = "") -> bytes:
     return bytes(helper.make_model(graph).SerializeToString())
 
 
-# --- the choice ---------------------------------------------------------------------------------------------
+# --- choice of the model ------------------------------------------------------------------------------------
 
 VARIANTS = {
     "onnx/model.onnx": FLOAT,
@@ -149,7 +149,7 @@ def test_a_compiled_model_that_fits_is_preferred_to_quantised_and_float_ones(hub
 def test_a_compiled_model_for_another_qnn_is_not_downloaded(
     hub: FakeHub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, embedded: bool
 ) -> None:
-    """Also where only the header of its context binary has the version, beside the model or in it."""
+    """Check also models whose version is only in the header of the context binary, in a separate file or embedded."""
     model = epcontext_models.set_compatibility(epcontext_models.real(tmp_path), None)
     epcontext_models.edit(model, ep_sdk_version=None)
     if embedded:
@@ -162,7 +162,7 @@ def test_a_compiled_model_for_another_qnn_is_not_downloaded(
     why = dict(done.not_taken)["x-elite/model.onnx"]
     assert "cannot run here" in why
     assert "2.40" in why
-    # Only parts of it were read.
+    # only parts of the file were read
     assert all(hub.downloads("x-elite/model.onnx"))
     assert all(hub.downloads("a_qnn.bin"))
     assert not list(done.folder.rglob("a_qnn.bin"))
@@ -181,7 +181,7 @@ def test_another_chip_can_be_chosen(hub: FakeHub, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_damaged_compiled_model_is_detected_after_the_download_and_the_next_is_used(hub: FakeHub) -> None:
-    cut = BINARY[:-1000] + b"\0" * 500  # its header is whole
+    cut = BINARY[:-1000] + b"\0" * 500  # the header is complete
     hub.add(NAME, {"npu/model.onnx": COMPILED, "npu/a_qnn.bin": cut, "model_qdq.onnx": QDQ})
     done = pull()
     assert done.record.kind == "qdq"
@@ -205,7 +205,7 @@ def test_without_a_host_no_compiled_model_is_chosen(hub: FakeHub, monkeypatch: p
         ({"model.onnx": FLOAT, "model_fp16.onnx": FLOAT}, "float", "model.onnx"),
         ({"model_fp16.onnx": FLOAT, "model_int8.onnx": of_operator("MatMulInteger")}, "half", "model_fp16.onnx"),
         ({"model_q4.onnx": of_operator("MatMulNBits", "com.microsoft")}, "other", "model_q4.onnx"),
-        # The contents decide, since these names are wrong.
+        # The contents decide, since these file names are wrong.
         ({"model_int8.onnx": FLOAT, "model.onnx": QDQ}, "qdq", "model.onnx"),
     ],
 )
@@ -227,7 +227,7 @@ def test_a_float_model_is_printed_with_the_command_that_prepares_it(hub: FakeHub
 
 
 def test_large_weights_are_not_downloaded_to_learn_the_kind(hub: FakeHub) -> None:
-    """The walk over them would take a request each."""
+    """Visiting all weights would take a request each."""
     weights = [
         helper.make_tensor(f"w{n}", TensorProto.FLOAT, [100_000], bytes(400_000), raw=True) for n in range(60)
     ]
@@ -235,7 +235,7 @@ def test_large_weights_are_not_downloaded_to_learn_the_kind(hub: FakeHub) -> Non
     model.graph.initializer.extend(weights)
     hub.add(NAME, {"model.onnx": model.SerializeToString(), "model_fp16.onnx": FLOAT})
     assert choice.find_candidates(remote.Hub(), remote.Hub().repository(NAME, None), (), None)[0].kind == "qdq"
-    # Each is a redirect and the content of at most 24 blocks.
+    # Each request is a redirect, followed by the content of at most 24 blocks.
     assert len(hub.downloads("/model.onnx")) <= 2 * 24
 
 
@@ -416,7 +416,7 @@ def test_a_hostile_archive_is_refused_before_its_download(hub: FakeHub, tmp_path
         pull()
     assert not finished()
     assert all(hub.downloads("net.zip"))
-    # The unpacking itself refuses it as well.
+    # Unpacking itself also refuses such an archive.
     (tmp_path / "net.zip").write_bytes(HOSTILE[name])
     (tmp_path / "out").mkdir()
     with pytest.raises(OptionError):
@@ -451,7 +451,7 @@ def test_an_archive_with_a_damaged_header_is_refused(hub: FakeHub, damage: str) 
 @pytest.mark.parametrize("name", ["aux.onnx", "what?.onnx", "model .onnx/model.onnx", "a:b.onnx"])
 def test_a_name_that_windows_forbids_is_refused_on_every_system(hub: FakeHub, name: str) -> None:
     hub.add(NAME, {name: FLOAT})
-    if name.startswith("model "):  # a blank inside is fine, one at the end of a folder is not
+    if name.startswith("model "):  # a blank inside is allowed, one at the end of a folder is not
         name = "model /model.onnx"
         hub.add(NAME, {name: FLOAT})
     with pytest.raises(OptionError, match="cannot be written"):
@@ -459,16 +459,16 @@ def test_a_name_that_windows_forbids_is_refused_on_every_system(hub: FakeHub, na
     assert not finished()
 
 
-# --- what goes wrong ---------------------------------------------------------------------------------------
+# --- failures ----------------------------------------------------------------------------------------------
 
 
 def test_an_interrupted_download_continues_where_it_stopped(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     data = with_large_weights()
     hub.add(NAME, {"model.onnx": data})
-    # The look at the model is over when its content is asked for without an end.
+    # Reading parts of the model has ended when its content is requested without an end.
     faults = itertools.chain(["cut"], itertools.repeat("drop"))
     hub.fault = lambda _m, path: next(faults) if path.startswith("/content/") and not peeking(hub) else None
-    # It writes so much at a time, and the rest of it is lost with the connection.
+    # The client writes chunks of this size, and loses the rest of a chunk with the connection.
     monkeypatch.setattr("huggingface_hub.constants.DOWNLOAD_CHUNK_SIZE", 65536)
     with pytest.raises(PullFailed, match="broke") as failed:
         pull()
@@ -509,9 +509,9 @@ def test_one_interruption_is_survived_within_the_pull(hub: FakeHub, monkeypatch:
 def test_a_file_too_large_for_one_answer_is_downloaded_in_parts_although_the_hub_offers_xet(
     hub: FakeHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A hub that offers Xet also redirects to plain ranges, and these need no further package."""
+    """A hub that offers Xet also redirects to plain ranges, which need no further package."""
     monkeypatch.setattr(remote, "_MOST_BYTES", 700)
-    # What huggingface_hub itself refuses to ask for in one request.
+    # More than huggingface_hub itself is willing to request at once.
     monkeypatch.setattr("huggingface_hub.constants.MAX_HTTP_DOWNLOAD_SIZE", 800)
     hub.most = 800
     assert len(QDQ) > 2 * 700
@@ -580,7 +580,7 @@ def test_a_gated_model_needs_the_token_which_no_other_server_gets(
     assert not finished()
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     assert pull().is_new
-    # Through the API, and not to the servers with the contents.
+    # Through the API, and not to the servers of the contents.
     assert {one[3] for one in hub.requests if one[1].startswith("/content/")} == {""}
     assert TOKEN in {one[3] for one in hub.requests}
     assert TOKEN not in (pull().folder / library.RECORD).read_text()
@@ -675,12 +675,12 @@ def test_an_invalid_address_of_the_hub_is_reported(hub: FakeHub, monkeypatch: py
 
 
 def test_a_refusal_names_the_proxy_if_there_is_one(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A proxy answers like a hub that refuses; only a hub gives its reason."""
+    """A proxy refuses like a hub, but only a hub gives a reason."""
     hub.add(NAME, {"model.onnx": FLOAT})
     hub.fault = lambda _method, _path: 403
     with pytest.raises(PullFailed, match=r"refuses tests/net without a token \(HTTP 403\)"):
         pull()
-    # It answers 403 to any address.
+    # The proxy answers 403 to any address.
     monkeypatch.setenv("HTTP_PROXY", hub.endpoint)
     with pytest.raises(PullFailed, match="The hub or the proxy refuses") as failed:
         pull()
@@ -696,7 +696,7 @@ def test_a_hub_without_error_codes_reports_an_unknown_name_too(hub: FakeHub) -> 
 def test_the_fix_for_a_folder_that_the_user_chose_names_its_option(
     hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
-    """And the folder of all models by its variable. Neither leaves an unfinished folder before the download."""
+    """Set the folder by the option and by its variable. Neither leaves a partial folder before the download."""
     hub.add(NAME, {"model.onnx": FLOAT})
 
     def refused(*_arguments: Any, **_options: Any) -> None:
@@ -886,7 +886,7 @@ def test_two_simultaneous_pulls_download_once(hub: FakeHub) -> None:
     assert hub.downloads("model.onnx").count("") == 2  # the redirect and the content
 
 
-# --- commands and the function ------------------------------------------------------------------------------
+# --- commands and function ----------------------------------------------------------------------------------
 
 
 def test_models_lists_shows_and_removes_pulled_models(hub: FakeHub, tmp_path: Path) -> None:
@@ -1031,7 +1031,7 @@ def test_a_missing_package_is_named_with_its_extra(hub: FakeHub, monkeypatch: py
 
 @pytest.mark.process
 def test_the_commands_import_no_hub_library_before_they_need_it(hub: FakeHub) -> None:
-    """`models` works without the extra, and every command line loads the module of the commands."""
+    """`models` works without the extra, and every command line imports the module of the commands."""
     done = in_a_process("models", PYTHONPROFILEIMPORTTIME="1")
     assert done.returncode == 0
     assert "qnnbridge_tools.hub.library" in done.stderr
@@ -1066,7 +1066,7 @@ def test_a_killed_pull_leaves_nothing_that_appears_complete_and_the_next_continu
 @pytest.mark.process
 @pytest.mark.simulator
 def test_a_name_is_pulled_prepared_and_verified(hub: FakeHub, tmp_path: Path) -> None:
-    """Float model by name -> the command that pull prints -> the folder on the hub -> numbers."""
+    """Pull a float model by name, run the command that pull prints, and compare the results."""
     pytest.importorskip("onnxruntime_qnn")
     hub.add(NAME, {"model.onnx": FLOAT, "config.json": b"{}"})
     done = in_a_process("pull", NAME)

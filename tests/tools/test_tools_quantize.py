@@ -26,7 +26,7 @@ def command(*arguments: str | Path) -> Any:
 
 
 def quantized(made: Any, folder: Path, *, samples: int = 6, **settings: Any) -> QuantizeResult:
-    """The model saved in `folder`, quantised with a few samples; the result is q.onnx."""
+    """Quantise the model saved in `folder` with a few samples; the result is q.onnx."""
     source = models.saved(made, folder / "m.onnx")
     calibration = models.samples_for(source, {}, samples, folder / "samples")
     return models.quantize(source, folder / "q.onnx", calibration, **settings)
@@ -72,7 +72,7 @@ def test_weights_that_are_also_inputs_are_quantised(tmp_path: Path, ir_version: 
 
 
 def test_an_old_opset_is_converted_and_scales_per_channel_are_valid(tmp_path: Path) -> None:
-    made = onnx.load(str(models.MODELS / "rnet.onnx"))  # opset 12, whose DequantizeLinear has one scale only
+    made = onnx.load(str(models.MODELS / "rnet.onnx"))  # opset 12, whose DequantizeLinear supports one scale only
     path = models.saved(made, tmp_path / "m.onnx")
     calibration = models.samples_for(path, {}, 4, tmp_path / "samples")
     result = models.quantize(path, tmp_path / "q.onnx", calibration, dims={"N": 1}, activation_type="uint8")
@@ -135,7 +135,7 @@ def test_masks_for_eight_bit_activations_are_just_below_twice_the_range_of_the_s
 
 
 def test_a_huge_number_that_is_not_a_mask_is_not_changed(tmp_path: Path) -> None:
-    """x * 1e9 is what this model computes: a smaller factor would change its results."""
+    """The model computes x * 1e9: a smaller factor would change its results."""
     node = onnx.helper.make_node
     made = models.model(
         [node("Mul", ["x", "big"], ["z"], name="mul"), node("MatMul", ["z", "w"], ["y"], name="matmul")],
@@ -163,7 +163,7 @@ def test_layer_normalization_gets_the_only_type_of_scale_that_qnn_supports(tmp_p
 def test_scales_per_channel_are_dropped_if_the_quantizer_refuses_them_with_layer_normalization(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """onnxruntime 1.20 to 1.23 refuse it; the test makes later ones refuse it, too."""
+    """onnxruntime 1.20 to 1.23 refuse the combination; the test makes later ones refuse it, too."""
     from onnxruntime.quantization.execution_providers import qnn
 
     real = qnn.get_qnn_qdq_config
@@ -358,7 +358,7 @@ def test_the_file_is_calibrated_with_all_samples_and_compared_with_the_folds_wit
 ) -> None:
     source = models.saved(models.conv_net(), tmp_path / "m.onnx")
     x = np.random.default_rng(5).standard_normal((2, 3, 16, 16)).astype(np.float32)
-    x[0] *= 2  # the held-out one is louder: linspace(0, 1, 3)[1] rounds to the even number
+    x[0] *= 2  # the held-out sample is louder: linspace(0, 1, 3)[1] rounds to the even number
     np.save(tmp_path / "x.npy", x)
     result = models.quantize(source, tmp_path / "q.onnx", tmp_path / "x.npy", held_out=1, activation_type="uint8")
     np.save(tmp_path / "rest.npy", x[1:])
@@ -376,7 +376,7 @@ def test_the_file_is_calibrated_with_all_samples_and_compared_with_the_folds_wit
 
 
 def test_the_limits_of_a_clip_are_not_changed(tmp_path: Path) -> None:
-    """The quantizer takes the Clip away: with wider ranges, values above its limit come out."""
+    """The quantizer removes the Clip: with wider ranges, values above its limit would be returned."""
     made = models.model(
         [
             onnx.helper.make_node("Conv", ["x", "w"], ["c"], name="conv"),
@@ -477,7 +477,7 @@ def test_external_weights_are_quantised_and_stay_external(tmp_path: Path) -> Non
         [models.weights("w", 64, 64)],
     )
     source = models.saved(made, tmp_path / "m.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
-    (tmp_path / "second-name").hardlink_to(tmp_path / "w.bin")  # as package caches have it
+    (tmp_path / "second-name").hardlink_to(tmp_path / "w.bin")  # as package caches store it
     np.save(tmp_path / "x.npy", np.random.default_rng(1).standard_normal((5, 1, 64)).astype(np.float32))
     result = models.quantize(source, tmp_path / "out" / "q.onnx", tmp_path / "x.npy", dims={"N": 1})
     assert result.snr_db is not None
@@ -533,7 +533,7 @@ def test_the_report_and_the_document_contain_the_figures(tmp_path: Path) -> None
     assert told["qnn"] is None
 
 
-# --- odd models -----------------------------------------------------------------------------------------
+# --- unusual models -------------------------------------------------------------------------------------
 
 
 def sequence_input() -> Any:

@@ -30,7 +30,7 @@ def normal(shape: Any) -> Any:
 
 
 def quantized(made: Any, folder: Path, **settings: Any) -> tuple[QuantizeResult, list[float]]:
-    """The result, and the true SNR of each output on samples that it has not seen."""
+    """Return the result, and the true SNR of each output on samples that were not used."""
     source = models.saved(made, folder / "m.onnx")
     calibration = models.samples_for(source, {}, 12, folder / "samples")
     result = models.quantize(source, folder / "q.onnx", calibration, **settings)
@@ -137,7 +137,7 @@ def test_relu_and_clip_are_kept_if_no_range_replaces_them(
             node(op, ["b", *(tensor.name for tensor in constants)], ["z"], name="last"),
         ],
         [models.value("x", [4, 8])],
-        # What the first one takes is an output itself.
+        # The input of the first node is also an output.
         [models.value("a", [4, 8]), models.value("z", [4, 8])],
         [models.weights("w", 8, 8), models.weights("v", 8, 8), *constants],
     )
@@ -163,7 +163,7 @@ def test_scatter_elements_stays_float(tmp_path: Path) -> None:
 
 
 def test_changes_by_the_quantizer_are_detected_in_the_written_file() -> None:
-    """Not by a run: a lost factor may look like few bits."""
+    """Check the file, not a run: a lost factor may resemble the noise of few bits."""
     plain = gemm(normal(10), beta=2.0)
     scale, zero = np.float32(0.01), np.int32(0)
     bias = onnx.numpy_helper.to_array(plain.graph.initializer[1])
@@ -192,7 +192,7 @@ def test_changes_by_the_quantizer_are_detected_in_the_written_file() -> None:
 
 
 def test_changes_by_the_preparation_are_not_attributed_to_the_quantizer(tmp_path: Path) -> None:
-    """Casts at the edges of a float16 model, and nodes that have the names of the quantizer's."""
+    """Use casts at inputs and outputs of a float16 model, and nodes with the names of the quantizer's."""
     source = models.saved(models.conv_net(np.float16), tmp_path / "m.onnx")
     calibration = models.samples_for(source, {}, 6, tmp_path / "samples")
     result = models.quantize(source, tmp_path / "q.onnx", calibration)

@@ -1,5 +1,6 @@
-"""The quantizer with quick lookups, known weights and a float model that is read once writes the same bytes as without
-them."""
+"""The quantizer with cached lookups, cached weights and a cached float model writes the same bytes as without
+caches.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from qnnbridge_models.quantize.samples import SampleSets, gather
 
 
 def test_cached_lookups_write_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Folds and types that share what is known of weights."""
+    """Compare folds and types that share cached data about weights."""
     from onnxruntime.quantization import quant_utils
 
     made = models.conv_net()
@@ -58,7 +59,9 @@ def test_cached_lookups_write_the_same_bytes(tmp_path: Path, monkeypatch: pytest
 
 
 def test_a_weight_is_quantised_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the next fold no weight is quantised again, no scale of one computed, and the float model is not read."""
+    """In the next fold no weight is quantised again, no scale of a weight is computed, and the float model is not
+    read.
+    """
     from onnxruntime.quantization import qdq_quantizer, quant_utils
 
     made = models.conv_net()

@@ -32,7 +32,7 @@ from qnnbridge_protocol.specs import Placement
 
 
 class Counting:
-    """Stands for QNN: gives what a function makes of a sample, and counts its runs."""
+    """Replacement of QNN: returns a function of a sample, and counts the runs."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, answer: Any) -> None:
         self.runs: list[int] = []
@@ -202,7 +202,7 @@ def test_the_report_lists_the_work_that_the_time_limit_cut(tmp_path: Path, monke
 def test_samples_that_run_concurrently_are_returned_in_their_order(
     at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And no more of them are asked for than come with the one that is enough."""
+    """No more samples are requested than are run together with the decisive one."""
     runs: list[float] = []
 
     class Session:
@@ -218,7 +218,7 @@ def test_samples_that_run_concurrently_are_returned_in_their_order(
         def run(self, names: list[str], feeds: dict[str, Any]) -> list[Any]:
             number = float(feeds["x"][0])
             runs.append(number)
-            time.sleep(0.05 / (1 + number))  # the later ones are done first
+            time.sleep(0.05 / (1 + number))  # the later samples finish first
             return [number]
 
     monkeypatch.setattr("qnnbridge.InferenceSession", Session)

@@ -41,7 +41,7 @@ def detector(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 def speech(count: int) -> npt.NDArray[np.float32]:
-    """Vowels with pauses between them, at 16 kHz."""
+    """Return vowels with pauses between them, at 16 kHz."""
     rng = np.random.default_rng(0)
     t = np.arange(int(0.6 * 16000)) / 16000
     sound = 0.003 * rng.standard_normal(count)
@@ -95,7 +95,7 @@ def test_outputs_that_are_not_numeric_tensors_are_compared_as_a_whole(
 
 
 def test_an_output_of_a_single_number_is_not_perfect_because_of_its_cosine() -> None:
-    """A speech detector that is 66.7 % off had a cosine of 1."""
+    """A speech detector that was wrong by 66.7 % had a cosine of 1."""
     one = measure(
         ["p"], [[np.float32([[0.9]])], [np.float32([[0.6]])]], [[np.float32([[0.3]])], [np.float32([[0.2]])]]
     )[0]
@@ -129,7 +129,7 @@ def test_wrong_scores_are_useless_even_with_right_boxes() -> None:
 
 
 def test_small_probabilities_are_not_a_separate_group() -> None:
-    """No false alarm: classes that are never seen have scores near 0, and their errors do not matter."""
+    """No false alarm: classes that never occur have scores near 0, and their errors do not matter."""
     expected = np.zeros((4, 50, 40), np.float32)
     expected[..., :3] = np.random.default_rng(0).random((4, 50, 3))
     expected[..., 3:] = 1e-5
@@ -201,7 +201,7 @@ def test_branches_of_different_magnitude_are_quantised_separately(
 
 
 def test_columns_of_different_magnitude_without_a_join_are_computed_in_float(tmp_path: Path) -> None:
-    """One MatMul gives pixels and scores: 8 bits for all of its weights leave nothing of those of the scores."""
+    """One MatMul returns pixels and scores: 8 bits for all of its weights lose the weights of the scores."""
     node = onnx.helper.make_node
     weights = np.random.default_rng(1).standard_normal((16, 12)).astype(np.float32) / 4
     weights[:, :4] *= 300
@@ -299,7 +299,7 @@ def test_unknown_node_names_are_refused(
 
 
 def test_the_layers_with_the_largest_loss_are_found() -> None:
-    """100 layers; three of them make nearly all the noise, which adds up."""
+    """Return 100 layers, three of which cause nearly all the noise, which adds up."""
     layers = [precision.Layer(f"n{n}", "Conv", frozenset((f"t{n}",))) for n in range(100)]
     noise = {f"t{n}": 1e-6 for n in range(100)} | {"t7": 3e-3, "t50": 1e-2, "t51": 2e-3}
     runs = 0
@@ -329,7 +329,10 @@ def test_the_smallest_part_that_must_stay_float_is_found() -> None:
 def test_a_model_with_all_tensors_quantised_equals_the_quantised_model(
     detector: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    """The figures of single layers rest on it: nothing quantised is the float model, everything the whole one."""
+    """The figures of single layers rely on this: with nothing quantised, the model is the float model, and with
+    everything
+    quantised, it is the whole quantised model.
+    """
     source, samples = detector
     with_report = models.quantize(source, tmp_path / "q.onnx", samples, activation_type="uint8", layer_report=True)
     assert with_report.layers
@@ -339,7 +342,9 @@ def test_a_model_with_all_tensors_quantised_equals_the_quantised_model(
 
 
 def test_a_target_is_reached_with_the_fewest_changes(speech_samples: Path, tmp_path: Path) -> None:
-    """A speech detector: its spectrogram has squares of tiny and of large numbers, for which 8 bits are no scale."""
+    """Return a speech detector whose spectrogram has squares of tiny and of large numbers, for which 8 bits are too
+    few.
+    """
     source = models.MODELS / "silero_vad_openvino_16k.onnx"
     plain = models.quantize(source, tmp_path / "p.onnx", speech_samples, activation_type="uint8")
     assert plain.snr_db is not None

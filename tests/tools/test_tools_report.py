@@ -190,7 +190,7 @@ def test_only_the_newest_crash_reports_are_included() -> None:
 
 
 def test_a_command_that_hangs_is_ended() -> None:
-    # Follows a log until Ctrl+C.
+    # This command follows a log until Ctrl+C.
     outcome = run_command(["host", "logs", "--follow"], 3)
     assert outcome.problem == "the command did not end within 3 s"
     assert outcome.code is None

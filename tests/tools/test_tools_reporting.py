@@ -1,4 +1,4 @@
-"""How commands end."""
+"""Exit codes and error output of commands."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_a_closed_pipe_is_handled_by_the_command_line_library() -> None:
 def test_a_name_that_windows_does_not_allow_is_an_error_about_the_file(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Windows has one number for it and for a closed pipe."""
+    """Windows has the same error number for this and for a closed pipe."""
     monkeypatch.setattr(sys, "platform", "win32")
     with pytest.raises(typer.Exit), reporting.work():
         raise OSError(errno.EINVAL, "Invalid argument", "a?.html")

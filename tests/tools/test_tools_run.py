@@ -67,7 +67,7 @@ def test_inputs_are_read_from_files_and_outputs_are_written_to_files(add: Path, 
     assert output["name"] == "out/sum:0"
     assert Path(output["file"]) == out / "out_sum_0.npy"
     assert [path.name for path in out.iterdir()] == ["out_sum_0.npy"]
-    # The HTP computes in half precision and its simulator is off by one bit more.
+    # The HTP computes in half precision, and its simulator has one more bit of error.
     np.testing.assert_allclose(np.load(output["file"], allow_pickle=False), a + b, rtol=1e-3)
     assert [output["min"], output["max"], output["mean"]] == pytest.approx([0.5, 7.5, 4.0], rel=1e-3)
     assert output["shape"] == [2, 4]
@@ -103,7 +103,7 @@ def test_the_text_shows_inputs_outputs_placement_and_times(add: Path) -> None:
 
 
 def test_rewrites_of_a_session_are_reported(tmp_path: Path) -> None:
-    """The numbers and the placement are those of the copy."""
+    """The results and the placement are those of the copy."""
     from lab.sweep.cases import float_model
 
     from qnnbridge_host.numerics.cases import Case
@@ -204,7 +204,7 @@ def test_a_wrong_input_is_bad_input(add: Path, tmp_path: Path, name: str, value:
     np.save(tmp_path / "v.npy", value)
     result = run(add, "--input", f"{name}={tmp_path / 'v.npy'}", "--random", "--provider", "cpu", "--json")
     assert result.returncode == 2, result.stderr
-    # Further lines of a message are marked, so that none passes for a part of the report.
+    # Continuation lines of a message are marked, so that none looks like a part of the report.
     for line in json.loads(result.stdout)["error"]["message"].rstrip().splitlines():
         assert line in result.stderr
     assert "Traceback" not in result.stderr
@@ -273,7 +273,7 @@ def test_outputs_that_are_sequences_and_strings_are_written(tmp_path: Path) -> N
 
 
 def test_the_report_has_the_comparison_of_the_first_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The comparison in the background is waited for."""
+    """The command waits for the comparison in the background."""
     monkeypatch.setenv("QNNBRIDGE_VERIFY", "warn")
     done = run(MUL, "--random")
     assert "agree on 1 of 1 call" in done.stdout, done.output

@@ -1,8 +1,10 @@
 """`qnnbridge setup`, from the command line to a host that answers.
 
-pip installs from a folder of wheels instead of an index: the one of this project, built from the checkout, and for
-what it needs empty ones. That of onnxruntime-qnn puts the packages of this very interpreter on the path, so that the
-new environment runs the real ONNX Runtime and QNN without a download.
+pip installs from a folder of wheels instead of an index: the project's own wheel, built from the checkout, and
+empty
+wheels for its requirements. The wheel of onnxruntime-qnn puts the packages of this very interpreter on the path, so
+that
+the new environment runs the real ONNX Runtime and QNN without a download.
 """
 
 from __future__ import annotations
@@ -42,10 +44,11 @@ ROOT = Path(__file__).parents[2]
 SOURCE_ROOTS = [ROOT / name for name in ("protocol", "host_arm64", "bridge_x86", "daemon", "tools")]
 TIMEOUT_S = 180.0
 
-# An environment takes eight seconds on an idle machine, and a minute on one with much else to do.
+# An environment takes eight seconds on an idle machine, and a minute on a busy one.
 pytestmark = pytest.mark.timeout(2 * TIMEOUT_S)
 
-# Half of that is pip, which Python unpacks and compiles anew in each environment. This one links the pip that is there.
+# Half of that is pip, which Python unpacks and compiles in each environment. This code links the existing pip
+# instead.
 QUICK_VENV = """
 import sys
 if sys.orig_argv[1:3] == ["-m", "venv"]:
@@ -59,7 +62,8 @@ if sys.orig_argv[1:3] == ["-m", "venv"]:
 
     venv.EnvBuilder._setup_pip = link_pip
 """
-# The command takes Python's variables from what it starts, which is right and tested beside `setup_environment`.
+# The command removes Python's variables for its child processes, which is right; tests of `setup_environment` check
+# it.
 QUICK_COMMAND = """
 import sys
 from qnnbridge_tools.setup_host import steps
@@ -71,7 +75,7 @@ sys.exit(main())
 
 
 def make_wheel(folder: Path, name: str, version: str, files: dict[str, str], extras: dict[str, str]) -> Path:
-    """A wheel that pip accepts. extras: requirement by extra."""
+    """Write a wheel that pip accepts. extras: requirement by extra."""
     info = f"{name}-{version}.dist-info"
     lines = [
         f"Provides-Extra: {extra}\nRequires-Dist: {need}; extra == '{extra}'" for extra, need in extras.items()
@@ -97,7 +101,7 @@ def best_release() -> str:
 
 
 def built_index(folder: Path) -> Path:
-    """The project's wheel and a stand-in for everything that it asks for. Returns the project's."""
+    """Write the project's wheel and a stand-in for each of its requirements; return the project's wheel."""
     folder.mkdir()
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=TIMEOUT_S)
@@ -116,8 +120,10 @@ def built_index(folder: Path) -> Path:
 
 
 def link_modules(folder: Path, stand_ins: set[str]) -> None:
-    """The packages of this interpreter, without the notes on those that are installed as stand-ins: the doctor
-    would rightly say that they are there twice."""
+    """Link the packages of this interpreter, without the metadata of those that are installed as stand-ins.
+
+    With the metadata, the doctor would rightly report that these packages are installed twice.
+    """
     folder.mkdir()
     for place in map(Path, site.getsitepackages()):
         for entry in place.iterdir():
@@ -133,7 +139,9 @@ def needed_by_host(line: str) -> bool:
 
 
 def host_wheels(folder: Path, *, whole: bool = True) -> Path:
-    """What a set-up asks for; not `whole`: without the host, as a broken package would be. Returns qnnbridge's."""
+    """Write the wheels that a set-up requests; return qnnbridge's. whole: include the host, unlike a broken
+    package.
+    """
     folder.mkdir()
     make_wheel(folder, "onnxruntime_qnn", best_release(), {}, {})
     paths = "".join(f"{path}\n" for path in [*SOURCE_ROOTS, *site.getsitepackages()])
@@ -142,7 +150,7 @@ def host_wheels(folder: Path, *, whole: bool = True) -> Path:
 
 
 def quick_venv(home: Path) -> dict[str, str]:
-    """Variables with which an environment takes half a second. In the long form it has the pip that Python brings."""
+    """Return variables that let Python create an environment in half a second; none in the long form."""
     pip = importlib.util.find_spec("pip")
     if os.name != "posix" or pip is None or pip.origin is None or needs.length(0, 1):
         return {}
@@ -208,7 +216,7 @@ def setup(tmp_path: Path) -> Setup:
     return Setup(tmp_path)
 
 
-# --- it works --------------------------------------------------------------------------------------
+# --- success ---------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -259,7 +267,7 @@ def test_doctor_has_examined_the_new_host(ready: tuple[Setup, dict[str, Any]]) -
 
 @pytest.mark.simulator
 def test_the_application_finds_the_new_host_by_itself(ready: tuple[Setup, dict[str, Any]]) -> None:
-    """The configuration file suffices: a session runs in the new host, and the command lists it."""
+    """The configuration file is sufficient: a session runs in the new host, and the command lists the host."""
     setup, _ = ready
     model = ROOT / "tests" / "models" / "mul_1.onnx"
     code = (
@@ -280,7 +288,7 @@ def test_the_application_finds_the_new_host_by_itself(ready: tuple[Setup, dict[s
 
 @pytest.mark.simulator
 def test_doctor_sets_up_a_host_after_two_confirmations(ready: tuple[Setup, dict[str, Any]], tmp_path: Path) -> None:
-    """`doctor --fix` in an interpreter that has qnnbridge and no onnxruntime, at a terminal."""
+    """Run `doctor --fix` in a terminal, with an interpreter that has qnnbridge but not onnxruntime."""
     pty = pytest.importorskip("pty")
     setup, _ = ready
     python = application_without_a_host(tmp_path / "application", setup.wheels)
@@ -288,7 +296,7 @@ def test_doctor_sets_up_a_host_after_two_confirmations(ready: tuple[Setup, dict[
         **setup.environ,
         "QNNBRIDGE_CONFIG": str(tmp_path / "config.toml"),
         "XDG_DATA_HOME": str(tmp_path / "data"),
-        "PATH": str(tmp_path),  # no other interpreter than the one that the application's was made of
+        "PATH": str(tmp_path),  # only the interpreter from which the application's environment was created
     }
     environ.pop("PYTHONPATH", None)  # this environment has Python's own pip in the short form, too
     (tmp_path / "config.toml").write_text("", "utf-8")
@@ -309,7 +317,7 @@ def test_doctor_sets_up_a_host_after_two_confirmations(ready: tuple[Setup, dict[
 
 
 def application_without_a_host(folder: Path, wheels: Path) -> Path:
-    """An environment with the project's wheel and this interpreter's packages, but for onnxruntime."""
+    """An environment with the project's wheel and this interpreter's packages, except onnxruntime."""
     base = os.path.realpath(sys.executable)
     subprocess.run([base, "-m", "venv", "--without-pip", str(folder)], check=True, timeout=TIMEOUT_S)
     python = python_in(folder)
@@ -371,7 +379,7 @@ def test_a_replacement_whose_host_does_not_start_restores_the_old_one(
 
 @pytest.mark.simulator
 def test_a_host_that_cannot_use_qnn_is_kept_and_reported(setup: Setup, ready: tuple[Setup, dict[str, Any]]) -> None:
-    """It starts, so the set-up did its work; what is wrong with QNN is the doctor's to say."""
+    """The host starts, so the set-up succeeded; doctor reports the fault of QNN."""
     done, told = ready
     modules = setup.home / "modules"
     modules.mkdir()
@@ -398,7 +406,7 @@ def test_a_host_that_cannot_use_qnn_is_kept_and_reported(setup: Setup, ready: tu
     assert configured_host(setup.config) == str(python_in(setup.folder))
 
 
-# --- it fails --------------------------------------------------------------------------------------
+# --- failures --------------------------------------------------------------------------------------
 
 
 def test_the_output_of_pip_is_the_evidence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

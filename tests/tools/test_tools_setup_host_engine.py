@@ -49,7 +49,7 @@ def provider_folder(folder: Path) -> Path:
 
 
 def plan_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: str = "", **options: Any) -> SetupPlan:
-    """The plan on Windows on Arm with a Python 3.13, and this configuration file."""
+    """Return the plan on Windows on Arm with a Python 3.13 and this configuration file."""
     file = tmp_path / "config.toml"
     file.write_text(settings, "utf-8")
     python = tmp_path / "arm" / "python.exe"

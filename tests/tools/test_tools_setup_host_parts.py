@@ -242,7 +242,7 @@ def test_leftovers_of_interrupted_set_ups_are_removed(tmp_path: Path) -> None:
         (one / "content").write_text("half")
     assert len(made_host.remove_host(folder, None)) == 3
     assert [path.name for path in tmp_path.iterdir()] == []
-    # Without a record it is not of a set-up.
+    # A folder without a record is not from a set-up.
     python.mkdir()
     (python / "content").write_text("of somebody else")
     assert made_host.to_remove(folder, None) == []
@@ -583,7 +583,7 @@ def test_without_any_interpreter_the_error_names_what_to_install() -> None:
     assert "Windows installer (ARM64)" in str(raised.value.fix)
 
 
-# --- what pip is told ------------------------------------------------------------------------------
+# --- arguments of pip ------------------------------------------------------------------------------
 
 
 def only(version: str, platform: str = "win_arm64") -> Release:

@@ -169,7 +169,7 @@ def test_a_folder_of_another_program_is_not_changed(tmp_path: Path) -> None:
 
 
 def test_a_windows_on_arm_machine_without_python_gets_a_complete_plan(tmp_path: Path) -> None:
-    """No Python but an emulated one, which is named with the reason and never the host."""
+    """The only Python is an emulated one, which is named with the reason and never becomes the host."""
     options = SetupOptions(folder=tmp_path / "host", write_config=False)
     machine = on_arm()
     plan = make_plan(options, NpuTraits("2.40", 73), machine, nobody, found(pymanager="pymanager.exe"))
@@ -268,7 +268,7 @@ def _kept(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
 
 @pytest.fixture(scope="module")
 def mirror(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder as a mirror holds it, with uv's list of downloads beside it."""
+    """Write a folder as a mirror has it, with uv's list of downloads."""
     pytest.importorskip("uv")
     folder = tmp_path_factory.mktemp("mirror")
     archive = folder / RELEASE / ARCHIVE
@@ -297,7 +297,7 @@ def mirror(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Mirror:
-    """Serves the folder on loopback. `break_off`: closes the connection in the middle; `stall`: sends no end."""
+    """Serve the folder on loopback. `break_off`: close the connection in the middle; `stall`: never send the end."""
 
     def __init__(self, folder: Path) -> None:
         mirror = self
@@ -366,7 +366,7 @@ BARE = (
 
 
 class BareSetup(Setup):
-    """The command on a machine without a Python that could be the host's."""
+    """Run the command on a machine without a Python that could be the host's."""
 
     def __init__(self, home: Path, mirror: Path, url: str, *, with_uv: bool = True) -> None:
         super().__init__(home)
@@ -413,7 +413,7 @@ def test_set_up_installs_a_python_and_a_host_and_removal_removes_both(
     assert dry.returncode == 0, dry.stderr
     assert "cpython-" in dry.stdout
     assert served.asked == []
-    # The Python arrives, the packages do not: it stays for the next try.
+    # The Python is downloaded, but the packages are not: it is kept for the next attempt.
     wheel = str(host_wheels(tmp_path / "later"))
     setup.wheels.mkdir()
     failed = setup.run("--yes", "--from", wheel)
@@ -430,7 +430,7 @@ def test_set_up_installs_a_python_and_a_host_and_removal_removes_both(
     assert str(setup.python) in home, "its base is the Python that was brought"
     again = setup.run("--yes")
     assert again.stdout.startswith("Already set up"), again.stdout + again.stderr
-    # Broken: named with the command that mends it, which does.
+    # A broken Python is named with the command that repairs it, and that command works.
     (setup.folder / "pyvenv.cfg").write_text("home = /nowhere\n")
     for module in setup.folder.glob("lib/*/site-packages/everything.pth"):
         module.unlink()
@@ -465,7 +465,7 @@ def test_a_folder_with_all_downloads_needs_no_network(tmp_path: Path, mirror: Pa
 
 
 def uv_wheel(folder: Path) -> None:
-    """The installed uv as the wheel that it came from."""
+    """Return the installed uv as the wheel from which it was installed."""
     import uv
 
     version = importlib.metadata.version("uv")
@@ -514,7 +514,7 @@ def test_an_interrupted_download_leaves_nothing(tmp_path: Path, mirror: Path, se
     setup.assert_nothing_was_made()
 
 
-# --- two at once, and what is not ours -------------------------------------------------------------
+# --- simultaneous set-ups and foreign folders ------------------------------------------------------
 
 
 def test_two_simultaneous_set_ups_do_not_collide(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from qnnbridge_tools.cli import app
 
 RUN_A_MODEL = {"run", "profile", "verify", "prepare", "compile", "bench"}
 TAKE_AN_ORIGINAL = {"run", "compile", "bench", "analyze", "fix", "optimize", "prepare", "profile", "verify"}
-# The commands that can use each option. A new command has to be entered here, or this test fails.
+# The commands that can use each option. A new command must be entered here, or this test fails.
 WHO_CAN_USE = {
     "--dim": TAKE_AN_ORIGINAL | {"quantize", "doctor", "serve", "exec"},
     "--shape": TAKE_AN_ORIGINAL,
@@ -48,7 +48,7 @@ WHO_CAN_USE = {
         ),
     },
 }
-# Commands of later work, whose options these are too.
+# Options with another meaning, and commands whose options are planned.
 OTHER_MEANING = {("evaluate", "--input")}  # a folder of samples
 ALSO_POSSIBLE = {"evaluate", "fix", "quantize", "sweep"}
 
@@ -59,11 +59,11 @@ def commands() -> dict[str, Any]:
 
 
 def declared(option: str) -> list[typer.models.OptionInfo]:
-    """How options.py declares it: once, or once for one and once for several."""
+    """Return the declarations of an option in options.py: one, or one for a single value and one for several."""
     found = []
     for value in vars(options).values():
         for information in get_args(value)[1:]:
-            # typer keeps the first name where a default would be.
+            # typer stores the first name in the field of the default.
             names = [getattr(information, "default", None), *(getattr(information, "param_decls", None) or ())]
             found += [information] if option in names else []
     return found
@@ -104,7 +104,7 @@ def test_the_formats_of_inputs_are_the_same(tmp_path: Path) -> None:
 
 
 def summed(folder: Path) -> Path:
-    """x of a free size plus a number from outside."""
+    """Return x of a free size plus a number from an input."""
     node = models.helper.make_node
     made = models.model(
         [node("Add", ["x", "plus"], ["y"], name="add")],
@@ -151,7 +151,7 @@ def test_compile_accepts_shapes_and_constants_and_writes_to_the_folder_of_the_mo
 
 
 def sized_by_value(folder: Path) -> Path:
-    """The second input holds the size of the result."""
+    """Return a model whose second input contains the size of the result."""
     node = models.helper.make_node
     made = models.model(
         [
@@ -199,7 +199,7 @@ def test_verify_compile_and_analyze_accept_several_numbers_as_a_constant(tmp_pat
 
 @pytest.mark.parametrize("command", ["analyze", "verify"])
 def test_two_chips_are_refused_before_a_host_is_started(command: str, tmp_path: Path) -> None:
-    """Sessions refuse them, too. Earlier one command used the first chip and another one the second."""
+    """Sessions refuse two chips, too. Earlier one command used the first chip and another one the second."""
     model = models.saved(models.conv_net(), tmp_path / "m.onnx")
     given = [command, model, "--soc-model", "60", "--provider-option", "soc_model=88"]
     done = qnnbridge(*given)
@@ -218,7 +218,7 @@ def test_optimize_never_overwrites_its_model(tmp_path: Path) -> None:
 def test_run_uses_the_cpu_if_qnn_fails_and_that_is_allowed_and_reports_it(tmp_path: Path) -> None:
     import verify_models
 
-    model = models.saved(verify_models.zero_size(), tmp_path / "m.onnx")  # ends the host, at every attempt
+    model = models.saved(verify_models.zero_size(), tmp_path / "m.onnx")  # crashes the host at every attempt
     command = ["run", str(model), "--random", "--soc-model", "60", "--json"]
     refused = qnnbridge(*command)
     assert refused.returncode == 1

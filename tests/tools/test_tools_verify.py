@@ -68,7 +68,7 @@ def test_a_real_model_agrees_and_every_row_has_its_figures() -> None:
 
 
 def test_memory_that_qnn_does_not_write_is_detected(tmp_path: Path) -> None:
-    """In a new process it is zero, which is right for zeros."""
+    """In a new process the memory is zero, which is right for zeros."""
     result = verified(verify_models.padded_behind(), tmp_path, ORDINARY)
     zeros = next(row for row in result.rows if row.name == "made up: zeros")
     assert zeros.status == "differs"
@@ -154,7 +154,7 @@ def test_indices_that_only_the_cpu_refuses_are_reported(tmp_path: Path) -> None:
 
 def test_given_inputs_are_rows_and_supply_the_sizes(tmp_path: Path) -> None:
     np.savez(tmp_path / "one.npz", x=np.ones((5, 4), np.float32))
-    for named in (True, False):  # a session can be told a size by name; without one the model is copied
+    for named in (True, False):  # a session accepts a size by name; without a name the model is copied
         result = verified(verify_models.free_batch(named=named), tmp_path, ORDINARY, inputs=[tmp_path / "one.npz"])
         assert result.rows[0].name == "given: one.npz"
         assert result.sizes == ({"batch": 5} if named else {"x:0": 5})
@@ -213,7 +213,7 @@ SILENT: dict[str, tuple[Any, str, str]] = {
     "padded maximum": (verify_models.maximum(), "30", "max-pool-padding"),
     "test for NaN": (verify_models.tests_for_nan(), "60", "isnan"),
 }
-# Of traps that are there already.
+# Further examples of the same traps.
 MORE_SILENT: dict[str, tuple[Any, str, str]] = {
     "negative indices to write to": (verify_models.indexed("ScatterElements"), "60", "negative-indices"),
     "nearest, smaller": (verify_models.resized("nearest", 0.6, 4), "60", "resize"),
@@ -226,7 +226,7 @@ def test_each_silent_trap_of_the_simulator_is_named(what: str, tmp_path: Path) -
     made, chip, name = SILENT[what]
     result = verify_model(models.saved(made, tmp_path / "m.onnx"), soc_model=chip)
     assert name in names_of(result), (result.verdict, result.rows, result.divergence)
-    if name != "isnan":  # which goes wrong on extreme inputs alone
+    if name != "isnan":  # this trap shows only on extreme inputs
         assert result.verdict == "differs"
         assert result.divergence is not None
         assert result.divergence.alone is not None
@@ -256,7 +256,7 @@ def test_a_negative_index_in_a_quantised_model_is_found_in_its_group_and_proven(
 
 
 def masked_text_model() -> Any:
-    """Adds a mask as text encoders do: (1 - mask) * -10000, which is 20000 for a mask of -1 and more for others."""
+    """Return a model that adds a mask as text encoders do: (1 - mask) * -10000, which is 20000 for a mask of -1."""
     nodes = [
         models.helper.make_node("Gather", ["table", "input_ids"], ["words"], name="embed"),
         models.helper.make_node("Cast", ["attention_mask"], ["kept"], name="cast", to=1),
@@ -398,7 +398,7 @@ def test_an_interrupted_verification_continues_and_leaves_no_files(
     assert len(list((tmp_path / "state" / "verify").rglob("*.npz"))) == 2
     other = verify_model(model, soc_model="60", how=VerifyOptions(extreme=False, seed=5))
     assert not any(row.kept for row in other.rows), "other inputs are other rows"
-    # The folder of that one is gone with it; nothing of the first is used with other options.
+    # The folder of the second verification is removed; nothing of the first is used with other options.
     again = verify_model(model, soc_model="60", how=VerifyOptions(extreme=False, resume=False))
     assert not any(row.kept for row in again.rows)
     with pytest.raises(KeyboardInterrupt):
@@ -439,7 +439,7 @@ def test_crash_reports_in_analyze_and_verify_name_the_model(tmp_path: Path) -> N
     assert analysis.truth is not None
     assert analysis.truth.error is not None
     assert "stft.onnx" in analysis.truth.error.message
-    # The rule that foresaw the death says what to do; the advice about compiled models is not for this one.
+    # The rule that predicted the crash has the advice; the advice about compiled models does not apply here.
     assert not any("Compiled" in advice.what for advice in analysis.advice)
     verify_model(model, soc_model="60")
     reports = [json.loads(path.read_text(encoding="utf-8")) for path in (state_dir() / "crashes").glob("*.json")]

@@ -18,7 +18,10 @@ pytestmark = pytest.mark.simulator
 
 
 def pair_model(folder: Path) -> Path:
-    """Sigmoid(a + b), where both must be equally long though their names differ; and a border that QNN gets wrong."""
+    """Return Sigmoid(a + b), where both must have the same length though their names differ, and a border that QNN
+    computes
+    wrong.
+    """
     nodes = [
         build.node("Add", ["a", "b"], ["s"]),
         build.node("Sigmoid", ["s"], ["y"]),

@@ -175,7 +175,7 @@ def test_inputs_of_an_attention_that_are_not_masks_are_not_changed() -> None:
 
 
 def test_an_upsample_is_changed_into_a_valid_upsample() -> None:
-    """With attributes of Resize it would be no model, and the trap never proven."""
+    """With attributes of Resize the model would be invalid, and the trap could never be proven."""
     x, scales = np.zeros((1, 1, 4, 4), np.float32), np.float32([1, 1, 1.4, 1.4])
     node = NodeAt("Upsample", {"mode": "nearest"}, (x, scales), (), ((1, 1, 4, 4), (4,)))
     changes = traps.suspected(node)[0][0].changes(node)
@@ -298,7 +298,7 @@ def trial(values: list[Any] | None, error: Any = None) -> trying.Trial:
 
 
 class Answering:
-    """A side of which nothing but the answer is used."""
+    """A provider of which only the result is used."""
 
     def __init__(self, answer: RunAnswer) -> None:
         self.given = answer
@@ -337,7 +337,7 @@ def test_the_names_of_extremes_are_unique() -> None:
 
 @pytest.mark.parametrize("kind", ["given", "made up"])
 def test_the_verdict_mentions_real_inputs_only_if_they_were_given(kind: Any) -> None:
-    """Without real ones a set of inputs that does not count is a guess at what the model takes."""
+    """Without real inputs, a set of inputs that does not count is a guess at what the model accepts."""
     trials = (trying.Trial("first", kind, True, {"x": np.zeros(1)}, RunAnswer([np.zeros(1)])),)
     rows = (InputSetResult("guess", "made up", False, "differs"),)
     tried = verifier._Tried(trying.TrialSet(trials, True, ("y",), "fp16", {}), rows, {}, None, {})

@@ -1,4 +1,4 @@
-"""`qnnbridge versions`."""
+"""`qnnbridge versions`: verdicts, limits of the table, and output."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def test_without_options_the_result_is_for_this_computer() -> None:
 
 
 def test_an_application_on_an_older_python_is_judged_for_a_newer_host() -> None:
-    """Its host runs on another one."""
+    """The host runs on another Python."""
     assert host_python((3, 10)) is None
     assert host_python((3, 11)) == (3, 11)
     assert host_python(None) is None

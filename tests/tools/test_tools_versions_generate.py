@@ -48,7 +48,7 @@ def make_wheel(folder: Path, name: str, files: dict[str, bytes]) -> Path:
 
 
 def plugin_wheel(folder: Path, python: str = "cp313", **more: bytes) -> Path:
-    """One for win_amd64, with both sets of libraries."""
+    """Write a wheel for win_amd64 with both sets of libraries."""
     x64, arm64x, arm64ec = ((HEADERS / f"{name}.dll").read_bytes() for name in ("x64", "arm64x", "arm64ec"))
     files = {
         "onnxruntime_qnn/libs/amd64/QnnHtp.dll": x64 + resource(BUILD),
@@ -239,7 +239,7 @@ def test_the_table_equals_the_contents_of_the_wheels_in_the_index(
 
 
 def test_a_table_that_disagrees_with_a_wheel_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The whole check, with pip and a folder of wheels as the index: each line reports one wrong entry."""
+    """Run the whole check, with pip and a folder of wheels as the index: each line reports one wrong entry."""
     folder = tmp_path / "wheels"
     folder.mkdir()
     made = generate.make_document(

@@ -136,7 +136,7 @@ def test_float_inputs_and_outputs_have_the_same_values(
     ]
     assert same(run(host, target, feeds), wanted)
     assert same(run(host, RELEASES / NEWEST, feeds, entries={"qnnbridge.wrap_float_io": "1"}), wanted)
-    # The CPU may convert, and nothing else: a node more, and the session says so.
+    # The CPU may only convert: with a further node, the session reports that node.
     model = onnx.load(target)
     model.graph.node.append(onnx.helper.make_node("Neg", ["y"], ["n"]))
     model.graph.output.append(onnx.helper.make_tensor_value_info("n", 1, [4, 8]))
@@ -183,7 +183,7 @@ def parts(path: Path) -> list[Any]:
 def test_graphs_with_common_weights_get_the_models_that_onnx_runtime_made(
     host: qnnbridge.Host, tmp_path: Path
 ) -> None:
-    """The simulator loads no such binary (it ends the process), so the models are held against each other."""
+    """The simulator crashes on such a context binary, so the models are compared."""
     told = command("wrap", RELEASES / "shared_qnn.bin", "-o", tmp_path / "m.onnx")
     assert told["source"]["shares_weights"]
     found = {one["graphs"][0]: parts(Path(one["path"])) for one in told["models"]}
@@ -222,7 +222,7 @@ def test_the_cache_keeps_the_model_and_not_the_context_binary(
 def test_a_damaged_description_is_refused_and_the_host_survives(
     at: int, host: qnnbridge.Host, tmp_path: Path
 ) -> None:
-    """QNN's library does not survive some of these."""
+    """QNN's library crashes on some of these."""
     data = bytearray((RELEASES / NEWEST).read_bytes())
     data[at : at + 64] = b"\xff" * 64
     binary = tmp_path / "model.bin"

@@ -1,5 +1,4 @@
-"""The commands of docs/tutorial.md are carried out exactly as written, and so are the programs of the other
-pages."""
+"""The commands of docs/tutorial.md are executed exactly as written, and so are the programs of the other pages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The targets of the developers' bench, and the comparison of two results."""
+"""The targets of the developers' benchmark, and the comparison of two results."""
 
 from __future__ import annotations
 

@@ -334,7 +334,7 @@ def test_calls_queued_after_a_waiting_suspect_continue_when_it_stops_waiting() -
     seen = threading.Event()
 
     def give_up() -> None:
-        while not seen.is_set():  # repeat if the wait was too short for this test to see
+        while not seen.is_set():  # repeat if the wait was too short to be observed
             with contextlib.suppress(CallTimedOut), gate.isolate(SUSPECT, time.monotonic() + 0.3):
                 pass
 

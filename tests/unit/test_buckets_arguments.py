@@ -234,7 +234,7 @@ def test_a_dimension_with_buckets_cannot_be_fixed_too() -> None:
         check_overrides(plan_of({"seq": [16]}), {"seq": 8})
 
 
-# --- which variants ---
+# --- variants ---
 
 
 def test_the_variants_are_all_combinations_in_ascending_order() -> None:

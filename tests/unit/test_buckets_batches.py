@@ -152,7 +152,7 @@ def test_an_output_that_cannot_be_cut_is_refused_only_if_something_was_padded() 
     assert "seq(tensor(float))" in str(caught.value.cause)
 
 
-# --- parts ---
+# --- splitting and joining ---
 
 
 @pytest.mark.parametrize("largest", [1, 2, 3, 6])
@@ -185,7 +185,7 @@ def test_raw_parts_are_joined() -> None:
     assert (whole.shape, whole.data.tolist()) == ((3,), [1, 2, 2])
 
 
-# --- finding out how outputs follow from sizes ---
+# --- relations between sizes and outputs ---
 
 
 def find(

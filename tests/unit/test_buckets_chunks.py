@@ -135,11 +135,13 @@ def test_an_invalid_chunk_is_refused(chunk: Any) -> None:
         make_arguments({"seq": 16}, 0, chunk=chunk)
 
 
-# --- evidence: a measurement counts only if something moved ----------------------------------------------------
+# --- a measurement counts only if an output changed ------------------------------------------------------------
 
 
 def of_ids(table: np.ndarray[Any, Any], reach: int) -> Callable[[Mapping[str, Any]], Sequence[Any] | None]:
-    """ids [1, n] to y [1, n]: rows of a table, averaged over `reach` neighbours; refuses ids beyond the table."""
+    """Return ids [1, n] to y [1, n]: rows of a table, averaged over `reach` neighbours; refuses ids beyond the
+    table.
+    """
 
     def run(feeds: Mapping[str, Any]) -> Sequence[Any] | None:
         if feeds["ids"].max() >= len(table):
@@ -181,7 +183,9 @@ def test_inputs_that_change_no_output_give_no_window() -> None:
 
 
 def test_an_influence_that_decays_without_end_is_refused() -> None:
-    """Halved with each step, it is lost in 32 bits after some 25 steps; other inputs may carry it further."""
+    """The influence is halved with each step and lost in 32 bits after about 25 steps; with other inputs it may
+    reach further.
+    """
 
     def recurrent(feeds: Mapping[str, Any]) -> Sequence[Any]:
         y = np.asarray(feeds["x"], np.float32).copy()
@@ -192,7 +196,7 @@ def test_an_influence_that_decays_without_end_is_refused() -> None:
     with pytest.raises(OptionError, match="do not show how far") as told:
         measure(plan(16), 0, ENDS, zeros, recurrent, {}, ["LSTM"])
     assert "fades (LSTM)" in str(told.value)
-    # Layers of convolutions fade, too, and end.
+    # Layers of convolutions fade, too, but have an end.
     assert measure(plan(8), 0, ENDS, zeros, convolution(3, 1), {}, ["Conv", "Softmax"]) == Context(4, 2)
 
 

@@ -20,7 +20,7 @@ _ROW = re.compile(r"\| `(?P<what>[^`]+)` \| (?P<most>[\d,.]+) \|")
 
 @functools.cache
 def budget(heading: str) -> dict[str, float]:
-    """The rows of one section: what is bounded -> its number."""
+    """Return the rows of one section: item -> its number."""
     section = PAGE.read_text("utf-8").partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
     rows = {row["what"]: float(row["most"].replace(",", "")) for row in _ROW.finditer(section)}
     assert rows, f"{PAGE} has no section {heading!r}"
@@ -79,12 +79,12 @@ def test_raising_a_budget_changes_only_the_rows_that_need_it() -> None:
     assert lines.renewed(new, {"a": 1100, "b": 10}, "another") == new
 
 
-# --- floors and circles of folders -------------------------------------------------------------------------
+# --- layers and circular imports of folders ----------------------------------------------------------------
 
 
 @functools.cache
 def edges() -> dict[str, frozenset[str]]:
-    """Room -> rooms of the same package that it imports, also for type checkers only."""
+    """Return, for each folder, the folders of the same package that it imports, also for type checkers only."""
     found: dict[str, set[str]] = {room_of(module): set() for module in MODULES}
     for module in MODULES:
         for name in imports(module):
@@ -107,13 +107,13 @@ def reached(room: str) -> frozenset[str]:
 
 @functools.cache
 def group_of(room: str) -> frozenset[str]:
-    """The room, and those that import it and that it imports, directly or not."""
+    """Return the folder, and the folders that import it and are imported by it, directly or indirectly."""
     return frozenset({room} | {other for other in reached(room) if room in reached(other)})
 
 
 @functools.cache
 def floor_of(group: frozenset[str]) -> int:
-    """1 for rooms that import no other; else one above the highest that they import."""
+    """Return 1 for folders that import no other; otherwise one more than the highest layer that they import."""
     below = {group_of(other) for room in group for other in edges()[room]} - {group}
     return 1 + max(map(floor_of, below), default=0)
 
@@ -148,7 +148,9 @@ def comment_lines(path: Path) -> int:
 
 
 def test_private_words_become_fewer_and_comments_do_not() -> None:
-    """`told` is this project's own word for what a log, an error or a report says: a stranger has to guess."""
+    """Count `told`, this project's own word for what a log, an error or a report contains: a stranger has to guess
+    it.
+    """
     told = sum(
         len(re.findall(r"\btold\b", line)) > 0
         for path in MODULES.values()
@@ -159,7 +161,7 @@ def test_private_words_become_fewer_and_comments_do_not() -> None:
     assert 100 * share >= budget("Words")["comment lines in 100"]
 
 
-# Private words, with what a stranger understands. In comments, docstrings and messages, not in names.
+# Private words, with words that a stranger understands. Checked in comments, docstrings and messages, not in names.
 PRIVATE_WORDS = {
     "in words": "as text",
     "so many": "this many",
@@ -178,9 +180,9 @@ _TEXTS = {tokenize.COMMENT, tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE",
 
 
 def private_words(text: str) -> Iterator[tuple[int, str]]:
-    """Line and word of each private word in the comments and strings of a program."""
+    """Yield line and word of each private word in the comments and strings of a program."""
     if not _PRIVATE.search(" ".join(text.split())):
-        return  # most modules: taking them apart takes seconds
+        return  # skip most modules: parsing them all takes seconds
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type in _TEXTS:
             for found in _PRIVATE.finditer(" ".join(token.string.split())):

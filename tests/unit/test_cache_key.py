@@ -1,4 +1,4 @@
-"""The key of a compiled model: everything that changes the result changes it, and nothing else does."""
+"""The key of a compiled model changes with everything that changes the result, and with nothing else."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ SPEC = SessionSpec(
 VALUES = (np.ones(3, np.float32),)
 
 
-# Fields that do not have to be in the key. Each other field of `SessionSpec` is in it.
+# Fields that need not be in the key. Each other field of `SessionSpec` is in the key.
 NOT_IN_THE_KEY = {
     "model_path": "the fingerprint has the model's contents",
     "files_in_memory": "among the values",
@@ -70,7 +70,7 @@ NOT_IN_THE_KEY = {
 
 
 def test_each_field_of_a_session_is_in_the_key_or_has_a_reason_not_to_be() -> None:
-    """A field that changes the compiled model and is not in the key gives sessions the wrong model."""
+    """A field that changes the compiled model, but is not in the key, would give sessions the wrong model."""
     read = set(re.findall(r"\bspec\.(\w+)", inspect.getsource(key_parts))) - {"value_names"} | {"initializers"}
     assert read | NOT_IN_THE_KEY.keys() == {field.name for field in dataclasses.fields(SessionSpec)}
     assert not read & NOT_IN_THE_KEY.keys()

@@ -28,7 +28,7 @@ HOLDER = """
 
 
 def other_process(path: Path) -> subprocess.Popen[str]:
-    """Holds the lock until its stdin is closed."""
+    """Program that holds the lock until its stdin is closed."""
     process = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(HOLDER), str(path)],
         stdin=subprocess.PIPE,
@@ -103,7 +103,7 @@ def test_a_compiler_with_a_heartbeat_is_waited_for_and_a_stalled_one_is_not(tmp_
     for second in range(0, 300, 30):
         now[0] = float(second)
         beat(float(second))
-        os.utime(tmp_path / "beat", ns=(second * 10**9, second * 10**9))  # as its date would be
+        os.utime(tmp_path / "beat", ns=(second * 10**9, second * 10**9))  # as the file's date would be
         assert patience(float(second))
     now[0] += 59.0
     assert patience(now[0])
@@ -126,7 +126,7 @@ def used(store: Store, number: int, when: float) -> None:
 
 
 def fill(store: Store, count: int) -> int:
-    """Entries 0, 1 ... of which the first was used longest ago. The size of each."""
+    """Create the entries 0, 1 ... of which the first is the least recently used. Return the size of each."""
     before = 0
     for number in range(count):
         put(store, key_number(number), f"{number:04}".encode() * 25_000)

@@ -25,14 +25,14 @@ def file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def rested(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The clock is an hour ahead, so that every file has rested."""
+    """Set the clock one hour ahead, so that every file counts as unchanged for long enough."""
     now = time.time_ns
     monkeypatch.setattr(time, "time_ns", lambda: now() + 3600 * 10**9)
 
 
 @pytest.fixture
 def hashed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The files that were really read."""
+    """List of the files that were really read."""
     read: list[str] = []
     real = memo.hash_file
 
@@ -49,7 +49,7 @@ def sha256(data: bytes) -> str:
 
 
 def look(tmp_path: Path, file: Path) -> str:
-    """Each time with a new memo, as a new process does it."""
+    """Use a new memo each time, as a new process does."""
     found = HashMemo(tmp_path / "cache").look(file)
     assert found is not None
     return found.sha256
@@ -67,7 +67,7 @@ def test_a_recently_written_file_is_read_again_each_time(tmp_path: Path, file: P
 
 
 def test_a_change_within_one_tick_of_the_clock_is_detected(tmp_path: Path, file: Path) -> None:
-    """The same size and the same times: what a coarse clock shows of two writes right after another."""
+    """Use the same size and the same times, which a coarse clock shows for two consecutive writes."""
     before = file.stat()
     assert look(tmp_path, file) == sha256(b"contents")
     file.write_bytes(b"CONTENTS")
@@ -87,7 +87,7 @@ def test_a_change_with_the_old_date_restored_is_detected(tmp_path: Path, file: P
 @needs.posix
 @pytest.mark.usefixtures("rested")
 def test_a_change_through_a_mapping_is_detected(tmp_path: Path, file: Path) -> None:
-    """`numpy.memmap` writes so. Only the first write to a page since that went to the disk dates the file."""
+    """`numpy.memmap` writes in this way. Only the first write to a page after a flush updates the file's date."""
     with open(file, "rb+") as opened, mmap.mmap(opened.fileno(), 0) as mapping:
         mapping[:1] = b"C"
         os.fsync(opened.fileno())
@@ -119,7 +119,7 @@ def test_a_stamp_is_trusted_only_if_the_file_has_not_changed_recently() -> None:
     assert stamp(old, old).settled
     assert not stamp(new, old).settled
     assert not stamp(old, new).settled
-    assert not stamp(10**15, old).settled  # from the future
+    assert not stamp(10**15, old).settled  # a date in the future
     assert not stamp(new, new).proves(stamp(new, new))
     assert stamp(old, old).proves(stamp(old, old))
 

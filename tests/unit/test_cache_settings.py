@@ -1,4 +1,4 @@
-"""The cache's place and size, and the sessions that use it."""
+"""The cache's folder and size, and the sessions that use the cache."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_an_invalid_size_is_reported_and_ignored() -> None:
     assert "QNNBRIDGE_CACHE_MAX_BYTES='much'" in settings.problems[0]
 
 
-# --- which sessions ---
+# --- sessions that use the cache ---
 
 SETTINGS = CacheSettings("/cache")
 MODEL = MODELS / "f.onnx"

@@ -1,4 +1,4 @@
-"""Entries of the cache are complete or absent, checked to the last byte, and set aside if they are damaged."""
+"""Entries of the cache are complete or absent, checked to the last byte, and invalidated if they are damaged."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_every_flipped_byte_of_the_manifest_is_detected(store: Store) -> None:
             found = store.find(KEY)
         except Damaged:
             continue
-        # White space between the values means nothing.
+        # White space between the values has no meaning.
         assert found == entry, f"byte {position}: {good[position : position + 1]!r}"
     manifest.write_bytes(good)
     assert store.find(KEY) == entry
@@ -171,7 +171,7 @@ def test_only_a_limited_number_of_invalid_entries_is_kept(store: Store) -> None:
         put(store, KEY)
         store.quarantine_entry(KEY, "damaged", str(number))
     assert len(store.invalid_entries()) == MAX_INVALID
-    # Of one second; with four digits of chance two of them had the same name once in three hundred runs.
+    # Entries of one second: with four random digits, two of them had the same name once in three hundred runs.
     assert all(len(bad.folder.name.split("-")[2]) >= 16 for bad in store.invalid_entries())
 
 
@@ -187,7 +187,7 @@ def test_a_disk_that_fails_at_any_write_leaves_a_complete_entry_or_none(
         with pytest.raises(OSError, match="No space left"):
             put(store, KEY)
     assert list((store.root / "tmp").iterdir()) == []
-    assert (store.find(KEY) is not None) == (write == "sync_folder")  # the last step: it is in its place
+    assert (store.find(KEY) is not None) == (write == "sync_folder")  # the last step: the entry is in place
     assert put(store, KEY) == store.find(KEY)
 
 
@@ -253,7 +253,7 @@ def test_leftovers_of_a_killed_process_are_removed(store: Store) -> None:
     assert len(list((store.root / "tmp").iterdir())) == 2
     with store.draft() as mine:
         assert store.sweep() == 1
-        assert mine.folder.exists()  # its maker lives
+        assert mine.folder.exists()  # the process that created it still runs
     assert list((store.root / "tmp").iterdir()) == []
     assert list((store.root / "uses" / KEY).iterdir()) == []
 
@@ -302,7 +302,7 @@ def test_records_of_use_for_a_missing_entry_are_removed(store: Store) -> None:
 def test_sessions_that_are_never_closed_do_not_fill_the_folder(store: Store) -> None:
     put(store, KEY)
     for _ in range(3 * MANY_USES):
-        store.use(KEY)  # dropped at once, as by a process that ends
+        store.use(KEY)  # dropped immediately, as by a process that ends
     assert len(list((store.root / "uses" / KEY).iterdir())) <= MANY_USES + 2
 
 

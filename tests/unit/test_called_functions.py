@@ -32,7 +32,7 @@ def frame(kind: Kind, header: dict[str, Any], values: tuple[Any, ...] = ()) -> F
 
 
 class Host:
-    """Calls back to a client that the test plays: `answer` is called with each CALL_BACK, in a thread."""
+    """Calls back to a client that the test simulates: `answer` is called with each CALL_BACK, in a thread."""
 
     def __init__(self, answer: Callable[[Frame], Frame | None], timeout_s: Any = 5.0, names: Any = None) -> None:
         self.request = SimpleNamespace(id=NUMBER, withdrawn=False)
@@ -158,7 +158,7 @@ def test_calls_of_several_threads_run_one_at_a_time() -> None:
 
 
 class Channel:
-    """Takes what is given back."""
+    """Channel that records what is returned."""
 
     def __init__(self, features: frozenset[str] = frozenset({"callback"})) -> None:
         self.agreement = SimpleNamespace(features=features)

@@ -21,7 +21,7 @@ ANSWERING = {Kind.REPLY, Kind.ERROR, Kind.PONG}
 TELLING = {Kind.PHASE, Kind.EVENT}
 CALLING = {Kind.CALL_BACK}
 
-# The rules of `docs/dev/protocol.md`, written down a second time: the state of each side, the frames it may send, the
+# The rules of `docs/dev/protocol.md`, written a second time: the state of each side, the frames it may send, the
 # next state.
 MAY_SEND: dict[tuple[Role, State], dict[Kind, State]] = {
     (CLIENT, State.START): {Kind.HELLO: State.GREETING},
@@ -50,14 +50,14 @@ OPEN_REQUEST, OPEN_PING, OPEN_CANCEL = 1, 2, 3
 
 
 def bare(kind: Kind, request_id: int = 0, **header: object) -> Frame:
-    """The smallest frame of a kind that is well-formed."""
+    """Return the smallest valid frame of a kind."""
     if kind in (Kind.HELLO, Kind.HELLO_OK):
         return Frame(kind, 0, Hello().to_wire())
     return Frame(kind, request_id, dict(header))
 
 
 def in_state(role: Role, state: State) -> Connection:
-    """A connection that came into `state` as it does in life. A client has three questions open, if it can."""
+    """Return a connection that reached `state` by regular steps. A client has three open requests, if possible."""
     connection = Connection(role, Hello())
     if state is State.START:
         return connection
@@ -85,14 +85,14 @@ def in_state(role: Role, state: State) -> Connection:
 
 
 def request_id_for(kind: Kind) -> int:
-    """An id with which a frame of this kind makes sense in the connections of `in_state`."""
+    """Return an id with which a frame of this kind is valid in the connections of `in_state`."""
     if kind in ANSWERING | CALLING:
         return OPEN_PING if kind is Kind.PONG else OPEN_REQUEST
     return 4 if kind in ASKING else 0
 
 
 def ready(role: Role, ours: Hello | None = None, theirs: Hello | None = None) -> Connection:
-    """A connection after its HELLOs, with no question open."""
+    """Return a connection after its HELLOs, without open requests."""
     connection = Connection(role, ours or Hello())
     if role is CLIENT:
         connection.send_hello()
@@ -103,7 +103,7 @@ def ready(role: Role, ours: Hello | None = None, theirs: Hello | None = None) ->
     return connection
 
 
-# --- the tables ------------------------------------------------------------------------------------------
+# --- tables of states and kinds --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("role", "state", "kind"), SITUATIONS)
@@ -153,7 +153,7 @@ def test_a_frame_that_was_not_allowed_leaves_no_request_open() -> None:
 
 
 def called_back(client: Connection) -> int:
-    """A client with a request in which the host waits for a function."""
+    """Return a client with a request in which the host waits for a function."""
     number, _ = client.ask(Kind.REQUEST, {})
     assert len(hear(client, wire(Frame(Kind.CALL_BACK, number, {"call": 1})))) == 1
     return number
@@ -235,7 +235,7 @@ def test_the_stream_may_not_end_within_a_frame() -> None:
 
 # --- text before the first frame -------------------------------------------------------------------------
 
-UTF8_TEXT = "Überprüfung: café, ÉNP, É\n".encode()  # holds the first byte of the magic
+UTF8_TEXT = "Überprüfung: café, ÉNP, É\n".encode()  # contains the first byte of the magic
 
 
 @pytest.mark.parametrize(
@@ -403,7 +403,7 @@ def test_a_request_id_that_does_not_increase_is_refused(kind: Kind, number: int)
 
 
 def test_request_ids_may_be_skipped() -> None:
-    """One that was given to a request which then was not sent."""
+    """The id belongs to a request that was then not sent."""
     host = ready(HOST)
     hear(host, wire(Frame(Kind.REQUEST, 5, {})) + wire(Frame(Kind.PING, 2**64 - 1, {})))
 
@@ -486,7 +486,7 @@ def test_events_may_refer_to_any_request_or_none() -> None:
 
 
 def test_unknown_header_keys_are_accepted() -> None:
-    """A later version may add some; an older version ignores them."""
+    """A later version may add header keys, and an older version ignores them."""
     host = ready(HOST)
     (frame,) = hear(host, wire(Frame(Kind.REQUEST, 1, {"op": "host.info", "since_version_9": [1]})))
     assert frame.header["op"] == "host.info"

@@ -23,7 +23,9 @@ START = ("starting", "importing", "registering")
 def record(
     log: str | None, phase: str, code: int | None, platform: Platform = "posix", op: str = "", **more: Any
 ) -> CrashRecord:
-    """A host that died with this code in this phase, having written this file to stderr."""
+    """Return the record of a host that crashed in this phase with this code, after it had written this file to
+    stderr.
+    """
     text = ""
     if log is not None:
         text = decode_stderr((DATA / (log if "." in log else f"{log}.txt")).read_bytes())
@@ -44,7 +46,7 @@ def record(
 
 
 REAL_DEATHS = [
-    # stderr, phase, exit code, words of the cause, words of the fix
+    # stderr, phase, exit code, text in the cause, text in the fix
     ("zero_size_dimension", "compiling", -8, "dimension of size 0", "give it a size"),
     ("zero_size_dimension", "creating", 136, "dimension of size 0", "give it a size"),
     ("run_option_not_a_number", "running", -6, "must be a number is not one (stoul failed)", "Correct the option"),
@@ -175,7 +177,7 @@ def test_a_python_that_cannot_be_a_host_is_explained(line: str, cause: str, cura
 
 
 def test_a_bad_dynamic_option_is_distinguished_from_a_thread_at_exit() -> None:
-    # Both leave the same line: `terminate called without an active exception`.
+    # Both crashes leave the same line: `terminate called without an active exception`.
     by_option = record("dynamic_option_not_a_number", "running", -6, op="session.set_ep_dynamic_options")
     assert "dynamic option" in diagnose(by_option)[0].cause
     assert "all work was done" in diagnose(record("thread_at_exit", "idle", -6))[0].cause
@@ -416,7 +418,7 @@ def test_the_details_are_complete_and_survive_encoding() -> None:
     assert BridgeError.__reduce__(error)[1][0]["details"]["phase"] == "creating"
 
 
-# --- the last line ---------------------------------------------------------------------------------------
+# --- the last line of stderr -----------------------------------------------------------------------------
 
 WRONG_PROGRAM = "/bin/cat: invalid option -- 'I'\nTry '/bin/cat --help' for more information.\n\n"
 

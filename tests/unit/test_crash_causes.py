@@ -18,7 +18,7 @@ START = ("starting", "importing", "registering")
 
 
 def with_qnn(code: int, platform: Platform, phase: str, **more: Any) -> CrashRecord:
-    """A death of a host in this phase; if a session was in it, QNN had a part in that."""
+    """Return the record of a crash in this phase; a session in it uses QNN."""
     if phase not in ("creating", "compiling", "running"):
         return CrashRecord(ExitStatus(code, platform), host_phase=phase, ready=phase not in START, **more)
     call = OpenCall(7, "session.run", "pnet.onnx", "f" * 64, "0" * 64, phase)
@@ -26,12 +26,12 @@ def with_qnn(code: int, platform: Platform, phase: str, **more: Any) -> CrashRec
 
 
 def alone(code: int, platform: Platform, phase: str, stderr: str = "", **others: Any) -> CrashRecord:
-    """A death of a host within a session that has nothing on QNN."""
+    """Return the record of a crash within a session that has nothing on QNN."""
     call = OpenCall(7, "session.run", "pnet.onnx", "f" * 64, "0" * 64, phase, without_qnn=True)
     return CrashRecord(ExitStatus(code, platform), in_flight=(call, *others.values()), stderr_tail=stderr)
 
 
-# --- an instruction that is not there ---
+# --- missing instructions ---
 
 ILLEGAL = [(-4, "posix"), (132, "posix"), (0xC000001D, "win32")]
 
@@ -47,7 +47,7 @@ def test_an_illegal_instruction_is_reported_with_the_processor(code: int, platfo
 
 
 def test_after_an_illegal_instruction_the_alternative_cause_is_named() -> None:
-    """A jump into data ends so, too."""
+    """A jump into data crashes in the same way."""
     causes = [one.cause for one in diagnose(with_qnn(-4, "posix", "running"))]
     assert "Processor: not known." in causes[0]
     assert "QNN or the driver crashed" in causes[1]

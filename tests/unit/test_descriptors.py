@@ -1,4 +1,4 @@
-"""Reading and writing real pipes: no data is lost, duplicated or reordered, even by Ctrl+C."""
+"""Reading and writing real pipes: no data is lost, duplicated or reordered, not even by Ctrl+C."""
 
 from __future__ import annotations
 
@@ -39,9 +39,10 @@ def pipe() -> Iterator[tuple[int, int]]:
 
 @pytest.fixture
 def interrupt() -> Iterator[Callable[..., None]]:
-    """Sets what happens at SIGALRM: the given function runs, then comes a KeyboardInterrupt, as at Ctrl+C.
+    """Function that installs an action for SIGALRM: a given function runs, then KeyboardInterrupt is raised, as at
+    Ctrl+C.
 
-    An alarm that goes off before the driver is entered, or after, is put off, so that it always strikes the driver.
+    An alarm before or after the driver is postponed, so that it always interrupts the driver.
     """
     drivers = {ByteReader.read_into.__code__, ByteWriter.write_some.__code__}
 
@@ -69,7 +70,7 @@ def pattern(size: int) -> bytes:
 
 
 class Sink:
-    """Where read bytes go."""
+    """Destination of read bytes."""
 
     def __init__(self, fd: int, size: int = 4096) -> None:
         self.reader = ByteReader(fd)
@@ -123,7 +124,7 @@ def test_the_end_of_the_stream_is_a_count_of_zero_every_time(pipe: tuple[int, in
 
 
 def test_no_data_yet_is_not_the_end_of_the_stream(pipe: tuple[int, int]) -> None:
-    """On a non-blocking descriptor: a socket that is shared with a writer is one."""
+    """Use a non-blocking descriptor, as a socket that is shared with a writer."""
     os.set_blocking(pipe[0], False)
     sink = Sink(pipe[0])
     with pytest.raises(BlockingIOError):
@@ -253,7 +254,7 @@ def test_pending_bytes_can_be_discarded() -> None:
 def test_an_interrupt_while_waiting_for_bytes_loses_nothing(
     pipe: tuple[int, int], interrupt: Callable[..., None]
 ) -> None:
-    """The bytes come in the very moment of the interrupt."""
+    """The bytes arrive in the very moment of the interrupt."""
     pieces = (bytes([65 + n]) * (n + 1) for n in itertools.count())
     interrupt(lambda: os.write(pipe[1], next(pieces)))
     sink = Sink(pipe[0])
@@ -271,12 +272,12 @@ def test_an_interrupt_while_waiting_for_bytes_loses_nothing(
 def test_an_interrupt_directly_after_the_read_keeps_the_count_for_the_next_call(
     pipe: tuple[int, int], interrupt: Callable[..., None]
 ) -> None:
-    """The kernel has delivered the bytes, and the interrupt strikes before their number is read."""
+    """The kernel has delivered the bytes, and the interrupt occurs before their number is read."""
     interrupt()
     sink = Sink(pipe[0])
     waits_in_read = f"0 {pipe[0]:#x} "
     here = threading.get_native_id()
-    libc = ctypes.PyDLL(None)  # its calls keep the GIL, so that the reader comes back only after the signal
+    libc = ctypes.PyDLL(None)  # its calls keep the GIL, so that the reader returns only after the signal
 
     def strike() -> None:
         while not Path(f"/proc/self/task/{here}/syscall").read_text().startswith(waits_in_read):
@@ -316,7 +317,7 @@ def test_interrupts_at_random_moments_lose_nothing_or_raise_an_error(
         os.close(pipe[1])
 
     def read() -> bool:
-        """Whether it was interrupted."""
+        """Return whether the write was interrupted."""
         try:
             signal.setitimer(signal.ITIMER_REAL, 0.0005)
             while not sink.ended and not sink.reader.torn:
@@ -334,14 +335,14 @@ def test_interrupts_at_random_moments_lose_nothing_or_raise_an_error(
         interrupts += 1
     torn = sink.reader.torn
     while os.read(pipe[0], 10_000):
-        pass  # so that the writer comes to its end
+        pass  # so that the writer can finish
     thread.join()
     assert interrupts
     assert torn or sink.data == data
 
 
 def iter_bytes(fd: int, count: int) -> bytes:
-    """The next `count` bytes of a pipe."""
+    """Read the next `count` bytes of a pipe."""
     data = b""
     while len(data) < count:
         data += os.read(fd, count - len(data))
@@ -369,7 +370,7 @@ def test_an_interrupted_write_continues_where_it_stopped(
 
 
 def test_a_pipe_is_not_inspected_during_a_write_of_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Windows would answer after the write, which may never end."""
+    """Windows would answer only after the write, which may never end."""
     connection: Any = SimpleNamespace(_marks={0: None}, fail=lambda error: error, _on_silence=lambda: None)
     with pytest.raises(HostCrashed, match="has closed its descriptors"):
         Channel._check_ours(connection, 0)

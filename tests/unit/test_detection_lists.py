@@ -1,4 +1,4 @@
-"""Lists of detections without NMS: columns by kind, pictures without objects, rows in any order."""
+"""Lists of detections without NMS: columns by kind, images without objects, rows in any order."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Parts = tuple[Any, Any, Any]
 
 
 def picture(found: int, size: float, rng: np.random.Generator) -> Parts:
-    """Boxes, scores and classes of rows sorted by score, of which some are objects."""
+    """Return boxes, scores and classes of rows sorted by score, of which some are objects."""
     corner = rng.random((ROWS, 2)) * 0.7 + 0.1
     boxes = np.concatenate([corner, corner + rng.random((ROWS, 2)) * 0.2 + 0.01], axis=1) * size
     scores = np.concatenate([rng.uniform(0.4, 0.95, found), rng.random(ROWS - found) ** 4 * 5e-4])
@@ -24,7 +24,7 @@ def picture(found: int, size: float, rng: np.random.Generator) -> Parts:
 
 
 def on_qnn(parts: Parts, found: int, size: float, rng: np.random.Generator) -> Parts:
-    """The same objects with the noise of half floats; the other rows are any."""
+    """Return the same objects with the noise of half floats; the other rows are arbitrary."""
     boxes, scores, classes = picture(0, size, rng)
     scores = scores * 0
     order = np.argsort(-(parts[1][:found] + rng.normal(0, 1e-3, found)))

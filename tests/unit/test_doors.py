@@ -1,5 +1,7 @@
 """Options, JSON documents and rewritten models equal the golden files of `tests/golden/doors`, unless they were
-changed on purpose."""
+changed
+deliberately.
+"""
 
 from __future__ import annotations
 

@@ -14,9 +14,9 @@ MODULES = sorted(
     for path in (ROOT / package).rglob("*.py")
     if "__pycache__" not in path.parts
 )
-# So many strings in one literal are a table.
+# A literal with at least this many strings is a table.
 KEYS_IN_A_TABLE = 10
-# Two tables of which one holds so much of the other are one table.
+# Two tables count as one if one contains this share of the other.
 SHARED = 0.8
 
 

@@ -1,4 +1,4 @@
-"""The metadata of context binaries, read from binaries that QNN wrote."""
+"""The metadata of context binaries, read from context binaries that QNN wrote."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of chips, the choice of one for the simulator, and names of processors."""
+"""The table of chips, the choice of a chip for the simulator, and names of processors."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def test_faults_of_a_model_without_a_manifest_are_reported(case: str, tmp_path: 
 def test_an_unreadable_context_binary_is_reported(tmp_path: Path) -> None:
     path = models.real(tmp_path)
     (tmp_path / "a_qnn.bin").unlink()
-    os.symlink("a_qnn.bin", tmp_path / "a_qnn.bin")  # a link to itself; rights do not stop an administrator
+    os.symlink("a_qnn.bin", tmp_path / "a_qnn.bin")  # a link to itself; permissions do not stop an administrator
     assert "cannot be read" in judge(path).reason
 
 
@@ -204,7 +204,7 @@ def test_the_short_provider_name_qnn_is_accepted(tmp_path: Path) -> None:
 
 
 def with_part(path: Path, **attributes: object) -> Path:
-    """One more part in the same binary, as QNN writes it."""
+    """Add one more part in the same context binary, as QNN writes it."""
     model = onnx.load(path)
     (main,) = (node for node in model.graph.node if node.op_type == "EPContext")
     names = [attribute.s for attribute in main.attribute if attribute.name == "partition_name"]
@@ -241,7 +241,7 @@ def test_embedded_parts_load_only_in_newer_releases(tmp_path: Path) -> None:
 def test_a_shared_context_binary_crashes_the_simulator_and_works_on_an_npu(tmp_path: Path) -> None:
     path = models.real(tmp_path)
     binary = tmp_path / "a_qnn.bin"
-    # A second graph in the free space behind the description, and weights in the table of contents.
+    # A second graph in the free space after the description, and weights in the table of contents.
     change(binary, 2000, b"QNNExecutionProvider_QNNExecutionProvider_5557084727266556725_1_0\0")
     assert judge(path).level == "ok", "several graphs without common weights run on the simulator"
     change(binary, 4200, b"WEIGHTS/0\0")
@@ -269,7 +269,9 @@ def test_unchanged_files_are_ok(recorded: Path) -> None:
 
 @pytest.mark.parametrize("at", [34993, 36906, 35278, 0, 73727])
 def test_a_changed_byte_is_detected(at: int, recorded: Path) -> None:
-    """At the first three it crashes QNN when it is created or run, or hangs; see tests/fault."""
+    """At the first three positions the change crashes QNN when the model is loaded or run, or hangs it; see
+    tests/fault.
+    """
     binary = recorded.parent / "a_qnn.bin"
     change(binary, at, bytes([binary.read_bytes()[at] ^ 0xFF]))
     verdict = judge(recorded)

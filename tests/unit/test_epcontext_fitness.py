@@ -34,7 +34,7 @@ def simulator(chip: int = 60, sdk: str = "2.51.0") -> HostTraits:
 
 
 def model_for(folder: Path, chip: int, sdk: str | None = None) -> Path:
-    """Return a model as QNN writes it: chip and SDK are in the binary, in the metadata and in the node."""
+    """Return a model as QNN writes it: chip and SDK are in the context binary, in the metadata and in the node."""
     path = models.real(folder)
     models.retarget(folder / "a_qnn.bin", *CHIPS[chip], sdk=sdk)
     version = short_sdk(sdk) if sdk else "2.51"
@@ -179,7 +179,7 @@ def test_a_host_without_qnn_cannot_run_a_compiled_model(tmp_path: Path) -> None:
     assert "this host has no onnxruntime-qnn" in verdict.reason
 
 
-# --- which source is believed ----------------------------------------------------------------------------
+# --- priority of the sources -----------------------------------------------------------------------------
 
 
 def test_the_context_binary_overrides_the_metadata(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A session checks a compiled model first: one that cannot run is never sent to the host."""
+"""A session checks a compiled model first: a model that cannot run is never sent to the host."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def ask(model: Path | bytes, providers: Any = QNN, host: Any = HELLO, **entries:
 
 def test_an_original_model_is_accepted_on_any_host() -> None:
     class Nothing:
-        """Touching the host of a model that is not compiled would cost its start."""
+        """Accessing the host for a model that is not compiled would start the host."""
 
     assert ask(MODELS / "q.onnx", host=Nothing()) == ()
     assert ask(MODELS / "q.onnx", CPU, host=Nothing()) == ()
@@ -131,7 +131,7 @@ def test_models_given_as_bytes_refer_to_the_current_folder_or_the_context_path(
     assert ask(data) == ()
 
 
-# --- let through all the same ----------------------------------------------------------------------------
+# --- disabled check --------------------------------------------------------------------------------------
 
 
 def test_the_check_can_be_reduced_to_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

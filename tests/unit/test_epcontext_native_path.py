@@ -1,4 +1,4 @@
-"""Where QNN opens context binaries by the system's code page, it never gets a path with other characters."""
+"""Where QNN opens context binaries through the system's code page, it never gets a path with other characters."""
 
 from __future__ import annotations
 

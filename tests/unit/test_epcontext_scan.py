@@ -226,7 +226,7 @@ except CompiledModelRefused:
 def test_a_file_of_2_gb_is_scanned_in_half_a_second_and_100_mb(embedded: bool, tmp_path: Path) -> None:
     path = tmp_path / "huge.onnx"
     if embedded:
-        # The mark is a field of the same kind as the binary, of which only the length is changed.
+        # The marker is a field of the same kind as the context binary, with a changed length.
         size = 2_000_000_000
         node = models.context_node(embed_mode=1, ep_cache_context=None).SerializeToString()
         cache = b"\x0a\x10ep_cache_context\xa0\x01\x03\x22" + models.varint(size)

@@ -88,7 +88,7 @@ def test_an_embedded_model_of_several_parts_loads_in_this_release(host: qnnbridg
     weights = [numpy_helper.from_array(np.eye(8, dtype=np.float32) * 2, name) for name in ("v", "w")]
     nodes = [
         helper.make_node("MatMul", ["x", "v"], ["a"]),
-        helper.make_node("Erf", ["a"], ["b"]),  # QNN has no such operator: a part before it and one behind
+        helper.make_node("Erf", ["a"], ["b"]),  # QNN lacks this operator: one part before it and one after it
         helper.make_node("MatMul", ["b", "w"], ["y"]),
     ]
     model = build.model(nodes, [build.tensor("x", [4, 8])], [build.tensor("y", [4, 8])], weights)
@@ -123,7 +123,7 @@ def test_the_context_binary_records_what_it_was_compiled_for(compiled: dict[str,
 def test_a_context_binary_of_other_weights_under_the_same_name_is_detected(
     compiled: dict[str, Path], host: qnnbridge.Host, tmp_path: Path
 ) -> None:
-    """Two compilers that write to one path may leave such files: they would load and compute wrong results."""
+    """Two compilers that write to the same path may leave such files: they would load and compute wrong results."""
     import shutil
 
     import onnx
@@ -156,7 +156,7 @@ def test_a_session_on_the_cpu_is_refused_with_an_explanation(
 def test_models_given_as_bytes_refer_to_the_folder_of_the_application(
     compiled: dict[str, Path], host: qnnbridge.Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The host was started in another folder, and QNN takes a model without a name to be in its own."""
+    """The host was started in another folder, and QNN assumes that a model without a name is in the host's folder."""
     data = compiled["60"].read_bytes()
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ContextUnusable, match="is missing"):

@@ -160,7 +160,7 @@ def test_deadline_errors_are_timeouts_and_option_errors_are_value_errors() -> No
 
 @pytest.mark.process
 def test_the_error_modules_import_nothing_heavy() -> None:
-    """They must work in a half-broken installation, where numpy or msgpack cannot be imported."""
+    """Error modules must work in a half-broken installation, where numpy or msgpack cannot be imported."""
     script = (
         "import sys; sys.modules['numpy'] = sys.modules['msgpack'] = None; "
         "import qnnbridge_protocol.errors as e; raise SystemExit(e.Fail('x').to_wire()['message'] != 'x')"
@@ -168,7 +168,7 @@ def test_the_error_modules_import_nothing_heavy() -> None:
     assert subprocess.run([sys.executable, "-c", script]).returncode == 0
 
 
-# --- beside onnxruntime ----------------------------------------------------------------------------------
+# --- comparison with onnxruntime -------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -264,7 +264,7 @@ def test_retry_pointless_survives_pickling_of_a_crash_error() -> None:
 
 
 def test_the_retry_field_is_transferred_if_it_differs_from_the_default_of_the_code() -> None:
-    """Through a daemon an application gets the death of the NPU host by the wire alone."""
+    """Through a daemon, an application gets the crash of the NPU host only by the wire."""
     error = errors.HostCrashed("It died.")
     assert "retry" not in error.to_wire()
     error.retry = "pointless"

@@ -14,7 +14,7 @@ from qnnbridge._diagnosis.log_rules import QNN_CODES, find_qnn_code, qnn_code
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_tools.explanations import explain_code
 
-# Representations of one crash by different observers; rows of the project's notes on Windows exit codes.
+# Forms in which different observers see one crash; from the project's notes on Windows exit codes.
 SEEN = [
     # name, Python, cmd and PowerShell, Git Bash
     ("STATUS_ACCESS_VIOLATION", 3221225477, -1073741819, 139),
@@ -53,7 +53,7 @@ def test_every_row_has_a_unique_number_and_an_explanation(table: tuple) -> None:
         assert row.name, row
         assert len(row.meaning) > 5, row
         assert row.advice.endswith((".", ":")), row
-        assert not row.meaning.endswith("."), row  # the texts around add it
+        assert not row.meaning.endswith("."), row  # surrounding texts add it
 
 
 @needs.posix
@@ -184,7 +184,7 @@ def test_a_copied_code_is_parsed(text: str, expected: list[str]) -> None:
     ("low_byte", "code"), [(5, "C0000005"), (9, "C0000409"), (29, "C000001D"), (253, "C00000FD")]
 )
 def test_a_linux_parent_of_a_windows_process_gets_the_low_byte(low_byte: int, code: str) -> None:
-    # These four pairs were seen with Windows processes under Wine.
+    # These four pairs were observed with Windows processes under Wine.
     cut = explain_code(str(low_byte)).readings[-1]
     assert "low byte" in cut.seen
     assert code in [f"{row.number:X}" for row in cut.candidates]

@@ -1,4 +1,4 @@
-"""External tensors get the length that ONNX leaves optional; everything else of the model stays byte for byte."""
+"""External tensors get the length that ONNX makes optional; all other bytes of the model stay the same."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def external(name: str, dims: list[int], element: int = TensorProto.FLOAT, **ent
 
 
 def lengths(model: bytes) -> dict[str, dict[str, str]]:
-    """The entries of each external tensor, wherever it is."""
+    """Return the entries of each external tensor, anywhere in the model."""
     found: dict[str, dict[str, str]] = {}
 
     def look(graph: onnx.GraphProto) -> None:

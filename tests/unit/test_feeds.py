@@ -34,7 +34,7 @@ Y = NodeInfo("y", "tensor(float)", (4, "N"))
 GOOD = {"x": f32(4, 2), "y": f32(4, 2)}
 
 
-# --- beside onnxruntime ----------------------------------------------------------------------------------
+# --- comparison with onnxruntime -------------------------------------------------------------------------
 
 
 def _add() -> Any:
@@ -197,7 +197,7 @@ BAD_FEEDS: dict[str, list[dict[Any, Any]]] = {
     "optional sequence": [{"a": [np.zeros(2)]}, {"a": f32(2)}],
 }
 
-# Texts that hold something of ONNX Runtime's build (source paths) or of pybind11 are not repeated here.
+# Messages that contain source paths of ONNX Runtime or text of pybind11 are not repeated here.
 _OTHER_WORDS = re.compile(r"onnxruntime_src|incompatible function arguments|cannot be linked")
 
 
@@ -271,7 +271,7 @@ def test_ort_values_of_the_wrong_type_are_refused_as_by_onnxruntime() -> None:
         assert ours.message == str(theirs)
 
 
-# --- without -----------------------------------------------------------------------------------------------
+# --- without a comparison ----------------------------------------------------------------------------------
 
 
 def test_feeds_are_returned_in_the_given_order_with_their_declared_types() -> None:
@@ -393,7 +393,7 @@ def test_a_type_that_cannot_be_transferred_is_refused_when_the_checker_is_create
 
 
 def test_a_valid_feed_is_checked_in_microseconds() -> None:
-    """Ten inputs. The bound is twenty times what was measured (5 us), so that a busy machine does not fail it."""
+    """Check ten inputs. The limit is twenty times the measured 5 us, so that a busy machine does not exceed it."""
     nodes = [NodeInfo(f"input_{i}", "tensor(float)", (1, 3, "H", 224)) for i in range(10)]
     feeds = {node.name: f32(1, 3, 2, 224) for node in nodes}
     checker = FeedChecker(nodes)

@@ -28,7 +28,7 @@ from qnnbridge_protocol.limits import EVIDENCE_BYTES, MAX_HELLO_BYTES, Limits
 
 LIMITS = Limits(max_header=1000, max_buffers=3, max_body=5000)
 CRC_OFFSET = 32
-FIELDS = {  # name: offset and struct code, written down a second time on purpose
+FIELDS = {  # name: offset and struct code, written a second time deliberately
     "magic": (0, "4s"),
     "wire_version": (4, "B"),
     "kind": (5, "B"),
@@ -43,7 +43,7 @@ FIELDS = {  # name: offset and struct code, written down a second time on purpos
 
 
 def changed(prefix: bytes, field: str, value: int | bytes) -> bytes:
-    """A prefix with another value in one field."""
+    """Return a prefix with another value in one field."""
     offset, code = FIELDS[field]
     raw = struct.pack(code, value)
     return prefix[:offset] + raw + prefix[offset + len(raw) :]
@@ -150,7 +150,7 @@ def test_a_huge_number_is_refused_before_memory_is_allocated_for_it(field: str, 
 
 @pytest.mark.parametrize("kind", sorted(HELLO_KINDS))
 def test_a_hello_has_separate_limits(kind: Kind) -> None:
-    """They hold before anything is agreed, and whatever is agreed."""
+    """The limits for a hello apply before any agreement, and whatever the agreement is."""
     hello = pack_prefix(kind, 0, b"", 0, 0)
     assert parse_prefix(changed(hello, "header_bytes", MAX_HELLO_BYTES), LIMITS).header_bytes == MAX_HELLO_BYTES
     with pytest.raises(ProtocolDesync, match=f"allowed are {MAX_HELLO_BYTES}"):

@@ -45,7 +45,7 @@ FRAMES = st.builds(
 
 
 def filled(size: int, seed: int = 0) -> bytes:
-    """Bytes that differ from their neighbours, also 64 and 256 further on."""
+    """Return bytes that differ from their neighbours, also at a distance of 64 and 256."""
     return ((np.arange(size, dtype=np.uint32) * 2654435761 + seed) >> 13).astype(np.uint8).tobytes()
 
 
@@ -54,7 +54,7 @@ def message(*sizes: int, **header: Any) -> Frame:
 
 
 def raw_frame(header: bytes, count: int = 0, body_bytes: int = 0) -> bytes:
-    """A frame with any header and any numbers, under a right checksum."""
+    """Return a frame with any header and any sizes, with a correct checksum."""
     return pack_prefix(Kind.REQUEST, 1, header, count, body_bytes) + header
 
 
@@ -62,7 +62,7 @@ def described(sizes: Any, count: int, body_bytes: int) -> bytes:
     return raw_frame(msgpack.packb({"bufs": sizes}), count, body_bytes)
 
 
-# --- pieces ----------------------------------------------------------------------------------------------
+# --- pieces of the stream --------------------------------------------------------------------------------
 
 
 @settings(deadline=None)
@@ -107,7 +107,7 @@ def test_adjacent_buffers_of_every_size_do_not_disturb_each_other(sizes: tuple[i
     "length", [*range(PREFIX_BYTES - 2, PREFIX_BYTES + 3), *range(60, 70), 4096, STAGING_BYTES]
 )
 def test_a_frame_may_end_anywhere_in_the_staging_buffer(length: int) -> None:
-    """The next frame then begins in every possible place, also cut by the end of the buffer."""
+    """The next frame then begins at every possible position, also cut by the end of the buffer."""
     text = "x" * length
     frames = [Frame(Kind.EVENT, number, {"t": text}) for number in range(STAGING_BYTES // length + 3)]
     got = feed(FrameReader(Limits()), b"".join(map(wire, frames)))
@@ -132,7 +132,7 @@ def test_the_reader_reports_whether_the_stream_may_end_here() -> None:
     assert not reader.mid_frame
 
 
-# --- what is received ------------------------------------------------------------------------------------
+# --- received frames -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("size", THRESHOLDS)
@@ -178,7 +178,7 @@ def test_the_returned_header_does_not_contain_the_sizes_of_buffers() -> None:
     assert frame.header == {"a": 1}
 
 
-# --- what is written -------------------------------------------------------------------------------------
+# --- written frames --------------------------------------------------------------------------------------
 
 
 def test_each_buffer_starts_at_a_multiple_of_64_and_the_last_is_not_padded() -> None:
@@ -244,7 +244,7 @@ def test_a_frame_exactly_at_the_limits_is_sent_and_accepted(frame: Frame) -> Non
 
 @pytest.mark.parametrize("kind", sorted(HELLO_KINDS))
 def test_a_hello_is_limited_only_by_the_limit_for_hellos(kind: Kind) -> None:
-    """Also under limits so small, or so large, that they would decide differently."""
+    """Use also limits so small, or so large, that they would decide differently."""
     overhead = len(msgpack.packb({"a": "x" * 60_000})) - 60_000
     largest = Frame(kind, 0, {"a": "x" * (MAX_HELLO_BYTES - overhead)})
     assert feed(FrameReader(LIMITS), wire(largest, LIMITS)) == [largest]
@@ -258,7 +258,7 @@ def test_a_hello_is_limited_only_by_the_limit_for_hellos(kind: Kind) -> None:
 @pytest.mark.parametrize("whole", [PING, wire(message(5, 70)), wire(Frame(Kind.HELLO_OK, 0, {"a": 1}))], ids=len)
 @pytest.mark.parametrize("at", range(PREFIX_BYTES))
 def test_no_flipped_bit_of_a_prefix_is_ever_accepted(whole: bytes, at: int) -> None:
-    """It is refused, at the latest with the header: a flipped header size asks for more bytes first."""
+    """The frame is refused, at the latest with the header: a flipped header size requests more bytes first."""
     for bit in range(8):
         damaged = bytearray(whole)
         damaged[at] ^= 1 << bit
@@ -347,7 +347,7 @@ def test_text_between_frames_is_refused_with_the_received_bytes_as_evidence() ->
 
 
 def test_the_padding_before_and_between_buffers_is_skipped_whatever_it_contains() -> None:
-    """It is under no checksum, and means nothing."""
+    """The padding has no checksum and no meaning."""
     data = bytearray(wire(message(1, 1)))
     data[-2] = data[-3] = 0xEE
     data[PREFIX_BYTES + int.from_bytes(data[16:20], "little")] = 0xEE

@@ -15,7 +15,7 @@ from qnnbridge_host.request.client import StopSignal
 
 
 class _Paced(Generation):
-    """Each token takes the next number of seconds."""
+    """Generation in which each token takes the next number of seconds."""
 
     def __init__(self, paces: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
         self._now = 100.0

@@ -17,7 +17,7 @@ from qnnbridge_host.request.client import StopSignal
 
 
 class _StoppedAtTheEnd(Generation):
-    """The stop comes when native code has taken the prompt."""
+    """The stop arrives when native code has processed the prompt."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []

@@ -1,4 +1,4 @@
-"""Golden frames of released versions must always be readable, and are written again byte for byte."""
+"""Golden frames of released versions must always be readable, and are encoded again byte for byte."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_each_conversation_is_legal_to_both_sides(conversation: str) -> None:
 
 def test_the_golden_hellos_are_accepted() -> None:
     hello = Hello.from_wire(golden("02-host-hello_ok").header)
-    assert hello.to_wire() == {**make_golden.HELLO_OK, "system": ""}  # 0.1.0 did not name its system
+    assert hello.to_wire() == {**make_golden.HELLO_OK, "system": ""}  # 0.1.0 did not send its operating system
 
 
 @pytest.mark.parametrize(

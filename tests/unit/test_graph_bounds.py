@@ -65,7 +65,7 @@ def test_other_models_are_run(make: object) -> None:
 
 
 def test_a_loop_with_a_condition_may_have_any_iteration_limit() -> None:
-    """Exporters write the largest number there is for a loop that ends by its condition."""
+    """Exporters write the largest possible number for a loop that ends by its condition."""
     model = models.endless_loop()
     body = model.graph.node[0].attribute[0].g
     body.node[0].op_type = "Not"
@@ -98,7 +98,7 @@ def test_a_damaged_iteration_count_is_left_to_onnx_runtime() -> None:
 
 
 def test_weights_of_two_bits_have_their_data() -> None:
-    # Older releases of onnx have none of two bits.
+    # Older releases of onnx lack types of two bits.
     kind, in_a_byte = (TensorProto.INT2, 4) if hasattr(TensorProto, "INT2") else (TensorProto.INT4, 2)
     model, count = models.endless_loop(), 4 * bounds.SMALL_MESSAGE
     model.graph.initializer.append(helper.make_tensor("w", kind, [count], bytes(count // in_a_byte), raw=True))
@@ -111,7 +111,7 @@ def test_a_tensor_without_its_data_is_refused() -> None:
 
 
 def _added(*nodes: object, weights: tuple[object, ...] = (), functions: tuple[object, ...] = ()) -> Any:
-    """A model that adds `w` to its input x, of shape [1, 4]."""
+    """Return a model that adds `w` to its input x of shape [1, 4]."""
     x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 4]) for name in "xy")
     graph = helper.make_graph([*nodes, helper.make_node("Add", ["x", "w"], ["y"])], "g", [x], [y], list(weights))
     imports = [helper.make_opsetid("", 17), helper.make_opsetid("d", 1)]
@@ -208,7 +208,7 @@ def test_weights_without_a_length_are_as_long_as_their_shape(tmp_path: Path) -> 
 
 
 def test_a_division_that_would_crash_the_process_is_not_computed(tmp_path: Path) -> None:
-    """ONNX Runtime divides as the processor does: SIGFPE."""
+    """ONNX Runtime divides as the processor does, which raises SIGFPE."""
     smallest = numpy_helper.from_array(np.array(np.iinfo(np.int64).min), "a")
     division = [helper.make_node("Div", ["a", "b"], ["q"]), helper.make_node("Cast", ["q"], ["w"], to=1)]
     model = _added(*division, weights=(smallest, numpy_helper.from_array(np.array(-1), "b")))

@@ -1,5 +1,6 @@
-"""Which schemas are passed to the guidance library, and which are refused before:
-`qnnbridge_host.genai.guidance`."""
+"""Schemas that are passed to the guidance library, and those that are refused before:
+`qnnbridge_host.genai.guidance`.
+"""
 
 from __future__ import annotations
 

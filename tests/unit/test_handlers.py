@@ -26,7 +26,7 @@ from qnnbridge_protocol.specs import ProviderSpec, SessionSpec
 from qnnbridge_protocol.values import Decoder, Encoder
 
 X = np.arange(4, dtype=np.float32)
-# Only a defect waits this long.
+# Timeout that only a defect reaches.
 GRACE_S = 20.0
 
 
@@ -39,7 +39,7 @@ def refuse() -> None:
 
 
 class Client:
-    """Asks the handlers as the server does. sessions: those that the engine made, the newest last."""
+    """Client that calls the handlers as the server does. sessions: sessions that the engine created, oldest first."""
 
     def __init__(self) -> None:
         self.sessions: list[RecordingSession] = []
@@ -92,7 +92,7 @@ class Client:
 
 
 class RecordingSession:
-    """A session of the scripted engine that remembers what was set."""
+    """A session of the scripted engine that records the dynamic options."""
 
     def __init__(self, session: FakeSession, client: Client) -> None:
         self._session, self._client = session, client
@@ -114,11 +114,11 @@ def reset_on_run(tmp_path: Path, **more: Any) -> dict[str, Any]:
     return {"on_run": ["raise:ort.DeviceReset"], "once": str(tmp_path / "reset"), **more}
 
 
-# --- creating --------------------------------------------------------------------------------------------
+# --- creation --------------------------------------------------------------------------------------------
 
 
 def test_a_session_has_the_id_of_the_request_that_created_it() -> None:
-    """So a client that did not wait for the answer can close it."""
+    """Therefore a client that did not wait for the answer can close the session."""
     client = Client()
     request = client.creation({})
     reply, _ = client.handlers.handle(request, nothing)
@@ -140,7 +140,7 @@ def test_an_abandoned_creation_leaves_no_session() -> None:
 def test_a_creation_that_is_cancelled_after_its_native_step_leaves_no_session(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its `session.close` may be there before the session is."""
+    """The `session.close` may arrive before the session exists."""
     made = Sessions.create
 
     def withdrawn_at_last(sessions: Sessions, request: Request, *arguments: Any, **keywords: Any) -> Any:
@@ -158,7 +158,7 @@ def test_a_creation_that_is_cancelled_after_its_native_step_leaves_no_session(
 
 
 def test_a_creation_that_waits_to_invalidate_an_entry_can_be_cancelled(tmp_path: Path) -> None:
-    """Another process holds the entry's lock: it compiles it, for as long as that takes."""
+    """Another process holds the entry's lock while it compiles, however long that takes."""
     client, store, caught = Client(), Store(tmp_path), []
     store.prepare()
     held = store.try_lock("k" * 32)
@@ -235,7 +235,7 @@ def test_a_session_whose_dynamic_options_are_refused_is_closed() -> None:
 
 
 def test_an_engine_that_cannot_be_loaded_raises_a_new_error_for_each_caller() -> None:
-    """Raised again and again, one error would gather the traceback and the notes of all callers."""
+    """A single error raised repeatedly would collect the traceback and the notes of all callers."""
 
     def fail(_on_phase: Any) -> Any:
         raise errors.ProviderUnavailable("no onnxruntime", cause="ImportError", details={"python": "3.10"})
@@ -344,7 +344,7 @@ def test_refused_dynamic_options_are_not_set_again(tmp_path: Path) -> None:
 
 
 def model_beside(folder: Path, script: dict[str, Any], beside: str) -> None:
-    """An ONNX model with external data, which the scripted engine takes for `script`."""
+    """Return an ONNX model with external data, which the scripted engine reads as `script`."""
     onnx = pytest.importorskip("onnx")
     tensor = onnx.TensorProto(name="w", data_type=1, dims=[1], data_location=1)
     tensor.external_data.add(key="location", value=beside)

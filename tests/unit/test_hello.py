@@ -29,7 +29,7 @@ RANGES = st.tuples(st.integers(0, 9), st.integers(0, 9)).map(lambda pair: (min(p
 
 
 def on_the_wire(**changes: Any) -> dict[str, Any]:
-    """The header of a good HELLO with some of its fields changed."""
+    """Return the header of a valid HELLO with some changed fields."""
     return {**FULL.to_wire(), **changes}
 
 
@@ -106,7 +106,7 @@ def test_a_hello_with_a_wrong_type_is_invalid(data: dict[str, Any]) -> None:
 @pytest.mark.parametrize("field", ["qnnbridge", "machine", "python", "executable", "platform", "system", "pid"])
 @pytest.mark.parametrize("value", [None, [1], {"a": 1}, b"\xff", 1.5, 10**18])
 def test_informative_fields_are_read_as_text_whatever_they_are(field: str, value: object) -> None:
-    """A greeting does not fail for something that is only shown."""
+    """A HELLO does not fail because of a field that is only shown."""
     got = getattr(Hello.from_wire(on_the_wire(**{field: value})), field)
     assert type(got) is (int if field == "pid" else str)
 
@@ -118,7 +118,7 @@ def test_features_and_versions_are_read_as_text_whatever_they_contain() -> None:
 
 
 def outcome(client: Hello, host: Hello) -> Agreement | str:
-    """The agreement, or why there is none."""
+    """Return the agreement, or the reason why there is none."""
     try:
         return negotiate(client, host)
     except VersionMismatch as error:
@@ -190,4 +190,4 @@ def test_sides_of_different_systems_share_neither_streams_nor_memory() -> None:
     here, there = Hello(system="linux:1:pid:[1]"), Hello(system="win32:ARM")
     assert negotiate(here, there).features == FEATURES - SHARING_FEATURES
     assert negotiate(here, here).features == FEATURES
-    assert negotiate(here, Hello()).features == FEATURES  # a side that does not say
+    assert negotiate(here, Hello()).features == FEATURES  # a side that does not report its system

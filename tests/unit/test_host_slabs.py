@@ -56,7 +56,7 @@ class Session:
 
 
 class FakeSink:
-    """In the place of a server."""
+    """Replacement of the server."""
 
     limits = Limits()
 
@@ -85,7 +85,7 @@ class Interfering(Slabs):
 
 
 def test_memory_that_is_released_while_a_plan_is_made_is_not_kept_by_the_plan(slab: Slab) -> None:
-    """Nothing else would release it before the channel ends."""
+    """Nothing else would release the memory before the channel ends."""
     slabs = Interfering()
     slabs.channels = channels = OpenChannels(FakeSink(), slabs)
     attach(slabs, slab, asked=1)

@@ -94,7 +94,7 @@ def test_numbers_keep_the_hashes_of_earlier_releases_and_each_vector_has_its_own
 
 @pytest.mark.parametrize("seed", range(20))
 def test_the_option_in_a_message_is_parsed_into_the_same_tensor(seed: int) -> None:
-    """Any tensor of any type, as text and back: its dimensions follow from the input."""
+    """Format any tensor of any type and parse it again: the input determines its dimensions."""
     rng = np.random.default_rng(seed)
     for text, dtype in TYPES.items():
         shape = tuple(int(size) for size in rng.integers(1, 4, rng.integers(0, 4)))

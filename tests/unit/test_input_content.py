@@ -1,4 +1,4 @@
-"""Made-up inputs have plausible content, derived from the graph and from the input's type and name."""
+"""Generated inputs have plausible content, derived from the graph and from the input's type and name."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from qnnbridge_protocol.specs import NodeInfo
 
 
 def encoder() -> object:
-    """Embeds ids, which pass a Cast; quantises a picture."""
+    """Return a model that embeds ids after a Cast, and quantises an image."""
     nodes = [
         helper.make_node("Cast", ["input_ids"], ["cast"], to=TensorProto.INT32),
         helper.make_node("Gather", ["table", "cast"], ["words"]),

@@ -82,7 +82,7 @@ def test_a_deleted_folder_is_not_a_source(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert installed_from() == Origin(str(tmp_path / "gone"))
 
 
-# The package by its name, as an index would have it, in one sentence.
+# An installation of the package by its name, within one sentence.
 _BY_NAME = re.compile(r"pip install(?: (?:(?!\. )[^\n`#])*?)? [\"']?qnnbridge(?:\[[\w,]+\])?(?=[\s\"'`.),=]|$)")
 _TEXTS = ("bridge_x86", "daemon", "docs", "examples", "host_arm64", "protocol", "tools")
 

@@ -77,7 +77,7 @@ def arm64_python(
 BOTH = ("qnnbridge_host", "onnxruntime")
 
 
-# --- the order -------------------------------------------------------------------------------------------------
+# --- order of the sources --------------------------------------------------------------------------------------
 
 
 def test_the_interpreter_is_taken_from_argument_variable_file_and_this_process_in_that_order(
@@ -120,7 +120,7 @@ def test_an_arm64_program_is_left_to_the_kernel_on_linux(tmp_path: Path) -> None
     assert find_host_in(surroundings(), python).machine == "aarch64"
 
 
-# --- what is set and broken is refused, never passed over --------------------------------------------------------
+# --- invalid settings are refused, never skipped -----------------------------------------------------------------
 
 
 def test_the_error_for_a_wrong_setting_names_its_source(tmp_path: Path) -> None:
@@ -337,7 +337,7 @@ def test_the_running_interpreter_is_used_only_if_the_host_would_run_in_it(
 
 
 def test_packages_are_located_without_importing_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Importing onnxruntime in the application would be the end of what this project is for."""
+    """Importing onnxruntime in the application would defeat the purpose of this project."""
     monkeypatch.setenv("QNNBRIDGE_CONFIG", "")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     package = tmp_path / "onnxruntime"

@@ -43,7 +43,7 @@ class Session:
 
 
 class AddAndSubtract(Session):
-    """z = x + y and d = x - y, computed here, behind the check that a session makes."""
+    """Session that computes z = x + y and d = x - y here, after the checks of a session."""
 
     inputs = (NodeArg(NodeInfo("x", "tensor(float)", (4, "N"))), NodeArg(NodeInfo("y", "tensor(float)", (4, "N"))))
     outputs = (NodeArg(NodeInfo("z", "tensor(float)", (4, "N"))), NodeArg(NodeInfo("d", "tensor(float)", (4, "N"))))
@@ -81,11 +81,11 @@ def bound(own: Any = None, *, x: Any = None, y: Any = None) -> IOBinding:
     return binding
 
 
-# --- beside onnxruntime ----------------------------------------------------------------------------------
+# --- comparison with onnxruntime -------------------------------------------------------------------------
 
 
 class _Ours:
-    """The same calls as on onnxruntime's session."""
+    """Create both sessions, ours and onnxruntime's, for the same calls."""
 
     OrtValue = OrtValue
 
@@ -327,7 +327,7 @@ def test_no_public_method_of_the_onnxruntime_binding_is_missing() -> None:
     assert not [name for name in vars(theirs) if not name.startswith("_") and not hasattr(IOBinding, name)]
 
 
-# --- on its own ------------------------------------------------------------------------------------------
+# --- without a comparison --------------------------------------------------------------------------------
 
 
 def test_results_are_written_bit_for_bit() -> None:
@@ -345,7 +345,7 @@ def test_results_are_written_bit_for_bit() -> None:
 
 
 def test_all_outputs_are_written_or_none() -> None:
-    """The second one does not fit: the first must not have been touched."""
+    """The second array does not fit: the first one must not have been written."""
     first, second = f32(4, 2, value=-1), f32(4, 3, value=-1)
     binding = bound()
     binding.bind_ortvalue_output("z", OrtValue.ortvalue_from_numpy(first))
@@ -391,7 +391,7 @@ def test_an_output_without_memory_may_change_its_shape_from_run_to_run() -> None
 
 
 def test_copies_before_a_run_are_refused() -> None:
-    """onnxruntime crashes here."""
+    """onnxruntime itself crashes here."""
     binding = bound()
     binding.bind_output("z")
     with pytest.raises(RuntimeError, match="has no value yet"):

@@ -92,7 +92,7 @@ def test_values_below_the_noise_are_not_judged() -> None:
     assert judge(np.float32([1e-8, 2e-8]), np.float32([0, 0])).state == "unknown"
     probability = judge(np.float32([0.0012]), np.float32([0.0029]))
     assert (probability.state, "noise of the number format" in probability.reason) == ("unknown", True)
-    # 0.05 beside values that reach 100 on other inputs is noise; beside nothing else it is not.
+    # 0.05 is noise if values reach 100 on other inputs; without such values it is not.
     assert judge(np.float32([0.01]), np.float32([0.06]), scale=100.0).state == "unknown"
     assert judge(np.float32([0.01]), np.float32([0.06])).state == "differs"
     assert judge(np.zeros(4, np.float32), np.zeros(4, np.float32)).state == "agrees"
@@ -186,7 +186,7 @@ def head(count: int = 2100, objects: int = 40) -> np.ndarray:
 def test_sparse_scores_in_a_box_detector_are_judged_separately(number_format: Any, turned: bool) -> None:
     expected = head()
     found = expected.copy()
-    found[:, 4:] *= 0.41  # 0.304 came as 0.126
+    found[:, 4:] *= 0.41  # 0.304 was returned as 0.126
     found[:, :4] += RNG.normal(0, 1.0, found[:, :4].shape)
     assert snr_db(expected, found) > 40
     sides = [np.swapaxes(one, 1, 2) if turned else one for one in (expected, found)]
@@ -265,7 +265,7 @@ def test_columns_that_are_not_a_table_are_judged_as_a_whole() -> None:
 
 
 def text_map(shift: int = 0, blur: float = 0.0) -> np.ndarray:
-    """A text detector's: six lines of text."""
+    """Return the output of a text detector: six lines of text."""
     page = np.zeros((1, 1, 320, 320), np.float32)
     for number in range(6):
         page[..., 20 + 48 * number : 44 + 48 * number, 30 + shift : 280 + shift] = 0.95

@@ -57,7 +57,7 @@ def names_in(model: bytes, **options: Any) -> list[str]:
         (32, 5, 3, True),
         (40, 3, 6, True),
         (48, 3, 6, False),  # beyond 8 * (padding - 1)
-        (33, 3, 6, False),  # no multiple of 8
+        (33, 3, 6, False),  # not a multiple of 8
         (8, 5, 1, True),  # not even dilated
         (16, 5, 1, False),
         (8, 3, 8, False),  # every window has one value inside
@@ -115,7 +115,7 @@ def test_quantised_convolutions_are_right() -> None:
         ((65, 3), 1, False),
         ((64,), -1, False),
         ((66,), -1, False),
-        ((1,), -1, False),  # `log-softmax-of-one`
+        ((1,), -1, False),  # row `log-softmax-of-one`
     ],
 )
 def test_a_log_softmax_is_found_on_the_axes_that_qnn_computes_wrong(
@@ -246,7 +246,7 @@ def test_an_inferred_shape_equals_that_of_onnxruntime_or_is_unknown(
 
 
 def test_sizes_that_a_model_computes_in_floats_are_rounded_as_by_onnxruntime() -> None:
-    """10 times the nearest float of 0.7 is less than 7, and 7 in 32 bits."""
+    """The nearest float to 0.7, times 10, is less than 7, but rounds to 7 in 32 bits."""
     nodes = [
         helper.make_node("Mul", ["ten", "factor"], ["product"]),
         helper.make_node("Floor", ["product"], ["whole"]),
@@ -315,7 +315,7 @@ def test_expressions_support_only_arithmetic_and_loops() -> None:
     )
     assert not is_true(["pads[0] > 1"], node)
     assert not is_true(["absent == 1"], node)
-    assert not is_true(["shape(0)[0] == 1"], node)  # not known, so not true
+    assert not is_true(["shape(0)[0] == 1"], node)  # unknown, so not true
     assert not is_true(["__import__('os')"], node)
     assert not is_true(["(lambda: True)()"], node)
     assert not is_true(["pads.__class__ == 1 or True"], node)
@@ -328,7 +328,7 @@ def test_nearest_positions_equal_those_of_onnxruntime() -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
     for coordinate in ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric"):
         for rounding in ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil"):
-            # Scales, too: a third of 39 places, what keeps its size, and products that 32 bits round.
+            # Scales, too: a third of 39, scales that keep the size, and products that 32 bits round.
             for size, made in (
                 (8, 16),
                 (8, 12),
@@ -363,7 +363,7 @@ def test_nearest_positions_equal_those_of_onnxruntime() -> None:
     ],
 )
 def test_the_faults_apply_only_to_the_htp(options: dict[str, str], count: int) -> None:
-    """Another backend of QNN computes by other code."""
+    """Another backend of QNN computes with other code."""
     assert len(session_faults({"soc_model": "60", **options})) == count
 
 
@@ -420,7 +420,7 @@ def test_the_simulator_without_a_chip_has_the_faults_of_its_default_chip(
 def test_an_invalid_resize_takes_neither_time_nor_memory(
     scales: list[float] | None, sizes: list[int] | None
 ) -> None:
-    """It is looked at before each session; ONNX Runtime then refuses such a model."""
+    """The check precedes each session, and ONNX Runtime then refuses such a model."""
     pytest.importorskip("onnx")
     from onnx import TensorProto, helper
 
@@ -722,7 +722,7 @@ def test_casts_that_cancel_each_other_are_found() -> None:
         casts(node("Cast", ["w"], ["n"], to=6), to=10),
         casts(back="w", whole=12),
         [node("Relu", ["x"], ["r"]), *casts(first="r", back="w")],
-        # Another operator takes the whole numbers, too.
+        # Another operator uses the integers, too.
         [*casts(back="w"), node("Add", ["w", "one"], ["z"])],
     ]
     right = [
@@ -820,7 +820,7 @@ def test_an_empty_list_of_axes_reduces_all_axes_or_none(noop: int) -> None:
 def tanh_product(
     shape: Sequence[int], between: str = "", *, integer: str = "uint16", factor: str = "uint16", act: str = "Tanh"
 ) -> bytes:
-    """Quantised: an activation, perhaps an operator with a constant behind it, and a product with a constant."""
+    """Return a quantised activation, perhaps an operator with a constant after it, and a product with a constant."""
     node = helper.make_node
     constants: dict[str, Any] = {"s": np.float32(1e-4), "z": np.zeros((), integer)}
     constants |= {"f": np.ones((1,), factor), "fz": np.zeros((), factor)}
@@ -874,7 +874,9 @@ def test_integers_of_a_dequantize_without_zero_point_have_the_stored_type() -> N
 
 
 def inside(kind: str, *, op: str = "Exp", condition: bool | None = None, depth: int = 1) -> bytes:
-    """An operator in a branch of an If (of which the other one is a Relu), in the body of a Loop, or in a function."""
+    """Return a model with an operator in a branch of an If (whose other branch is a Relu), in a Loop, or in a
+    function.
+    """
     node, shape = helper.make_node, [1, 16]
 
     def value(name: str, element: int = 1, sizes: Sequence[int] = shape) -> Any:
@@ -938,7 +940,7 @@ def test_an_operator_in_a_branch_that_is_always_taken_is_fixed_after_the_branch_
 
 
 def test_shapes_and_constants_are_followed_into_a_function() -> None:
-    """Its attributes are those of the call, or the defaults."""
+    """The attributes of the body are those of the call, or the defaults."""
     node = helper.make_node
     flatten = node("Flatten", ["a"], ["r"])
     flatten.attribute.append(onnx.AttributeProto(name="axis", ref_attr_name="at", type=onnx.AttributeProto.INT))
@@ -1059,7 +1061,7 @@ def test_the_limits_of_vectors_between_transposes_equal_the_measured_ones(
 def test_one_sided_padding_of_the_last_and_another_dimension_is_found(
     shape: list[int], pads: list[int], behind: str, fill: float | None, is_wrong: bool
 ) -> None:
-    """Wrong or right as measured on QNN 2.7.0 in a host that had computed other models before."""
+    """The expected values were measured on QNN 2.7.0 in a host that had computed other models before."""
     constants = {"pads": np.array(pads), **({} if fill is None else {"fill": np.array(fill, np.float32)})}
     nodes = [helper.make_node("Pad", ["x", *constants], ["p" if behind else "y"])]
     if behind == "Conv":
@@ -1120,7 +1122,7 @@ def test_an_int64_output_fails_if_it_is_transposed(
         (1, 1, "Squeeze", 1, False),
         (2, 1, "Squeeze", 2, True),
         (1, 1, "Identity", None, True),
-        (1, 1, "Unsqueeze", 0, False),  # of five dimensions, which is another row
+        (1, 1, "Unsqueeze", 0, False),  # of five dimensions, which is another row of the table
     ],
 )
 def test_a_transpose_is_moved_past_operators_that_add_or_drop_a_dimension(
@@ -1146,20 +1148,20 @@ _TO_FIVE = {"s": np.array([1, 2, 3, 2, 4])}
         (["Reshape x s y"], 6, [48], []),  # int32 is right
         (["Add x x y"], 7, [1, 2, 3, 2, 4], [0]),
         (["Add x x y"], 7, [2, 3, 2, 4], []),
-        (["Add x x t", "Cast:1 t y"], 7, [1, 2, 3, 2, 4], [0]),  # only the input is at the edge
+        (["Add x x t", "Cast:1 t y"], 7, [1, 2, 3, 2, 4], [0]),  # only the input of QNN has the type
         (["Reshape x s t", "Add t t u", "Cast:1 u y"], 7, [48], []),  # all of it is on QNN
         (["Reshape x s t", "Transpose t u", "Cast:1 u y"], 7, [48], [0, 2]),  # the CPU has the Transpose
         (["Cast:7 x t", "Add t t u", "Cast:1 u y"], 1, [1, 2, 3, 2, 4], []),
-        (["Cast:7 x y", "Add y y t"], 1, [1, 2, 3, 2, 4], [1]),  # QNN does not take such a Cast to an output
-        (["Reshape x s y", "Cast:1 y z"], 7, [48], [0]),  # an output that is read, too
-        (["ConstantOfShape s t", "Add t t y"], 7, [48], []),  # it follows from constants
+        (["Cast:7 x y", "Add y y t"], 1, [1, 2, 3, 2, 4], [1]),  # QNN refuses such a Cast to an output
+        (["Reshape x s y", "Cast:1 y z"], 7, [48], [0]),  # an output that another node reads, too
+        (["ConstantOfShape s t", "Add t t y"], 7, [48], []),  # follows from constants
         (["Reshape x six t", "Cast:6 t u", "Reshape u s y"], 7, [1, 2, 3, 2, 4], []),  # as converted on the CPU
     ],
 )
 def test_int64_with_five_dimensions_at_inputs_and_outputs_of_qnn_is_found(
     nodes: Sequence[str], element: int, shape: list[int], found: list[int]
 ) -> None:
-    """Wrong or right as measured on QNN 2.7.0."""
+    """The expected values were measured on QNN 2.7.0."""
     made = []
     for number, text in enumerate(nodes):
         op, *names = text.split()

@@ -10,12 +10,12 @@ import pytest
 
 from qnnbridge_host.request.in_flight import Lane
 
-# Only a defect waits this long.
+# Timeout that only a defect reaches.
 WAIT_S = 20.0
 
 
 class Bench:
-    """Work that can be held, and that keeps a record."""
+    """A lane whose work can be blocked, and which records the work."""
 
     def __init__(self) -> None:
         self.done: list[int] = []
@@ -137,7 +137,7 @@ def test_work_that_fails_does_not_block_work_queued_after_it() -> None:
 
 
 def test_a_connection_thread_does_its_own_item_and_hands_further_work_to_another_thread() -> None:
-    """Each item brings the next one, as busy clients do: the lane never runs empty before the last."""
+    """Each item submits the next one, as busy clients do: the lane is never empty before the last item."""
     by: list[int] = []
     over = threading.Event()
 
@@ -153,7 +153,7 @@ def test_a_connection_thread_does_its_own_item_and_hands_further_work_to_another
     assert over.wait(WAIT_S)
     assert by[0] == threading.get_ident()
     assert threading.get_ident() not in by[1:]
-    assert len(set(by[1:])) == 1  # not one thread for each
+    assert len(set(by[1:])) == 1  # not a separate thread for each item
 
 
 def test_without_a_further_thread_the_current_one_continues_in_the_lane(monkeypatch: pytest.MonkeyPatch) -> None:

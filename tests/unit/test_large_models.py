@@ -1,5 +1,7 @@
-"""Work on models of many nodes, constants or inputs takes time in proportion to them: at these sizes, searching the
-whole graph for each node would take minutes."""
+"""Work on models of many nodes, constants or inputs takes linear time: at these sizes, searching the whole graph
+for each
+node would take minutes.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ from qnnbridge_host.rewrite.removals import strip_inserted_casts
 from qnnbridge_models.analyze.predict import predict_model
 from qnnbridge_protocol.errors import OptionError
 
-# Processor time, on a slow machine beside other work; in proportion it is 0.2 to 1 s.
+# Limit of processor time on a slow, busy machine; linear algorithms take 0.2 to 1 s.
 SOON_S = 8.0
 
 

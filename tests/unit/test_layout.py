@@ -60,14 +60,14 @@ def imported(path: Path) -> set[str]:
 
 
 def loaded_after(code: str) -> set[str]:
-    """The modules of a fresh interpreter that ran `code`."""
+    """Return the modules of a new interpreter that ran `code`."""
     program = f"{code}\nimport sys\nprint(*sys.modules, sep='\\n')"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     return set(done.stdout.split())
 
 
-# --- source ----------------------------------------------------------------------------------------------
+# --- source folders --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("package", SOURCES)
@@ -98,20 +98,20 @@ def test_a_package_imports_only_those_below_it(package: str) -> None:
 
 
 def test_the_application_side_never_imports_onnxruntime() -> None:
-    """It looks it up in `sys.modules` if the application has it, but does not load it."""
+    """The bridge looks up onnxruntime in `sys.modules` if the application has imported it, but does not import it."""
     users = [str(path) for package, path in MODULES if package == "qnnbridge" and "onnxruntime" in imported(path)]
     assert not users
 
 
 def test_no_module_has_the_name_of_a_standard_library_module() -> None:
-    """It would shadow it for every script that is started in its folder."""
+    """Such a module would shadow the standard one for every script that is started in its folder."""
     paths = [path for _, path in MODULES] + [path.parent for _, path in MODULES]
     assert not {path.stem for path in paths} & set(sys.stdlib_module_names)
 
 
 @pytest.mark.parametrize("package", SOURCES)
 def test_every_folder_of_a_package_can_be_imported(package: str) -> None:
-    """A folder without `__init__.py` would be missed by type checkers and by tools that look for packages."""
+    """Type checkers and tools that search packages would miss a folder without `__init__.py`."""
     folders = {path.parent for owner, path in MODULES if owner == package}
     assert not [str(folder) for folder in folders if not (folder / "__init__.py").is_file()]
 
@@ -121,7 +121,7 @@ def test_every_folder_of_a_package_can_be_imported(package: str) -> None:
 
 @pytest.mark.process
 def test_the_errors_import_nothing_that_may_be_broken() -> None:
-    """They have to work in a half-broken installation."""
+    """Errors must work in a half-broken installation."""
     loaded = loaded_after("import qnnbridge_protocol.errors, qnnbridge_protocol.limits")
     assert not loaded & {*HEAVY, "msgpack", "psutil"}
 
@@ -143,7 +143,7 @@ def test_the_host_sends_hello_before_anything_heavy_is_loaded() -> None:
 @pytest.mark.process
 @needs.a_host_python
 def test_slow_imports_are_loaded_after_hello() -> None:
-    """Each of these takes longer to import than all that HELLO needs."""
+    """Each of these modules takes longer to import than all that HELLO needs."""
     loaded = loaded_after("import qnnbridge_host.start as main; main.introduction()")
     assert not loaded & {"typing", "dataclasses", "inspect", "re", "argparse", "logging", "traceback", "ctypes"}
 
@@ -151,7 +151,9 @@ def test_slow_imports_are_loaded_after_hello() -> None:
 @pytest.mark.process
 @needs.a_host_python
 def test_crash_diagnosis_is_loaded_after_the_host_has_sent_hello() -> None:
-    """Not for its start, which would wait for it, and not at its death, when there may be no descriptor left."""
+    """The diagnosis is not loaded for the start, which would wait, nor at the crash, when no descriptor may be
+    free.
+    """
     program = "import qnnbridge; host = qnnbridge.Host(); "
     assert "qnnbridge._diagnosis.crash" not in loaded_after(program)
     assert "qnnbridge._diagnosis.crash" in loaded_after(program + "host.start(); host.close()")
@@ -268,7 +270,7 @@ def test_the_session_class_needs_few_modules() -> None:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The distribution as pip builds it, without its isolated environment, which would need a network."""
+    """Build the distribution as pip does, without its isolated environment, which would need a network."""
     folder = tmp_path_factory.mktemp("wheel")
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
@@ -302,7 +304,7 @@ def test_the_wheel_contains_the_five_packages_and_nothing_else(wheel: Path) -> N
 
 @pytest.mark.process
 def test_the_wheel_contains_every_file_of_the_packages(wheel: Path) -> None:
-    """Modules, the marks for type checkers, and assets such as the scripts of the page of `serve`."""
+    """Check modules, the markers for type checkers, and assets such as the scripts of the page of `serve`."""
     files = {
         path.relative_to(root).as_posix()
         for package, root in SOURCES.items()

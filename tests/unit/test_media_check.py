@@ -1,4 +1,4 @@
-"""Pictures and sound are checked before onnxruntime-genai sees them."""
+"""Images and audio are checked before onnxruntime-genai reads them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def jpeg(
 
 
 def part(data: bytes, marker: int) -> int:
-    """Where the contents of the first part of this kind begin."""
+    """Return the position of the contents of the first segment of this kind."""
     return data.index(bytes((0xFF, marker))) + 4
 
 
@@ -121,7 +121,7 @@ def test_a_jpeg_with_many_scans_is_refused() -> None:
 
 
 def test_no_jpeg_makes_the_check_slow() -> None:
-    """Each of these would take minutes or hours if its parts were all looked at, or looked at again and again."""
+    """Each of these files would take minutes or hours if all its segments were read, or read repeatedly."""
     many_parts = BASE[:2] + b"\xff\xfe\0\2" * 2**22
     tables = (b"\0" + bytes(16)) * 3000
     many_tables = BASE[:2] + (b"\xff\xc4" + (len(tables) + 2).to_bytes(2, "big") + tables) * 300
@@ -194,7 +194,7 @@ class TestSound:
             check_sound(data, 2)
 
     def test_audio_that_would_use_all_memory_is_refused(self) -> None:
-        """Silence of a day takes 20 kB in a FLAC."""
+        """A day of silence takes 20 kB in a FLAC."""
 
         def flac(samples: int, channels: int) -> bytes:
             head = (16_000 << 44 | (channels - 1) << 41 | 15 << 36 | samples).to_bytes(8, "big")

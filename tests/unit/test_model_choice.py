@@ -127,7 +127,7 @@ def test_a_verdict_that_differs_selects_a_copy_with_separated_gates(settings: Ca
     assert choice.fix.only[-1] == parting.GATES
     assert choice.parting is not None
     assert choice.parting.report.reason == DIFFERS.reason
-    # The next session does not try again after a note that it was no better.
+    # The next session does not try again after a record that the copy was no better.
     NegativeEntries(store.root).write(choice.parting.note, "gates", "no better", "m.onnx")
     assert choice_of(creation) == AS_GIVEN
 

@@ -57,7 +57,7 @@ def data_of(made: Any, functions: tuple[Any, ...] = ()) -> bytes:
 
 def context_node(embed_mode: int | None, context: bytes, domain: str = "com.microsoft") -> Any:
     node = helper.make_node("EPContext", ["x"], ["y"], domain=domain, main_context=1, source="QNNExecutionProvider")
-    # Before and behind: the order of attributes is not guaranteed.
+    # Before and after: the order of attributes is not guaranteed.
     node.attribute.append(helper.make_attribute("ep_cache_context", context))
     if embed_mode is not None:
         node.attribute.append(helper.make_attribute("embed_mode", embed_mode))
@@ -157,7 +157,7 @@ def test_weights_inside_the_model_are_not_read() -> None:
 
 @pytest.mark.parametrize("path", sorted(MODELS.glob("*.onnx")), ids=lambda path: path.name)
 def test_real_models_are_read_to_their_end(path: Path) -> None:
-    """The mark behind the last byte of a real model is found only if everything before was understood."""
+    """The marker after the last byte of a real model is found only if everything before it was parsed."""
     data = path.read_bytes()
     assert referenced_files(data) == []
     mark = onnx.ModelProto()
@@ -199,7 +199,7 @@ def test_endlessly_nested_messages_are_abandoned() -> None:
 
 @needs.posix
 def test_links_among_external_weights_are_resolved(tmp_path: Path) -> None:
-    """Caches of model hubs keep each file once, and give it its name by a relative link."""
+    """Caches of model hubs store each file once, and give it its name by a relative link."""
     blobs, snapshot, work = (tmp_path / name for name in ("blobs", "snapshot", "work"))
     for folder in (blobs, snapshot, work):
         folder.mkdir()

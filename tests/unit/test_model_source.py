@@ -41,14 +41,14 @@ def model(tmp_path: Path) -> Path:
 
 
 def rewrite(path: Path, data: bytes) -> None:
-    """Other bytes at another time, as a program does that runs later."""
+    """Write other bytes with another time, as a program does that runs later."""
     before = path.stat().st_mtime_ns
     path.write_bytes(data)
     os.utime(path, ns=(before + 10**9, before + 10**9))
 
 
 def again(source: ModelSource, folder: Path | None = None) -> ModelSource:
-    """The model as a session is made from it a second time."""
+    """Return the source from which a session of the model is created a second time."""
     identity = source.identity
     given = source.path if source.path is not None else source.data
     return open_again(given, None if folder is None else str(folder), None, identity.fingerprint, identity.files)
@@ -104,7 +104,7 @@ def test_the_fingerprint_of_a_model_without_other_files_is_its_own_hash(tmp_path
 
 
 def test_a_missing_file_is_left_to_onnx_runtime(tmp_path: Path) -> None:
-    """It may be replaced by initializers that are given as values; then it is not needed later either."""
+    """The file may be replaced by initializers that are given as values; then it is not needed later either."""
     path = tmp_path / "m.onnx"
     path.write_bytes(model_with("w.bin"))
     source = ModelSource.open(path)
@@ -175,7 +175,7 @@ def test_importing_the_source_does_not_load_openssl() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
-# --- the hash: SHA-256, whichever implementation computes it ---
+# --- the hash: SHA-256, whatever implementation computes it ---
 
 SIZES = [0, 1, 63, 64, 4096, _FEW_BYTES, _FEW_BYTES + 1, 2 * _CHUNK_BYTES + 3]
 
@@ -216,7 +216,7 @@ def test_an_unreadable_file_counts_as_changed(model: Path, monkeypatch: pytest.M
 @needs.posix
 @pytest.mark.timeout(20)
 def test_a_pipe_in_place_of_a_manifest_does_not_block(tmp_path: Path) -> None:
-    """Nobody writes to it: to open it as a file would take for ever."""
+    """No process writes to the pipe: opening it as a file would block forever."""
     pipe = tmp_path / "manifest.json"
     os.mkfifo(pipe)
     reads: tuple[Any, ...] = (read_json, hash_file, ModelSource.open)

@@ -85,7 +85,7 @@ def test_options_of_every_stage_are_found(section: str, tmp_path: Path) -> None:
 
 
 def test_a_duplicate_key_is_found(tmp_path: Path) -> None:
-    """onnxruntime-genai merges objects of one name; the JSON of Python keeps the last one."""
+    """onnxruntime-genai merges objects with the same name; Python's JSON parser keeps the last one."""
     text = (
         '{"model": {"decoder": {"session_options": {"custom_ops_library": "a.so"}, "session_options": {},'
         ' "filename": "m.onnx"}}}'

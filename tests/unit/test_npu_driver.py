@@ -16,7 +16,7 @@ LIBRARY = rf"C:\Windows\{FOLDER}\libcdsprpc.dll"
 
 
 class Simulated:
-    """A machine: values of the registry, and libraries with their versions."""
+    """A simulated machine: values of the registry, and libraries with their versions."""
 
     def __init__(self, values: dict[tuple[str, str], str], libraries: dict[str, str] | None = None) -> None:
         self._values = values

@@ -1,5 +1,7 @@
-"""Documents that qnnbridge reads outside of the cache: any value in any place is handled like a damaged document,
-without an error."""
+"""Documents that qnnbridge reads outside of the cache: any value in any position is handled like a damaged
+document,
+without an error.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,7 @@ def account() -> QuarantineAccount:
 
 
 def for_each(content: Any, write: Callable[[Any], None], read: Callable[[], None]) -> None:
-    """Write the document with another value in every place, and read it each time."""
+    """Write the document with another value in every position, and read it each time."""
     for at, place in enumerate([(), *places(content)]):
         for value in EXTREMES[at % STEP :: STEP]:
             write(replaced(content, place, value))
@@ -110,7 +112,7 @@ def test_unexpected_measured_rows_are_tolerated() -> None:
 
     def write(value: Any) -> None:
         write_with_hash(path, value)
-        # The date of the file is part of the key of what was parsed.
+        # The date of the file is part of the cache key of the parsed document.
         time.sleep(0)
 
     for_each(content, write, lambda: (read_measured(path), None)[1])

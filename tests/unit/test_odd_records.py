@@ -1,4 +1,4 @@
-"""Records of the cache with a correct hash and values of another build: set aside or ignored, without an error."""
+"""Records of the cache with a correct hash and values of another build are moved away or ignored, without an error."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from qnnbridge_protocol.model_records import NumbersReport, OutputNumbers
 from qnnbridge_protocol.settings import cache_dir
 
 KEY = key_number(1)
-# Unchanged for long enough for its hash to be kept.
+# Unchanged for long enough that its hash is cached.
 RESTED = pytest.__file__
 EXTREMES: tuple[Any, ...] = (
     *(float("inf"), float("-inf"), float("nan"), 10**400, -(10**400), 2**63, -1, 0, 1e300, -0.0),
     *("", "\ud800", "x" * 100_000, "\x1b]0;title\x07", "a\u202eb", None, True, [], {}, [[]], {"": {}}, ["\udfff"]),
 )
-# Of the values, every place in a record gets one in this many.
+# Every position in a record gets one of this many values.
 STEP = needs.length(7, 2)
 COMMANDS = (["list"], ["verify"], ["prune"], ["clear", "--all"])
 
@@ -40,7 +40,7 @@ def write_with_hash(path: Path, content: Any) -> None:
 
 
 def records() -> dict[str, Path]:
-    """One record of each kind, in a cache of the test's own."""
+    """Create one record of each kind, in a separate cache for each test."""
     folder = cache_dir()
     store = Store(folder)
     entry = put(store, KEY)
@@ -85,7 +85,7 @@ def read_everything() -> None:
 
 
 def places(content: Any, before: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Where a record has a value, as keys and indices from its top."""
+    """Yield the positions of values in a record, as keys and indices from its root."""
     inner = (
         content.items() if isinstance(content, dict) else enumerate(content) if isinstance(content, list) else ()
     )

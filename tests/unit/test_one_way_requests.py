@@ -11,7 +11,7 @@ from qnnbridge._transport.open_requests import OneWayRequests
 
 
 class Pipe:
-    """Takes as many as there is room for."""
+    """Pipe that accepts as many bytes as it has space for."""
 
     def __init__(self, room: int = 10) -> None:
         self.lock = threading.RLock()

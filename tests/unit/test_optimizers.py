@@ -74,7 +74,7 @@ def test_choices_are_stored_on_disk(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("kind", "low", "high"), [("int32", -256, 256), ("int16", -256, 256), ("uint16", 0, 256)])
 def test_dequantised_inputs_get_values_beyond_8_bits(kind: str, low: int, high: int) -> None:
-    """Zeros and ones would not show that an optimizer takes int32 for uint8."""
+    """Zeros and ones would not show that an optimizer uses uint8 instead of int32."""
     onnx_type = helper.np_dtype_to_tensor_dtype(np.dtype(kind))
     ends = [helper.make_tensor_value_info("q", onnx_type, [40]), helper.make_tensor_value_info("y", 1, [40])]
     nodes = [

@@ -66,7 +66,7 @@ def _attributes(ort: Any, name: str) -> dict[str, Any]:
     return {key: getattr(cls(), key) for key, value in vars(cls).items() if isinstance(value, property)}
 
 
-# --- beside onnxruntime ----------------------------------------------------------------------------------
+# --- comparison with onnxruntime -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("cls", [SessionOptions, RunOptions], ids=lambda cls: cls.__name__)
@@ -240,7 +240,7 @@ def test_every_provider_that_onnxruntime_knows_can_be_added_by_name() -> None:
 
 @pytest.mark.parametrize("name", ["ACLExecutionProvider", "NvTensorRTRTXExecutionProvider"])
 def test_a_provider_that_onnxruntime_has_removed_can_still_be_requested(name: str) -> None:
-    """1.32 does not list them any more; applications written before do."""
+    """1.32 no longer lists them, but older applications use them."""
     options = SessionOptions()
     options.add_provider(name, {})
     assert options.has_providers()
@@ -271,7 +271,7 @@ def test_model_metadata_has_the_attributes_of_onnxruntime() -> None:
     assert ModelMetadata().graph_name == ""
 
 
-# --- session options on their own ------------------------------------------------------------------------
+# --- session options without a comparison ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import psutil
 import pytest
 from tests import needs
 
-# Only a defect waits this long.
+# Timeout that only a defect reaches.
 GRACE_S = 30.0
 
 RUN = """

@@ -217,7 +217,7 @@ NPU_LINES = [
     ("line", "rule", "words"), NPU_LINES, ids=[f"{row[1]}-{i}" for i, row in enumerate(NPU_LINES)]
 )
 def test_a_line_of_a_real_npu_gives_its_cause(line: str, rule: str, words: str) -> None:
-    if line.startswith(" <"):  # QNN's own lines arrive as verbose ones of ONNX Runtime
+    if line.startswith(" <"):  # QNN's own lines arrive as verbose lines of ONNX Runtime
         line = f"2026-11-21 10:01:11.5 [V:onnxruntime:Default, qnn_backend_manager.cc:519 QnnLogging] {line}"
     (finding,) = explain_lines([line.replace(" <W> ", " <E> ")])
     assert finding.rule == rule

@@ -62,7 +62,7 @@ def _assert_same(ours: Any, theirs: Any) -> None:
         assert ours.message == said
 
 
-# --- beside onnxruntime ----------------------------------------------------------------------------------
+# --- comparison with onnxruntime -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", NUMERIC)
@@ -215,7 +215,7 @@ def test_a_sequence_of_maps_has_the_same_properties_as_in_onnxruntime() -> None:
     theirs = direct.run_with_ort_values(None, {"x": ort.OrtValue.ortvalue_from_numpy(data)})[0]
     ours = OrtValue(direct.run(None, {"x": data})[0], declared=direct.get_outputs()[0].type)
     mine, want = _facts(ours), _facts(theirs)
-    # onnxruntime's own answer to is_tensor... is asked for what it can answer without dereferencing a tensor.
+    # Compare only methods that onnxruntime can answer without dereferencing a tensor.
     assert {k: v for k, v in mine.items() if not isinstance(v, Exception)} == {
         k: v for k, v in want.items() if not isinstance(v, Exception)
     }
@@ -288,7 +288,7 @@ def test_no_public_method_of_the_onnxruntime_classes_is_missing() -> None:
         assert not [m for m in vars(theirs) if not m.startswith("_") and not hasattr(ours, m)]
 
 
-# --- on its own ------------------------------------------------------------------------------------------
+# --- without a comparison --------------------------------------------------------------------------------
 
 
 def test_a_contiguous_array_is_shared_and_another_is_copied() -> None:
@@ -308,7 +308,7 @@ def test_an_array_with_the_other_byte_order_keeps_its_numbers() -> None:
 
 
 def test_a_new_tensor_is_zero() -> None:
-    """Memory that was never written would carry what was there before to the host."""
+    """Memory that was never written would send its earlier contents to the host."""
     assert not OrtValue.ortvalue_from_shape_and_type([1000], np.uint8).numpy().any()
 
 
@@ -340,7 +340,7 @@ def test_updating_raw_bits_in_place_reaches_the_shared_memory() -> None:
 
 @pytest.mark.parametrize("wrong", [np.ones((2, 3)), np.ones((2, 3), np.float16)])
 def test_an_update_with_elements_of_another_size_is_refused(wrong: Any) -> None:
-    """onnxruntime copies as many bytes as fit, which is neither of the two arrays."""
+    """onnxruntime copies as many bytes as fit, which gives neither of the two arrays."""
     data = array()
     with pytest.raises(RuntimeError, match="does not match the size"):
         OrtValue.ortvalue_from_numpy(data).update_inplace(wrong)
@@ -356,7 +356,7 @@ def test_read_only_memory_is_never_written() -> None:
 
 
 def test_tensors_of_strings_return_copies_and_cannot_be_updated() -> None:
-    """onnxruntime offers no way to make them, but outputs are such."""
+    """onnxruntime has no way to create such values, but outputs can be such values."""
     value = OrtValue(np.array(["a", "b"], object), declared="tensor(string)")
     assert (value.data_type(), value.element_type(), value.is_tensor()) == ("tensor(string)", 8, True)
     value.numpy()[0] = "changed"
@@ -367,7 +367,7 @@ def test_tensors_of_strings_return_copies_and_cannot_be_updated() -> None:
 
 
 def test_a_missing_value_is_reported_as_missing() -> None:
-    """onnxruntime crashes for most of these questions."""
+    """onnxruntime crashes for most of these methods."""
     value = OrtValue(None, declared="optional(tensor(float))")
     assert not value.has_value()
     assert value.is_tensor()
@@ -420,7 +420,7 @@ def test_devices_and_allocators_are_refused_with_an_explanation() -> None:
     "indices", [np.array([1, 9]), np.array([-1, 0]), np.array([[0, 3], [0, 0]]), np.array([[0, 0], [-1, 0]])]
 )
 def test_sparse_indices_outside_of_the_tensor_are_refused(indices: Any) -> None:
-    """onnxruntime takes them and reads or writes wherever they point."""
+    """onnxruntime accepts such indices and reads or writes at any address."""
     with pytest.raises(RuntimeError, match="outside"):
         SparseTensor.sparse_coo_from_numpy([3, 3], np.ones(2), indices, OrtDevice.make("cpu", 0))
 

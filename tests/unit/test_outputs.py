@@ -93,7 +93,7 @@ def test_output_to_a_pipe_is_written_into_the_pipe(overwrite: bool, tmp_path: Pa
 @posix
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_a_device_stays_a_device(overwrite: bool, tmp_path: Path) -> None:
-    device = tmp_path / "null"  # one of our own: a fault here must not replace the system's
+    device = tmp_path / "null"  # a device created by the test: a fault here must not replace the system's
     try:
         os.mknod(device, 0o666 | stat.S_IFCHR, os.makedev(1, 3))
         device.open("wb").close()

@@ -39,5 +39,5 @@ def test_a_process_namespace_counts_as_a_separate_system(tmp_path: Path) -> None
         for before in ([], ["unshare", "--user", "--map-root-user", "--pid", "--fork"])
     )
     assert here.stdout.strip() == this_system()
-    if there.returncode == 0:  # where user namespaces are allowed
+    if there.returncode == 0:  # if user namespaces are allowed
         assert there.stdout.strip() not in ("", this_system())

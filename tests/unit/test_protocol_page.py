@@ -45,7 +45,7 @@ Row = list[str]
 
 
 def section(title: str) -> str:
-    """The text under a heading, up to the next heading of the same or a higher level."""
+    """Return the text under a heading, up to the next heading of the same or a higher level."""
     found = re.search(rf"^(#+) {re.escape(title)}$", PAGE, re.M)
     assert found, f"no heading {title!r}"
     rest = PAGE[found.end() :]
@@ -54,7 +54,7 @@ def section(title: str) -> str:
 
 
 def tables(text: str) -> list[list[Row]]:
-    """All tables of a text: the rows of each, its head included."""
+    """Return all tables of a text, each as rows that include the header."""
     found: list[list[Row]] = []
     previous = ""
     for line in text.splitlines():
@@ -69,13 +69,13 @@ def tables(text: str) -> list[list[Row]]:
 
 
 def rows(title: str, *head: str) -> list[Row]:
-    """The rows of the table with this head."""
+    """Return the rows of the table with this header."""
     (table,) = (table for table in tables(section(title)) if table[0][: len(head)] == list(head))
     return table[1:]
 
 
 def bare(cell: str) -> str:
-    """A name without the marks around it."""
+    """Return a name without the surrounding markup."""
     return cell.strip("[]`")
 
 
@@ -208,7 +208,7 @@ def test_the_features_equal_those_of_the_code() -> None:
 
 
 def moves(cell: str, state: State) -> dict[Kind, State]:
-    """``REQUEST, GOODBYE → closing`` as a row of the tables in the code."""
+    """Parse ``REQUEST, GOODBYE → closing`` into a row of the tables in the code."""
     out = {}
     for item in filter(None, cell.split(", ")):
         kind, _, after = item.partition(" → ")
@@ -233,7 +233,7 @@ def test_each_request_has_the_answers_that_the_code_accepts() -> None:
 
 
 def returned_texts(function: Any) -> set[str]:
-    """The texts that a function returns, found in its source."""
+    """Return the strings that a function returns, found in its source."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
     found = (node for returned in ast.walk(tree) if isinstance(returned, ast.Return) for node in ast.walk(returned))
     return {node.value for node in found if isinstance(node, ast.Constant) and type(node.value) is str}
@@ -244,7 +244,7 @@ def test_a_cancel_is_answered_with_the_states_of_the_page() -> None:
 
 
 def declared(call: ast.AST) -> str | None:
-    """The phase that a call declares, if it is one that does."""
+    """Return the phase that a call declares, or ``None``."""
     if not isinstance(call, ast.Call) or not call.args:
         return None
     name = call.func.id if isinstance(call.func, ast.Name) else getattr(call.func, "attr", "")
@@ -277,7 +277,7 @@ def test_every_operation_has_a_section() -> None:
     assert re.findall(r"^### (.*)$", section("Operations"), re.M) == list(OPERATIONS)
 
 
-# Operations whose requests are read in a module that is loaded with the first of them.
+# Handlers whose requests are read in another module, which is loaded with the first of them.
 ELSEWHERE: Mapping[Any, Sequence[Any]] = {
     handlers.HostHandlers._verify: (NumbersService.verify, NumbersService._comparison),
     handlers.HostHandlers._samples: (NumbersService.samples,),
@@ -290,7 +290,7 @@ def function_nodes(function: Any) -> Iterator[ast.AST]:
 
 
 def fields_read(function: Any) -> tuple[set[str], set[str]]:
-    """The header fields that a handler must have, and those that it asks for."""
+    """Return the header fields that a handler requires, and those that are optional."""
     needed, asked = set(), set()
     for node in function_nodes(function):
         if isinstance(node, ast.Subscript) and ast.unparse(node.value) in ("header", "request.header"):
@@ -307,7 +307,7 @@ def fields_read(function: Any) -> tuple[set[str], set[str]]:
 
 
 def keys_answered(function: Any) -> set[str]:
-    """The keys of the maps that a function returns, found in its source."""
+    """Return the keys of the maps that a function returns, found in its source."""
     returned = (node.value for node in function_nodes(function) if isinstance(node, ast.Return) and node.value)
     maps = (node.elts[0] if isinstance(node, ast.Tuple) else node for node in returned)
     keys = (key for node in maps if isinstance(node, ast.Dict) for key in node.keys)
@@ -417,7 +417,7 @@ def test_every_code_on_the_page_exists(code: str) -> None:
     assert code in errors.BY_CODE
 
 
-# --- the rest --------------------------------------------------------------------------------------------
+# --- markers, links and files ----------------------------------------------------------------------------
 
 
 def test_the_markers_on_stderr_equal_those_of_the_code(capfd: pytest.CaptureFixture[str]) -> None:

@@ -80,7 +80,7 @@ def test_clearing_a_suspect_removes_its_share(quarantine: Quarantine) -> None:
     quarantine.add(Points(POISON, -0.5))
     kill(quarantine, points=0.5)
     assert not refused(quarantine)
-    quarantine.add(Points(OTHER, -0.5))  # nothing there to take back
+    quarantine.add(Points(OTHER, -0.5))  # there is nothing to remove
     kill(quarantine, points=0.5)
     assert refused(quarantine)
 

@@ -1,5 +1,6 @@
-"""Rows that a model sorts by a score, may have another order where scores are closer than the number format
-resolves."""
+"""Rows that a model sorts by score may have another order if scores are closer than the resolution of the number
+format.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ np = pytest.importorskip("numpy")
 
 from qnnbridge_host.numerics.pairing import judge_all, paired  # noqa: E402
 
-# Ten rows: 1 and 2 are as good as each other, and so are the last three.
+# Ten rows: 1 and 2 have the same score, and so do the last three.
 SCORES = np.array([0.9, 0.8, 0.79998, 0.7, 0.6, 0.5, 0.4, 0.3, 0.29999, 0.29998], np.float32)
 NOISE = np.linspace(-1, 1, 10, dtype=np.float32) * 2e-4
 
@@ -50,7 +51,7 @@ def test_rows_with_different_scores_may_not_change_places() -> None:
 def test_different_rows_count_unless_they_tie_with_the_last_row() -> None:
     scores, labels, boxes = in_order(list(range(10)))
     labels, boxes = labels.copy(), boxes.copy()
-    labels[0, 9], boxes[0, 9] = 33, 7  # another one that is as good as the last
+    labels[0, 9], boxes[0, 9] = 33, 7  # another row with the same score as the last
     mine, _ = paired(detections(), (scores, labels, boxes), "fp16")
     assert [one.shape for one in mine] == [(1, 10), (9,), (9, 4)]
     assert states(detections(), (scores, labels, boxes)) == ["agrees"] * 3

@@ -1,4 +1,4 @@
-"""Which release fits which machine: the rules, and the attempts that users have documented."""
+"""Releases that fit a machine: the rules, and the attempts that users have documented."""
 
 from __future__ import annotations
 
@@ -93,8 +93,8 @@ def test_the_best_release_for_x_elite_is_1_23_2() -> None:
         ("2.45", 73, (3, 12), "2.1.1"),
         ("2.42", 81, (3, 13), "2.0.0"),
         ("2.40", 68, (3, 11), "1.23.2"),
-        ("2.40", 81, (3, 13), None),  # the chip is younger than that driver's QNN
-        ("2.40", 73, (3, 14), None),  # wheels for 3.14 came with a newer QNN
+        ("2.40", 81, (3, 13), None),  # the chip is newer than that driver's QNN
+        ("2.40", 73, (3, 14), None),  # wheels for 3.14 were released with a newer QNN
         ("2.20", 73, (3, 11), None),
         (None, None, None, "2.7.0"),
     ],
@@ -164,7 +164,7 @@ def test_a_development_build_is_never_the_best_if_there_is_a_release() -> None:
     assert best_of(dev) is dev[0]
 
 
-# --- with which onnxruntime ------------------------------------------------------------------------
+# --- compatible onnxruntime ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("ort", ["1.28.0", "1.31.1", "1.32.0"])
@@ -224,7 +224,7 @@ def test_the_version_bounds_of_onnxruntime_are_those_that_work_with_the_release(
     assert ort_bounds(only(version, "win_arm64")) == bounds
 
 
-# --- in general ------------------------------------------------------------------------------------
+# --- general properties ----------------------------------------------------------------------------
 
 platforms = st.sampled_from(list(PLATFORM_MACHINES))
 systems = st.none() | st.builds("2.{}.{}".format, st.integers(20, 60), st.integers(0, 50)) | st.just("2.40")

@@ -1,4 +1,4 @@
-"""The version table that is in the package: its form, and its contents where they can be checked without a network."""
+"""The version table in the package: its format, and its contents where they can be checked without a network."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_release_has_all_its_fields(release: Release) -> None:
         assert "htp" in libraries.backends
         assert set(libraries.stubs) <= set(libraries.skels), "each stub has its skel"
         assert {"unknown"}.isdisjoint(libraries.machines.values())
-        if libraries.backend_api is not None:  # known since this API counts as the SDK does
+        if libraries.backend_api is not None:  # known because this API has the same numbering as the SDK
             assert libraries.backend_api.split(".")[1] == str(sdk_numbers(libraries.qnn_sdk)[1])
     assert release.layout == ("1.x builtin" if release.version.startswith("1.") else "2.x plugin")
 
@@ -90,7 +90,7 @@ def test_facts_read_from_wheels_by_other_means_are_in_the_table(
 
 
 def test_the_installed_package_matches_the_table() -> None:
-    """Every library of it, by its header; the version of the build by its own text."""
+    """Compare every library of the package with its header, and the version of the build with its own text."""
     pytest.importorskip("onnxruntime_qnn")
     found = importlib.metadata.distribution("onnxruntime-qnn")
     machine = sysconfig.get_platform().replace("-", "_")

@@ -81,7 +81,7 @@ def test_an_invalid_sdk_version_is_refused(text: str) -> None:
     [
         ("2.42.0.251225135753_193295", "2.40", True),
         ("2.37.1.250807093845_124904", "2.40", False),
-        ("2.40.1.250807093845", "2.40", False),  # the system's third number is not known
+        ("2.40.1.250807093845", "2.40", False),  # the third number of the system's version is unknown
         ("2.40.1", "2.40.0", True),
         ("2.40.0.1", "2.40.0", False),
         ("3.0.0", "2.99", True),
@@ -152,7 +152,7 @@ def test_every_release_of_the_table_is_listed() -> None:
 
 
 def test_the_table_of_options_ends_with_the_same_release() -> None:
-    """Both tables judge whether an installed release is newer."""
+    """Both tables decide whether an installed release is newer."""
     assert newest_release() == newest_final()
 
 

@@ -40,7 +40,7 @@ class Table:
     def __init__(self, limit: int = 10) -> None:
         self.told: list[tuple[int, str]] = []
         self.in_flight = InFlight(self.tell, limit)
-        # Whether the client reads what is written.
+        # Whether the client reads written data.
         self.has_room = threading.Event()
         self.has_room.set()
         # A thread is about to send a declaration.
@@ -141,7 +141,7 @@ def test_draining_waits_for_the_last_answer() -> None:
     assert drained == [True]
 
 
-# --- cancels ---------------------------------------------------------------------------------------------
+# --- cancellation ----------------------------------------------------------------------------------------
 
 
 def test_a_waiting_request_is_cancelled() -> None:
@@ -507,7 +507,7 @@ class Tensor:
 
 
 def test_cancelling_a_queued_request_releases_its_tensors() -> None:
-    """A lane that is stuck in native code would keep the tensors of all callers that gave up."""
+    """A lane that is blocked in native code would keep the tensors of all callers that gave up."""
     table = Table()
     tensor = Tensor()
     gone = weakref.ref(tensor)

@@ -22,12 +22,12 @@ def clock() -> FakeClock:
 
 
 def full_delay(clock: FakeClock) -> RestartPolicy:
-    """A policy whose jitter always takes the whole delay."""
+    """Return a policy whose jitter always uses the whole delay."""
     return RestartPolicy(clock=clock, jitter=lambda: 1.0)
 
 
 def live(policy: RestartPolicy, clock: FakeClock, seconds: float = 1.0, replies: int = 0) -> None:
-    """One generation: wait as told, start, be ready, answer so many calls, live so long."""
+    """Simulate one generation: wait for the delay, start, become ready, answer calls, run for some seconds."""
     clock.sleep(policy.next_start().delay_s)
     policy.on_start()
     policy.on_ready()
@@ -37,7 +37,7 @@ def live(policy: RestartPolicy, clock: FakeClock, seconds: float = 1.0, replies:
 
 
 def die_at_start(policy: RestartPolicy, clock: FakeClock, status: ExitStatus = CRASHED) -> float:
-    """A start that fails at once; gives the delay before the next one."""
+    """Simulate a start that fails immediately; return the delay before the next one."""
     clock.sleep(policy.next_start().delay_s)
     policy.on_start()
     policy.on_death(status)
@@ -50,7 +50,7 @@ def test_the_first_start_is_immediate(clock: FakeClock) -> None:
 
 
 def open_breaker(policy: RestartPolicy, clock: FakeClock) -> BreakerOpen:
-    """Five starts that crash at once; gives the error of the sixth."""
+    """Simulate five starts that crash immediately; return the error of the sixth."""
     with pytest.raises(BreakerOpen) as caught:
         for _ in range(5):
             die_at_start(policy, clock)
@@ -109,7 +109,7 @@ def test_kills_at_random_moments_never_stop_the_restarts(clock: FakeClock) -> No
         live(policy, clock, seconds=0.3, replies=chance.choice([0, 0, 3]))
         policy.on_death(KILLED)
     assert policy.state == "closed"
-    # Two out of three kills hit the start, and still the waiting is short.
+    # Two out of three kills hit the start, and still the delay is short.
     assert (clock.now - begin) / 200 < 1
 
 
@@ -169,7 +169,7 @@ def test_a_good_probe_closes_the_breaker(clock: FakeClock) -> None:
     policy.on_death(CRASHED)
     assert policy.next_start().delay_s == 0
     for _ in range(4):
-        die_at_start(policy, clock)  # the old deaths are forgotten
+        die_at_start(policy, clock)  # the old crashes are discarded
     assert policy.state == "closed"
 
 
@@ -243,7 +243,7 @@ def test_the_error_is_a_new_instance_each_time_it_is_raised(clock: FakeClock) ->
         with pytest.raises(HostNotFound) as caught:
             policy.next_start()
         errors.append(caught.value)
-    assert errors[0] is not errors[1]  # else each raise would add to one traceback
+    assert errors[0] is not errors[1]  # otherwise each raise would extend one traceback
 
 
 def test_a_wall_clock_that_changes_has_no_effect(clock: FakeClock) -> None:
@@ -289,7 +289,7 @@ PID = 0
 
 
 class Application:
-    """Sessions that are made again on demand, and a host that is replaced when it is due."""
+    """An application whose sessions are recreated on demand, and whose host is replaced when due."""
 
     def __init__(self, creations: int) -> None:
         self.recycler = Recycler(RecycleAfter(creations=creations))
@@ -338,7 +338,7 @@ def test_the_same_model_opened_repeatedly_gets_fresh_hosts() -> None:
     application = Application(3)
     for session in range(100):
         application.call(session, "model")
-    # With one key for all it cannot be told from sessions that come back, so each time later: 3, 9, 18 ...
+    # With one key, new sessions cannot be distinguished from recreated ones, so the interval grows: 3, 9, 18 ...
     assert application.replacements == 7
 
 

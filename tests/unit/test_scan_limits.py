@@ -53,7 +53,7 @@ def never_hashed() -> None:
     raise AssertionError("it was hashed")
 
 
-# --- files that were never written to their end ----------------------------------------------------------
+# --- files that were not written completely --------------------------------------------------------------
 
 
 @pytest.mark.parametrize("count_nodes", [True, False])
@@ -107,7 +107,7 @@ def test_the_missing_bytes_of_a_truncated_file_are_reported() -> None:
     assert any("the file lacks" in line for line in caught.value.evidence)
 
 
-# --- files that were made to keep their readers busy -----------------------------------------------------
+# --- files that keep their readers busy ------------------------------------------------------------------
 
 BUSY = {
     "a wanted number": GOOD + b"\x08\x08" * MANY,
@@ -156,7 +156,7 @@ def test_a_list_of_a_million_numbers_is_skipped(
 
 
 def test_numbers_at_the_boundaries_of_read_windows_are_read_correctly() -> None:
-    """Runs of numbers of every length before a field that counts, which no skipped number may swallow."""
+    """Use runs of numbers of every length before a relevant field, which no skipped number may include."""
     for before, width in itertools.product(range(16), (1, 2, 3)):
         number = b"\x50" + b"\x81" * (width - 1) + b"\x01"
         data = GOOD + b"\x6a" + bytes([before]) + bytes(before) + number * 9000 + field(2, b"me")
@@ -185,7 +185,7 @@ def test_half_a_million_nodes_of_an_ordinary_model_are_accepted(monkeypatch: pyt
 
 
 def test_many_dimensions_and_nodes_of_one_name_do_not_take_quadratic_time() -> None:
-    """Both took minutes: 300,000 dimensions, and 20,000 nodes that all make and take one tensor."""
+    """Both took minutes: 300,000 dimensions, and 20,000 nodes that all read and write one tensor."""
     begun = time.process_time()
     many = 300_000
     shape = field(1, b"\x08\x01" + field(2, b"\x0a\0" * many))
@@ -198,7 +198,7 @@ def test_many_dimensions_and_nodes_of_one_name_do_not_take_quadratic_time() -> N
     assert time.process_time() - begun < 20.0
 
 
-# --- what protobuf takes ---------------------------------------------------------------------------------
+# --- compatibility with protobuf -------------------------------------------------------------------------
 
 TAKEN = {
     "an unknown number": b"\xa0\x06\x01",
@@ -262,7 +262,7 @@ def test_every_file_that_protobuf_accepts_is_accepted(edits: list[tuple[int, int
 
 
 def test_the_scan_of_a_file_that_is_replaced_meanwhile_is_of_the_hashed_contents(tmp_path: Path) -> None:
-    """The file changes between the two: the first look of the memo replaces it."""
+    """The file changes between scan and hash: the first access of the memo replaces it."""
     path, other = tmp_path / "m.onnx", tmp_path / "other.onnx"
     path.write_bytes(GOOD)
     other.write_bytes(WHOLE)

@@ -1,4 +1,4 @@
-"""A worker of ``pytest -n`` that dies fails one test; the others run, each once, and the run ends."""
+"""A worker of ``pytest -n`` that crashes fails one test; the others run, each once, and the run ends."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Worker:
 
 
 def the_run(tests: list[str], deadly: set[str], workers: int, order: random.Random) -> tuple[list[str], list[str]]:
-    """Return the tests that ran and those that killed a worker. Advances like xdist's session."""
+    """Return the tests that ran and those that crashed a worker. Advances like xdist's session."""
     config: Any = SimpleNamespace(
         option=SimpleNamespace(loadscopereorder=False), getvalue=lambda _: ["popen"] * workers
     )
@@ -70,7 +70,7 @@ def the_run(tests: list[str], deadly: set[str], workers: int, order: random.Rand
             continue
         index = worker.waiting.pop(0)
         ran.append(tests[index])
-        # It may be dead before its last report has been read.
+        # The worker may have crashed before its last report has been read.
         worker.dead = worker.begins and tests[worker.waiting[0]] in deadly and order.random() < 0.5
         if tests[index] in deadly:
             alive.remove(worker)

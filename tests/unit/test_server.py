@@ -66,7 +66,7 @@ class Handlers:
 
 
 class ProcessEnds(Exception):
-    """Raised instead of ending the process."""
+    """Exception that is raised instead of ending the process."""
 
 
 class EndingServer(Server):

@@ -31,7 +31,7 @@ class Session:
 
 
 class Engine:
-    """Loads until it is told to stop, if it `loads_long`."""
+    """Engine whose loading, if `loads_long`, lasts until it is stopped."""
 
     loads_long = False
     made = 0
@@ -55,7 +55,7 @@ def create(engine: Engine, stop: StopSignal, **of_spec: Any) -> Any:
 
 
 def test_a_load_that_was_stopped_is_reported_as_cancelled() -> None:
-    """The application that cancelled the loading gets that error; another one creates the session again."""
+    """The application that cancelled the load gets that error; another application creates the session again."""
     engine = Engine()
     engine.loads_long = True
     with pytest.raises(Cancelled):
@@ -70,7 +70,7 @@ def test_a_late_cancel_does_not_affect_a_later_reset_of_the_npu() -> None:
 
 
 def test_a_session_writes_its_compiled_model_once() -> None:
-    """ONNX Runtime refuses to write over it, so a reset of the NPU would have ended the session."""
+    """ONNX Runtime refuses to overwrite the compiled model, so a reset of the NPU would have ended the session."""
     engine = Engine()
     session = create(
         engine, StopSignal(), config_entries={"ep.context_enable": "1", "ep.context_file_path": "out.onnx"}

@@ -1,5 +1,4 @@
-"""Arguments of suggested commands, parsed as the shells of Windows parse them; `sh` itself parses those for
-POSIX."""
+"""Arguments of suggested commands, parsed as the shells of Windows parse them; `sh` itself parses those for POSIX."""
 
 from __future__ import annotations
 
@@ -37,12 +36,12 @@ HOSTILE = [
 
 
 def command_prompt(line: str) -> str:
-    """The line without its quoted parts: the Command Prompt acts on operators in it."""
+    """Return the line without its quoted parts: the Command Prompt interprets operators in the rest."""
     return "".join(line.split('"')[::2])
 
 
 def program(line: str) -> list[str]:
-    """The arguments that a program of Windows finds in its command line (rules of the C runtime since 2008)."""
+    """Return the arguments that a Windows program finds in its command line (rules of the C runtime since 2008)."""
     words: list[str] = []
     at, inside, word = 0, False, None
     while at < len(line):
@@ -70,7 +69,7 @@ def program(line: str) -> list[str]:
 
 
 def powershell(line: str) -> list[str]:
-    """The words of a line of PowerShell. Fails for characters that it would act on."""
+    """Return the words of a line of PowerShell. Fails for characters that PowerShell would interpret."""
     words: list[str] = []
     at, quote, word = 0, "", None
     doubles, singles = '"\u201c\u201d\u201e', "'\u2018\u2019\u201a\u201b"
@@ -102,7 +101,7 @@ def powershell(line: str) -> list[str]:
 
 @pytest.fixture
 def windows(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Of this module alone: pathlib and pytest ask `os.name`, too.
+    # Only for this module: pathlib and pytest use `os.name`, too.
     monkeypatch.setattr(shell, "os", types.SimpleNamespace(name="nt", fspath=os.fspath))
 
 
@@ -114,7 +113,7 @@ def test_an_argument_is_literal_text_in_both_shells_of_windows(text: str) -> Non
     # The Command Prompt does not know PowerShell's escape character.
     assert [one.replace("`", "") for one in program(f"x {word}")] == ["x", text.replace("`", "")]
     if '"' not in text:
-        # PowerShell starts programs with another command line, so backslashes at the end are doubled for nothing.
+        # PowerShell passes another command line to programs, so doubled backslashes at the end do not help.
         (found,) = powershell(word)
         assert found.rstrip("\\") == text.rstrip("\\")
 

@@ -27,7 +27,7 @@ def no_thread(thread: threading.Thread, start: Callable[[threading.Thread], None
 
 
 def lost(thread: threading.Thread, start: Callable[[threading.Thread], None]) -> None:
-    """It ends before it has begun with its work."""
+    """Thread start that ends before its work has started."""
 
 
 FAULTS = [no_memory_before, no_memory_behind, no_thread]

@@ -19,7 +19,7 @@ from qnnbridge_protocol.frames import Frame, Kind
 
 
 def product(rows: int | str, quantised: bool = False) -> bytes:
-    """A product of 1000 * 1000 numbers for each row."""
+    """Return a product of 1000 * 1000 numbers for each row."""
     nodes = [node("MatMul", ["x", "w"], ["y"])]
     values: dict[str, Any] = {"w": np.zeros((1000, 1000), np.float32)}
     if quantised:

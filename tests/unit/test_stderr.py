@@ -28,19 +28,19 @@ TIMEOUT_S = 20.0
 
 
 class Writer:
-    """Our end of the pipe that the collector reads from."""
+    """The writing end of the pipe that the collector reads."""
 
     def __init__(self) -> None:
         read_fd, self.fd = os.pipe()
         self.collector = StderrCollector(read_fd, logger_name="test.host")
-        os.close(read_fd)  # the collector has its own
+        os.close(read_fd)  # the collector has its own copy
 
     def write(self, data: bytes) -> None:
         while data:
             data = data[os.write(self.fd, data) :]
 
     def end(self) -> StderrCollector:
-        """Nothing more will come; everything has been read."""
+        """Close the pipe and wait until everything has been read."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
@@ -268,7 +268,7 @@ def test_a_running_host_can_continue_to_write_after_close(writer: Writer) -> Non
 
 @pytest.mark.usefixtures("no_leaks")
 def test_the_end_of_the_stream_closes_the_descriptor_and_ends_the_thread() -> None:
-    others = set(threading.enumerate())  # a host that tests of this process share has one, too
+    others = set(threading.enumerate())  # a host that tests of this process share has such a thread, too
     writer = Writer()
     writer.end()
     until(lambda: all(thread.name != "qnnbridge-stderr" for thread in set(threading.enumerate()) - others))

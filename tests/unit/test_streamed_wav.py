@@ -74,7 +74,7 @@ def test_all_samples_are_read(name: str, tmp_path: Path) -> None:
 
 
 def test_damaged_audio_is_an_error_of_the_caller() -> None:
-    """No other error: a bare one of a decoder would be a fault of this side."""
+    """No other exception may occur: an exception of a decoder would be an internal error."""
     rng = random.Random(7)
     refused = 0
     for data in [*CASES.values()] * 8:

@@ -1,4 +1,4 @@
-"""The tables of texts in JSON: their schema, their shared texts, and what becomes of an incomplete installation."""
+"""The tables of texts in JSON: their schema, their shared texts, and errors of an incomplete installation."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from qnnbridge._threads import TerminateFlag, TerminateRelay
 
 
 def test_a_relay_leaves_nothing_for_the_garbage_collector() -> None:
-    """One is made for each token: garbage would be collected in the middle of a generation."""
+    """A relay is created for each token: garbage would be collected in the middle of a generation."""
     channel: Any = SimpleNamespace()
     flag = TerminateFlag()
     relay = TerminateRelay(flag, channel)

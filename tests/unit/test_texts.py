@@ -24,14 +24,14 @@ SOURCES = [
     if path.suffix in (".py", ".md", ".toml") and path != Path(__file__)
 ]
 
-# A command line in backquotes, as messages and pages write one.
+# A command line in backquotes, as in messages and pages.
 _NAMED = re.compile(r"`qnnbridge(?P<words>(?: +[^\s`]+)+)`")
 _LINK = re.compile(r"\]\((?P<target>[^)\s]+)\)")
 _FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 _PYTHON = re.compile(r"^```python\n(?P<code>.*?)^```", re.MULTILINE | re.DOTALL)
 _DOTTED = re.compile(r"`(?P<name>qnnbridge_\w+(?:\.\w+)+)`")
 
-# Building the command takes a tenth of a second, and texts name it hundreds of times.
+# Building the command takes a tenth of a second, and hundreds of texts contain a command.
 the_command = functools.cache(lambda: typer.main.get_command(app))
 
 
@@ -52,7 +52,7 @@ def complaint(words: list[str]) -> str | None:
 
 
 def named(text: str) -> list[list[str]]:
-    # Texts in source are put together from lines; a command line does not span two of them.
+    # Texts in source code consist of several lines; a command line does not span two of them.
     return [match["words"].partition("|")[0].split() for match in _NAMED.finditer(text)]
 
 
@@ -86,12 +86,12 @@ def test_the_check_detects_a_wrong_command(line: str, expected: str | None) -> N
 PRODUCT = [
     path for path in SOURCES if path.suffix == ".py" and path.relative_to(ROOT).parts[0] not in ("tests", "docs")
 ]
-# Commands that take no model: what follows is an option, or the text goes on.
+# Commands without a model: an option follows, or the text continues.
 _WITHOUT_A_MODEL = {"cache", "crashes", "doctor", "exec", "host", "serve", "setup", "versions"}
 
 
 def by_hand(source: str) -> list[str]:
-    """The beginnings of commands on a model that a text puts together without `model_command`."""
+    """Return the beginnings of commands for a model that a text builds without `model_command`."""
     found = []
     commands = getattr(the_command(), "commands", {}).keys() - _WITHOUT_A_MODEL
     texts = [text for text in ast.walk(ast.parse(source)) if isinstance(text, ast.JoinedStr)]
@@ -133,7 +133,7 @@ def test_every_relative_link_leads_to_a_file(page: Path) -> None:
 
 
 def exists(dotted: str) -> bool:
-    """Whether a dotted name is a module or a name in one."""
+    """Return whether a dotted name is a module or a name in a module."""
     module, _, name = dotted.rpartition(".")
     try:
         return hasattr(importlib.import_module(module), name) or bool(importlib.import_module(dotted))

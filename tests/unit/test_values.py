@@ -1,4 +1,4 @@
-"""Values survive the wire bit by bit, whatever their type, layout and structure."""
+"""Values survive the wire bit for bit, whatever their type, layout and structure."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def trip(value: Any, declared: str | None = None) -> Any:
 
 @st.composite
 def tensors(draw: st.DrawFn, elements: list[ElementType]) -> Any:
-    """A dense tensor of any bits, NaN payloads and all."""
+    """Draw a dense tensor of any bits, including NaN payloads."""
     element, shape = draw(st.sampled_from(elements)), draw(SHAPES)
     layout = LAYOUTS[element]
     size = nbytes(element, shape)
@@ -77,7 +77,7 @@ def maps(values: st.SearchStrategy[Any], max_size: int) -> st.SearchStrategy[dic
 
 
 def rows() -> st.SearchStrategy[list[dict[Any, Any]]]:
-    """Maps of one key type and one scalar type, with equal or different keys."""
+    """Draw maps of one key type and one scalar type, with equal or different keys."""
 
     def build(kinds: tuple[str, str]) -> st.SearchStrategy[list[dict[Any, Any]]]:
         keys, scalars = KEYS[kinds[0]], SCALARS[kinds[1]]

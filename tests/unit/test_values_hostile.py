@@ -54,7 +54,7 @@ def encoded(value: Any) -> tuple[Any, list[np.ndarray[Any, Any]]]:
 
 @st.composite
 def damaged(draw: st.DrawFn) -> tuple[Any, list[np.ndarray[Any, Any]]]:
-    """A valid message in which one part of the descriptor, or a byte, or the order of the buffers was changed."""
+    """Draw a valid message with a change in one part of the descriptor, a byte, or the order of the buffers."""
     descriptor, buffers = encoded(draw(st.sampled_from(VALID)))
     places: list[tuple[list[Any], int]] = []
 
@@ -83,7 +83,7 @@ def damaged(draw: st.DrawFn) -> tuple[Any, list[np.ndarray[Any, Any]]]:
 
 
 def check(descriptor: Any, buffers: list[np.ndarray[Any, Any]]) -> None:
-    """Decodes, and what comes out can be encoded again."""
+    """Decode the message; if it is valid, check that the value can be encoded again."""
     try:
         value = decode(descriptor, buffers)
     except ProtocolDesync:
@@ -210,7 +210,7 @@ def test_an_endlessly_nested_descriptor_is_a_desync() -> None:
         with pytest.raises(ProtocolDesync, match="nested"):
             decode(node, [])
     finally:
-        while len(node) > 1:  # unwound by hand: freeing it as one would be deep recursion as well
+        while len(node) > 1:  # unwound manually: freeing the value recursively would be too deep as well
             node = node.pop()
 
 

@@ -12,7 +12,7 @@ from qnnbridge_os import files
 
 
 def test_a_missing_drive_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Above a drive of Windows there is only itself."""
+    """A drive of Windows is its own parent folder."""
     tried: list[str] = []
 
     def mkdir(place: str, mode: int) -> None:

@@ -51,7 +51,7 @@ def test_the_folder_of_a_killed_process_is_removed_by_the_next_one_and_not_earli
     process.stdout.close()
     with work_folder("other", str(tmp_path)):
         assert left.exists(), "of another kind"
-    # At once: a folder with contents has been locked, so it need not be of some age.
+    # Immediately: a folder with contents has been locked, so its age does not matter.
     os.utime(left)
     with work_folder("test", str(tmp_path)) as folder:
         assert not left.exists()
@@ -70,7 +70,7 @@ def test_a_recent_folder_and_one_without_a_marker_are_kept(tmp_path: Path) -> No
 
 
 def test_a_file_system_without_locks_is_not_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Older releases of filelock say so by this exception."""
+    """Older releases of filelock raise this exception."""
 
     def refuse(*_: Any, **__: Any) -> None:
         raise NotImplementedError("FileSystem does not appear to support flock")
@@ -87,7 +87,7 @@ def test_a_file_system_without_locks_is_not_an_error(tmp_path: Path, monkeypatch
 
 @needs.posix
 def test_no_link_is_followed(tmp_path: Path) -> None:
-    """In a folder that all users share, another one may put links in the way."""
+    """In a folder that all users share, another user may create links."""
     victim, shared = tmp_path / "victim", tmp_path / "shared"
     victim.mkdir()
     shared.mkdir()

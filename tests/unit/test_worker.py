@@ -58,7 +58,7 @@ def test_a_given_command_overrides_that_of_the_host() -> None:
     assert worker_command(json.dumps(given)) == (*given, "--parent", str(os.getpid()))
 
 
-# --- being stopped ---
+# --- stop signals ---
 
 
 def test_a_stop_calls_the_handlers_of_running_jobs_once_and_of_no_finished_job() -> None:
@@ -162,7 +162,7 @@ def _begun_since(before: set[threading.Thread]) -> list[str]:
 @needs.linux
 @pytest.mark.process
 def test_a_crash_in_a_single_run_has_the_phase_running() -> None:
-    """A request that is alone in a host declares no run."""
+    """A request that is alone in a host does not declare its run."""
     serves_nothing = (
         "import os, sys; sys.argv = ['host']\n"
         "from qnnbridge_host import stdio_guard\nfrom qnnbridge_host.serve import handlers\n"
@@ -180,7 +180,7 @@ def test_a_crash_in_a_single_run_has_the_phase_running() -> None:
 @needs.a_host_python
 @pytest.mark.process
 def test_a_worker_ends_with_its_host(tmp_path: Path) -> None:
-    """The host is killed while its worker compiles, as if it crashed."""
+    """The host is killed while its worker compiles, as if the host crashed."""
     host, found = Worker(order((*HOST, "--parent", str(os.getpid())))), []
 
     def kill_the_host() -> None:

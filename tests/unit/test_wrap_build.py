@@ -89,7 +89,7 @@ def test_float_inputs_and_outputs_have_the_scale_and_the_negative_offset_of_the_
     assert constants["x/zero_point"] == 128
     assert constants["x/zero_point"].dtype == "uint8"
     assert constants["s/zero_point"] == -3
-    # Shown name, then QNN's own: the other way round ends onnxruntime-qnn 2.7.
+    # Shown name, then QNN's own: the reverse order crashes onnxruntime-qnn 2.7.
     assert compiled(model)[0][3]["io_name_overrides"] == b"x/qnn=x;h/qnn=h;s/qnn=s;"
     assert {one.key: one.value for one in model.metadata_props}["qnnbridge.float_io"] == "1"
 
@@ -213,7 +213,7 @@ def test_the_structures_have_the_sizes_of_the_c_headers() -> None:
 
 
 def filled(binary: int, graph: int, tensor: int) -> tuple[Any, list[Any]]:
-    """A `BinaryInfo` as the library would answer, in these versions; and what keeps its memory."""
+    """Return a `BinaryInfo` as the library would return it, in these versions, and an object that keeps its memory."""
     sizes, dynamic = (ctypes.c_uint32 * 2)(2, 3), (ctypes.c_uint8 * 2)(0, 0)
     one = native._Tensor(version=tensor)
     inner = getattr(one.of, f"v{tensor}" if tensor in (1, 2) else "v1")

@@ -47,7 +47,7 @@ class Image:
         ]
 
     def imported(self, libraries: tuple[bytes, ...]) -> Iterator[str]:
-        """Return the names of the functions that the file imports from the libraries."""
+        """Yield the names of the functions that the file imports from the libraries."""
         if not self._imports:
             return
         entry = self._place(self._imports)
