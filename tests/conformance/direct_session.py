@@ -22,8 +22,7 @@ def flatten(value: Any, path: str = "") -> dict[str, Any]:
     """Return the outputs of a run as arrays by name.
 
     A list is split by position, and a map into its keys and values. Properties that an array does not show (list or
-    map, a
-    number of Python or of numpy) are part of the name.
+    map, a number of Python or of numpy) are part of the name.
     """
     if isinstance(value, list):
         flat = {f"{path}list": np.array(len(value))}

@@ -55,8 +55,7 @@ class RealModel:
         """Return the path of the model with all dimensions fixed, which may be a new file in `folder`.
 
         Sizes are set by position: two axes of the text-direction classifier have the same name, so no override by
-        name can
-        distinguish them.
+        name can distinguish them.
         """
         if not self.dynamic:
             return self.path

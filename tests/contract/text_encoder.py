@@ -2,8 +2,7 @@
 
 Inputs ``input_ids``, ``attention_mask``, ``token_type_ids`` of int64 [batch, seq]; outputs ``last_hidden_state``
 [batch, seq, hidden] and ``sentence_embedding`` [batch, hidden], the mean over the tokens in the mask. Weights have
-the
-names of Hugging Face's BERT, so that real ones can be used.
+the names of Hugging Face's BERT, so that real ones can be used.
 """
 
 from __future__ import annotations

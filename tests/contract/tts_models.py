@@ -1,9 +1,8 @@
 """A small text-to-speech pipeline, as PyTorch exports one: text encoder, denoiser, vocoder, all lengths dynamic.
 
 Written by hand with `onnx.helper`, with weights from a seed. It contains what such exports contain: LayerNorm made
-of
-ReduceMean, Sub, Pow, Sqrt and Div; masks; a denoiser with a time input that is run in a loop; a vocoder of dilated
-convolutions after edge padding, snake activations (`x + sin(x)^2`) and transposed convolutions.
+of ReduceMean, Sub, Pow, Sqrt and Div; masks; a denoiser with a time input that is run in a loop; a vocoder of
+dilated convolutions after edge padding, snake activations (`x + sin(x)^2`) and transposed convolutions.
 """
 
 from __future__ import annotations

@@ -199,13 +199,13 @@ def test_a_queued_call_is_cancelled_at_its_deadline(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+def long_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait for the end of the host as long as a busy machine needs."""
     monkeypatch.setattr("qnnbridge._session.remote_session.KILL_ANSWER_S", GRACE_S)
 
 
 def test_on_deadline_kill_ends_the_host_and_calls_of_other_clients_are_repeated(
-    lab: Lab, tmp_path: Path, patient: None
+    lab: Lab, tmp_path: Path, long_waits: None
 ) -> None:
     stuck = qnnbridge.InferenceSession(script(on_run=["sleep:60"], npu=False), host=lab.client())
     other = qnnbridge.InferenceSession(script(), host=lab.client())
@@ -223,7 +223,7 @@ def test_on_deadline_kill_ends_the_host_and_calls_of_other_clients_are_repeated(
 
 
 def test_on_deadline_kill_of_a_creation_ends_the_host_and_calls_of_other_clients_are_repeated(
-    lab: Lab, patient: None
+    lab: Lab, long_waits: None
 ) -> None:
     other = qnnbridge.InferenceSession(script(), host=lab.client())
     assert run(other)() == DOUBLE

@@ -283,8 +283,7 @@ def test_a_stopping_broker_finishes_calls_and_refuses_new_clients(lab: Lab, tmp_
 
 def test_further_calls_do_not_prevent_a_broker_from_stopping(lab: Lab, tmp_path: Any) -> None:
     """A call after the stop is not started: its client learns immediately that the daemon is lost, and may repeat
-    the call
-    in another daemon. A running call is finished.
+    the call in another daemon. A running call is finished.
     """
     go = tmp_path / "go"
     slow = qnnbridge.InferenceSession(script(on_run=[f"wait:{go}"]), host=lab.client(), retry=0)
@@ -312,8 +311,7 @@ def test_an_answer_that_is_being_written_when_the_broker_stops_arrives(
     lab: Lab, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The client has sent another call meanwhile, which was too late. It still gets the answer of its earlier call,
-    however
-    slow the machine is.
+    however slow the machine is.
     """
     go, writing, ended = tmp_path / "go", threading.Event(), threading.Event()
     host = lab.client()

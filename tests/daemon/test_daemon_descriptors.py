@@ -20,7 +20,7 @@ from qnnbridge_daemon.main import Daemon
 from qnnbridge_protocol.errors import HostStartFailed
 from qnnbridge_tools.host import link
 from tests import needs
-from tests.daemon.doors import StandIn, daemon_process, new_discovery, open_listener, stop_daemon
+from tests.daemon.daemons import StandIn, daemon_process, new_discovery, open_listener, stop_daemon
 
 pytestmark = needs.posix
 

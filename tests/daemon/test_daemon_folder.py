@@ -23,7 +23,7 @@ from qnnbridge._daemon.discovery import (
 from qnnbridge_daemon.main import log_file, stderr_file
 from qnnbridge_protocol.errors import HostStartFailed
 from tests import needs
-from tests.daemon.doors import StandIn, new_discovery, open_listener
+from tests.daemon.daemons import StandIn, new_discovery, open_listener
 
 ROOT = Path(__file__).parents[2]
 
@@ -156,7 +156,7 @@ def test_a_daemon_removes_only_its_own_discovery_file() -> None:
 
 WRITES_WITHOUT_ROOM = """
 import resource, signal
-from tests.daemon.doors import new_discovery
+from tests.daemon.daemons import new_discovery
 from qnnbridge._daemon.discovery import write_discovery
 from qnnbridge._daemon.discovery import make_runtime_folder
 folder = make_runtime_folder()

@@ -30,7 +30,7 @@ from qnnbridge_daemon.main import EXIT_OK, EXIT_RUNNING, log_file, stderr_file
 from qnnbridge_protocol.errors import DeadlineExceeded, HostCrashed, HostNotFound, HostStartFailed, OptionError
 from tests import needs
 from tests.daemon.brokers import until
-from tests.daemon.doors import (
+from tests.daemon.daemons import (
     CPU,
     GRACE_S,
     MODEL,
@@ -145,9 +145,9 @@ def test_a_killed_daemon_with_four_clients_is_replaced_by_one_and_every_call_is_
 
 
 def test_a_discovery_file_whose_pid_belongs_to_another_process_harms_no_process() -> None:
-    innocent = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    unrelated = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     folder = make_runtime_folder()
-    stale = new_discovery(folder, pid=innocent.pid)
+    stale = new_discovery(folder, pid=unrelated.pid)
     write_discovery(folder, stale)
     with qnnbridge.connect() as host:
         assert host.ping() >= 0
@@ -155,8 +155,8 @@ def test_a_discovery_file_whose_pid_belongs_to_another_process_harms_no_process(
         assert found is not None
         assert found.instance != stale.instance
     stop_daemon()
-    assert innocent.poll() is None
-    innocent.communicate(b"\n")
+    assert unrelated.poll() is None
+    unrelated.communicate(b"\n")
 
 
 def test_the_error_for_a_client_without_permission_explains_how_to_start_a_daemon() -> None:

@@ -28,7 +28,7 @@ from qnnbridge_daemon.main import FolderLock, parse_options
 from qnnbridge_tools.host import link
 from tests import needs
 from tests.daemon.brokers import until
-from tests.daemon.doors import GRACE_S, MODEL, daemons_alive, new_discovery, program, stop_daemon, told
+from tests.daemon.daemons import GRACE_S, MODEL, daemons_alive, new_discovery, program, stop_daemon, told
 
 pytestmark = [needs.posix, pytest.mark.timeout(180)]
 

@@ -105,7 +105,7 @@ def test_a_flood_gets_no_more_slots_than_a_client_with_a_single_thread() -> None
     many[0].end()
     assert many[1].inside.wait(GRACE_S)
     assert flood.running == 1
-    clock.now += 2 * ACTIVE_S  # it has not
+    clock.now += 2 * ACTIVE_S  # the client makes no call in this time
     assert many[2].inside.wait(GRACE_S)
     for call in many[1:]:
         call.end()

@@ -22,7 +22,7 @@ from qnnbridge_protocol.connection import (
 from qnnbridge_protocol.errors import HandshakeFailed, VersionMismatch
 from qnnbridge_protocol.frames import WIRE_VERSION, Frame
 from tests.daemon.brokers import GRACE_S, Lab
-from tests.daemon.doors import StandIn, open_listener
+from tests.daemon.daemons import StandIn, open_listener
 
 
 @pytest.mark.parametrize(

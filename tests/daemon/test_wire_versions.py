@@ -21,7 +21,7 @@ import qnnbridge
 from qnnbridge_protocol.frames import WIRE_VERSION
 from tests import needs
 from tests.daemon.brokers import until
-from tests.daemon.doors import GRACE_S, daemon_process, daemons_alive, program, told
+from tests.daemon.daemons import GRACE_S, daemon_process, daemons_alive, program, told
 
 pytestmark = [needs.posix, pytest.mark.timeout(300)]
 

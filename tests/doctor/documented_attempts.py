@@ -1,8 +1,7 @@
 """The ten attempts that users documented on a Snapdragon X Elite PC whose system has QNN 2.40.
 
 Each attempt is rebuilt with the wheels that the user listed, with the first finding that the doctor must report.
-One
-more attempt was made by many other users.
+One more attempt was made by many other users.
 """
 
 from __future__ import annotations

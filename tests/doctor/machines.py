@@ -1,8 +1,7 @@
 """Simulated computers to diagnose: file system, registry, environment and interpreters, built by code.
 
 The computers implement the interface `machine.Machine`. Their packages have the files, sizes and hashes of real
-wheels
-(their RECORD files, unchanged), and the machine types and QNN builds that were read from these wheels.
+wheels (their RECORD files, unchanged), and the machine types and QNN builds that were read from these wheels.
 """
 
 from __future__ import annotations

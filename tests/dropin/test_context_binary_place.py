@@ -1,6 +1,5 @@
 """``ModelCompiler.set_ep_context_binary_information``: the path of the context binary of a model that is compiled
-to
-bytes.
+to bytes.
 """
 
 from __future__ import annotations

@@ -148,8 +148,7 @@ def _near(one: Any, other: Any) -> bool:
     """Compare scores within 0.06, pixels within 2, and everything else exactly.
 
     The NPU computes in fp16: with all 238 nodes of the detector on QNN its score is 0.428, on the CPU 0.382, and
-    its boxes
-    are the same.
+    its boxes are the same.
     """
     if isinstance(one, float) and isinstance(other, float):
         return abs(one - other) < 0.06

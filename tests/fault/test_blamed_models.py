@@ -39,7 +39,7 @@ def test_a_model_is_quarantined_after_its_second_crash_and_refused_without_a_hos
 ):
     """Cover row 35 of the fault table in docs/dev/verification.md."""
     poison = script(**{when: [how]})
-    innocent = qnnbridge.InferenceSession(script(scale=3), host=host)
+    healthy = qnnbridge.InferenceSession(script(scale=3), host=host)
 
     def use() -> None:
         qnnbridge.InferenceSession(poison, host=host).run(None, {"x": X})
@@ -60,7 +60,7 @@ def test_a_model_is_quarantined_after_its_second_crash_and_refused_without_a_hos
     assert sorted(times)[10] < REFUSAL_S, times
     assert "crashed the host 2 times" in str(caught.value)
     assert Path(caught.value.details["report"]).is_file()
-    assert np.array_equal(innocent.run(None, {"x": X})[0], X * 3)
+    assert np.array_equal(healthy.run(None, {"x": X})[0], X * 3)
 
 
 def test_a_quarantine_applies_to_the_next_application_but_not_to_other_versions(host: qnnbridge.Host):
@@ -227,9 +227,9 @@ def test_a_suspect_runs_alone_until_it_is_cleared(host: qnnbridge.Host, tmp_path
     meets = [tmp_path / "a", tmp_path / "b"]
     poison = script(npu=False, on_run=[f"note:{meets[0]}", f"wait:{meets[1]}", "segv"], once=str(tmp_path / "once"))
     # This call is in native code when the host crashes, whenever that happens.
-    innocent = script(scale=3, npu=False, on_run=[f"note:{meets[1]}", "sleep:60"], once=str(tmp_path / "met"))
+    healthy = script(scale=3, npu=False, on_run=[f"note:{meets[1]}", "sleep:60"], once=str(tmp_path / "met"))
     first = qnnbridge.InferenceSession(poison, host=host)
-    second = qnnbridge.InferenceSession(innocent, host=host)
+    second = qnnbridge.InferenceSession(healthy, host=host)
     with ThreadPoolExecutor(2) as pool:
         calls = [pool.submit(session.run, None, {"x": X}) for session in (first, second)]
         assert np.array_equal(calls[0].result(WAIT_S)[0], X * 2)

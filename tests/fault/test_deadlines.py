@@ -37,7 +37,7 @@ def in_flight(host: qnnbridge.Host, count: int) -> None:
 
 
 @pytest.fixture
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+def long_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait for the state of abandoned work as long as a busy host may need to report it."""
     monkeypatch.setattr("qnnbridge._transport.channel.CANCEL_TIMEOUT_S", WAIT_S)
 
@@ -82,7 +82,7 @@ def abandon(session: qnnbridge.InferenceSession, began: Path) -> tuple[float, er
     return seconds, error
 
 
-def test_a_run_that_cannot_be_interrupted_continues_and_its_caller_returns(tmp_path: Path, patient: None):
+def test_a_run_that_cannot_be_interrupted_continues_and_its_caller_returns(tmp_path: Path, long_waits: None):
     """Cover row 29 of the fault table: the lane is busy until the work ends, then everything works as before."""
     began, end = tmp_path / "began", tmp_path / "end"
     with fake_host() as host:
@@ -131,7 +131,7 @@ def test_on_deadline_kill_ends_the_host_and_the_other_calls_are_repeated(
 
 @pytest.mark.parametrize(("somebody_waits", "ended"), [(True, False), (False, True)])
 def test_a_queued_call_past_its_deadline_ends_the_host_only_if_no_caller_waits_for_the_running_work(
-    somebody_waits: bool, ended: bool, tmp_path: Path, no_leaks: Any, patient: None
+    somebody_waits: bool, ended: bool, tmp_path: Path, no_leaks: Any, long_waits: None
 ):
     """Otherwise a model that hangs would block the NPU for later callers after its own caller has returned."""
     began, end = tmp_path / "began", tmp_path / "end"
@@ -156,8 +156,7 @@ def test_a_model_that_hangs_is_blamed_and_not_the_one_queued_after_it(
     tmp_path: Path, an_hour_passes: Callable[[], None]
 ):
     """Cover row 30 of the fault table: the caller of the hanging model has returned when the host is ended, and the
-    next
-    call never started.
+    next call never started.
     """
     began = tmp_path / "began"
     with fake_host() as host, ThreadPoolExecutor(2) as pool:

@@ -259,7 +259,7 @@ def test_only_a_host_that_crashed_is_reported_as_a_crash(no_leaks):
 
 
 def test_a_program_that_is_not_a_host_is_named_as_such_and_not_as_a_crash(no_leaks):
-    """A path is mistyped: with the right path the fault is gone."""
+    """A path is mistyped: with the right path the host starts."""
     program = shutil.which("true")
     assert program is not None
     with qnnbridge.Host(python=program) as host:
@@ -287,8 +287,7 @@ def test_a_session_that_crashes_the_host_when_it_is_closed_raises_no_error(no_le
 
 def test_text_that_the_host_prints_never_reaches_the_wire(caplog: pytest.LogCaptureFixture):
     """Cover row 14 of the fault table: print, C's puts, a raw write and a child process; before HELLO, at import,
-    in create
-    and in run.
+    in create and in run.
     """
     caplog.set_level(logging.DEBUG, logger="qnnbridge.host")
     with fake_host("--first=print:first", "--import=print:import") as host:

@@ -28,7 +28,7 @@ def host(no_leaks: Any) -> Iterator[qnnbridge.Host]:
 
 
 @pytest.fixture
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+def long_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait for the state of an abandoned call as long as a busy machine may need."""
     monkeypatch.setattr("qnnbridge._session.fast_calls.CANCEL_TIMEOUT_S", GRACE_S)
     monkeypatch.setattr("qnnbridge._transport.channel.CANCEL_TIMEOUT_S", GRACE_S)
@@ -73,10 +73,10 @@ def test_of_two_calls_only_the_one_inside_of_native_code_is_suspected(host: qnnb
     (tmp_path / "a").mkdir()
     gate = tmp_path / "gate"
     guilty = Later(tmp_path / "a", f"wait:{gate}", "segv")
-    innocent = tmp_path / "innocent"
-    innocent.write_bytes(script(scale=2))
+    healthy = tmp_path / "healthy"
+    healthy.write_bytes(script(scale=2))
     first = qnnbridge.InferenceSession(guilty.path, host=host)
-    second = qnnbridge.InferenceSession(innocent, host=host)
+    second = qnnbridge.InferenceSession(healthy, host=host)
     warm(first)
     warm(second)
     guilty.now()
@@ -122,7 +122,7 @@ def test_a_call_past_its_deadline_is_reported_and_the_session_stays_usable(host:
 
 
 def test_a_call_that_can_be_stopped_is_stopped_and_its_channel_is_closed(
-    tmp_path: Path, no_leaks: Any, patient: None
+    tmp_path: Path, no_leaks: Any, long_waits: None
 ):
     model = Later(tmp_path, "stoppable:60", npu=False)
     with fake_host(f"--cancel-grace={GRACE_S}", shared_memory=True) as host:
@@ -152,7 +152,7 @@ def test_a_call_past_its_deadline_ends_the_host_if_on_deadline_is_kill(host: qnn
 
 
 def test_a_call_that_is_queued_behind_another_one_can_be_cancelled(
-    host: qnnbridge.Host, tmp_path: Path, patient: None
+    host: qnnbridge.Host, tmp_path: Path, long_waits: None
 ):
     gate = tmp_path / "gate"
     model = Later(tmp_path, f"wait:{gate}")
@@ -194,7 +194,7 @@ def test_a_channel_that_ends_alone_fails_no_call(host: qnnbridge.Host, tmp_path:
 def test_a_call_whose_plan_was_refused_uses_the_fast_path_again(
     host: qnnbridge.Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """The reason why the host could not create a plan may have gone."""
+    """The reason why the host could not create a plan may no longer exist."""
     model = Later(tmp_path)
     session = qnnbridge.InferenceSession(model.path, host=host)
     wide = np.arange(8, dtype=np.float32)

@@ -31,7 +31,7 @@ CLOSE_TIMEOUT_S = 10.0
 
 
 @pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+def frequent_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Check every 50 ms instead of every five seconds whether a silent host is stopped."""
     monkeypatch.setattr("qnnbridge._transport.channel.SILENCE_INTERVAL_S", 0.05)
 
@@ -43,7 +43,7 @@ def wait_until(condition) -> None:
         threading.Event().wait(0.002)
 
 
-@pytest.mark.usefixtures("impatient")
+@pytest.mark.usefixtures("frequent_checks")
 def test_a_host_that_is_stopped_during_a_call_is_replaced_and_the_call_is_repeated(tmp_path: Path, no_leaks):
     """Cover row 26 of the fault table in docs/dev/verification.md."""
     with fake_host() as host:
@@ -53,7 +53,7 @@ def test_a_host_that_is_stopped_during_a_call_is_replaced_and_the_call_is_repeat
         assert host.stats.generation == 2
 
 
-@pytest.mark.usefixtures("impatient")
+@pytest.mark.usefixtures("frequent_checks")
 def test_a_host_that_is_always_stopped_is_reported_as_a_hang(no_leaks):
     """Cover row 26 of the fault table in docs/dev/verification.md."""
     with fake_host() as host:
@@ -64,7 +64,7 @@ def test_a_host_that_is_always_stopped_is_reported_as_a_hang(no_leaks):
         assert caught.value.details["report"]
 
 
-@pytest.mark.usefixtures("impatient")
+@pytest.mark.usefixtures("frequent_checks")
 def test_a_host_that_is_stopped_for_a_moment_is_not_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Cover row 26 of the fault table: the host is found stopped fewer times than needed to kill it."""
     monkeypatch.setattr(
@@ -152,7 +152,7 @@ def test_a_creation_that_holds_the_gil_past_its_budget_is_ended_by_the_watchdog_
         assert "hold_gil" in crash.details["stderr_head"] or "in act" in crash.details["stderr_head"]
 
 
-@pytest.mark.usefixtures("impatient")
+@pytest.mark.usefixtures("frequent_checks")
 @pytest.mark.parametrize("action", ["sleep:60", "hold_gil:60"])
 @pytest.mark.parametrize(
     ("step", "words"),
@@ -176,7 +176,7 @@ def test_a_library_that_never_finishes_loading_is_ended_within_the_budget_of_the
     assert Quarantine().accounts() == [], "no model was inside native code"
 
 
-@pytest.mark.usefixtures("impatient")
+@pytest.mark.usefixtures("frequent_checks")
 def test_a_silent_host_within_the_budget_of_loading_is_not_killed():
     """Cover row 26 of the fault table: many checks that find no fault."""
     with fake_host("--import=sleep:1") as host:

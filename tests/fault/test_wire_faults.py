@@ -148,13 +148,13 @@ def test_garbage_is_reported_with_its_first_bytes(no_leaks):
 
 
 @pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_silence(monkeypatch: pytest.MonkeyPatch) -> None:
     """Time out after half a second of silence within a message instead of a minute."""
     monkeypatch.setattr("qnnbridge._transport.channel.SILENCE_INTERVAL_S", 0.05)
     monkeypatch.setattr("qnnbridge._transport.channel.STALL_TIMEOUT_S", 0.5)
 
 
-@pytest.mark.usefixtures("impatient")
+@pytest.mark.usefixtures("short_silence")
 @pytest.mark.parametrize("step", ["host:REPLY+:prefix:silence", "host:REPLY+:body:silence"])
 def test_half_an_answer_followed_by_silence_is_a_hang_and_the_call_is_repeated(step: str, tmp_path: Path, no_leaks):
     """Cover row 18 of the fault table; `test_replay` covers the case in which the stream ends after the half."""
@@ -166,7 +166,7 @@ def test_half_an_answer_followed_by_silence_is_a_hang_and_the_call_is_repeated(s
         assert (host.stats.generation, host.stats.retried_calls) == (2, 1)
 
 
-@pytest.mark.usefixtures("impatient")
+@pytest.mark.usefixtures("short_silence")
 def test_half_an_answer_followed_by_silence_is_reported_as_a_hang(tmp_path: Path, no_leaks):
     """Cover row 18 of the fault table in docs/dev/verification.md."""
     model = tmp_path / "model"
@@ -178,7 +178,7 @@ def test_half_an_answer_followed_by_silence_is_reported_as_a_hang(tmp_path: Path
         assert np.array_equal(session.run(None, {"x": X})[0], X * 3)
 
 
-@pytest.mark.usefixtures("impatient")
+@pytest.mark.usefixtures("short_silence")
 def test_a_host_that_reads_only_half_a_request_is_a_hang(no_leaks):
     """Cover row 18 of the fault table in the other direction."""
     with fake_host() as host:
@@ -201,8 +201,7 @@ def unread_bytes(fd: int) -> int:
 
 def test_a_call_can_be_cancelled_while_the_host_waits_for_a_reader(tmp_path: Path, no_leaks):
     """Cover row 23 of the fault table: the host has 128 MiB to send, without a reader. Its memory is bounded, and
-    it still
-    reads requests.
+    it still reads requests.
     """
     large = np.ones(32 * MIB, np.float32)
     ran = tmp_path / "ran"

@@ -2,12 +2,9 @@
 
 The ways use the same model in the same process and take turns. `GenerationStats.steps` is the number of tokens per
 request. "ping" is a request in which the host does nothing: the lower limit for a request for one token. If a token
-takes
-longer than `generation.HOLD_S`, each token is sent in a separate frame, as with the slower model; "one request
-each"
-requests a token only after it has received the previous one. On a busy machine the best round is more reliable than
-the
-median.
+takes longer than `generation.HOLD_S`, each token is sent in a separate frame, as with the slower model; "one
+request each" requests a token only after it has received the previous one. On a busy machine the best round is more
+reliable than the median.
 """
 
 from __future__ import annotations

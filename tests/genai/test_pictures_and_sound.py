@@ -150,7 +150,7 @@ def test_files_are_read_by_the_application(multimodal: Made, host: qnnbridge.Hos
 
 
 def test_inputs_can_be_used_by_several_generators(multimodal: Made, host: qnnbridge.Host) -> None:
-    """onnxruntime-genai has none left for the second generator."""
+    """onnxruntime-genai itself has no inputs left for the second generator."""
     case = CASES["whisper"]
     model = genai.Model(multimodal("whisper"), host=host)
     inputs = inputs_of(genai, model, case)

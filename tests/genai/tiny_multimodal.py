@@ -1,10 +1,8 @@
 """Write tiny models with random weights for images or audio, in layouts that onnxruntime-genai runs.
 
 ``gemma3``: images of a fixed size, so that the vision stage can run on QNN. ``qwen2_5_vl``: several images of any
-size;
-positions have three dimensions. ``phi4mm``: images and audio. ``whisper``: audio, an encoder and a decoder with
-cross
-attention. The decoders are those of `tiny_decoders`.
+size; positions have three dimensions. ``phi4mm``: images and audio. ``whisper``: audio, an encoder and a decoder
+with cross attention. The decoders are those of `tiny_decoders`.
 """
 
 from __future__ import annotations

@@ -85,8 +85,7 @@ class WindowsLab:
     """The Windows Python under Wine. Its Wine server runs from the first test that needs it to the last.
 
     Without a permanent server, each program would start one, which inherits the pipe, and the reader of the
-    program's output
-    would wait seconds for the server to end. Only this lab's own server is ended.
+    program's output would wait seconds for the server to end. Only this lab's own server is ended.
     """
 
     def __init__(self, folder: Path) -> None:

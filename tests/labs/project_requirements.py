@@ -3,10 +3,9 @@
     project_requirements.py [--like PYTHON [--only-versions]] [EXTRA ...]
 
 The labs install packages for a foreign platform, for which pip cannot install the project with its extras; so they
-use
-this program instead of repeating a list. With ``--like`` the native packages get the versions of this interpreter,
-so
-that a lab and the machine's own tests compare the same versions. Needs Python 3.11 (tomllib), nothing else.
+use this program instead of repeating a list. With ``--like`` the native packages get the versions of this
+interpreter, so that a lab and the machine's own tests compare the same versions. Needs Python 3.11 (tomllib),
+nothing else.
 """
 
 from __future__ import annotations

@@ -12,20 +12,20 @@ from labs import HERE, WindowsLab
 EXPECTED: dict[str, Any] = {
     "access_list_of_the_pipe": ["SY", "me"],
     "name_of_the_pipe": [True, True],
-    "both_ends_know_each_other": [[True, True], True, "TimeoutError", "BrokenPipeError"],
-    "who_came_and_went_keeps_nobody_out": "abc",
-    "who_waits_can_be_sent_away": ["ConnectionAbortedError"],
+    "both_ends_report_each_other": [[True, True], True, "TimeoutError", "BrokenPipeError"],
+    "client_that_disconnected_early_does_not_block_others": "abc",
+    "waiting_for_a_client_can_be_cancelled": ["ConnectionAbortedError"],
     "folder_is_private": [None, ["SY", "me"]],
-    "folder_that_others_may_use": False,
-    "users_that_sddl_has_words_for": [None, None, "others may use it (NS)"],
+    "folder_that_other_users_may_use": False,
+    "users_with_sddl_aliases": [None, None, "others may use it (NS)"],
     "command_for_any_shell": [False, True],
-    "file_is_judged_as_it_was_opened": ["priv", "PermissionError"],
-    "start_from_a_job_that_lets_nobody_leave": [
+    "permissions_are_checked_on_the_open_file": ["priv", "PermissionError"],
+    "start_from_a_job_without_breakaway": [
         False,
         "HostStartFailed The daemon cannot be started from here: it would end together with this program.",
         "started",
     ],
-    "without_leave_to_start": ["HostStartFailed", "No qnnbridge daemon could be reached."],
+    "without_permission_to_start": ["HostStartFailed", "No qnnbridge daemon could be reached."],
     "start_use_and_stop": {
         "same daemon": True,
         "not this process": True,
@@ -34,7 +34,7 @@ EXPECTED: dict[str, Any] = {
         "gone": True,
         "left": ["daemon.lock"],
     },
-    "one_takes_the_place_of_another": [True, True, 7, True],
+    "daemon_replaces_another": [True, True, 7, True],
 }
 
 pytestmark = pytest.mark.timeout(240)

@@ -1,10 +1,8 @@
 """Exercise every win_arm64 wheel of onnxruntime-qnn on Windows on Arm, as far as possible without an NPU.
 
 ``python -m tests.labs.windows_arm64_wheels`` (from the root of the checkout, ten minutes) downloads the wheels that
-the
-lab's Python can import, runs `wheel_steps.py` with each in the lab, and writes `windows_arm64_wheels.json` next to
-this
-file; a release 2.x runs with several onnxruntime. With versions as arguments only these are run again.
+the lab's Python can import, runs `wheel_steps.py` with each in the lab, and writes `windows_arm64_wheels.json` next
+to this file; a release 2.x runs with several onnxruntime. With versions as arguments only these are run again.
 `test_windows_arm64_wheels.py` compares the data with doctor and `versions`.
 """
 

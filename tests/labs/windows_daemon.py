@@ -60,7 +60,7 @@ def name_of_the_pipe() -> Any:
 
 
 @fact
-def both_ends_know_each_other() -> Any:
+def both_ends_report_each_other() -> Any:
     """Transfer bytes in both directions; check a silent peer, one that disconnects, and the process id of the peer."""
     endpoint = make_endpoint(Path())
     gate = DaemonEndpoint(Path(), endpoint)
@@ -92,7 +92,7 @@ def both_ends_know_each_other() -> Any:
 
 
 @fact
-def who_came_and_went_keeps_nobody_out() -> Any:
+def client_that_disconnected_early_does_not_block_others() -> Any:
     """Connect a client that disconnects before the endpoint waits for one."""
     endpoint = make_endpoint(Path())
     gate = DaemonEndpoint(Path(), endpoint)
@@ -120,7 +120,7 @@ def who_came_and_went_keeps_nobody_out() -> Any:
 
 
 @fact
-def who_waits_can_be_sent_away() -> Any:
+def waiting_for_a_client_can_be_cancelled() -> Any:
     endpoint = make_endpoint(Path())
     gate = DaemonEndpoint(Path(), endpoint)
     said: list[str] = []
@@ -162,7 +162,7 @@ def folder_is_private() -> Any:
 
 
 @fact
-def folder_that_others_may_use() -> Any:
+def folder_that_other_users_may_use() -> Any:
     with tempfile.TemporaryDirectory() as parent:
         folder = Path(parent, "open")
         folder.mkdir()
@@ -171,7 +171,7 @@ def folder_that_others_may_use() -> Any:
 
 
 @fact
-def users_that_sddl_has_words_for() -> Any:
+def users_with_sddl_aliases() -> Any:
     """Check the built-in administrator and services: their daemon has to accept its own folder."""
     administrator = security.fault_of("O:LAD:P(A;OICI;FA;;;LA)(A;OICI;FA;;;SY)", "S-1-5-21-1-2-3-500")
     service = security.fault_of("O:LSD:P(A;OICI;FA;;;LS)(A;OICI;FA;;;SY)", "S-1-5-19")
@@ -186,7 +186,7 @@ def command_for_any_shell() -> Any:
 
 
 @fact
-def file_is_judged_as_it_was_opened() -> Any:
+def permissions_are_checked_on_the_open_file() -> Any:
     """The handle's name is not queried: the handle may already belong to another file."""
     with tempfile.TemporaryDirectory() as parent:
         ours, open_to_all = Path(parent, "ours"), Path(parent, "open")
@@ -250,7 +250,7 @@ def start_use_and_stop() -> Any:
 
 
 @fact
-def one_takes_the_place_of_another() -> Any:
+def daemon_replaces_another() -> Any:
     """Replace a daemon as `qnnbridge host restart --daemon --slots 7` does."""
     from qnnbridge_tools.host import actions
     from qnnbridge_tools.options import DaemonOptions
@@ -271,7 +271,7 @@ def one_takes_the_place_of_another() -> Any:
 
 
 @fact
-def start_from_a_job_that_lets_nobody_leave() -> Any:
+def start_from_a_job_without_breakaway() -> Any:
     """Start a daemon from a job that qnnbridge's spawner created. Wine refuses a breakaway, as Windows does, but
     does not report a job's limits.
     """
@@ -293,7 +293,7 @@ def start_from_a_job_that_lets_nobody_leave() -> Any:
 
 
 @fact
-def without_leave_to_start() -> Any:
+def without_permission_to_start() -> Any:
     try:
         qnnbridge.connect(start=False)
     except qnnbridge.BridgeError as error:

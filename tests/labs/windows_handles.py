@@ -131,7 +131,7 @@ def refusal(call: Callable[[], object]) -> str:
 
 
 @fact
-def channel_that_is_refused() -> Any:
+def refused_channel() -> Any:
     told = {}
     with fake_host() as host:
         pool = channels_of(host)
@@ -169,7 +169,7 @@ kept: list[Given] = []
 
 
 @fact
-def memory_that_is_refused() -> Any:
+def refused_memory() -> Any:
     told = {}
     with fake_host() as host:
         pool = channels_of(host)
@@ -193,7 +193,7 @@ def memory_that_is_refused() -> Any:
 
 
 @fact
-def what_was_not_sent_is_taken_back() -> Any:
+def handles_that_were_not_sent_are_reclaimed() -> Any:
     with fake_host() as host:
         pool = channels_of(host)
         given = Given(pool._connection.peer.pid)
@@ -217,7 +217,7 @@ def what_was_not_sent_is_taken_back() -> Any:
 
 
 @fact
-def a_second_end_that_cannot_be_given() -> Any:
+def first_handle_is_reclaimed_if_the_second_cannot_be_passed() -> Any:
     """If the second handle cannot be passed, the first one is taken back."""
     from qnnbridge_os import _win32_streams as sharing
 
@@ -268,7 +268,7 @@ def calls(session: qnnbridge.InferenceSession, given: Array, taken: Array) -> bo
 
 
 @fact
-def memory_of_a_client_is_passed_on() -> Any:
+def memory_of_a_client_is_mapped_by_the_npu_host() -> Any:
     """Run client and daemon in this process: the NPU host maps the client's memory, and none of the daemon's."""
     client_sessions.KeptMemory = Counted
     told: dict[str, Any] = {}

@@ -109,7 +109,7 @@ GRANDCHILD = (
 
 
 @fact
-def kill_takes_grandchildren_along() -> Any:
+def kill_ends_grandchildren() -> Any:
     child = start(GRANDCHILD)
     wait_readable(child.stdout_fd, TIMEOUT_S)
     grandchild = int(os.read(child.stdout_fd, 100))
@@ -120,7 +120,7 @@ def kill_takes_grandchildren_along() -> Any:
 
 
 @fact
-def close_ends_a_child_that_is_alive() -> Any:
+def close_ends_a_running_child() -> Any:
     child = start(GRANDCHILD)
     wait_readable(child.stdout_fd, TIMEOUT_S)
     grandchild = int(os.read(child.stdout_fd, 100))
@@ -266,7 +266,7 @@ def closing_a_child_whose_descriptors_others_have_closed() -> Any:
 
 
 @fact
-def writing_to_a_child_that_is_gone() -> Any:
+def writing_to_an_ended_child() -> Any:
     child = start("")
     child.wait(TIMEOUT_S)
     try:
@@ -280,7 +280,7 @@ def writing_to_a_child_that_is_gone() -> Any:
 
 
 @fact
-def closing_under_a_blocked_reader_and_writer() -> Any:
+def closing_during_a_blocked_read_and_write() -> Any:
     child = start("import time; time.sleep(60)")
 
     def read() -> None:
@@ -324,7 +324,7 @@ def collected_stderr() -> Any:
 
 
 @fact
-def handles_are_given_back() -> Any:
+def handles_are_closed_after_use() -> Any:
     def once() -> None:
         child = start("")
         collector = StderrCollector(child.stderr_fd)
@@ -342,7 +342,7 @@ def handles_are_given_back() -> Any:
 
 
 @fact
-def handles_without_a_number_are_closed() -> Any:
+def handles_without_a_descriptor_are_closed() -> Any:
     """The C runtime has one free descriptor, but two are needed."""
     kept: list[int] = []
     with contextlib.suppress(OSError):

@@ -164,8 +164,7 @@ def test_large_requests_do_not_delay_small_ones(server: Server) -> None:
 
 def test_no_request_with_many_texts_is_answered_more_than_a_second_after_its_deadline(server: Server) -> None:
     """Reading the texts and packing the answer once took seconds without checking the deadline, and the deadline of
-    the run
-    started only after they had been encoded.
+    the run started only after they had been encoded.
     """
     count = 600_000
     data = json.dumps(["a" * 60] * count).encode()

@@ -35,8 +35,7 @@ class ByHand:
     """A model that the recipe has quantised.
 
     Its folder contains the model (m.onnx), the result of the recipe (r.onnx) and the calibration samples. snr: SNR
-    of the
-    recipe's result.
+    of the recipe's result.
     """
 
     def __init__(self, name: str, folder: Path) -> None:

@@ -330,8 +330,7 @@ def test_a_model_with_all_tensors_quantised_equals_the_quantised_model(
     detector: tuple[Path, Path], tmp_path: Path
 ) -> None:
     """The figures of single layers rely on this: with nothing quantised, the model is the float model, and with
-    everything
-    quantised, it is the whole quantised model.
+    everything quantised, it is the whole quantised model.
     """
     source, samples = detector
     with_report = models.quantize(source, tmp_path / "q.onnx", samples, activation_type="uint8", layer_report=True)

@@ -1,10 +1,8 @@
 """`qnnbridge setup`, from the command line to a host that answers.
 
 pip installs from a folder of wheels instead of an index: the project's own wheel, built from the checkout, and
-empty
-wheels for its requirements. The wheel of onnxruntime-qnn puts the packages of this very interpreter on the path, so
-that
-the new environment runs the real ONNX Runtime and QNN without a download.
+empty wheels for its requirements. The wheel of onnxruntime-qnn puts the packages of this very interpreter on the
+path, so that the new environment runs the real ONNX Runtime and QNN without a download.
 """
 
 from __future__ import annotations

@@ -19,8 +19,7 @@ pytestmark = pytest.mark.simulator
 
 def pair_model(folder: Path) -> Path:
     """Return Sigmoid(a + b), where both must have the same length though their names differ, and a border that QNN
-    computes
-    wrong.
+    computes wrong.
     """
     nodes = [
         build.node("Add", ["a", "b"], ["s"]),

@@ -1,10 +1,8 @@
 """Execute docs/tutorial.md: run its commands, write its programs. ``python -m tests.tools.tutorial`` writes the
-outputs into
-the page.
+outputs into the page.
 
 In a block ``console`` each line after ``$`` is a command, and the lines below it are its standard output, and its
-errors
-if it fails. A block ``python`` that begins with a comment ``# NAME.py`` is written to that file.
+errors if it fails. A block ``python`` that begins with a comment ``# NAME.py`` is written to that file.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
 """Options, JSON documents and rewritten models equal the golden files of `tests/golden/doors`, unless they were
-changed
-deliberately.
+changed deliberately.
 """
 
 from __future__ import annotations

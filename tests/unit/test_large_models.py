@@ -1,6 +1,5 @@
 """Work on models of many nodes, constants or inputs takes linear time: at these sizes, searching the whole graph
-for each
-node would take minutes.
+for each node would take minutes.
 """
 
 from __future__ import annotations

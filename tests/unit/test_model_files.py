@@ -23,7 +23,7 @@ MODELS = Path(__file__).parents[1] / "models"
 
 
 def referenced_files(data: bytes | io.BytesIO | io.RawIOBase) -> list[str]:
-    """Return the files to which a model refers; none if it is not a model."""
+    """Return the files to which a model refers; an empty list if it is not a model."""
     try:
         return list(scan_open(io.BytesIO(data) if isinstance(data, bytes) else data).files)
     except InvalidProtobuf:

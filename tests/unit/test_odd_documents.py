@@ -1,6 +1,5 @@
 """Documents that qnnbridge reads outside of the cache: any value in any position is handled like a damaged
-document,
-without an error.
+document, without an error.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Any
 
 import pytest
 from tests import needs
-from tests.daemon.doors import new_discovery
+from tests.daemon.daemons import new_discovery
 from tests.fakes.commands import qnnbridge
 from tests.unit.test_odd_records import EXTREMES, places, replaced, write_with_hash
 

@@ -48,7 +48,7 @@ def test_a_request_is_left_to_the_thread_that_holds_the_lock() -> None:
 
 
 def test_a_request_that_is_posted_during_a_write_is_written_after_it() -> None:
-    """The posting thread finds the lock taken, and returns."""
+    """The lock is held, so the posting thread returns."""
     pipe = Pipe()
     write = pipe.write
 

@@ -3,14 +3,11 @@
     machine.py LAB PROGRAM [ARGUMENT...]
 
 Starts as the first process of new user, mount and pid namespaces (`LAB/machine` does that), runs the Wine server
-and
-PROGRAM, prints "ready" and waits for the end of its input. When the machine ends, in whatever way, the kernel ends
-every
-process of the namespaces and removes the mounts. Programs enter by `LAB/run`.
+and PROGRAM, prints "ready" and waits for the end of its input. When the machine ends, in whatever way, the kernel
+ends every process of the namespaces and removes the mounts. Programs enter by `LAB/run`.
 
 The machine ends itself, with the reason on stderr, when a limit is reached. Environment: LAB_PROCESSES,
-LAB_MEMORY_MB,
-LAB_SECONDS.
+LAB_MEMORY_MB, LAB_SECONDS.
 """
 
 from __future__ import annotations

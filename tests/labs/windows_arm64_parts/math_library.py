@@ -4,8 +4,7 @@
 
 In each ARM64 library below the folders that imports the C runtime's `api-ms-win-crt-math-l1-1-0.dll`, that name is
 replaced by the name of OUT_DLL, which has the same length. OUT_DLL computes the functions of `math_library.c` and
-forwards
-all others to the C runtime.
+forwards all others to the C runtime.
 """
 
 from __future__ import annotations
