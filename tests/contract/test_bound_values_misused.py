@@ -41,7 +41,7 @@ def decoder(host: qnnbridge.Host) -> qnnbridge.InferenceSession:
 
 
 def stepped(session: qnnbridge.InferenceSession, past: OrtValue, steps: int = STEPS) -> OrtValue:
-    """Return the state after this number of steps, with outputs without memory of the application."""
+    """Return the state after this number of steps. The outputs are bound without memory of the application."""
     for _ in range(steps):
         io = bind(session, past, None)
         session.run_with_iobinding(io)

@@ -23,10 +23,9 @@ MODEL = Path(__file__).parents[1] / "models" / "mul_1.onnx"
 # Files that take part in the decision: the package `create`, and the files of cache and model that it calls.
 STORY = ("create/", "cache/key.py", "model/source.py", "model/compiled_checks.py")
 # The code before the package `create` had 13 files and 68 entries. The eleventh file finds optimizers that harm the
-# model,
-# for which it reads the model's fingerprint and operators. The twelfth refuses a model before it is compiled.
-# The thirteenth chooses the model to load, for which it reads the cache: nine entries.
-# The last two entries check whether the results of an earlier session differ.
+# model, for which it reads the model's fingerprint and operators. The twelfth refuses a model before it is
+# compiled. The thirteenth chooses the model to load, for which it reads the cache: nine entries. The last two
+# entries check whether the results of an earlier session differ.
 MOST_FILES = 13
 MOST_ENTRIES = 72
 

@@ -77,8 +77,7 @@ if __name__ == "__main__":
 """
 
 # As `pyinstaller app.py` and `pyinstaller --onefile app.py` do, with one analysis for both. The excluded packages
-# belong to
-# the test's environment, and not to the application.
+# belong to the test's environment, and not to the application.
 SPEC = f"""
 found = Analysis(
     ["app.py"],

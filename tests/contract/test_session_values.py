@@ -71,7 +71,7 @@ def test_every_type_that_numpy_lacks_is_transferred_unchanged(name: str, host: q
     value = Typed(raw, element, raw.shape)
     with qnnbridge.InferenceSession(identity(int(element)), providers=[CPU], host=host) as session:
         assert equal_bits(session.run_values(None, {"x": value})[0], value)
-        # ONNX Runtime returns one element, too: as its bits.
+        # ONNX Runtime itself returns this one type as an array of its bits.
         shown = raw if element is ElementType.FLOAT8E4M3FN else value
         assert equal_bits(session.run(None, {"x": value})[0], shown)
         assert equal_bits(session.run(None, {"x": value.numpy()})[0], shown)

@@ -64,8 +64,7 @@ def test_random_calls_through_the_daemon_give_the_results_of_onnxruntime() -> No
 
 
 # Parts that a key could lack: the session, the names of outputs, the type, shape and location of an input, the
-# location
-# of an output.
+# location of an output.
 LEFT_OUT: dict[str, Callable[[tuple[Any, ...]], tuple[Any, ...]]] = {
     "session": lambda key: (0, *key[1:]),
     "names": lambda key: (key[0], None, *key[2:]),

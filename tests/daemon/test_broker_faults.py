@@ -211,7 +211,7 @@ def test_on_deadline_kill_ends_the_host_and_calls_of_other_clients_are_repeated(
     other = qnnbridge.InferenceSession(script(), host=lab.client())
     assert run(other)() == DOUBLE
     state = "not-started"
-    while state == "not-started":  # as on a busy machine
+    while state == "not-started":  # until the thread runs, on a busy machine
         with pytest.raises(errors.DeadlineExceeded) as caught:
             run(stuck, timeout=0.3, on_deadline="kill")()
         state = caught.value.state
@@ -228,7 +228,7 @@ def test_on_deadline_kill_of_a_creation_ends_the_host_and_calls_of_other_clients
     other = qnnbridge.InferenceSession(script(), host=lab.client())
     assert run(other)() == DOUBLE
     state = "not-started"
-    while state == "not-started":  # as on a busy machine
+    while state == "not-started":  # until the thread runs, on a busy machine
         with pytest.raises(errors.DeadlineExceeded) as caught:
             qnnbridge.InferenceSession(
                 script(on_create=["sleep:60"]), host=lab.client(), timeout=0.5, on_deadline="kill"

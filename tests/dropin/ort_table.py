@@ -152,7 +152,7 @@ def _differences(theirs: Mapping[str, Any], mine: Mapping[str, Any]) -> Iterator
 
 
 def _takes(mine: list[str] | None, wanted: list[str] | None) -> bool:
-    """Return whether each call that fits `wanted` fits ours; unknown arguments fit."""
+    """Return whether each call that fits the signature `wanted` also fits `mine`. `_` is an argument without a name."""
     if not mine or not wanted:  # not a function, or a class without a constructor
         return mine is None or wanted is None or all(name.endswith("=") or name in ("*", "**") for name in mine)
     if "*" in mine and "**" in mine:

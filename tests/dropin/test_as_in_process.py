@@ -323,8 +323,7 @@ PROGRAMS = {
 
 
 # Run all programs in one process, each with its own names and folder, and print a marker before the output of each.
-# The
-# compiler comes first, since after the others ONNX Runtime's own compiler no longer refuses an existing output.
+# The compiler comes first, since after the others ONNX Runtime's own compiler no longer refuses an existing output.
 _ALL = """
 import json, os, sys
 told, programs = json.loads(sys.stdin.read())

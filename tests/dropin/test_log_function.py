@@ -87,8 +87,7 @@ def test_log_lines_of_a_call_equal_those_of_onnxruntime_and_arrive_before_it_ret
     path = noisy(tmp_path / "noisy.onnx")
     ours, theirs = lines_of(ort, chain, path), lines_of(real, chain, path)
     # Lines about session settings, about memory that the process already has, and lines that ONNX Runtime logs only
-    # once
-    # per process may differ.
+    # once per process may differ.
     about_memory = ("Flush-to-zero", "BFCArena", "allocation", "Allocated memory", "Session Options", "bin_num")
     assert [line for line in ours if not any(word in line[3] for word in about_memory)] == [
         line for line in theirs if not any(word in line[3] for word in about_memory)

@@ -91,8 +91,7 @@ def test_a_missing_name_is_an_attribute_error_with_an_explanation(name: str) -> 
 
 
 # The bindings' enumerations differ from ours only in the class name within texts, and in the address of objects
-# without
-# a text.
+# without a text.
 _ENUMERATIONS = """
 import sys, pickle, copy
 if sys.argv[1:]: import qnnbridge.dropin

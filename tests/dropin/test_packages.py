@@ -43,10 +43,8 @@ def test_a_package_gives_the_same_results_without_onnxruntime(name: str, tmp_pat
 
 
 # Models, and how many of their nodes run on QNN and on the CPU with `--provider qnn`, with onnxruntime 1.32. All
-# but
-# common_det have inputs of any size, which QNN does not support: these are the nodes of the session for the sizes
-# of the
-# first call. file_kinds has no entry, since fixed sizes move none of its nodes to QNN.
+# but common_det have inputs of any size, which QNN does not support: these are the nodes of the session for the
+# sizes of the first call. file_kinds has no entry, since fixed sizes move none of its nodes to QNN.
 ON_THE_NPU = {
     "captcha": {"common_det.onnx": (274, 0), "common_old.onnx": (209, 43)},
     "detector": {"320n.onnx": (238, 0)},

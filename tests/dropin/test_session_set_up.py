@@ -181,7 +181,7 @@ def test_the_npu_can_be_chosen_and_the_choice_survives_a_restart_of_the_host() -
     assert calls == [2]
 
 
-def test_sessions_without_devices_refuse_the_function_with_an_explanation() -> None:
+def test_a_provider_selection_function_is_refused_without_devices_with_an_explanation() -> None:
     options = qnnbridge.SessionOptions()
     options.set_provider_selection_policy_delegate(raises)
     with fake_host() as host, pytest.raises(OptionError, match="function") as caught:

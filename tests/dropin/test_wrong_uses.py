@@ -20,8 +20,7 @@ import qnnbridge.ort as ours  # noqa: E402
 from tests.dropin.wrong_uses import WRONG_USES  # noqa: E402
 
 # Uses whose fault ONNX Runtime finds only during the run, in the code of a node, and the bridge before the run.
-# Also
-# uses whose message contains the signatures of inner functions.
+# Also uses whose message contains the signatures of inner functions.
 OTHER_WORDS = {"binding_without_input", "empty_path", "optimizers_that_are_numbers"}
 
 _SOURCE_POSITION = re.compile(r"^/\S+\.(?:cc|h):\d+ .* was false\. ")

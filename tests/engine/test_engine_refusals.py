@@ -116,8 +116,7 @@ def test_the_search_for_the_refused_nodes_writes_no_extra_file(create: Any, tmp_
         config_entries={"ep.context_enable": "1", "ep.context_file_path": str(tmp_path / "ctx.onnx")},
     )
     # The refused creation (also by ONNX Runtime alone) leaves these files; the second creation, which determines
-    # the
-    # placement, must neither add files nor fail because of them ("exists already").
+    # the placement, must neither add files nor fail because of them ("exists already").
     left = [name.partition("_20")[0] for name in sorted(os.listdir(tmp_path))]
     assert left == ["ctx.onnx", "ctx_qnn.bin", "profile"]
     assert error.details["cpu_nodes"] == 1

@@ -252,7 +252,7 @@ def test_the_error_reports_what_happened_to_the_work(
     with fake_host(f"--cancel-grace={grace_s}") as host:
         session = qnnbridge.InferenceSession(script(on_run=[action]), host=host)
         told = "not-started"
-        while told == "not-started":  # as on a busy machine
+        while told == "not-started":  # until the thread runs, on a busy machine
             with pytest.raises(errors.DeadlineExceeded) as caught:
                 session.run(None, {"x": X}, timeout=0.5)
             told = caught.value.state

@@ -235,7 +235,7 @@ def test_only_a_host_that_crashed_is_reported_as_a_crash(no_leaks):
     with fake_host() as host:
         slow = qnnbridge.InferenceSession(script(on_run=["sleep:60"]), host=host)
         state = "not-started"
-        while state == "not-started":  # as on a busy machine
+        while state == "not-started":  # until the thread runs, on a busy machine
             with pytest.raises(errors.DeadlineExceeded) as caught:
                 slow.run(None, {"x": X}, timeout=0.2, on_deadline="kill")
             state = caught.value.state

@@ -131,7 +131,7 @@ def test_an_interrupt_during_the_start_of_the_host_leaves_no_orphan_process(
         assert (program.returncode, err) == (0, "")
     else:
         assert out.splitlines() == ["interrupted"]
-        # 1: CPython forgets that it was an interrupt if any thread then executes a string, such as the import
+        # Exit code 1: CPython forgets that it was an interrupt if any thread then executes a string, such as the import
         # of a module with a named tuple.
         assert program.returncode in (-signal.SIGINT, 1), err
         assert err.splitlines()[-1] == "KeyboardInterrupt"

@@ -28,7 +28,7 @@ Start = Callable[..., ChildProcess]
 
 @pytest.fixture
 def start(no_leaks: object) -> Iterator[Start]:
-    """Function that starts children; the fixture ends them after the test."""
+    """Return a function that starts child processes, and end them after the test."""
     children: list[ChildProcess] = []
 
     def start(*argv: str, cwd: str | None = None) -> ChildProcess:

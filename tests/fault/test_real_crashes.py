@@ -237,7 +237,7 @@ def test_a_run_that_never_returns_is_ended_by_its_deadline(host: qnnbridge.Host,
         damaged(tmp_path, at=35278, value=0xFF), providers=SOC, host=host, fallback="cpu"
     )
     state = "not-started"
-    while state == "not-started":  # as on a busy machine
+    while state == "not-started":  # until the thread runs, on a busy machine
         clock = FairClock()
         with pytest.raises(errors.DeadlineExceeded) as caught:
             session.run(None, INPUT, timeout=1.0)

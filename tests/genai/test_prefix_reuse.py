@@ -127,7 +127,7 @@ def test_a_model_whose_kv_cache_exceeds_the_pool_answers_as_without_a_pool(pair:
     for _ in range(2):
         with genai.generate(pair.there, prompt(20), max_tokens=4, temperature=0, pool=pool) as answer:
             list(answer)
-            # Not the whole context, as a kept generator uses it.
+            # Unlike a kept generator, this one does not get the whole context.
             assert answer._generator._params.get_search_options()["max_length"] == 24
         assert answer.cached_tokens == 0
     assert pool.stats == genai.PoolStats()

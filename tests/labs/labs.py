@@ -22,8 +22,7 @@ HERE = Path(__file__).resolve().parent
 CHECKOUT = HERE.parents[1]
 PROGRAM_TIMEOUT_S = 90.0
 # Error of Wine's CreateProcess for a child that ended before it reported to the Wine server (Windows never uses
-# it):
-# once in some thousand starts.
+# it): once in some thousand starts.
 WINE_LOST_A_PROCESS = "WinError 1359"
 
 

@@ -263,7 +263,7 @@ def test_responses_have_an_item_for_each_call(client: Any) -> None:
 def test_results_are_sent_back_and_the_conversation_reuses_its_prefix(client: Any, model: str) -> None:
     messages: list[Any] = [*HELLO]
     options: dict[str, Any] = {"temperature": 0}
-    if model == "mistral":  # whose tiny model generates as many calls as allowed
+    if model == "mistral":  # this tiny model generates as many calls as allowed
         options["parallel_tool_calls"] = False
     reused, before = [], 0
     for turn in range(3):

@@ -460,7 +460,7 @@ def test_arguments_of_earlier_calls_are_parsed_into_objects(arguments: Any) -> N
 
 
 @pytest.mark.parametrize("told", [3, [3], [{}], [{"function": {"name": "f", "arguments": "["}}]])
-def test_invalid_earlier_calls_are_refused(told: Any) -> None:
+def test_invalid_tool_calls_in_earlier_messages_are_refused(told: Any) -> None:
     with pytest.raises(Refused):
         read_calls(told, "m")
 

@@ -1,4 +1,4 @@
-"""Models on QNN, behind HTTP."""
+"""Models that run on QNN, requested over HTTP."""
 
 from __future__ import annotations
 

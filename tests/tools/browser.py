@@ -122,9 +122,8 @@ class Page:
         """Click with the mouse in the middle of an element: a selector, or an expression that returns it."""
         found = element if element.startswith(("document.", "[...")) else f"document.querySelector({element!r})"
         # A page that redraws itself may move or remove the element between the look-up and the click. Then the
-        # click
-        # hits nothing or another element, and is repeated, as a user does. A click that loads a page leaves no
-        # `hit`.
+        # click hits nothing or another element, and is repeated, as a user does. A click that loads a page leaves
+        # no `hit`.
         give_up = time.monotonic() + WAIT_S
         while time.monotonic() < give_up:
             x, y, top = self.wait(

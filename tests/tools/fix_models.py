@@ -347,7 +347,10 @@ def negative_scales(kind: Any, zero: int) -> Any:
 def gate(
     gate: str = "Sigmoid", *, bias: bool = False, rest: bool = False, product: bool = True, qdq: bool = False
 ) -> Any:
-    """Return x · W1 times the gate of x · W2, which goes to -60 and far below. rest: multiply by 1 - gate, too."""
+    """Return x · W1 times the gate of x · W2. rest: also multiply by 1 - gate.
+
+    The values of x · W2 reach -60 and far below.
+    """
     constants = [weights("v", 16, 16), constant("w", np.linspace(-40, 40, 256, dtype=np.float32).reshape(16, 16))]
     nodes = [
         node("MatMul", ["x", "v"], ["branch"], name="branch"),

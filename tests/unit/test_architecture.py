@@ -48,8 +48,7 @@ PARTS_FOR_TOOLS = (
 )
 
 # Imports that each package may use of the others. `test_layout.py` checks the packages; this table names the parts
-# of the
-# host that the daemon and the tools may use.
+# of the host that the daemon and the tools may use.
 PARTS_OF_THE_HOST = {
     "qnnbridge_daemon": (
         "qnnbridge_host.serve.server",

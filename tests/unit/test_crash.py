@@ -209,7 +209,7 @@ def test_no_rule_mentions_a_fault_or_a_phase_that_does_not_exist() -> None:
 
 
 @pytest.mark.parametrize("because", ["a call ran past its deadline", "a call ran past its deadline."])
-def test_a_host_that_qnnbridge_ended_is_explained_by_that_alone(because: str) -> None:
+def test_the_only_cause_of_a_host_that_qnnbridge_ended_is_the_reason_of_qnnbridge(because: str) -> None:
     died = record("damaged_bin_at_run", "running", -9, killed_because=because)
     (only,) = diagnose(died)
     assert only.cause == "qnnbridge ended the host: a call ran past its deadline."

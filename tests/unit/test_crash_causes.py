@@ -47,7 +47,7 @@ def test_an_illegal_instruction_is_reported_with_the_processor(code: int, platfo
 
 
 def test_after_an_illegal_instruction_the_alternative_cause_is_named() -> None:
-    """A jump into data crashes in the same way."""
+    """A jump into data crashes with the same signal."""
     causes = [one.cause for one in diagnose(with_qnn(-4, "posix", "running"))]
     assert "Processor: not known." in causes[0]
     assert "QNN or the driver crashed" in causes[1]

@@ -29,7 +29,7 @@ needs_signals = needs.posix
 
 @pytest.fixture
 def pipe() -> Iterator[tuple[int, int]]:
-    """A reading and a writing end. A test may close either."""
+    """The reading and the writing end of a pipe. A test may close either."""
     ends = os.pipe()
     yield ends
     for fd in ends:

@@ -1043,7 +1043,7 @@ def test_the_limits_of_vectors_between_transposes_equal_the_measured_ones(
 @pytest.mark.parametrize(
     ("shape", "pads", "behind", "fill", "is_wrong"),
     [
-        ([1, 4, 6], [0, 0, 0, 0, 1, 2], "", None, True),  # right in a fresh host
+        ([1, 4, 6], [0, 0, 0, 0, 1, 2], "", None, True),  # the result is right in a new host
         ([1, 4, 8], [0, 0, 0, 0, 1, 2], "Tanh", None, True),
         ([4, 6], [0, 0, 1, 2], "", None, True),
         ([1, 3, 8, 8], [0, 0, 0, 0, 0, 0, 1, 1], "Relu", None, True),

@@ -228,7 +228,10 @@ def test_enumerations_have_the_members_and_numbers_of_onnxruntime() -> None:
         for key, member in theirs.__members__.items():
             assert getattr(ours, key).value == member.value
             assert repr(getattr(ours, key)) == repr(member)
-            if name not in ("OrtCompileApiFlags", "OrtDeviceVendorId"):  # plain Python enumerations there, too
+            if name not in (
+                "OrtCompileApiFlags",
+                "OrtDeviceVendorId",
+            ):  # onnxruntime has plain Python enumerations, too
                 assert str(getattr(ours, key)) == str(member)
                 assert f"{getattr(ours, key)}" == f"{member}"
 

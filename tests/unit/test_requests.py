@@ -253,7 +253,7 @@ def test_a_release_request_causes_no_phase_declaration_of_other_requests(op: str
 
 @pytest.mark.parametrize("by_channel", [True, False], ids=["channel", "connection"])
 def test_a_new_request_waits_until_the_running_one_is_declared_to_the_client(by_channel: bool) -> None:
-    """No number of new requests may enter native code together with an undeclared one."""
+    """Until the client knows which request runs, no other request may enter native code."""
     table = Table()
     table.in_flight.enter(table.request(1), "running")
     table.has_room.clear()

@@ -56,8 +56,7 @@ EDITS = (
     ("Modules/selectmodule.c", "#if defined(_MSC_VER)", "#if 1"),
     ("Modules/_ctypes/callproc.c", "|| defined(__MINGW32__)", ""),
     # The start-up code of this C library converts some exceptions to signals, which Microsoft's does not: their
-    # codes
-    # would never reach the parent.
+    # codes would never reach the parent.
     (
         "Programs/python.c",
         "    return Py_Main(argc, argv);",
