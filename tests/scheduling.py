@@ -53,10 +53,11 @@ def _size(folder: Path) -> int:
 class ByFileOrLab(LoadFileScheduling):  # type: ignore[misc, unused-ignore]
     """Scheduler that keeps the tests of a file together, and those of a lab, which is one machine.
 
-    If a worker dies, its current test has failed, and other workers run the tests that it had not started. A worker
-    starts a test only when it has the next one, or was told that there is none. xdist 3.8 ignores this and the run
-    hangs: it assigns the dead worker's finished files again, and a single test to the new worker. It also repeats
-    the test that killed the worker, and fails if it sends work to a dead worker before it has noticed the death.
+    If a worker crashes, its current test has failed, and other workers run the tests that the worker had not
+    started. A worker starts a test only when it has the next one, or was told that there is none. xdist 3.8 ignores
+    this and the run hangs: it assigns the crashed worker's finished files again, and a single test to the new
+    worker. It also repeats the test that crashed the worker, and fails if it sends work to a crashed worker before
+    it has noticed the crash.
     """
 
     def _split_scope(self, nodeid: str) -> str:
@@ -75,7 +76,7 @@ class ByFileOrLab(LoadFileScheduling):  # type: ignore[misc, unused-ignore]
         return deadly
 
     def _assign_work_unit(self, node: Any) -> None:
-        with contextlib.suppress(OSError):  # the worker is dead, and its end is reported after its results
+        with contextlib.suppress(OSError):  # the worker has crashed, and its end is reported after its results
             super()._assign_work_unit(node)
 
     def _reschedule(self, node: Any) -> None:

@@ -171,21 +171,21 @@ def _neighbour(report: Report, session: qnnbridge.InferenceSession) -> Iterator[
 def _half_open(report: Report, daemon: psutil.Process, model: Path, count: int, seed: int) -> None:
     """Open connections that send nothing, incomplete data or random bytes, and clients that never send HELLO."""
     before = daemon.num_fds()
-    door = str(runtime_folder() / "daemon.sock")
+    endpoint = str(runtime_folder() / "daemon.sock")
     held: list[socket.socket] = []
     links = []
     try:
         for number in range(count):
             rng = random.Random(f"{seed} {number}")
-            visitor = socket.socket(socket.AF_UNIX)
-            visitor.settimeout(TIMEOUT_S)
-            visitor.connect(door)
+            connection = socket.socket(socket.AF_UNIX)
+            connection.settimeout(TIMEOUT_S)
+            connection.connect(endpoint)
             try:
                 if rng.random() < 0.7:
-                    visitor.sendall(rng.randbytes(rng.choice([1, 16, 200, 5000])))
+                    connection.sendall(rng.randbytes(rng.choice([1, 16, 200, 5000])))
             except OSError:
                 report.count("connections closed at once")
-            held.append(visitor)
+            held.append(connection)
             report.count("half-open connections")
             if number % 50 == 49:
                 links.append(enter_daemon(time.monotonic() + LATE_S))
@@ -199,8 +199,8 @@ def _half_open(report: Report, daemon: psutil.Process, model: Path, count: int, 
     except Exception as error:
         report.finding(f"{len(held)} half-open connections: {type(error).__name__}: {error}")
     finally:
-        for visitor in held:
-            visitor.close()
+        for connection in held:
+            connection.close()
         for link in links:
             link.close()
     _until(lambda: daemon.num_fds() <= before + SPARE_DESCRIPTORS)

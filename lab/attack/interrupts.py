@@ -357,7 +357,7 @@ class Subject:
         faulthandler.dump_traceback_later(HANGS_AFTER_S, exit=True)
         self.program.close()
         del self.program
-        after = self._settled(self.before)  # the watchdog thread still runs, as it did before
+        after = self._settled(self.before)  # the watchdog thread continues to run, as before
         for what, count in after.items():
             if count > self.before[what]:
                 names = [thread.name for thread in threading.enumerate()] if what == "threads" else ""

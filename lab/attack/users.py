@@ -206,25 +206,25 @@ def _intruder(folder: Path, own: Path) -> Iterator[list[bytes]]:
 def _pretend(place: Path, own: Path, write_fd: int) -> None:
     """Alternate the real folder with one that contains another socket and discovery file."""
     own.mkdir(mode=0o700)
-    door = socket.socket(socket.AF_UNIX)
-    door.bind(str(own / SOCKET))
-    door.listen(64)
+    endpoint = socket.socket(socket.AF_UNIX)
+    endpoint.bind(str(own / SOCKET))
+    endpoint.listen(64)
     discovery = Discovery(str(place / SOCKET), os.urandom(16), os.urandom(32), os.getpid(), time.time(), "0", "")
     (own / FILE_NAME).write_text(json.dumps(discovery.to_json()))
     os.chmod(own / FILE_NAME, stat.S_IRUSR | stat.S_IWUSR)
 
     def answer() -> None:
         while True:
-            visitor, _ = door.accept()
-            visitor.settimeout(DIALOGUE_S)
+            connection, _ = endpoint.accept()
+            connection.settimeout(DIALOGUE_S)
             try:
-                visitor.sendall(os.urandom(64))
-                if said := visitor.recv(1000):
+                connection.sendall(os.urandom(64))
+                if said := connection.recv(1000):
                     os.write(write_fd, said)
             except OSError:
                 pass
             finally:
-                visitor.close()
+                connection.close()
 
     threading.Thread(target=answer, daemon=True).start()
     hidden = place.with_name("runtime.hidden")

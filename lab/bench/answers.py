@@ -93,7 +93,7 @@ def in_parallel(way: Callable[[], Times], streams: int) -> Times:
 def measure(
     folder: Path, daemon: qnnbridge.Host, rounds: int, streams_of: Sequence[int]
 ) -> Iterator[tuple[str, str, int, list[Times]]]:
-    """Yield way, prompt, number of streams and the times of each round."""
+    """Yield (way, prompt, number of streams, times) for each round."""
     here = onnxruntime_genai.Model(str(folder))
     tokenizer_here = onnxruntime_genai.Tokenizer(here)
     with qnnbridge.Host() as host, serving("--llm", f"tiny={folder}", "--keep-generators", "0") as server:

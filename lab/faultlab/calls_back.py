@@ -228,7 +228,7 @@ class Show:
             finally:
                 sys.unraisablehook = unraisable
 
-    # --- inside ---
+    # --- helpers ---
 
     def _counted(self, *_: Any) -> None:
         self.calls += 1

@@ -92,7 +92,9 @@ class MixedResult:
 
     @property
     def flat(self) -> bool:
-        """Whether descriptors and memory have not grown in the second half of the laps, nor the peak past its limit."""
+        """True if descriptors and memory did not grow in the second half of the laps, and the peak is within its
+        limit.
+        """
         half = len(self.laps) // 2
         for side in (0, 1):
             rests = [lap[side] for lap in self.laps]

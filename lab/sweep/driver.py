@@ -34,7 +34,10 @@ class Worker:
         self._ready()
 
     def run(self, case: Case, rewrite: str = "") -> Results:
-        """Run a case and return its result, which has status `died` with the exit code, or `hung`, on a failure.
+        """Run a case and return its result.
+
+        If the process crashes, the status is `died` and the result contains the exit code; if it hangs, the status
+        is `hung`.
 
         Args:
             rewrite: name of a rewrite that is applied to the model for QNN.

@@ -33,7 +33,7 @@ import qnnbridge
 from qnnbridge_protocol.values import ElementType, Typed, equal_bits
 
 CPU = ["CPUExecutionProvider"]
-# Element types that numpy lacks, and what holds their bits.
+# Element types that numpy lacks, and the numpy types that hold their bits.
 WITHOUT_NUMPY = {
     TensorProto.BFLOAT16: np.uint16,
     TensorProto.FLOAT8E4M3FN: np.uint8,
@@ -63,23 +63,23 @@ class Outcome:
 
 
 def cases() -> list[Any]:
-    """All node tests of the installed onnx."""
+    """Return all node tests of the installed onnx."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # they overflow and divide by zero on purpose
+        warnings.simplefilter("ignore")  # they overflow and divide by zero deliberately
         from onnx.backend.test.case.node import collect_testcases
 
         return list(collect_testcases(None))
 
 
 def feeds_of(case: Any) -> Iterator[dict[str, Any]]:
-    """The inputs of each data set, as an application would pass them."""
+    """Yield the inputs of each data set, as an application would pass them."""
     names = [node.name for node in case.model.graph.input]
     for inputs, _ in case.data_sets or []:
         yield dict(zip(names, map(plain, inputs), strict=False))
 
 
 def plain(value: Any) -> Any:
-    """Protobuf values as numpy arrays, lists and ``None``; scalars as arrays."""
+    """Convert a protobuf value to numpy arrays, lists and ``None``. Scalars become arrays."""
     if isinstance(value, onnx.TensorProto):
         return numpy_helper.to_array(value)
     if isinstance(value, onnx.SequenceProto):
@@ -93,7 +93,7 @@ def plain(value: Any) -> Any:
 
 
 def direct(model: bytes, feeds: Mapping[str, Any]) -> Outcome:
-    """In this process."""
+    """Run the model with ONNX Runtime in this process."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
 
@@ -139,7 +139,7 @@ def numpy_of(value: onnxruntime.OrtValue) -> Any:
 
 
 def bridged(host: qnnbridge.Host, model: bytes, feeds: Mapping[str, Any]) -> Outcome:
-    """Through the bridge."""
+    """Run the model through the bridge."""
     options = qnnbridge.SessionOptions()
     options.log_severity_level = 4
 
@@ -161,14 +161,16 @@ def attempt(run: Callable[[], list[Any]]) -> Outcome:
 
 
 def same(one: Outcome, two: Outcome) -> bool:
-    """Same values bit for bit, dtypes and structure; or the same class of error and, in it, the same text."""
+    """Return whether both outcomes are equal: values bit for bit, dtypes and structure, or class and text of the
+    error.
+    """
     if one.error is not None:
         return isinstance(two.error, type(one.error)) and str(one.error) in str(two.error)
     return two.outputs is not None and equal_bits(bare(one.outputs), bare(two.outputs))
 
 
 def bare(value: Any) -> Any:
-    """Without the wrappers of either side."""
+    """Return the error's text without the prefixes that either side adds."""
     if isinstance(value, list):
         return [bare(item) for item in value]
     if isinstance(value, np.generic):
@@ -178,7 +180,11 @@ def bare(value: Any) -> Any:
 
 @dataclasses.dataclass
 class Tally:
-    """How many runs agreed: with values, with errors; and what differed. cases: tests of onnx that were run."""
+    """Counts of the comparison.
+
+    Args:
+        cases: number of node tests of onnx that were run.
+    """
 
     cases: int = 0
     values: int = 0
@@ -193,7 +199,7 @@ class Tally:
 
 
 def compare(host: qnnbridge.Host, names: list[str] | None = None, stride: int = 1) -> Tally:
-    """Run all tests, or those named, on both sides. stride: only each so many of them."""
+    """Run all node tests, or the named ones, on both sides. stride: run only every n-th test."""
     tally = Tally()
     for case in cases()[::stride]:
         if names and case.name not in names:
@@ -222,7 +228,7 @@ def known_version(model: onnx.ModelProto, refusal: Exception | None) -> onnx.Mod
 def compare_run(
     tally: Tally, host: qnnbridge.Host, name: str, model: onnx.ModelProto, feeds: Mapping[str, Any]
 ) -> Outcome:
-    """Run one model on both sides and count the result. Returns what the direct side gave."""
+    """Run one model on both sides and count the result. Return the outcome of the direct side."""
     data = model.SerializeToString()
     one, two = direct(data, feeds), bridged(host, data, feeds)
     if not same(one, two):

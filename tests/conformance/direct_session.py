@@ -19,9 +19,10 @@ CPU = "CPUExecutionProvider"
 
 
 def flatten(value: Any, path: str = "") -> dict[str, Any]:
-    """A run's outputs as arrays by name: lists by position, maps as their keys and their values.
+    """Return the outputs of a run as arrays by name.
 
-    Types that an array would not show (list or map, a number of Python or of numpy) are part of the name.
+    A list is split by position, and a map into its keys and values. Properties that an array does not show (list or
+    map, a number of Python or of numpy) are part of the name.
     """
     if isinstance(value, list):
         flat = {f"{path}list": np.array(len(value))}

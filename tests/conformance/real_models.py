@@ -21,7 +21,13 @@ SOC_MODEL = "60"
 
 @dataclasses.dataclass(frozen=True)
 class RealModel:
-    """inputs: name -> shape. dynamic: the file leaves dimensions free. whole: QNN takes every node."""
+    """A real model.
+
+    Args:
+        inputs: shape of each input by name.
+        dynamic: the file has free dimensions.
+        whole: QNN supports every node.
+    """
 
     file: str
     inputs: dict[str, tuple[int, ...]]
@@ -33,12 +39,12 @@ class RealModel:
         return FOLDER / self.file
 
     def modes(self) -> dict[str, list[str]]:
-        """The ways to run it: name of the way -> providers."""
+        """Return the providers of each way to run the model, by the name of the way."""
         first = {"qnn": [QNN]} if self.whole else {"qnn and cpu": [QNN, CPU]}
         return {**first, "cpu": [CPU]}
 
     def feeds(self) -> dict[str, dict[str, Any]]:
-        """Name of the input data -> feeds."""
+        """Return feeds by the name of the input data."""
         rng = np.random.default_rng(20)
         return {
             "random": {name: rng.random(shape, np.float32) for name, shape in self.inputs.items()},
@@ -46,10 +52,10 @@ class RealModel:
         }
 
     def fixed(self, folder: Path) -> Path:
-        """The model with all dimensions fixed, in `folder` if that takes a new file.
+        """Return the path of the model with all dimensions fixed, which may be a new file in `folder`.
 
-        By position: two axes of the text-direction classifier share one name, so no override by name can tell them
-        apart.
+        Sizes are set by position: two axes of the text-direction classifier have the same name, so no override by
+        name can distinguish them.
         """
         if not self.dynamic:
             return self.path
@@ -64,7 +70,7 @@ class RealModel:
         return path
 
 
-# The slow ones stand where the short form of a test, which takes each third, leaves them out.
+# The slow models are at positions that the short form of a test, which uses every third model, omits.
 REAL_MODELS = (
     RealModel("f.onnx", {"x": (1, 3, 64, 64)}),
     RealModel("ch_ppocr_mobile_v2.0_cls_infer.onnx", {"x": (1, 3, 48, 64)}, dynamic=True),

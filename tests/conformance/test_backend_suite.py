@@ -12,16 +12,17 @@ import qnnbridge
 from tests.needs import length
 
 STRIDE = length(8, 1)
-# So that a comparison of nothing but errors is noticed. With onnx 1.23 and ONNX Runtime 1.31 there are 1720 of all tests.
+# Lower limit, so that a comparison of errors only is noticed. With onnx 1.23 and ONNX Runtime 1.31 there are 1720
+# in all.
 LEAST_EQUAL_VALUES = 1200 // STRIDE
-# Of the rules: every third test is judged, and so many of the nodes have to be right.
+# The rules are checked on every third test, and this share of the nodes must be right.
 JUDGED = 3
 LEAST_SHARE = 0.97
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.filterwarnings("ignore")  # onnx's cases overflow and divide by zero on purpose
-def test_every_node_test_gives_the_same_through_the_bridge(
+@pytest.mark.filterwarnings("ignore")  # onnx's cases overflow and divide by zero deliberately
+def test_every_node_test_gives_the_same_results_through_the_bridge(
     host: qnnbridge.Host, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("onnx.backend.test")
@@ -36,7 +37,9 @@ def test_every_node_test_gives_the_same_through_the_bridge(
 
 
 def test_the_rules_of_analyze_are_right_for_nearly_all_nodes_of_the_node_tests() -> None:
-    """Against what QNN did with them, as recorded by `python -m lab.analyze_accuracy --record node`; that judges all."""
+    """Compare the rules with QNN's placement that `python -m lab.analyze_accuracy --record node` recorded, which
+    checks all tests.
+    """
     from lab.analyze_accuracy import cases, compare, recorded
 
     truths = recorded.read()

@@ -97,7 +97,7 @@ def direct(
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: Path(model.file).stem)
-def test_outputs_equal_those_of_one_process_bit_for_bit(
+def test_outputs_equal_those_of_a_single_process_bit_for_bit(
     model: RealModel, host: qnnbridge.Host, tally: Tally, direct: dict[str, tuple[Path, Outputs]]
 ) -> None:
     path, outputs = direct[model.file]
@@ -118,5 +118,5 @@ def test_outputs_equal_those_of_one_process_bit_for_bit(
                 tally.runs[mode] = tally.runs.get(mode, 0) + 1
 
 
-def test_every_model_of_the_folder_is_compared() -> None:
+def test_every_model_in_the_folder_is_compared() -> None:
     assert {path.name for path in FOLDER.glob("*.onnx")} == {model.file for model in REAL_MODELS}

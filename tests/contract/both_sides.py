@@ -16,7 +16,8 @@ from qnnbridge_protocol.values import equal_bits
 from tests.contract.small_models import CPU
 
 LOG_TIMEOUT_S = 10
-# Sets session options; gets the module (onnxruntime or qnnbridge) and its SessionOptions.
+# Function that sets session options. Its arguments are the module (onnxruntime or qnnbridge) and the
+# SessionOptions.
 Prepare = Callable[[Any, Any], None]
 
 
@@ -24,7 +25,7 @@ Prepare = Callable[[Any, Any], None]
 def two_sessions(
     host: qnnbridge.Host, model: Any, prepare: Prepare | None = None, **keywords: Any
 ) -> Iterator[tuple[Any, qnnbridge.InferenceSession]]:
-    """The direct one, then ours. keywords: further arguments of both."""
+    """Yield the session of onnxruntime and that of qnnbridge. keywords: further arguments of both."""
     theirs, ours = onnxruntime.SessionOptions(), qnnbridge.SessionOptions()
     theirs.log_severity_level = ours.log_severity_level = 4
     if prepare is not None:
@@ -36,12 +37,15 @@ def two_sessions(
 
 
 def nodes(args: Any) -> list[tuple[str, str, list[Any]]]:
-    """Inputs or outputs as plain data."""
+    """Return inputs or outputs as plain data."""
     return [(arg.name, arg.type, list(arg.shape)) for arg in args]
 
 
 def assert_same_run(direct: Any, bridged: Any, feeds: Mapping[str, Any], names: Any = None) -> Any:
-    """Both give the same outputs to the last bit, or fail with the same class. Returns what the direct one gave."""
+    """Check that both sessions return the same outputs bit for bit, or raise the same error class.
+
+    Return the outputs, or the error, of the direct session.
+    """
     try:
         expected = direct.run(names, dict(feeds))
     except Exception as error:
@@ -54,16 +58,16 @@ def assert_same_run(direct: Any, bridged: Any, feeds: Mapping[str, Any], names: 
 
 
 def assert_same_error(theirs: Exception, call: Callable[[], Any]) -> None:
-    """An ``except`` clause for onnxruntime's error catches ours, and has the same number and name."""
+    """Check that an ``except`` clause for onnxruntime's error catches ours, with the same number and name."""
     with pytest.raises(type(theirs)) as caught:
         call()
     if str(theirs).startswith("[ONNXRuntimeError]"):
-        # Which of several wrong inputs is named first may differ.
+        # If several inputs are wrong, each side may report a different one first.
         assert str(caught.value).split(" : ")[:3] == str(theirs).split(" : ")[:3]
 
 
 def is_logged(caplog: pytest.LogCaptureFixture, text: str) -> bool:
-    """Whether a line with this text comes from another thread, as that which reads the host's stderr."""
+    """Wait until the log contains the text, which another thread may write; return whether it does."""
     until = time.monotonic() + LOG_TIMEOUT_S
     while text not in caplog.text and time.monotonic() < until:
         threading.Event().wait(0.005)

@@ -4,5 +4,5 @@ from __future__ import annotations
 
 import os
 
-# Before anything imports onnxruntime here, for comparison: it sends telemetry from its import on.
+# Disable telemetry before any import of onnxruntime, which sends telemetry from its import on.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")

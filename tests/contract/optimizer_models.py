@@ -15,7 +15,14 @@ Array = np.ndarray[Any, Any]
 
 
 class HarmedModel(NamedTuple):
-    """data: of the model. feeds, right: inputs, and what it computes of them. optimizer: that harms it."""
+    """A model that an optimizer harms.
+
+    Args:
+        data: bytes of the model.
+        feeds: inputs.
+        right: correct outputs for these inputs.
+        optimizer: name of the harmful optimizer.
+    """
 
     data: bytes
     feeds: dict[str, Array]
@@ -48,7 +55,9 @@ def n(op: str, inputs: str, output: str, **attributes: Any) -> NodeProto:
 
 
 def int8_behind_a_reshape() -> HarmedModel:
-    """QDQPropagationTransformer quantises again without a zero point, so as uint8: negative numbers become 0."""
+    """Return a model in which QDQPropagationTransformer quantises again as uint8, so that negative numbers become
+    0.
+    """
     q = np.array([-100, -50, -3, 7, 20, 90, -120, 110, -1, 1, 60, -60], np.int8)
     x = np.zeros((4, 3), np.float32)
     right = (q * np.float32(0.01)).reshape(3, 4).T.astype(np.float32)
@@ -65,7 +74,9 @@ def quantised(x: Array, scale: float, zero: int) -> Array:
 
 
 def requantised() -> HarmedModel:
-    """DoubleQDQPairsRemover drops one of two scales; QNN then computes the following Relu with 0.8 dB."""
+    """Return a model from which DoubleQDQPairsRemover drops one of two scales; QNN then computes a Relu with 0.8
+    dB.
+    """
     x = np.random.default_rng(1).uniform(-3, 3, (1, 4, 16)).astype(np.float32)
     once = quantised(quantised(x, 0.03, 128), 0.011, 0)
     right = quantised(np.maximum(once, 0), 0.011, 0)
@@ -79,7 +90,9 @@ def requantised() -> HarmedModel:
 
 
 def integers_divided(factor: float = 1.5) -> HarmedModel:
-    """DivMulFusion makes `(1 / x) * z` one division, which is another number in integers."""
+    """Return a model with `(1 / x) * z`, which DivMulFusion turns into one division, with another result for
+    integers.
+    """
     rng = np.random.default_rng(0)
     feeds = {
         "x": rng.choice([1, 1, 1, 2, 3], (4, 8)).astype(np.int32),
@@ -93,7 +106,7 @@ def integers_divided(factor: float = 1.5) -> HarmedModel:
 
 
 def broken(op: str) -> HarmedModel:
-    """DivMulFusion reads a tensor that the elimination of the Dropout or Cast before it took away."""
+    """Return a model in which DivMulFusion reads a tensor that the removal of a Dropout or Cast has deleted."""
     rng = np.random.default_rng(0)
     feeds = {name: rng.uniform(0.5, 2, (4, 8)).astype(np.float32) for name in "xd"}
     attributes = {"to": TensorProto.FLOAT} if op == "Cast" else {}
@@ -103,7 +116,7 @@ def broken(op: str) -> HarmedModel:
 
 
 def int32_behind_a_reshape() -> HarmedModel:
-    """Negative numbers become 0, as with int8, and numbers above 255 become 255."""
+    """Return a model whose negative numbers become 0, as with int8, and whose numbers above 255 become 255."""
     q = (np.arange(-6, 6, dtype=np.int32) * 100).reshape(4, 3)
     right = np.abs(q.reshape(3, 4) * np.float32(0.5)).astype(np.float32)
     nodes = [n("DequantizeLinear", "q s", "d"), n("Reshape", "d shape", "r"), n("Abs", "r", "y")]
@@ -112,7 +125,9 @@ def int32_behind_a_reshape() -> HarmedModel:
 
 
 def broken_int32() -> HarmedModel:
-    """With a zero point of int32 it writes a QuantizeLinear to int32, which ONNX does not have."""
+    """Return a model with an int32 zero point, for which the optimizer writes a QuantizeLinear to int32, unknown to
+    ONNX.
+    """
     q = np.arange(-6, 6, dtype=np.int32).reshape(4, 3)
     right = np.abs(q.reshape(3, 4) * np.float32(0.5)).astype(np.float32)
     nodes = [n("DequantizeLinear", "q s z", "d"), n("Reshape", "d shape", "r"), n("Abs", "r", "y")]
@@ -121,7 +136,7 @@ def broken_int32() -> HarmedModel:
 
 
 def weights_in_8_bits() -> HarmedModel:
-    """On the CPU the MatMul gets activations of 8 bits: 6.6 dB where some are large. QNN computes 68 dB."""
+    """Return a model whose MatMul gets 8-bit activations on the CPU: 6.6 dB if some are large. QNN computes 68 dB."""
     rng = np.random.default_rng(0)
     weights = rng.integers(-127, 128, (256, 64))
     weights[::32] = 1
@@ -134,7 +149,7 @@ def weights_in_8_bits() -> HarmedModel:
 
 
 def normalised_without_keepdims() -> HarmedModel:
-    """On the CPU the pattern becomes a LayerNormalization, which subtracts each row's own mean: off by 0.88."""
+    """Return a model that the CPU fuses to a LayerNormalization, which also subtracts the mean: an error of 0.88."""
     x = (np.arange(16, dtype=np.float32).reshape(4, 4) ** 1.3).astype(np.float32)
     centred = x - x.mean(-1)
     right = (centred / np.sqrt((centred**2).mean(-1) + 1e-5)).astype(np.float32)
@@ -148,7 +163,7 @@ def normalised_without_keepdims() -> HarmedModel:
 
 
 def function_in_both_branches() -> HarmedModel:
-    """Both branches of an If call one function, so that names of its body occur twice in the optimised file."""
+    """Return a model with an If whose branches call one function, so that the optimised file has duplicate names."""
     opsets = [helper.make_opsetid("", 18), helper.make_opsetid("my", 1)]
     body = [n("Mul", "a k", "t"), n("Tanh", "t", "u"), n("Add", "u a", "o")]
     function = helper.make_function("my", "F", ["a", "k"], ["o"], body, [opsets[0]])

@@ -20,7 +20,7 @@ MEASURABLE_S = 0.1
 
 
 def identity(element: int = FLOAT, shape: Shape = (None,), opset: int = 21) -> bytes:
-    """One input x, one output y."""
+    """Return a model with one input x and one output y."""
     made = model(
         [node("Identity", ["x"], ["y"])], [tensor("x", shape, element)], [tensor("y", shape, element)], {}, opset
     )
@@ -28,7 +28,7 @@ def identity(element: int = FLOAT, shape: Shape = (None,), opset: int = 21) -> b
 
 
 def add_and_multiply() -> onnx.ModelProto:
-    """Two inputs and three outputs, with a dimension that has a name: s = a + b, p = a * b, d = a - b."""
+    """Return a model with the outputs s = a + b, p = a * b and d = a - b, and a named dimension."""
     nodes = [node("Add", ["a", "b"], ["s"]), node("Mul", ["a", "b"], ["p"]), node("Sub", ["a", "b"], ["d"])]
     return model(
         nodes,
@@ -38,7 +38,7 @@ def add_and_multiply() -> onnx.ModelProto:
 
 
 def doubling() -> bytes:
-    """y = x + x, of fixed size."""
+    """Return a model of fixed size that computes y = x + x."""
     made = model([node("Add", ["x", "x"], ["y"])], [tensor("x", [1, 4])], [tensor("y", [1, 4])])
     return bytes(made.SerializeToString())
 
@@ -65,7 +65,9 @@ def counting_loop() -> bytes:
 
 
 def turns_that_take(session: Any, seconds: float) -> int:
-    """How many turns of a `counting_loop` are so much work on this machine. No more than a float counts exactly."""
+    """Return the number of iterations of a `counting_loop` that takes this time here; at most what float32 counts
+    exactly.
+    """
     turns = 1000
     while True:
         begin = time.perf_counter()

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.simulator
 MODEL = MODELS / "q.onnx"
 MODEL_BYTES = MODEL.read_bytes()
 X = np.random.default_rng(3).random((1, 3, 64, 64), np.float32)
-# An error is for reading, not for scrolling.
+# Maximum number of lines of an error message.
 MAX_LINES = 8
 
 
@@ -33,7 +33,7 @@ class Refused(Protocol):
 
 @pytest.fixture(scope="module")
 def good(host: qnnbridge.Host) -> qnnbridge.InferenceSession:
-    """A session that no mistake with another one may harm."""
+    """A session that must not be affected by errors of other sessions."""
     return qnnbridge.InferenceSession(MODEL, host=host)
 
 
@@ -44,7 +44,7 @@ def expected(good: qnnbridge.InferenceSession) -> bytes:
 
 @pytest.fixture
 def refused(host: qnnbridge.Host, good: qnnbridge.InferenceSession, expected: bytes) -> Refused:
-    """Checks that a call is refused clearly, and that nothing else comes of it."""
+    """Return a function that checks that a call is refused with a readable error and without side effects."""
 
     def check(cls: type[Exception], call: Callable[[], Any], *words: str) -> Exception:
         with pytest.raises(cls) as caught:
@@ -78,7 +78,9 @@ NO_MODELS: dict[str, tuple[bytes, str]] = {
 
 
 @pytest.mark.parametrize("content", NO_MODELS)
-def test_a_file_that_is_no_model(content: str, host: qnnbridge.Host, refused: Refused, tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_model_is_refused(
+    content: str, host: qnnbridge.Host, refused: Refused, tmp_path: Path
+) -> None:
     data, words = NO_MODELS[content]
     path = tmp_path / "broken.onnx"
     path.write_bytes(data)
@@ -88,16 +90,18 @@ def test_a_file_that_is_no_model(content: str, host: qnnbridge.Host, refused: Re
 
 
 @pytest.mark.parametrize(("data", "cls"), [(b"", errors.InvalidArgument), (b"hello", errors.InvalidProtobuf)])
-def test_bytes_that_are_no_model(data: bytes, cls: type[Exception], host: qnnbridge.Host, refused: Refused) -> None:
+def test_bytes_that_are_not_a_model_are_refused(
+    data: bytes, cls: type[Exception], host: qnnbridge.Host, refused: Refused
+) -> None:
     refused(cls, lambda: qnnbridge.InferenceSession(data, host=host), "protobuf")
 
 
-def test_a_missing_file(host: qnnbridge.Host, refused: Refused, tmp_path: Path) -> None:
+def test_a_missing_model_file_is_refused(host: qnnbridge.Host, refused: Refused, tmp_path: Path) -> None:
     path = tmp_path / "not there.onnx"
     refused(errors.NoSuchFile, lambda: qnnbridge.InferenceSession(path, host=host), str(path), "Check the path")
 
 
-def test_a_folder(host: qnnbridge.Host, refused: Refused, tmp_path: Path) -> None:
+def test_a_folder_is_refused_as_a_model(host: qnnbridge.Host, refused: Refused, tmp_path: Path) -> None:
     refused(
         errors.InvalidProtobuf,
         lambda: qnnbridge.InferenceSession(tmp_path, host=host),
@@ -107,12 +111,12 @@ def test_a_folder(host: qnnbridge.Host, refused: Refused, tmp_path: Path) -> Non
     )
 
 
-def test_something_that_is_neither_path_nor_bytes(host: qnnbridge.Host, refused: Refused) -> None:
+def test_a_model_that_is_neither_a_path_nor_bytes_is_refused(host: qnnbridge.Host, refused: Refused) -> None:
     wrong: Any = 5
     refused(TypeError, lambda: qnnbridge.InferenceSession(wrong, host=host), "<class 'int'>")
 
 
-def test_a_model_with_free_dimensions_names_them_and_how_to_fix_them(
+def test_the_error_for_free_dimensions_names_them_and_how_to_fix_them(
     host: qnnbridge.Host, refused: Refused
 ) -> None:
     refused(
@@ -130,7 +134,7 @@ def test_a_model_with_free_dimensions_names_them_and_how_to_fix_them(
 
 @pytest.fixture
 def compiled(host: qnnbridge.Host, tmp_path: Path) -> Path:
-    """A compiled model whose binary is a file beside it."""
+    """Return a compiled model whose context binary is a separate file."""
     path = tmp_path / "compiled.onnx"
     options = qnnbridge.SessionOptions()
     options.add_session_config_entry("ep.context_enable", "1")
@@ -145,7 +149,7 @@ def binary_of(compiled: Path) -> Path:
     return found
 
 
-def test_a_compiled_model_runs_until_its_binary_is_gone(
+def test_a_compiled_model_runs_until_its_context_binary_is_deleted(
     compiled: Path, host: qnnbridge.Host, refused: Refused, expected: bytes
 ) -> None:
     with qnnbridge.InferenceSession(compiled, host=host) as session:
@@ -161,7 +165,7 @@ def test_a_compiled_model_runs_until_its_binary_is_gone(
 
 
 @pytest.mark.parametrize(("kept", "words"), [(-1, "cut off"), (0, "is empty")])
-def test_a_compiled_model_with_a_damaged_binary(
+def test_a_compiled_model_with_a_damaged_context_binary_is_refused(
     kept: int, words: str, compiled: Path, host: qnnbridge.Host, refused: Refused
 ) -> None:
     binary = binary_of(compiled)
@@ -194,13 +198,13 @@ WRONG_FEEDS: dict[str, tuple[dict[str, Any], type[Exception], tuple[str, ...]]] 
 
 
 @pytest.mark.parametrize("what", WRONG_FEEDS)
-def test_wrong_feeds(what: str, good: qnnbridge.InferenceSession, refused: Refused) -> None:
+def test_wrong_feeds_are_refused(what: str, good: qnnbridge.InferenceSession, refused: Refused) -> None:
     feeds, cls, words = WRONG_FEEDS[what]
     refused(cls, lambda: good.run(None, feeds), *words)
 
 
-def test_nothing_for_an_input_that_must_be_fed(good: qnnbridge.InferenceSession, refused: Refused) -> None:
-    """ONNX Runtime passes ``None`` on and notices in the node; here nothing is sent."""
+def test_a_missing_feed_for_a_required_input_is_refused(good: qnnbridge.InferenceSession, refused: Refused) -> None:
+    """Check that nothing is sent: ONNX Runtime passes ``None`` on and fails in the node."""
     import onnxruntime
 
     direct = onnxruntime.InferenceSession(MODELS / "mul_1.onnx", providers=[CPU])
@@ -211,7 +215,7 @@ def test_nothing_for_an_input_that_must_be_fed(good: qnnbridge.InferenceSession,
     assert (good.host.stats.generation, good.host.stats.crashes) == (before, 0)
 
 
-def test_numbers_where_strings_are_due(host: qnnbridge.Host, refused: Refused) -> None:
+def test_numbers_are_refused_where_strings_are_required(host: qnnbridge.Host, refused: Refused) -> None:
     with qnnbridge.InferenceSession(identity(TensorProto.STRING), providers=[CPU], host=host) as session:
         refused(
             errors.InvalidArgument,
@@ -222,8 +226,10 @@ def test_numbers_where_strings_are_due(host: qnnbridge.Host, refused: Refused) -
         assert session.run(None, {"x": np.array(["a"])})[0].tolist() == ["a"]
 
 
-def test_a_tensor_over_the_limit_is_refused_before_anything_is_sent(host: qnnbridge.Host, refused: Refused) -> None:
-    """Zeros take no memory until they are read: this test would be slow if the bridge read them."""
+def test_a_tensor_over_the_size_limit_is_refused_before_anything_is_sent(
+    host: qnnbridge.Host, refused: Refused
+) -> None:
+    """Use zeros, which occupy no memory until they are read: this test would be slow if the bridge read them."""
     three_gib = np.zeros(3 << 28, np.float32)
     with qnnbridge.InferenceSession(identity(), providers=[CPU], host=host) as session:
         refused(
@@ -236,7 +242,7 @@ def test_a_tensor_over_the_limit_is_refused_before_anything_is_sent(host: qnnbri
         assert session.run(None, {"x": np.ones(2, np.float32)})[0].tolist() == [1, 1]
 
 
-def test_an_unknown_output(good: qnnbridge.InferenceSession, refused: Refused) -> None:
+def test_an_unknown_output_name_is_refused(good: qnnbridge.InferenceSession, refused: Refused) -> None:
     refused(
         errors.InvalidArgument,
         lambda: good.run(["label"], {"x": X}),
@@ -248,7 +254,7 @@ def test_an_unknown_output(good: qnnbridge.InferenceSession, refused: Refused) -
 # --- options ---------------------------------------------------------------------------------------------
 
 
-def test_an_unknown_provider(host: qnnbridge.Host, refused: Refused) -> None:
+def test_an_unknown_provider_is_refused(host: qnnbridge.Host, refused: Refused) -> None:
     refused(
         errors.ProviderUnavailable,
         lambda: qnnbridge.InferenceSession(MODEL, providers=["QNNProvider"], host=host),
@@ -269,7 +275,9 @@ def test_an_unknown_provider(host: qnnbridge.Host, refused: Refused) -> None:
         ("backend_path", "libQnnHtpp.so", "Did you mean 'libQnnHtp.so'?"),
     ],
 )
-def test_a_wrong_provider_option(name: str, value: str, words: str, host: qnnbridge.Host, refused: Refused) -> None:
+def test_a_wrong_provider_option_is_refused(
+    name: str, value: str, words: str, host: qnnbridge.Host, refused: Refused
+) -> None:
     options = [{name: value}]
     refused(
         errors.OptionError,
@@ -286,7 +294,7 @@ def test_a_wrong_provider_option(name: str, value: str, words: str, host: qnnbri
         ("qnn.htp_perf_mode", "bursty", "Did you mean 'burst'?"),
     ],
 )
-def test_a_wrong_run_option(
+def test_a_wrong_run_option_is_refused(
     name: str, value: str, words: str, good: qnnbridge.InferenceSession, refused: Refused
 ) -> None:
     options = qnnbridge.RunOptions()
@@ -294,7 +302,7 @@ def test_a_wrong_run_option(
     refused(errors.OptionError, lambda: good.run(None, {"x": X}, options), name, words)
 
 
-def test_an_unknown_configuration_entry(host: qnnbridge.Host, refused: Refused) -> None:
+def test_an_unknown_configuration_entry_is_refused(host: qnnbridge.Host, refused: Refused) -> None:
     options = qnnbridge.SessionOptions()
     options.add_session_config_entry("ep.context_enabled", "1")
     refused(
@@ -305,7 +313,7 @@ def test_an_unknown_configuration_entry(host: qnnbridge.Host, refused: Refused) 
     )
 
 
-def test_session_options_of_another_type(host: qnnbridge.Host, refused: Refused) -> None:
+def test_session_options_of_another_type_are_refused(host: qnnbridge.Host, refused: Refused) -> None:
     refused(
         TypeError,
         lambda: qnnbridge.InferenceSession(MODEL, {"intra_op_num_threads": 1}, host=host),
@@ -314,21 +322,21 @@ def test_session_options_of_another_type(host: qnnbridge.Host, refused: Refused)
     )
 
 
-def test_run_options_of_another_type(good: qnnbridge.InferenceSession, refused: Refused) -> None:
+def test_run_options_of_another_type_are_refused(good: qnnbridge.InferenceSession, refused: Refused) -> None:
     refused(TypeError, lambda: good.run(None, {"x": X}, "fast"), "str", "qnnbridge.RunOptions()")
 
 
-def test_a_value_of_another_type_for_a_session_option() -> None:
+def test_a_session_option_with_a_value_of_the_wrong_type_is_refused() -> None:
     with pytest.raises(TypeError, match=r"intra_op_num_threads must be a whole number, not 'four'"):
         qnnbridge.SessionOptions().intra_op_num_threads = "four"
 
 
-def test_an_unknown_session_option() -> None:
+def test_an_unknown_session_option_is_refused() -> None:
     with pytest.raises(AttributeError, match=r"Did you mean 'intra_op_num_threads'\?"):
         qnnbridge.SessionOptions().intra_op_threads = 4
 
 
-def test_options_for_a_provider_that_is_not_named(host: qnnbridge.Host, refused: Refused) -> None:
+def test_options_for_a_provider_that_is_not_requested_are_refused(host: qnnbridge.Host, refused: Refused) -> None:
     refused(
         ValueError,
         lambda: qnnbridge.InferenceSession(MODEL, providers=[QNN], provider_options=[{}, {}], host=host),
@@ -336,7 +344,7 @@ def test_options_for_a_provider_that_is_not_named(host: qnnbridge.Host, refused:
     )
 
 
-def test_an_unknown_fallback(host: qnnbridge.Host, refused: Refused) -> None:
+def test_an_unknown_fallback_is_refused(host: qnnbridge.Host, refused: Refused) -> None:
     unknown: Any = "gpu"
     refused(
         errors.OptionError,
@@ -346,17 +354,17 @@ def test_an_unknown_fallback(host: qnnbridge.Host, refused: Refused) -> None:
     )
 
 
-# --- what was closed -------------------------------------------------------------------------------------
+# --- closed objects --------------------------------------------------------------------------------------
 
 
-def test_a_closed_session(host: qnnbridge.Host, refused: Refused) -> None:
+def test_a_closed_session_refuses_calls(host: qnnbridge.Host, refused: Refused) -> None:
     session = qnnbridge.InferenceSession(MODEL, host=host)
     session.close()
     refused(errors.Closed, lambda: session.run(None, {"x": X}), "session is closed", "Create a new one")
     assert [node.name for node in session.get_inputs()] == ["x"]
 
 
-def test_a_closed_host(refused: Refused) -> None:
+def test_a_closed_host_refuses_calls(refused: Refused) -> None:
     with qnnbridge.Host() as other:
         session = qnnbridge.InferenceSession(identity(), providers=[CPU], host=other)
     refused(

@@ -17,7 +17,7 @@ SIZE = 1 << 18  # one MiB of float32
 STEPS = 12
 X = np.ones(1, np.float32)
 
-# The state moves on by x, as keys and values of a decoder do.
+# The state is advanced by x, as keys and values of a decoder are.
 DECODER = bytes(
     model(
         [node("Add", ["past", "x"], ["present"]), node("ReduceMax", ["present"], ["logits"], keepdims=1)],
@@ -72,11 +72,11 @@ def test_outputs_without_memory_are_bound_again_without_a_copy(session: qnnbridg
             slabs.add(value.data_ptr())
     assert np.array_equal(value.numpy(), np.full(SIZE, STEPS, np.float32))
     assert session.host.stats.shared_calls - before == STEPS - 1
-    assert len(slabs) <= 3  # the memory of dropped results is used again
+    assert len(slabs) <= 3  # the memory of dropped results is reused
     assert len(session.host.arrays) <= 4
 
 
-def test_two_values_take_turns(session: qnnbridge.InferenceSession) -> None:
+def test_two_bound_values_can_be_used_alternately(session: qnnbridge.InferenceSession) -> None:
     one, other = zeros(), OrtValue.ortvalue_from_shape_and_type([SIZE], np.float32)
     for step in range(STEPS):
         io = bind(session, one, other)
@@ -90,7 +90,7 @@ def test_two_values_take_turns(session: qnnbridge.InferenceSession) -> None:
     assert np.array_equal(other.numpy(), np.full(SIZE, STEPS - 1, np.float32))
 
 
-def test_one_value_is_changed_in_place(session: qnnbridge.InferenceSession) -> None:
+def test_a_bound_value_can_be_changed_in_place(session: qnnbridge.InferenceSession) -> None:
     value = zeros()
     for step in range(STEPS):
         io = bind(session, value, value)
@@ -100,7 +100,7 @@ def test_one_value_is_changed_in_place(session: qnnbridge.InferenceSession) -> N
     assert np.array_equal(value.numpy(), np.full(SIZE, STEPS, np.float32))
 
 
-def test_new_contents_count(session: qnnbridge.InferenceSession) -> None:
+def test_new_contents_of_a_bound_array_are_used_in_the_next_run(session: qnnbridge.InferenceSession) -> None:
     value = zeros()
     for step in range(4):
         value.update_inplace(np.full(SIZE, 10 * step, np.float32))
@@ -110,7 +110,7 @@ def test_new_contents_count(session: qnnbridge.InferenceSession) -> None:
 
 
 @pytest.mark.parametrize("held", ["array", "view", "numpy", "address", "memoryview"])
-def test_memory_that_the_application_knows_stays_where_it_is(
+def test_memory_whose_address_the_application_has_is_not_moved(
     session: qnnbridge.InferenceSession, held: str
 ) -> None:
     array = np.zeros(SIZE, np.float32)
@@ -136,7 +136,7 @@ def test_memory_that_the_application_knows_stays_where_it_is(
     assert io.get_outputs()[0].numpy().tolist() == [101]
 
 
-def test_a_result_stays_as_it_was_while_it_is_referenced(session: qnnbridge.InferenceSession) -> None:
+def test_a_result_does_not_change_while_it_is_referenced(session: qnnbridge.InferenceSession) -> None:
     value, kept = zeros(), []
     for _ in range(STEPS):
         io = bind(session, value, None)
@@ -146,7 +146,7 @@ def test_a_result_stays_as_it_was_while_it_is_referenced(session: qnnbridge.Infe
     assert [int(view[0]) for view in kept] == list(range(1, STEPS + 1))
 
 
-def test_run_with_an_array_as_input_and_output_counts_the_input_as_it_was(
+def test_an_array_that_is_input_and_output_is_read_before_it_is_written(
     session: qnnbridge.InferenceSession,
 ) -> None:
     array = session.empty_output("present")

@@ -41,7 +41,7 @@ def decoder(host: qnnbridge.Host) -> qnnbridge.InferenceSession:
 
 
 def stepped(session: qnnbridge.InferenceSession, past: OrtValue, steps: int = STEPS) -> OrtValue:
-    """The state after so many steps, with outputs that nobody gave memory for."""
+    """Return the state after this number of steps. The outputs are bound without memory of the application."""
     for _ in range(steps):
         io = bind(session, past, None)
         session.run_with_iobinding(io)
@@ -53,7 +53,7 @@ def holds(value: OrtValue, number: float) -> bool:
     return bool(np.array_equal(value.numpy(), np.full(SIZE, number, np.float32)))
 
 
-def test_a_value_of_one_host_goes_into_another(host: qnnbridge.Host, other_host: qnnbridge.Host) -> None:
+def test_a_value_of_one_host_can_be_used_in_another_host(host: qnnbridge.Host, other_host: qnnbridge.Host) -> None:
     with decoder(host) as one, decoder(other_host) as other:
         value = stepped(one, zeros())
         value = stepped(other, value)
@@ -75,7 +75,7 @@ def test_a_value_outlives_its_session_and_its_host(host: qnnbridge.Host, other_h
         assert holds(stepped(session, value), 2 * STEPS)
 
 
-def test_a_value_of_a_dead_generation_is_used_in_the_next(other_host: qnnbridge.Host) -> None:
+def test_a_value_of_a_crashed_host_can_be_used_in_the_next_host(other_host: qnnbridge.Host) -> None:
     with decoder(other_host) as session:
         value, kept = stepped(session, zeros()), zeros()
         io = bind(session, value, kept)
@@ -83,13 +83,13 @@ def test_a_value_of_a_dead_generation_is_used_in_the_next(other_host: qnnbridge.
         os.kill(other_host.info.pid, signal.SIGKILL)
         assert holds(value, STEPS)
         assert holds(kept, STEPS + 1)
-        session.run_with_iobinding(io)  # the binding of the dead generation
+        session.run_with_iobinding(io)  # the binding of the crashed host's generation
         assert holds(kept, STEPS + 1)
         assert holds(stepped(session, kept), 2 * STEPS + 1)
         assert other_host.info.generation == 2
 
 
-def test_a_binding_that_was_cleared_says_what_is_missing(host: qnnbridge.Host) -> None:
+def test_an_error_for_a_cleared_binding_names_the_missing_inputs(host: qnnbridge.Host) -> None:
     with decoder(host) as session:
         io = bind(session, zeros(), None)
         session.run_with_iobinding(io)
@@ -99,8 +99,8 @@ def test_a_binding_that_was_cleared_says_what_is_missing(host: qnnbridge.Host) -
         assert holds(stepped(session, zeros()), STEPS)
 
 
-def test_threads_that_share_a_value_and_a_session(host: qnnbridge.Host) -> None:
-    """Each thread steps from the same state to its own state, while others read the common one."""
+def test_threads_can_share_a_value_and_a_session(host: qnnbridge.Host) -> None:
+    """Each thread advances from the same state to its own state, while other threads read the common one."""
     with decoder(host) as session:
         state = stepped(session, zeros())
         wrong: list[Any] = []
@@ -122,7 +122,7 @@ def test_threads_that_share_a_value_and_a_session(host: qnnbridge.Host) -> None:
         assert wrong == []
 
 
-def test_threads_that_share_one_binding_neither_hang_nor_mix_states(host: qnnbridge.Host) -> None:
+def test_threads_that_share_a_binding_neither_hang_nor_mix_states(host: qnnbridge.Host) -> None:
     with decoder(host) as session:
         present = zeros()
         io = bind(session, zeros(), present)
@@ -146,7 +146,7 @@ def test_threads_that_share_one_binding_neither_hang_nor_mix_states(host: qnnbri
 
 
 @needs.posix
-def test_values_after_a_fork(host: qnnbridge.Host, tmp_path: Path) -> None:
+def test_values_can_be_used_after_a_fork(host: qnnbridge.Host, tmp_path: Path) -> None:
     """The child reads the values and uses them in its own host; the parent's values do not change."""
     with decoder(host) as session:
         value = stepped(session, zeros())

@@ -44,7 +44,7 @@ def random(*shape: int) -> dict[str, Any]:
 
 
 def both(host: qnnbridge.Host, made: onnx.ModelProto, feeds: dict[str, Any], **keywords: Any) -> tuple[Any, Any]:
-    """With buckets, and with the sizes themselves."""
+    """Compare the results with buckets with those of a session with the exact sizes."""
     with open_session(host, made, **keywords) as session:
         padded = session.run(None, feeds)
     with qnnbridge.InferenceSession(made.SerializeToString(), host=host, providers=[CPU]) as plain:
@@ -52,7 +52,7 @@ def both(host: qnnbridge.Host, made: onnx.ModelProto, feeds: dict[str, Any], **k
 
 
 def strided(pads: Sequence[int] = (1, 1)) -> onnx.ModelProto:
-    """A convolution with stride 2, whose length the model does not declare."""
+    """Return a convolution with stride 2, whose output length is not declared."""
     weights = rng.standard_normal((4, 3, 3)).astype(np.float32)
     return one_input(
         [node("Conv", ["x", "w"], ["y"], strides=[2], pads=list(pads))], {"y": [1, 4, "y_length"]}, {"w": weights}
@@ -65,11 +65,11 @@ def test_a_strided_convolution_has_the_length_that_it_would_have_without_padding
 ) -> None:
     padded, plain = both(host, strided(), random(1, 3, length))
     assert padded[0].shape == plain[0].shape
-    # Its own padding is 0, too.
+    # the convolution's own padding is 0, too
     assert np.allclose(padded[0], plain[0], atol=1e-5)
 
 
-def test_what_was_found_is_shown_and_an_odd_one_is_logged(
+def test_the_measured_output_sizes_are_shown_and_an_unusual_size_is_logged(
     host: qnnbridge.Host, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, "qnnbridge.buckets")
@@ -81,7 +81,7 @@ def test_what_was_found_is_shown_and_an_odd_one_is_logged(
     assert "verify_padding()" in caplog.text
 
 
-def test_an_output_without_any_declared_shape_is_cut(host: qnnbridge.Host) -> None:
+def test_an_output_without_a_declared_shape_is_cut(host: qnnbridge.Host) -> None:
     made = one_input([node("Relu", ["x"], ["y"])], {"y": None})
     padded, plain = both(host, made, random(1, 3, 5))
     assert np.array_equal(padded[0], plain[0])
@@ -89,8 +89,8 @@ def test_an_output_without_any_declared_shape_is_cut(host: qnnbridge.Host) -> No
         assert session.get_outputs()[0].shape == [None, None, "seq"]
 
 
-def test_a_shape_that_is_declared_wrong_is_found_out(host: qnnbridge.Host) -> None:
-    """Models in use have one dimension less in their declaration than in what they return."""
+def test_a_wrongly_declared_shape_is_detected(host: qnnbridge.Host) -> None:
+    """Check a model like those in use, whose declaration has one dimension less than the returned output."""
     made = one_input([node("Transpose", ["x"], ["y"], perm=[2, 0, 1])], {"y": [1, "seqlen"]})
     with open_session(host, made) as session:
         feeds = random(1, 3, 5)
@@ -98,7 +98,7 @@ def test_a_shape_that_is_declared_wrong_is_found_out(host: qnnbridge.Host) -> No
         assert session.get_outputs()[0].shape == ["seq", None, None]
 
 
-def test_an_output_that_is_longer_than_its_input_is_cut_to_its_own_length(host: qnnbridge.Host) -> None:
+def test_an_output_that_is_longer_than_its_input_is_cut_to_its_true_length(host: qnnbridge.Host) -> None:
     nodes = [
         node("Concat", ["token", "x"], ["longer"], axis=2),
         node("Resize", ["x", "", "scales"], ["twice"], mode="nearest"),
@@ -110,7 +110,7 @@ def test_an_output_that_is_longer_than_its_input_is_cut_to_its_own_length(host: 
         assert np.array_equal(one, other)
 
 
-def test_an_output_that_does_not_follow_from_the_size_is_left_as_it_is(host: qnnbridge.Host) -> None:
+def test_an_output_whose_size_does_not_depend_on_the_dimension_is_not_cut(host: qnnbridge.Host) -> None:
     made = one_input(
         [node("ReduceSum", ["x", "axes"], ["y"], keepdims=0)], {"y": ["what"]}, {"axes": np.array([0, 2], np.int64)}
     )
@@ -118,7 +118,9 @@ def test_an_output_that_does_not_follow_from_the_size_is_left_as_it_is(host: qnn
     assert np.allclose(padded[0], plain[0], atol=1e-5)
 
 
-def test_an_output_of_two_sizes_at_once_is_refused_with_the_reason_and_others_work(host: qnnbridge.Host) -> None:
+def test_an_output_that_depends_on_two_sizes_is_refused_with_the_reason_and_others_work(
+    host: qnnbridge.Host,
+) -> None:
     nodes = [node("Reshape", ["x", "flat"], ["f"]), node("Relu", ["x"], ["y"])]
     made = one_input(
         nodes, {"f": ["all"], "y": ["batch", "seq"]}, {"flat": np.array([-1], np.int64)}, ["batch", "seq"]
@@ -129,12 +131,12 @@ def test_an_output_of_two_sizes_at_once_is_refused_with_the_reason_and_others_wo
         with pytest.raises(ModelError, match="'f' cannot be cut back") as caught:
             session.run(None, feeds)
         assert "more than one size" in str(caught.value.cause)
-        whole = random(2, 8)  # nothing to cut
+        whole = random(2, 8)  # there is nothing to cut
         assert session.run(["f"], whole)[0].shape == (16,)
         assert "output 'f' is not cut" in str(session.buckets)
 
 
-def test_the_application_can_say_how_to_cut(host: qnnbridge.Host) -> None:
+def test_the_application_can_declare_how_an_output_is_cut(host: qnnbridge.Host) -> None:
     made = strided()
     with open_session(host, made, cut={"y": [None, None, "seq // 2"]}) as session:
         assert session.run(None, random(1, 3, 5))[0].shape == (1, 4, 2)
@@ -148,7 +150,7 @@ def test_the_application_can_say_how_to_cut(host: qnnbridge.Host) -> None:
         open_session(host, made, cut={"z": ["seq"]})
 
 
-def test_maps_and_sequences_are_given_only_if_nothing_was_padded(host: qnnbridge.Host) -> None:
+def test_maps_and_sequences_are_returned_only_if_nothing_was_padded(host: qnnbridge.Host) -> None:
     iris = onnx.load(MODELS / "logreg_iris.onnx")
     iris.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "rows"
     iris.graph.output[0].type.tensor_type.shape.dim[0].dim_param = "rows"
@@ -163,7 +165,7 @@ def test_maps_and_sequences_are_given_only_if_nothing_was_padded(host: qnnbridge
         assert len(session.run(None, full)[1]) == 3
 
 
-# --- whether padding changes the answer ---
+# --- effect of padding on the outputs ---
 
 
 def masked_mean() -> onnx.ModelProto:
@@ -194,7 +196,7 @@ def test_a_masked_mean_is_not_changed_by_padding(host: qnnbridge.Host) -> None:
         assert "although the model has 'mask'" in str(report)
 
 
-def test_a_plain_mean_is_changed_and_the_report_says_what_to_do(host: qnnbridge.Host) -> None:
+def test_a_plain_mean_is_changed_by_padding_and_the_report_names_the_fix(host: qnnbridge.Host) -> None:
     made = one_input([node("ReduceMean", ["x"], ["y"], axes=[2], keepdims=0)], {"y": [1, 3]}, shape=[1, 3, "seq"])
     with open_session(host, made) as session:
         text = str(session.verify_padding(random(1, 3, 5)))
@@ -206,7 +208,7 @@ def test_a_plain_mean_is_changed_and_the_report_says_what_to_do(host: qnnbridge.
     assert "'mask'" not in text
 
 
-def test_a_convolution_is_changed_only_beside_the_padding_and_the_report_says_so(host: qnnbridge.Host) -> None:
+def test_a_convolution_is_changed_by_padding_only_at_the_edge_and_the_report_says_so(host: qnnbridge.Host) -> None:
     weights = np.ones((1, 3, 3), np.float32)
     made = one_input(
         [node("Conv", ["x", "w"], ["y"], pads=[1, 1])], {"y": [1, 1, "seq"]}, {"w": weights}, [1, 3, "seq"]
@@ -220,7 +222,7 @@ def test_a_convolution_is_changed_only_beside_the_padding_and_the_report_says_so
         assert session.verify_padding(feeds).ok
 
 
-def test_an_output_that_is_cut_at_the_wrong_end_is_found(host: qnnbridge.Host) -> None:
+def test_an_output_that_is_cut_at_the_wrong_end_is_detected(host: qnnbridge.Host) -> None:
     made = one_input(
         [node("Concat", ["x", "token"], ["y"], axis=2)], {"y": None}, {"token": np.ones((1, 3, 1), np.float32)}
     )
@@ -228,7 +230,7 @@ def test_an_output_that_is_cut_at_the_wrong_end_is_found(host: qnnbridge.Host) -
         assert not session.verify_padding(random(1, 3, 5))
 
 
-def test_integers_and_missing_numbers_are_compared_exactly(host: qnnbridge.Host) -> None:
+def test_integers_and_nan_are_compared_exactly(host: qnnbridge.Host) -> None:
     made = model(
         [node("ArgMax", ["x"], ["y"], axis=1, keepdims=0), node("Log", ["x"], ["z"])],
         [tensor("x", [1, "seq"])],
@@ -245,7 +247,7 @@ def test_integers_and_missing_numbers_are_compared_exactly(host: qnnbridge.Host)
         ]
 
 
-def test_feeds_that_show_nothing_are_refused(host: qnnbridge.Host) -> None:
+def test_feeds_that_need_no_padding_are_refused_as_a_check_of_padding(host: qnnbridge.Host) -> None:
     with open_session(host, masked_mean(), pad=0) as session:
 
         def feeds(length: int) -> dict[str, Any]:
@@ -257,10 +259,10 @@ def test_feeds_that_show_nothing_are_refused(host: qnnbridge.Host) -> None:
             session.verify_padding(feeds(17))
         with pytest.raises(OptionError, match="tolerance=-1"):
             session.verify_padding(feeds(5), tolerance=-1)
-        assert session.verify_padding(feeds(8)).ok  # padded to the largest one
+        assert session.verify_padding(feeds(8)).ok  # padded to the largest bucket
 
 
-def test_a_model_that_does_not_run_with_the_size_itself_is_reported(host: qnnbridge.Host) -> None:
+def test_a_model_that_does_not_run_with_the_unpadded_size_is_reported(host: qnnbridge.Host) -> None:
     nodes = [node("Reshape", ["x", "cells"], ["c"]), node("Transpose", ["c"], ["y"], perm=[0, 2, 1, 3])]
     made = one_input(nodes, {"y": None}, {"cells": np.array([1, 3, -1, 4], np.int64)}, [1, 3, "seq"])
     with open_session(host, made) as session:
@@ -270,7 +272,7 @@ def test_a_model_that_does_not_run_with_the_size_itself_is_reported(host: qnnbri
 
 
 def convolution() -> onnx.ModelProto:
-    """Two layers: the second one pads with zeros where the first has a bias."""
+    """Return two layers: the second one pads with zeros, where the first one has a bias."""
     weights = rng.standard_normal((3, 3, 3)).astype(np.float32)
     nodes = [
         node("Conv", ["x", "w", "b"], ["m"], pads=[1, 1]),
@@ -302,7 +304,7 @@ def mean_of_the_masked() -> onnx.ModelProto:
     ],
     ids=["values alone", "mask", "convolution"],
 )
-def test_a_model_decides_how_it_is_padded_where_nothing_is_said(
+def test_the_padding_value_is_derived_from_the_model_if_none_is_given(
     host: qnnbridge.Host, made: onnx.ModelProto, decided: str
 ) -> None:
     with open_session(host, made, pad=None) as session:
@@ -322,13 +324,13 @@ def test_a_model_decides_how_it_is_padded_where_nothing_is_said(
     ("nodes", "words"),
     [
         ([node("ReduceMean", ["x"], ["y"], axes=[2])], "With zeros: 'y'"),
-        # Zeros do not change the maximum of random values; they do where all are below zero.
+        # Zeros do not change the maximum of the random values of the check, but they do if all values are negative.
         ([node("ReduceMax", ["x"], ["y"], axes=[2])], "With zeros: 'y'"),
         ([node("ArgMax", ["x"], ["i"], axis=2), node("Cast", ["i"], ["y"], to=7)], "do not show what output 'y'"),
     ],
     ids=["mean", "maximum", "integers"],
 )
-def test_nothing_is_decided_where_padding_changes_the_results(
+def test_no_padding_value_is_chosen_if_padding_changes_the_results(
     host: qnnbridge.Host, nodes: Sequence[onnx.NodeProto], words: str
 ) -> None:
     made = one_input(nodes, {"y": [1, 3, 1]})
@@ -342,10 +344,10 @@ def test_nothing_is_decided_where_padding_changes_the_results(
         assert "exact sizes" in (refused.value.fix or "")
 
 
-def test_the_first_padded_call_is_compared_with_the_model_as_it_is(
+def test_the_first_padded_call_is_compared_with_the_unpadded_model(
     host: qnnbridge.Host, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Made-up inputs do not show everything: this model looks at its neighbours where a value is above 50."""
+    """Generated inputs do not show everything: this model uses its neighbours only where a value is above 50."""
     monkeypatch.delenv("QNNBRIDGE_VERIFY")
     nodes = [
         node("Greater", ["x", "fifty"], ["large"]),
@@ -375,7 +377,7 @@ def test_the_first_padded_call_is_compared_with_the_model_as_it_is(
                 assert ("seq=5 padded to seq=8" in session.buckets.padding) == (feeds is harmful)
 
 
-def test_a_single_size_pads_nothing_and_takes_no_other(host: qnnbridge.Host) -> None:
+def test_a_session_with_a_single_size_never_pads_and_refuses_other_sizes(host: qnnbridge.Host) -> None:
     made = one_input([node("ReduceMax", ["x"], ["y"], axes=[2])], {"y": [1, 3, 1]})
     with open_session(host, made, pad=None, buckets={"seq": 8}) as session:
         feeds = random(1, 3, 8)
@@ -391,7 +393,7 @@ def test_a_single_size_pads_nothing_and_takes_no_other(host: qnnbridge.Host) -> 
             np.testing.assert_array_equal(session.run(None, feeds)[0], feeds["x"].max(2, keepdims=True))
 
 
-def test_zeros_that_change_results_are_no_advice_and_what_is_was_tried(host: qnnbridge.Host) -> None:
+def test_the_error_suggests_only_padding_values_that_passed_a_trial(host: qnnbridge.Host) -> None:
     made = one_input([node("ReduceMax", ["x"], ["y"], axes=[2])], {"y": [1, 3, 1]})
     with pytest.raises(OptionError) as refused:
         open_session(host, made, pad=None)
@@ -401,7 +403,7 @@ def test_zeros_that_change_results_are_no_advice_and_what_is_was_tried(host: qnn
 
 
 def frames_of_sound() -> onnx.ModelProto:
-    """Return the first part of speech models: windows of 400 with a hop of 160, and their number."""
+    """Return the first part of a speech model: windows of 400 samples with a hop of 160, and the number of windows."""
     weights = rng.standard_normal((4, 1, 400)).astype(np.float32) / 20
     return model(
         [
@@ -416,7 +418,9 @@ def frames_of_sound() -> onnx.ModelProto:
     )
 
 
-def test_a_model_for_sound_decides_its_padding_and_is_cut_at_its_hop(host: qnnbridge.Host) -> None:
+def test_padding_of_an_audio_model_is_chosen_automatically_and_its_output_is_cut_by_its_hop(
+    host: qnnbridge.Host,
+) -> None:
     made = frames_of_sound()
     with open_session(host, made, pad=None, buckets={"seq": [1600, 4000]}) as session:
         assert session.buckets is not None
@@ -429,7 +433,7 @@ def test_a_model_for_sound_decides_its_padding_and_is_cut_at_its_hop(host: qnnbr
                     np.testing.assert_allclose(given, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_an_integer_that_the_padded_input_decides_is_no_length(host: qnnbridge.Host) -> None:
+def test_an_integer_output_that_depends_on_padded_values_is_not_used_as_a_length(host: qnnbridge.Host) -> None:
     made = frames_of_sound()
     del made.graph.node[1:]
     made.graph.node.append(node("ReduceMax", ["features"], ["m"], keepdims=0))
@@ -441,7 +445,7 @@ def test_an_integer_that_the_padded_input_decides_is_no_length(host: qnnbridge.H
 
 
 @pytest.mark.simulator
-def test_padding_that_changes_results_is_told_by_every_session(
+def test_every_session_warns_of_padding_that_changes_results(
     host: qnnbridge.Host, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("QNNBRIDGE_VERIFY")
@@ -473,7 +477,7 @@ def test_padding_that_changes_results_is_told_by_every_session(
     assert len(told) == 2
 
 
-def test_the_last_row_is_repeated_where_that_is_asked_for(host: qnnbridge.Host) -> None:
+def test_the_last_row_is_repeated_if_padding_with_the_edge_value_is_requested(host: qnnbridge.Host) -> None:
     made = one_input([node("ReduceMax", ["x"], ["y"], axes=[2])], {"y": [1, 3, 1]})
     with open_session(host, made, pad="edge") as session:
         for length in (1, 5, 16):
@@ -484,7 +488,7 @@ def test_the_last_row_is_repeated_where_that_is_asked_for(host: qnnbridge.Host) 
         assert not session.verify_padding({"x": -1 - np.abs(random(1, 3, 5)["x"])})
 
 
-def test_combinations_that_the_model_rules_out_are_not_warmed(host: qnnbridge.Host) -> None:
+def test_combinations_of_sizes_that_the_model_cannot_run_are_not_warmed(host: qnnbridge.Host) -> None:
     made = model([node("Add", ["x", "z"], ["y"])], [tensor("x", ["a"]), tensor("z", ["b"])], [tensor("y", ["a"])])
     with open_session(host, made, buckets={"a": [4, 8], "b": [4, 8]}) as session:
         status = session.warm()

@@ -29,7 +29,7 @@ BUCKETS = {"seq": [4, 8, 16]}
 
 
 def shifted() -> onnx.ModelProto:
-    """y = x + scale (as long as x), total = the sum of it without what is 0, so that padding with 0 is harmless."""
+    """Return a model that zero padding does not change: y = x + scale, with the length of x, and the sum of x."""
     return model(
         [
             node("Add", ["x", "scale"], ["y"]),
@@ -67,7 +67,7 @@ def open_session(host: qnnbridge.Host, given: Any = MODEL, **keywords: Any) -> q
     return qnnbridge.InferenceSession(given, host=host, **keywords)
 
 
-def test_the_model_is_shown_with_its_own_dimensions(session: qnnbridge.InferenceSession) -> None:
+def test_the_model_is_shown_with_its_original_dimensions(session: qnnbridge.InferenceSession) -> None:
     assert [(n.name, n.type, n.shape) for n in session.get_inputs()] == [
         ("x", "tensor(float)", ["batch", "seq"]),
         ("scale", "tensor(float)", [1]),
@@ -80,7 +80,7 @@ def test_the_model_is_shown_with_its_own_dimensions(session: qnnbridge.Inference
 
 
 @pytest.mark.parametrize("length", [0, 1, 4, 5, 8, 16])
-def test_any_length_up_to_the_largest_bucket_has_outputs_of_its_own_length(
+def test_every_length_up_to_the_largest_bucket_has_outputs_of_that_length(
     session: qnnbridge.InferenceSession, length: int
 ) -> None:
     feeds = feeds_of(length)
@@ -88,7 +88,7 @@ def test_any_length_up_to_the_largest_bucket_has_outputs_of_its_own_length(
     assert session.run(["total"], feeds)[0].tolist() == [feeds["x"].sum()]
 
 
-def test_every_way_to_run(session: qnnbridge.InferenceSession) -> None:
+def test_every_way_to_run_works_with_buckets(session: qnnbridge.InferenceSession) -> None:
     feeds = feeds_of(5)
     check(session.run([], feeds), feeds)
     check([value.numpy() for value in session.run_with_ort_values(None, ort_values(feeds))], feeds)
@@ -112,7 +112,7 @@ def ort_values(feeds: dict[str, Any]) -> dict[str, qnnbridge.OrtValue]:
     return {name: qnnbridge.OrtValue.ortvalue_from_numpy(value) for name, value in feeds.items()}
 
 
-def test_io_binding_reads_and_writes_memory_of_the_true_size(session: qnnbridge.InferenceSession) -> None:
+def test_io_binding_reads_and_writes_memory_of_the_unpadded_size(session: qnnbridge.InferenceSession) -> None:
     feeds = feeds_of(5)
     mine = qnnbridge.OrtValue.ortvalue_from_numpy(np.zeros((1, 5), np.float32))
     binding = session.io_binding()
@@ -141,7 +141,7 @@ def test_wrong_feeds_are_refused_as_without_buckets(session: qnnbridge.Inference
         session.run(["z"], feeds)
 
 
-def test_a_call_that_is_too_large_is_refused_and_names_the_largest_bucket(
+def test_a_call_that_is_too_large_is_refused_and_the_error_names_the_largest_bucket(
     session: qnnbridge.InferenceSession,
 ) -> None:
     with pytest.raises(InvalidArgument, match="'seq' is 17, the largest bucket for it is 16") as caught:
@@ -150,7 +150,7 @@ def test_a_call_that_is_too_large_is_refused_and_names_the_largest_bucket(
     check(session.run(None, feeds_of(16)), feeds_of(16))
 
 
-def test_a_call_that_is_too_large_runs_on_the_cpu_where_that_is_allowed_and_it_shows(
+def test_a_call_that_is_too_large_runs_on_the_cpu_if_that_is_allowed_and_the_status_shows_it(
     host: qnnbridge.Host, caplog: pytest.LogCaptureFixture
 ) -> None:
     with open_session(host, overflow="cpu") as session:
@@ -158,14 +158,14 @@ def test_a_call_that_is_too_large_runs_on_the_cpu_where_that_is_allowed_and_it_s
         with pytest.warns(qnnbridge.CpuFallbackWarning, match="seq=17 does not fit into any bucket") as told:
             check(session.run(None, feeds_of(17)), feeds_of(17))
         assert told[0].filename == __file__
-        check(session.run(None, feeds_of(99)), feeds_of(99))  # said once
+        check(session.run(None, feeds_of(99)), feeds_of(99))  # reported once
         assert session.buckets.on_cpu == 2
         assert "2 calls that fit into no bucket ran on the CPU" in str(session.placement.cause)
         assert host.stats.cpu_fallbacks == before + 1
         assert "runs on the CPU, as overflow='cpu' allows" in caplog.text
 
 
-def test_a_call_of_sizes_that_contradict_each_other_warns_at_the_line_of_the_application(
+def test_a_call_with_contradictory_sizes_warns_at_the_line_of_the_application(
     host: qnnbridge.Host,
 ) -> None:
     shown = model(
@@ -180,7 +180,9 @@ def test_a_call_of_sizes_that_contradict_each_other_warns_at_the_line_of_the_app
         assert np.array_equal(y, np.full(3, 3, np.float32))
 
 
-def test_several_dimensions_have_a_variant_for_each_combination_made_when_needed(host: qnnbridge.Host) -> None:
+def test_several_dimensions_have_a_variant_for_each_combination_that_is_created_on_first_use(
+    host: qnnbridge.Host,
+) -> None:
     with open_session(host, buckets={"seq": [4, 8], "batch": [1, 3]}) as session:
         for length, batch in [(3, 1), (5, 2), (8, 3), (4, 1)]:
             check(session.run(None, feeds_of(length, batch)), feeds_of(length, batch))
@@ -194,27 +196,27 @@ def test_several_dimensions_have_a_variant_for_each_combination_made_when_needed
 
 
 @pytest.mark.parametrize("batch", [0, 1, 2, 3, 4, 5, 9])
-def test_a_batch_is_done_in_parts_of_a_fixed_size(host: qnnbridge.Host, batch: int) -> None:
+def test_a_batch_is_run_in_parts_of_a_fixed_size(host: qnnbridge.Host, batch: int) -> None:
     with open_session(host, buckets={"seq": [8], "batch": 4}) as session:
         check(session.run(None, feeds_of(5, batch)), feeds_of(5, batch))
         assert session.buckets.variants[0].runs == max(1, -(-batch // 4))
 
 
-def test_the_parts_of_a_batch_take_the_smallest_buckets_they_fit_into(host: qnnbridge.Host) -> None:
+def test_the_parts_of_a_batch_use_the_smallest_buckets_that_fit(host: qnnbridge.Host) -> None:
     with open_session(host, buckets={"seq": [8], "batch": [1, 2, 4]}, split="batch") as session:
         check(session.run(None, feeds_of(5, 9)), feeds_of(5, 9))
         assert [v.runs for v in session.buckets.variants] == [1, 0, 2]
         assert session.buckets.split == 1
 
 
-def test_a_dimension_that_is_not_called_a_batch_is_never_done_in_parts_by_itself(host: qnnbridge.Host) -> None:
+def test_a_dimension_that_is_not_called_batch_is_never_split_automatically(host: qnnbridge.Host) -> None:
     with open_session(host, buckets={"seq": 8}) as session:
         with pytest.raises(InvalidArgument, match="the largest bucket for it is 8") as caught:
             session.run(None, feeds_of(9))
         assert "split='seq'" in str(caught.value.fix)
 
 
-def test_a_sequence_can_be_done_in_parts_where_its_outputs_allow_that(host: qnnbridge.Host) -> None:
+def test_a_sequence_can_be_run_in_parts_if_its_outputs_allow_that(host: qnnbridge.Host) -> None:
     with open_session(host, split="seq") as session:
         feeds = feeds_of(37)
         assert np.array_equal(session.run(["y"], feeds)[0], feeds["x"] + SCALE)
@@ -224,7 +226,7 @@ def test_a_sequence_can_be_done_in_parts_where_its_outputs_allow_that(host: qnnb
 
 @pytest.mark.parametrize("fix", [None, False, True])
 @pytest.mark.parametrize("names", [(None, None), ("?", "?")])
-def test_axes_without_a_name_of_their_own_are_called_by_input_and_axis(
+def test_axes_without_a_dimension_name_are_addressed_by_input_and_axis(
     host: qnnbridge.Host, names: tuple[str | None, str | None], fix: bool | None
 ) -> None:
     nameless = shifted()
@@ -260,10 +262,10 @@ def test_inputs_that_disagree_about_a_dimension_are_refused(host: qnnbridge.Host
             session.run(None, {"a": np.ones(3, np.float32), "b": np.ones(1, np.float32)})
 
 
-# --- ahead ---
+# --- warm ---
 
 
-def test_warm_makes_all_variants_and_tells_how_far_it_is(
+def test_warm_creates_all_variants_and_reports_progress(
     host: qnnbridge.Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with open_session(host) as session:
@@ -271,13 +273,13 @@ def test_warm_makes_all_variants_and_tells_how_far_it_is(
         status = session.warm(on_progress=lambda *now: told.append(now))
         assert told == [(0, 3, {"seq": 4}), (1, 3, {"seq": 8}), (2, 3, {"seq": 16}), (3, 3, {"seq": 16})]
         assert all(variant.made and not variant.made_at_call for variant in status.variants)
-        monkeypatch.setattr(RemoteSession, "open", None)  # a call of it fails the test
+        monkeypatch.setattr(RemoteSession, "open", None)  # a call that created a variant would fail the test
         for length in range(17):
             check(session.run(None, feeds_of(length)), feeds_of(length))
         session.warm()
 
 
-def test_warm_makes_only_what_is_asked_for(host: qnnbridge.Host) -> None:
+def test_warm_creates_only_the_requested_variants(host: qnnbridge.Host) -> None:
     with open_session(host) as session:
         session.warm([{"seq": 16}])
         assert [variant.made for variant in session.buckets.variants] == [True, False, True]
@@ -297,7 +299,7 @@ def test_warm_also_prepares_the_cpu_for_calls_that_are_too_large(
             check(session.run(None, feeds_of(20)), feeds_of(20))
 
 
-def test_many_threads_make_each_variant_once(host: qnnbridge.Host, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_threads_create_each_variant_once(host: qnnbridge.Host, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[Any] = []
     real = RemoteSession.open
 
@@ -327,7 +329,7 @@ def test_many_threads_make_each_variant_once(host: qnnbridge.Host, monkeypatch: 
         assert session.buckets.calls == 60
 
 
-def test_a_deadline_holds_for_the_whole_call(host: qnnbridge.Host) -> None:
+def test_a_deadline_applies_to_the_whole_call(host: qnnbridge.Host) -> None:
     with open_session(host) as session:
         variant = list(session._runner._variants)[1]
         with taken_by_another(variant.lock):
@@ -352,10 +354,10 @@ def test_a_run_past_its_deadline_is_reported(host: qnnbridge.Host) -> None:
             session.run(None, long, timeout=0.5)
 
 
-# --- life ---
+# --- state ---
 
 
-def test_it_survives_its_host(host: qnnbridge.Host) -> None:
+def test_a_session_with_buckets_survives_a_crash_of_its_host(host: qnnbridge.Host) -> None:
     with qnnbridge.Host() as own, open_session(own) as session:
         check(session.run(None, feeds_of(5)), feeds_of(5))
         own.restart()
@@ -373,7 +375,7 @@ def test_a_killed_host_costs_a_call_nothing_but_time(host: qnnbridge.Host) -> No
         assert own.stats.crashes == 3
 
 
-def test_pickled_it_is_created_again_with_its_buckets(session: qnnbridge.InferenceSession) -> None:
+def test_a_pickled_session_is_recreated_with_its_buckets(session: qnnbridge.InferenceSession) -> None:
     again = pickle.loads(pickle.dumps(session))
     try:
         assert type(again) is qnnbridge.InferenceSession
@@ -387,7 +389,7 @@ def test_pickled_it_is_created_again_with_its_buckets(session: qnnbridge.Inferen
         again.host.close()
 
 
-def test_closed_it_says_so(host: qnnbridge.Host) -> None:
+def test_a_closed_session_with_buckets_refuses_calls(host: qnnbridge.Host) -> None:
     session = open_session(host)
     session.warm()
     session.close()
@@ -399,7 +401,7 @@ def test_closed_it_says_so(host: qnnbridge.Host) -> None:
         session.warm()
 
 
-def test_dropped_it_is_released_with_all_its_variants(host: qnnbridge.Host) -> None:
+def test_a_dropped_session_with_buckets_releases_all_its_variants(host: qnnbridge.Host) -> None:
     session = open_session(host)
     session.warm()
     released: list[Any] = []
@@ -413,14 +415,14 @@ def test_dropped_it_is_released_with_all_its_variants(host: qnnbridge.Host) -> N
         host.release_later = real  # type: ignore[method-assign]
 
 
-def test_other_providers_create_all_variants_again(session: qnnbridge.InferenceSession) -> None:
+def test_setting_other_providers_recreates_all_variants(session: qnnbridge.InferenceSession) -> None:
     session.warm()
     session.set_providers([CPU])
     assert [variant.made for variant in session.buckets.variants] == [True, False, False]
     check(session.run(None, feeds_of(9)), feeds_of(9))
 
 
-def test_a_subclass_keeps_what_it_overrides(host: qnnbridge.Host) -> None:
+def test_a_subclass_keeps_its_overridden_methods(host: qnnbridge.Host) -> None:
     class Counted(qnnbridge.InferenceSession):
         calls = 0
 
@@ -438,7 +440,7 @@ def test_a_subclass_keeps_what_it_overrides(host: qnnbridge.Host) -> None:
         assert plain.buckets is None
 
 
-def test_a_session_without_buckets_refuses_what_is_for_them(host: qnnbridge.Host) -> None:
+def test_a_session_without_buckets_refuses_arguments_for_buckets(host: qnnbridge.Host) -> None:
     with qnnbridge.InferenceSession(MODEL, host=host, providers=[CPU]) as session:
         assert session.buckets is None
         with pytest.raises(OptionError, match="is for a session with buckets"):
@@ -449,7 +451,7 @@ def test_a_session_without_buckets_refuses_what_is_for_them(host: qnnbridge.Host
         qnnbridge.InferenceSession(MODEL, host=host, providers=[CPU], pad=0)
 
 
-def test_what_is_wrong_with_the_arguments_is_said_before_a_session_is_made(host: qnnbridge.Host) -> None:
+def test_wrong_bucket_arguments_are_refused_before_a_session_is_created(host: qnnbridge.Host) -> None:
     made = host.call({"op": "host.stats"}).header["sessions"]
     with pytest.raises(OptionError, match=r"no input of .* has a dimension 'sec'"):
         open_session(host, buckets={"sec": [4]})
@@ -465,7 +467,7 @@ def test_what_is_wrong_with_the_arguments_is_said_before_a_session_is_made(host:
 
 
 @pytest.mark.parametrize("option", ["ep.context_enable", "optimized_model_filepath"])
-def test_options_by_which_all_variants_would_write_one_file_are_refused(
+def test_options_that_make_all_variants_write_the_same_file_are_refused(
     option: str, host: qnnbridge.Host, tmp_path: Path
 ) -> None:
     options = qnnbridge.SessionOptions()
@@ -477,7 +479,9 @@ def test_options_by_which_all_variants_would_write_one_file_are_refused(
         open_session(host, sess_options=options)
 
 
-def test_the_cpu_is_free_for_what_is_too_large_even_if_the_options_forbid_it_to_qnn(host: qnnbridge.Host) -> None:
+def test_calls_that_are_too_large_may_use_the_cpu_even_if_the_options_forbid_it_to_qnn(
+    host: qnnbridge.Host,
+) -> None:
     options = qnnbridge.SessionOptions()
     options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
     providers = [(QNN, {"soc_model": "60"})]
@@ -488,7 +492,7 @@ def test_the_cpu_is_free_for_what_is_too_large_even_if_the_options_forbid_it_to_
             check(session.run(None, feeds_of(9)), feeds_of(9))
 
 
-def test_dimensions_that_the_options_fix_are_shown_fixed(host: qnnbridge.Host) -> None:
+def test_dimensions_that_the_options_fix_are_shown_as_fixed(host: qnnbridge.Host) -> None:
     options = qnnbridge.SessionOptions()
     options.add_free_dimension_override_by_name("batch", 2)
     with open_session(host, sess_options=options) as session:
@@ -498,7 +502,9 @@ def test_dimensions_that_the_options_fix_are_shown_fixed(host: qnnbridge.Host) -
             session.run(None, feeds_of(5, 1))
 
 
-def test_a_failing_variant_is_named_and_tried_again(host: qnnbridge.Host, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_variant_that_fails_is_named_and_created_again_by_the_next_call(
+    host: qnnbridge.Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real = RemoteSession.open
 
     def fails(self: RemoteSession, *arguments: Any) -> Any:
@@ -514,7 +520,7 @@ def test_a_failing_variant_is_named_and_tried_again(host: qnnbridge.Host, monkey
         check(session.run(None, feeds_of(5)), feeds_of(5))
 
 
-def test_texts_and_truths_can_be_padded(host: qnnbridge.Host) -> None:
+def test_strings_and_booleans_can_be_padded(host: qnnbridge.Host) -> None:
     made = model(
         [node("Identity", ["t"], ["u"]), node("Not", ["b"], ["c"])],
         [tensor("t", ["n"], TensorProto.STRING), tensor("b", ["n"], TensorProto.BOOL)],

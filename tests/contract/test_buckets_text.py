@@ -29,7 +29,8 @@ SIZE = Size(layers=2, hidden=32, heads=2, intermediate=64, positions=64)
 BUCKETS = {"seq": [8, 16, 32, 64], "batch": 1}
 PAD = {"input_ids": 0, "attention_mask": 0, "token_type_ids": 0}
 RUNS = length(40, 200)
-# Absolute, for normalized activations of about 1 to 4 computed in 16-bit floats; 0.01 was seen.
+# Absolute tolerance for normalized activations of about 1 to 4 computed in 16-bit floats; the largest observed is
+# 0.01.
 FP16_TOLERANCE = 0.02
 COSINE = 0.9999
 
@@ -43,7 +44,7 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def cpu(encoder: Path, host: qnnbridge.Host) -> Iterator[qnnbridge.InferenceSession]:
-    """The same model with its sizes free."""
+    """Return the same model with free dimensions."""
     with qnnbridge.InferenceSession(encoder, providers=[CPU], host=host) as session:
         yield session
 
@@ -64,7 +65,7 @@ def cache_on(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.timeout(900)  # the simulator takes 0.05 to 0.5 s for a run, on a busy machine
 @pytest.mark.usefixtures("cache_on")
-def test_two_hundred_texts_of_random_length_and_none_waits_for_a_compilation(
+def test_two_hundred_texts_of_random_length_run_without_a_compilation(
     encoder: Path, cpu: qnnbridge.InferenceSession, host: qnnbridge.Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rng = np.random.default_rng(200)
@@ -79,7 +80,7 @@ def test_two_hundred_texts_of_random_length_and_none_waits_for_a_compilation(
             raise AssertionError("a session was made at a call")
 
         monkeypatch.setattr(RemoteSession, "open", compile_now)
-        # Most texts are short, some are as long as can be.
+        # Most texts are short, and some have the maximum length.
         lengths = [1, 16, 17, 64, *np.clip(rng.geometric(0.08, RUNS - 4), 1, 64)]
         for length in lengths:
             feeds = text(rng, int(length))
@@ -124,7 +125,7 @@ def test_without_warm_a_variant_is_compiled_by_the_first_call_that_needs_it(
     rng = np.random.default_rng(3)
     with qnnbridge.InferenceSession(encoder, providers=SOC, host=host, buckets=BUCKETS, pad=PAD) as session:
         made = [variant.made for variant in session.buckets.variants]
-        assert made == [True, False, False, False]  # the smallest, so that what is wrong shows at once
+        assert made == [True, False, False, False]  # the smallest bucket, so that an error is obvious
         for feeds in (text(rng, 10), text(rng, 15)):
             assert_close(session.run(None, feeds), cpu.run(None, feeds))
         second = session.buckets.variants[1]
@@ -132,7 +133,7 @@ def test_without_warm_a_variant_is_compiled_by_the_first_call_that_needs_it(
         assert caplog.text.count("creating the variant for seq=16, batch=1 at its first call") == 1
 
 
-def test_batches_are_done_one_by_one_and_put_together(
+def test_batches_are_run_row_by_row_and_joined(
     encoder: Path, cpu: qnnbridge.InferenceSession, host: qnnbridge.Host
 ) -> None:
     rng = np.random.default_rng(4)
@@ -144,7 +145,7 @@ def test_batches_are_done_one_by_one_and_put_together(
         assert session.buckets.variants[0].runs == 3
 
 
-def test_padding_does_not_change_what_a_masked_encoder_says(encoder: Path, host: qnnbridge.Host) -> None:
+def test_padding_does_not_change_the_outputs_of_a_masked_encoder(encoder: Path, host: qnnbridge.Host) -> None:
     rng = np.random.default_rng(5)
     with qnnbridge.InferenceSession(encoder, providers=SOC, host=host, buckets=BUCKETS, pad=PAD) as session:
         report = session.verify_padding([text(rng, 5), text(rng, 31)])

@@ -48,7 +48,7 @@ def cache_on(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_second_start_is_at_least_five_times_as_fast_as_compiling(host: qnnbridge.Host) -> None:
-    """The voice detector: 1.0 s to compile, 0.02 s to load."""
+    """Use the voice detector, which takes 1.0 s to compile and 0.02 s to load."""
     path = MODELS / "silero_vad_openvino_16k.onnx"
 
     def seconds(cache: bool) -> float:
@@ -77,14 +77,16 @@ def large(folder: Path) -> Path:
     return path
 
 
-def test_an_unchanged_model_of_100_mb_costs_no_reading_and_less_than_20_ms(
+def test_an_unchanged_model_of_100_mb_is_opened_in_less_than_20_ms_without_reading_it(
     host: qnnbridge.Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Everything a session does before it loads the entry: open, scan, key, lock, check of 100 MB, count."""
+    """Measure everything that a session does before it loads the entry: open, scan, key, lock, check of 100 MB,
+    count.
+    """
     path = large(tmp_path)
     spec = SessionSpec(str(path), providers=(ProviderSpec(QNN),))
     now = time.time_ns
-    monkeypatch.setattr(time, "time_ns", lambda: now() + 3600 * 10**9)  # the files have rested
+    monkeypatch.setattr(time, "time_ns", lambda: now() + 3600 * 10**9)  # the files count as settled now
     known = Store(cache_dir())
     source = ModelSource.open(path, memo=HashMemo(known.folder))
     info = host.learn(None)

@@ -37,7 +37,7 @@ SOC = [(QNN, {"soc_model": SOC_MODEL})]
 TIMEOUT_S = 1.0
 GRACE_S = 1.0
 BUSY_S = 5.0
-# For a machine that is busy with other things.
+# Timeout for a busy machine.
 BUSY_TRIES = 5
 
 
@@ -55,7 +55,7 @@ def open_session(host: qnnbridge.Host, path: Any = F, **keywords: Any) -> qnnbri
 
 
 def shown(session: qnnbridge.InferenceSession) -> dict[str, Any]:
-    """All that an application can see of a session, but for times and sizes."""
+    """Return everything that an application can see of a session, except times and sizes."""
     meta = session.get_modelmeta()
     nodes = [session.get_inputs(), session.get_outputs(), session.get_overridable_initializers()]
     return {
@@ -63,7 +63,7 @@ def shown(session: qnnbridge.InferenceSession) -> dict[str, Any]:
         "meta": {name: getattr(meta, name) for name in meta.__slots__},
         "providers": session.get_providers(),
         "options": session.get_provider_options(),
-        # The compiled model and the model's files differ in size.
+        # The sizes of the compiled model and of the model's files differ.
         "placement": dataclasses.replace(session.placement, npu_bytes=0),
     }
 
@@ -74,7 +74,7 @@ def input_of(session: qnnbridge.InferenceSession) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("real", needs.some(REAL_MODELS), ids=lambda real: Path(real.file).stem)
-def test_a_session_from_the_cache_shows_and_computes_the_same(
+def test_a_session_from_the_cache_shows_and_computes_the_same_as_a_compiled_one(
     real: RealModel, host: qnnbridge.Host, tmp_path: Path
 ) -> None:
     path = real.fixed(tmp_path)
@@ -95,8 +95,10 @@ def test_a_session_from_the_cache_shows_and_computes_the_same(
         assert equal_bits(session.run(None, feeds), expected)
 
 
-def test_quantization_at_the_edges_stays_where_it_is_without_the_cache(host: qnnbridge.Host) -> None:
-    """With the CPU allowed, QNN leaves it to the CPU: other bits than on QNN."""
+def test_quantization_of_inputs_and_outputs_stays_on_the_same_side_with_and_without_the_cache(
+    host: qnnbridge.Host,
+) -> None:
+    """If the CPU is allowed, QNN leaves the quantization to the CPU, which computes other bits."""
     q = MODELS / "q.onnx"
     without = open_session(host, q, fallback="cpu", cache=False)
     cached = [open_session(host, q, fallback="cpu", cache=True) for _ in range(2)]
@@ -108,7 +110,7 @@ def test_quantization_at_the_edges_stays_where_it_is_without_the_cache(host: qnn
     assert cached[1].cache.state == "hit"
 
 
-def test_what_the_cache_did_is_reported(host: qnnbridge.Host) -> None:
+def test_the_session_reports_what_the_cache_did(host: qnnbridge.Host) -> None:
     before = host.stats
     missed, hit = open_session(host), open_session(host)
     assert (missed.cache.state, hit.cache.state) == ("miss", "hit")
@@ -122,13 +124,15 @@ def test_what_the_cache_did_is_reported(host: qnnbridge.Host) -> None:
     assert store().hits(str(hit.cache.key)).count == 1
 
 
-def test_another_process_finds_the_entry(host: qnnbridge.Host, tmp_path: Path) -> None:
+def test_another_process_finds_the_cache_entry(host: qnnbridge.Host, tmp_path: Path) -> None:
     open_session(host)
     with qnnbridge.Host() as other:
         assert open_session(other).cache.state == "hit"
 
 
-def test_the_same_model_elsewhere_and_as_bytes_is_the_same(host: qnnbridge.Host, tmp_path: Path) -> None:
+def test_the_same_model_at_another_path_and_as_bytes_uses_the_same_entry(
+    host: qnnbridge.Host, tmp_path: Path
+) -> None:
     first = open_session(host)
     folder = tmp_path / "模型 ü" / "a..b"
     folder.mkdir(parents=True)
@@ -139,7 +143,7 @@ def test_the_same_model_elsewhere_and_as_bytes_is_the_same(host: qnnbridge.Host,
     assert all(equal_bits(s.run(None, input_of(s)), first.run(None, input_of(s))) for s in sessions)
 
 
-def test_odd_names_of_models_and_of_the_folder_do_not_matter(
+def test_unusual_names_of_models_and_of_the_cache_folder_do_not_matter(
     host: qnnbridge.Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("QNNBRIDGE_CACHE_DIR", str(tmp_path / "Zwischenspeicher ü 模型" / "a..b"))
@@ -154,7 +158,7 @@ def test_odd_names_of_models_and_of_the_folder_do_not_matter(
 
 
 def scaled(folder: Path, *, dimension: Any = 4, external: bool = False) -> Path:
-    """y = x * w."""
+    """Return a model that computes y = x * w."""
     path = folder / "scaled.onnx"
     made = model(
         [node("Mul", ["x", "w"], ["y"])],
@@ -170,11 +174,11 @@ X4 = {"x": np.arange(4, dtype=np.float32)}
 
 
 def rounded(session: qnnbridge.InferenceSession, feeds: Any = None) -> Any:
-    """The result without what 16-bit floats of QNN cannot hold."""
+    """Return the result rounded to what QNN's 16-bit floats can represent."""
     return session.run(None, feeds or X4)[0].round(2).tolist()
 
 
-def test_given_initializers_are_compiled_in(host: qnnbridge.Host, tmp_path: Path) -> None:
+def test_given_initializers_are_compiled_into_the_entry(host: qnnbridge.Host, tmp_path: Path) -> None:
     path = scaled(tmp_path, external=True)
 
     def result(factor: float) -> tuple[str, Any]:
@@ -189,7 +193,7 @@ def test_given_initializers_are_compiled_in(host: qnnbridge.Host, tmp_path: Path
     assert result(3.0) == ("hit", [0.0, 3.0, 6.0, 9.0])
 
 
-def test_other_external_data_is_another_model(host: qnnbridge.Host, tmp_path: Path) -> None:
+def test_a_model_with_other_external_data_is_compiled_separately(host: qnnbridge.Host, tmp_path: Path) -> None:
     path = scaled(tmp_path, external=True)
     assert rounded(open_session(host, path, cache=True)) == [0.0, 2.0, 4.0, 6.0]
     (tmp_path / "w.bin").write_bytes(np.full(4, 7, np.float32).tobytes())
@@ -198,7 +202,7 @@ def test_other_external_data_is_another_model(host: qnnbridge.Host, tmp_path: Pa
     assert rounded(changed) == [0.0, 7.0, 14.0, 21.0]
 
 
-def test_fixed_dimensions_are_compiled_in_and_shown(host: qnnbridge.Host, tmp_path: Path) -> None:
+def test_fixed_dimensions_are_compiled_into_the_entry_and_shown(host: qnnbridge.Host, tmp_path: Path) -> None:
     path = scaled(tmp_path, dimension="N")
     options = qnnbridge.SessionOptions()
     options.add_free_dimension_override_by_name("N", 4)
@@ -211,20 +215,20 @@ def test_fixed_dimensions_are_compiled_in_and_shown(host: qnnbridge.Host, tmp_pa
 # --- what is not cached ---
 
 
-def test_small_models_and_the_cpu_are_left_alone_unless_asked(host: qnnbridge.Host) -> None:
+def test_small_models_and_cpu_sessions_are_not_cached_unless_requested(host: qnnbridge.Host) -> None:
     small = MODELS / "mul_1.onnx"
     assert "130 bytes" in open_session(host, small).cache.reason
     assert open_session(host, small, cache=True).cache.state == "miss"
     assert "does not ask" in open_session(host, providers=["CPUExecutionProvider"], cache=True).cache.reason
 
 
-def test_a_small_model_that_takes_long_is_cached_from_then_on(tmp_path: Path) -> None:
+def test_a_small_model_that_takes_long_to_compile_is_cached_from_then_on(tmp_path: Path) -> None:
     small = MODELS / "mul_1.onnx"
     with patched_host(tmp_path, "from qnnbridge_host.create import lookup; lookup.SLOW_S = 0.0") as host:
         assert [open_session(host, small).cache.state for _ in range(3)] == ["off", "miss", "hit"]
 
 
-def test_switched_off_it_leaves_no_trace(host: qnnbridge.Host, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disabled_cache_writes_no_file(host: qnnbridge.Host, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QNNBRIDGE_CACHE", "0")
     assert "QNNBRIDGE_CACHE" in open_session(host, cache=True).cache.reason
     monkeypatch.setenv("QNNBRIDGE_CACHE", "1")
@@ -232,13 +236,13 @@ def test_switched_off_it_leaves_no_trace(host: qnnbridge.Host, monkeypatch: pyte
     assert not cache_dir().exists()
 
 
-def test_an_unknown_word_for_cache_is_refused(host: qnnbridge.Host) -> None:
+def test_an_unknown_value_for_cache_is_refused(host: qnnbridge.Host) -> None:
     with pytest.raises(OptionError, match="cache='yes' is not known"):
         open_session(host, cache="yes")
 
 
 def must_not_compile(folder: Path) -> tuple[qnnbridge.Host, Path]:
-    """A host, and a file: while that is there, compiling for the cache fails."""
+    """Return a host, and the path of a file: compiling for the cache fails while the file exists."""
     flag = folder / "must not compile"
     code = f"""
         import os
@@ -255,7 +259,7 @@ def must_not_compile(folder: Path) -> tuple[qnnbridge.Host, Path]:
     return patched_host(folder, code), flag
 
 
-def test_a_refused_model_is_refused_in_the_same_words_and_not_compiled_again(tmp_path: Path) -> None:
+def test_a_refused_model_is_refused_with_the_same_message_and_not_compiled_again(tmp_path: Path) -> None:
     path = scaled(tmp_path, dimension="N")
     host, compiled_again = must_not_compile(tmp_path)
 
@@ -286,7 +290,7 @@ def test_a_model_without_a_node_for_qnn_runs_on_the_cpu_and_is_not_compiled_agai
     host.close()
 
 
-def test_a_model_with_initializers_that_are_inputs_too_is_left_alone(host: qnnbridge.Host, tmp_path: Path) -> None:
+def test_a_model_whose_initializers_are_also_inputs_is_not_cached(host: qnnbridge.Host, tmp_path: Path) -> None:
     path = tmp_path / "overridable.onnx"
     made = model([node("Mul", ["x", "w"], ["y"])], [tensor("x", [4]), tensor("w", [4])], [tensor("y", [4])])
     made.graph.initializer.append(onnx.numpy_helper.from_array(np.full(4, 2, np.float32), "w"))
@@ -316,7 +320,7 @@ OTHER_OUTPUT = """
 """
 
 
-def test_a_compiled_model_that_shows_something_else_is_not_used(tmp_path: Path) -> None:
+def test_a_compiled_model_with_other_inputs_or_outputs_is_not_used(tmp_path: Path) -> None:
     with patched_host(tmp_path, OTHER_OUTPUT) as host:
         session = open_session(host)
         assert (session.cache.state, [n.name for n in session.get_outputs()]) == ("off", ["y"])
@@ -328,7 +332,7 @@ def test_a_compiled_model_that_shows_something_else_is_not_used(tmp_path: Path) 
 # --- restarts ---
 
 
-def test_after_a_restart_the_session_comes_back_from_the_entry(tmp_path: Path) -> None:
+def test_after_a_restart_the_session_is_recreated_from_its_cache_entry(tmp_path: Path) -> None:
     looked_up = tmp_path / "looked up"
     code = f"""
         from qnnbridge_host.cache.store import Store
@@ -354,7 +358,7 @@ def test_after_a_restart_the_session_comes_back_from_the_entry(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("what", ["gone", "damaged"])
-def test_after_a_restart_without_a_good_entry_it_comes_back_from_the_model(what: str) -> None:
+def test_after_a_restart_without_a_valid_entry_the_session_is_recreated_from_the_model(what: str) -> None:
     with qnnbridge.Host() as host:
         session = open_session(host)
         feeds = input_of(session)
@@ -372,8 +376,8 @@ def test_after_a_restart_without_a_good_entry_it_comes_back_from_the_model(what:
         assert open_session(host).cache.state == "miss"
 
 
-def test_after_a_restart_a_session_that_wrote_its_compiled_model_comes_back_too(tmp_path: Path) -> None:
-    """ONNX Runtime refuses to write over the file: the session was lost with its host."""
+def test_a_session_that_wrote_its_compiled_model_is_recreated_after_a_restart(tmp_path: Path) -> None:
+    """ONNX Runtime refuses to overwrite the compiled model, so such a session was once lost with its host."""
     options = qnnbridge.SessionOptions()
     options.add_session_config_entry("ep.context_enable", "1")
     options.add_session_config_entry("ep.context_file_path", str(tmp_path / "out.onnx"))
@@ -389,9 +393,7 @@ def test_after_a_restart_a_session_that_wrote_its_compiled_model_comes_back_too(
         assert len(written) == 2
 
 
-def test_the_entry_of_a_living_session_is_not_evicted(
-    host: qnnbridge.Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_entry_of_an_open_session_is_not_evicted(host: qnnbridge.Host, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QNNBRIDGE_CACHE_MAX_BYTES", "1")
     first = open_session(host)
     second = open_session(host, MODELS / "pnet.onnx", sess_options=pnet_sizes())
@@ -408,7 +410,7 @@ def pnet_sizes() -> qnnbridge.SessionOptions:
     return options
 
 
-def test_a_pickled_session_is_created_again_from_the_cache(host: qnnbridge.Host) -> None:
+def test_a_pickled_session_is_recreated_from_the_cache(host: qnnbridge.Host) -> None:
     session = open_session(host)
     again = pickle.loads(pickle.dumps(session))
     try:
@@ -419,7 +421,7 @@ def test_a_pickled_session_is_created_again_from_the_cache(host: qnnbridge.Host)
         again.host.close()
 
 
-def test_other_providers_are_another_session(host: qnnbridge.Host) -> None:
+def test_a_session_with_other_providers_has_another_cache_entry(host: qnnbridge.Host) -> None:
     session = open_session(host)
     states = []
     for name, options in [("CPUExecutionProvider", {}), (QNN, {"soc_model": SOC_MODEL})]:
@@ -431,13 +433,13 @@ def test_other_providers_are_another_session(host: qnnbridge.Host) -> None:
 # --- waiting ---
 
 
-def test_whoever_waits_for_another_compiler_keeps_the_deadline(host: qnnbridge.Host) -> None:
+def test_a_session_that_waits_for_another_compiler_keeps_its_deadline(host: qnnbridge.Host) -> None:
     open_session(host).close()
     (key,) = store().all_keys()
     held = store().try_lock(key)
     assert held is not None
     told = ""
-    for _ in range(BUSY_TRIES):  # a busy machine may not get as far as to waiting
+    for _ in range(BUSY_TRIES):  # a busy machine may not have started to wait
         if "another process was compiling it" in told:
             break
         clock = FairClock()
@@ -459,7 +461,7 @@ NO_PATIENCE = """
 """
 
 
-def test_a_compiler_without_a_sign_of_life_is_not_waited_for(host: qnnbridge.Host, tmp_path: Path) -> None:
+def test_a_session_does_not_wait_for_a_compiler_without_a_heartbeat(host: qnnbridge.Host, tmp_path: Path) -> None:
     open_session(host).close()
     held = store().try_lock(store().all_keys()[0])
     assert held is not None
@@ -470,7 +472,9 @@ def test_a_compiler_without_a_sign_of_life_is_not_waited_for(host: qnnbridge.Hos
     held.release()
 
 
-def test_an_odd_size_in_the_environment_is_said_once(host: qnnbridge.Host, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_cache_size_in_the_environment_is_reported_once(
+    host: qnnbridge.Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("QNNBRIDGE_CACHE_MAX_BYTES", f"much {os.getpid()}")
     with pytest.warns(qnnbridge.CacheWarning, match="QNNBRIDGE_CACHE_MAX_BYTES"):
         assert open_session(host).cache.state == "miss"

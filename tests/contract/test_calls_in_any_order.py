@@ -60,19 +60,21 @@ WAYS: dict[str, Callable[[qnnbridge.InferenceSession, Any], list[Any]]] = {
 
 @pytest.mark.process
 @pytest.mark.parametrize("way", WAYS)
-def test_all_outputs_come_after_a_call_for_one_of_them(host: qnnbridge.Host, way: str) -> None:
+def test_a_call_for_all_outputs_after_a_call_for_one_output_returns_all_of_them(
+    host: qnnbridge.Host, way: str
+) -> None:
     wanted = [["y"], None, ["z"], [], ["z", "y"], ("y",), None]
     with session(host, TWO_OUTPUTS) as made:
         for names in wanted * 3:
             results = WAYS[way](made, names)
             expected = [{"y": -X, "z": abs(X)}[name] for name in (names or ["y", "z"])]
             assert len(results) == len(expected), f"{way}: {names} gave {len(results)} outputs"
-            if way != "out":  # whose targets are one array
+            if way != "out":  # all targets are one array
                 assert equal_bits(results, expected)
 
 
 @pytest.mark.process
-def test_a_bool_without_dimensions_is_an_array_in_every_call(host: qnnbridge.Host) -> None:
+def test_a_boolean_scalar_is_an_array_in_every_call(host: qnnbridge.Host) -> None:
     data = model_bytes([node("Not", ["x"], ["y"])], {"x": (BOOL, [])}, {"y": (BOOL, [])})
     direct = onnxruntime.InferenceSession(data, providers=[CPU])
     with session(host, data) as made:
@@ -96,7 +98,7 @@ NONZERO = model_bytes([node("NonZero", ["x"], ["y"])], {"x": (FLOAT, ["n"])}, {"
 
 
 @pytest.mark.process
-def test_out_takes_the_shape_of_this_call_and_not_of_the_first(host: qnnbridge.Host) -> None:
+def test_out_arrays_get_the_shape_of_the_current_call_and_not_of_the_first(host: qnnbridge.Host) -> None:
     with session(host, NONZERO) as made:
         for count in (1, 2, 3, 1, 3):
             x = np.array([1] * count + [0] * (3 - count), np.float32)
@@ -109,13 +111,13 @@ def test_out_takes_the_shape_of_this_call_and_not_of_the_first(host: qnnbridge.H
 
 
 @pytest.mark.process
-def test_strides_that_are_set_on_an_array_of_the_session_count(host: qnnbridge.Host) -> None:
+def test_strides_that_the_application_sets_on_an_array_of_the_session_are_respected(host: qnnbridge.Host) -> None:
     data = model_bytes([node("Neg", ["x"], ["y"])], {"x": (FLOAT, [2, 3])}, {"y": (FLOAT, [2, 3])})
     with session(host, data) as made, warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of setting strides
+        warnings.simplefilter("ignore", DeprecationWarning)  # about setting strides
         x, out = made.empty_input("x"), made.empty_output("y")
         x[:] = [[0, 1, 2], [3, 4, 5]]
-        for strides in ((12, 4), (4, 8), (12, 4), (4, 8)):  # by rows, by columns
+        for strides in ((12, 4), (4, 8), (12, 4), (4, 8)):  # row-major, then column-major
             x.strides = out.strides = strides
             made.run(None, {"x": x}, out=[out])
             np.testing.assert_array_equal(out, -x)
@@ -125,8 +127,8 @@ def test_strides_that_are_set_on_an_array_of_the_session_count(host: qnnbridge.H
 
 @pytest.mark.process
 @pytest.mark.parametrize("make", ["numpy", "shape", "result"])
-def test_memory_whose_address_the_application_has_stays_where_it_is(host: qnnbridge.Host, make: str) -> None:
-    """64 KiB and more, which bound runs would like to have in shared memory."""
+def test_memory_whose_address_the_application_has_is_not_moved(host: qnnbridge.Host, make: str) -> None:
+    """Use at least 64 KiB, which bound runs place in shared memory if they can."""
     count = 1 << 16
     data = model_bytes([node("Neg", ["x"], ["y"])], {"x": (FLOAT, [count])}, {"y": (FLOAT, [count])})
     with session(host, data) as made:
@@ -159,7 +161,7 @@ def test_memory_whose_address_the_application_has_stays_where_it_is(host: qnnbri
 
 
 @pytest.mark.process
-def test_the_session_of_asyncio_gives_what_is_asked_for(host: qnnbridge.Host) -> None:
+def test_the_asyncio_session_returns_the_requested_outputs(host: qnnbridge.Host) -> None:
     from qnnbridge import aio
 
     async def program() -> list[int]:
@@ -171,8 +173,8 @@ def test_the_session_of_asyncio_gives_what_is_asked_for(host: qnnbridge.Host) ->
 
 @pytest.mark.process
 @pytest.mark.parametrize("way", ["value", "binding"])
-def test_a_value_keeps_shape_type_and_strides_that_its_array_had(host: qnnbridge.Host, way: str) -> None:
-    """And shares the memory, as in onnxruntime."""
+def test_a_value_keeps_the_shape_type_and_strides_that_its_array_had(host: qnnbridge.Host, way: str) -> None:
+    """The value also shares the array's memory, as in onnxruntime."""
     data = model_bytes([node("Neg", ["x"], ["y"])], {"x": (FLOAT, [2, 3])}, {"y": (FLOAT, [2, 3])})
     with session(host, data) as made:
         for array in (np.ones((2, 3), np.float32), made.empty_input("x")):
@@ -200,7 +202,7 @@ def test_a_value_keeps_shape_type_and_strides_that_its_array_had(host: qnnbridge
 
 
 @pytest.mark.process
-def test_a_run_in_the_background_has_the_feed_of_its_call(host: qnnbridge.Host) -> None:
+def test_a_background_run_uses_the_feed_of_its_own_call(host: qnnbridge.Host) -> None:
     with session(host, TWO_OUTPUTS) as made:
         feed, got, done = {"x": X}, [], threading.Semaphore(0)
         for _ in range(20):

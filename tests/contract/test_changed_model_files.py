@@ -19,7 +19,7 @@ CPU = ["CPUExecutionProvider"]
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    """y = x * 2, with the 2 in ``w.bin``."""
+    """Return the path of a model that computes y = x * 2, with the 2 in ``w.bin``."""
     graph = helper.make_graph(
         [helper.make_node("Mul", ["x", "w"], ["y"])],
         "scaled",
@@ -45,7 +45,7 @@ def test_other_external_data_is_not_used_after_a_restart(model: Path) -> None:
             session.run(None, {"x": x})
 
 
-def test_files_that_were_only_touched_are_the_same(model: Path) -> None:
+def test_files_whose_timestamp_alone_changed_count_as_unchanged(model: Path) -> None:
     x = np.arange(4, dtype=np.float32)
     with qnnbridge.Host() as host:
         session = qnnbridge.InferenceSession(model, providers=CPU, host=host)
@@ -61,7 +61,7 @@ def test_files_that_were_only_touched_are_the_same(model: Path) -> None:
 def test_cpu_sessions_follow_mapped_weights_that_are_overwritten_in_place(
     operator: str, follows: bool, in_place: bool, tmp_path: Path, host: qnnbridge.Host
 ) -> None:
-    """docs/errors.md describes this. ONNX Runtime packs the weights of MatMul when the session is created."""
+    """Check the behaviour that docs/errors.md describes. ONNX Runtime packs the weights of MatMul at the creation."""
     graph = helper.make_graph(
         [helper.make_node(operator, ["x", "w"], ["y"])],
         "weights",
@@ -90,7 +90,7 @@ def test_cpu_sessions_follow_mapped_weights_that_are_overwritten_in_place(
     assert [run(session) for session in sessions] == [value * factor for value in before]
 
 
-def test_initializers_are_those_of_the_time_when_the_session_was_made() -> None:
+def test_initializers_keep_the_values_of_the_time_when_the_session_was_created() -> None:
     graph = helper.make_graph(
         [helper.make_node("Mul", ["x", "w"], ["y"])],
         "scaled",

@@ -37,7 +37,7 @@ def run(folder: Path, program: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize("calls", [1, 4])
 @pytest.mark.parametrize("reused", [False, True])
 def test_no_file_of_the_program_is_written_or_closed(tmp_path: Path, calls: int, reused: bool) -> None:
-    """calls: one by the connection, several by the fast path."""
+    """calls: one call over the connection, or several over the fast path."""
     done = run(
         tmp_path,
         f"""
@@ -100,8 +100,8 @@ def test_streams_of_the_program_lose_no_byte(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "whole\n"), done.stderr
 
 
-def test_memory_of_the_program_is_not_shown_to_the_host(tmp_path: Path) -> None:
-    """An array that no host has been shown yet, whose descriptor is another file by now."""
+def test_memory_of_the_program_is_not_shared_with_the_host(tmp_path: Path) -> None:
+    """Use an array that the host has not mapped yet, and whose descriptor number already belongs to another file."""
     done = run(
         tmp_path,
         """

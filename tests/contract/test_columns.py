@@ -29,7 +29,7 @@ ROWS = 2100
 
 
 def detector(form: str, *, faulty: bool) -> onnx.ModelProto:
-    """Boxes from the first four columns of x, and scores from the others, of which about one in twenty is not 0."""
+    """Return a detector with boxes from the first four columns of x, and scores of which one in twenty is not 0."""
     nodes = [
         node("Split", ["x", "sizes"], ["x_boxes", "x_scores"], axis=1),
         node("Mul", ["x_boxes", "pixels"], ["boxes"]),
@@ -76,7 +76,9 @@ def cache_on(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_lost_scores_differ_however_right_the_boxes_are(host: qnnbridge.Host, tmp_path: Path, form: str) -> None:
+def test_a_detector_with_wrong_scores_differs_even_if_its_boxes_are_right(
+    host: qnnbridge.Host, tmp_path: Path, form: str
+) -> None:
     from qnnbridge_models.verify.verifier import VerifyOptions, verify_model
 
     path = tmp_path / "detector.onnx"
@@ -96,7 +98,7 @@ def test_lost_scores_differ_however_right_the_boxes_are(host: qnnbridge.Host, tm
         assert (one.snr_db or 0) < 5, "the figure is that of the worst columns"
         assert "dB in column" in one.worst.reason
     with pytest.raises(NumbersDiffer, match="columns 4 to 21 of axis 1"):
-        open_session(host, str(path), verify="raise", cache=True)  # known now, at the creation
+        open_session(host, str(path), verify="raise", cache=True)  # already known at the creation
     with pytest.raises(CompileFailed, match="of axis 1"):
         qnnbridge.compile(path, tmp_path / "out.onnx", soc_model="60", host=host)
     verified = verify_model(path, soc_model="60", how=VerifyOptions(bisect=False, extreme=False))
@@ -105,7 +107,7 @@ def test_lost_scores_differ_however_right_the_boxes_are(host: qnnbridge.Host, tm
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_right_scores_beside_boxes_agree(host: qnnbridge.Host, tmp_path: Path, form: str) -> None:
+def test_a_detector_with_right_scores_and_boxes_agrees(host: qnnbridge.Host, tmp_path: Path, form: str) -> None:
     path = tmp_path / "detector.onnx"
     onnx.save(detector(form, faulty=False), path)
     with open_session(host, str(path), verify="raise") as session:

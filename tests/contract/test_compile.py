@@ -42,7 +42,7 @@ def relu_then_det(folder: Path) -> Path:
 
 
 def big_exp(folder: Path) -> Path:
-    """exp(30 x) is more than 16-bit floats can hold, which QNN does not say."""
+    """Return a model that computes exp(30 x), which exceeds 16-bit floats; QNN does not report that."""
     path = folder / "big.onnx"
     nodes = [node("Mul", ["x", "c"], ["m"]), node("Exp", ["m"], ["y"])]
     made = model(nodes, [tensor("x", [1, 8])], [tensor("y", [1, 8])], {"c": np.full((1, 8), 30, np.float32)})
@@ -62,10 +62,10 @@ def two_with_the_same_weights(folder: Path) -> list[Path]:
     return paths
 
 
-# --- what comes out --------------------------------------------------------------------------------------
+# --- results ---------------------------------------------------------------------------------------------
 
 
-def test_a_model_becomes_an_onnx_file_a_context_binary_and_a_manifest(tmp_path: Path) -> None:
+def test_compiling_writes_an_onnx_file_a_context_binary_and_a_manifest(tmp_path: Path) -> None:
     stages: list[tuple[str, float]] = []
     result = qnnbridge.compile(MUL, tmp_path, soc_model=60, on_progress=lambda *stage: stages.append(stage))
     assert sorted(os.listdir(tmp_path)) == ["mul_1_ctx.onnx", "mul_1_ctx.qnnbridge.json", "mul_1_ctx_qnn.bin"]
@@ -89,7 +89,7 @@ def test_a_model_becomes_an_onnx_file_a_context_binary_and_a_manifest(tmp_path: 
     json.dumps(result.to_json(), allow_nan=False)
 
 
-def test_embedding_gives_one_file_that_can_be_moved_alone(tmp_path: Path) -> None:
+def test_embedding_writes_a_single_file_that_can_be_moved(tmp_path: Path) -> None:
     result = qnnbridge.compile(MUL, tmp_path / "m.onnx", embed=True, soc_model=60)
     assert result.blob is None
     (context,) = scan_model(result.path).ep_contexts
@@ -100,20 +100,20 @@ def test_embedding_gives_one_file_that_can_be_moved_alone(tmp_path: Path) -> Non
     assert run(moved)[1].qnn_nodes == 1
 
 
-def test_without_a_chip_it_says_which_one_was_taken(tmp_path: Path) -> None:
+def test_without_a_chip_option_the_result_names_the_chip_that_was_used(tmp_path: Path) -> None:
     result = qnnbridge.compile(MUL, tmp_path, validate=False)
     assert result.soc_model == "60"
     assert result.warnings == ("No chip was named: compiled for soc_model=60, the simulator's default.",)
     assert result.validation.skipped
 
 
-def test_a_chip_wins_over_an_architecture_and_that_is_said(tmp_path: Path) -> None:
+def test_a_chip_option_overrides_an_architecture_option_with_a_warning(tmp_path: Path) -> None:
     result = qnnbridge.compile(MUL, tmp_path, validate=False, soc_model=60, htp_arch=81)
     assert result.warnings == ("A chip and an architecture were named: QNN goes by the chip.",)
 
 
-def test_the_result_does_not_depend_on_what_was_compiled_before(tmp_path: Path) -> None:
-    """In one process the precision of a compilation leaks into the next; here each has its own."""
+def test_the_result_does_not_depend_on_earlier_compilations(tmp_path: Path) -> None:
+    """Within one process the precision of a compilation affects the next one; here each has its own process."""
     first = qnnbridge.compile(MUL, tmp_path / "a.onnx", validate=False)
     qnnbridge.compile(MUL, tmp_path / "b.onnx", validate=False, soc_model=30)
     third = qnnbridge.compile(MUL, tmp_path / "c.onnx", validate=False)
@@ -123,7 +123,7 @@ def test_the_result_does_not_depend_on_what_was_compiled_before(tmp_path: Path) 
     assert run(first.path)[0][0].tobytes() == run(third.path)[0][0].tobytes()
 
 
-def test_several_chips_give_a_file_each(tmp_path: Path) -> None:
+def test_several_chips_give_one_file_each(tmp_path: Path) -> None:
     results = qnnbridge.compile(MUL, tmp_path / "out", soc_model=[60, "SC8480XP"])
     assert [os.path.basename(result.path) for result in results] == [
         "mul_1_soc60_ctx.onnx",
@@ -148,7 +148,7 @@ def test_free_dimensions_are_fixed_by_the_session_options(tmp_path: Path) -> Non
     assert len(result.validation.differences) == 2
 
 
-def test_a_quantized_model_is_held_to_the_tolerance_of_its_kind(tmp_path: Path) -> None:
+def test_a_quantized_model_is_compared_with_the_tolerance_of_quantized_models(tmp_path: Path) -> None:
     result = qnnbridge.compile(MODELS / "q.onnx", tmp_path, soc_model=60)
     assert result.validation.tolerance.startswith("quantized")
     assert result.placement is not None
@@ -160,7 +160,7 @@ def test_a_quantized_model_is_held_to_the_tolerance_of_its_kind(tmp_path: Path) 
 
 @pytest.mark.parametrize("folder_name", ["plain", "Küche"])
 def test_external_data_is_found(tmp_path: Path, folder_name: str) -> None:
-    """Also where the path is not ASCII and all of it is staged."""
+    """Use also a path that is not ASCII, for which all files are staged."""
     folder = tmp_path / folder_name
     folder.mkdir()
     made = onnx.load(str(MODELS / "onet.onnx"))
@@ -173,7 +173,7 @@ def test_external_data_is_found(tmp_path: Path, folder_name: str) -> None:
 
 
 @pytest.mark.parametrize("name", needs.some(["ж Küche 模型", "a..b", "m" * 200, "x.y.z"]))
-def test_a_model_of_any_name_is_compiled_and_loads(tmp_path: Path, name: str) -> None:
+def test_a_model_with_any_file_name_is_compiled_and_loads(tmp_path: Path, name: str) -> None:
     folder = tmp_path / "Ordner ö"
     folder.mkdir()
     path = folder / f"{name}.onnx"
@@ -186,7 +186,7 @@ def test_a_model_of_any_name_is_compiled_and_loads(tmp_path: Path, name: str) ->
 # --- nodes for the CPU, and refused models ---------------------------------------------------------------
 
 
-def test_nodes_that_qnn_does_not_take_stay_for_the_cpu_and_are_reported(tmp_path: Path) -> None:
+def test_nodes_that_qnn_refuses_stay_on_the_cpu_and_are_reported(tmp_path: Path) -> None:
     result = qnnbridge.compile(relu_then_det(tmp_path), soc_model=60)
     assert result.placement is not None
     assert (result.placement.qnn_nodes, result.placement.cpu_nodes) == (1, 1)
@@ -195,7 +195,7 @@ def test_nodes_that_qnn_does_not_take_stay_for_the_cpu_and_are_reported(tmp_path
     assert run(result.path, fallback="cpu")[1].qnn_nodes == 1
 
 
-def test_they_are_an_error_if_that_is_wanted(tmp_path: Path) -> None:
+def test_nodes_that_qnn_refuses_are_an_error_if_strict_is_requested(tmp_path: Path) -> None:
     path = relu_then_det(tmp_path)
     with pytest.raises(PlacementRefused, match=r"1 of 2 nodes of partly\.onnx"):
         qnnbridge.compile(path, fallback="error")
@@ -203,7 +203,7 @@ def test_they_are_an_error_if_that_is_wanted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "reason"), [("logreg_iris", "LinearClassifier"), ("pnet", "Cannot get shape")])
-def test_a_model_of_which_nothing_is_for_qnn_is_an_error_and_no_copy(
+def test_a_model_without_any_node_for_qnn_is_an_error_and_is_not_copied(
     tmp_path: Path, name: str, reason: str
 ) -> None:
     with pytest.raises(CompileFailed, match="so there is nothing to compile") as caught:
@@ -221,13 +221,13 @@ def test_a_compiled_model_is_refused(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
-def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_model_is_refused(tmp_path: Path) -> None:
     (tmp_path / "m.onnx").write_text("<html>not found</html>")
     with pytest.raises(InvalidProtobuf):
         qnnbridge.compile(tmp_path / "m.onnx")
 
 
-def test_a_wrong_option_of_the_provider_is_refused(tmp_path: Path) -> None:
+def test_a_wrong_provider_option_is_refused(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="soc_modle"):
         qnnbridge.compile(MUL, tmp_path, provider_options={"soc_modle": 60})
     with pytest.raises(OptionError, match="SC8380"):
@@ -237,7 +237,7 @@ def test_a_wrong_option_of_the_provider_is_refused(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
-def test_a_result_that_computes_something_else_is_not_delivered(tmp_path: Path) -> None:
+def test_a_compiled_model_with_wrong_results_is_not_delivered(tmp_path: Path) -> None:
     path = big_exp(tmp_path)
     with pytest.raises(CompileFailed, match="computes other numbers than the original") as caught:
         qnnbridge.compile(path, soc_model=60)
@@ -247,8 +247,8 @@ def test_a_result_that_computes_something_else_is_not_delivered(tmp_path: Path) 
     assert qnnbridge.compile(path, soc_model=60, validate=False).validation.skipped
 
 
-def test_a_model_that_cannot_be_tried_is_delivered_with_a_warning(tmp_path: Path) -> None:
-    """Numbers that numpy does not have go past QNN, and none can be made up."""
+def test_a_compiled_model_that_cannot_be_run_here_is_delivered_with_a_warning(tmp_path: Path) -> None:
+    """Use types that numpy lacks: they bypass QNN, and no inputs can be generated."""
     nodes = [node("Relu", ["x"], ["y"]), node("Identity", ["s"], ["t"])]
     text = TensorProto.BFLOAT16
     made = model(
@@ -260,7 +260,7 @@ def test_a_model_that_cannot_be_tried_is_delivered_with_a_warning(tmp_path: Path
     assert any(warning.startswith("Not validated:") for warning in result.warnings)
 
 
-def test_the_result_tells_what_it_was_compiled_with(tmp_path: Path) -> None:
+def test_the_result_records_the_versions_and_options_of_the_compilation(tmp_path: Path) -> None:
     result = qnnbridge.compile(MUL, tmp_path, soc_model=60, fallback="error", validate=False)
     assert sorted(os.listdir(tmp_path)) == sorted(
         os.path.basename(path or "") for path in (result.path, result.blob, result.manifest)
@@ -271,7 +271,7 @@ def test_the_result_tells_what_it_was_compiled_with(tmp_path: Path) -> None:
     assert not result.died_at_teardown
 
 
-def test_a_strict_compilation_refuses_as_a_strict_session_does(tmp_path: Path) -> None:
+def test_a_strict_compilation_refuses_the_same_models_as_a_strict_session(tmp_path: Path) -> None:
     with pytest.raises(PlacementRefused, match="this session forbids the CPU"):
         qnnbridge.compile(MODELS / "pnet.onnx", tmp_path, fallback="error")
 
@@ -302,7 +302,7 @@ def test_models_with_shared_weights_have_one_context_binary(tmp_path: Path) -> N
         assert [record["name"] for record in manifest["files"]][1] == "first_ctx_qnn.bin"
 
 
-def test_a_bundle_of_which_one_model_fails_leaves_nothing(tmp_path: Path) -> None:
+def test_a_bundle_with_a_failing_model_writes_nothing(tmp_path: Path) -> None:
     with pytest.raises(CompileFailed, match="nothing to compile"):
         compile_bundle([MUL, MODELS / "logreg_iris.onnx"], tmp_path / "out", soc_model=60)
     assert os.listdir(tmp_path) == []
@@ -315,6 +315,6 @@ def test_a_bundle_of_which_one_model_fails_leaves_nothing(tmp_path: Path) -> Non
         ([MUL, MODELS / "sigmoid.onnx"], {"embed": True}, "cannot be embedded"),
     ],
 )
-def test_what_is_no_bundle_is_refused(models: list[Path], options: Any, message: str, tmp_path: Path) -> None:
+def test_an_invalid_bundle_is_refused(models: list[Path], options: Any, message: str, tmp_path: Path) -> None:
     with pytest.raises(OptionError, match=message):
         compile_bundle(models, tmp_path, **options)

@@ -32,10 +32,10 @@ def states(outcomes: list[CellOutcome]) -> list[tuple[str, str | None, str]]:
     return [(outcome.model, outcome.soc_model, outcome.state) for outcome in outcomes]
 
 
-# --- the plan --------------------------------------------------------------------------------------------
+# --- jobs ------------------------------------------------------------------------------------------------
 
 
-def test_every_model_meets_every_chip_and_gets_a_file_of_its_own(tmp_path: Path) -> None:
+def test_every_model_is_compiled_for_every_chip_into_a_separate_file(tmp_path: Path) -> None:
     cells = plan([MUL, SIGMOID], [60, "SC8480XP"], tmp_path)
     assert [cell.place.model for cell in cells] == [
         "mul_1_soc60_ctx.onnx",
@@ -49,12 +49,12 @@ def test_every_model_meets_every_chip_and_gets_a_file_of_its_own(tmp_path: Path)
     ]
 
 
-def test_with_one_chip_its_name_is_not_in_the_file_name(tmp_path: Path) -> None:
+def test_with_one_chip_the_file_name_does_not_contain_its_name(tmp_path: Path) -> None:
     assert [cell.place.model for cell in plan([MUL], [60], tmp_path)] == ["mul_1_ctx.onnx"]
     assert [cell.place.model for cell in plan([MUL], ["60", 60], tmp_path)] == ["mul_1_ctx.onnx"]
 
 
-def test_models_of_one_name_cannot_go_to_one_folder(tmp_path: Path) -> None:
+def test_models_with_the_same_name_cannot_be_written_to_one_folder(tmp_path: Path) -> None:
     other = tmp_path / "mul_1.onnx"
     other.write_bytes(SIGMOID.read_bytes())
     with pytest.raises(OptionError, match="Two of the models"):
@@ -62,7 +62,7 @@ def test_models_of_one_name_cannot_go_to_one_folder(tmp_path: Path) -> None:
     assert len(plan([MUL, other])) == 2, "beside each is another folder"
 
 
-def test_several_results_are_not_one_file(tmp_path: Path) -> None:
+def test_several_results_cannot_be_written_to_one_file(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="is one file"):
         plan([MUL, SIGMOID], [], tmp_path / "m.onnx")
 
@@ -72,11 +72,11 @@ def finished(cell: Cell, versions: Any) -> str | None:
     return is_finished(CompilerInput(source, cell.job.recipe.spec, embed=cell.job.embed), cell.place, versions)
 
 
-# --- here ------------------------------------------------------------------------------------------------
+# --- in this process -------------------------------------------------------------------------------------
 
 
 @pytest.mark.simulator
-def test_what_fails_does_not_stop_the_others_and_a_second_time_only_that_is_done(tmp_path: Path) -> None:
+def test_a_failed_job_does_not_stop_the_others_and_a_second_call_repeats_only_that_job(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime_qnn")
     seen: list[str] = []
     cells = plan([MUL, IRIS], [60], tmp_path)
@@ -143,7 +143,7 @@ def test_an_interrupted_matrix_ends_its_hosts(tmp_path: Path) -> None:
 
 
 def scheduler_address(path: Path, process: subprocess.Popen[bytes]) -> str:
-    """The address in the scheduler's file. Dask creates the file first and fills it later."""
+    """Return the address in the scheduler's file. Dask creates the file first and fills it later."""
     deadline = time.monotonic() + 60
     while True:
         with contextlib.suppress(FileNotFoundError, json.JSONDecodeError):
@@ -179,7 +179,7 @@ def scheduler(tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.mark.simulator
-def test_two_workers_do_the_same_jobs_and_the_files_come_back(tmp_path: Path, scheduler: str) -> None:
+def test_two_workers_run_the_same_jobs_and_the_files_are_returned(tmp_path: Path, scheduler: str) -> None:
     pytest.importorskip("onnxruntime_qnn")
     out = tmp_path / "out"
     with matrix.executor_of(scheduler) as executor:
@@ -204,7 +204,7 @@ def test_two_workers_do_the_same_jobs_and_the_files_come_back(tmp_path: Path, sc
         assert session.placement.qnn_nodes == 1
 
 
-def test_without_the_extra_it_says_what_to_install() -> None:
+def test_without_the_extra_the_error_names_the_package_to_install() -> None:
     script = (
         "import sys; sys.modules['distributed'] = None\n"
         "from qnnbridge_tools.compile.matrix import executor_of\n"
@@ -214,7 +214,7 @@ def test_without_the_extra_it_says_what_to_install() -> None:
     assert install_command("cluster", python=sys.executable) in done.stderr
 
 
-def test_a_scheduler_that_is_not_there_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_scheduler_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("distributed")
     monkeypatch.setattr(matrix, "CONNECT_TIMEOUT_S", 0.5)
     with (

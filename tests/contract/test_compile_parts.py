@@ -56,11 +56,11 @@ def job_for(path: Path, soc_model: int, *, embed: bool = False) -> CompilerInput
         (None, "model_ctx"),
     ],
 )
-def test_a_compiled_model_has_a_name_that_qnn_can_load(stem: str | None, expected: str) -> None:
+def test_a_compiled_model_gets_a_file_name_that_qnn_can_load(stem: str | None, expected: str) -> None:
     assert publish.context_stem(stem) == expected
 
 
-def test_long_names_are_cut_and_stay_different() -> None:
+def test_long_file_names_are_shortened_and_stay_different() -> None:
     first, second = publish.context_stem("m" * 250 + "1"), publish.context_stem("m" * 250 + "2")
     assert first != second
     assert all(len(os.fsencode(stem)) <= publish.MAX_STEM_BYTES for stem in (first, second))
@@ -72,12 +72,12 @@ def place_of(source: ModelSource, output: Path | str | None, tag: str = "") -> D
     return destination_of(source, None if output is None else str(output), os.getcwd(), tag=tag)
 
 
-def test_without_an_output_the_result_goes_beside_the_model() -> None:
+def test_without_an_output_path_the_result_is_written_to_the_folder_of_the_model() -> None:
     place = place_of(ModelSource.open(MODELS / "pnet.onnx"), None)
     assert place.path == str(MODELS / "pnet_ctx.onnx")
 
 
-def test_a_folder_as_output_takes_the_name_of_the_model(tmp_path: Path) -> None:
+def test_an_output_folder_gets_a_file_with_the_name_of_the_model(tmp_path: Path) -> None:
     source = ModelSource.open(MODELS / "pnet.onnx")
     assert place_of(source, tmp_path).path == str(tmp_path / "pnet_ctx.onnx")
     assert place_of(source, f"{tmp_path}/v1.0/").path == str(tmp_path / "v1.0" / "pnet_ctx.onnx")
@@ -86,12 +86,12 @@ def test_a_folder_as_output_takes_the_name_of_the_model(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["m.ort", "m.bin", "a..b.onnx", "x" * 240 + ".onnx"])
-def test_a_name_that_could_not_be_loaded_is_refused(tmp_path: Path, name: str) -> None:
+def test_an_output_name_that_qnn_could_not_load_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(OptionError):
         place_of(ModelSource.open(MODELS / "pnet.onnx"), tmp_path / name)
 
 
-def test_the_model_itself_is_no_output(tmp_path: Path) -> None:
+def test_the_model_itself_is_refused_as_the_output(tmp_path: Path) -> None:
     model = tmp_path / "m.onnx"
     model.write_bytes((MODELS / "mul_1.onnx").read_bytes())
     with pytest.raises(OptionError, match="is the model itself"):
@@ -101,12 +101,12 @@ def test_the_model_itself_is_no_output(tmp_path: Path) -> None:
 # --- jobs ------------------------------------------------------------------------------------------------
 
 
-def test_a_job_can_be_sent_to_another_process() -> None:
+def test_a_job_can_be_pickled_for_another_process() -> None:
     (job,) = make_jobs([MODELS / "mul_1.onnx"], [60])
     assert pickle.loads(pickle.dumps(job)) == job
 
 
-def test_the_key_of_a_job_is_of_contents_options_and_versions_and_not_of_places(tmp_path: Path) -> None:
+def test_the_key_of_a_job_depends_on_contents_options_and_versions_and_not_on_paths(tmp_path: Path) -> None:
     model = tmp_path / "m.onnx"
     model.write_bytes((MODELS / "mul_1.onnx").read_bytes())
     versions = {"onnxruntime": "1", "python": "3.11"}
@@ -122,7 +122,7 @@ def test_the_key_of_a_job_is_of_contents_options_and_versions_and_not_of_places(
     assert len({key, *others}) == 5
 
 
-def test_a_chip_that_is_named_twice_must_be_the_same() -> None:
+def test_a_chip_that_is_given_by_two_options_must_be_the_same_in_both() -> None:
     (job,) = make_jobs([MODELS / "mul_1.onnx"], [60], provider_options={"soc_model": "60"})
     assert job.recipe.spec.providers == (ProviderSpec("QNNExecutionProvider", {"soc_model": "60"}),)
     with pytest.raises(OptionError, match="soc_model is given twice"):
@@ -136,16 +136,16 @@ def test_session_options_without_qnn_are_refused() -> None:
         make_jobs([MODELS / "mul_1.onnx"], sess_options=options)
 
 
-# --- a place with an ASCII path --------------------------------------------------------------------------
+# --- staging at an ASCII path ----------------------------------------------------------------------------
 
 
-def test_ascii_paths_are_used_as_they_are(tmp_path: Path) -> None:
+def test_ascii_paths_are_used_without_staging(tmp_path: Path) -> None:
     job = job_of(MODELS / "mul_1.onnx")
     with staging_dir([job], str(tmp_path)) as place:
         assert (place.folder, place.specs) == (str(tmp_path), (job.spec,))
 
 
-def test_other_paths_are_staged_with_the_files_of_the_model_and_results_come_back(tmp_path: Path) -> None:
+def test_models_at_other_paths_are_staged_with_their_files_and_the_results_are_moved_back(tmp_path: Path) -> None:
     onnx = pytest.importorskip("onnx")
     home = tmp_path / "Küche"
     (home / "weights").mkdir(parents=True)
@@ -168,10 +168,10 @@ def test_other_paths_are_staged_with_the_files_of_the_model_and_results_come_bac
     assert not os.path.exists(place.folder)
 
 
-# --- a model that others write to ------------------------------------------------------------------------
+# --- models that change during a compilation -------------------------------------------------------------
 
 
-def test_a_copy_that_is_not_what_was_hashed_is_refused(tmp_path: Path) -> None:
+def test_a_copy_that_differs_from_the_hashed_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     path.write_bytes((MODELS / "mul_1.onnx").read_bytes())
     job = job_of(path)
@@ -184,10 +184,10 @@ def test_a_copy_that_is_not_what_was_hashed_is_refused(tmp_path: Path) -> None:
         pass
 
 
-def test_a_model_that_had_other_contents_for_a_moment_is_compiled_again_from_a_copy(
+def test_a_model_that_changed_during_the_compilation_is_compiled_again_from_a_copy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rewritten and put back with its dates while the worker compiles: hashes and dates show nothing."""
+    """Rewrite the model and restore it with its dates while the worker compiles: hashes and dates do not show it."""
     path, tried = tmp_path / "m.onnx", []
     good, other = (MODELS / "mul_1.onnx").read_bytes(), (MODELS / "sigmoid.onnx").read_bytes()
     path.write_bytes(good)
@@ -209,12 +209,12 @@ def test_a_model_that_had_other_contents_for_a_moment_is_compiled_again_from_a_c
     assert tried[0] == str(path)
     assert len(tried) == 2
     assert tried[1] != str(path)
-    job = dataclasses.replace(job, source=job.source._replace(path=None))  # as bytes: nothing to copy
+    job = dataclasses.replace(job, source=job.source._replace(path=None))  # given as bytes: nothing to copy
     with pytest.raises(ModelChanged, match="again and again"):
         compiler.compile_together([job], str(tmp_path), order)
 
 
-# --- numbers ---------------------------------------------------------------------------------------------
+# --- comparison of numbers -------------------------------------------------------------------------------
 
 
 def level(got: Any, expected: Any) -> str:
@@ -227,7 +227,7 @@ def floats(*values: float) -> Any:
     return np.array(values, np.float32)
 
 
-def test_rounding_is_ok_more_is_unusual_and_much_more_is_wrong() -> None:
+def test_a_rounding_difference_is_ok_a_larger_one_is_unusual_and_a_large_one_is_wrong() -> None:
     assert level(floats(1.001, 2, 3), floats(1, 2, 3)) == "ok"
     assert level(floats(1.1, 2.1, 3.1), floats(1, 2, 3)) == "unusual"
     assert level(floats(3, 2, 1), floats(1, 2, 3)) == "wrong"
@@ -236,13 +236,13 @@ def test_rounding_is_ok_more_is_unusual_and_much_more_is_wrong() -> None:
     assert tolerance_text("fp16") == "fp16: from 30 dB on it agrees, below 20 dB it differs"
 
 
-def test_nan_and_infinity_are_wrong_where_the_cpu_has_a_number_and_only_there() -> None:
+def test_nan_and_infinity_are_wrong_only_where_the_cpu_has_a_finite_number() -> None:
     assert level(floats(math.nan, 1), floats(1, 1)) == "wrong"
     assert level(floats(math.inf, 1), floats(1, 1)) == "wrong"
     assert level(floats(0, 1), floats(math.nan, 1)) == "ok"
 
 
-def test_the_range_of_an_output_is_that_over_all_inputs() -> None:
+def test_the_range_of_an_output_covers_all_inputs() -> None:
     small, large = floats(0.01), floats(100.0)
     found = compare("y", {"a": floats(0.02), "b": large}, {"a": small, "b": large}, "fp16")
     assert found is not None
@@ -250,7 +250,7 @@ def test_the_range_of_an_output_is_that_over_all_inputs() -> None:
     assert found.max_rel == pytest.approx(1e-4, rel=0.01)
 
 
-def test_what_the_inputs_do_not_show_is_not_called_ok() -> None:
+def test_a_difference_that_the_inputs_cannot_show_is_not_reported_as_ok() -> None:
     same = floats(0.5, 0.5)
     found = compare("y", {"a": same, "b": same}, {"a": same, "b": same}, "fp16")
     assert found is not None
@@ -262,22 +262,22 @@ def test_what_the_inputs_do_not_show_is_not_called_ok() -> None:
     assert unknown.level == "unusual"
 
 
-def test_another_shape_is_wrong() -> None:
+def test_an_output_with_another_shape_is_wrong() -> None:
     assert level(np.zeros((1, 2), np.float32), np.zeros((2, 1), np.float32)) == "wrong"
 
 
-def test_many_integers_may_not_differ() -> None:
+def test_only_few_integers_may_differ() -> None:
     assert level(np.arange(100) + 1, np.arange(100)) == "wrong"
     assert level(np.arange(100), np.arange(100)) == "ok"
     assert level(np.array([10, 11], np.uint8), np.array([11, 11], np.uint8)) in ("ok", "unusual")
     assert level(np.array([200, 0], np.uint8), np.array([0, 200], np.uint8)) == "wrong"
 
 
-def test_text_is_not_compared() -> None:
+def test_strings_are_not_compared() -> None:
     assert compare("y", {"a": ["x"]}, {"a": ["x"]}, "fp16") is None
 
 
-def test_the_figures_are_those_of_the_output_that_differs_most_by_its_own_measure() -> None:
+def test_the_figures_are_those_of_the_output_with_the_largest_relative_difference() -> None:
     large = Difference("large", "ok", 5.0, 0.01, 0.999, "ones")
     small = Difference("small", "unusual", 0.1, 0.2, 0.99, "ones")
     found = Validation((large, small))
@@ -286,10 +286,10 @@ def test_the_figures_are_those_of_the_output_that_differs_most_by_its_own_measur
     assert (Validation().worst, Validation().max_abs) == (None, 0.0)
 
 
-# --- words -----------------------------------------------------------------------------------------------
+# --- messages --------------------------------------------------------------------------------------------
 
 
-def test_nothing_to_compile_says_so_and_names_the_options_of_the_command() -> None:
+def test_the_error_for_no_model_names_the_options_of_the_command() -> None:
     refused = PlacementRefused(
         "No node of m.onnx can run on the NPU (3 nodes), and this session forbids the CPU.",
         cause="dynamic",
@@ -318,7 +318,7 @@ def test_dimensions_without_a_name_are_fixed_in_a_copy_of_the_model() -> None:
     assert nothing_to_compile(refused).fix == "Export the model with fixed shapes."
 
 
-def test_an_unknown_chip_is_said_first_where_qnn_refuses() -> None:
+def test_an_unknown_chip_is_the_first_cause_in_an_error_of_qnn() -> None:
     providers = (ProviderSpec(QNN, {"soc_model": "60, 61,sc8380xp,0,9999"}),)
     assert unknown_chips(providers) == ("61", "9999")
     refused = PlacementRefused("No node.", cause="QNN took none.", fix="Change these nodes.")
@@ -332,7 +332,7 @@ def test_an_unknown_chip_is_said_first_where_qnn_refuses() -> None:
         assert (error.cause, error.fix) == (None, None)
 
 
-def test_time_that_is_over_before_the_comparison_says_so() -> None:
+def test_a_deadline_that_expires_before_the_comparison_is_reported_as_such() -> None:
     job = job_for(MODELS / "mul_1.onnx", 60)
     files = CompiledFiles("/nowhere", "m_ctx.onnx", None, None, "60", {}, {}, 0.1)
     order = WorkOrder(worker_command(None), StopSignal(), job.source, deadline=time.monotonic())
@@ -350,7 +350,7 @@ def test_time_that_is_over_before_the_comparison_says_so() -> None:
         "SystemError : 30",
     ],
 )
-def test_what_could_not_be_written_is_reported_as_that(text: str, tmp_path: Path) -> None:
+def test_a_failed_write_is_reported_as_a_failed_write(text: str, tmp_path: Path) -> None:
     told = paths.from_host(EPFail(text), str(tmp_path))
     assert isinstance(told, CompileFailed)
     assert str(tmp_path) in told.message
@@ -359,14 +359,14 @@ def test_what_could_not_be_written_is_reported_as_that(text: str, tmp_path: Path
     assert paths.from_host(other, str(tmp_path)) is other
 
 
-def test_work_that_is_over_at_once_is_told_of_as_well() -> None:
+def test_progress_is_reported_even_for_work_that_ends_immediately() -> None:
     told: list[float] = []
     with ticking(told.append):
         pass
     assert told[0] == 0.0
 
 
-def test_progress_that_fails_does_not_stop_the_work(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_progress_callback_does_not_stop_the_work(caplog: pytest.LogCaptureFixture) -> None:
     def fail(seconds: float) -> None:
         raise ValueError("no terminal")
 

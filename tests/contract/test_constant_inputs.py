@@ -70,9 +70,7 @@ def open_session(host: qnnbridge.Host, given: Any, **keywords: Any) -> qnnbridge
     return qnnbridge.InferenceSession(given, host=host, **keywords)
 
 
-def test_the_refusal_names_a_constant_that_works_and_a_command_that_works(
-    host: qnnbridge.Host, tmp_path: Path
-) -> None:
+def test_the_refusal_names_a_constant_and_a_command_that_work(host: qnnbridge.Host, tmp_path: Path) -> None:
     path = saved(mask_decoder(), tmp_path / "sam.onnx")
     for keywords in ({}, {"fix": True}):
         with pytest.raises(PlacementRefused) as refused:
@@ -110,7 +108,7 @@ def test_a_refusal_for_another_operator_does_not_name_the_inputs_that_hold_sizes
     assert "--constant" not in str(one.value.fix)
 
 
-def test_a_vector_holds_in_a_session_and_each_vector_is_an_entry_of_its_own(
+def test_a_session_takes_a_vector_as_a_constant_and_each_vector_has_its_own_cache_entry(
     host: qnnbridge.Host, tmp_path: Path
 ) -> None:
     made = mask_decoder()
@@ -121,14 +119,14 @@ def test_a_vector_holds_in_a_session_and_each_vector_is_an_entry_of_its_own(
             assert [one.name for one in session.get_inputs()] == ["x"]
             found = session.run(None, {"x": X})[0]
             np.testing.assert_allclose(found, expected, atol=5e-3)
-            # The original gets the vector in this comparison.
+            # the original gets the vector as a feed
             assert session.verified.state == "agrees"
             assert session.placement.cpu_nodes == 0
             with pytest.raises(InvalidArgument, match="orig_im_size"):
                 session.run(None, {"x": X, "orig_im_size": np.array(size, np.float32)})
 
 
-def test_a_free_dimension_of_a_constant_gets_its_length(host: qnnbridge.Host) -> None:
+def test_a_free_dimension_of_a_constant_gets_the_length_of_the_value(host: qnnbridge.Host) -> None:
     nodes = [node("Reshape", ["x", "shape"], ["y"])]
     inputs = [tensor("x", ["batch", 12]), tensor("shape", ["rank"], TensorProto.INT64)]
     given = model(nodes, inputs, [tensor("y", [None, None, None])], {}, 17).SerializeToString()
@@ -141,7 +139,7 @@ def test_a_free_dimension_of_a_constant_gets_its_length(host: qnnbridge.Host) ->
         open_session(host, given, fix={"constants": {"shape": 5}}, **buckets)
 
 
-def test_the_replacement_of_onnxruntime_takes_vectors(host: qnnbridge.Host) -> None:
+def test_the_replacement_of_onnxruntime_takes_vectors_as_constants(host: qnnbridge.Host) -> None:
     made = mask_decoder()
     expected = in_process(made, {"x": X, "orig_im_size": np.array([12, 20], np.float32)})[0]
     fix = {"constants": {"orig_im_size": [12, 20]}}
@@ -149,7 +147,7 @@ def test_the_replacement_of_onnxruntime_takes_vectors(host: qnnbridge.Host) -> N
     np.testing.assert_allclose(session.run(None, {"x": X})[0], expected, atol=5e-3)
 
 
-def test_buckets_take_vectors_and_their_refusals_name_them(host: qnnbridge.Host, tmp_path: Path) -> None:
+def test_buckets_take_vectors_as_constants_and_the_refusal_names_them(host: qnnbridge.Host, tmp_path: Path) -> None:
     made = mask_decoder("num_points")
     path = saved(made, tmp_path / "sam.onnx")
     buckets = {"buckets": {"num_points": [4, 8]}}
@@ -162,7 +160,7 @@ def test_buckets_take_vectors_and_their_refusals_name_them(host: qnnbridge.Host,
     assert "orig_im_size" in str(undecided.value.cause)
     assert "fix={'constants': {'orig_im_size': [64.0, 64.0]}}" in str(undecided.value.fix)
     fix = {"constants": {"orig_im_size": [20, 30]}}
-    # The last row once more changes no maximum.
+    # A repeated last row does not change a maximum.
     with open_session(host, path, pad="edge", fix=fix, verify="raise", **buckets) as session:
         for points in (4, 3, 7):
             x = rng.uniform(0, 1, (1, points, 16)).astype(np.float32)
@@ -183,7 +181,7 @@ def test_buckets_take_vectors_and_their_refusals_name_them(host: qnnbridge.Host,
         ({"orig_im_size": [0] * 5000}, "is not known"),
     ],
 )
-def test_a_constant_that_does_not_fit_is_refused_with_an_explanation(
+def test_a_constant_that_does_not_fit_its_input_is_refused_with_an_explanation(
     host: qnnbridge.Host, tmp_path: Path, constants: dict[str, Any], named: str
 ) -> None:
     path = saved(mask_decoder(), tmp_path / "sam.onnx")
@@ -192,7 +190,7 @@ def test_a_constant_that_does_not_fit_is_refused_with_an_explanation(
     assert refused.value.fix
 
 
-def test_analyze_names_the_constant_and_leaves_models_without_sizes_in_inputs_alone(tmp_path: Path) -> None:
+def test_analyze_names_the_constant_and_ignores_models_without_sizes_in_inputs(tmp_path: Path) -> None:
     for points, sizes in ((4, ""), ("num_points", ' --dim "num_points=SIZE"')):
         path = Path(saved(mask_decoder(points), tmp_path / "sam.onnx"))
         found = analyze_model(path, soc_model=SOC_MODEL, offline=True)
@@ -204,7 +202,7 @@ def test_analyze_names_the_constant_and_leaves_models_without_sizes_in_inputs_al
     assert not analyze_model(saved(scaled, tmp_path / "s.onnx"), soc_model=SOC_MODEL, offline=True).advice
 
 
-def test_a_daemon_takes_vectors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_daemon_takes_vectors_as_constants(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = mask_decoder()
     expected = in_process(made, {"x": X, "orig_im_size": np.array([12, 20], np.float32)})[0]
     with daemon_of_its_own(tmp_path, monkeypatch) as host:
@@ -213,13 +211,13 @@ def test_a_daemon_takes_vectors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
             np.testing.assert_allclose(session.run(None, {"x": X})[0], expected, atol=5e-3)
 
 
-# --- any model, any constants ------------------------------------------------------------------------------
+# --- random models and constants ---------------------------------------------------------------------------
 
 
 def walked(
     walk: np.random.Generator, operators: list[str]
 ) -> tuple[onnx.ModelProto, dict[str, Any], dict[str, Any]]:
-    """A random chain of operators, some of which take an input that becomes a constant; these values; and feeds."""
+    """Return a random chain of operators, the values of inputs that become constants, and feeds."""
     nodes: list[Any] = []
     inputs, values, weights = [tensor("x", [1, 4, 6])], {}, {}
     shape, last = [1, 4, 6], "x"
@@ -275,7 +273,7 @@ def walked(
 
 
 def as_given(walk: np.random.Generator, value: Any) -> Any:
-    """One of the forms in which an application gives a constant."""
+    """Return one of the forms in which an application may pass a constant."""
     nested = value.tolist()
     forms = [value, nested, np.float64(value) if value.ndim == 0 else value.astype(np.float64)]
     if value.ndim > 1:
@@ -288,11 +286,11 @@ def as_given(walk: np.random.Generator, value: Any) -> Any:
 OPERATORS = ["add", "mul", "slice", "reshape", "expand", "where", "scale", "tanh"]
 
 
-# QNN computes Pad wrong, whether its sizes are constants or not.
+# QNN computes Pad wrong whether its sizes are constants or not.
 @pytest.mark.parametrize(
     ("providers", "operators"), [([CPU], [*OPERATORS, "pad"]), (SOC, OPERATORS)], ids=["cpu", "qnn"]
 )
-def test_sessions_with_constants_compute_what_onnxruntime_computes_with_these_values_fed(
+def test_sessions_with_constants_compute_what_onnxruntime_computes_with_these_values_as_feeds(
     host: qnnbridge.Host, providers: list[Any], operators: list[str]
 ) -> None:
     seen = 0
@@ -300,7 +298,7 @@ def test_sessions_with_constants_compute_what_onnxruntime_computes_with_these_va
         walk = np.random.default_rng(seed)
         made, values, feeds = walked(walk, operators)
         expected = in_process(made, {**feeds, **values})[0]
-        # Some of them are fed as before.
+        # Some of the inputs are still fed.
         chosen = {name: as_given(walk, value) for name, value in values.items() if walk.random() < 0.8}
         left = {name: value for name, value in values.items() if name not in chosen}
         if providers != [CPU] and left:

@@ -20,12 +20,12 @@ pytest.importorskip("onnxruntime_qnn")
 pytestmark = [pytest.mark.simulator, pytest.mark.process]
 
 MODEL = Path(__file__).parents[1] / "models" / "mul_1.onnx"
-# The files that decide: of the room `create`, and of cache and model those that it asks for a verdict.
+# Files that take part in the decision: the package `create`, and the files of cache and model that it calls.
 STORY = ("create/", "cache/key.py", "model/source.py", "model/compiled_checks.py")
-# Before the room was one story: 13 files and 68 entries. The eleventh asks which optimizers harm the model,
-# for which it looks at the model's fingerprint and operators. The twelfth refuses a model before it is compiled.
-# The thirteenth chooses the model to load, for which it looks into the cache: nine entries.
-# The last two entries ask whether an earlier session's numbers differ.
+# The code before the package `create` had 13 files and 68 entries. The eleventh file finds optimizers that harm the
+# model, for which it reads the model's fingerprint and operators. The twelfth refuses a model before it is
+# compiled. The thirteenth chooses the model to load, for which it reads the cache: nine entries. The last two
+# entries check whether the results of an earlier session differ.
 MOST_FILES = 13
 MOST_ENTRIES = 72
 
@@ -65,7 +65,7 @@ TRACED = """
 """
 
 
-def test_a_cache_miss_is_one_story(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_miss_is_logged_as_one_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QNNBRIDGE_CACHE", "1")
     out = tmp_path / "entered.json"
     with patched_host(tmp_path, f"    OUT, STORY = {str(out)!r}, {STORY!r}\n{TRACED}") as host:

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.simulator
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "classify_app.py"
 TIMEOUT_S = 100
-# Frequency and width of each, in Hz.
+# Frequency and width of each formant, in Hz.
 FORMANTS = ((400, 120), (2000, 250), (2600, 300))
 
 
@@ -71,7 +71,7 @@ def test_the_example_runs_on_the_cpu_too() -> None:
     assert "stateN: [" in done.stdout
 
 
-def test_the_example_ends_with_the_error_in_words() -> None:
+def test_the_example_exits_with_the_message_of_the_error() -> None:
     done = run(MODELS / "pnet.onnx")
     assert done.returncode == 1
     assert done.stdout == ""
@@ -79,7 +79,9 @@ def test_the_example_ends_with_the_error_in_words() -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_the_speech_example_finds_what_the_model_finds_on_the_cpu(speech_detection: Any, tmp_path: Path) -> None:
+def test_the_speech_example_finds_the_same_word_as_the_model_on_the_cpu(
+    speech_detection: Any, tmp_path: Path
+) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
     model = MODELS / "silero_vad_openvino_16k.onnx"
     samples = voice(4 * speech_detection.RATE)
@@ -101,7 +103,7 @@ def test_the_speech_example_finds_what_the_model_finds_on_the_cpu(speech_detecti
     read = speech_detection.read_samples(str(tmp_path / "talk.wav"))
     expected = list(speech_detection.probabilities(onnxruntime.InferenceSession(model), read))
     found = {round(float(row.split()[0]) * 16000 / 512): float(row.split()[2]) for row in rows}
-    # Near the threshold half floats may decide otherwise.
+    # Close to the threshold, half floats may give another decision.
     certain = {number for number, one in enumerate(expected) if one > 0.6}
     assert certain
     assert certain <= found.keys()
@@ -110,7 +112,9 @@ def test_the_speech_example_finds_what_the_model_finds_on_the_cpu(speech_detecti
 
 
 def voice(count: int) -> Any:
-    """Return three vowels with pauses between them, at 16 kHz: harmonics with formants, which the detector takes for speech."""
+    """Return three vowels with pauses between them, at 16 kHz: harmonics with formants, which the detector accepts
+    as speech.
+    """
     time = np.arange(9600) / 16000
     sound = 0.002 * np.random.default_rng(0).standard_normal(count)
     for start, pitch in zip(range(1600, count - len(time), 16000), (120, 180, 210), strict=False):
@@ -123,7 +127,7 @@ def voice(count: int) -> Any:
     return sound
 
 
-def test_the_example_needs_numpy_and_qnnbridge_only_and_python_3_10() -> None:
+def test_the_example_needs_only_numpy_and_qnnbridge_and_python_3_10() -> None:
     source = EXAMPLE.read_text(encoding="utf-8")
     tree = ast.parse(source, feature_version=(3, 10))
     imports = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}

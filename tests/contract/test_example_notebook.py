@@ -33,12 +33,12 @@ def run(cells: list[str]) -> tuple[dict[str, Any], list[Any]]:
         exec(compile(tree, f"cell {number}", "exec"), names)
         if last is not None:
             value = eval(compile(ast.Expression(last.value), f"cell {number}", "eval"), names)
-            # As IPython asks an object for its forms.
+            # IPython asks an object for its representations in the same way.
             shown.append(value._repr_html_() if hasattr(value, "_repr_html_") else repr(value))
     return names, shown
 
 
-def test_every_cell_runs_and_shows_what_the_text_around_it_says(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_cell_runs_and_prints_what_the_text_around_it_describes(capsys: pytest.CaptureFixture[str]) -> None:
     cells = code_cells()
     names, shown = run(cells)
     assert names["right"] == len(names["lines"]) == 6
@@ -49,6 +49,6 @@ def test_every_cell_runs_and_shows_what_the_text_around_it_says(capsys: pytest.C
     assert any("QNN" in text for text in shown)
 
 
-def test_the_notebook_is_kept_without_outputs() -> None:
+def test_the_notebook_is_stored_without_outputs() -> None:
     document = json.loads(NOTEBOOK.read_text("utf-8"))
     assert all(not cell.get("outputs") and cell.get("execution_count") is None for cell in document["cells"])

@@ -27,7 +27,7 @@ X = np.random.default_rng(5).standard_normal((1, 8, 16)).astype(np.float32)
 
 
 def softsign(size: int | str = 16) -> onnx.ModelProto:
-    """Softsign(x^2), which QNN has not: x^2 / (1 + x^2)."""
+    """Return a model of Softsign(x^2) = x^2 / (1 + x^2); QNN lacks Softsign."""
     return model(
         [node("Pow", ["x", "two"], ["s"]), node("Softsign", ["s"], ["y"])],
         [tensor("x", [1, 8, size])],
@@ -79,7 +79,9 @@ def copies() -> list[Path]:
     return sorted((Store(cache_dir()).root / "fixed").glob("*/*.onnx"))
 
 
-def test_a_refusal_names_what_fix_would_rewrite_and_fix_cures_it(host: qnnbridge.Host, tmp_path: Path) -> None:
+def test_a_refusal_names_what_fix_would_rewrite_and_fix_makes_the_model_run(
+    host: qnnbridge.Host, tmp_path: Path
+) -> None:
     path = saved(softsign(), tmp_path / "soft.onnx")
     with pytest.raises(PlacementRefused) as refused:
         open_session(host, path)
@@ -97,7 +99,9 @@ def test_a_refusal_names_what_fix_would_rewrite_and_fix_cures_it(host: qnnbridge
     assert onnx.load(path) == softsign(), "the original is never changed"
 
 
-def test_the_copy_is_made_once_and_again_when_it_is_damaged(host: qnnbridge.Host, tmp_path: Path) -> None:
+def test_the_rewritten_copy_is_made_once_and_again_only_if_it_is_damaged(
+    host: qnnbridge.Host, tmp_path: Path
+) -> None:
     path = saved(softsign(), tmp_path / "soft.onnx")
     open_session(host, path, fix=True, cache=True).close()
     (copy,) = copies()
@@ -108,12 +112,12 @@ def test_the_copy_is_made_once_and_again_when_it_is_damaged(host: qnnbridge.Host
     copy.write_bytes(b"damaged")
     with open_session(host, path, fix=True, cache=True) as session:
         np.testing.assert_allclose(session.run(None, {"x": X})[0], expected(X), atol=5e-3)
-    # Another choice, another copy.
+    # Another branch needs another copy.
     open_session(host, path, fix={"skip": ["masks"]}, cache=True).close()
     assert len(copies()) == 2
 
 
-def test_a_changed_model_is_another_one(host: qnnbridge.Host, tmp_path: Path) -> None:
+def test_a_changed_model_gets_a_new_rewritten_copy(host: qnnbridge.Host, tmp_path: Path) -> None:
     path = saved(softsign(), tmp_path / "soft.onnx")
     with open_session(host, path, fix=True) as session:
         changed = softsign()
@@ -124,7 +128,7 @@ def test_a_changed_model_is_another_one(host: qnnbridge.Host, tmp_path: Path) ->
             session.run(None, {"x": X})
 
 
-def test_a_session_is_created_again_in_the_next_host_and_in_another_process(
+def test_a_fixed_session_is_recreated_in_the_next_host_and_in_another_process(
     host: qnnbridge.Host, tmp_path: Path
 ) -> None:
     with open_session(host, saved(softsign(), tmp_path / "soft.onnx"), fix=True) as session:
@@ -136,13 +140,13 @@ def test_a_session_is_created_again_in_the_next_host_and_in_another_process(
 
 
 @pytest.mark.parametrize("cache", [True, False])
-def test_models_given_as_bytes_and_without_a_cache(host: qnnbridge.Host, cache: bool) -> None:
+def test_models_given_as_bytes_and_without_a_cache_are_rewritten(host: qnnbridge.Host, cache: bool) -> None:
     with open_session(host, softsign().SerializeToString(), fix=True, cache=cache) as session:
         np.testing.assert_allclose(session.run(None, {"x": X})[0], expected(X), atol=5e-3)
     assert len(copies()) == int(cache)
 
 
-def test_a_cache_that_cannot_be_used_does_not_hinder_it(
+def test_an_unusable_cache_does_not_prevent_a_rewrite(
     host: qnnbridge.Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").touch()
@@ -159,7 +163,7 @@ def test_a_cache_that_cannot_be_used_does_not_hinder_it(
     assert refused.value.fix
 
 
-def test_weights_in_other_files(host: qnnbridge.Host, tmp_path: Path) -> None:
+def test_a_model_with_external_weights_is_rewritten(host: qnnbridge.Host, tmp_path: Path) -> None:
     made = softsign(64)
     made.graph.node.append(node("Mul", ["y", "w"], ["z"]))
     weights = np.random.default_rng(1).standard_normal((1, 8, 64)).astype(np.float32)
@@ -173,7 +177,7 @@ def test_weights_in_other_files(host: qnnbridge.Host, tmp_path: Path) -> None:
         open_session(host, tmp_path / "big.onnx", fix=True, cache=False)
 
 
-def test_each_bucket_is_fixed(host: qnnbridge.Host, tmp_path: Path) -> None:
+def test_the_model_of_each_bucket_is_rewritten(host: qnnbridge.Host, tmp_path: Path) -> None:
     path = saved(softsign("n"), tmp_path / "soft.onnx")
     with open_session(host, path, fix=True, buckets={"n": [8, 16]}, pad=0.0, verify="raise") as session:
         session.warm()
@@ -185,7 +189,7 @@ def test_each_bucket_is_fixed(host: qnnbridge.Host, tmp_path: Path) -> None:
     assert len(copies()) == 2
 
 
-def test_what_qnn_refuses_is_rewritten_unasked_in_a_session_with_buckets_alone(
+def test_only_a_session_with_buckets_rewrites_operators_that_qnn_refuses_without_fix(
     host: qnnbridge.Host, tmp_path: Path
 ) -> None:
     path = saved(softsign("n"), tmp_path / "soft.onnx")
@@ -214,12 +218,12 @@ def test_an_input_that_chooses_a_branch_becomes_a_constant(host: qnnbridge.Host,
 
 
 @pytest.mark.parametrize("fix", ["yes", {"skipped": []}, {"constants": {"sr": "16000"}}, {"only": "masks"}, 5])
-def test_a_wrong_fix_is_refused(fix: Any) -> None:
+def test_a_wrong_value_for_fix_is_refused(fix: Any) -> None:
     with pytest.raises(OptionError, match="fix="):
         qnnbridge.InferenceSession(softsign().SerializeToString(), fix=fix)
 
 
-def test_what_cannot_be_rewritten_is_refused(host: qnnbridge.Host, tmp_path: Path) -> None:
+def test_a_model_that_cannot_be_rewritten_is_refused(host: qnnbridge.Host, tmp_path: Path) -> None:
     path = saved(softsign(), tmp_path / "soft.onnx")
     with pytest.raises(OptionError, match="no-such"):
         open_session(host, path, fix={"skip": ["no-such"]})
@@ -236,7 +240,7 @@ def test_what_cannot_be_rewritten_is_refused(host: qnnbridge.Host, tmp_path: Pat
 def test_padding_is_right_in_a_host_that_has_computed_other_models(
     shape: tuple[int, ...], end: tuple[int, ...], host: qnnbridge.Host
 ) -> None:
-    """With default options. QNN's own padding would leave data that other models wrote."""
+    """Use default options. QNN's own padding would return data that other models wrote."""
     rng = np.random.default_rng(1)
     padded = model(
         [node("Pad", ["x", "pads"], ["y"])],
@@ -261,7 +265,7 @@ def test_padding_is_right_in_a_host_that_has_computed_other_models(
 
 
 def rms_normalization(form: str, shape: tuple[int, ...]) -> Any:
-    """Normalize the last dimension, in one operator or as exporters write it."""
+    """Return a normalization of the last dimension, as one operator or as exporters write it."""
     constants = {
         "two": np.float32(2),
         "last": np.array([-1]),
@@ -289,7 +293,7 @@ def rms_normalization(form: str, shape: tuple[int, ...]) -> Any:
 def test_a_normalization_is_right_in_a_host_that_has_computed_other_models(
     shape: tuple[int, ...], form: str, host: qnnbridge.Host
 ) -> None:
-    """Sessions with defaults cure QNN's own normalization, which leaves rows unwritten: Qwen 3 has one for each head."""
+    """Sessions with default options rewrite QNN's own normalization, which does not write all rows (as in Qwen 3)."""
     rng = np.random.default_rng(1)
     sizes = [1, 32, 64, 64]
     other = model([node("Neg", ["x"], ["y"])], [tensor("x", sizes)], [tensor("y", sizes)])
@@ -312,7 +316,7 @@ def rms_beside_a_refused_node() -> Any:
     return found
 
 
-def test_a_session_says_what_is_on_the_cpu_and_not_how_the_model_fails_without_its_cure(
+def test_a_rewritten_session_lists_the_nodes_on_the_cpu_and_not_faults_that_the_rewrite_fixed(
     host: qnnbridge.Host,
 ) -> None:
     with pytest.raises(PlacementRefused) as refused:
@@ -322,7 +326,9 @@ def test_a_session_says_what_is_on_the_cpu_and_not_how_the_model_fails_without_i
     assert [op for _, op in refused.value.details["cpu_list"]] == ["Det"]
 
 
-def test_an_error_that_qnn_does_not_explain_names_the_known_fault(host: qnnbridge.Host, tmp_path: Path) -> None:
+def test_the_error_for_an_unexplained_failure_of_qnn_names_the_known_fault(
+    host: qnnbridge.Host, tmp_path: Path
+) -> None:
     path = tmp_path / "m.onnx"
     path.write_bytes(rms_normalization("weight in front", (1, 4, 8)).SerializeToString())
     with pytest.raises(qnnbridge.errors.EPFail) as failed:

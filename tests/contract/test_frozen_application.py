@@ -19,7 +19,7 @@ import pytest
 from tests import needs
 from tests.contract.small_models import doubling
 
-# Freezing takes 40 s of a core, and a busy machine has less.
+# Freezing takes 40 s of one core, and more on a busy machine.
 pytestmark = [pytest.mark.process, pytest.mark.timeout(400), needs.a_host_python, needs.linux, needs.long_form]
 needs.package("PyInstaller")
 
@@ -76,8 +76,8 @@ if __name__ == "__main__":
     main()
 """
 
-# As `pyinstaller app.py` and `pyinstaller --onefile app.py`, with one analysis for both. What is excluded belongs to the
-# test's environment, and not to the application.
+# As `pyinstaller app.py` and `pyinstaller --onefile app.py` do, with one analysis for both. The excluded packages
+# belong to the test's environment, and not to the application.
 SPEC = f"""
 found = Analysis(
     ["app.py"],
@@ -130,7 +130,7 @@ def run(
 
 @pytest.fixture
 def host_beside(program: Path) -> Iterator[Path]:
-    """A Python in the folder `host` beside the program."""
+    """Return a Python in the folder `host` next to the program."""
     python = program.parent / "host" / "bin" / "python3"
     python.parent.mkdir(parents=True)
     python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
@@ -153,7 +153,9 @@ def run_elsewhere(program: Path, folder: Path, mode: str) -> subprocess.Complete
 
 @pytest.mark.simulator
 @pytest.mark.usefixtures("host_beside")
-def test_the_program_of_the_page_runs_its_own_model_on_the_host_beside_it(program: Path, tmp_path: Path) -> None:
+def test_the_frozen_program_of_the_documentation_runs_its_model_on_the_host_in_its_folder(
+    program: Path, tmp_path: Path
+) -> None:
     pytest.importorskip("onnxruntime_qnn")
     done = run_elsewhere(program, tmp_path, "shipped")
     assert done.returncode == 0, done.stderr
@@ -165,13 +167,13 @@ def test_the_program_of_the_page_runs_its_own_model_on_the_host_beside_it(progra
 
 @pytest.mark.simulator
 @pytest.mark.usefixtures("host_beside")
-def test_the_cache_knows_a_model_whose_path_changes_with_each_start(program: Path, tmp_path: Path) -> None:
+def test_the_cache_recognises_a_model_whose_path_changes_with_each_start(program: Path, tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime_qnn")
     first, second = (run_elsewhere(program, tmp_path, "cached") for _ in range(2))
     assert (first.stdout, second.stdout) == ("miss\n", "hit\n"), first.stderr + second.stderr
 
 
-def test_the_program_of_the_page_names_the_host_that_is_missing(program: Path, tmp_path: Path) -> None:
+def test_the_frozen_program_of_the_documentation_reports_the_missing_host(program: Path, tmp_path: Path) -> None:
     done = run_elsewhere(program, tmp_path, "shipped")
     assert done.returncode != 0
     place = program.parent / "host" / "bin" / "python3"
@@ -183,9 +185,7 @@ def test_the_program_of_the_page_names_the_host_that_is_missing(program: Path, t
     assert [one for one in os.listdir(tmp_path) if one.startswith("_MEI")] == []
 
 
-def test_packages_of_the_environment_that_no_application_needs_are_not_frozen(
-    application: Path, tmp_path: Path
-) -> None:
+def test_packages_that_no_application_needs_are_not_frozen(application: Path, tmp_path: Path) -> None:
     done = run_elsewhere(application / "dist" / "app" / "app", tmp_path, "packages")
     assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
 
@@ -198,7 +198,7 @@ def running(pid: int) -> bool:
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_a_program_that_is_killed_leaves_nothing(
+def test_a_killed_frozen_program_leaves_no_process_and_no_file(
     program: Path, application: Path, how: signal.Signals, tmp_path: Path
 ) -> None:
     settings = {**BY_VARIABLE, "TMPDIR": str(tmp_path)}
@@ -214,7 +214,7 @@ def test_a_program_that_is_killed_leaves_nothing(
         assert launched.stdout is not None
         assert json.loads(launched.stdout.readline()) == [[2.0, 2.0, 2.0, 2.0]]
         host = int(launched.stdout.readline())
-        # In one file the process that was started is the launcher, and its child the program.
+        # With one file, the started process is the launcher, and its child is the program.
         pid = psutil.Process(host).ppid()
         assert (pid == launched.pid) == (program.name == "app")
         names = [one.partition("=")[0] for one in Path(f"/proc/{host}/environ").read_text().split("\0")]
@@ -238,19 +238,23 @@ def configuration(tmp_path: Path) -> dict[str, str]:
 BY_VARIABLE = {"QNNBRIDGE_HOST_PYTHON": sys.executable}
 
 
-def test_its_host_is_named_by_the_variable(application: Path) -> None:
+def test_a_frozen_program_finds_its_host_by_the_environment_variable(application: Path) -> None:
     done = run(application, "classify", BY_VARIABLE, "--cpu")
     assert done.returncode == 0, done.stderr
     assert "placement: 0 nodes on QNN, 1 nodes on the CPU" in done.stdout
 
 
-def test_its_host_is_named_by_the_configuration_file(application: Path, configuration: dict[str, str]) -> None:
+def test_a_frozen_program_finds_its_host_by_the_configuration_file(
+    application: Path, configuration: dict[str, str]
+) -> None:
     done = run(application, "classify", configuration, "--cpu")
     assert done.returncode == 0, done.stderr
     assert "placement: 0 nodes on QNN, 1 nodes on the CPU" in done.stdout
 
 
-def test_without_a_host_it_says_what_the_shipper_must_do(application: Path, tmp_path: Path) -> None:
+def test_without_a_host_the_error_tells_the_author_of_the_program_what_to_do(
+    application: Path, tmp_path: Path
+) -> None:
     variables = {"QNNBRIDGE_CONFIG": "", "HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path)}
     done = run(application, "classify", variables, "--cpu")
     assert done.returncode != 0
@@ -260,13 +264,13 @@ def test_without_a_host_it_says_what_the_shipper_must_do(application: Path, tmp_
     assert "qnnbridge setup" not in done.stderr
 
 
-def test_the_drop_in(application: Path, configuration: dict[str, str]) -> None:
+def test_the_drop_in_works_in_a_frozen_program(application: Path, configuration: dict[str, str]) -> None:
     done = run(application, "dropin", configuration)
     assert (done.returncode, done.stdout) == (0, "[[2.0, 2.0, 2.0, 2.0]]\n"), done.stderr
 
 
 @pytest.mark.parametrize("program", ["app/app", "one"])
-def test_the_drop_in_in_processes_of_the_application(
+def test_the_drop_in_works_in_child_processes_of_a_frozen_program(
     application: Path, configuration: dict[str, str], program: str
 ) -> None:
     done = run(application, "processes", configuration, program=program)
@@ -285,15 +289,17 @@ def daemon_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[s
     assert stop.returncode == 0
 
 
-def test_the_daemon_is_started_with_the_hosts_python(
+def test_a_frozen_program_starts_the_daemon_with_the_python_of_the_host(
     application: Path, configuration: dict[str, str], daemon_folder: str
 ) -> None:
-    for _ in range(2):  # the second one finds it
+    for _ in range(2):  # the second start finds it
         done = run(application, "plain", {**configuration, "QNNBRIDGE_HOST": "daemon"})
         assert (done.returncode, done.stdout) == (0, "[[2.0, 2.0, 2.0, 2.0]]\n"), done.stderr
 
 
-def test_a_daemon_without_a_host_is_the_same_error(application: Path, tmp_path: Path) -> None:
+def test_a_daemon_without_a_host_raises_the_same_error_in_a_frozen_program(
+    application: Path, tmp_path: Path
+) -> None:
     variables = {"QNNBRIDGE_HOST": "daemon", "QNNBRIDGE_RUNTIME_DIR": str(tmp_path / "run"), "HOME": str(tmp_path)}
     done = run(application, "plain", {**variables, "QNNBRIDGE_CONFIG": "", "XDG_CONFIG_HOME": str(tmp_path)})
     assert done.returncode != 0

@@ -53,7 +53,7 @@ def branches() -> onnx.ModelProto:
 
 
 def convolution() -> onnx.ModelProto:
-    """ONNX Runtime folds the BatchNormalization into the file's weights of the Conv, also for the CPU."""
+    """ONNX Runtime folds the BatchNormalization into the Conv weights of the file, also for the CPU."""
     nodes = [
         helper.make_node("Conv", ["x", "w"], ["c"]),
         helper.make_node("BatchNormalization", ["c", "s", "b", "m", "v"], ["y"]),
@@ -76,7 +76,7 @@ CASES = {
 
 
 def with_in_file(model: onnx.ModelProto, given: Any) -> list[Any]:
-    """The results of the model whose file holds the values."""
+    """Return the results of the model whose file contains the values."""
     made = onnx.ModelProto()
     made.CopyFrom(model)
     graphs = [made.graph, *(a.g for node in made.graph.node for a in node.attribute if a.type == a.GRAPH)]
@@ -103,7 +103,7 @@ def options_with(name: str, given: Any) -> qnnbridge.SessionOptions:
 
 @pytest.mark.parametrize("providers", [None, [CPU]], ids=["QNN", "CPU"])
 @pytest.mark.parametrize("name", CASES)
-def test_a_given_value_is_computed_with(name: str, providers: Any, tmp_path: Path, host: qnnbridge.Host) -> None:
+def test_a_given_initializer_value_is_used(name: str, providers: Any, tmp_path: Path, host: qnnbridge.Host) -> None:
     model, feeds, given = CASES[name]
     onnx.save(model, str(tmp_path / "m.onnx"))
     more = {"fallback": "cpu"} if name == "branch" else {}
@@ -126,7 +126,9 @@ def test_a_given_value_is_computed_with(name: str, providers: Any, tmp_path: Pat
     "entry",
     ["session.disable_prepacking", "session.use_device_allocator_for_initializers", "session.use_env_allocators"],
 )
-def test_it_holds_however_weights_are_packed_and_placed(entry: str, providers: Any, host: qnnbridge.Host) -> None:
+def test_a_given_value_is_used_however_the_weights_are_stored(
+    entry: str, providers: Any, host: qnnbridge.Host
+) -> None:
     options = options_with("w", GIVEN)
     options.add_session_config_entry(entry, "1")
     data = product().SerializeToString()
@@ -146,7 +148,7 @@ def test_each_value_has_its_own_compiled_model(
             np.testing.assert_allclose(session.run(None, {"x": X})[0], X @ (GIVEN * factor), atol=0.02, rtol=0.02)
 
 
-def test_it_holds_in_the_next_host_and_with_the_weights_in_a_file_of_their_own(tmp_path: Path) -> None:
+def test_a_given_value_is_used_in_the_next_host_and_with_external_weights(tmp_path: Path) -> None:
     model = product()
     model.graph.node[0].output[0] = "p"
     model.graph.node.append(helper.make_node("Add", ["p", "b"], ["y"]))
@@ -162,7 +164,7 @@ def test_it_holds_in_the_next_host_and_with_the_weights_in_a_file_of_their_own(t
             host.restart()
 
 
-def test_a_compiled_model_holds_the_values(tmp_path: Path, host: qnnbridge.Host) -> None:
+def test_a_compiled_model_contains_the_given_values(tmp_path: Path, host: qnnbridge.Host) -> None:
     onnx.save(product(), str(tmp_path / "m.onnx"))
     options = options_with("w", GIVEN)
     made = qnnbridge.compile(tmp_path / "m.onnx", tmp_path / "out", sess_options=options, host=host)
@@ -172,10 +174,10 @@ def test_a_compiled_model_holds_the_values(tmp_path: Path, host: qnnbridge.Host)
         qnnbridge.InferenceSession(made.path, options, host=host)
 
 
-def test_sizes_that_options_fix_are_those_that_qnn_computes_with(host: qnnbridge.Host) -> None:
+def test_sizes_that_options_fix_are_those_that_qnn_uses(host: qnnbridge.Host) -> None:
     model = product(rows="n")
     model.graph.input[0].type.tensor_type.shape.dim[0].denotation = "DATA_BATCH"
-    # The size becomes a value of the result.
+    # The size becomes a value in the result.
     model.graph.node[0].output[0] = "p"
     model.graph.node.extend(
         [
@@ -209,9 +211,9 @@ def test_external_initializers_and_files_in_memory_reach_qnn(tmp_path: Path, hos
             np.testing.assert_allclose(session.run(None, {"x": X})[0], X @ GIVEN, atol=0.02, rtol=0.02)
 
 
-def test_an_adapter_reaches_qnn(tmp_path: Path, host: qnnbridge.Host) -> None:
+def test_a_lora_adapter_reaches_qnn(tmp_path: Path, host: qnnbridge.Host) -> None:
     model = product()
-    model.graph.input.append(value("w", [8, 8]))  # an adapter gives what could be fed
+    model.graph.input.append(value("w", [8, 8]))  # an adapter replaces an overridable input
     adapter = onnxruntime.AdapterFormat()
     adapter.set_adapter_version(1)
     adapter.set_model_version(1)
@@ -228,7 +230,7 @@ def test_an_adapter_reaches_qnn(tmp_path: Path, host: qnnbridge.Host) -> None:
         np.testing.assert_allclose(session.run(None, {"x": X}, run)[0], X @ GIVEN, atol=0.02, rtol=0.02)
 
 
-def test_a_model_with_other_values_is_otherwise_the_same() -> None:
+def test_a_model_with_other_values_is_otherwise_unchanged() -> None:
     for name, (model, _, given) in CASES.items():
         data = model.SerializeToString()
         made = with_values(data, {"w": tensor_message("w", 1, given.shape, given.tobytes())})

@@ -62,7 +62,7 @@ def run(folder: Path, *parts: str, arguments: tuple[str, ...] = ()) -> subproces
 
 @pytest.mark.parametrize("after_import", [False, True])
 @pytest.mark.parametrize("green", ["gevent", "eventlet"])
-def test_calls_of_greenlets_and_of_threads(tmp_path: Path, green: str, after_import: bool) -> None:
+def test_calls_of_greenlets_and_of_threads_work(tmp_path: Path, green: str, after_import: bool) -> None:
     first = ["import qnnbridge", PATCH[green]] if after_import else [PATCH[green], "import qnnbridge"]
     done = run(
         tmp_path,
@@ -85,7 +85,7 @@ def test_calls_of_greenlets_and_of_threads(tmp_path: Path, green: str, after_imp
     assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
 
 
-def test_locks_that_eventlet_replaces_are_the_named_cause(tmp_path: Path) -> None:
+def test_the_error_names_eventlet_if_it_has_replaced_locks(tmp_path: Path) -> None:
     done = run(
         tmp_path,
         "from qnnbridge import BridgeError, InferenceSession",
@@ -106,7 +106,7 @@ def test_locks_that_eventlet_replaces_are_the_named_cause(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("green", ["gevent", "eventlet"])
-def test_deadlines_hold(tmp_path: Path, green: str) -> None:
+def test_deadlines_hold_under_green_threads(tmp_path: Path, green: str) -> None:
     silent = tmp_path / "python"
     silent.write_text("#!/bin/sh\nexec sleep 50\n")
     silent.chmod(0o755)
@@ -130,7 +130,7 @@ def test_deadlines_hold(tmp_path: Path, green: str) -> None:
     assert time.monotonic() - began < 20
 
 
-def test_a_daemon_under_gevent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_daemon_works_under_gevent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QNNBRIDGE_RUNTIME_DIR", str(tmp_path / "run"))
     monkeypatch.setenv("QNNBRIDGE_HOST", "daemon")
     done = run(

@@ -29,7 +29,7 @@ END_TIMEOUT_S = 10
 
 
 def sessions_in(host: qnnbridge.Host) -> int:
-    """How many the host holds, by its own account."""
+    """Return the number of sessions that the host reports."""
     return int(host.call({"op": "host.stats"}).header["sessions"])
 
 
@@ -43,10 +43,10 @@ def has_ended(pid: int) -> bool:
     return True
 
 
-# --- facts -----------------------------------------------------------------------------------------------
+# --- information -----------------------------------------------------------------------------------------
 
 
-def test_info_names_the_process_and_all_versions(host: qnnbridge.Host) -> None:
+def test_info_reports_the_process_and_all_versions(host: qnnbridge.Host) -> None:
     import onnxruntime
 
     info = host.info
@@ -63,7 +63,7 @@ def test_info_names_the_process_and_all_versions(host: qnnbridge.Host) -> None:
     assert info.startup_seconds > 0
 
 
-def test_a_ping_comes_back(host: qnnbridge.Host) -> None:
+def test_a_ping_is_answered(host: qnnbridge.Host) -> None:
     assert 0 < host.ping() < 5
 
 
@@ -74,10 +74,10 @@ def test_stats_do_not_start_the_host() -> None:
         assert host.stats.last_crash is None
 
 
-# --- life ------------------------------------------------------------------------------------------------
+# --- start and end ---------------------------------------------------------------------------------------
 
 
-def test_the_process_ends_with_the_host_and_closing_again_does_nothing() -> None:
+def test_closing_a_host_ends_its_process_and_closing_it_twice_does_nothing() -> None:
     with qnnbridge.Host() as host:
         pid = host.info.pid
         assert host.stats.running
@@ -88,7 +88,7 @@ def test_the_process_ends_with_the_host_and_closing_again_does_nothing() -> None
         host.ping()
 
 
-def test_two_hosts_live_side_by_side() -> None:
+def test_two_hosts_can_run_at_the_same_time() -> None:
     with qnnbridge.Host() as one, qnnbridge.Host() as two:
         sessions = [qnnbridge.InferenceSession(MODELS / "mul_1.onnx", host=host) for host in (one, two)]
         first, second = (session.run(None, {"X": X})[0] for session in sessions)
@@ -98,7 +98,7 @@ def test_two_hosts_live_side_by_side() -> None:
         assert sessions[1].run(None, {"X": X})[0].tobytes() == second.tobytes()
 
 
-def test_sessions_without_a_host_share_one() -> None:
+def test_sessions_without_a_host_argument_share_one_host() -> None:
     sessions = [qnnbridge.InferenceSession(MODELS / "mul_1.onnx", providers=[CPU]) for _ in range(2)]
     assert sessions[0].host is sessions[1].host is qnnbridge.default_host()
     pid = sessions[0].host.info.pid
@@ -108,7 +108,7 @@ def test_sessions_without_a_host_share_one() -> None:
         assert session.run(None, {"X": X})[0].shape == (3, 2)
 
 
-def test_many_threads_that_need_the_host_first_start_it_once() -> None:
+def test_many_threads_that_need_the_first_host_start_it_once() -> None:
     with qnnbridge.Host() as host, ThreadPoolExecutor(8) as pool:
 
         def make(_: int) -> Any:
@@ -130,20 +130,20 @@ def test_a_planned_restart_loses_no_session() -> None:
         assert (session.generation, host.stats.crashes, host.stats.planned_restarts) == (2, 0, 1)
 
 
-def test_environment_and_working_folder_are_those_given(tmp_path: Path) -> None:
+def test_the_host_has_the_given_environment_and_working_folder(tmp_path: Path) -> None:
     environment = {"QNNBRIDGE_ALLOW_UNKNOWN_OPTIONS": "1", "EXAMPLE": "äöü"}
     with qnnbridge.Host(env=environment, cwd=tmp_path) as host:
         process = psutil.Process(host.info.pid)
         assert process.environ()["EXAMPLE"] == "äöü"
         assert Path(process.cwd()) == tmp_path.resolve()
-        # The purpose of the variable: an unknown option is passed through.
+        # The variable exists for this purpose: an unknown option is passed through.
         options = [{"an_option_of_the_future": "1"}]
         with qnnbridge.InferenceSession(MODELS / "mul_1.onnx", provider_options=options, host=host) as session:
             assert session.placement.qnn_nodes == 1
 
 
 def test_a_message_over_the_limits_is_refused_in_both_directions() -> None:
-    """With small limits: what is sent, and what would come back."""
+    """Use small limits for the request and for the reply."""
     with qnnbridge.Host(limits=qnnbridge.Limits(max_body=100_000)) as host:
         model = identity(shape=(None, None))
         with qnnbridge.InferenceSession(model, providers=[CPU], host=host) as session:
@@ -158,7 +158,7 @@ def test_a_message_over_the_limits_is_refused_in_both_directions() -> None:
 
 
 def tile() -> bytes:
-    """A small input and an output as large as wanted."""
+    """Return a model with a small input and an output of any size."""
     made = model(
         [node("Tile", ["x", "n"], ["y"])],
         [tensor("x", [None]), tensor("n", [1], onnx.TensorProto.INT64)],
@@ -167,7 +167,7 @@ def tile() -> bytes:
     return bytes(made.SerializeToString())
 
 
-# --- sessions in it --------------------------------------------------------------------------------------
+# --- sessions of a host ----------------------------------------------------------------------------------
 
 
 def test_closed_sessions_are_released_in_the_host(host: qnnbridge.Host) -> None:
@@ -186,7 +186,7 @@ def test_dropped_sessions_are_released_with_the_next_call(host: qnnbridge.Host) 
     gc.collect()
     with qnnbridge.InferenceSession(MODELS / "mul_1.onnx", providers=[CPU], host=host) as session:
         session.run(None, {"X": X})
-        # A thread hands in what is dropped, and may come a call later.
+        # A background thread releases dropped sessions, possibly one call later.
         until(lambda: sessions_in(host) == before + 1)
 
 
@@ -199,7 +199,7 @@ def test_a_session_whose_creation_took_too_long_is_not_kept_in_the_host(
     with pytest.raises(errors.DeadlineExceeded) as caught:
         qnnbridge.InferenceSession(path, host=host, timeout=0.02)
     assert path.name in str(caught.value)
-    # Creations wait for each other, so the one that was given up is over now.
+    # Creations run one after another, so the abandoned one has ended by now.
     with qnnbridge.InferenceSession(MODELS / "mul_1.onnx", host=host):
         until(lambda: sessions_in(host) == before + 1)
 
@@ -211,7 +211,7 @@ def test_a_refused_session_is_not_kept_in_the_host(host: qnnbridge.Host) -> None
     assert sessions_in(host) == before
 
 
-def test_a_pickled_session_is_created_again_where_it_is_unpickled(host: qnnbridge.Host) -> None:
+def test_a_pickled_session_is_recreated_where_it_is_unpickled(host: qnnbridge.Host) -> None:
     options = qnnbridge.SessionOptions()
     options.graph_optimization_level = qnnbridge.GraphOptimizationLevel.ORT_ENABLE_BASIC
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")

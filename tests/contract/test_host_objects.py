@@ -43,7 +43,7 @@ def other_host() -> Iterator[qnnbridge.Host]:
         yield host
 
 
-def test_an_object_is_made_used_and_counted(host: qnnbridge.Host) -> None:
+def test_an_object_is_created_used_and_counted(host: qnnbridge.Host) -> None:
     made, facts = create_object(host, KIND)
     assert facts == {"format_version": 1, "adapter_version": 0, "model_version": 0}
     array = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -57,18 +57,18 @@ def test_an_object_is_made_used_and_counted(host: qnnbridge.Host) -> None:
     assert host.stats.objects == 0
 
 
-def test_objects_are_released_with_the_next_call_after_their_end(host: qnnbridge.Host) -> None:
+def test_objects_are_released_with_the_next_call_after_they_are_dropped(host: qnnbridge.Host) -> None:
     made = [adapter(host) for _ in range(20)]
     assert kept(host) == 20
     del made
     gc.collect()
-    until(lambda: host.stats.objects == 0)  # a thread takes them off
+    until(lambda: host.stats.objects == 0)  # a background thread removes them
     last = adapter(host)
     until(lambda: kept(host) == 1)
     last.release()
 
 
-def test_a_released_object_says_so(host: qnnbridge.Host) -> None:
+def test_a_released_object_reports_that_it_was_released(host: qnnbridge.Host) -> None:
     made = adapter(host)
     made.release()
     made.release()
@@ -78,7 +78,7 @@ def test_a_released_object_says_so(host: qnnbridge.Host) -> None:
         create_object(host, KIND, objects=[made])
 
 
-def test_objects_of_two_hosts_do_not_meet(host: qnnbridge.Host, other_host: qnnbridge.Host) -> None:
+def test_objects_of_two_hosts_cannot_be_mixed(host: qnnbridge.Host, other_host: qnnbridge.Host) -> None:
     ours, theirs = adapter(host), adapter(other_host)
     with pytest.raises(InvalidArgument, match="belongs to another host"):
         ours.call("parameters", objects=[theirs])
@@ -123,7 +123,7 @@ def test_a_host_with_objects_is_not_recycled() -> None:
         assert host.stats.planned_restarts == before + 1
 
 
-def test_an_object_of_a_closed_host() -> None:
+def test_an_object_of_a_closed_host_refuses_calls() -> None:
     host = qnnbridge.Host()
     made = adapter(host)
     host.close()
@@ -143,7 +143,7 @@ def test_any_thread_may_use_an_object(host: qnnbridge.Host) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_an_object_after_a_fork(host: qnnbridge.Host, tmp_path: Path) -> None:
+def test_an_object_cannot_be_used_after_a_fork(host: qnnbridge.Host, tmp_path: Path) -> None:
     made = adapter(host)
     told = tmp_path / "told"
     child = os.fork()

@@ -33,7 +33,9 @@ def warnings_of(caplog: pytest.LogCaptureFixture, model: Path, **options: object
         return [record.message for record in caplog.records if "known to compute" in record.message]
 
 
-def test_a_session_says_it_with_and_without_the_cache(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_session_warns_of_a_known_wrong_operator_with_and_without_the_cache(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     model = tmp_path / "m.onnx"
     onnx.save(float_model(Case.from_words(ROW.example)), str(model))
     for cache in (False, True, True):
@@ -45,7 +47,7 @@ def test_a_session_says_it_with_and_without_the_cache(tmp_path: Path, caplog: py
 
 
 @pytest.mark.parametrize("cache", [True, False])
-def test_it_is_rewritten_unless_the_application_forbids_it(
+def test_a_known_wrong_operator_is_rewritten_unless_the_application_forbids_it(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, cache: bool
 ) -> None:
     monkeypatch.setenv("QNNBRIDGE_CACHE", "1")
@@ -64,15 +66,17 @@ def test_it_is_rewritten_unless_the_application_forbids_it(
         told = [record for record in caplog.records if "known to compute" in record.message]
         assert [record.levelno for record in told] == [logging.INFO]
         assert "fix=False leaves them" in told[0].message
-    # A model compiled for a session that forbids the rewrite is not used for one that allows it.
+    # A model compiled for a session that forbids the rewrite is not used by one that allows it.
     with qnnbridge.InferenceSession(model, provider_options=CHIP, cache=cache, fix=False) as session:
         assert session.fixed == ()
     with qnnbridge.InferenceSession(model, provider_options=CHIP, cache=cache) as session:
         assert session.fixed
 
 
-def test_it_is_rewritten_in_the_next_host_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next host is told so: if it could not, other numbers would follow without an error."""
+def test_a_known_wrong_operator_is_rewritten_in_the_next_host_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The request to the next host contains the setting: without it, results would change silently."""
     case, model = Case.from_words(ROW.example), tmp_path / "m.onnx"
     onnx.save(float_model(case), str(model))
     feeds, asked = feeds_of(case), []
@@ -98,7 +102,9 @@ def test_it_is_rewritten_in_the_next_host_too(tmp_path: Path, monkeypatch: pytes
     ]
 
 
-def test_a_size_that_a_session_fixes_counts(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_size_that_a_session_fixes_is_considered_in_the_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     words = Case.from_words(ROW.example)
     made = float_model(words)
     length = words.tensors["x"].shape[-1]
@@ -112,7 +118,7 @@ def test_a_size_that_a_session_fixes_counts(tmp_path: Path, caplog: pytest.LogCa
         found = warnings_of(caplog, model, provider_options=CHIP, sess_options=options)
         assert len(found) == count
         for text in found:
-            # The command has the size: without it the rewrite finds nothing to change.
+            # The command contains the size: without it the rewrite finds nothing to change.
             words = shlex.split(text.partition("Fix: run: ")[2].rstrip("."))
             assert words[0] == "qnnbridge"
             command = [sys.executable, "-m", "qnnbridge_tools", *words[1:]]
@@ -120,7 +126,7 @@ def test_a_size_that_a_session_fixes_counts(tmp_path: Path, caplog: pytest.LogCa
             assert warnings_of(caplog, tmp_path / "m_fixed.onnx", provider_options=CHIP) == []
 
 
-def test_a_compiled_model_is_delivered_with_the_warning(tmp_path: Path) -> None:
+def test_a_compiled_model_with_a_known_wrong_operator_is_delivered_with_a_warning(tmp_path: Path) -> None:
     model = tmp_path / "m.onnx"
     onnx.save(float_model(Case.from_words(ROW.example)), str(model))
     with pytest.raises(qnnbridge.errors.CompileFailed, match="--only conv-padding"):

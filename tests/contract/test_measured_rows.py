@@ -65,7 +65,7 @@ def model(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_row_that_is_right_here_is_not_rewritten_and_not_warned_of(
+def test_a_row_that_was_measured_as_right_on_this_device_causes_neither_a_rewrite_nor_a_warning(
     state: Path, model: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     def made(cache: bool = True) -> tuple[bool, str]:
@@ -90,7 +90,7 @@ def test_a_row_that_is_right_here_is_not_rewritten_and_not_warned_of(
         assert made() == (False, "miss")
         assert made() == (False, "hit")
         assert made(cache=False) == (False, "off")
-        # Of another driver: nothing is known here.
+        # A measurement of another driver is not used.
         other = dataclasses.replace(place, versions={**place.versions, "driver": "30.0"})
         keep_measured(result_of("wrong", "conv-equal-padding", place=other))
         assert made() == (False, "hit")
@@ -98,8 +98,10 @@ def test_a_row_that_is_right_here_is_not_rewritten_and_not_warned_of(
         assert made() == (True, "hit")
 
 
-def test_a_rewrite_leaves_the_rows_alone_that_are_right_here(state: Path, tmp_path: Path) -> None:
-    """One rewrite cures several rows of AveragePool; here one of them is right."""
+def test_a_rewrite_skips_operators_whose_row_was_measured_as_right_on_this_device(
+    state: Path, tmp_path: Path
+) -> None:
+    """One rewrite fixes several rows of AveragePool; here one of the rows is right."""
     graph = float_model(Case.from_words(ROWS["average-pool-counted"].example))
     other = onnx.compose.add_prefix(float_model(Case.from_words(ROWS["average-pool-3d"].example)), "o/")
     for field in ("node", "input", "output", "initializer"):
@@ -116,7 +118,7 @@ def test_a_rewrite_leaves_the_rows_alone_that_are_right_here(state: Path, tmp_pa
             assert [line.split()[1] for line in session.fixed if line.startswith("average-pool")] == ["1"]
 
 
-def test_doctor_measures_in_one_process_and_keeps_what_it_finds(
+def test_doctor_measures_in_one_process_and_stores_the_results(
     state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[dict[str, object]] = []
@@ -127,13 +129,13 @@ def test_doctor_measures_in_one_process_and_keeps_what_it_finds(
     assert [line["row"] for line in seen if "row" in line] == [name for name in ROWS if name in rows]
     assert kept.place.chip == 60
     assert "pad-edge" not in [row.name for row in unmeasured(kept.place)]
-    # Nothing of it stays in the user's folders but the result.
+    # Only the result remains in the user's folders.
     assert {one.name.removesuffix(".lock") for one in state.iterdir()} == {"known-wrong.json"}
-    # Only what is missing.
+    # Only the missing rows are measured.
     again: list[dict[str, object]] = []
     assert measure_numbers(NumbersRequest(soc_model="60", rows=rows, missing=True), again.append) == ""
     assert [line for line in again if "row" in line] == []
-    # The table comes from the simulator: the daemon measures nothing there.
+    # The table was measured on the simulator, so the daemon measures nothing there.
     assert measure_numbers(NumbersRequest(npu=True), again.append) == ""
     assert [line for line in again if "row" in line] == []
     snapshot = tmp_path / "s.json"
@@ -144,7 +146,7 @@ def test_doctor_measures_in_one_process_and_keeps_what_it_finds(
     assert "4 wrong, 0 right" in commands.qnnbridge("doctor", "--from-snapshot", snapshot).stdout
 
 
-# A Slice that leaves nothing, multiplied: QNN divides by zero and the host's process ends.
+# A multiplied Slice without elements: QNN divides by zero, which crashes the host's process.
 KILLER = Case(
     {
         "x": SweepTensor((2, 4)),
@@ -161,7 +163,7 @@ KILLER = Case(
 )
 
 
-def test_a_row_that_kills_the_host_is_a_result_and_the_next_rows_are_measured(
+def test_a_row_that_crashes_the_host_is_recorded_and_the_next_rows_are_measured(
     state: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -176,7 +178,7 @@ def test_a_row_that_kills_the_host_is_a_result_and_the_next_rows_are_measured(
     }
     rows = tuple(killers.get(name, ROWS[name]) for name in names)
     monkeypatch.setattr(known_wrong, "table", lambda: rows)
-    # It sets both for its hosts: they are put back at the end of the test.
+    # `main` sets both variables for its hosts; monkeypatch restores them at the end of the test.
     for name in (STATE_DIR_VARIABLE, FOLDER_VARIABLE):
         monkeypatch.setenv(name, os.environ[name])
     target = measured_path()
@@ -187,11 +189,11 @@ def test_a_row_that_kills_the_host_is_a_result_and_the_next_rows_are_measured(
     assert [line["row"] for line in measured_rows if "host" in line["why"]] == list(killers)
     (kept,) = read_measured(target)
     assert len(kept.rows) == 4
-    # Their crashes write no crash report and quarantine nothing.
+    # The crashes write no crash report and quarantine no model.
     assert {one.name.removesuffix(".lock") for one in state.iterdir()} == {"known-wrong.json"}
 
 
-def test_other_chips_and_changed_rows_count_as_the_table_says(state: Path) -> None:
+def test_measurements_of_other_chips_and_of_changed_rows_are_ignored(state: Path) -> None:
     versions = {"onnxruntime": "1.32.0", "onnxruntime_qnn": "2.7.0", "qnn_sdk": "2.51.0", "numpy": "2"}
     place = MeasuredPlace.of(60, True, versions)
     assert rows_here("60", None, versions, simulator=True) == AS_IN_THE_TABLE
@@ -202,11 +204,11 @@ def test_other_chips_and_changed_rows_count_as_the_table_says(state: Path) -> No
     assert rows_here("57", None, versions, simulator=True) == AS_IN_THE_TABLE
     assert rows_here("60", None, {**versions, "qnn_sdk": "2.52.0"}, simulator=True) == AS_IN_THE_TABLE
     assert rows_here("60", None, versions, simulator=False) == AS_IN_THE_TABLE
-    # The row has another example since.
+    # The row's example has changed since the measurement.
     stale = MeasuredRows(place, {"pad-edge": MeasuredRow("right", "0123")}, time.time())
     keep_measured(stale)
     assert rows_here("60", None, versions, simulator=True).right == frozenset()
-    # A row that the table does not expect of the chip, and that is wrong there.
+    # A row that the table does not list for this chip, but which was measured as wrong.
     old = MeasuredPlace.of(30, True, versions)
     unexpected = next(row.name for row in table() if not row.applies(68, "2.7.0"))
     keep_measured(result_of("wrong", unexpected, place=old))
@@ -218,7 +220,7 @@ def test_other_chips_and_changed_rows_count_as_the_table_says(state: Path) -> No
 
 
 class _OneSided:
-    """QNN gives what the CPU gives, or fails."""
+    """Use a QNN that returns what the CPU returns, or fails."""
 
     def __init__(self, error: Exception | None = None) -> None:
         self._error = error
@@ -238,7 +240,7 @@ class _OneSided:
         return isinstance(error, ValueError)
 
 
-def test_an_example_is_right_where_qnn_computes_what_the_cpu_does() -> None:
+def test_an_example_is_measured_as_right_if_qnn_computes_what_the_cpu_does() -> None:
     for row in list(ROWS.values())[::6]:
         case = Case.from_words(row.example)
         assert measured(case, _OneSided(), draws=3).status == "right", row.name
@@ -252,14 +254,14 @@ def test_memory_is_filled_before_each_run_on_qnn() -> None:
     assert len(filled) == 3
 
 
-def test_runs_with_texts_and_nan_are_compared() -> None:
+def test_runs_with_strings_and_nan_are_compared() -> None:
     one = [np.array([1.0, np.nan]), np.array(["a", "b"], object), [np.array([1])]]
     assert same_results(one, [part.copy() for part in one])
     assert not same_results(one, [one[0], np.array(["a", "c"], object), one[2]])
     assert not same_results(one, [np.array([1.0, 2.0]), *one[1:]])
 
 
-def test_the_daemon_measures_once_when_idle_and_gives_way() -> None:
+def test_the_daemon_measures_once_when_idle_and_yields_to_clients() -> None:
     from qnnbridge_daemon.numbers_errand import NumbersErrand
 
     idle = [0.0]
@@ -285,7 +287,7 @@ def test_the_daemon_measures_once_when_idle_and_gives_way() -> None:
     errand.stop()
 
 
-def test_the_process_of_the_daemon_takes_its_options() -> None:
+def test_the_measuring_process_of_the_daemon_uses_the_options_of_the_daemon() -> None:
     from qnnbridge_daemon.numbers_errand import numbers_command
 
     command = numbers_command("python3")
@@ -297,10 +299,10 @@ def test_the_process_of_the_daemon_takes_its_options() -> None:
 @pytest.mark.parametrize(
     ("error", "expected"), [(qnnbridge.errors.EPFail, "wrong"), (qnnbridge.errors.Fail, "unclear")]
 )
-def test_an_error_that_every_model_would_get_says_nothing_of_a_row(
+def test_an_error_that_every_model_would_get_is_not_recorded_for_a_row(
     error: type[qnnbridge.errors.OrtError], expected: str, state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two releases that do not fit give such an error: the row would be called wrong whatever QNN does."""
+    """Two incompatible releases cause such an error: the row would be called wrong whatever QNN computes."""
 
     whole = qnnbridge.InferenceSession
 

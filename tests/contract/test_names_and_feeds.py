@@ -157,7 +157,7 @@ def sessions(host: qnnbridge.Host) -> Iterator[tuple[onnxruntime.InferenceSessio
 
 
 def outcome(session: Any, names: Any, feed: Any) -> tuple[str, Any]:
-    """The results, or class and words of the error."""
+    """Return the results, or class and message of the error."""
     try:
         return "results", session.run(names, feed)
     except Exception as error:
@@ -176,13 +176,13 @@ def assert_same(both: Any, names: str, feed: str) -> None:
 
 @pytest.mark.process
 @pytest.mark.parametrize("names", needs.some(NAMES))
-def test_each_kind_of_names_with_each_kind_of_feed(sessions: Any, names: str) -> None:
+def test_each_kind_of_names_works_with_each_kind_of_feed(sessions: Any, names: str) -> None:
     for feed in FEEDS:
         assert_same(sessions, names, feed)
 
 
 @pytest.mark.process
-def test_in_any_order(sessions: Any) -> None:
+def test_earlier_calls_in_any_order_do_not_affect_a_call(sessions: Any) -> None:
     """Earlier calls, successful or failed, do not affect a call."""
     dice = random.Random(26)
     pairs = list(itertools.product(NAMES, FEEDS))
@@ -196,7 +196,7 @@ def test_in_any_order(sessions: Any) -> None:
 @pytest.mark.parametrize(
     "names", ["generator", "generator of none", "map", "keys", "array of one", "str", "list of int", "iterator"]
 )
-def test_other_ways_to_run_read_the_names_once_as_well(sessions: Any, way: str, names: str) -> None:
+def test_other_ways_to_run_also_read_the_names_only_once(sessions: Any, way: str, names: str) -> None:
     direct, bridged = sessions
     if way == "binding":  # binds its outputs one by one
         binding = bridged.io_binding()
@@ -248,13 +248,13 @@ def in_background(bridged: qnnbridge.InferenceSession, names: Any) -> list[Any]:
     bridged.run_async(names, FEED, callback, None)
     assert done.wait(30)
     results, error = got[0]
-    if error:  # a text is all that a callback gets
+    if error:  # a callback gets the text only
         raise qnnbridge.errors.InvalidArgument(error)
     return list(results)
 
 
 @pytest.mark.process
-def test_a_future_has_names_and_feed_of_its_call(sessions: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_future_has_the_names_and_the_feed_of_its_call(sessions: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Later changes of the application's list and map do not affect a queued run."""
     bridged, changed = sessions[1], threading.Event()
     run = bridged.run
@@ -286,8 +286,10 @@ SEQUENCE = helper.make_model(
 
 @pytest.mark.process
 @pytest.mark.parametrize("dtype", ["c8", "M8[s]", "g", "f4", "V4"])
-def test_an_array_for_a_sequence(host: qnnbridge.Host, dtype: str) -> None:
-    """Whether numpy's type is one comes before what the input takes."""
+def test_an_array_is_accepted_as_a_sequence_of_names_or_refused_as_in_onnxruntime(
+    host: qnnbridge.Host, dtype: str
+) -> None:
+    """The check of numpy's type comes before that of the input's type."""
     with two_sessions(host, SEQUENCE) as both:
         theirs, ours = (outcome(session, None, {"q": np.zeros(2, dtype)})[0] for session in both)
     assert ours == theirs

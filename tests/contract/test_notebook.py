@@ -28,7 +28,7 @@ SHELL = """
 
 
 def shown(*cells: str, mode: str = "Context") -> str:
-    """Run the cells in an IPython shell; return all that it prints."""
+    """Run the cells in an IPython shell and return the printed text."""
     done = subprocess.run(
         [sys.executable, "-I", "-c", textwrap.dedent(SHELL).format(mode=mode)],
         input="%%".join(map(textwrap.dedent, cells)),
@@ -58,7 +58,7 @@ def test_a_traceback_ends_at_the_line_of_the_notebook(mode: str) -> None:
     assert "Traceback (most recent call last)" in trace
 
 
-def test_the_errors_cause_and_fix_are_shown() -> None:
+def test_the_cause_and_the_fix_of_the_error_are_shown() -> None:
     text = shown("import qnnbridge", 'qnnbridge.InferenceSession("there-is-none.onnx")')
     assert "NoSuchFile" in text
     assert "there-is-none.onnx" in text
@@ -88,7 +88,7 @@ def test_frames_between_those_of_the_application_are_hidden_and_counted() -> Non
     assert "shell.py" not in text
 
 
-def test_other_errors_and_the_debugger_have_all_frames() -> None:
+def test_other_errors_and_the_debugger_show_all_frames() -> None:
     text = shown(
         BEGIN,
         "session.run(None, {'X': 1, 'Y': 2}, 3)",

@@ -55,7 +55,7 @@ def cache_on(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def open_session(host: qnnbridge.Host, data: Any, **keywords: Any) -> qnnbridge.InferenceSession:
-    # The models are computed wrong on purpose: a cure would leave nothing to compare.
+    # The models are computed wrong deliberately: a rewrite would leave nothing to compare.
     return qnnbridge.InferenceSession(data, providers=SOC, host=host, fix=False, **keywords)
 
 
@@ -63,7 +63,7 @@ def workers(host: qnnbridge.Host) -> list[psutil.Process]:
     return psutil.Process(host.info.pid).children(recursive=True)
 
 
-def test_wrong_numbers_warn_behind_the_call_and_only_once_per_model(host: qnnbridge.Host) -> None:
+def test_wrong_numbers_warn_after_the_call_and_only_once_per_model(host: qnnbridge.Host) -> None:
     def first_session() -> tuple[Any, Any, qnnbridge.NumbersReport]:
         with open_session(host, edge_padding()) as session:
             assert session.verified.state == "pending"
@@ -94,21 +94,23 @@ def test_wrong_numbers_warn_behind_the_call_and_only_once_per_model(host: qnnbri
         second_session()
 
 
-def test_a_session_may_raise_before_the_result_is_handed_out(host: qnnbridge.Host) -> None:
+def test_a_session_can_raise_before_the_result_is_returned(host: qnnbridge.Host) -> None:
     with open_session(host, edge_padding(), verify="raise", cache=True) as session:
         with pytest.raises(NumbersDiffer, match="Output y: SNR") as told:
             session.run(None, {"x": X})
         assert told.value.details["numbers"]["state"] == "differs"
         assert told.value.fix is not None
         assert "qnnbridge verify" in told.value.fix
-    with pytest.raises(NumbersDiffer):  # known now, at the creation
+    with pytest.raises(NumbersDiffer):  # already known at the creation
         open_session(host, edge_padding(), verify=True, cache=True)
     with open_session(host, edge_padding(), verify=False, cache=True) as session:
         session.run(None, {"x": X})
         assert session.verified.state == "off"
 
 
-def test_good_numbers_agree_and_the_cache_entry_says_so_at_the_creation(host: qnnbridge.Host) -> None:
+def test_right_numbers_are_recorded_in_the_cache_entry_and_reported_at_the_next_creation(
+    host: qnnbridge.Host,
+) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with open_session(host, unary("Sigmoid"), cache=True) as session:
@@ -122,7 +124,7 @@ def test_good_numbers_agree_and_the_cache_entry_says_so_at_the_creation(host: qn
 
 
 @pytest.mark.parametrize("how", ["async", "values", "binding", "out", "subset"])
-def test_every_way_to_run_is_looked_at(host: qnnbridge.Host, how: str) -> None:
+def test_every_way_to_run_is_compared(host: qnnbridge.Host, how: str) -> None:
     with open_session(host, unary("Sigmoid"), verify="raise") as session:
         if how == "async":
             done: list[Any] = []
@@ -146,7 +148,7 @@ def test_every_way_to_run_is_looked_at(host: qnnbridge.Host, how: str) -> None:
         assert session.verified.state == "agrees"
 
 
-def test_inputs_on_which_the_cpu_is_nan_show_nothing_and_the_next_ones_are_looked_at(
+def test_inputs_with_nan_on_the_cpu_are_inconclusive_and_the_next_ones_are_compared(
     host: qnnbridge.Host,
 ) -> None:
     with open_session(host, unary("Log"), verify="raise") as session:
@@ -160,7 +162,7 @@ def test_inputs_on_which_the_cpu_is_nan_show_nothing_and_the_next_ones_are_looke
 
 @pytest.mark.filterwarnings("ignore::qnnbridge.CpuFallbackWarning")
 @pytest.mark.parametrize("op", ["RandomNormalLike", "Dropout"])
-def test_random_results_are_no_difference(host: qnnbridge.Host, op: str) -> None:
+def test_random_results_are_not_reported_as_a_difference(host: qnnbridge.Host, op: str) -> None:
     inputs = ["s"] if op == "RandomNormalLike" else ["s", "ratio", "training"]
     made = model(
         [node("Sigmoid", ["x"], ["s"]), node(op, inputs, ["y"])],
@@ -175,7 +177,7 @@ def test_random_results_are_no_difference(host: qnnbridge.Host, op: str) -> None
         assert "random" in session.verified.reason or "a different result in each run" in session.verified.reason
 
 
-def test_the_application_may_change_its_arrays_at_once(host: qnnbridge.Host) -> None:
+def test_the_application_may_change_its_arrays_immediately_after_the_call(host: qnnbridge.Host) -> None:
     with open_session(host, unary("Sigmoid")) as session:
         x = X.copy()
         (y,) = session.run(None, {"x": x})
@@ -183,7 +185,7 @@ def test_the_application_may_change_its_arrays_at_once(host: qnnbridge.Host) -> 
         assert settled(session).state == "agrees"
 
 
-def test_verify_on_request_compares_given_and_made_up_inputs(host: qnnbridge.Host) -> None:
+def test_verify_compares_given_and_generated_inputs_on_request(host: qnnbridge.Host) -> None:
     with open_session(host, edge_padding(), verify=False) as session:
         report = session.verify({"x": X})
         assert (report.state, report.inputs) == ("differs", "the inputs given")
@@ -192,17 +194,17 @@ def test_verify_on_request_compares_given_and_made_up_inputs(host: qnnbridge.Hos
         assert session.verified.inputs == "made-up inputs"
 
 
-def test_a_session_on_the_cpu_has_nothing_to_be_verified(host: qnnbridge.Host) -> None:
+def test_a_session_on_the_cpu_has_nothing_to_verify(host: qnnbridge.Host) -> None:
     with qnnbridge.InferenceSession(unary("Sigmoid"), providers=["CPUExecutionProvider"], host=host) as session:
         session.run(None, {"x": X})
         assert session.verified.state == "off"
         assert "QNN" in session.verified.reason
 
 
-def test_a_death_of_the_cpu_run_is_no_crash_of_the_call(
+def test_a_crash_of_the_cpu_run_does_not_fail_the_call(
     host: qnnbridge.Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The worker is killed as soon as it exists."""
+    """Kill the worker as soon as it exists."""
     crashes = host.stats.crashes
     with open_session(host, unary("Sigmoid")) as session:
         there = workers(host)
@@ -211,7 +213,7 @@ def test_a_death_of_the_cpu_run_is_no_crash_of_the_call(
         while session.verified.state == "pending" and time.monotonic() < until:
             for process in workers(host):
                 if process not in there:
-                    with contextlib.suppress(psutil.NoSuchProcess):  # it had ended by itself
+                    with contextlib.suppress(psutil.NoSuchProcess):  # the worker had already ended
                         process.kill()
             time.sleep(0.005)
         assert session.verified.state == "unknown"
@@ -219,7 +221,7 @@ def test_a_death_of_the_cpu_run_is_no_crash_of_the_call(
     assert host.stats.crashes == crashes
 
 
-def test_a_host_that_is_closed_meanwhile_ends_at_once(tmp_path: Path) -> None:
+def test_a_host_that_is_closed_during_a_comparison_ends_immediately(tmp_path: Path) -> None:
     with qnnbridge.Host() as host:
         session = open_session(host, unary("Sigmoid"))
         session.run(None, {"x": X})
@@ -228,7 +230,9 @@ def test_a_host_that_is_closed_meanwhile_ends_at_once(tmp_path: Path) -> None:
     assert settled(session).state in ("unknown", "agrees")
 
 
-def test_too_large_a_call_is_not_copied(host: qnnbridge.Host, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_that_is_too_large_is_not_copied_for_the_comparison(
+    host: qnnbridge.Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("qnnbridge._session.numbers_check.MAX_BYTES", 16)
     with open_session(host, unary("Sigmoid")) as session:
         session.run(None, {"x": X})
@@ -237,12 +241,14 @@ def test_too_large_a_call_is_not_copied(host: qnnbridge.Host, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("word", ["loud", 3.5, []])
-def test_an_unknown_mode_is_refused(word: Any) -> None:
+def test_an_unknown_mode_of_verify_is_refused(word: Any) -> None:
     with pytest.raises(OptionError, match="verify="):
         qnnbridge.InferenceSession(unary("Sigmoid"), verify=word)
 
 
-def test_the_environment_decides_by_default(host: qnnbridge.Host, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_variable_sets_the_default_mode(
+    host: qnnbridge.Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("QNNBRIDGE_VERIFY", "off")
     with open_session(host, edge_padding()) as session:
         session.run(None, {"x": X})
@@ -278,7 +284,7 @@ def test_each_variant_of_a_session_with_buckets_is_compared_in_warm_too(host: qn
     assert len(told) == 2
 
 
-def test_what_follows_from_padding_and_is_cut_away_is_not_compared(host: qnnbridge.Host) -> None:
+def test_padded_values_that_are_cut_away_are_not_compared(host: qnnbridge.Host) -> None:
     # Half floats cannot represent 1e-9: for the zeros of the padding QNN computes -inf, the CPU -20.7.
     made = model(
         [node("Add", ["x", "e"], ["a"]), node("Log", ["a"], ["y"])],

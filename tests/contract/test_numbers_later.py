@@ -38,7 +38,7 @@ WAIT_S = 60.0
 def numbers_are_compared(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("QNNBRIDGE_CACHE", "1")
     monkeypatch.delenv("QNNBRIDGE_VERIFY")
-    # Calls of a test follow each other at once.
+    # The calls of a test follow each other immediately.
     monkeypatch.setattr(numbers_check, "LOOK_EVERY_S", 0.0)
     monkeypatch.setattr(fast_calls, "UPKEEP_INTERVAL_S", 0.0)
     with warnings.catch_warnings():
@@ -47,7 +47,7 @@ def numbers_are_compared(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def compared(session: qnnbridge.InferenceSession, number: int) -> qnnbridge.NumbersReport:
-    """The report of so many comparisons."""
+    """Return the report once this number of comparisons has been made."""
     until = time.monotonic() + WAIT_S
     while session.verified.compared < number or session.verified.state == "pending":
         assert time.monotonic() < until, session.verified
@@ -56,13 +56,13 @@ def compared(session: qnnbridge.InferenceSession, number: int) -> qnnbridge.Numb
 
 
 def differs(session: qnnbridge.InferenceSession, x: Any, more: int = 0) -> None:
-    """Run until the numbers are known to differ, and so many calls more."""
+    """Run until the difference is reported, and then this number of calls more."""
     session.run(None, {"x": x})
     until = time.monotonic() + WAIT_S
     while session.verified.state != "differs":
         assert time.monotonic() < until, session.verified
         time.sleep(0.01)
-    # The report is there before the warning: another thread gives it.
+    # The report is available before the warning, which another thread issues.
     for thread in threading.enumerate():
         if thread.name.startswith("qnnbridge verify"):
             thread.join(WAIT_S)
@@ -79,13 +79,13 @@ def run(session: qnnbridge.InferenceSession, x: Any, times: int = 1) -> None:
         session.run(None, {"x": x})
 
 
-def test_a_warm_up_with_zeros_leaves_it_open_and_the_first_picture_is_compared(host: qnnbridge.Host) -> None:
+def test_a_warm_up_with_zeros_is_inconclusive_and_the_first_real_input_is_compared(host: qnnbridge.Host) -> None:
     with open_session(host, edge_padding(), cache=True) as session:
         run(session, ZEROS)
         report = settled(session)
         assert report.state == "unknown"
         assert "nearly constant" in report.reason
-    # Nothing was kept of it.
+    # No verdict was stored.
     with open_session(host, edge_padding(), cache=True) as session:
         assert session.verified.state == "pending"
         run(session, ZEROS, 5)
@@ -97,14 +97,14 @@ def test_a_warm_up_with_zeros_leaves_it_open_and_the_first_picture_is_compared(h
         differs_from_the_start(host)
 
 
-def test_a_picture_does_not_wait_for_the_comparison_of_the_warm_up(host: qnnbridge.Host) -> None:
+def test_a_real_input_does_not_wait_for_the_comparison_of_the_warm_up(host: qnnbridge.Host) -> None:
     with open_session(host, edge_padding(), cache=True) as session:
         run(session, ZEROS)
         with pytest.warns(qnnbridge.NumbersWarning):
             differs(session, X)
 
 
-def test_a_later_difference_replaces_what_agreed_and_is_reported_once(host: qnnbridge.Host) -> None:
+def test_a_later_difference_replaces_the_verdict_agrees_and_is_reported_once(host: qnnbridge.Host) -> None:
     with open_session(host, edge_padding(), cache=True) as session:
         run(session, INNER)
         report = compared(session, 1)
@@ -113,7 +113,7 @@ def test_a_later_difference_replaces_what_agreed_and_is_reported_once(host: qnnb
             differs(session, X, 50)
         assert len(told) == 1
         assert session.verified.compared == 2
-    # For sessions of other processes, too.
+    # This applies to sessions of other processes, too.
     with qnnbridge.Host() as other:
         with pytest.warns(qnnbridge.NumbersWarning):
             differs_from_the_start(other)
@@ -121,7 +121,7 @@ def test_a_later_difference_replaces_what_agreed_and_is_reported_once(host: qnnb
             open_session(other, edge_padding(), cache=True, verify="raise")
 
 
-def test_the_2nd_4th_and_8th_call_are_compared_and_the_verdict_says_how_many(host: qnnbridge.Host) -> None:
+def test_the_2nd_4th_and_8th_call_are_compared_and_the_verdict_counts_them(host: qnnbridge.Host) -> None:
     with open_session(host, edge_padding(), cache=True) as session:
         for number, calls in ((1, 1), (2, 1), (3, 2), (4, 4)):
             run(session, INNER, calls)
@@ -134,7 +134,7 @@ def test_the_2nd_4th_and_8th_call_are_compared_and_the_verdict_says_how_many(hos
             differs(session, X)
 
 
-def test_programs_of_one_call_come_to_a_further_comparison_together(host: qnnbridge.Host) -> None:
+def test_programs_that_make_one_call_each_reach_a_further_comparison_together(host: qnnbridge.Host) -> None:
     said = []
     for number in range(1, 9):
         with open_session(host, edge_padding(), cache=True, verify="raise") as session:
@@ -148,7 +148,7 @@ def test_programs_of_one_call_come_to_a_further_comparison_together(host: qnnbri
     assert said == [("differs" if calls == 8 else "agrees", calls, many) for calls, many in expected]
 
 
-def test_a_session_may_raise_at_a_later_call(host: qnnbridge.Host) -> None:
+def test_a_session_can_raise_at_a_later_call(host: qnnbridge.Host) -> None:
     with open_session(host, edge_padding(), verify="raise") as session:
         run(session, ZEROS)
         run(session, INNER)
@@ -157,23 +157,21 @@ def test_a_session_may_raise_at_a_later_call(host: qnnbridge.Host) -> None:
             run(session, X, 2)
 
 
-def test_comparisons_stay_within_their_share_of_the_time(
-    host: qnnbridge.Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_comparisons_keep_to_their_share_of_the_time(host: qnnbridge.Host, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(numbers_check, "FREE_S", 0.0)
     with open_session(host, edge_padding()) as session:
         run(session, INNER)
         assert compared(session, 1).state == "agrees"
         run(session, X, 100)
         assert session.verified.compared == 1
-        # After a hundred times as long there is time for another one.
+        # After a hundred times as long, another comparison is due.
         assert session._runner._numbers is not None
         session._runner._numbers._since -= 1000.0
         with pytest.warns(qnnbridge.NumbersWarning):
             differs(session, X)
 
 
-def test_a_call_of_the_fast_path_is_looked_at_once_in_a_while(
+def test_calls_of_the_fast_path_are_examined_only_when_a_comparison_is_due(
     host: qnnbridge.Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked = []
@@ -196,7 +194,7 @@ def test_a_call_of_the_fast_path_is_looked_at_once_in_a_while(
         assert session.verified.calls == 204
 
 
-def test_kept_verdicts_of_the_same_moment_are_counted_by_all(host: qnnbridge.Host) -> None:
+def test_verdicts_that_are_stored_at_the_same_moment_are_all_counted(host: qnnbridge.Host) -> None:
     with open_session(host, edge_padding(), cache=True) as session:
         run(session, INNER)
         compared(session, 1)
@@ -217,7 +215,7 @@ def test_kept_verdicts_of_the_same_moment_are_counted_by_all(host: qnnbridge.Hos
         assert session.verified.calls >= 3
 
 
-def test_clients_of_a_daemon_begin_with_what_others_found() -> None:
+def test_clients_of_a_daemon_start_with_the_verdicts_of_other_clients() -> None:
     with lab(qnnbridge.Host(sys.executable), BrokerSettings(keep_unused_s=60.0)) as made:
         one = open_session(made.client(), edge_padding(), cache=False)
         run(one, INNER)
@@ -255,5 +253,5 @@ MASK = np.asarray([[1] * 12 + [0] * 4], np.int64)
         ([["words"]], True),
     ],
 )
-def test_inputs_that_hardly_vary_have_no_content(values: list[Any], content: bool) -> None:
+def test_inputs_that_hardly_vary_are_treated_as_without_content(values: list[Any], content: bool) -> None:
     assert has_content(values) is content

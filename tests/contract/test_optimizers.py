@@ -35,7 +35,7 @@ def cache_on(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def off(session: qnnbridge.InferenceSession, harmed: HarmedModel) -> float:
-    """The largest difference from the right outputs, relative to their largest value."""
+    """Return the largest difference from the right outputs, relative to their largest value."""
     (found,) = session.run(None, harmed.feeds)
     return float(np.abs(found - harmed.right).max() / np.abs(harmed.right).max())
 
@@ -53,7 +53,7 @@ def test_the_first_session_of_a_quantised_model_is_right(
     made: Any, cache: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     harmed: HarmedModel = made()
-    # The second time in another host: the choice is kept, or found again.
+    # The second session is in another host: the choice is stored, or found again.
     for _ in range(2):
         caplog.clear()
         with (
@@ -69,7 +69,7 @@ def test_the_first_session_of_a_quantised_model_is_right(
 
 
 @pytest.mark.parametrize("made", [models.weights_in_8_bits, models.normalised_without_keepdims])
-def test_what_optimizers_change_on_the_cpu_alone_is_not_booked_on_qnn(
+def test_a_difference_that_optimizers_cause_on_the_cpu_alone_is_not_attributed_to_qnn(
     made: Any, host: qnnbridge.Host, tmp_path: Path
 ) -> None:
     harmed: HarmedModel = made()
@@ -98,7 +98,7 @@ def test_a_float_model_is_right_from_the_second_session_on(host: qnnbridge.Host)
     with qnnbridge.InferenceSession(harmed.data, providers=SOC, host=host, verify="raise") as session:
         assert off(session, harmed) < 0.01
         assert session.verified.state == "agrees"
-        # The key of its verdict is not that of the first session.
+        # The key of its verdict differs from that of the first session.
         assert session.verify(harmed.feeds).state == "agrees"
 
 
@@ -134,12 +134,12 @@ def test_a_valid_model_that_the_optimizers_break_is_loaded_without_them(
 
 def test_a_model_that_is_invalid_without_optimizers_keeps_its_error(host: qnnbridge.Host) -> None:
     harmed = models.broken("Dropout")
-    data = harmed.data.replace(b"mid", b"mi_", 1)  # the output of the Dropout alone
+    data = harmed.data.replace(b"mid", b"mi_", 1)  # the output of the Dropout only
     with pytest.raises((InvalidArgument, qnnbridge.errors.OrtError)):
         qnnbridge.InferenceSession(data, providers=CPU, host=host)
 
 
-def test_compiling_leaves_out_what_harms(host: qnnbridge.Host, tmp_path: Path) -> None:
+def test_compiling_disables_optimizers_that_change_results(host: qnnbridge.Host, tmp_path: Path) -> None:
     for harmed in (models.broken("Cast"), models.int8_behind_a_reshape()):
         (tmp_path / "m.onnx").write_bytes(harmed.data)
         result = qnnbridge.compile(

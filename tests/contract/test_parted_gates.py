@@ -29,7 +29,9 @@ WAIT_S = 60.0
 
 
 def close_gates(gates: int = 4) -> onnx.ModelProto:
-    """x times (gate - a half), gate after gate: a merged Sigmoid has a slope that is wrong by 4 in 100 near 0."""
+    """Return a model that computes x times (gate - 0.5) repeatedly: a merged Sigmoid has a slope that is 4 % wrong
+    near 0.
+    """
     random = np.random.default_rng(0)
     constants, nodes, last = {"half": np.float32(0.5), "large": np.float32(20)}, [], "x"
     for n in range(gates):
@@ -82,7 +84,7 @@ def parted(changes: tuple[str, ...]) -> bool:
 
 
 @pytest.mark.parametrize("cache", [True, None])
-def test_the_session_after_a_poor_verdict_parts_the_gates_and_says_so(
+def test_the_session_after_a_poor_verdict_splits_the_gates_and_reports_it(
     model: Path, caplog: pytest.LogCaptureFixture, cache: bool | None
 ) -> None:
     changes, found, _ = verdict(model, cache=cache)
@@ -95,7 +97,7 @@ def test_the_session_after_a_poor_verdict_parts_the_gates_and_says_so(
     assert len(told) == 1
     assert f"{found.snr_db:.1f} dB" in told[0]
     assert "cycles" in told[0]
-    # In another process, from the verdict of the copy.
+    # In another process, decided by the verdict of the copy.
     program = (
         "import sys, qnnbridge\n"
         "with qnnbridge.InferenceSession(sys.argv[1], cache=eval(sys.argv[2])) as session:\n"
@@ -105,12 +107,12 @@ def test_the_session_after_a_poor_verdict_parts_the_gates_and_says_so(
         [sys.executable, "-c", program, str(model), str(cache)], capture_output=True, text=True, check=True
     )
     assert other.stdout.startswith("['gates: ")
-    # The application's own decision stays.
+    # The application's own setting is kept.
     changes, plain, _ = verdict(model, cache=cache, fix=False)
     assert (changes, plain.state) == ((), "differs")
 
 
-def test_gates_that_do_not_help_are_tried_once(model: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_split_of_gates_that_does_not_help_is_tried_once(model: Path, caplog: pytest.LogCaptureFixture) -> None:
     changes, found, key = verdict(model, cache=True)
     with qnnbridge.InferenceSession(model, cache=True) as session:
         assert parted(session.fixed)
@@ -119,7 +121,7 @@ def test_gates_that_do_not_help_are_tried_once(model: Path, caplog: pytest.LogCa
     assert of_copy is not None
     root = Path(os.environ["QNNBRIDGE_CACHE_DIR"]) / VERSION_FOLDER
     assert not parted(changes)
-    # Another comparison of the copy has shown the same quality.
+    # Another comparison of the copy has found the same quality.
     Verdicts(root).write(of_copy, found)
     with caplog.at_level(logging.INFO, "qnnbridge"):
         for _ in range(2):

@@ -61,8 +61,8 @@ def run(folder: Path, program: str, *arguments: str, **variables: str) -> subpro
 @pytest.mark.process
 @needs.a_host_python
 @pytest.mark.parametrize("calls", [0, 3])
-def test_a_session_at_the_end_of_the_interpreter_is_closed(tmp_path: Path, calls: int) -> None:
-    """Nothing can be imported there: not what a first call needs, either."""
+def test_an_open_session_is_closed_at_the_exit_of_the_interpreter(tmp_path: Path, calls: int) -> None:
+    """Nothing can be imported at that time, including modules that a first call needs."""
     done = run(tmp_path, AT_THE_END.replace("CALLS", str(calls)))
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.split("\n")[:-1] == ["run Closed", "bind Closed", "empty Closed", "make Closed"]
@@ -130,15 +130,15 @@ print(late)
 @needs.linux
 @needs.a_host_python
 @pytest.mark.parametrize("module", ["qnnbridge", "qnnbridge.ort"])
-def test_a_session_imports_nothing_once_it_is_open(tmp_path: Path, module: str) -> None:
-    """A program may give up its rights, or its root folder, when it has its sessions."""
+def test_an_open_session_imports_nothing_more(tmp_path: Path, module: str) -> None:
+    """A program may drop its privileges, or its root folder, once its sessions are open."""
     done = run(tmp_path, WITHOUT_IMPORTS.replace("DROP_IN", module))
     assert done.stdout.splitlines() == ["[[2.0, 2.0, 2.0, 2.0]] [[2.0, 2.0, 2.0, 2.0]]", "[]"], done.stderr
 
 
 @pytest.mark.process
 @needs.linux
-def test_a_name_that_the_locale_cannot_read_is_not_called_invalid(tmp_path: Path) -> None:
+def test_a_name_that_the_locale_cannot_decode_is_not_called_invalid(tmp_path: Path) -> None:
     name = "Gr\u00f6\u00dfe.onnx"
     (tmp_path / name).write_bytes(doubling())
     for arguments in ((name,), ()):
@@ -154,7 +154,7 @@ def test_a_name_that_the_locale_cannot_read_is_not_called_invalid(tmp_path: Path
 
 @pytest.mark.process
 @needs.linux
-def test_a_name_that_is_no_utf8_is_still_called_so(tmp_path: Path) -> None:
+def test_a_name_that_is_not_utf8_is_called_invalid(tmp_path: Path) -> None:
     name = os.fsdecode(b"\xff.onnx")
     (tmp_path / name).write_bytes(doubling())
     for variables in ({"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}, {"LC_ALL": "C.UTF-8"}):
@@ -163,7 +163,7 @@ def test_a_name_that_is_no_utf8_is_still_called_so(tmp_path: Path) -> None:
         assert "locale" not in done.stdout
 
 
-# --- as a frozen application has it -----------------------------------------------------------------------
+# --- environment of a frozen application ------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -183,20 +183,20 @@ def frozen(monkeypatch: pytest.MonkeyPatch) -> None:
         ({}, None),
     ],
 )
-def test_libraries_of_the_application_are_not_those_of_the_host(before: dict[str, str], after: str | None) -> None:
+def test_the_host_does_not_use_the_libraries_of_the_application(before: dict[str, str], after: str | None) -> None:
     environ = host_environment(base={**before, "_PYI_ARCHIVE_FILE": "/app/app", "PATH": "/bin"})
     assert environ.get("LD_LIBRARY_PATH") == after
     assert not [name for name in environ if name.endswith("_ORIG") or name.startswith("_PYI")]
     assert environ["PATH"] == "/bin"
 
 
-def test_library_path_of_a_plain_python_is_kept() -> None:
+def test_the_library_path_of_a_plain_python_is_kept() -> None:
     before = {"LD_LIBRARY_PATH": "/opt/qnn/lib:/x", "LD_LIBRARY_PATH_ORIG": "/y"}
     assert {name: host_environment(base=before)[name] for name in before} == before
 
 
 @pytest.mark.usefixtures("frozen")
-def test_the_daemon_has_the_hosts_python(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_daemon_uses_the_python_of_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/app/app")
     host = os.path.realpath("/proc/self/exe") if sys.platform == "linux" else sys.base_prefix + "/python.exe"
     monkeypatch.setenv("QNNBRIDGE_HOST_PYTHON", host)
@@ -205,7 +205,7 @@ def test_the_daemon_has_the_hosts_python(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize(("process", "computer"), [("x64", "ARM64"), ("x86_64", "x86_64")])
-def test_a_frozen_application_without_a_host(tmp_path: Path, process: str, computer: str) -> None:
+def test_a_frozen_application_without_a_host_gets_an_error(tmp_path: Path, process: str, computer: str) -> None:
     surroundings = Surroundings(
         environ={"QNNBRIDGE_CONFIG": ""},
         process=process,
@@ -226,7 +226,7 @@ def test_a_frozen_application_without_a_host(tmp_path: Path, process: str, compu
 
 
 @pytest.mark.usefixtures("frozen")
-def test_a_frozen_application_that_is_too_old_is_to_be_built_again() -> None:
+def test_the_error_for_a_frozen_application_that_is_too_old_asks_to_build_it_again() -> None:
     with pytest.raises(VersionMismatch) as caught:
         check_releases("0.2.0", "0.9.0")
     assert "Build this application again" in str(caught.value)

@@ -44,7 +44,7 @@ def distinct(session: qnnbridge.InferenceSession) -> int:
 
 @pytest.mark.parametrize(("op", "attributes"), LIKE.items(), ids=list(LIKE))
 @pytest.mark.parametrize("cache", [False, True])
-def test_each_call_gets_other_numbers_where_the_cpu_is_allowed(
+def test_each_call_gets_new_random_numbers_if_the_cpu_is_allowed(
     op: str, attributes: dict[str, Any], cache: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("QNNBRIDGE_CACHE", "1")
@@ -58,7 +58,9 @@ def test_each_call_gets_other_numbers_where_the_cpu_is_allowed(
     np.testing.assert_allclose((values.mean(), values.std()), expected, atol=0.5)
 
 
-def test_a_session_that_refuses_the_cpu_warns(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_session_that_refuses_the_cpu_warns_of_repeated_random_numbers(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     path = model_with("RandomNormalLike", {}, tmp_path / "m.onnx")
     with caplog.at_level(logging.WARNING), qnnbridge.InferenceSession(path, cache=False) as session:
         assert distinct(session) == 1
@@ -68,7 +70,7 @@ def test_a_session_that_refuses_the_cpu_warns(tmp_path: Path, caplog: pytest.Log
     assert 'fallback="cpu"' in told
 
 
-def test_a_run_that_fails_names_the_random_operator_and_a_way_that_works(tmp_path: Path) -> None:
+def test_the_error_of_a_failed_run_names_the_random_operator_and_a_working_alternative(tmp_path: Path) -> None:
     path = model_with("RandomNormalLike", {}, tmp_path / "m.onnx", alone=True)
     with (
         qnnbridge.InferenceSession(path, cache=False) as session,
@@ -83,7 +85,7 @@ def test_a_run_that_fails_names_the_random_operator_and_a_way_that_works(tmp_pat
 
 
 @pytest.mark.parametrize("alone", [False, True], ids=["runs", "fails on QNN"])
-def test_verify_and_compile_tell_what_each_side_does(alone: bool, tmp_path: Path) -> None:
+def test_verify_and_compile_report_how_cpu_and_qnn_compute_random_operators(alone: bool, tmp_path: Path) -> None:
     path = model_with("RandomNormalLike", {}, tmp_path / "m.onnx", alone=alone)
     verified = commands.qnnbridge("verify", path, "--no-bisect")
     assert verified.returncode == 1
@@ -99,7 +101,7 @@ def test_verify_and_compile_tell_what_each_side_does(alone: bool, tmp_path: Path
         assert "every call gets the same random numbers" in text
 
 
-def test_analyze_and_fix_know_them(tmp_path: Path) -> None:
+def test_analyze_and_fix_know_the_random_operators(tmp_path: Path) -> None:
     path = model_with("Bernoulli", {}, tmp_path / "m.onnx")
     assert "--only random-on-cpu" in re.sub(r"\s+", " ", commands.qnnbridge("analyze", path, "--offline").stdout)
     assert commands.qnnbridge("fix", path, "-o", tmp_path / "o.onnx").returncode == 0

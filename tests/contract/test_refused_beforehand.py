@@ -30,7 +30,7 @@ W = np.random.default_rng(3).standard_normal((SIZE, SIZE)).astype(np.float32)
 
 
 def around(*middle: onnx.NodeProto, **values: Any) -> onnx.ModelProto:
-    """A product with 1 MB of weights before the nodes from `a` to `b`, and a Relu behind them."""
+    """Return a product with 1 MB of weights in front of the nodes from `a` to `b`, followed by a Relu."""
     return model(
         [node("MatMul", ["x", "w"], ["a"]), *middle, node("Relu", ["b"], ["y"])],
         [tensor("x", [1, 4, SIZE])],
@@ -80,7 +80,7 @@ def refuse(job: CompilerInput) -> None:
 @pytest.mark.simulator
 @pytest.mark.process
 @pytest.mark.parametrize("name", REFUSED)
-def test_the_early_refusal_has_all_that_the_late_one_has(
+def test_the_early_refusal_has_the_same_information_as_the_late_one(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("onnxruntime_qnn")
@@ -101,7 +101,7 @@ def test_the_early_refusal_has_all_that_the_late_one_has(
 
 @pytest.mark.simulator
 @pytest.mark.process
-def test_a_doubted_operator_that_qnn_takes_is_no_refusal(tmp_path: Path) -> None:
+def test_a_suspected_operator_that_qnn_accepts_is_not_refused(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime_qnn")
     made = around(node("Einsum", ["a", "v"], ["b"], equation="bij,bjk->bik"), v=W[None])
     job = job_of(made, tmp_path)
@@ -128,7 +128,7 @@ def test_without_the_library_that_writes_graphs_the_model_is_compiled(
         {"providers": (ProviderSpec(QNN, {"qnn_saver_path": "x"}),)},
     ],
 )
-def test_other_sessions_are_not_asked_about(
+def test_sessions_that_could_use_the_cpu_are_not_checked_in_advance(
     spec: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[object] = []
@@ -138,7 +138,7 @@ def test_other_sessions_are_not_asked_about(
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_the_tables_doubt_what_qnn_refuses(name: str, tmp_path: Path) -> None:
+def test_the_tables_suspect_operators_that_qnn_refuses(name: str, tmp_path: Path) -> None:
     made = REFUSED[name]
     wanted = next(one.op_type for one in made.graph.node if one.name == "middle")
     assert refused_operators(made.SerializeToString(), {}) == {wanted}
@@ -154,12 +154,12 @@ def test_the_tables_doubt_what_qnn_refuses(name: str, tmp_path: Path) -> None:
             node("ConstantOfShape", ["s"], ["z"]),
             node("Add", ["a", "z"], ["b"]),
         ],
-        # Older exporters share weights by an Identity.
+        # Older exporters share weights through an Identity.
         [
             node("Identity", ["half"], ["h"]),
             node("Clip", ["a", "", "h"], ["b"]),
         ],
-        # A Gelu that is written out.
+        # A Gelu that consists of basic operators.
         [
             node("Div", ["a", "root"], ["d"]),
             node("Erf", ["d"], ["e"]),
@@ -169,18 +169,18 @@ def test_the_tables_doubt_what_qnn_refuses(name: str, tmp_path: Path) -> None:
         ],
     ],
 )
-def test_what_qnn_takes_is_not_doubted(middle: list[onnx.NodeProto]) -> None:
+def test_operators_that_qnn_accepts_are_not_suspected(middle: list[onnx.NodeProto]) -> None:
     numbers = {"root": np.float32(np.sqrt(2)), "one": np.float32(1), "half": np.float32(0.5)}
     made = around(*middle, **{name: np.asarray(number) for name, number in numbers.items()})
     assert not refused_operators(made.SerializeToString(), {})
 
 
-def test_bytes_that_are_no_model_are_left_to_others() -> None:
+def test_bytes_that_are_not_a_model_are_not_suspected() -> None:
     assert not refused_operators(b"\x00\x01 nothing", {})
     assert not refused_operators("/nowhere/model.onnx", {})
 
 
-def test_a_function_of_the_model_counts_by_its_body() -> None:
+def test_a_function_of_the_model_is_judged_by_its_body() -> None:
     """A model's own function is not an operator that QNN lacks, since it is inlined."""
     body = helper.make_function(
         "own", "Twice", ["p"], ["q"], [node("Add", ["p", "p"], ["q"])], [helper.make_opsetid("", 21)]

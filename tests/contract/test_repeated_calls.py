@@ -55,19 +55,19 @@ def quick_calls(host: qnnbridge.Host) -> int:
     return host.stats.shared_calls
 
 
-def test_from_the_second_time_on_a_call_goes_the_quick_way(quick: qnnbridge.Host) -> None:
+def test_a_call_uses_the_fast_path_from_the_second_time_on(quick: qnnbridge.Host) -> None:
     before = quick_calls(quick)
     with session(quick) as adds:
         for number in range(5):
             x = np.full(7, number, np.float32)
             (y,) = adds.run(None, {"x": x})
             np.testing.assert_array_equal(y, x + 1)
-            y[:] = 0  # the application's own
+            y[:] = 0  # memory of the application
     assert quick_calls(quick) - before == (4 if quick.stats.shared_memory == "available" else 0)
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.int8, np.uint8, np.int64, np.uint64, np.float16, np.bool_])
-def test_each_type_arrives_to_the_last_bit(quick: qnnbridge.Host, dtype: type[Any]) -> None:
+def test_each_type_arrives_bit_for_bit(quick: qnnbridge.Host, dtype: type[Any]) -> None:
     element = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
     data = model_bytes([node("Identity", ["x"], ["y"])], {"x": (element, ["n"])}, {"y": (element, ["n"])})
     raw = np.random.default_rng(1).integers(0, 256, 4096, np.uint8)
@@ -79,7 +79,7 @@ def test_each_type_arrives_to_the_last_bit(quick: qnnbridge.Host, dtype: type[An
             assert y.tobytes() == x.tobytes()
 
 
-def test_a_true_is_one_whatever_the_byte_was(quick: qnnbridge.Host) -> None:
+def test_a_true_value_is_one_whatever_its_byte_was(quick: qnnbridge.Host) -> None:
     data = model_bytes([node("Identity", ["x"], ["y"])], {"x": (BOOL, [4])}, {"y": (BOOL, [4])})
     x = np.array([0, 1, 2, 255], np.uint8).view(np.bool_)
     with session(quick, data) as same:
@@ -88,7 +88,7 @@ def test_a_true_is_one_whatever_the_byte_was(quick: qnnbridge.Host) -> None:
             assert y.view(np.uint8).tolist() == [0, 1, 1, 1]
 
 
-def test_arrays_of_any_layout_are_read_as_they_are(quick: qnnbridge.Host) -> None:
+def test_arrays_of_any_layout_are_read_without_changes(quick: qnnbridge.Host) -> None:
     data = model_bytes([node("Identity", ["x"], ["y"])], {"x": (FLOAT, [6, 8])}, {"y": (FLOAT, [6, 8])})
     base = np.arange(12 * 16, dtype=np.float32).reshape(12, 16)
     with session(quick, data) as same:
@@ -96,7 +96,7 @@ def test_arrays_of_any_layout_are_read_as_they_are(quick: qnnbridge.Host) -> Non
             np.testing.assert_array_equal(same.run(None, {"x": x})[0], x)
 
 
-def test_outputs_of_another_shape_than_last_time_arrive(quick: qnnbridge.Host) -> None:
+def test_outputs_with_another_shape_than_in_the_last_call_arrive(quick: qnnbridge.Host) -> None:
     data = model_bytes([node("NonZero", ["x"], ["y"])], {"x": (FLOAT, [4])}, {"y": (INT64, [1, "k"])})
     with session(quick, data) as finds:
         for values in ([1, 0, 2, 0], [0, 0, 3, 3], [1, 1, 1, 1], [0, 0, 0, 0], [1, 0, 0, 0], [5, 0, 5, 0]):
@@ -104,7 +104,7 @@ def test_outputs_of_another_shape_than_last_time_arrive(quick: qnnbridge.Host) -
             np.testing.assert_array_equal(finds.run(None, {"x": x})[0], np.stack(np.nonzero(x)))
 
 
-def test_an_output_that_is_an_input_too_is_the_input(quick: qnnbridge.Host) -> None:
+def test_an_output_that_is_also_an_input_equals_the_input(quick: qnnbridge.Host) -> None:
     data = model_bytes(
         [node("Add", ["x", "x"], ["y"])],
         {"x": (FLOAT, [3])},
@@ -118,8 +118,9 @@ def test_an_output_that_is_an_input_too_is_the_input(quick: qnnbridge.Host) -> N
             np.testing.assert_array_equal(same, x)
 
 
-def test_an_output_that_is_declared_as_optional_arrives_each_time(quick: qnnbridge.Host) -> None:
-    # ONNX Runtime binds no memory to it: the second call failed with "Only binding Tensors is currently supported".
+def test_an_output_that_is_declared_as_optional_arrives_in_each_call(quick: qnnbridge.Host) -> None:
+    # ONNX Runtime cannot bind memory to an optional: the second call failed with "Only binding Tensors is currently
+    # supported".
     kind = helper.make_optional_type_proto(helper.make_tensor_type_proto(FLOAT, ["n"]))
     ends = [helper.make_value_info("x", kind)], [helper.make_value_info("y", kind)]
     graph = helper.make_graph([node("Identity", ["x"], ["y"])], "g", *ends)
@@ -130,7 +131,7 @@ def test_an_output_that_is_declared_as_optional_arrives_each_time(quick: qnnbrid
             assert same.run(None, {"x": x + number})[0].tolist() == (x + number).tolist()
 
 
-def test_other_names_types_and_shapes_are_refused_as_ever(quick: qnnbridge.Host) -> None:
+def test_other_names_types_and_shapes_are_refused_as_on_the_slow_path(quick: qnnbridge.Host) -> None:
     with session(quick) as adds:
         good = {"x": np.zeros(3, np.float32)}
         for _ in range(3):
@@ -147,7 +148,7 @@ def test_other_names_types_and_shapes_are_refused_as_ever(quick: qnnbridge.Host)
                 adds.run(["nothing"], good)
 
 
-def test_a_failing_run_raises_what_it_raises_by_the_connection(quick: qnnbridge.Host) -> None:
+def test_a_failing_run_raises_the_same_error_as_over_the_connection(quick: qnnbridge.Host) -> None:
     data = model_bytes(
         [node("Gather", ["t", "x"], ["y"])],
         {"x": (INT64, [1])},
@@ -179,7 +180,7 @@ def test_out_fills_the_arrays_of_the_application(quick: qnnbridge.Host) -> None:
                     adds.run(None, {"x": x}, out=wrong)  # type: ignore[arg-type]
 
 
-def test_arrays_of_the_session_are_used_where_they_are(quick: qnnbridge.Host) -> None:
+def test_arrays_of_the_session_are_used_in_place(quick: qnnbridge.Host) -> None:
     with session(quick) as adds:
         x, y = adds.empty_input("x", (1000,)), adds.empty_output("y", (1000,))
         for number in range(4):
@@ -192,8 +193,8 @@ def test_arrays_of_the_session_are_used_where_they_are(quick: qnnbridge.Host) ->
     assert (y == 4).all()
 
 
-def test_an_array_that_takes_the_place_of_another_is_what_is_read(quick: qnnbridge.Host) -> None:
-    """The memory of one that is gone is used again: the plan that was made for it still fits."""
+def test_an_array_that_replaces_another_one_is_read(quick: qnnbridge.Host) -> None:
+    """The memory of a freed array is reused, and the plan that was made for that array still fits."""
     with session(quick) as adds:
         out = [adds.empty_output("y", (4,))]
         for number in range(5):
@@ -205,7 +206,7 @@ def test_an_array_that_takes_the_place_of_another_is_what_is_read(quick: qnnbrid
             del x
 
 
-def test_an_array_that_was_changed_where_it_is_makes_another_call(quick: qnnbridge.Host) -> None:
+def test_an_array_that_was_changed_in_place_is_read_with_its_new_contents(quick: qnnbridge.Host) -> None:
     with session(quick) as adds:
         x, y = adds.empty_input("x", (4,)), adds.empty_output("y", (4,))
         x[...] = 1
@@ -227,8 +228,8 @@ def test_an_array_that_was_changed_where_it_is_makes_another_call(quick: qnnbrid
             adds.run(None, {"x": x}, out=[y])
 
 
-def test_plain_arrays_and_those_of_the_session_take_turns(quick: qnnbridge.Host) -> None:
-    """Nothing of the way that the call before went is left."""
+def test_plain_arrays_and_arrays_of_the_session_can_be_used_alternately(quick: qnnbridge.Host) -> None:
+    """No state of the previous call's path is used."""
     with session(quick) as adds:
         shared, plain = adds.empty_input("x", (4,)), np.empty(4, np.float32)
         outs: list[Any] = [None, [adds.empty_output("y", (4,))], [np.empty(4, np.float32)], [None]]
@@ -239,8 +240,8 @@ def test_plain_arrays_and_those_of_the_session_take_turns(quick: qnnbridge.Host)
             assert out is None or out[0] is None or y is out[0]
 
 
-def test_an_output_array_that_is_gone_is_not_taken_for_a_new_one(quick: qnnbridge.Host) -> None:
-    """Its memory may be another array's by now."""
+def test_a_freed_output_array_is_not_mistaken_for_a_new_one(quick: qnnbridge.Host) -> None:
+    """The memory may already belong to another array."""
     with session(quick) as adds:
         x = np.arange(4, dtype=np.float32)
         mine = adds.empty_output("y", (4,))
@@ -254,7 +255,7 @@ def test_an_output_array_that_is_gone_is_not_taken_for_a_new_one(quick: qnnbridg
         assert (other == -1).all()
 
 
-def test_there_are_arrays_only_for_what_the_model_has(quick: qnnbridge.Host) -> None:
+def test_arrays_are_created_only_for_inputs_and_shapes_of_the_model(quick: qnnbridge.Host) -> None:
     with session(quick) as adds:
         for name, shape in (("z", (3,)), ("x", None), ("x", (1, 3))):
             with pytest.raises(qnnbridge.errors.InvalidArgument):
@@ -262,7 +263,7 @@ def test_there_are_arrays_only_for_what_the_model_has(quick: qnnbridge.Host) -> 
         assert adds.empty_input("x", (0,)).size == 0
 
 
-def test_borrowed_results_stay_what_they_are(quick: qnnbridge.Host) -> None:
+def test_borrowed_results_do_not_change(quick: qnnbridge.Host) -> None:
     with session(quick) as adds:
         kept = []
         for number in range(30):
@@ -274,10 +275,10 @@ def test_borrowed_results_stay_what_they_are(quick: qnnbridge.Host) -> None:
     assert (kept[-1] == 30).all()
 
 
-def test_a_borrowed_result_is_kept_until_the_next_one_and_each_call_still_goes_the_quick_way(
+def test_a_borrowed_result_is_kept_until_the_next_one_and_each_call_still_uses_the_fast_path(
     shared: qnnbridge.Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """``y = session.run(...)`` in a loop has two results at a time: they take turns in two pieces of memory."""
+    """``y = session.run(...)`` in a loop holds two results at a time, which alternate between two buffers."""
 
     def looked_for(*_: object) -> None:
         raise AssertionError("a plan was made")
@@ -294,12 +295,12 @@ def test_a_borrowed_result_is_kept_until_the_next_one_and_each_call_still_goes_t
             assert (later == number + 1).all()
             assert not later.flags.owndata, "it was copied"
             y = later
-            if number > 12:  # and where nothing is kept, in one
+            if number > 12:  # without a held result, one buffer is used
                 del y, later
                 y = None
 
 
-def test_borrowed_results_survive_the_death_of_the_host(shared: qnnbridge.Host) -> None:
+def test_borrowed_results_survive_a_crash_of_the_host(shared: qnnbridge.Host) -> None:
     with session(shared) as adds:
         for number in range(3):
             (y,) = adds.run(None, {"x": np.full(64, number, np.float32)}, borrow=True)
@@ -313,7 +314,7 @@ def test_borrowed_results_survive_the_death_of_the_host(shared: qnnbridge.Host) 
         assert (y == 3).all()
 
 
-def test_several_threads_have_channels_of_their_own(quick: qnnbridge.Host) -> None:
+def test_several_threads_have_separate_channels(quick: qnnbridge.Host) -> None:
     wrong: list[Any] = []
     with session(quick) as adds:
 
@@ -333,7 +334,7 @@ def test_several_threads_have_channels_of_their_own(quick: qnnbridge.Host) -> No
     assert not wrong
 
 
-def test_channels_that_nobody_needs_give_their_memory_back(shared: qnnbridge.Host) -> None:
+def test_unused_channels_release_their_memory(shared: qnnbridge.Host) -> None:
     with session(shared) as adds:
         for _ in range(3):
             adds.run(None, {"x": np.zeros(300_000, np.float32)})
@@ -350,7 +351,7 @@ def test_channels_that_nobody_needs_give_their_memory_back(shared: qnnbridge.Hos
         np.testing.assert_array_equal(adds.run(None, {"x": np.zeros(4, np.float32)})[0], np.ones(4, np.float32))
 
 
-def test_beyond_its_limit_memory_is_not_shared_and_calls_continue() -> None:
+def test_calls_beyond_the_memory_limit_use_the_connection() -> None:
     pytest.importorskip("onnxruntime")
     with qnnbridge.Host(shared_memory=True) as host:
         host.sharing.channel_memory._limit = 200_000

@@ -41,7 +41,7 @@ def arithmetic(host: qnnbridge.Host, pools_of_onnxruntime: None) -> Any:
         yield sessions
 
 
-# --- running ---------------------------------------------------------------------------------------------
+# --- run -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def arithmetic(host: qnnbridge.Host, pools_of_onnxruntime: None) -> Any:
     [None, [], ["p"], ["d", "s"], ["s", "p", "d"], ("p",), ["p", "p"], ["unknown"], ["p", ""]],
     ids=str,
 )
-def test_run_returns_the_outputs_that_were_named(names: Any, arithmetic: Any) -> None:
+def test_run_returns_the_requested_outputs(names: Any, arithmetic: Any) -> None:
     direct, bridged = arithmetic
     assert_same_run(direct, bridged, FEEDS, names)
 
@@ -59,7 +59,7 @@ def test_run_returns_the_outputs_that_were_named(names: Any, arithmetic: Any) ->
     [{}, {"a": A}, {**FEEDS, "c": A}, {"a": A, "b": B[:1]}, {"a": A, "b": B[:, :2]}, {"a": A, "b": B.astype("f8")}],
     ids=["none", "one of two", "too many", "other batch", "wrong shape", "wrong type"],
 )
-def test_run_takes_and_refuses_the_same_feeds(feeds: dict[str, Any], arithmetic: Any) -> None:
+def test_run_accepts_and_refuses_the_same_feeds_as_onnxruntime(feeds: dict[str, Any], arithmetic: Any) -> None:
     direct, bridged = arithmetic
     assert_same_run(direct, bridged, feeds)
 
@@ -72,7 +72,7 @@ def test_results_belong_to_the_application(arithmetic: Any) -> None:
     assert bridged.run(["s"], FEEDS)[0].tolist() == (A + B).tolist()
 
 
-def test_run_async_calls_back_with_results_and_user_data(arithmetic: Any) -> None:
+def test_run_async_passes_results_and_user_data_to_the_callback(arithmetic: Any) -> None:
     answers: list[Any] = []
     for session in arithmetic:
         called: queue.Queue[Any] = queue.Queue()
@@ -84,7 +84,7 @@ def test_run_async_calls_back_with_results_and_user_data(arithmetic: Any) -> Non
     assert ours[0].tolist() == theirs[0].tolist()
 
 
-def test_run_async_tells_the_callback_about_an_error(arithmetic: Any) -> None:
+def test_run_async_passes_an_error_to_the_callback(arithmetic: Any) -> None:
     _, bridged = arithmetic
     called: queue.Queue[Any] = queue.Queue()
     feeds = {"a": A, "b": np.ones((5, 3), np.float32)}
@@ -95,14 +95,14 @@ def test_run_async_tells_the_callback_about_an_error(arithmetic: Any) -> None:
 
 
 @pytest.mark.parametrize("feeds", [{}, {"a": A}, {"a": A, "b": "text"}], ids=["none", "one of two", "no value"])
-def test_run_async_raises_at_once_what_is_no_input_at_all(feeds: dict[str, Any], arithmetic: Any) -> None:
+def test_run_async_raises_immediately_for_an_invalid_input(feeds: dict[str, Any], arithmetic: Any) -> None:
     direct, bridged = arithmetic
     with pytest.raises((ValueError, RuntimeError)) as caught:
         direct.run_async(None, feeds, pytest.fail, None)
     assert_same_error(caught.value, lambda: bridged.run_async(None, feeds, pytest.fail, None))
 
 
-def test_a_callback_that_fails_is_logged(arithmetic: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_exception_in_a_callback_is_logged(arithmetic: Any, caplog: pytest.LogCaptureFixture) -> None:
     _, bridged = arithmetic
 
     def callback(*_: Any) -> None:
@@ -148,7 +148,7 @@ def test_a_binding_reads_its_inputs_at_each_run_and_writes_into_its_outputs(arit
     assert results[1][0] == ((A + 1) * B).tolist()
 
 
-def test_the_log_of_a_run_carries_its_name(
+def test_the_log_of_a_run_contains_its_tag(
     arithmetic: Any, host: qnnbridge.Host, caplog: pytest.LogCaptureFixture
 ) -> None:
     _, bridged = arithmetic
@@ -173,10 +173,10 @@ def test_qnn_options_are_changed_between_runs(host: qnnbridge.Host) -> None:
             session.set_ep_dynamic_options({"ep.dynamic.workload": "Efficient"})
 
 
-# --- facts -----------------------------------------------------------------------------------------------
+# --- descriptions ----------------------------------------------------------------------------------------
 
 
-def test_inputs_and_outputs_are_described_the_same(arithmetic: Any) -> None:
+def test_inputs_and_outputs_are_described_as_in_onnxruntime(arithmetic: Any) -> None:
     direct, bridged = arithmetic
     assert nodes(bridged.get_inputs()) == nodes(direct.get_inputs())
     assert nodes(bridged.get_outputs()) == nodes(direct.get_outputs())
@@ -184,14 +184,14 @@ def test_inputs_and_outputs_are_described_the_same(arithmetic: Any) -> None:
 
 
 @pytest.mark.parametrize("file", [path.name for path in sorted(MODELS.glob("*.onnx"))])
-def test_real_models_are_described_the_same(file: str, host: qnnbridge.Host) -> None:
+def test_real_models_are_described_as_in_onnxruntime(file: str, host: qnnbridge.Host) -> None:
     with two_sessions(host, MODELS / file) as (direct, bridged):
         assert nodes(bridged.get_inputs()) == nodes(direct.get_inputs())
         assert nodes(bridged.get_outputs()) == nodes(direct.get_outputs())
         assert bridged.get_modelmeta().custom_metadata_map == direct.get_modelmeta().custom_metadata_map
 
 
-def test_the_metadata_of_the_model_arrives_whole(arithmetic: Any) -> None:
+def test_the_metadata_of_the_model_arrives_complete(arithmetic: Any) -> None:
     theirs, ours = (session.get_modelmeta() for session in arithmetic)
     for name in ("producer_name", "graph_name", "domain", "description", "graph_description", "version"):
         assert getattr(ours, name) == getattr(theirs, name), name
@@ -218,13 +218,13 @@ def test_overridable_initializers_are_listed_and_may_be_fed(host: qnnbridge.Host
         ]
 
 
-def test_providers_and_their_options_are_listed_the_same(arithmetic: Any) -> None:
+def test_providers_and_their_options_are_listed_as_in_onnxruntime(arithmetic: Any) -> None:
     direct, bridged = arithmetic
     assert bridged.get_providers() == direct.get_providers() == [CPU]
     assert bridged.get_provider_options() == direct.get_provider_options()
 
 
-def test_the_options_of_qnn_are_shown_with_what_the_host_filled_in(host: qnnbridge.Host) -> None:
+def test_the_provider_options_of_qnn_include_the_values_that_the_host_added(host: qnnbridge.Host) -> None:
     options = [{"htp_performance_mode": "burst"}]
     with qnnbridge.InferenceSession(MODELS / "q.onnx", provider_options=options, host=host) as session:
         assert session.get_providers()[0] == QNN
@@ -234,7 +234,7 @@ def test_the_options_of_qnn_are_shown_with_what_the_host_filled_in(host: qnnbrid
     assert os.path.isfile(shown["backend_path"])
 
 
-def test_the_session_options_are_those_that_were_given(host: qnnbridge.Host) -> None:
+def test_get_session_options_returns_the_given_options(host: qnnbridge.Host) -> None:
     def prepare(_: Any, options: Any) -> None:
         options.intra_op_num_threads = 1
         options.logid = "mine"
@@ -245,7 +245,7 @@ def test_the_session_options_are_those_that_were_given(host: qnnbridge.Host) -> 
         assert getattr(ours, name) == getattr(theirs, name), name
 
 
-def test_profiling_leaves_a_file_that_names_the_nodes(host: qnnbridge.Host, tmp_path: Path) -> None:
+def test_profiling_writes_a_file_that_names_the_nodes(host: qnnbridge.Host, tmp_path: Path) -> None:
     def prepare(module: Any, options: Any) -> None:
         options.enable_profiling = True
         options.profile_file_prefix = str(tmp_path / f"profile of {module.__name__}")
@@ -261,7 +261,7 @@ def test_profiling_leaves_a_file_that_names_the_nodes(host: qnnbridge.Host, tmp_
     assert len(list(tmp_path.glob("profile of qnnbridge*.json"))) == 1
 
 
-def test_a_profile_whose_host_was_replaced_is_lost_and_said_to_be(tmp_path: Path) -> None:
+def test_a_profile_is_lost_with_its_host_and_the_error_reports_it(tmp_path: Path) -> None:
     options = qnnbridge.SessionOptions()
     options.enable_profiling = True
     options.profile_file_prefix = str(tmp_path / "profile")
@@ -274,7 +274,7 @@ def test_a_profile_whose_host_was_replaced_is_lost_and_said_to_be(tmp_path: Path
             session.end_profiling()
         since = Path(session.end_profiling())
         assert {event["name"] for event in json.loads(since.read_text(encoding="utf-8"))} >= {"model_run"}
-        # Ended is ended: the next host begins no other.
+        # Profiling that was ended is not started again by the next host.
         profiles = set(tmp_path.iterdir())
         host.restart()
         session.run(None, FEEDS)
@@ -282,10 +282,10 @@ def test_a_profile_whose_host_was_replaced_is_lost_and_said_to_be(tmp_path: Path
         assert set(tmp_path.iterdir()) == profiles
 
 
-# --- providers again -------------------------------------------------------------------------------------
+# --- set_providers ---------------------------------------------------------------------------------------
 
 
-def test_set_providers_makes_the_session_again(host: qnnbridge.Host) -> None:
+def test_set_providers_recreates_the_session(host: qnnbridge.Host) -> None:
     x = np.ones((3, 2), np.float32)
     with qnnbridge.InferenceSession(MODELS / "mul_1.onnx", host=host) as session:
         on_qnn = session.run(None, {"X": x})
@@ -296,7 +296,7 @@ def test_set_providers_makes_the_session_again(host: qnnbridge.Host) -> None:
         assert session.run(None, {"X": x})[0].shape == on_qnn[0].shape
 
 
-def test_providers_that_cannot_be_had_leave_the_session_as_it_was(host: qnnbridge.Host) -> None:
+def test_providers_that_cannot_be_used_leave_the_session_unchanged(host: qnnbridge.Host) -> None:
     with qnnbridge.InferenceSession(MODELS / "mul_1.onnx", providers=[CPU], host=host) as session:
         impossible: list[list[Any]] = [["CUDAExecutionProvider"], [(QNN, {"soc_model": "none"})], [5]]
         for wrong in impossible:
@@ -316,10 +316,12 @@ def test_errors_are_also_instances_of_the_classes_of_an_imported_onnxruntime(ari
         bridged.run(None, feeds)
 
 
-def test_an_option_that_the_library_knows_and_the_table_does_not_passes_with_a_warning(
+def test_an_option_that_only_the_library_knows_is_accepted_with_a_warning(
     host: qnnbridge.Host, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """`graph_name` is a text of every provider library and no option: it stands for one of a newer release."""
+    """`graph_name` is a string in every provider library, but not an option: it represents an option of a newer
+    release.
+    """
     options = {"graph_name": "1", "soc_model": "X Elite"}
     session = qnnbridge.InferenceSession(
         MODELS / "mul_1.onnx", host=host, providers=["QNNExecutionProvider"], provider_options=[options]

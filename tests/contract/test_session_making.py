@@ -26,7 +26,7 @@ X = np.arange(8, dtype=np.float32).reshape(2, 4)
 
 
 def scaled(shape: Shape = (2, 4)) -> onnx.ModelProto:
-    """y = x * w + w, with a weight that can be replaced or kept outside."""
+    """Return a model that computes y = x * w + w, with a weight that can be replaced or stored externally."""
     return model(
         [node("Mul", ["x", "w"], ["m"]), node("Add", ["m", "w"], ["y"])],
         [tensor("x", shape)],
@@ -45,10 +45,10 @@ def with_external_data(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("as_bytes", [False, True])
-def test_external_weights_without_their_length_are_qnns_as_well(
+def test_external_weights_without_their_length_run_on_qnn_as_well(
     as_bytes: bool, host: qnnbridge.Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """ONNX requires the name of the file only. QNN takes a missing length for 0."""
+    """ONNX requires only the name of the file. QNN treats a missing length as 0."""
     weights = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32)
     made = model(
         [node("MatMul", ["x", "w"], ["y"])], [tensor("x", (1, 64))], [tensor("y", (1, 64))], {"w": weights}
@@ -72,7 +72,7 @@ def test_external_weights_without_their_length_are_qnns_as_well(
     assert path.read_bytes() == made.SerializeToString()
 
 
-# --- where the model comes from --------------------------------------------------------------------------
+# --- sources of the model --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_a_model_is_given_as_path_or_as_bytes(form: Callable[[Path], Any], host:
         assert session.run(None, {"X": np.ones((3, 2), np.float32)})[0].shape == (3, 2)
 
 
-def test_a_relative_path_counts_from_the_folder_of_the_application(
+def test_a_relative_path_is_resolved_in_the_working_folder_of_the_application(
     host: qnnbridge.Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copy(MODELS / "mul_1.onnx", tmp_path / "here.onnx")
@@ -121,7 +121,7 @@ def test_an_absolute_path_needs_no_working_folder(
 
 
 @pytest.mark.parametrize("providers", [[QNN], [CPU]])
-def test_weights_in_a_file_beside_the_model_are_found(
+def test_weights_in_a_file_in_the_folder_of_the_model_are_found(
     providers: list[str], host: qnnbridge.Host, tmp_path: Path
 ) -> None:
     path = with_external_data(tmp_path)
@@ -130,7 +130,7 @@ def test_weights_in_a_file_beside_the_model_are_found(
     np.testing.assert_allclose(result, X * [1, 2, 3, 4] + [1, 2, 3, 4], rtol=1e-3)  # the NPU computes in float16
 
 
-def test_a_model_whose_weights_are_gone_names_their_file(host: qnnbridge.Host, tmp_path: Path) -> None:
+def test_the_error_for_missing_weights_names_their_file(host: qnnbridge.Host, tmp_path: Path) -> None:
     path = with_external_data(tmp_path)
     (tmp_path / "weights.bin").unlink()
     with pytest.raises(qnnbridge.BridgeError, match=r"weights\.bin"):
@@ -193,7 +193,7 @@ def test_an_initializer_is_replaced(host: qnnbridge.Host) -> None:
     ],
     ids=["another size", "another float", "another type", "another name"],
 )
-def test_a_wrong_initializer_does_what_it_does_directly(
+def test_a_wrong_initializer_has_the_same_effect_as_in_onnxruntime(
     name: str, value: np.ndarray[Any, Any], host: qnnbridge.Host
 ) -> None:
     import onnxruntime
@@ -230,7 +230,7 @@ def test_external_initializers_are_given_as_values(host: qnnbridge.Host, tmp_pat
 
 
 def optimizable() -> bytes:
-    """Two Identity nodes and a constant sum, all of which an optimizer removes."""
+    """Return a model with two Identity nodes and a constant sum, all of which an optimizer removes."""
     nodes = [
         node("Identity", ["x"], ["x1"]),
         node("Identity", ["x1"], ["x2"]),
@@ -242,7 +242,7 @@ def optimizable() -> bytes:
 
 
 @pytest.mark.parametrize("level", ["ORT_DISABLE_ALL", "ORT_ENABLE_BASIC", "ORT_ENABLE_ALL"])
-def test_the_optimization_level_is_obeyed(level: str, host: qnnbridge.Host, tmp_path: Path) -> None:
+def test_the_optimization_level_is_respected(level: str, host: qnnbridge.Host, tmp_path: Path) -> None:
     def prepare(module: Any, options: Any) -> None:
         options.graph_optimization_level = getattr(module.GraphOptimizationLevel, level)
         options.optimized_model_filepath = str(tmp_path / f"{module.__name__}.onnx")
@@ -269,7 +269,7 @@ def test_single_optimizers_are_disabled(host: qnnbridge.Host, tmp_path: Path) ->
 # --- logging ---------------------------------------------------------------------------------------------
 
 
-def test_log_settings_reach_the_host_and_its_log_the_application(
+def test_log_settings_reach_the_host_and_its_log_reaches_the_application(
     host: qnnbridge.Host, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, logger="qnnbridge.host")

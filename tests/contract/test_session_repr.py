@@ -34,7 +34,7 @@ def test_a_session_on_qnn_shows_nodes_cache_and_numbers(host: qnnbridge.Host) ->
     assert "SNR" in html, "what the text leaves out is in the HTML"
 
 
-def test_a_session_on_the_cpu_says_that_nothing_is_on_qnn(host: qnnbridge.Host) -> None:
+def test_a_session_on_the_cpu_shows_that_nothing_is_on_qnn(host: qnnbridge.Host) -> None:
     with qnnbridge.InferenceSession(MODEL, providers=CPU, host=host) as session:
         text = "<InferenceSession mul_1.onnx: 0 of 1 node on QNN, 1 on the CPU, cache off>"
         assert repr(session) == text
@@ -48,17 +48,17 @@ def test_nodes_that_left_qnn_are_marked() -> None:
     assert "&lt;b&gt;a&lt;/b&gt; (Mul)" in moved._repr_html_()
 
 
-def test_showing_asks_no_host(host: qnnbridge.Host) -> None:
+def test_showing_a_session_sends_no_request_to_the_host(host: qnnbridge.Host) -> None:
     with qnnbridge.InferenceSession(MODEL, providers=CPU, host=host) as session:
         before = repr(session), session._repr_html_()
         host.restart()
         generation = host.stats.generation
         assert (repr(session), session._repr_html_()) == before
         assert host.stats.generation == generation
-    host.start()  # or the next test would be blamed for leaving it behind
+    host.start()  # close it, so that the next test is not blamed for the open session
 
 
-def test_a_session_that_could_not_be_made_has_one_too() -> None:
+def test_a_session_that_could_not_be_created_can_be_shown() -> None:
     unmade = object.__new__(qnnbridge.InferenceSession)
     assert repr(unmade) == "<InferenceSession: not open>"
     assert unmade._repr_html_() == '<div class="qnnbridge"><b>InferenceSession</b><ul><li>not open</li></ul></div>'
@@ -66,7 +66,7 @@ def test_a_session_that_could_not_be_made_has_one_too() -> None:
     assert repr(half_made) == "<Host: facts cannot be read (AttributeError)>"
 
 
-def test_a_host_shows_its_life() -> None:
+def test_a_host_shows_its_state() -> None:
     host = qnnbridge.Host()
     assert repr(host) == "<Host: not started>"
     assert host.stats.generation == 0, "showing starts nothing"
@@ -88,7 +88,7 @@ def test_a_host_shows_its_life() -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no fork")
-def test_a_fork_shows_what_it_has(host: qnnbridge.Host) -> None:
+def test_a_session_in_a_fork_shows_what_it_knows_without_a_host(host: qnnbridge.Host) -> None:
     with qnnbridge.InferenceSession(MODEL, providers=CPU, host=host) as session:
         expected = repr(session)
         read, write = os.pipe()
@@ -104,7 +104,7 @@ def test_a_fork_shows_what_it_has(host: qnnbridge.Host) -> None:
     assert of_host.startswith("<Host: not running")
 
 
-def test_a_session_with_buckets_shows_itself_while_its_locks_are_taken(host: qnnbridge.Host) -> None:
+def test_a_session_with_buckets_can_be_shown_while_its_locks_are_held(host: qnnbridge.Host) -> None:
     free = model([node("Relu", ["x"], ["y"])], [tensor("x", ["n", 3])], [tensor("y", ["n", 3])])
     data = free.SerializeToString()
     with qnnbridge.InferenceSession(data, host=host, buckets={"n": [2, 4]}, pad=0) as session:

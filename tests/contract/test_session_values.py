@@ -43,13 +43,13 @@ WITHOUT_NUMPY: dict[str, Any] = {
     "FLOAT8E5M2": EVERY_BYTE,
     "FLOAT8E5M2FNUZ": EVERY_BYTE,
 }
-# Types below a byte: how many elements are in one.
+# Number of elements in one byte, for types smaller than a byte.
 PER_BYTE = {"INT4": 2, "UINT4": 2, "INT2": 4, "UINT2": 4}
 
 
 @pytest.fixture(scope="module")
 def floats(host: qnnbridge.Host) -> Any:
-    """Both Identity sessions for float of any shape."""
+    """Return both Identity sessions for float tensors of any shape."""
     with two_sessions(host, identity(TensorProto.FLOAT, None)) as sessions:
         yield sessions
 
@@ -58,32 +58,32 @@ def floats(host: qnnbridge.Host) -> Any:
 
 
 @pytest.mark.parametrize("name", NAMED)
-def test_every_type_that_numpy_has_goes_through_unchanged(name: str, host: qnnbridge.Host) -> None:
+def test_every_numpy_type_is_transferred_unchanged(name: str, host: qnnbridge.Host) -> None:
     with two_sessions(host, identity(getattr(TensorProto, name))) as (direct, bridged):
         assert_same_run(direct, bridged, {"x": NAMED[name]})
         assert_same_run(direct, bridged, {"x": NAMED[name][:0]})
 
 
 @pytest.mark.parametrize("name", WITHOUT_NUMPY)
-def test_every_type_that_numpy_lacks_goes_through_unchanged(name: str, host: qnnbridge.Host) -> None:
-    """Directly such values can only be passed as OrtValue; here `run` takes and returns them."""
+def test_every_type_that_numpy_lacks_is_transferred_unchanged(name: str, host: qnnbridge.Host) -> None:
+    """onnxruntime accepts such values only as OrtValue; the bridge's `run` accepts and returns them as arrays."""
     raw, element = WITHOUT_NUMPY[name], ElementType[name]
     value = Typed(raw, element, raw.shape)
     with qnnbridge.InferenceSession(identity(int(element)), providers=[CPU], host=host) as session:
         assert equal_bits(session.run_values(None, {"x": value})[0], value)
-        # ONNX Runtime returns one of them too: as its bits.
+        # ONNX Runtime itself returns this one type as an array of its bits.
         shown = raw if element is ElementType.FLOAT8E4M3FN else value
         assert equal_bits(session.run(None, {"x": value})[0], shown)
         assert equal_bits(session.run(None, {"x": value.numpy()})[0], shown)
 
 
 @pytest.mark.parametrize("name", PER_BYTE)
-def test_types_below_a_byte_go_through_unchanged(name: str, host: qnnbridge.Host) -> None:
+def test_types_smaller_than_a_byte_are_transferred_unchanged(name: str, host: qnnbridge.Host) -> None:
     element = ElementType[name]
     same = node("Transpose", ["x"], ["y"], perm=[0])  # Identity does not support these
     made = model([same], [tensor("x", [None], element)], [tensor("y", [None], element)], opset=25)
     with qnnbridge.InferenceSession(made.SerializeToString(), providers=[CPU], host=host) as session:
-        for count in (256 * PER_BYTE[name], 1, 0):  # one element is not a whole byte
+        for count in (256 * PER_BYTE[name], 1, 0):  # one element does not fill a byte
             raw = EVERY_BYTE[1 : 1 + (count + PER_BYTE[name] - 1) // PER_BYTE[name]] if count < 256 else EVERY_BYTE
             value = Typed(raw, element, (count,))
             assert equal_bits(session.run(None, {"x": value})[0], value)
@@ -97,7 +97,7 @@ def test_bits_of_nans_are_kept(floats: Any) -> None:
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (3, 0, 2), (1,) * 8, (2, 1, 3)], ids=str)
-def test_shapes_of_all_kinds_go_through(shape: tuple[int, ...], floats: Any) -> None:
+def test_shapes_of_all_kinds_are_transferred(shape: tuple[int, ...], floats: Any) -> None:
     (result,) = assert_same_run(floats[0], floats[1], {"x": np.ones(shape, np.float32)})
     assert result.shape == shape
 
@@ -121,8 +121,8 @@ def test_memory_layouts_make_no_difference(layout: str, floats: Any) -> None:
     assert_same_run(floats[0], floats[1], {"x": LAYOUTS[layout]})
 
 
-def test_big_endian_arrays_arrive_as_the_numbers_they_are(floats: Any) -> None:
-    """ONNX Runtime takes their bytes for little-endian numbers; here the numbers count."""
+def test_big_endian_arrays_arrive_with_the_same_numbers(floats: Any) -> None:
+    """ONNX Runtime reads the bytes as little-endian numbers; the bridge preserves the numbers."""
     assert floats[1].run(None, {"x": BASE.astype(">f4")})[0].tolist() == BASE.tolist()
 
 
@@ -139,7 +139,7 @@ def test_big_endian_arrays_arrive_as_the_numbers_they_are(floats: Any) -> None:
     ],
     ids=["fixed width", "objects", "none", "other objects"],
 )
-def test_strings_go_in_and_come_out(texts: Any, host: qnnbridge.Host) -> None:
+def test_strings_are_accepted_and_returned(texts: Any, host: qnnbridge.Host) -> None:
     with two_sessions(host, identity(TensorProto.STRING, None)) as (direct, bridged):
         assert_same_run(direct, bridged, {"x": texts})
 
@@ -155,7 +155,7 @@ def test_a_classifier_returns_a_sequence_of_maps(host: qnnbridge.Host) -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, 3])
-def test_sequences_of_tensors_go_in_and_come_out(count: int, host: qnnbridge.Host) -> None:
+def test_sequences_of_tensors_are_accepted_and_returned(count: int, host: qnnbridge.Host) -> None:
     of_tensors = helper.make_sequence_type_proto(helper.make_tensor_type_proto(TensorProto.INT64, None))
     made = model(
         [node("SequenceInsert", ["s", "x"], ["t"]), node("SequenceLength", ["t"], ["n"])],
@@ -184,7 +184,7 @@ SEQUENCES = {
 
 @pytest.mark.parametrize("element", SEQUENCES)
 def test_sequences_of_every_type_are_those_of_onnxruntime(element: str, host: qnnbridge.Host) -> None:
-    """No operator of ONNX Runtime takes sequences of bfloat16, float8 or int4: such a model is refused alike."""
+    """No operator of ONNX Runtime accepts sequences of bfloat16, float8 or int4: both sides refuse such a model."""
     kind = getattr(TensorProto, element.upper())
     ends = [helper.make_tensor_sequence_value_info(name, kind, None) for name in "xy"]
     graph = helper.make_graph([node("Identity", ["x"], ["y"])], "g", ends[:1], ends[1:])
@@ -202,7 +202,7 @@ def test_sequences_of_every_type_are_those_of_onnxruntime(element: str, host: qn
             assert_same_run(direct, bridged, {"x": items})
 
 
-def test_sequences_of_strings_come_out(host: qnnbridge.Host) -> None:
+def test_sequences_of_strings_are_returned(host: qnnbridge.Host) -> None:
     made = model(
         [node("SplitToSequence", ["x"], ["s"], axis=0, keepdims=0)],
         [tensor("x", [None], TensorProto.STRING)],
@@ -212,7 +212,7 @@ def test_sequences_of_strings_come_out(host: qnnbridge.Host) -> None:
         assert_same_run(direct, bridged, {"x": np.array(["a", "語"], object)})
 
 
-def test_maps_go_in(host: qnnbridge.Host) -> None:
+def test_maps_are_accepted_as_inputs(host: qnnbridge.Host) -> None:
     of_floats = helper.make_map_type_proto(
         TensorProto.INT64, helper.make_tensor_type_proto(TensorProto.FLOAT, None)
     )
@@ -226,7 +226,7 @@ def test_maps_go_in(host: qnnbridge.Host) -> None:
 
 
 @pytest.mark.parametrize("full", [True, False])
-def test_optionals_come_out_full_or_empty(full: bool, host: qnnbridge.Host) -> None:
+def test_optionals_are_returned_full_or_empty(full: bool, host: qnnbridge.Host) -> None:
     optional = helper.make_optional_type_proto(helper.make_tensor_type_proto(TensorProto.FLOAT, None))
     make = (
         node("Optional", ["x"], ["o"])
@@ -246,7 +246,7 @@ def test_optionals_come_out_full_or_empty(full: bool, host: qnnbridge.Host) -> N
 
 
 @pytest.mark.parametrize("value", [None, np.ones(3, np.float32)], ids=["empty", "full"])
-def test_optionals_go_in_full_or_empty(value: Any, host: qnnbridge.Host) -> None:
+def test_optionals_are_accepted_full_or_empty(value: Any, host: qnnbridge.Host) -> None:
     optional = helper.make_optional_type_proto(helper.make_tensor_type_proto(TensorProto.FLOAT, None))
     made = model(
         [node("OptionalHasElement", ["o"], ["has"])],
@@ -262,8 +262,8 @@ def test_optionals_go_in_full_or_empty(value: Any, host: qnnbridge.Host) -> None
 # --- sparse ----------------------------------------------------------------------------------------------
 
 
-def test_sparse_tensors_go_in_and_come_out(host: qnnbridge.Host) -> None:
-    """A matrix product with a sparse matrix, which is an output too: no operator makes one."""
+def test_sparse_tensors_are_accepted_and_returned(host: qnnbridge.Host) -> None:
+    """Multiply by a sparse matrix, which is also an output, since no operator creates one."""
     import onnxruntime
 
     from qnnbridge._options.providers import OrtDevice
@@ -297,7 +297,7 @@ def test_sparse_tensors_go_in_and_come_out(host: qnnbridge.Host) -> None:
 
 
 @pytest.mark.parametrize("providers", [CPU, None], ids=["CPU", "compiled"])
-def test_a_model_that_says_more_of_itself_than_travels_runs_and_the_log_names_what_is_left_out(
+def test_a_model_with_very_long_metadata_runs_and_the_log_names_the_omitted_texts(
     host: qnnbridge.Host, caplog: pytest.LogCaptureFixture, providers: Any
 ) -> None:
     made = onnx.load_model_from_string(identity(TensorProto.FLOAT, [2]))

@@ -29,7 +29,7 @@ X = np.arange(6, dtype=np.float32).reshape(3, 2)
 
 @pytest.fixture
 def garbage(tmp_path: Path) -> dict[str, str]:
-    """A backend that is there and cannot be loaded."""
+    """Return a backend that exists but cannot be loaded."""
     library = tmp_path / "libQnnHtp.so"
     library.write_bytes(b"this is no library" * 100)
     return {"backend_path": str(library)}
@@ -68,7 +68,7 @@ def test_a_backend_that_cannot_be_loaded_is_an_error_with_its_cause(
     [({"soc_model": "9999"}, "QNN_DEVICE_ERROR_INVALID_CONFIG"), ({"device_id": "7"}, "no QNN device")],
     ids=["unknown chip", "unknown device"],
 )
-def test_where_the_cpu_is_allowed_the_cause_is_reported(
+def test_the_cause_is_reported_if_the_cpu_is_allowed(
     options: dict[str, str], cause: str, host: qnnbridge.Host
 ) -> None:
     with pytest.warns(qnnbridge.CpuFallbackWarning, match=cause) as told:
@@ -76,7 +76,7 @@ def test_where_the_cpu_is_allowed_the_cause_is_reported(
     assert told[0].filename == __file__
     assert (session.placement.qnn_nodes, session.placement.cpu_nodes) == (0, 1)
     assert cause in (session.placement.cause or "")
-    # ONNX Runtime lists QNN all the same, so its list proves nothing.
+    # ONNX Runtime still lists QNN, so its list proves nothing.
     assert QNN in session.get_providers()
     assert session.run(None, {"X": X})[0].shape == X.shape
     session.close()
@@ -93,7 +93,7 @@ def test_where_the_cpu_is_allowed_the_cause_is_reported(
     ],
     ids=["missing backend", "backend without a library", "unknown priority", "unknown architecture"],
 )
-def test_options_that_would_silently_lead_to_the_cpu_are_refused(
+def test_options_that_would_silently_use_the_cpu_are_refused(
     options: dict[str, str], words: str, fallback: Any, host: qnnbridge.Host
 ) -> None:
     with pytest.raises(errors.OptionError, match=words):
@@ -102,14 +102,14 @@ def test_options_that_would_silently_lead_to_the_cpu_are_refused(
 
 @pytest.mark.parametrize("fallback", ["error", "cpu"])
 def test_the_python_fallback_of_onnx_runtime_is_off(fallback: Any, host: qnnbridge.Host) -> None:
-    """It prints "Falling back to ['CPUExecutionProvider'] and retrying." and returns a CPU session."""
-    options = [{"enable_htp_shared_memory_allocator": "1"}]  # which needs the driver of a real NPU
+    """onnxruntime prints "Falling back to ['CPUExecutionProvider'] and retrying." and returns a CPU session."""
+    options = [{"enable_htp_shared_memory_allocator": "1"}]  # a backend that needs the driver of a real NPU
     with pytest.raises(qnnbridge.BridgeError, match="creating QNN EP") as caught:
         qnnbridge.InferenceSession(MODEL, provider_options=options, enable_fallback=1, fallback=fallback, host=host)
     assert "enable_htp_shared_memory_allocator" in (caught.value.cause or "")
 
 
-# --- QNN does not take the nodes -------------------------------------------------------------------------
+# --- QNN does not support the nodes ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -120,8 +120,8 @@ def test_the_python_fallback_of_onnx_runtime_is_off(fallback: Any, host: qnnbrid
         ("ch_ppocr_mobile_v2.0_cls_infer.onnx", "input 'x': "),
     ],
 )
-def test_a_dynamic_model_is_refused_or_told_about(file: str, words: str, host: qnnbridge.Host) -> None:
-    """With a dynamic batch ONNX Runtime logs not one line."""
+def test_a_dynamic_model_is_refused_or_reported(file: str, words: str, host: qnnbridge.Host) -> None:
+    """With a dynamic batch ONNX Runtime logs nothing at all."""
     with pytest.raises(errors.PlacementRefused, match=words):
         qnnbridge.InferenceSession(MODELS / file, host=host)
     with pytest.warns(qnnbridge.CpuFallbackWarning, match=words):
@@ -131,7 +131,7 @@ def test_a_dynamic_model_is_refused_or_told_about(file: str, words: str, host: q
 
 
 def partly_for_qnn() -> bytes:
-    """Relu, which QNN takes, then Det, which it does not."""
+    """Return a model with Relu, which QNN supports, then Det, which it does not."""
     made = model(
         [node("Relu", ["x"], ["r"], name="relu"), node("Det", ["r"], ["y"], name="det")],
         [tensor("x", [2, 3, 3])],
@@ -140,7 +140,7 @@ def partly_for_qnn() -> bytes:
     return bytes(made.SerializeToString())
 
 
-def test_a_single_node_on_the_cpu_is_refused_by_its_name(host: qnnbridge.Host) -> None:
+def test_the_refusal_of_a_single_node_on_the_cpu_names_the_node(host: qnnbridge.Host) -> None:
     with pytest.raises(errors.PlacementRefused) as caught:
         qnnbridge.InferenceSession(partly_for_qnn(), host=host)
     assert "1 of 2 nodes" in caught.value.message
@@ -148,7 +148,7 @@ def test_a_single_node_on_the_cpu_is_refused_by_its_name(host: qnnbridge.Host) -
 
 
 @pytest.mark.parametrize("how", [{"fallback": "cpu"}, {"providers": [QNN, CPU]}], ids=str)
-def test_where_the_cpu_is_allowed_each_node_on_it_is_listed(how: dict[str, Any], host: qnnbridge.Host) -> None:
+def test_each_node_on_the_cpu_is_listed_if_the_cpu_is_allowed(how: dict[str, Any], host: qnnbridge.Host) -> None:
     with qnnbridge.InferenceSession(partly_for_qnn(), host=host, **how) as session:
         placement = session.placement
     assert (placement.qnn_nodes, placement.cpu_nodes, placement.partitions) == (1, 1, 1)
@@ -156,7 +156,7 @@ def test_where_the_cpu_is_allowed_each_node_on_it_is_listed(how: dict[str, Any],
     assert "Det (det)" in (placement.cause or "")
 
 
-# --- QNN is named in the ways of the examples ------------------------------------------------------------
+# --- the ways in which examples request QNN --------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -171,8 +171,8 @@ def test_where_the_cpu_is_allowed_each_node_on_it_is_listed(how: dict[str, Any],
     ],
     ids=str,
 )
-def test_every_way_to_name_qnn_leads_to_qnn(arguments: dict[str, Any], host: qnnbridge.Host) -> None:
-    """With the plugin ``providers=["QNNExecutionProvider"]`` directly gives a CPU session."""
+def test_every_way_to_request_qnn_uses_qnn(arguments: dict[str, Any], host: qnnbridge.Host) -> None:
+    """With the plugin, onnxruntime's ``providers=["QNNExecutionProvider"]`` creates a CPU session."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with qnnbridge.InferenceSession(MODEL, host=host, **arguments) as session:
@@ -180,20 +180,20 @@ def test_every_way_to_name_qnn_leads_to_qnn(arguments: dict[str, Any], host: qnn
             assert session.placement.backend == "htp"
 
 
-def test_qnn_behind_the_cpu_is_refused_because_it_would_get_nothing(host: qnnbridge.Host) -> None:
+def test_qnn_after_the_cpu_is_refused_because_it_would_get_no_node(host: qnnbridge.Host) -> None:
     with pytest.raises(errors.OptionError, match="comes before QNNExecutionProvider"):
         qnnbridge.InferenceSession(MODEL, providers=[CPU, QNN], host=host)
 
 
-def test_the_cpu_alone_is_no_fallback(host: qnnbridge.Host) -> None:
+def test_a_session_that_requests_only_the_cpu_is_not_a_fallback(host: qnnbridge.Host) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with qnnbridge.InferenceSession(MODEL, providers=[CPU], host=host) as session:
             assert (session.placement.qnn_nodes, session.placement.cpu_nodes) == (0, 1)
 
 
-def test_a_backend_whose_outputs_are_no_results_says_so(tmp_path: Path) -> None:
-    """The saver passes for QNN with all nodes placed, and returns garbage. It writes into the working folder."""
+def test_a_session_on_the_saver_backend_warns_that_its_outputs_are_not_results(tmp_path: Path) -> None:
+    """The saver claims all nodes like QNN, but returns garbage. It writes into the working folder."""
     options = [{"backend_path": "libQnnSaver.so"}]
     with qnnbridge.Host(cwd=tmp_path) as host:
         with pytest.warns(RuntimeWarning, match="are not results") as caught:
@@ -203,14 +203,14 @@ def test_a_backend_whose_outputs_are_no_results_says_so(tmp_path: Path) -> None:
         assert "are not results" in (session.placement.cause or "")
 
 
-# --- an installation with parts missing ------------------------------------------------------------------
+# --- an incomplete installation --------------------------------------------------------------------------
 
 HostWithout = Callable[[Collection[str]], qnnbridge.Host]
 
 
 @pytest.fixture
 def host_without(tmp_path: Path) -> HostWithout:
-    """A host whose onnxruntime-qnn lacks files (or the folder of its libraries). All else is linked."""
+    """Return a host whose onnxruntime-qnn lacks files, or the folder of its libraries. All else is linked."""
     import onnxruntime_qnn
 
     def make(missing: Collection[str]) -> qnnbridge.Host:
@@ -239,12 +239,12 @@ def refusal(host: qnnbridge.Host, source: Path = MODEL) -> str:
 
 
 def test_the_linked_installation_works_when_nothing_is_missing(host_without: HostWithout) -> None:
-    """Else the tests below would prove nothing."""
+    """Otherwise the tests below would prove nothing."""
     with host_without(()) as host, qnnbridge.InferenceSession(MODEL, host=host) as session:
         assert session.placement.qnn_nodes == 1
 
 
-def test_a_missing_library_folder_is_named(host_without: HostWithout) -> None:
+def test_the_error_for_a_missing_library_folder_names_it(host_without: HostWithout) -> None:
     with host_without(["onnxruntime_qnn.libs"]) as host:
         text = refusal(host)
         assert "libc++" in text
@@ -255,7 +255,7 @@ def test_a_missing_library_folder_is_named(host_without: HostWithout) -> None:
         assert session.placement.qnn_nodes == 0
 
 
-def test_a_missing_provider_library_is_named(host_without: HostWithout) -> None:
+def test_the_error_for_a_missing_provider_library_names_it(host_without: HostWithout) -> None:
     library = "libonnxruntime_providers_qnn.so"
     with host_without([library]) as host:
         text = refusal(host)
@@ -265,7 +265,7 @@ def test_a_missing_provider_library_is_named(host_without: HostWithout) -> None:
             assert session.run(None, {"X": X})[0].shape == X.shape
 
 
-def test_a_missing_backend_library_is_named(host_without: HostWithout) -> None:
+def test_the_error_for_a_missing_backend_library_names_it(host_without: HostWithout) -> None:
     with host_without(["libQnnHtp.so"]) as host:
         with pytest.raises(qnnbridge.BridgeError, match="default backend path") as caught:
             qnnbridge.InferenceSession(MODEL, host=host)
@@ -273,10 +273,12 @@ def test_a_missing_backend_library_is_named(host_without: HostWithout) -> None:
         assert "Reinstall onnxruntime-qnn" in (caught.value.fix or "")
 
 
-def test_a_missing_system_library_is_reported_with_the_libraries_that_need_it(
+def test_the_error_for_a_missing_system_library_names_the_libraries_that_need_it(
     host_without: HostWithout, tmp_path: Path
 ) -> None:
-    """Models run without it; compiled ones are neither written nor read, and ONNX Runtime does not say why."""
+    """Models run without the library; compiled ones are neither written nor read, and ONNX Runtime does not report
+    why.
+    """
     with host_without(["libQnnSystem.so"]) as host:
         with qnnbridge.InferenceSession(MODEL, host=host) as session:
             assert session.placement.qnn_nodes == 1

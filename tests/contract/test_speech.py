@@ -21,9 +21,9 @@ pytest.importorskip("onnxruntime_qnn")
 pytestmark = [pytest.mark.simulator, pytest.mark.process]
 
 SOC = [(QNN, {"soc_model": SOC_MODEL})]
-# The short form takes the first and the fourth: windows for a long text, and a short one.
+# The short form uses the first and the fourth length: windows for a long text, and a short text.
 LENGTHS = (48, 16, 21, 9, 32, 37)
-# The signal-to-noise ratio against the CPU that the whole pipeline reaches.
+# The signal-to-noise ratio that the whole pipeline must reach, relative to the CPU.
 ENOUGH_DB = 40.0
 MODELS = ("text_encoder", "denoiser", "vocoder")
 
@@ -48,7 +48,7 @@ def sessions(host: qnnbridge.Host, files: dict[str, Path]) -> Iterator[list[qnnb
 
 
 @pytest.mark.parametrize("length", needs.some(LENGTHS))
-def test_the_waveform_is_that_of_the_cpu(
+def test_the_waveform_equals_that_of_the_cpu(
     length: int, files: dict[str, Path], sessions: list[qnnbridge.InferenceSession]
 ) -> None:
     ids = np.random.default_rng(length).integers(0, tts_models.TOKENS, (1, length))
@@ -60,7 +60,7 @@ def test_the_waveform_is_that_of_the_cpu(
     assert snr_db(expected, found) >= ENOUGH_DB
 
 
-def test_all_of_it_runs_on_qnn(sessions: list[qnnbridge.InferenceSession]) -> None:
+def test_all_stages_of_speech_synthesis_run_on_qnn(sessions: list[qnnbridge.InferenceSession]) -> None:
     assert all(session.placement.cpu_nodes == 0 for session in sessions)
     decided = [one.buckets.decided for one in sessions if one.buckets is not None]
     assert decided == ["pad=0", "pad=0", "chunk='frames'"]
@@ -71,7 +71,7 @@ def test_all_of_it_runs_on_qnn(sessions: list[qnnbridge.InferenceSession]) -> No
     assert any("edge-padding" in line for line in sessions[2].fixed)
 
 
-def test_without_the_rewrites_the_first_call_tells(
+def test_without_the_rewrites_the_first_call_raises_an_error(
     host: qnnbridge.Host, files: dict[str, Path], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     mel = np.random.default_rng(0).standard_normal((1, tts_models.CHANNELS, 32)).astype(np.float32)
@@ -87,6 +87,6 @@ def test_without_the_rewrites_the_first_call_tells(
             session.run(None, {"mel": mel})
 
 
-def test_windows_are_measured_and_an_attention_has_none(host: qnnbridge.Host, files: dict[str, Path]) -> None:
+def test_a_model_with_attention_cannot_be_split_into_windows(host: qnnbridge.Host, files: dict[str, Path]) -> None:
     with pytest.raises(qnnbridge.errors.OptionError, match="largest bucket has 8"):
         qnnbridge.InferenceSession(files["vocoder"], None, SOC, host=host, buckets={"frames": 8}, chunk="frames")

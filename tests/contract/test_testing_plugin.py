@@ -36,14 +36,14 @@ BEGIN = f"""
 
 @pytest.fixture(autouse=True)
 def loaded(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The plugin by its name: the entry point of this checkout may not be installed."""
+    """Load the plugin by name, since the entry point of this checkout may not be installed."""
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     monkeypatch.setenv("PYTEST_PLUGINS", "qnnbridge._pytest_plugin")
 
 
 @pytest.fixture
 def half_on_qnn(tmp_path: Path) -> str:
-    """Relu, which QNN takes, then Det, which it does not."""
+    """Return a model with Relu, which QNN supports, then Det, which it does not."""
     made = model(
         [node("Relu", ["x"], ["r"], name="relu"), node("Det", ["r"], ["y"], name="det")],
         [tensor("x", [2, 3, 3])],
@@ -155,7 +155,7 @@ WITHOUT_QNN = """
 """
 
 
-def test_without_qnn_tests_are_skipped_or_fail_as_wanted(pytester: pytest.Pytester) -> None:
+def test_without_qnn_tests_are_skipped_or_fail_as_configured(pytester: pytest.Pytester) -> None:
     result = outcomes(pytester, WITHOUT_QNN, "-rs")
     result.assert_outcomes(passed=1, skipped=1)
     assert "QNN is not available: the host has no onnxruntime-qnn" in result.stdout.str()
@@ -164,9 +164,7 @@ def test_without_qnn_tests_are_skipped_or_fail_as_wanted(pytester: pytest.Pytest
     assert "--require-qnn is given, but QNN is not available" in result.stdout.str()
 
 
-def test_where_there_is_no_host_at_all_tests_are_skipped(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_host_tests_are_skipped(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QNNBRIDGE_HOST_PYTHON", str(pytester.path / "none.exe"))
     result = outcomes(pytester, "def test_one(npu_numbers):\n    pass\n", "-rs")
     result.assert_outcomes(skipped=1)
@@ -189,8 +187,8 @@ def test_the_start_of_pytest_imports_nothing_heavy(pytester: pytest.Pytester) ->
     assert loaded.split() == ["qnnbridge", "qnnbridge._pytest_plugin", "qnnbridge_protocol"]
 
 
-def test_a_program_of_the_drop_in_is_watched_too(pytester: pytest.Pytester) -> None:
-    """And pytest warns of nothing, although the bridge is imported before it."""
+def test_a_program_with_the_drop_in_is_watched_too(pytester: pytest.Pytester) -> None:
+    """pytest issues no warning, although the bridge is imported before it."""
     pytest.importorskip("onnxruntime_qnn")
     pytester.makepyfile(
         f"""
@@ -218,7 +216,7 @@ def test_a_program_of_the_drop_in_is_watched_too(pytester: pytest.Pytester) -> N
 
 
 @pytest.mark.simulator
-def test_functions_for_one_session(host: qnnbridge.Host, half_on_qnn: str) -> None:
+def test_assertions_work_on_a_single_session(host: qnnbridge.Host, half_on_qnn: str) -> None:
     pytest.importorskip("onnxruntime_qnn")
     with qnnbridge.InferenceSession(MODEL, host=host) as session:
         assert_on_npu(session)
@@ -238,7 +236,7 @@ def test_functions_for_one_session(host: qnnbridge.Host, half_on_qnn: str) -> No
 
 
 @pytest.mark.simulator
-def test_a_block_is_watched_and_only_the_block(host: qnnbridge.Host, half_on_qnn: str) -> None:
+def test_only_sessions_inside_of_a_watched_block_are_checked(host: qnnbridge.Host, half_on_qnn: str) -> None:
     pytest.importorskip("onnxruntime_qnn")
     with watch_sessions() as watch, qnnbridge.InferenceSession(MODEL, host=host) as session:
         session.run(None, FEED)

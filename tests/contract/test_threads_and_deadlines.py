@@ -24,12 +24,12 @@ pytestmark = pytest.mark.simulator
 
 THREADS = 8
 MIB = 1024 * 1024
-# How long after its deadline a call may return.
+# Maximum time by which a call may exceed its deadline.
 GRACE_S = 1.0
 
 BUSY_TRIES = 10
 
-# Turns of the loop that take minutes.
+# Number of iterations that takes minutes.
 MINUTES = np.array(10**9, np.int64)
 
 
@@ -82,7 +82,7 @@ def test_eight_threads_share_one_session_on_the_cpu(host: qnnbridge.Host) -> Non
         run_at_once([session], "x", (1, 3, 64, 64))
 
 
-def test_eight_threads_use_sessions_of_all_kinds_at_once(host: qnnbridge.Host) -> None:
+def test_eight_threads_use_sessions_of_all_kinds_at_the_same_time(host: qnnbridge.Host) -> None:
     quantized, floating = MODELS / "q.onnx", MODELS / "f.onnx"
     sessions = [
         qnnbridge.InferenceSession(quantized, host=host),
@@ -95,7 +95,7 @@ def test_eight_threads_use_sessions_of_all_kinds_at_once(host: qnnbridge.Host) -
         session.close()
 
 
-def test_sessions_are_made_and_closed_by_eight_threads_at_once(host: qnnbridge.Host) -> None:
+def test_eight_threads_create_and_close_sessions_at_the_same_time(host: qnnbridge.Host) -> None:
     x = np.ones((3, 2), np.float32)
 
     def make_and_run(number: int) -> Any:
@@ -106,8 +106,8 @@ def test_sessions_are_made_and_closed_by_eight_threads_at_once(host: qnnbridge.H
     assert in_parallel([partial(make_and_run, number) for number in range(THREADS)]) == [(3, 2)] * THREADS
 
 
-def test_big_tensors_go_both_ways_at_once(host: qnnbridge.Host) -> None:
-    """More than any pipe holds: a side that only wrote would wait for the other for ever."""
+def test_large_tensors_are_transferred_in_both_directions_at_the_same_time(host: qnnbridge.Host) -> None:
+    """Use more bytes than any pipe holds: a side that only wrote would wait for the other forever."""
     with qnnbridge.InferenceSession(identity(), providers=[CPU], host=host) as session:
         inputs = [np.full(64 * MIB // 4, number, np.float32) for number in range(4)]
 
@@ -137,7 +137,7 @@ def stopped(loop: qnnbridge.InferenceSession, timeout: float) -> errors.Deadline
     return caught.value
 
 
-def test_a_run_past_its_deadline_is_stopped_and_the_session_works_on(loop: qnnbridge.InferenceSession) -> None:
+def test_a_run_past_its_deadline_is_stopped_and_the_session_stays_usable(loop: qnnbridge.InferenceSession) -> None:
     error = stopped(loop, 0.5)
     assert "0.5 s (the work is stopped)" in str(error)
     assert isinstance(error, TimeoutError)
@@ -146,7 +146,7 @@ def test_a_run_past_its_deadline_is_stopped_and_the_session_works_on(loop: qnnbr
 
 
 def made_in_time(host: qnnbridge.Host, timeout: float) -> qnnbridge.InferenceSession:
-    """The deadline of a session holds for its creation too, which may be late on a busy machine: then once more."""
+    """Repeat a creation that exceeds the session's deadline, which may happen on a busy machine."""
     for _ in range(BUSY_TRIES):
         try:
             return qnnbridge.InferenceSession(counting_loop(), providers=[CPU], host=host, timeout=timeout)
@@ -155,7 +155,7 @@ def made_in_time(host: qnnbridge.Host, timeout: float) -> qnnbridge.InferenceSes
     raise AssertionError("it was never made in time")
 
 
-def test_the_deadline_of_the_session_holds_for_its_calls(host: qnnbridge.Host) -> None:
+def test_the_deadline_of_the_session_applies_to_its_calls(host: qnnbridge.Host) -> None:
     with made_in_time(host, 0.5) as session:
         with pytest.raises(errors.DeadlineExceeded):
             session.run(None, turns(MINUTES))
@@ -184,10 +184,10 @@ def test_every_way_to_run_takes_a_deadline(
     assert loop.run(None, turns(3))[0].tolist() == [3]
 
 
-def test_the_deadline_of_a_run_in_the_background_begins_when_it_is_asked_for(
+def test_the_deadline_of_a_background_run_starts_when_the_run_is_requested(
     loop: qnnbridge.InferenceSession,
 ) -> None:
-    """More than run at once: those that wait for their turn are told at the same time as the others."""
+    """Use more calls than run at a time: those in the queue fail at the same time as the running ones."""
     told: queue.Queue[tuple[int, str]] = queue.Queue()
     for number in range(6):
         loop.run_async(None, turns(MINUTES), lambda _, n, error: told.put((n, error)), number, timeout=0.5)
@@ -199,7 +199,7 @@ def test_the_deadline_of_a_run_in_the_background_begins_when_it_is_asked_for(
     assert loop.run(None, turns(3))[0].tolist() == [3]
 
 
-def test_a_deadline_delays_nobody_else(loop: qnnbridge.InferenceSession) -> None:
+def test_a_deadline_delays_no_other_call(loop: qnnbridge.InferenceSession) -> None:
     def late() -> str:
         return stopped(loop, 0.3).state
 
@@ -209,7 +209,7 @@ def test_a_deadline_delays_nobody_else(loop: qnnbridge.InferenceSession) -> None
     assert in_parallel([late, others]) == ["stopped", [[number] for number in range(50)]]
 
 
-def test_a_time_that_is_up_already_costs_no_work(loop: qnnbridge.InferenceSession) -> None:
+def test_an_expired_deadline_sends_no_work_to_the_host(loop: qnnbridge.InferenceSession) -> None:
     with pytest.raises(errors.DeadlineExceeded):
         loop.run(None, turns(MINUTES), timeout=0.0)
     assert loop.run(None, turns(1))[0].tolist() == [1]
@@ -230,8 +230,8 @@ def test_terminate_stops_a_run_from_another_thread(loop: qnnbridge.InferenceSess
     assert loop.run(None, turns(3), options)[0].tolist() == [3]
 
 
-def test_an_interrupted_caller_leaves_the_host_to_the_others(loop: qnnbridge.InferenceSession) -> None:
-    """Ctrl+C in a run ends the run in the host too."""
+def test_an_interrupted_caller_does_not_affect_other_callers_of_the_host(loop: qnnbridge.InferenceSession) -> None:
+    """Ctrl+C in a run also stops the run in the host."""
     import signal
 
     def interrupt(*_: Any) -> None:
@@ -239,7 +239,7 @@ def test_an_interrupted_caller_leaves_the_host_to_the_others(loop: qnnbridge.Inf
 
     def strike() -> None:
         until(lambda: loop.host.stats.calls_in_flight > 0)
-        threading.Event().wait(0.3)  # by then the host is inside of it, if this machine is not busy
+        threading.Event().wait(0.3)  # by then the host is in native code, unless this machine is busy
         os.kill(os.getpid(), signal.SIGALRM)
 
     before = signal.signal(signal.SIGALRM, interrupt)

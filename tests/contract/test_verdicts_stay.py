@@ -266,7 +266,7 @@ def processes(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_process_says_what_the_first_one_found(name: str, processes: list[dict[str, Any]]) -> None:
+def test_every_process_reports_the_verdict_of_the_first_process(name: str, processes: list[dict[str, Any]]) -> None:
     verdict = VERDICTS[name]
     cold, warm, again = (found[name] for found in processes)
     for found in (cold, warm, again):

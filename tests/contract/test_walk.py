@@ -27,30 +27,34 @@ def hosts() -> Iterator[list[qnnbridge.Host]]:
         yield [one, other]
 
 
-def test_alone(hosts: list[qnnbridge.Host]) -> None:
+def test_random_calls_of_one_thread_give_the_results_of_onnxruntime(hosts: list[qnnbridge.Host]) -> None:
     assert crowd.alone(hosts, length(700, 4_000), seed=1) > length(500, 3_000)
 
 
-def test_by_hypothesis(hosts: list[qnnbridge.Host]) -> None:
+def test_random_calls_that_hypothesis_generates_give_the_results_of_onnxruntime(
+    hosts: list[qnnbridge.Host],
+) -> None:
     shrinking_walk(hosts, examples=length(5, 20), steps=30, random=False)
 
 
-def test_several_threads_over_the_same_sessions(hosts: list[qnnbridge.Host]) -> None:
+def test_random_calls_of_several_threads_on_the_same_sessions_give_the_results_of_onnxruntime(
+    hosts: list[qnnbridge.Host],
+) -> None:
     assert crowd.crowd(hosts, threads=4, steps=length(500, 2_400), seed=2) > length(300, 1_500)
 
 
-def test_without_shared_memory() -> None:
+def test_random_calls_without_shared_memory_give_the_results_of_onnxruntime() -> None:
     with qnnbridge.Host(shared_memory=False) as host:
         assert crowd.alone([host], length(250, 800), seed=3) > length(180, 600)
 
 
-def test_while_hosts_are_killed() -> None:
+def test_random_calls_give_the_results_of_onnxruntime_while_hosts_are_killed() -> None:
     with qnnbridge.Host(shared_memory=True) as one, qnnbridge.Host(shared_memory=True) as other:
         assert crowd.crowd([one, other], threads=3, steps=length(250, 1_200), seed=4, kills=True) > length(100, 600)
         assert one.stats.generation + other.stats.generation > length(3, 20)
 
 
-def test_through_the_daemon() -> None:
+def test_random_calls_through_the_daemon_give_the_results_of_onnxruntime() -> None:
     from tests.daemon.brokers import lab
 
     with lab(qnnbridge.Host(shared_memory=True)) as made:
@@ -59,8 +63,8 @@ def test_through_the_daemon() -> None:
         )
 
 
-# What a key could leave out: the session, the names of outputs, the type, shape and place of an input, the place of an
-# output.
+# Parts that a key could lack: the session, the names of outputs, the type, shape and location of an input, the
+# location of an output.
 LEFT_OUT: dict[str, Callable[[tuple[Any, ...]], tuple[Any, ...]]] = {
     "session": lambda key: (0, *key[1:]),
     "names": lambda key: (key[0], None, *key[2:]),
@@ -72,10 +76,10 @@ LEFT_OUT: dict[str, Callable[[tuple[Any, ...]], tuple[Any, ...]]] = {
 
 
 @pytest.mark.parametrize("part", LEFT_OUT)
-def test_a_key_that_leaves_something_out_is_found(
+def test_random_calls_detect_a_key_of_the_fast_path_that_lacks_a_part(
     part: str, hosts: list[qnnbridge.Host], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The walk can fail."""
+    """Check that the walk can fail."""
 
     def incomplete(*arguments: Any, **keywords: Any) -> Any:
         found = key_of(*arguments, **keywords)
@@ -86,25 +90,27 @@ def test_a_key_that_leaves_something_out_is_found(
         crowd.alone(hosts, 20_000, seed=6)
 
 
-# --- what else remembers ---
+# --- other parts with state ---
 
 
-def test_buckets() -> None:
+def test_random_calls_of_sessions_with_buckets_give_the_results_of_onnxruntime() -> None:
     more.buckets(length(80, 240), seed=6)
 
 
 @pytest.mark.simulator
-def test_the_cache_of_compiled_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_random_calls_of_cached_sessions_give_the_results_of_onnxruntime(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("onnxruntime_qnn")
     monkeypatch.setenv("QNNBRIDGE_CACHE", "1")
     more.cache(length(6, 20), seed=7, folder=tmp_path)
 
 
-def test_the_server(tmp_path: Path) -> None:
+def test_random_requests_to_the_server_give_the_results_of_onnxruntime(tmp_path: Path) -> None:
     more.serving(length(120, 400), seed=8, folder=tmp_path)
 
 
 @pytest.mark.parametrize("layout", ["dynamic", "window"])
-def test_generation(layout: str, tmp_path: Path) -> None:
+def test_random_text_generation_gives_the_tokens_of_onnxruntime_genai(layout: str, tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime_genai")
     more.generation(length(50, 150), seed=9, folder=tmp_path, layout=layout)

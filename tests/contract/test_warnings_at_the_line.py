@@ -33,7 +33,7 @@ DIFFERS = NumbersReport("differs", (OutputNumbers("differs", 6, 3.5, output="Y")
 
 
 def line() -> int:
-    """Return the number of the line that calls."""
+    """Return the number of the calling line."""
     frame = inspect.currentframe()
     assert frame is not None
     assert frame.f_back is not None
@@ -42,7 +42,7 @@ def line() -> int:
 
 @pytest.fixture
 def wrong_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every comparison differs."""
+    """Let every comparison report a difference."""
     monkeypatch.setattr(NumbersCheck, "_ask", lambda *_: DIFFERS)
 
 
@@ -83,7 +83,7 @@ def by_asyncio(session: qnnbridge.InferenceSession) -> int:
 
 
 def by_callback(session: qnnbridge.InferenceSession) -> int:
-    """Run from a callback, in the bridge's thread: the callback's line is the application's."""
+    """Run from a callback, in the bridge's thread: the warning names the callback's line."""
     lines: list[int] = []
     done = threading.Event()
 
@@ -116,14 +116,14 @@ def test_wrong_numbers_are_reported_at_the_line_of_the_call(
 
 @pytest.fixture
 def handlers() -> Iterator[list[logging.Handler]]:
-    """The handlers of the root logger, without pytest's own."""
+    """Return the handlers of the root logger without those of pytest."""
     root = logging.getLogger()
     before, root.handlers = root.handlers, []
     yield root.handlers
     root.handlers = before
 
 
-def test_without_logging_a_text_is_shown_once(handlers: list[logging.Handler], capsys: Any) -> None:
+def test_without_logging_the_message_is_shown_once(handlers: list[logging.Handler], capsys: Any) -> None:
     log = logging.getLogger("qnnbridge.numbers")
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
@@ -153,7 +153,7 @@ def test_a_program_without_a_file_is_warned_too() -> None:
     assert done.stderr.startswith("<string>:2: UserWarning: a text"), done.stderr
 
 
-def test_a_fallback_names_a_command_that_works(host: qnnbridge.Host, tmp_path: Path) -> None:
+def test_the_warning_about_a_fallback_names_a_command_that_works(host: qnnbridge.Host, tmp_path: Path) -> None:
     folder = tmp_path / "with blanks"
     folder.mkdir()
     copy = folder / "model_v8.onnx"

@@ -26,7 +26,7 @@ CPU = ["CPUExecutionProvider"]
 SOC = [(QNN, {"soc_model": SOC_MODEL})]
 BUCKETS = {"n": [16, 48, 96]}
 WALK_SIZES = (5, 17, 33, 47, 50, 97, 130)
-# Before values of all kinds were tried, 76 of the first 250 gave wrong numbers.
+# Before the check used values of all kinds, 76 of the first 250 models gave wrong results.
 SEEDS = range(needs.length(30, 100))
 
 
@@ -37,8 +37,8 @@ def truth(data: bytes, feeds: dict[str, Any]) -> Any:
 
 
 @pytest.mark.timeout(600)
-def test_random_models_give_what_onnxruntime_gives_at_any_length_or_are_refused() -> None:
-    """A walk: whatever a session decides by itself must be right."""
+def test_random_models_with_windows_give_the_results_of_onnxruntime_at_any_length_or_are_refused() -> None:
+    """Walk over random models: whatever a session decides automatically must be right."""
     decided = {"pad=0": 0, "chunk='n'": 0, "refused": 0}
     wrong = []
     with qnnbridge.Host(sys.executable) as host:
@@ -65,11 +65,11 @@ def test_random_models_give_what_onnxruntime_gives_at_any_length_or_are_refused(
     assert min(decided.values()) >= len(SEEDS) // 10, decided
 
 
-# --- the numbers that the user gets, on QNN ------------------------------------------------------------------
+# --- results on QNN ------------------------------------------------------------------------------------------
 
 
 def tagger(reach_hidden: bool = True) -> bytes:
-    """Three convolutions over ids. The rows of padding and unknown words are equal, as in a trained table."""
+    """Return three convolutions over ids. The rows of padding and unknown words are equal, as in a trained table."""
     rng = np.random.default_rng(0)
     table = rng.standard_normal((49, WIDTH)).astype(np.float32)
     table[:2] = 0 if reach_hidden else table[:2]
@@ -105,7 +105,7 @@ def snr_db(expected: Any, found: Any) -> float:
 
 
 def differs(session: qnnbridge.InferenceSession, feeds: dict[str, Any]) -> Any:
-    """The output of a call whose numbers are found to differ."""
+    """Return the output of a call whose comparison reports a difference."""
     (found,) = session.run(None, feeds)
     assert settled(session).state == "differs"
     return found
@@ -119,7 +119,7 @@ def simulator(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.simulator
 @pytest.mark.usefixtures("simulator")
-def test_the_reach_over_ids_is_measured_with_ids_of_the_whole_table(host: qnnbridge.Host) -> None:
+def test_the_reach_of_a_model_with_ids_is_measured_with_ids_of_the_whole_table(host: qnnbridge.Host) -> None:
     data = tagger()
     with qnnbridge.InferenceSession(data, providers=SOC, host=host, buckets={"n": [8, 32]}) as session:
         assert session.buckets is not None
@@ -133,10 +133,10 @@ def test_the_reach_over_ids_is_measured_with_ids_of_the_whole_table(host: qnnbri
 @pytest.mark.simulator
 @pytest.mark.usefixtures("simulator")
 @pytest.mark.parametrize("mode", ["warn", "raise"])
-def test_calls_in_windows_are_compared_with_the_whole(
+def test_calls_in_windows_are_compared_with_the_unsplit_model(
     mode: Any, host: qnnbridge.Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A reach that is too short goes unnoticed by each window's own comparison."""
+    """A context that is too short is not noticed by the comparison of each single window."""
     monkeypatch.setattr("qnnbridge._buckets.padding.measure", lambda *_: Context(1, 1))
     monkeypatch.setattr("qnnbridge._buckets.padding.check_exact", lambda *_: None)
     data = tagger()
@@ -155,7 +155,7 @@ def test_calls_in_windows_are_compared_with_the_whole(
 
 @pytest.mark.simulator
 @pytest.mark.usefixtures("simulator")
-def test_rows_that_depend_on_each_other_are_found_when_a_call_is_split(host: qnnbridge.Host) -> None:
+def test_rows_that_depend_on_each_other_are_detected_when_a_call_is_split(host: qnnbridge.Host) -> None:
     nodes = [
         helper.make_node("ReduceMean", ["x"], ["m"], axes=[0]),
         helper.make_node("Sub", ["x", "m"], ["y"]),

@@ -19,7 +19,7 @@ X = np.arange(4, dtype=np.float32)
 
 
 def stderr_of(host: qnnbridge.Host) -> str:
-    """All that the host wrote to stderr in its life, which this ends."""
+    """End the host; return all that it wrote to stderr."""
     process = host.supervisor.running
     assert process is not None
     host.close()
@@ -27,14 +27,16 @@ def stderr_of(host: qnnbridge.Host) -> str:
 
 
 def assert_printed(text: str, word: str) -> None:
-    """`word` came on all ways that lead to descriptor 1: Python, C, the system call, a child process."""
+    """Check that `word` was printed in all ways to write to descriptor 1: Python, C, the system call, a child
+    process.
+    """
     lines = text.splitlines()
     for line in (word, f"native {word}", f"raw {word}", f"child {word}"):
         assert line in lines
 
 
 @pytest.mark.parametrize("moment", ["first", "import", "on_create", "on_run"])
-def test_prints_at_any_moment_never_reach_the_wire(moment: str) -> None:
+def test_printed_text_never_reaches_the_wire(moment: str) -> None:
     before_hello = moment in ("first", "import")
     arguments = [f"--{moment}=print:something"] if before_hello else []
     what = {} if before_hello else {moment: ["print:something"]}
@@ -49,16 +51,16 @@ def test_prints_at_any_moment_never_reach_the_wire(moment: str) -> None:
         assert_printed(stderr_of(host), "something")
 
 
-def test_a_flood_of_text_stops_neither_side() -> None:
-    """Four megabytes fill every pipe; only a reader that never pauses keeps the host going."""
+def test_a_flood_of_text_blocks_neither_side() -> None:
+    """Four megabytes fill every pipe: the host continues only if the reader never pauses."""
     with fake_host() as host:
         session = qnnbridge.InferenceSession(script(on_run=["stderr:4000000"]), host=host)
         for _ in range(3):
             assert session.run(None, {"x": X}, timeout=60)[0].tolist() == (X * 2).tolist()
 
 
-def test_text_before_the_host_begins_is_skipped_and_kept() -> None:
-    """A site hook may print such text before the host's first line."""
+def test_text_before_the_handshake_is_skipped_and_kept() -> None:
+    """A site hook may print such text before the host's first line runs."""
     host_command = [sys.executable, "-I", "-u", "-X", "utf8", FAKE_HOST, "--parent", str(os.getpid())]
     command = ["/bin/sh", "-c", f"printf 'hello from a hook\\n'; exec {shlex.join(host_command)}"]
     with qnnbridge.Host(_command=command) as host:
@@ -71,7 +73,7 @@ def test_text_before_the_host_begins_is_skipped_and_kept() -> None:
 
 @pytest.mark.simulator
 def test_the_banner_of_the_native_library_is_found_in_stderr() -> None:
-    """libQnnHtp prints it on descriptor 1 when the first session is made."""
+    """libQnnHtp prints its banner to descriptor 1 when the first session is created."""
     pytest.importorskip("onnxruntime_qnn")
     x = np.ones((3, 2), np.float32)
     with qnnbridge.Host() as host:
@@ -83,7 +85,7 @@ def test_the_banner_of_the_native_library_is_found_in_stderr() -> None:
 
 @pytest.mark.simulator
 @needs.linux
-def test_the_real_host_keeps_descriptors_0_and_1_from_everybody() -> None:
+def test_the_real_host_keeps_descriptors_0_and_1_from_all_other_code() -> None:
     pytest.importorskip("onnxruntime_qnn")
     with qnnbridge.Host() as host:
         pid = host.info.pid

@@ -1,8 +1,8 @@
-"""A BERT encoder as exporters write it, with named free dimensions: made from weights, random ones by default.
+"""A BERT encoder as exporters write it, with named free dimensions and given or random weights.
 
 Inputs ``input_ids``, ``attention_mask``, ``token_type_ids`` of int64 [batch, seq]; outputs ``last_hidden_state``
-[batch, seq, hidden] and ``sentence_embedding`` [batch, hidden], the mean over the tokens that the mask has. Weights
-have the names of Hugging Face's BERT, so that real ones can be used.
+[batch, seq, hidden] and ``sentence_embedding`` [batch, hidden], the mean over the tokens in the mask. Weights have
+the names of Hugging Face's BERT, so that real ones can be used.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-# Added to the scores of masked tokens; what 16-bit floats can hold.
+# Added to the scores of masked tokens; 16-bit floats can represent this number.
 MASKED = -10000.0
 
 
@@ -128,7 +128,7 @@ class _Builder:
         return self.norm(self.op("Add", self.dense(wide, f"{prefix}output.dense"), x), f"{prefix}output.LayerNorm")
 
     def pooled(self, x: str, mask: str) -> str:
-        """The mean over the tokens of the mask."""
+        """Add nodes for the mean over the tokens in the mask."""
         shares = self.op("Unsqueeze", mask, self.constant([2], np.int64))
         axis = self.constant([1], np.int64)
         total = self.op("ReduceSum", self.op("Mul", x, shares), axis, keepdims=0)
@@ -160,7 +160,7 @@ class _Builder:
 
 
 def text(rng: np.random.Generator, length: int, batch: int = 1, vocabulary: int = 200) -> dict[str, Any]:
-    """Feeds of random tokens. 0 is the one for padding."""
+    """Return feeds of random tokens. 0 is the padding token."""
     shape = (batch, length)
     return {
         "input_ids": rng.integers(1, vocabulary, shape),

@@ -1,8 +1,8 @@
 """A small text-to-speech pipeline, as PyTorch exports one: text encoder, denoiser, vocoder, all lengths dynamic.
 
-Written by hand with `onnx.helper`, weights from a seed. It has what such exports have: LayerNorm out of ReduceMean,
-Sub, Pow, Sqrt and Div; masks; a denoiser with a time input that is run in a loop; a vocoder of dilated convolutions
-behind edge padding, snake activations (`x + sin(x)^2`) and transposed convolutions.
+Written by hand with `onnx.helper`, with weights from a seed. It contains what such exports contain: LayerNorm made
+of ReduceMean, Sub, Pow, Sqrt and Div; masks; a denoiser with a time input that is run in a loop; a vocoder of
+dilated convolutions after edge padding, snake activations (`x + sin(x)^2`) and transposed convolutions.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 CHANNELS = 32
 TOKENS = 40
-# Frames of a token, samples of a frame.
+# Number of frames per token, and of samples per frame.
 FRAMES = 2
 HOP = 8
 STEPS = 5
@@ -57,7 +57,7 @@ class Graph:
         )
 
     def layer_norm(self, x: str) -> str:
-        """Over the last axis, as `torch.onnx` of opset 16 writes it."""
+        """Add a LayerNorm over the last axis, as `torch.onnx` of opset 16 writes it."""
         mean = self.add("ReduceMean", x, axes=[-1])
         off = self.add("Sub", x, mean)
         squared = self.add("Pow", off, self.constant(2.0))
@@ -83,7 +83,7 @@ class Graph:
 
 
 def text_encoder() -> onnx.ModelProto:
-    """ids [1, text] and mask [1, 1, text] to states [1, channels, text]."""
+    """Return the text encoder: ids [1, text] and mask [1, 1, text] to states [1, channels, text]."""
     graph = Graph(1)
     x = graph.add("Gather", graph.random(TOKENS, CHANNELS), "ids")
     x = graph.add("Transpose", x, perm=[0, 2, 1])
@@ -96,7 +96,9 @@ def text_encoder() -> onnx.ModelProto:
 
 
 def denoiser() -> onnx.ModelProto:
-    """noisy and states [1, channels, frames], mask [1, 1, frames], time [1] to noise [1, channels, frames]."""
+    """Return the denoiser: noisy and states [1, channels, frames], mask [1, 1, frames], time [1] to noise [1,
+    channels, frames].
+    """
     graph = Graph(2)
     angles = graph.add(
         "Mul", graph.add("Unsqueeze", "time", graph.constant([1], np.int64)), graph.random(1, 16, scale=3.0)
@@ -128,7 +130,9 @@ def denoiser() -> onnx.ModelProto:
 
 
 def vocoder() -> onnx.ModelProto:
-    """mel [1, channels, frames] to wave [1, 1, 8 * frames]. No masks: what is behind the end is heard."""
+    """Return the vocoder: mel [1, channels, frames] to wave [1, 1, 8 * frames]. It has no mask, so padding is
+    audible.
+    """
     graph = Graph(3)
 
     def padded_conv(x: str, inputs: int, outputs: int, kernel: int, dilation: int) -> str:
@@ -158,7 +162,9 @@ def vocoder() -> onnx.ModelProto:
 
 
 def speak(encoder: Any, noise_of: Any, decoder: Any, ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The program of an application: three sessions (of ONNX Runtime or of qnnbridge), any number of tokens."""
+    """Run the pipeline as an application does: three sessions of ONNX Runtime or of qnnbridge, any number of
+    tokens.
+    """
     count = ids.shape[1]
     (states,) = encoder.run(None, {"ids": ids, "mask": np.ones((1, 1, count), np.float32)})
     states = np.repeat(states, FRAMES, axis=2)

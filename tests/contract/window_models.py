@@ -25,14 +25,14 @@ IDS = {"int32": TensorProto.INT32, "int64": TensorProto.INT64}
 
 
 class Drawing:
-    """One model, built layer by layer; `x` is the name of the tensor [1, WIDTH, n] that the next layer takes."""
+    """One model, built layer by layer. `x` is the name of the tensor [1, WIDTH, n] that the next layer uses."""
 
     def __init__(self, rng: np.random.Generator) -> None:
         self.rng = rng
         self.nodes: list[onnx.NodeProto] = []
         self.inputs: list[onnx.ValueInfoProto] = []
         self.constants: list[onnx.TensorProto] = []
-        # Functions that return valid values of an input, by its name, for a length.
+        # Functions that return valid values of an input for a length, by the name of the input.
         self.values: dict[str, Callable[[np.random.Generator, int], Any]] = {}
         self.x = ""
         self.mask = ""
@@ -58,7 +58,7 @@ class Drawing:
         return name
 
     def ids(self, kind: str, rows: int, name: str = "tokens") -> str:
-        """Its first two rows hardly differ, as those of padding and unknown words."""
+        """Return a table whose first two rows hardly differ, as those of padding and unknown words."""
         self.inputs.append(helper.make_tensor_value_info(name, IDS[kind], [1, "n"]))
         dtype = np.dtype(kind)
         self.values[name] = lambda rng, n: rng.integers(min(2, rows - 1), rows, (1, n)).astype(dtype)
@@ -90,7 +90,7 @@ class Drawing:
         self.x = self.activate(x)
 
     def stride(self) -> None:
-        """Down by two and up again: windows have to begin at even places."""
+        """Add a downsampling by two and an upsampling: windows must start at even positions."""
         down = self.add("MaxPool", [self.x], kernel_shape=[2], strides=[2], ceil_mode=1)
         up = self.add("Resize", [down, "", self.constant(np.asarray([1, 1, 2], np.float32))], mode="nearest")
         size = self.add("Shape", [self.x])
@@ -100,14 +100,14 @@ class Drawing:
     def upsample(self) -> None:
         weights = self.normal(WIDTH, WIDTH, 4, scale=0.3)
         self.x = self.add("ConvTranspose", [self.x, weights], strides=[2], pads=[1, 1])
-        self.mask = ""  # it has another length now
+        self.mask = ""  # the length has changed
 
     def attention(self) -> None:
         rows = self.add("Transpose", [self.x], perm=[0, 2, 1])
         q, k, v = (self.add("MatMul", [rows, self.normal(WIDTH, WIDTH, scale=0.5)]) for _ in "qkv")
         scores = self.add("MatMul", [q, self.add("Transpose", [k], perm=[0, 2, 1])])
         if self.mask:
-            # 0 where it counts, a large negative number or minus infinity where not.
+            # 0 for positions in the mask, a large negative number or minus infinity for others
             hidden = float(self.rng.choice([-1e4, -np.inf]))
             there = self.add("Cast", [self.mask], to=TensorProto.BOOL)
             added = self.add("Where", [there, self.constant(np.float32(0)), self.constant(np.float32(hidden))])
@@ -159,7 +159,7 @@ LAYERS: dict[str, Callable[[Drawing], None]] = {
 
 
 def drawn(seed: int) -> tuple[Drawing, str]:
-    """A random model, and the words for it."""
+    """Return a random model and its description."""
     rng = np.random.default_rng([seed, 3])
     made, words = Drawing(rng), []
     kind = str(rng.choice(["numbers", "int32", "int64", "two"]))
@@ -175,7 +175,7 @@ def drawn(seed: int) -> tuple[Drawing, str]:
         mask, name = str(rng.choice(list(MASKS))), str(rng.choice(["mask", "keep"]))
         words.append(f"{mask} {name}")
         made.with_mask(mask, name)
-    # Mostly local layers: only those can have windows.
+    # Mostly local layers, since only those can have windows.
     weights = np.array([6, 3, 1, 1, 0.7, 0.3, 0.5, 0.3, 2])
     for layer in rng.choice(list(LAYERS), int(rng.integers(1, 6)), p=weights / weights.sum()):
         words.append(str(layer))

@@ -21,7 +21,7 @@ def settings() -> BrokerSettings:
 
 @pytest.fixture
 def lab(settings: BrokerSettings) -> Iterator[Lab]:
-    """A broker before a host with the scripted engine."""
+    """A broker in front of a host with the scripted engine."""
     made = Lab(fake_host(), settings)
     yield made
     made.close()

@@ -17,9 +17,7 @@ END_TIMEOUT_S = 20.0
 
 @contextlib.contextmanager
 def daemon_of_its_own(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[qnnbridge.Host]:
-    """A connection to a fresh daemon. At the end no daemon of this folder is left, also none that the test did not
-    start.
-    """
+    """Yield a connection to a new daemon, and end every daemon of its folder afterwards."""
     for name in ("RUNTIME", "STATE", "CACHE"):
         patch.setenv(f"QNNBRIDGE_{name}_DIR", str(folder / name.lower()))
     seen: list[psutil.Process] = []
@@ -43,6 +41,6 @@ def status(host: qnnbridge.Host) -> dict[str, Any]:
 
 
 def family(host: qnnbridge.Host) -> list[psutil.Process]:
-    """The daemon and what it has started."""
+    """Return the daemon and the processes that it started."""
     daemon = psutil.Process(status(host)["daemon"]["pid"])
     return [daemon, *daemon.children(recursive=True)]

@@ -140,7 +140,7 @@ def test_a_client_refuses_a_daemon_without_the_token() -> None:
     proof = peer.prove(false.challenge)
     with pytest.raises(NotProven):
         false.check(proof)
-    false._proof = proof  # it answers all the same
+    false._proof = proof  # the daemon still answers
     with pytest.raises(NotProven):
         peer.check(false.answer(WELCOME))
 

@@ -26,7 +26,7 @@ DOUBLE = (X * 2).tolist()
 
 
 class Later(LaterModel):
-    """Doubles. A session that runs it is warm."""
+    """Model that doubles its input. A session that has run it is warm."""
 
     def __init__(self, folder: Path, *actions: str, **more: Any) -> None:
         super().__init__(folder, *actions, scale=2, **more)
@@ -57,9 +57,7 @@ def in_background(call: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]
 
 
 @pytest.mark.parametrize("shared_memory", [True, False], ids=["shared", "inline"])
-def test_calls_of_three_clients_survive_the_death_of_the_host(
-    lab: Lab, tmp_path: Path, shared_memory: bool
-) -> None:
+def test_calls_of_three_clients_survive_a_crash_of_the_host(lab: Lab, tmp_path: Path, shared_memory: bool) -> None:
     npu_pid = tmp_path / "go"
     waits = script(on_run=[f"wait:{npu_pid}"])
     npu_pid.touch()
@@ -81,7 +79,7 @@ def test_calls_of_three_clients_survive_the_death_of_the_host(
     assert all(session.generation == 1 for session in sessions), "their connection has not even noticed"
 
 
-def test_a_call_without_retry_is_told_of_the_death_in_words(lab: Lab, tmp_path: Path) -> None:
+def test_the_error_of_a_call_without_retry_reports_the_crash(lab: Lab, tmp_path: Path) -> None:
     later = Later(tmp_path, "segv")
     session = later.open(lab.client())
     later.now()
@@ -96,7 +94,7 @@ def test_a_call_without_retry_is_told_of_the_death_in_words(lab: Lab, tmp_path: 
     assert session.host.stats.generation == 1
 
 
-def test_a_session_without_retry_is_told_so_on_the_quick_way_too(lab: Lab, tmp_path: Path) -> None:
+def test_a_session_without_retry_reports_the_crash_on_the_fast_path_too(lab: Lab, tmp_path: Path) -> None:
     later = Later(tmp_path, "segv")
     session = later.open(lab.client(), retry=0)
     assert session.host.stats.shared_calls
@@ -106,7 +104,7 @@ def test_a_session_without_retry_is_told_so_on_the_quick_way_too(lab: Lab, tmp_p
     assert run(session)() == DOUBLE
 
 
-def test_a_model_that_kills_the_host_is_quarantined_for_all_and_the_others_continue(lab: Lab) -> None:
+def test_a_model_that_crashes_the_host_is_quarantined_for_all_clients_and_the_others_continue(lab: Lab) -> None:
     bad = script(on_run=["segv"])
     killers = [qnnbridge.InferenceSession(bad, host=lab.client(), retry=0) for _ in range(2)]
     good = qnnbridge.InferenceSession(script(), host=lab.client())
@@ -125,7 +123,7 @@ def test_a_model_that_kills_the_host_is_quarantined_for_all_and_the_others_conti
 @pytest.mark.parametrize(
     "action", ["raise:ort.InvalidArgument=bad input", "raise:ort.EPFail=it failed", "exception:MemoryError"]
 )
-def test_an_error_is_the_one_that_a_private_host_gives(lab: Lab, action: str) -> None:
+def test_an_error_is_the_same_as_from_a_private_host(lab: Lab, action: str) -> None:
     model = script(on_run=[action])
     told = []
     with fake_host() as private:
@@ -137,7 +135,7 @@ def test_an_error_is_the_one_that_a_private_host_gives(lab: Lab, action: str) ->
     assert told[0] == told[1]
 
 
-def test_an_error_of_creation_is_the_one_that_a_private_host_gives(lab: Lab, tmp_path: Path) -> None:
+def test_an_error_of_a_creation_is_the_same_as_from_a_private_host(lab: Lab, tmp_path: Path) -> None:
     told = []
     model = script(on_create=["raise:ort.Fail=no such thing"])
     with fake_host() as private:
@@ -148,7 +146,9 @@ def test_an_error_of_creation_is_the_one_that_a_private_host_gives(lab: Lab, tmp
     assert told[0] == told[1]
 
 
-def test_a_reset_of_the_npu_that_needs_a_new_host_costs_no_client_its_connection(lab: Lab, tmp_path: Path) -> None:
+def test_a_reset_of_the_npu_that_needs_a_new_host_closes_no_connection_of_a_client(
+    lab: Lab, tmp_path: Path
+) -> None:
     lost = "[ONNXRuntimeError] : 11 : EP_FAIL : QNN_COMMON_ERROR_SYSTEM_COMMUNICATION_FATAL error 1011"
     later = Later(tmp_path, f"raise:ort.EngineError={lost}")
     session = later.open(lab.client())
@@ -161,7 +161,7 @@ def test_a_reset_of_the_npu_that_needs_a_new_host_costs_no_client_its_connection
 def test_a_deadline_is_kept_and_the_call_is_stopped(
     lab: Lab, tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # On a busy machine it takes a while until all on the way have heard of it.
+    # On a busy machine it takes a while until all processes on the way have handled the cancel.
     for name in (
         "qnnbridge._transport.channel",
         "qnnbridge._session.fast_calls",
@@ -178,7 +178,7 @@ def test_a_deadline_is_kept_and_the_call_is_stopped(
     assert run(session)() == DOUBLE
 
 
-def test_a_call_that_waits_for_its_turn_is_withdrawn_at_its_deadline(tmp_path: Path) -> None:
+def test_a_queued_call_is_cancelled_at_its_deadline(tmp_path: Path) -> None:
     made = Lab(fake_host(), BrokerSettings(slots=1))
     go, note = tmp_path / "go", tmp_path / "ran"
     try:
@@ -199,19 +199,19 @@ def test_a_call_that_waits_for_its_turn_is_withdrawn_at_its_deadline(tmp_path: P
 
 
 @pytest.fixture
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The end of the host is waited for as long as it takes on a busy machine."""
+def long_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait for the end of the host as long as a busy machine needs."""
     monkeypatch.setattr("qnnbridge._session.remote_session.KILL_ANSWER_S", GRACE_S)
 
 
-def test_on_deadline_kill_ends_the_host_and_costs_the_others_nothing(
-    lab: Lab, tmp_path: Path, patient: None
+def test_on_deadline_kill_ends_the_host_and_calls_of_other_clients_are_repeated(
+    lab: Lab, tmp_path: Path, long_waits: None
 ) -> None:
     stuck = qnnbridge.InferenceSession(script(on_run=["sleep:60"], npu=False), host=lab.client())
     other = qnnbridge.InferenceSession(script(), host=lab.client())
     assert run(other)() == DOUBLE
     state = "not-started"
-    while state == "not-started":  # as on a busy machine
+    while state == "not-started":  # until the thread runs, on a busy machine
         with pytest.raises(errors.DeadlineExceeded) as caught:
             run(stuck, timeout=0.3, on_deadline="kill")()
         state = caught.value.state
@@ -222,11 +222,13 @@ def test_on_deadline_kill_ends_the_host_and_costs_the_others_nothing(
     assert stuck.host.stats.generation == other.host.stats.generation == 1
 
 
-def test_on_deadline_kill_of_a_creation_ends_the_host_and_costs_the_others_nothing(lab: Lab, patient: None) -> None:
+def test_on_deadline_kill_of_a_creation_ends_the_host_and_calls_of_other_clients_are_repeated(
+    lab: Lab, long_waits: None
+) -> None:
     other = qnnbridge.InferenceSession(script(), host=lab.client())
     assert run(other)() == DOUBLE
     state = "not-started"
-    while state == "not-started":  # as on a busy machine
+    while state == "not-started":  # until the thread runs, on a busy machine
         with pytest.raises(errors.DeadlineExceeded) as caught:
             qnnbridge.InferenceSession(
                 script(on_create=["sleep:60"]), host=lab.client(), timeout=0.5, on_deadline="kill"
@@ -249,10 +251,10 @@ def test_setting_terminate_stops_a_call_in_the_host(lab: Lab) -> None:
     assert isinstance(out[0], errors.Fail)
 
 
-def test_a_cancel_that_is_there_before_its_call_is_not_lost(
+def test_a_cancel_that_arrives_before_its_call_is_not_lost(
     lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The call goes by a line, the cancel by the connection."""
+    """The call uses a fast channel, and the cancel uses the connection."""
     told: list[str] = []
     cancel, watch = Channel.cancel, _ChannelWatch.__call__
 
@@ -276,7 +278,7 @@ def test_a_cancel_that_is_there_before_its_call_is_not_lost(
     assert isinstance(out[0], errors.Cancelled)
 
 
-def test_calls_of_a_client_that_is_gone_are_withdrawn_and_stopped(tmp_path: Path) -> None:
+def test_calls_of_a_disconnected_client_are_cancelled_and_stopped(tmp_path: Path) -> None:
     made = Lab(fake_host(), BrokerSettings(slots=2, keep_unused_s=0.0))
     note = tmp_path / "ran"
     try:
@@ -326,8 +328,8 @@ def test_a_planned_restart_loses_no_call(lab: Lab) -> None:
     assert all(session.host.stats.generation == 1 for session in sessions)
 
 
-def test_that_the_daemon_finds_no_interpreter_is_reported_as_the_daemons_trouble() -> None:
-    """Its variables are not those of the application that reads the advice."""
+def test_a_missing_interpreter_of_the_daemon_is_reported_as_a_problem_of_the_daemon() -> None:
+    """The daemon's environment variables are not those of the application that reads the message."""
     made = Lab(qnnbridge.Host("/no/such/python"), BrokerSettings())
     try:
         with pytest.raises(errors.HostNotFound) as caught:

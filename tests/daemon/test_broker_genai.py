@@ -50,7 +50,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_model(tmp_path_factory.mktemp("genai") / "window", "window")
 
 
-def test_two_applications_and_the_death_of_the_npu_host(lab: Lab, folder: Path) -> None:
+def test_generations_of_two_applications_survive_a_crash_of_the_npu_host(lab: Lab, folder: Path) -> None:
     truth = PlainLoop(folder)
     clients = [lab.client(), lab.client()]
     models = [genai.Model(folder, host=client) for client in clients]
@@ -68,7 +68,7 @@ def test_two_applications_and_the_death_of_the_npu_host(lab: Lab, folder: Path) 
     until(lambda: kept(lab) == 0)
 
 
-def test_pictures_and_sound_outlive_the_npu_host(tmp_path: Path) -> None:
+def test_images_and_audio_survive_a_crash_of_the_npu_host(tmp_path: Path) -> None:
     folder = write_multimodal(tmp_path / "phi4mm", "phi4mm")
     lab = Lab(qnnbridge.Host(), BrokerSettings())
     try:
@@ -87,7 +87,7 @@ def test_pictures_and_sound_outlive_the_npu_host(tmp_path: Path) -> None:
 
         expected = step(begun(), 20)
         (counted,) = [one["kv_bytes"] for one in lab.broker.status()["clients"]]
-        # Two crops of a picture, in floats; one generator, which is gone, and one in use.
+        # Two crops of an image as floats; one generator that was released, and one in use.
         assert counted >= 2 * 3 * 448 * 448 * 4
         one = begun()
         made = step(one, 10)
@@ -118,8 +118,8 @@ def test_eight_applications_take_turns(lab: Lab, folder: Path) -> None:
     assert made == {number: truth.generate(prompt(7, number), 16) for number in range(8)}
 
 
-def test_the_memory_of_a_dead_npu_host_is_not_counted(tmp_path: Path) -> None:
-    """A generator is made again before the one that died is released."""
+def test_the_memory_of_a_crashed_npu_host_is_not_counted(tmp_path: Path) -> None:
+    """A generator is recreated before the lost one is released."""
     folder = write_model(tmp_path / "dynamic", "dynamic")
     lab = Lab(qnnbridge.Host(), BrokerSettings(limits=ClientLimits(kv_bytes=4 * 96 * 16 * 4 + 100)))
     try:
@@ -134,7 +134,7 @@ def test_the_memory_of_a_dead_npu_host_is_not_counted(tmp_path: Path) -> None:
 
 
 def test_the_memory_of_kv_caches_is_counted_and_limited(tmp_path: Path) -> None:
-    """Two generators fit, the third does not; one that is closed makes room, and so does an application's end."""
+    """Two generators fit, the third does not; closing one releases memory, and so does the end of an application."""
     folder = write_model(tmp_path / "dynamic", "dynamic")
     each = 4 * 96 * 16 * 4  # four tensors, 96 tokens, one head of 16 floats
     lab = Lab(qnnbridge.Host(), BrokerSettings(limits=ClientLimits(kv_bytes=2 * each + 100)))
@@ -172,13 +172,13 @@ def test_reused_tokens_are_counted(tmp_path: Path) -> None:
         lab.close()
 
 
-def test_idle_generators_of_a_pool_make_room_in_the_daemon(tmp_path: Path) -> None:
+def test_idle_generators_of_a_pool_are_released_when_the_daemon_needs_memory(tmp_path: Path) -> None:
     folder = write_model(tmp_path / "dynamic", "dynamic")
     each = 4 * 96 * 16 * 4  # as above
     lab = Lab(qnnbridge.Host(), BrokerSettings(limits=ClientLimits(kv_bytes=2 * each + 100)))
     try:
         model, pool = genai.Model(folder, host=lab.client()), genai.GeneratorPool(8)
-        # Prompts that have nothing in common: each needs a generator, and two fit.
+        # The prompts have nothing in common: each needs a generator, and two fit.
         for first in range(5):
             with genai.generate(model, prompt(9, first), max_tokens=4, temperature=0, pool=pool) as answer:
                 list(answer)
@@ -188,7 +188,7 @@ def test_idle_generators_of_a_pool_make_room_in_the_daemon(tmp_path: Path) -> No
         lab.close()
 
 
-# Sessions of the scripted engine, and genai, which finds the NPU full as long as `room` of them are there.
+# Use sessions of the scripted engine, and a genai for which the NPU is full as long as `room` sessions are loaded.
 FULL_NPU = """
 import sys
 sys.path.insert(0, {root!r})
@@ -220,7 +220,7 @@ def session(lab: Lab, folder: Path, scale: int, **more: object) -> qnnbridge.Inf
     return qnnbridge.InferenceSession(path, host=lab.client())
 
 
-def test_a_model_for_generation_gets_the_room_of_the_session_that_was_used_longest_ago(
+def test_a_model_for_generation_replaces_the_least_recently_used_session_in_memory(
     folder: Path, tmp_path: Path
 ) -> None:
     lab = full_npu(tmp_path, 2)
@@ -236,7 +236,7 @@ def test_a_model_for_generation_gets_the_room_of_the_session_that_was_used_longe
         lab.close()
 
 
-def test_what_runs_stays_and_the_error_of_a_model_for_generation_names_it(folder: Path, tmp_path: Path) -> None:
+def test_active_work_is_kept_and_the_error_of_a_model_for_generation_names_it(folder: Path, tmp_path: Path) -> None:
     go, begun = tmp_path / "go", tmp_path / "begun"
     lab = full_npu(tmp_path, 1)
     try:

@@ -98,7 +98,7 @@ def bare(lab: Lab) -> Iterator[Bare]:
     made.close()
 
 
-def test_one_session_too_many_is_refused_and_the_limit_named(lab: Lab) -> None:
+def test_one_session_too_many_is_refused_and_the_error_names_the_limit(lab: Lab) -> None:
     host = lab.client()
     sessions = [qnnbridge.InferenceSession(script(scale=scale), host=host) for scale in (1, 2)]
     with pytest.raises(errors.Busy) as caught:
@@ -112,7 +112,7 @@ def test_one_session_too_many_is_refused_and_the_limit_named(lab: Lab) -> None:
     assert lab.broker.status()["clients"][0]["busy"] == 1
 
 
-def test_a_session_that_could_not_be_made_does_not_count(lab: Lab) -> None:
+def test_a_session_that_could_not_be_created_does_not_count(lab: Lab) -> None:
     host = lab.client()
     for _ in range(4):
         with pytest.raises(errors.Fail):
@@ -136,7 +136,7 @@ def test_one_call_too_many_is_refused_and_the_others_are_served(lab: Lab, bare: 
     assert lab.broker.status()["totals"]["busy"] == 1
 
 
-def test_shared_memory_over_the_limit_is_refused_and_calls_go_another_way(lab: Lab) -> None:
+def test_shared_memory_over_the_limit_is_refused_and_calls_use_the_connection(lab: Lab) -> None:
     session = qnnbridge.InferenceSession(script(), host=lab.client())
     x = np.ones(8 * MIB // 4, np.float32)
     for _ in range(3):
@@ -152,7 +152,7 @@ def test_shared_memory_over_the_limit_is_refused_and_calls_go_another_way(lab: L
         assert lab.broker.clients[0].account.shared_bytes <= 64 * MIB
 
 
-def test_a_client_that_does_not_read_holds_up_nobody_and_no_more_memory_than_it_may(lab: Lab, bare: Bare) -> None:
+def test_a_client_that_does_not_read_blocks_no_other_client_and_its_memory_is_limited(lab: Lab, bare: Bare) -> None:
     session = bare.open(script())
     x = np.ones(20 * MIB // 4, np.float32)
     other = qnnbridge.InferenceSession(script(scale=3), host=lab.client())
@@ -171,7 +171,7 @@ def test_a_client_that_does_not_read_holds_up_nobody_and_no_more_memory_than_it_
     until(lambda: account.in_flight_bytes == 0)
 
 
-def test_a_client_that_reads_nothing_for_too_long_is_disconnected() -> None:
+def test_a_client_that_does_not_read_for_too_long_is_disconnected() -> None:
     made = Lab(fake_host(), BrokerSettings(stall_s=0.3, keep_unused_s=0.0))
     try:
         bare = Bare(made)
@@ -184,7 +184,7 @@ def test_a_client_that_reads_nothing_for_too_long_is_disconnected() -> None:
         made.close()
 
 
-def test_a_client_that_ends_in_the_middle_of_a_frame_is_forgotten(lab: Lab) -> None:
+def test_a_client_that_disconnects_in_the_middle_of_a_frame_is_removed(lab: Lab) -> None:
     bare = Bare(lab)
     _, chunks = bare._connection.ask(Kind.REQUEST, {"op": "session.run"}, (bytes(MIB),))
     os.write(bare.to_daemon, bytes(chunks[0])[:30])
@@ -193,7 +193,7 @@ def test_a_client_that_ends_in_the_middle_of_a_frame_is_forgotten(lab: Lab) -> N
 
 
 @pytest.mark.parametrize("nonsense", [b"GET / HTTP/1.1\r\n\r\n" * 10, b"\x89NPB" + b"\xff" * 60])
-def test_invalid_data_ends_its_own_connection_only(
+def test_invalid_data_closes_only_its_own_connection(
     lab: Lab, nonsense: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     session = qnnbridge.InferenceSession(script(), host=lab.client())
@@ -230,14 +230,14 @@ def test_a_client_that_never_sends_hello_is_disconnected(caplog: pytest.LogCaptu
         lab.close()
 
 
-def test_a_thousand_connections_leave_nothing(lab: Lab) -> None:
+def test_a_thousand_connections_leak_nothing(lab: Lab) -> None:
     keeper = qnnbridge.InferenceSession(script(), host=lab.client())
     for _ in range(3):
         keeper.run(None, {"x": X})
 
     def connect(count: int) -> None:
         for number in range(count):
-            if number % 3 == 0:  # half open: it sends nothing
+            if number % 3 == 0:  # half open: the connection sends nothing
                 to_daemon, from_daemon, thread = lab.connect()
                 os.close(to_daemon)
                 os.close(from_daemon)
@@ -260,7 +260,7 @@ def test_a_thousand_connections_leave_nothing(lab: Lab) -> None:
     assert keeper.run(None, {"x": X})[0][1] == 2
 
 
-def test_a_broker_that_stops_finishes_calls_and_takes_no_more_clients(lab: Lab, tmp_path: Any) -> None:
+def test_a_stopping_broker_finishes_calls_and_refuses_new_clients(lab: Lab, tmp_path: Any) -> None:
     go = tmp_path / "go"
     session = qnnbridge.InferenceSession(script(on_run=[f"wait:{go}"]), host=lab.client(), retry=0)
     out: list[Any] = []
@@ -282,9 +282,9 @@ def test_a_broker_that_stops_finishes_calls_and_takes_no_more_clients(lab: Lab, 
 
 
 def test_further_calls_do_not_prevent_a_broker_from_stopping(lab: Lab, tmp_path: Any) -> None:
-    """A call after the stop is not started: its client learns at once that the daemon is lost, and may repeat the
-    call
-    elsewhere. A running call is finished."""
+    """A call after the stop is not started: its client learns immediately that the daemon is lost, and may repeat
+    the call in another daemon. A running call is finished.
+    """
     go = tmp_path / "go"
     slow = qnnbridge.InferenceSession(script(on_run=[f"wait:{go}"]), host=lab.client(), retry=0)
     busy = qnnbridge.InferenceSession(script(), host=lab.client(), retry=0)
@@ -310,8 +310,9 @@ def test_further_calls_do_not_prevent_a_broker_from_stopping(lab: Lab, tmp_path:
 def test_an_answer_that_is_being_written_when_the_broker_stops_arrives(
     lab: Lab, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The client has made another call since, which came too late. It still gets the answer of its earlier call,
-    however slow the machine is."""
+    """The client has sent another call meanwhile, which was too late. It still gets the answer of its earlier call,
+    however slow the machine is.
+    """
     go, writing, ended = tmp_path / "go", threading.Event(), threading.Event()
     host = lab.client()
     session = qnnbridge.InferenceSession(script(on_run=[f"wait:{go}"]), host=host, retry=0)
@@ -355,7 +356,7 @@ def test_an_answer_that_is_being_written_when_the_broker_stops_arrives(
     assert [type(error) for error in late] == [errors.HostCrashed]
 
 
-def test_stopping_does_not_wait_for_ever_for_a_call(lab: Lab, tmp_path: Any) -> None:
+def test_stopping_does_not_wait_forever_for_a_call(lab: Lab, tmp_path: Any) -> None:
     go = tmp_path / "go"
     session = qnnbridge.InferenceSession(script(on_run=[f"wait:{go}"]), host=lab.client(), retry=0)
     out: list[Any] = []
@@ -378,7 +379,7 @@ def test_stopping_does_not_wait_for_ever_for_a_call(lab: Lab, tmp_path: Any) -> 
 
 
 def test_recreating_a_session_for_its_options_does_not_delay_stopping(lab: Lab, tmp_path: Any) -> None:
-    """Compiling may take minutes; stopping does not wait for it."""
+    """Compiling may take minutes, and stopping does not wait for it."""
     once, go = tmp_path / "once", tmp_path / "go"
     once.touch()
     session = qnnbridge.InferenceSession(script(on_create=[f"wait:{go}"], once=str(once)), host=lab.client())
@@ -407,10 +408,10 @@ def test_recreating_a_session_for_its_options_does_not_delay_stopping(lab: Lab, 
     assert [type(error) for error in out] in ([errors.HostCrashed], [errors.StateLost])
 
 
-def test_a_repeated_call_that_waits_when_the_broker_stops_is_lost_and_not_cancelled(
+def test_a_repeated_call_that_is_queued_when_the_broker_stops_is_lost_and_not_cancelled(
     lab: Lab, tmp_path: Any
 ) -> None:
-    """A call that is lost before its turn, unlike a cancelled one, can be repeated in the next daemon."""
+    """Unlike a cancelled call, a call that is lost before its turn can be repeated in the next daemon."""
     go = tmp_path / "go"
     slow = qnnbridge.InferenceSession(script(on_run=[f"wait:{go}"]), host=lab.client(), retry=0)
     waiting = qnnbridge.InferenceSession(script(), host=lab.client(), retry=0)

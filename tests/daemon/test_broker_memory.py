@@ -55,7 +55,7 @@ def test_large_tensors_are_not_copied_into_memory_of_the_daemon(lab: Lab) -> Non
     assert lab.npu_host.stats.shared_bytes < LARGE.nbytes
 
 
-def test_every_way_to_give_and_take_arrays_gives_the_same(lab: Lab) -> None:
+def test_every_way_to_pass_and_receive_arrays_gives_the_same_results(lab: Lab) -> None:
     session = qnnbridge.InferenceSession(script(scale=3), host=lab.client())
     for x in (SMALL, LARGE, SMALL + 1):
         expected = x * 3
@@ -70,13 +70,13 @@ def test_every_way_to_give_and_take_arrays_gives_the_same(lab: Lab) -> None:
             taken[:] = 0
 
 
-def test_results_that_are_lent_stay_what_they_are(lab: Lab) -> None:
+def test_borrowed_results_do_not_change(lab: Lab) -> None:
     session = qnnbridge.InferenceSession(script(scale=3), host=lab.client())
     kept = [session.run(None, {"x": SMALL + number}, borrow=True)[0] for number in range(12)]
     assert all(np.array_equal(result, (SMALL + number) * 3) for number, result in enumerate(kept))
 
 
-def test_many_clients_with_many_models_never_see_each_others_tensors(lab: Lab) -> None:
+def test_many_clients_with_many_models_never_see_the_tensors_of_other_clients(lab: Lab) -> None:
     def work(number: int) -> bool:
         host = lab.client()
         sessions = [qnnbridge.InferenceSession(script(scale=scale), host=host) for scale in (2, 3, 5)]
@@ -91,7 +91,7 @@ def test_many_clients_with_many_models_never_see_each_others_tensors(lab: Lab) -
     assert all(in_threads(*[lambda n=number: work(n) for number in range(4)]))
 
 
-def test_memory_of_a_client_that_is_gone_is_mapped_by_nobody(lab: Lab) -> None:
+def test_memory_of_a_disconnected_client_is_unmapped_everywhere(lab: Lab) -> None:
     keeper = qnnbridge.InferenceSession(script(scale=3), host=lab.client())
     for _ in range(3):
         keeper.run(None, {"x": SMALL})
@@ -114,9 +114,9 @@ def test_memory_of_a_client_that_is_gone_is_mapped_by_nobody(lab: Lab) -> None:
     until(is_gone)
 
 
-def test_memory_for_a_host_that_died_is_mapped_by_nobody() -> None:
+def test_memory_for_a_crashed_host_is_unmapped_everywhere() -> None:
     made = Lab(fake_host(), BrokerSettings(idle_unload_s=0.1))
-    gc.disable()  # in an idle process it does not run, either
+    gc.disable()  # an idle process collects no garbage, either
     try:
         sessions = [qnnbridge.InferenceSession(script(scale=scale), host=made.client()) for scale in (2, 3)]
 
@@ -132,14 +132,15 @@ def test_memory_for_a_host_that_died_is_mapped_by_nobody() -> None:
             assert process is not None
             os.kill(process.real_pid, signal.SIGKILL)
             call()
-        # The last death, whose error is kept to be told, may still have its three: of five deaths there were fifteen.
+        # The last crash, whose error is stored, may still hold its three mappings: without the fix, five crashes
+        # held fifteen.
         until(lambda: shared_mappings() <= before + 6)
     finally:
         gc.enable()
         made.close()
 
 
-def test_a_new_host_is_shown_the_memory_of_all_clients(lab: Lab) -> None:
+def test_a_new_host_maps_the_memory_of_all_clients(lab: Lab) -> None:
     sessions = [qnnbridge.InferenceSession(script(scale=3), host=lab.client()) for _ in range(2)]
     for _ in range(2):
         for session in sessions:
@@ -151,8 +152,8 @@ def test_a_new_host_is_shown_the_memory_of_all_clients(lab: Lab) -> None:
     assert lab.npu_host.stats.shared_bytes < LARGE.nbytes
 
 
-def test_memory_that_could_be_taken_away_again_is_refused(lab: Lab) -> None:
-    """Looking at it then would end the daemon."""
+def test_memory_that_the_client_could_shrink_is_refused(lab: Lab) -> None:
+    """Reading memory that the client has shrunk would end the daemon."""
     host = lab.client()
     fd = os.memfd_create("test", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:

@@ -41,7 +41,7 @@ def sessions(lab: Lab, folder: Path, room: int, count: int) -> list[qnnbridge.In
     return made
 
 
-def test_the_model_that_was_used_longest_ago_makes_room_and_comes_back(lab: Lab, tmp_path: Path) -> None:
+def test_the_least_recently_used_model_is_unloaded_for_memory_and_reloaded_on_use(lab: Lab, tmp_path: Path) -> None:
     first, second = sessions(lab, tmp_path, 2, 2)
     first.run(None, {"x": X})
     (third,) = sessions_from(lab, tmp_path, 2)
@@ -62,7 +62,7 @@ def sessions_from(lab: Lab, folder: Path, number: int) -> list[qnnbridge.Inferen
     return [qnnbridge.InferenceSession(path, host=lab.client())]
 
 
-def test_what_runs_is_never_unloaded_and_the_error_says_what_is_there(lab: Lab, tmp_path: Path) -> None:
+def test_an_active_model_is_never_unloaded_and_the_error_lists_the_loaded_models(lab: Lab, tmp_path: Path) -> None:
     go, begun = tmp_path / "go", tmp_path / "begun"
     path = tmp_path / "running"
     path.write_bytes(script(room=1, on_run=[f"note:{begun}", f"wait:{go}"]))
@@ -88,7 +88,9 @@ def test_what_runs_is_never_unloaded_and_the_error_says_what_is_there(lab: Lab, 
         assert np.array_equal(later.run(None, {"x": X})[0], X * 5), "there is room now: what ran is idle"
 
 
-def test_after_a_restart_of_the_npu_host_a_model_that_comes_back_makes_room_too(lab: Lab, tmp_path: Path) -> None:
+def test_a_model_that_is_reloaded_after_a_restart_of_the_npu_host_unloads_another_one(
+    lab: Lab, tmp_path: Path
+) -> None:
     first, second = sessions(lab, tmp_path, 1, 2)
     assert loaded(lab) == {"m0": False, "m1": True}
     lab.npu_host.restart()
@@ -99,9 +101,7 @@ def test_after_a_restart_of_the_npu_host_a_model_that_comes_back_makes_room_too(
     assert loaded(lab) == {"m0": False, "m1": True}
 
 
-def test_a_call_does_not_wait_until_the_host_has_released_the_session_that_made_room(
-    lab: Lab, tmp_path: Path
-) -> None:
+def test_a_call_does_not_wait_until_the_host_has_released_the_unloaded_session(lab: Lab, tmp_path: Path) -> None:
     go, begun = tmp_path / "go", tmp_path / "begun"
     path = tmp_path / "slow"
     path.write_bytes(script(room=1, on_close=[f"note:{begun}", f"wait:{go}"]))

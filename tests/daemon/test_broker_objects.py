@@ -19,7 +19,7 @@ def kept(lab: Lab) -> int:
     return int(lab.npu_host.call({"op": "host.stats"}).header["objects"])
 
 
-def test_two_clients_have_objects_of_their_own(lab: Lab) -> None:
+def test_objects_of_two_clients_are_separate(lab: Lab) -> None:
     one, two = (create_object(lab.client(), KIND)[0] for _ in range(2))
     one.call("set_parameters", {"names": ["p"]}, [np.zeros(3, np.float32)])
     assert one.call("parameters").result == ["p"]
@@ -33,7 +33,7 @@ def test_two_clients_have_objects_of_their_own(lab: Lab) -> None:
     until(lambda: kept(lab) == 0)
 
 
-def test_a_client_has_a_limit_of_its_own(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_client_has_its_own_limit_of_objects(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     host = lab.client()
     host.start()
     (client,) = lab.broker.clients
@@ -64,7 +64,7 @@ def test_an_object_is_lost_with_the_npu_host_and_the_next_one_works(lab: Lab) ->
     until(lambda: kept(lab) == 0)
 
 
-def test_a_daemon_calls_no_functions(lab: Lab) -> None:
+def test_a_daemon_refuses_requests_that_call_functions_of_the_application(lab: Lab) -> None:
     made = create_object(lab.client(), KIND)[0]
     with pytest.raises(CallBackFailed) as caught:
         made.call("parameters", functions={"f": lambda *_: (None, ())})

@@ -23,14 +23,14 @@ TEXT = " ".join(section(TITLE).split())
 HANDLERS = BrokerHandlers(cast(Any, None), cast(Any, None))
 
 
-def test_a_daemon_knows_the_operations_of_a_host_but_those_of_compiling_and_those_of_its_own() -> None:
+def test_a_daemon_has_its_own_operations_and_those_of_a_host_except_compiling() -> None:
     listed = [bare(row[0]) for row in rows(TITLE, "`op`", "fields")]
     assert [name for name in HANDLERS.operations if name not in OPERATIONS] == listed
     compiling = ["model.compile", "worker.compile", "worker.create", "worker.fix", "worker.generate", "worker.wrap"]
     assert sorted(name for name in OPERATIONS if name not in HANDLERS.operations) == compiling
 
 
-def test_the_fields_of_its_own_operations_are_those_that_it_reads() -> None:
+def test_the_page_lists_the_fields_that_the_daemon_own_operations_read() -> None:
     for row in rows(TITLE, "`op`", "fields"):
         needed, asked = fields_read(HANDLERS.operations[bare(row[0])])
         assert not needed
@@ -41,7 +41,7 @@ def test_the_fields_of_its_own_operations_are_those_that_it_reads() -> None:
 @pytest.mark.parametrize(
     ("operation", "function"), [("session.create", BrokerHandlers._open), ("session.run", BrokerHandlers._run)]
 )
-def test_the_additional_fields_that_the_daemon_reads_are_those_of_the_page(operation: str, function: Any) -> None:
+def test_the_page_lists_the_additional_fields_that_the_daemon_reads(operation: str, function: Any) -> None:
     needed, asked = fields_read(OPERATIONS[operation])
     read = set.union(*fields_read(function))
     listed = {bare(row[0]) for row in rows(TITLE, f"field of `{operation}`")}
@@ -49,13 +49,13 @@ def test_the_additional_fields_that_the_daemon_reads_are_those_of_the_page(opera
     assert read - needed - asked <= listed
 
 
-def test_the_reply_to_a_creation_says_what_the_page_says() -> None:
+def test_the_page_lists_the_additional_fields_of_the_reply_to_a_creation() -> None:
     listed = {bare(row[0]): row[2] for row in rows(TITLE, "more in the reply to `session.create`")}
     assert set(listed) == keys_answered(BrokerHandlers._create) - keys_answered(OPERATIONS["session.create"])
     assert keys_answered(BrokerHandlers._create) >= {"session", "info", "model", "cache", "blame"}
 
 
-def test_numbers_and_limits_are_those_of_the_code() -> None:
+def test_the_numbers_and_limits_of_the_page_equal_those_of_the_code() -> None:
     assert f"After GOODBYE it answers for {clients.DRAIN_TIMEOUT_S:g} seconds at most" in TEXT
     assert f"under it; {handlers.DEFAULT_RETRY} if missing" in TEXT
     names = [field.name for field in dataclasses.fields(ClientLimits)]
@@ -63,7 +63,7 @@ def test_numbers_and_limits_are_those_of_the_code() -> None:
     assert list(accounts.HIGHER) == names
 
 
-def test_the_status_has_the_members_of_the_page(lab: Lab) -> None:
+def test_the_status_has_the_fields_of_the_page(lab: Lab) -> None:
     session = qnnbridge.InferenceSession(script(), host=lab.client())
     session.run(None, {"x": np.ones(2, np.float32)})
     told = lab.broker.status()

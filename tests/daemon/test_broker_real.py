@@ -23,14 +23,14 @@ X = np.arange(5, dtype=np.float32)
 TRIES = 5
 
 
-def test_a_flood_of_one_client_leaves_another_with_a_single_thread_half_of_the_npu(lab: Lab) -> None:
-    """Each call takes the NPU for longer than a client needs between two calls, as real ones do."""
+def test_a_flood_of_one_client_leaves_half_of_the_npu_to_a_client_with_a_single_thread(lab: Lab) -> None:
+    """Each call uses the NPU for longer than a client needs between two calls, as real models do."""
     model = script(on_run=["sleep:0.01"])
     flood = qnnbridge.InferenceSession(model, host=lab.client())
     single = qnnbridge.InferenceSession(model, host=lab.client())
 
     def served_meanwhile() -> int:
-        """Calls of the flood during forty of the other."""
+        """Return the number of the flood's calls during forty calls of the other client."""
         done = threading.Event()
         counts = [0] * 8
         served: list[int] = []
@@ -54,7 +54,8 @@ def test_a_flood_of_one_client_leaves_another_with_a_single_thread_half_of_the_n
         in_threads(*[lambda n=number: work(n) for number in range(8)], one_by_one)
         return served[0]
 
-    # On a busy machine the one may come late to each of its calls. Without a fair share it would be 320, always.
+    # On a busy machine the single client may be late for each call. Without a fair share the number would always be
+    # 320.
     tries: list[int] = []
     while not any(20 <= served <= 80 for served in tries):
         assert len(tries) < TRIES, f"40 calls of one, {tries} of the other"
@@ -92,10 +93,10 @@ def test_two_applications_share_a_session_on_the_npu(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.simulator
-def test_a_session_that_is_created_again_on_a_new_connection_comes_from_the_cache(
+def test_a_session_that_is_recreated_on_a_new_connection_comes_from_the_cache(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A large model would be compiled for minutes within the deadline of a call."""
+    """Without the cache, a large model would be compiled for minutes within the deadline of a call."""
     pytest.importorskip("onnxruntime_qnn")
     monkeypatch.delenv("QNNBRIDGE_CACHE")
     x = np.linspace(-3, 3, 60, dtype=np.float32).reshape(3, 4, 5)
@@ -109,14 +110,14 @@ def test_a_session_that_is_created_again_on_a_new_connection_comes_from_the_cach
         until(lambda: not made.broker.status()["models"])
         session.run(None, {"x": x})
         (model,) = made.broker.status()["models"]
-        assert model["npu_bytes"] > path.stat().st_size  # of the compiled model
+        assert model["npu_bytes"] > path.stat().st_size  # the context binary of the compiled model
         assert session.cache.state == "miss"
     finally:
         made.close()
 
 
 @pytest.mark.simulator
-def test_numbers_and_rewrites_are_those_of_a_host_of_its_own(
+def test_numbers_and_rewrites_equal_those_of_a_private_host(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     pytest.importorskip("onnxruntime_qnn")
@@ -145,7 +146,7 @@ def test_numbers_and_rewrites_are_those_of_a_host_of_its_own(
 
 
 @pytest.mark.simulator
-def test_a_file_that_became_zeros_is_refused_and_no_other_number_of_a_session_made_before(
+def test_weights_that_were_overwritten_with_zeros_are_refused_and_do_not_change_an_open_session(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("onnxruntime_qnn")

@@ -32,7 +32,7 @@ MUL_1 = X * np.arange(1, 7, dtype=np.float32).reshape(3, 2)
 
 @pytest.fixture
 def real() -> Iterator[Lab]:
-    """A broker before a host with the real engine."""
+    """A broker in front of a host with the real engine."""
     made = Lab(qnnbridge.Host(sys.executable), BrokerSettings(keep_unused_s=0.0))
     yield made
     made.close()
@@ -55,7 +55,7 @@ def mul(host: qnnbridge.Host, path: Path = MODELS / "mul_1.onnx", **options: Any
 
 
 def scaled_model(folder: Path, factor: float) -> Path:
-    """y = x * factor."""
+    """Write a model that computes y = x * factor."""
     weights = {"w": np.full(2, factor, np.float32)}
     made = model([node("Mul", ["x", "w"], ["y"])], [tensor("x", [2])], [tensor("y", [2])], weights)
     folder.mkdir()
@@ -81,7 +81,7 @@ def test_two_applications_with_the_same_model_have_one_session(real: Lab, client
     until(lambda: not host_sessions(real))
 
 
-def test_results_are_those_of_a_private_host_to_the_bit(real: Lab, client: qnnbridge.Host) -> None:
+def test_results_equal_those_of_a_private_host_bit_for_bit(real: Lab, client: qnnbridge.Host) -> None:
     rng = np.random.default_rng(7)
     with qnnbridge.Host(sys.executable) as private:
         for path in sorted(MODELS.glob("*net.onnx")):
@@ -98,14 +98,14 @@ def test_results_are_those_of_a_private_host_to_the_bit(real: Lab, client: qnnbr
                         assert np.array_equal(one, two)
 
 
-def test_another_option_is_another_session(real: Lab, client: qnnbridge.Host) -> None:
+def test_a_session_with_another_option_is_separate(real: Lab, client: qnnbridge.Host) -> None:
     options = qnnbridge.SessionOptions()
     options.graph_optimization_level = qnnbridge.GraphOptimizationLevel.ORT_DISABLE_ALL
     with mul(client), mul(client, sess_options=options), mul(client):
         assert host_sessions(real) == 2
 
 
-def test_the_same_model_as_bytes_and_elsewhere_is_the_same_session(
+def test_the_same_model_as_bytes_and_at_another_path_uses_the_same_session(
     real: Lab, client: qnnbridge.Host, tmp_path: Path
 ) -> None:
     copy = tmp_path / "copy.onnx"
@@ -115,7 +115,7 @@ def test_the_same_model_as_bytes_and_elsewhere_is_the_same_session(
         assert host_sessions(real) == 1
 
 
-def test_a_model_that_was_changed_is_another_model(lab: Lab, tmp_path: Path) -> None:
+def test_a_changed_model_uses_a_separate_session(lab: Lab, tmp_path: Path) -> None:
     path = tmp_path / "model"
     path.write_bytes(script(scale=2))
     host = lab.client()
@@ -130,10 +130,10 @@ def test_a_model_that_was_changed_is_another_model(lab: Lab, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("what", ["model", "weights"])
 @pytest.mark.parametrize("in_place", [True, False], ids=["written to", "replaced"])
-def test_another_model_of_the_same_size_and_date_is_another_model(
+def test_another_model_of_the_same_size_and_date_uses_a_separate_session(
     what: str, in_place: bool, real: Lab, client: qnnbridge.Host, tmp_path: Path
 ) -> None:
-    """`rsync -t`, installers and `git` with restored dates write such files. Checked with new and older files."""
+    """`rsync -t`, installers and `git` with restored dates write such files. The test uses recent and older files."""
     path, other = (scaled_model(tmp_path / name, factor) for name, factor in (("one", 2.0), ("two", 3.0)))
     if what == "weights":
         path, other = (externalize(one) for one in (path, other))
@@ -151,13 +151,13 @@ def test_another_model_of_the_same_size_and_date_is_another_model(
         os.utime(file, ns=(rested, rested))
         with mul(client, path) as session:
             assert session.run(None, {"x": x})[0].tolist() == [3, 3]
-            if what == "model" or not in_place:  # ONNX Runtime maps the file of weights
+            if what == "model" or not in_place:  # ONNX Runtime maps the weights file
                 assert old.run(None, {"x": x})[0].tolist() == [2, 2]
             assert host_sessions(real) == 2
 
 
-def test_opening_what_another_has_open_makes_nothing_in_the_host(real: Lab, client: qnnbridge.Host) -> None:
-    """The host is asked once: which model is it."""
+def test_opening_a_session_of_another_client_creates_nothing_in_the_host(real: Lab, client: qnnbridge.Host) -> None:
+    """The host is asked only for the identity of the model."""
     with mul(client), real.client() as other:
         other.start()
         before = real.npu_host.supervisor.running
@@ -170,7 +170,7 @@ def test_opening_what_another_has_open_makes_nothing_in_the_host(real: Lab, clie
         assert real.broker.status()["totals"]["sessions_shared"] >= 1
 
 
-def test_an_idle_model_is_unloaded_and_comes_back_the_same(real: Lab, client: qnnbridge.Host) -> None:
+def test_an_idle_model_is_unloaded_and_reloaded_with_the_same_results(real: Lab, client: qnnbridge.Host) -> None:
     with mul(client) as session:
         before = [session.run(None, {"X": X})[0] for _ in range(2)]
         assert real.broker.sessions.unload_idle(0.0) == 1
@@ -182,7 +182,7 @@ def test_an_idle_model_is_unloaded_and_comes_back_the_same(real: Lab, client: qn
         assert real.broker.status()["totals"]["reloads"] >= 1
 
 
-def test_a_model_that_was_changed_while_it_was_unloaded_is_not_silently_another(lab: Lab, tmp_path: Path) -> None:
+def test_a_model_that_changed_while_it_was_unloaded_raises_an_error(lab: Lab, tmp_path: Path) -> None:
     path = tmp_path / "model"
     path.write_bytes(script(scale=2))
     session = qnnbridge.InferenceSession(path, host=lab.client())
@@ -192,7 +192,7 @@ def test_a_model_that_was_changed_while_it_was_unloaded_is_not_silently_another(
         session.run(None, {"x": V})
 
 
-def test_the_unloading_is_done_without_being_asked(tmp_path: Path) -> None:
+def test_idle_models_are_unloaded_automatically(tmp_path: Path) -> None:
     from tests.fakes.hosts import fake_host
 
     made = Lab(fake_host(), BrokerSettings(idle_unload_s=0.05))
@@ -204,7 +204,7 @@ def test_the_unloading_is_done_without_being_asked(tmp_path: Path) -> None:
         made.close()
 
 
-def test_what_nobody_has_open_stays_for_the_next_run_of_the_program() -> None:
+def test_an_unused_session_is_kept_for_the_next_run_of_the_program() -> None:
     from tests.fakes.hosts import fake_host
 
     made = Lab(fake_host(), BrokerSettings(keep_unused_s=3600, keep_unused=2))
@@ -223,7 +223,7 @@ def test_what_nobody_has_open_stays_for_the_next_run_of_the_program() -> None:
         made.close()
 
 
-def test_everything_of_a_client_that_is_gone_is_released(lab: Lab) -> None:
+def test_everything_of_a_disconnected_client_is_released(lab: Lab) -> None:
     for _ in range(2):
         host = lab.client()
         sessions = [qnnbridge.InferenceSession(script(scale=scale), host=host) for scale in (1, 2, 3)]
@@ -238,7 +238,7 @@ def test_everything_of_a_client_that_is_gone_is_released(lab: Lab) -> None:
         assert not lab.broker.sessions.models()
 
 
-def test_a_session_that_is_closed_twice_or_before_it_was_made_is_no_error(lab: Lab) -> None:
+def test_closing_a_session_twice_or_before_it_was_created_is_not_an_error(lab: Lab) -> None:
     host = lab.client()
     session = qnnbridge.InferenceSession(script(), host=host)
     number = session._remote.session_id
@@ -248,7 +248,7 @@ def test_a_session_that_is_closed_twice_or_before_it_was_made_is_no_error(lab: L
         session._remote.assignment()
 
 
-def test_a_session_with_dynamic_options_is_nobody_elses(lab: Lab) -> None:
+def test_a_session_with_dynamic_options_is_not_shared(lab: Lab) -> None:
     one, two = (qnnbridge.InferenceSession(script(), host=lab.client()) for _ in range(2))
     assert host_sessions(lab) == 1
     one.set_ep_dynamic_options({"ep.dynamic.workload_type": "Efficient"})
@@ -257,7 +257,7 @@ def test_a_session_with_dynamic_options_is_nobody_elses(lab: Lab) -> None:
         assert session.run(None, {"x": V})[0].tolist() == (V * 2).tolist()
 
 
-def test_a_session_whose_dynamic_options_are_refused_is_not_left_behind(lab: Lab) -> None:
+def test_a_session_whose_dynamic_options_are_refused_is_closed(lab: Lab) -> None:
     host, spec = lab.client(), SessionSpec(None, (ProviderSpec("QNNExecutionProvider"),))
     header = {"op": "session.create", "spec": spec.to_wire(), "dynamic": {"a": "b"}, "retry": 0}
     with pytest.raises(errors.Fail):
@@ -265,7 +265,7 @@ def test_a_session_whose_dynamic_options_are_refused_is_not_left_behind(lab: Lab
     assert host_sessions(lab) == 0
 
 
-def test_a_profile_is_one_applications_alone(real: Lab, client: qnnbridge.Host, tmp_path: Path) -> None:
+def test_a_session_with_profiling_is_not_shared(real: Lab, client: qnnbridge.Host, tmp_path: Path) -> None:
     options = qnnbridge.SessionOptions()
     options.enable_profiling = True
     options.profile_file_prefix = str(tmp_path / "profile")
@@ -275,7 +275,7 @@ def test_a_profile_is_one_applications_alone(real: Lab, client: qnnbridge.Host, 
         assert Path(one.end_profiling()).exists()
 
 
-def test_several_that_ask_for_the_same_at_once_make_it_once(lab: Lab, tmp_path: Path) -> None:
+def test_several_clients_that_request_the_same_session_create_it_once(lab: Lab, tmp_path: Path) -> None:
     note = tmp_path / "created"
     model = script(on_create=[f"note:{note}", "sleep:0.2"])
     hosts = [lab.client() for _ in range(4)]
@@ -313,7 +313,7 @@ def test_a_client_creates_the_session_itself_if_the_creation_of_another_client_t
     hasty, patient = lab.client(), lab.client()
     patient.start()
     hasty.start()
-    lab.broker.host.start()  # the second is for the attempt, and not for the start of the NPU host
+    lab.broker.host.start()  # the second value is for the attempt, and not for the start of the NPU host
 
     def first() -> None:
         with pytest.raises(errors.DeadlineExceeded):
@@ -332,7 +332,7 @@ def test_the_status_of_the_cache_comes_with_the_session(lab: Lab) -> None:
     assert (session.cache.state, session.cache.reason) == ("off", "cache=False")
 
 
-def test_external_data_of_a_model_given_as_bytes_is_found_from_the_applications_folder(
+def test_external_data_of_a_model_given_as_bytes_is_found_from_the_folder_of_the_application(
     real: Lab, client: qnnbridge.Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     onnx = pytest.importorskip("onnx")
@@ -354,7 +354,7 @@ def test_external_data_of_a_model_given_as_bytes_is_found_from_the_applications_
         assert session.run(None, {"x": np.full(2, 3, np.float32)})[0].tolist() == [0, 3]
 
 
-def test_opening_takes_no_time_worth_mentioning(real: Lab, client: qnnbridge.Host) -> None:
+def test_opening_a_shared_session_takes_almost_no_time(real: Lab, client: qnnbridge.Host) -> None:
     with mul(client), real.client() as other:
         other.start()
         times: list[float] = []

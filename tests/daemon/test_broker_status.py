@@ -28,7 +28,7 @@ def status(host: qnnbridge.Host) -> dict[str, Any]:
     return told
 
 
-def test_the_status_counts_what_was_done(lab: Lab, tmp_path: Path) -> None:
+def test_the_status_counts_the_work_done(lab: Lab, tmp_path: Path) -> None:
     one, two = lab.client(), lab.client()
     good = qnnbridge.InferenceSession(script(), host=one)
     bad = qnnbridge.InferenceSession(script(on_run=["raise:ort.Fail=no"]), host=two)
@@ -59,7 +59,7 @@ def test_the_status_counts_what_was_done(lab: Lab, tmp_path: Path) -> None:
     assert told["memory"]["shared_bytes"] >= first["shared_bytes"]
 
 
-def test_calls_of_a_client_that_has_left_are_still_in_the_rate(lab: Lab) -> None:
+def test_calls_of_a_disconnected_client_still_count_in_the_rate(lab: Lab) -> None:
     now = time.monotonic()
     lab.broker.meter._clock = lambda: now  # however long this takes
     with lab.client() as leaving:
@@ -70,7 +70,7 @@ def test_calls_of_a_client_that_has_left_are_still_in_the_rate(lab: Lab) -> None
     assert lab.broker.status()["totals"]["calls_per_s"] > 0
 
 
-def test_asking_for_the_status_starts_no_host() -> None:
+def test_requesting_the_status_starts_no_host() -> None:
     made = Lab(fake_host())
     try:
         with made.client() as host:
@@ -83,7 +83,7 @@ def test_asking_for_the_status_starts_no_host() -> None:
         made.close()
 
 
-def test_settings_are_shown_as_they_were_given() -> None:
+def test_settings_are_shown_as_given() -> None:
     settings = BrokerSettings(
         endpoint="/run/x", log_file="/log", instance="abc", idle_exit_s=5.0, idle_unload_s=7.0
     )
@@ -96,7 +96,7 @@ def test_settings_are_shown_as_they_were_given() -> None:
         made.close()
 
 
-def test_a_client_learns_that_it_speaks_to_a_daemon_and_what_runs_behind_it(lab: Lab) -> None:
+def test_a_client_learns_that_it_is_connected_to_a_daemon_and_which_host_runs(lab: Lab) -> None:
     lab.npu_host.start()
     host = lab.client()
     host.start()
@@ -118,8 +118,8 @@ def test_a_client_learns_that_it_speaks_to_a_daemon_and_what_runs_behind_it(lab:
         ("--qnn=wheel:2.7.0", "QNN from its wheel"),
     ],
 )
-def test_the_status_says_where_qnn_comes_from(source: str, words: str) -> None:
-    """The host reports its QNN without a request as soon as it has found it, which is after HELLO."""
+def test_the_status_reports_where_qnn_comes_from(source: str, words: str) -> None:
+    """The host reports its QNN without a request as soon as it has found the packages, which is after HELLO."""
     made = Lab(fake_host(source))
     try:
         client = made.client()
@@ -135,7 +135,7 @@ def test_the_status_says_where_qnn_comes_from(source: str, words: str) -> None:
     ("engine", "path", "is_said"),
     [("wheel", "", True), ("folder", "/its", True), ("windowsml", "", False), ("", "", False), ("auto", "", False)],
 )
-def test_an_application_that_asks_for_another_qnn_than_the_daemon_has_hears_it_once(
+def test_an_application_that_requests_another_qnn_than_the_daemon_uses_is_warned_once(
     engine: str, path: str, is_said: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(create, "_said", set())
@@ -163,7 +163,7 @@ def test_a_crash_of_the_host_is_reported(lab: Lab) -> None:
     assert not told["running"]
 
 
-def test_the_host_is_replaced_when_a_client_asks_for_it(lab: Lab) -> None:
+def test_the_host_is_replaced_when_a_client_requests_it(lab: Lab) -> None:
     host = lab.client()
     session = qnnbridge.InferenceSession(script(), host=host)
     host.call({"op": "daemon.restart_host"})
@@ -172,7 +172,7 @@ def test_the_host_is_replaced_when_a_client_asks_for_it(lab: Lab) -> None:
     assert (told["generation"], told["planned_restarts"], told["crashes"]) == (2, 1, 0)
 
 
-def test_the_end_of_the_daemon_can_be_asked_for(lab: Lab) -> None:
+def test_a_client_can_request_the_end_of_the_daemon(lab: Lab) -> None:
     assert not lab.broker.stop_requested.is_set()
     lab.client().call({"op": "daemon.stop", "drain_s": 1.5})
     assert lab.broker.stop_requested.is_set()
@@ -180,7 +180,9 @@ def test_the_end_of_the_daemon_can_be_asked_for(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize(("operation", "words"), [("model.compile", "qnnbridge.compile"), ("what.ever", "Upgrade")])
-def test_what_the_daemon_does_not_do_is_refused_with_an_explanation(lab: Lab, operation: str, words: str) -> None:
+def test_an_operation_that_the_daemon_does_not_support_is_refused_with_an_explanation(
+    lab: Lab, operation: str, words: str
+) -> None:
     with pytest.raises(errors.UnknownOperation) as caught:
         lab.client().call({"op": operation})
     assert words in (caught.value.fix or "")
@@ -198,7 +200,7 @@ def test_what_the_daemon_does_not_do_is_refused_with_an_explanation(lab: Lab, op
         {"op": "daemon.stop", "drain_s": "soon"},
     ],
 )
-def test_a_request_that_makes_no_sense_is_answered_and_does_no_harm(lab: Lab, header: dict[str, Any]) -> None:
+def test_an_invalid_request_is_answered_and_does_no_harm(lab: Lab, header: dict[str, Any]) -> None:
     host = lab.client()
     session = qnnbridge.InferenceSession(script(), host=host)
     try:

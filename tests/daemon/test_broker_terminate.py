@@ -19,7 +19,7 @@ from tests.daemon.brokers import GRACE_S, Lab, until
 from tests.fakes.hosts import script
 from tests.fakes.models import model_bytes, node, tensor
 
-# Here: it keeps descriptors open, which a test would be blamed for.
+# Import it here: it keeps descriptors open, for which a test would be blamed.
 ort = pytest.importorskip("onnxruntime")
 
 X = np.ones(2, np.float32)
@@ -27,7 +27,7 @@ X = np.ones(2, np.float32)
 
 @contextlib.contextmanager
 def full(lab: Lab) -> Iterator[None]:
-    """Another client has all slots of the NPU host."""
+    """Let another client occupy all slots of the NPU host during the block."""
     share = lab.broker.fair_share
     other = share.join()
     try:
@@ -40,7 +40,7 @@ def full(lab: Lab) -> Iterator[None]:
 
 
 def outcome(session: Any, options: Any) -> Any:
-    """Return the results, or the class of the error and whether it has onnxruntime's text."""
+    """Return the results, or the error's class name and whether its text is onnxruntime's."""
     try:
         return [array.tolist() for array in session.run(None, {"x": X}, options)]
     except Exception as error:
@@ -69,7 +69,7 @@ def terminated_in_the_queue(lab: Lab, session: qnnbridge.InferenceSession) -> An
     ],
     ids=["a node", "no node"],
 )
-def test_it_ends_as_in_onnxruntime(model: bytes) -> None:
+def test_a_terminated_run_ends_as_in_onnxruntime(model: bytes) -> None:
     native, ours = ort.RunOptions(), qnnbridge.RunOptions()
     native.terminate = ours.terminate = True
     expected = outcome(ort.InferenceSession(model, providers=["CPUExecutionProvider"]), native)
@@ -84,12 +84,12 @@ def test_it_ends_as_in_onnxruntime(model: bytes) -> None:
         made.close()
 
 
-def test_one_that_waits_in_the_broker_is_stopped_there(lab: Lab) -> None:
+def test_a_run_that_is_queued_in_the_broker_is_terminated_there(lab: Lab) -> None:
     session = qnnbridge.InferenceSession(script(on_run=["stoppable:60"]), host=lab.client())
     assert terminated_in_the_queue(lab, session) == ("Fail", True)
 
 
-def test_one_that_waits_in_the_lane_of_the_host_is_stopped_there(lab: Lab, tmp_path: Any) -> None:
+def test_a_run_that_is_queued_in_the_host_is_terminated_there(lab: Lab, tmp_path: Any) -> None:
     gate, began = tmp_path / "gate", tmp_path / "began"
     slow = qnnbridge.InferenceSession(script(on_run=[f"note:{began}", f"wait:{gate}"]), host=lab.client())
     session = qnnbridge.InferenceSession(script(on_run=["stoppable:60"]), host=lab.client())
@@ -110,13 +110,13 @@ def test_one_that_waits_in_the_lane_of_the_host_is_stopped_there(lab: Lab, tmp_p
 
 
 @pytest.mark.parametrize("options", [None, [], {"options": 5}, {"options": {"terminate": "yes"}}])
-def test_a_header_that_says_nothing_of_the_kind_waits(options: Any) -> None:
+def test_a_request_without_the_option_terminate_is_queued(options: Any) -> None:
     from qnnbridge_protocol.specs import asks_to_terminate
 
     assert not asks_to_terminate({"options": options})
 
 
-def test_withdrawn_for_another_reason_is_not_run_again(lab: Lab) -> None:
+def test_a_call_that_is_cancelled_for_another_reason_is_not_run_again(lab: Lab) -> None:
     session = qnnbridge.InferenceSession(script(on_run=["stoppable:60"]), host=lab.client())
     with full(lab), pytest.raises(errors.DeadlineExceeded):
         session.run(None, {"x": X}, qnnbridge.RunOptions(), timeout=0.2)

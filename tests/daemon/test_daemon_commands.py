@@ -35,10 +35,10 @@ from tests.fakes.stopping import stop_other
 
 MODEL = Path(__file__).parents[1] / "models" / "sigmoid.onnx"
 COMMAND = [sys.executable, "-m", "qnnbridge_tools"]
-# Only a defect waits this long.
+# Timeout that only a defect reaches.
 GRACE_S = 30.0
 
-# Of a call that is to be under way while other things happen.
+# Duration of a call that must still run while the test does other things.
 CALL_S = 3.0
 
 pytestmark = needs.posix
@@ -46,12 +46,12 @@ pytestmark = needs.posix
 
 @pytest.fixture(autouse=True)
 def runtime(private_temporary_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A runtime folder of the test's own; a daemon in it ends with the test."""
+    """A separate runtime folder for each test; a daemon in it ends with the test."""
     folder = private_temporary_folder / "run"
     monkeypatch.setenv("QNNBRIDGE_RUNTIME_DIR", str(folder))
     yield folder
     folder.chmod(0o700) if folder.exists() else None
-    # One that was started in vain may take the place of the one that is stopped.
+    # A second daemon that was started in vain may replace the one that is stopped.
     while link.is_running():
         told("host", "stop", "--drain", "0")
     for name in ("daemon.json", "daemon.sock", LOCK_NAME):
@@ -110,7 +110,7 @@ def wait_for_end(pid: int) -> None:
 @pytest.mark.parametrize(
     "command", [("host", "status"), ("host", "metrics"), ("host", "restart"), ("top",), ("host",)]
 )
-def test_without_a_daemon_a_command_says_so_and_how_to_start_one(command: tuple[str, ...]) -> None:
+def test_without_a_daemon_the_command_explains_how_to_start_one(command: tuple[str, ...]) -> None:
     code, out, err = run(*command)
     assert (code, out) == (reporting.EXIT_NO_DAEMON, "")
     assert "No qnnbridge daemon runs." in err
@@ -118,13 +118,13 @@ def test_without_a_daemon_a_command_says_so_and_how_to_start_one(command: tuple[
     assert "Traceback" not in err
 
 
-def test_without_a_daemon_the_document_says_which_error_it_is() -> None:
+def test_without_a_daemon_the_json_document_names_the_error() -> None:
     for command in (("host", "status"), ("top",)):
         error = document(*command, code=reporting.EXIT_NO_DAEMON)["error"]
         assert error["details"]["daemon_state"] == "none"
 
 
-def test_stopping_what_does_not_run_is_no_failure() -> None:
+def test_stopping_a_daemon_that_does_not_run_succeeds() -> None:
     assert told("host", "stop") == "No daemon runs.\n"
     assert document("host", "stop") == {"stopped": False, "before": None}
 
@@ -132,7 +132,7 @@ def test_stopping_what_does_not_run_is_no_failure() -> None:
 # --- start, status, stop ---
 
 
-def test_documents_name_the_clients_and_not_the_command_that_asks() -> None:
+def test_json_documents_list_the_clients_without_the_command_itself() -> None:
     start()
     for command in (("host", "status"), ("top",), ("host", "stop")):
         # A separate process, as for a user.
@@ -156,7 +156,7 @@ def test_a_daemon_is_started_once_shown_and_stopped() -> None:
     assert run("host", "status")[0] == reporting.EXIT_NO_DAEMON
 
 
-def test_of_many_that_start_it_at_once_each_finds_the_one_that_results() -> None:
+def test_commands_that_start_the_daemon_at_the_same_time_all_report_the_same_daemon() -> None:
     command = [*COMMAND, "host", "start", "--json"]
     processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(6)]
     answers = [json.loads(process.communicate(timeout=2 * GRACE_S)[0]) for process in processes]
@@ -165,7 +165,7 @@ def test_of_many_that_start_it_at_once_each_finds_the_one_that_results() -> None
     assert sum(answer["started"] for answer in answers) == 1
 
 
-def test_of_many_that_stop_it_at_once_none_fails() -> None:
+def test_commands_that_stop_the_daemon_at_the_same_time_all_succeed() -> None:
     start()
     command = [*COMMAND, "host", "stop", "--json"]
     processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(4)]
@@ -175,7 +175,7 @@ def test_of_many_that_stop_it_at_once_none_fails() -> None:
     assert run("host", "status")[0] == reporting.EXIT_NO_DAEMON
 
 
-def test_a_daemon_that_leaves_while_it_greets_is_soon_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_daemon_that_ends_during_the_handshake_counts_as_not_running(monkeypatch: pytest.MonkeyPatch) -> None:
     def closed(self: qnnbridge.Host, timeout: float | None = None) -> None:
         raise qnnbridge.errors.HostCrashed("The qnnbridge daemon closed the connection.")
 
@@ -185,7 +185,7 @@ def test_a_daemon_that_leaves_while_it_greets_is_soon_none(monkeypatch: pytest.M
     assert link.is_none(caught.value)
 
 
-def test_options_reach_the_daemon_and_later_ones_do_not() -> None:
+def test_options_reach_the_daemon_when_it_starts_and_later_options_do_not() -> None:
     start("--slots", "2", "--idle-unload", "77", "--idle-exit", "1000", "--max-sessions", "1")
     status = document("host", "status")
     assert status["queue"]["slots"] == 2
@@ -211,12 +211,12 @@ def test_options_reach_the_daemon_and_later_ones_do_not() -> None:
         ("stop", "--drain", "soon"),
     ],
 )
-def test_what_makes_no_sense_is_bad_input_and_starts_nothing(arguments: tuple[str, ...], runtime: Path) -> None:
+def test_invalid_arguments_are_refused_and_start_nothing(arguments: tuple[str, ...], runtime: Path) -> None:
     assert run("host", *arguments)[0] == 2
     assert not runtime.exists()
 
 
-def test_a_daemon_that_cannot_start_says_why(runtime: Path) -> None:
+def test_a_daemon_that_cannot_start_reports_the_reason(runtime: Path) -> None:
     runtime.mkdir(mode=0o777)
     runtime.chmod(0o777)
     code, _, err = run("host", "start")
@@ -225,13 +225,13 @@ def test_a_daemon_that_cannot_start_says_why(runtime: Path) -> None:
     assert "chmod" in err
 
 
-def test_stopping_names_what_ended_and_waits_for_all_of_it() -> None:
+def test_stopping_names_the_ended_processes_and_waits_for_all_of_them() -> None:
     daemon = start()
     with connect() as host:
         opened = session(host)
         call(opened)
         npu_host = document("host", "status")["host"]["pid"]
-        # The onlooker is this very process, too; as a client with a session it is named.
+        # The command's client is this very process; with a session it is listed as a client.
         text = told("host", "stop")
         assert f"pid {daemon['pid']}" in text
         assert f"NPU host, pid {npu_host}" in text
@@ -240,14 +240,14 @@ def test_stopping_names_what_ended_and_waits_for_all_of_it() -> None:
         assert not psutil.pid_exists(npu_host)
 
 
-def test_calls_under_way_are_answered_before_the_daemon_ends() -> None:
-    """Without a repetition, which would hide a lost answer."""
+def test_running_calls_are_answered_before_the_daemon_ends() -> None:
+    """Disable retries, which would hide a lost answer."""
     start()
     with connect() as host:
         opened = qnnbridge.InferenceSession(counting_loop(), providers=[CPU], host=host, retry=0)
         turns = turns_that_take(opened, CALL_S)
         is_seen = False
-        while not is_seen:  # a call that ends before it is seen was too short for this machine
+        while not is_seen:  # a call that ends before it is observed was too short for this machine
             results: list[Any] = []
             thread = threading.Thread(target=lambda out, n: out.append(outcome(opened, n)), args=(results, turns))
             thread.start()
@@ -255,7 +255,7 @@ def test_calls_under_way_are_answered_before_the_daemon_ends() -> None:
                 is_seen = bool(document("host", "status")["queue"]["running"])
             assert is_seen or results == ["right"]
             turns *= 2
-        told("host", "stop", "--drain", str(GRACE_S))  # the work takes its time on a busy machine
+        told("host", "stop", "--drain", str(GRACE_S))  # the work takes longer on a busy machine
         thread.join(2 * GRACE_S)
     assert results == ["right"]
 
@@ -268,7 +268,7 @@ def outcome(opened: qnnbridge.InferenceSession, turns: int) -> str:
     return "right" if got == [turns] else "wrong"
 
 
-def test_a_killed_daemon_is_none_and_the_next_one_starts() -> None:
+def test_a_killed_daemon_counts_as_not_running_and_the_next_one_starts() -> None:
     first = start()
     os.kill(first["pid"], signal.SIGKILL)
     wait_for_end(first["pid"])
@@ -280,7 +280,7 @@ def test_a_killed_daemon_is_none_and_the_next_one_starts() -> None:
     assert look_for_daemon(None).state == "runs"
 
 
-# --- with work going on ---
+# --- during work ---
 
 
 def test_clients_and_models_are_shown_counted_and_exported() -> None:
@@ -360,13 +360,13 @@ def test_restarting_a_daemon_that_does_not_run_starts_it() -> None:
     assert document("host", "restart", "--daemon")["started"] is True
 
 
-def test_restarting_an_npu_host_that_does_not_run_yet_does_nothing() -> None:
+def test_restarting_an_npu_host_that_does_not_run_does_nothing() -> None:
     start()
     assert "No NPU host runs" in told("host", "restart")
     assert document("host", "restart")["restarted"] is False
 
 
-def test_an_interpreter_that_cannot_be_the_hosts_is_refused_before_anything_is_started_or_ended() -> None:
+def test_an_interpreter_that_cannot_run_the_host_is_refused_before_anything_is_started_or_ended() -> None:
     assert "/no/such/python" in told("host", "start", "--python", "/no/such/python", code=reporting.EXIT_BAD_INPUT)
     assert not link.is_running()
     first = start()
@@ -376,10 +376,10 @@ def test_an_interpreter_that_cannot_be_the_hosts_is_refused_before_anything_is_s
     assert document("host", "status")["daemon"]["instance"] == first["instance"]
 
 
-def test_an_interpreter_may_be_named_from_the_folder_that_one_is_in(
+def test_a_relative_path_of_an_interpreter_is_resolved_in_the_current_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The daemon itself is in another one."""
+    """The daemon itself is in another process."""
     (tmp_path / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     (tmp_path / "python").chmod(0o700)
     monkeypatch.chdir(tmp_path)
@@ -388,10 +388,10 @@ def test_an_interpreter_may_be_named_from_the_folder_that_one_is_in(
         call(session(host))
 
 
-# --- a daemon that cannot be used ---
+# --- an unusable daemon ---
 
 
-def test_a_daemon_that_is_there_and_not_reachable_is_distinguished_from_none(runtime: Path) -> None:
+def test_an_unreachable_daemon_is_distinguished_from_a_missing_one(runtime: Path) -> None:
     runtime.mkdir(mode=0o700)
     lock = FileLock(runtime / LOCK_NAME)
     with lock:
@@ -403,11 +403,11 @@ def test_a_daemon_that_is_there_and_not_reachable_is_distinguished_from_none(run
 
 
 @needs.linux
-def test_a_daemon_that_does_not_move_is_not_waited_for_and_the_doctor_says_so() -> None:
+def test_the_command_does_not_wait_for_a_frozen_daemon_and_doctor_reports_it() -> None:
     daemon = start()
     stop_other(daemon["pid"])
     try:
-        with ThreadPoolExecutor() as pool:  # each waits for its five seconds
+        with ThreadPoolExecutor() as pool:  # each call has a timeout of five seconds
             looked = pool.submit(look_for_daemon, None)
             connected = pool.submit(qnnbridge.connect, timeout=5.0)
             code, _, err = run("host", "status")
@@ -422,7 +422,7 @@ def test_a_daemon_that_does_not_move_is_not_waited_for_and_the_doctor_says_so() 
     assert (facts.state, facts.pid) == ("silent", daemon["pid"])
 
 
-def test_a_daemon_of_another_release_is_named_with_what_to_upgrade() -> None:
+def test_the_error_for_a_daemon_of_another_release_names_the_side_to_upgrade() -> None:
     program = (
         "import qnnbridge_protocol as v; v.__version__ = '9.0.0';"
         "from qnnbridge_daemon.main import main; main(['--foreground'])"
@@ -441,7 +441,7 @@ def test_a_daemon_of_another_release_is_named_with_what_to_upgrade() -> None:
     assert (facts.state, facts.version, facts.fits) == ("runs", "9.0.0", False)
 
 
-def test_a_folder_that_others_may_use_is_untrusted_to_the_doctor(runtime: Path) -> None:
+def test_doctor_reports_a_folder_that_other_users_may_use_as_untrusted(runtime: Path) -> None:
     start()
     runtime.chmod(0o755)
     facts = look_for_daemon(0x2000)
@@ -456,12 +456,14 @@ def test_a_folder_that_others_may_use_is_untrusted_to_the_doctor(runtime: Path) 
     ("flags", "ends"),
     [(None, False), (0, False), (0x2000, True), (0x2400, True), (0x2800, False), (0x3000, False), (0x0800, False)],
 )
-def test_a_job_that_kills_and_lets_nothing_out_is_known(flags: int | None, ends: bool) -> None:
+def test_a_windows_job_that_kills_its_processes_and_allows_no_breakaway_is_recognised(
+    flags: int | None, ends: bool
+) -> None:
     """KILL_ON_JOB_CLOSE 0x2000, BREAKAWAY_OK 0x800, SILENT_BREAKAWAY_OK 0x1000, others."""
     assert ends_with_job(flags) is ends
 
 
-def test_the_doctor_finds_no_daemon_where_there_is_none(runtime: Path) -> None:
+def test_doctor_reports_no_daemon_if_there_is_none(runtime: Path) -> None:
     facts = look_for_daemon(None)
     assert (facts.state, facts.folder, facts.version) == ("none", str(runtime), "")
     assert not runtime.exists()
@@ -488,7 +490,7 @@ def test_the_log_is_followed() -> None:
         [*COMMAND, "host", "logs", "-n", "1", "--follow"], stdout=subprocess.PIPE, text=True
     ) as tail:
         assert tail.stdout is not None
-        tail.stdout.readline()  # what was there: from here on it follows
+        tail.stdout.readline()  # existing lines: from here on new lines are followed
         with connect():
             line = tail.stdout.readline()
         tail.send_signal(signal.SIGINT)
@@ -496,8 +498,8 @@ def test_the_log_is_followed() -> None:
     assert f"process {os.getpid()}" in line
 
 
-def test_following_ends_with_its_reader_although_nothing_is_logged() -> None:
-    """`qnnbridge host logs --follow | head -1` ends like this."""
+def test_following_the_log_ends_with_its_reader_even_if_nothing_is_logged() -> None:
+    """Behave as `qnnbridge host logs --follow | head -1`."""
     start()
     command = [*COMMAND, "host", "logs", "-n", "1", "--follow"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as tail:
@@ -509,8 +511,8 @@ def test_following_ends_with_its_reader_although_nothing_is_logged() -> None:
         assert tail.stderr.read() == ""
 
 
-def test_the_log_is_that_of_the_daemon_that_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A service manager may have started it with other folders than this shell has."""
+def test_the_log_shown_is_that_of_the_running_daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A service manager may have started the daemon with other folders than those of this shell."""
     daemon = start()
     monkeypatch.setenv("QNNBRIDGE_STATE_DIR", str(tmp_path / "another"))
     assert told("host", "logs", "--path").strip() == daemon["log_file"]
@@ -520,7 +522,7 @@ def test_the_log_is_that_of_the_daemon_that_runs(tmp_path: Path, monkeypatch: py
 # --- in the foreground ---
 
 
-def test_in_the_foreground_it_is_the_daemon_until_it_is_told_to_end() -> None:
+def test_in_the_foreground_the_process_is_the_daemon_until_it_is_stopped() -> None:
     with subprocess.Popen([*COMMAND, "host", "run", "--slots", "3"], stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         line = process.stderr.readline()
@@ -536,7 +538,7 @@ def test_in_the_foreground_it_is_the_daemon_until_it_is_told_to_end() -> None:
     assert run("host", "status")[0] == reporting.EXIT_NO_DAEMON
 
 
-def test_it_runs_without_standard_streams_as_under_task_scheduler() -> None:
+def test_a_daemon_runs_without_standard_streams_as_under_task_scheduler() -> None:
     program = (
         "import sys; sys.stdin = sys.stdout = sys.stderr = None; sys.argv = ['qnnbridge', 'host', 'run'];"
         "from qnnbridge_tools.cli import main; sys.exit(main())"
@@ -554,7 +556,7 @@ def test_it_runs_without_standard_streams_as_under_task_scheduler() -> None:
 
 
 class Terminal:
-    """A terminal with `qnnbridge top` on it."""
+    """A terminal in which `qnnbridge top` runs."""
 
     def __init__(self, *options: str) -> None:
         import fcntl
@@ -589,12 +591,12 @@ class Terminal:
             while os.read(self._ours, 65536):
                 pass
         except OSError:
-            pass  # how a terminal without a program on it reads
+            pass  # state of a terminal in which no program runs
         os.close(self._ours)
         return self.process.wait(GRACE_S)
 
 
-def test_the_live_view_shows_obeys_keys_and_leaves_the_terminal_as_it_was() -> None:
+def test_the_live_view_obeys_keys_and_restores_the_terminal() -> None:
     import termios
 
     start()
@@ -614,7 +616,7 @@ def test_the_live_view_shows_obeys_keys_and_leaves_the_terminal_as_it_was() -> N
         assert terminal.end() == 0
 
 
-def test_the_live_view_waits_for_a_daemon_that_ends_and_ctrl_c_leaves_it() -> None:
+def test_the_live_view_waits_for_a_daemon_that_ends_and_ctrl_c_closes_it() -> None:
     start()
     terminal = Terminal("--sort", "name")
     terminal.read_until("sorted by name")

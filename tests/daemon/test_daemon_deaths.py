@@ -25,7 +25,7 @@ from tests.daemon.real_daemon import END_TIMEOUT_S, daemon_of_its_own, status
 
 pytest.importorskip("onnxruntime")
 
-# Of work for one core: long enough to be met in the middle, short enough to be done again.
+# Duration of a call on one core: long enough to be interrupted, short enough to be repeated.
 CALL_S = 1.0
 
 FOR_EVER = 2**62
@@ -101,7 +101,7 @@ def wait_until_running(host: qnnbridge.Host, calls: int) -> None:
         threading.Event().wait(0.01)
 
 
-def test_calls_of_all_applications_survive_the_end_of_the_npu_host(
+def test_calls_of_all_applications_survive_a_crash_of_the_npu_host(
     daemon: qnnbridge.Host, applications: Applications
 ) -> None:
     calls = applications.begin(applications.turns, timeout=DEADLINE_S)
@@ -130,7 +130,7 @@ def test_calls_of_all_applications_survive_the_end_of_the_daemon_in_one_new_daem
     until(lambda: not psutil.pid_exists(orphan) or psutil.Process(orphan).status() == psutil.STATUS_ZOMBIE)
 
 
-def test_without_retry_the_end_of_the_daemon_is_an_error_in_words(
+def test_without_retry_the_end_of_the_daemon_raises_an_error(
     daemon: qnnbridge.Host, applications: Applications
 ) -> None:
     calls = applications.begin(FOR_EVER, timeout=DEADLINE_S, retry=0)
@@ -142,7 +142,7 @@ def test_without_retry_the_end_of_the_daemon_is_an_error_in_words(
         assert caught.value.fix
 
 
-def test_the_end_of_an_application_ends_its_call_and_nobody_elses(
+def test_the_end_of_an_application_ends_its_call_and_no_other(
     daemon: qnnbridge.Host, applications: Applications, model: Path
 ) -> None:
     other = subprocess.Popen(
@@ -172,10 +172,12 @@ def test_the_end_of_an_application_ends_its_call_and_nobody_elses(
 
 @needs.posix
 @pytest.mark.parametrize("name", needs.some(["token", "endpoint"]))
-def test_a_file_that_was_changed_is_written_again_by_the_daemon_that_lives(
+def test_a_changed_discovery_file_is_written_again_by_the_running_daemon(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody could prove to know the daemon, or find it: applications waited a minute, `host stop` could not end it."""
+    """No client could authenticate to the daemon, or find it: applications waited a minute, `host stop` could not
+    end it.
+    """
     with daemon_of_its_own(tmp_path, monkeypatch) as host:
         pid = status(host)["daemon"]["pid"]
         path = tmp_path / "runtime" / "daemon.json"

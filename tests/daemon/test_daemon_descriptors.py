@@ -20,7 +20,7 @@ from qnnbridge_daemon.main import Daemon
 from qnnbridge_protocol.errors import HostStartFailed
 from qnnbridge_tools.host import link
 from tests import needs
-from tests.daemon.doors import StandIn, daemon_process, new_discovery, open_listener, stop_daemon
+from tests.daemon.daemons import StandIn, daemon_process, new_discovery, open_listener, stop_daemon
 
 pytestmark = needs.posix
 
@@ -37,7 +37,7 @@ def no_more_descriptors() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_a_daemon_without_descriptors_does_not_believe_that_nobody_can_find_it() -> None:
+def test_a_daemon_without_free_descriptors_does_not_conclude_that_clients_cannot_find_it() -> None:
     folder = make_runtime_folder()
     discovery = new_discovery(folder)
     write_discovery(folder, discovery)
@@ -50,7 +50,7 @@ def test_a_daemon_without_descriptors_does_not_believe_that_nobody_can_find_it()
     assert not Daemon._can_be_found(daemon)
 
 
-def test_a_daemon_allows_itself_what_the_system_allows() -> None:
+def test_a_daemon_raises_its_limit_of_open_files_to_the_hard_limit() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 256), hard))
     try:
@@ -62,7 +62,9 @@ def test_a_daemon_allows_itself_what_the_system_allows() -> None:
         stop_daemon()
 
 
-def test_a_daemon_without_room_is_not_to_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_for_a_daemon_without_free_descriptors_does_not_suggest_starting_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def full() -> None:
         raise OSError(24, "Too many open files")
 
@@ -73,8 +75,8 @@ def test_a_daemon_without_room_is_not_to_be_started(monkeypatch: pytest.MonkeyPa
     assert "host start " not in str(caught.value.fix)
 
 
-def test_where_the_lock_cannot_be_taken_no_daemon_of_ours_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A read-only disk, for example."""
+def test_a_lock_that_cannot_be_taken_counts_as_no_running_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Simulate a read-only disk."""
     (make_runtime_folder() / "daemon.lock").touch(0o600)
 
     def refuse(*_: Any, **__: Any) -> None:

@@ -23,7 +23,7 @@ from qnnbridge_daemon.listener import DIALOGUE_TIMEOUT_S, UNPROVEN_MAX, Listener
 from qnnbridge_protocol.auth import CHALLENGE_BYTES, PROOF_BYTES, ClientIdentity, ClientSide
 from qnnbridge_protocol.errors import HostCrashed, HostStartFailed
 from tests import needs
-from tests.daemon.doors import GRACE_S, StandIn, new_discovery, open_listener
+from tests.daemon.daemons import GRACE_S, StandIn, new_discovery, open_listener
 from tests.fakes.later import until
 
 pytestmark = needs.posix
@@ -36,7 +36,7 @@ DESCRIPTORS = 4096
 @pytest.fixture(autouse=True)
 def short_path(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Use a short runtime folder: the raw sockets of this file do not shorten long paths as clients do."""
-    with tempfile.TemporaryDirectory(prefix="door-", dir="/tmp") as folder:
+    with tempfile.TemporaryDirectory(prefix="endpoint-", dir="/tmp") as folder:
         monkeypatch.setenv("QNNBRIDGE_RUNTIME_DIR", f"{folder}/run")
         yield
 
@@ -47,7 +47,7 @@ def behind() -> StandIn:
 
 
 @pytest.fixture
-def door(behind: StandIn) -> Iterator[tuple[Listener, Discovery, Path]]:
+def endpoint(behind: StandIn) -> Iterator[tuple[Listener, Discovery, Path]]:
     with open_listener(behind.serve) as opened:
         yield opened
 
@@ -76,7 +76,7 @@ def rest_of(connection: socket.socket) -> bytes:
 
 
 def test_an_authenticated_client_is_identified_by_pid_and_name(
-    door: tuple[Listener, Discovery, Path], behind: StandIn
+    endpoint: tuple[Listener, Discovery, Path], behind: StandIn
 ) -> None:
     with qnnbridge.connect(start=False) as host:
         assert host.ping() >= 0
@@ -86,9 +86,9 @@ def test_an_authenticated_client_is_identified_by_pid_and_name(
 
 
 def test_a_client_with_the_wrong_token_is_disconnected_without_a_reply(
-    door: tuple[Listener, Discovery, Path],
+    endpoint: tuple[Listener, Discovery, Path],
 ) -> None:
-    listener, discovery, folder = door
+    listener, discovery, folder = endpoint
     with open_connection(folder) as connection:
         challenge = connection.recv(CHALLENGE_BYTES)
         connection.sendall(
@@ -100,8 +100,10 @@ def test_a_client_with_the_wrong_token_is_disconnected_without_a_reply(
     assert listener.refused == 1
 
 
-def test_connecting_to_another_daemons_endpoint_raises_an_error(door: tuple[Listener, Discovery, Path]) -> None:
-    _, discovery, folder = door
+def test_connecting_to_the_endpoint_of_another_daemon_raises_an_error(
+    endpoint: tuple[Listener, Discovery, Path],
+) -> None:
+    _, discovery, folder = endpoint
     write_discovery(folder, new_discovery(folder, instance=discovery.instance))
     with pytest.raises(HostStartFailed, match=r"opening dialogue failed"):
         qnnbridge.connect(start=False)
@@ -110,8 +112,8 @@ def test_connecting_to_another_daemons_endpoint_raises_an_error(door: tuple[List
         qnnbridge.connect(start=False)
 
 
-def test_a_replayed_proof_is_refused(door: tuple[Listener, Discovery, Path], behind: StandIn) -> None:
-    _, discovery, folder = door
+def test_a_replayed_proof_is_refused(endpoint: tuple[Listener, Discovery, Path], behind: StandIn) -> None:
+    _, discovery, folder = endpoint
     with open_connection(folder) as connection:
         proof = ClientSide(discovery.token, discovery.instance, ClientIdentity(1, "good")).prove(
             connection.recv(CHALLENGE_BYTES)
@@ -127,7 +129,7 @@ def test_a_replayed_proof_is_refused(door: tuple[Listener, Discovery, Path], beh
 
 
 @needs.linux
-def test_another_user_with_the_token_is_refused(door: tuple[Listener, Discovery, Path]) -> None:
+def test_another_user_with_the_token_is_refused(endpoint: tuple[Listener, Discovery, Path]) -> None:
     """The kernel reports the user.
 
     The folder's permissions would refuse the user earlier, so the test widens them.
@@ -139,7 +141,7 @@ def test_another_user_with_the_token_is_refused(door: tuple[Listener, Discovery,
         check_peer(1001, 1000)
     if os.getuid() != 0:
         return  # only root can become a second user
-    listener, discovery, folder = door
+    listener, discovery, folder = endpoint
     for path in (*list(folder.parents)[:-1], folder):
         path.chmod(path.stat().st_mode | 0o755)
     (folder / "daemon.sock").chmod(0o777)
@@ -164,7 +166,7 @@ def test_another_user_with_the_token_is_refused(door: tuple[Listener, Discovery,
 
 @needs.linux
 def test_a_client_sends_nothing_to_a_daemon_of_another_user(
-    door: tuple[Listener, Discovery, Path], behind: StandIn, monkeypatch: pytest.MonkeyPatch
+    endpoint: tuple[Listener, Discovery, Path], behind: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from qnnbridge_os import _posix_door
 
@@ -190,7 +192,7 @@ def test_a_connection_during_the_close_of_the_endpoint_does_no_harm() -> None:
         released.set()
 
     class Name:
-        """The path of the socket, which is removed at this moment."""
+        """Return a descriptor path of the socket file, which is removed at this moment."""
 
         def unlink(self, *, missing_ok: bool) -> None:
             open_connection(folder).close()
@@ -210,7 +212,7 @@ def test_a_connection_during_the_close_of_the_endpoint_does_no_harm() -> None:
 
 
 def test_a_thousand_half_open_connections_do_not_block_new_clients(
-    door: tuple[Listener, Discovery, Path], monkeypatch: pytest.MonkeyPatch
+    endpoint: tuple[Listener, Discovery, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import resource
 
@@ -221,7 +223,7 @@ def test_a_thousand_half_open_connections_do_not_block_new_clients(
     def waiting() -> int:
         return sum(thread.name == "qnnbridge admission" for thread in threading.enumerate())
 
-    _, discovery, folder = door
+    _, discovery, folder = endpoint
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, DESCRIPTORS)), hard))
     connections = []
@@ -234,18 +236,18 @@ def test_a_thousand_half_open_connections_do_not_block_new_clients(
             except Unreachable:  # a busy machine may not have accepted all connections by then
                 if not tries_left:
                     raise
-        until(lambda: waiting() <= UNPROVEN_MAX)  # the others are being closed
+        until(lambda: waiting() <= UNPROVEN_MAX)  # the other connections are being closed
     finally:
         for connection in connections:
             connection.close()
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_the_oldest_silent_connection_is_closed_first(door: tuple[Listener, Discovery, Path]) -> None:
-    _, _, folder = door
+def test_the_oldest_silent_connection_is_closed_first(endpoint: tuple[Listener, Discovery, Path]) -> None:
+    _, _, folder = endpoint
     connections = [open_connection(folder) for _ in range(UNPROVEN_MAX + 1)]
     try:
-        assert len(rest_of(connections[0])) in (0, CHALLENGE_BYTES)  # and then the end
+        assert len(rest_of(connections[0])) in (0, CHALLENGE_BYTES)  # followed by the end of the stream
         connections[-1].settimeout(GRACE_S)
         assert len(connections[-1].recv(CHALLENGE_BYTES)) == CHALLENGE_BYTES
     finally:
@@ -254,12 +256,12 @@ def test_the_oldest_silent_connection_is_closed_first(door: tuple[Listener, Disc
 
 
 def test_an_incomplete_proof_times_out(
-    door: tuple[Listener, Discovery, Path], monkeypatch: pytest.MonkeyPatch
+    endpoint: tuple[Listener, Discovery, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from qnnbridge_daemon import listener
 
     monkeypatch.setattr(listener, "DIALOGUE_TIMEOUT_S", 0.2)
-    listening, _, folder = door
+    listening, _, folder = endpoint
     said, visits = False, 0
     while not said:  # on a busy machine the timeout may expire before anything was sent
         visits += 1
@@ -282,17 +284,19 @@ def test_connecting_to_a_daemon_that_does_not_answer_times_out(monkeypatch: pyte
             qnnbridge.connect(start=False)
 
 
-def test_a_daemon_that_is_ending_refuses_clients_with_that_reason(door: tuple[Listener, Discovery, Path]) -> None:
-    listener, discovery, folder = door
+def test_a_daemon_that_is_ending_refuses_clients_with_that_reason(
+    endpoint: tuple[Listener, Discovery, Path],
+) -> None:
+    listener, discovery, folder = endpoint
     listener._leaving = True
     with pytest.raises(Unreachable, match="is ending"):
         enter(discovery, folder, time.monotonic() + GRACE_S)
 
 
 def test_closing_the_listener_disconnects_unauthenticated_clients_only(
-    door: tuple[Listener, Discovery, Path],
+    endpoint: tuple[Listener, Discovery, Path],
 ) -> None:
-    listener, _, folder = door
+    listener, _, folder = endpoint
     with qnnbridge.connect(start=False) as host, open_connection(folder) as connection:
         connection.recv(CHALLENGE_BYTES)
         listener.close()
@@ -301,7 +305,7 @@ def test_closing_the_listener_disconnects_unauthenticated_clients_only(
         assert not (folder / "daemon.sock").exists()
 
 
-def test_a_dead_daemons_socket_does_not_prevent_a_new_listener(behind: StandIn) -> None:
+def test_the_socket_of_a_dead_daemon_does_not_prevent_a_new_listener(behind: StandIn) -> None:
     folder = make_runtime_folder()
     write_discovery(folder, new_discovery(folder))
     with socket.socket(socket.AF_UNIX) as dead:
@@ -312,7 +316,7 @@ def test_a_dead_daemons_socket_does_not_prevent_a_new_listener(behind: StandIn) 
         assert host.ping() >= 0
 
 
-def test_a_fork_opens_its_own_connection(door: tuple[Listener, Discovery, Path], behind: StandIn) -> None:
+def test_a_fork_opens_its_own_connection(endpoint: tuple[Listener, Discovery, Path], behind: StandIn) -> None:
     """The exit code reports the outcome in the child, whose copies of the pipes are closed."""
     host = qnnbridge.connect(start=False)
     process = host.supervisor.running
@@ -335,7 +339,9 @@ def test_a_fork_opens_its_own_connection(door: tuple[Listener, Discovery, Path],
     assert len(behind.entered) == 3
 
 
-def test_closing_is_quick_and_leaks_no_descriptor(door: tuple[Listener, Discovery, Path], behind: StandIn) -> None:
+def test_closing_is_quick_and_leaks_no_descriptor(
+    endpoint: tuple[Listener, Discovery, Path], behind: StandIn
+) -> None:
     def once() -> None:
         with qnnbridge.connect(start=False) as host:
             host.ping()
@@ -358,7 +364,7 @@ def test_closing_is_quick_and_leaks_no_descriptor(door: tuple[Listener, Discover
 
 
 def test_a_lost_connection_raises_an_error_and_is_opened_again(
-    door: tuple[Listener, Discovery, Path], behind: StandIn
+    endpoint: tuple[Listener, Discovery, Path], behind: StandIn
 ) -> None:
     with qnnbridge.connect(start=False) as host:
         host.ping()

@@ -23,19 +23,19 @@ from qnnbridge._daemon.discovery import (
 from qnnbridge_daemon.main import log_file, stderr_file
 from qnnbridge_protocol.errors import HostStartFailed
 from tests import needs
-from tests.daemon.doors import StandIn, new_discovery, open_listener
+from tests.daemon.daemons import StandIn, new_discovery, open_listener
 
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_folder_is_made_for_this_user_alone() -> None:
+def test_the_runtime_folder_is_created_for_this_user_only() -> None:
     folder = make_runtime_folder()
     assert folder.stat().st_mode & 0o777 == 0o700
     write_discovery(folder, new_discovery(folder))
     assert (folder / FILE_NAME).stat().st_mode & 0o777 == 0o600
 
 
-def test_what_was_written_is_read_again_and_shows_no_token() -> None:
+def test_the_discovery_file_is_read_back_and_its_repr_shows_no_token() -> None:
     folder = make_runtime_folder()
     written = new_discovery(folder, started=12.5, log_file="/somewhere/daemon.log")
     write_discovery(folder, written)
@@ -46,7 +46,7 @@ def test_what_was_written_is_read_again_and_shows_no_token() -> None:
 
 @needs.posix
 @pytest.mark.parametrize("mode", [0o755, 0o770, 0o701, 0o704])
-def test_a_folder_that_others_may_use_is_refused(mode: int) -> None:
+def test_a_folder_that_other_users_may_use_is_refused(mode: int) -> None:
     make_runtime_folder().chmod(mode)
     with pytest.raises(HostStartFailed, match=f"others may use it.*{mode:o}") as caught:
         qnnbridge.connect()
@@ -55,7 +55,7 @@ def test_a_folder_that_others_may_use_is_refused(mode: int) -> None:
 
 
 @needs.posix
-def test_a_link_in_the_place_of_the_folder_is_refused(tmp_path: Path) -> None:
+def test_a_link_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir(mode=0o700)
     runtime_folder().parent.mkdir(parents=True, exist_ok=True)
@@ -67,7 +67,7 @@ def test_a_link_in_the_place_of_the_folder_is_refused(tmp_path: Path) -> None:
 
 
 @needs.posix
-def test_a_folder_of_somebody_else_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_of_another_user_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     make_runtime_folder()
     me = os.getuid()
     monkeypatch.setattr(os, "getuid", lambda: me + 1)
@@ -78,7 +78,7 @@ def test_a_folder_of_somebody_else_is_refused(monkeypatch: pytest.MonkeyPatch) -
 
 @needs.posix
 @pytest.mark.parametrize("mode", [0o644, 0o660])
-def test_a_token_that_others_could_have_read_is_not_used(mode: int) -> None:
+def test_a_token_that_other_users_could_have_read_is_not_used(mode: int) -> None:
     with open_listener(StandIn().serve) as (_, _, folder):
         (folder / FILE_NAME).chmod(mode)
         with pytest.raises(HostStartFailed, match=r"daemon\.json cannot be used"):
@@ -87,9 +87,7 @@ def test_a_token_that_others_could_have_read_is_not_used(mode: int) -> None:
 
 @pytest.mark.parametrize("mode", [0o600, 0o644])
 @pytest.mark.parametrize("start", [True, False])
-def test_a_file_in_the_place_of_the_folder_is_called_that_and_nobody_is_told_to_remove_it(
-    start: bool, mode: int
-) -> None:
+def test_the_error_for_a_file_in_place_of_the_folder_suggests_another_folder(start: bool, mode: int) -> None:
     runtime_folder().parent.mkdir(parents=True, exist_ok=True)
     runtime_folder().write_text("")
     runtime_folder().chmod(mode)
@@ -98,8 +96,8 @@ def test_a_file_in_the_place_of_the_folder_is_called_that_and_nobody_is_told_to_
     assert caught.value.fix == "Set QNNBRIDGE_RUNTIME_DIR to a folder that only you can access."
 
 
-def test_daemons_of_two_folders_have_a_log_each(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Two processes that write and rotate one file lose lines; on Windows neither could rotate it."""
+def test_daemons_of_two_folders_have_separate_logs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Two processes that write and rotate the same file lose lines; on Windows neither process could rotate it."""
     here = {log_file(), stderr_file(log_file())}
     assert {log_file(), stderr_file(log_file())} == here
     monkeypatch.setenv("QNNBRIDGE_RUNTIME_DIR", str(tmp_path / "other"))
@@ -115,7 +113,7 @@ def test_daemons_of_two_folders_have_a_log_each(monkeypatch: pytest.MonkeyPatch,
     ["", "{", "[]", "{}", '{"endpoint": 1}', "\xff", "null", "[" * 100_000],
     ids=["empty", "cut", "list", "nothing", "number", "no text", "null", "deep"],
 )
-def test_a_damaged_file_is_no_daemon(text: str) -> None:
+def test_a_damaged_discovery_file_counts_as_no_daemon(text: str) -> None:
     folder = make_runtime_folder()
     (folder / FILE_NAME).write_text(text, "latin-1")
     (folder / FILE_NAME).chmod(0o600)
@@ -124,7 +122,7 @@ def test_a_damaged_file_is_no_daemon(text: str) -> None:
         qnnbridge.connect(start=False)
 
 
-def test_a_frozen_application_is_not_sent_to_a_command_that_it_does_not_have(
+def test_the_error_in_a_frozen_application_names_no_command_that_it_does_not_have(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with pytest.raises(HostStartFailed, match="Start one: qnnbridge host start"):
@@ -137,7 +135,7 @@ def test_a_frozen_application_is_not_sent_to_a_command_that_it_does_not_have(
 
 
 @pytest.mark.parametrize("name", ["endpoint", "instance", "token", "pid", "started", "qnnbridge", "log_file"])
-def test_a_file_that_lacks_something_is_no_daemon(name: str) -> None:
+def test_an_incomplete_discovery_file_counts_as_no_daemon(name: str) -> None:
     folder = make_runtime_folder()
     data = new_discovery(folder).to_json()
     del data[name]
@@ -146,7 +144,7 @@ def test_a_file_that_lacks_something_is_no_daemon(name: str) -> None:
     assert read_discovery(folder) is None
 
 
-def test_a_daemon_removes_its_own_file_only() -> None:
+def test_a_daemon_removes_only_its_own_discovery_file() -> None:
     folder = make_runtime_folder()
     ours, others = new_discovery(folder), new_discovery(folder)
     write_discovery(folder, others)
@@ -158,7 +156,7 @@ def test_a_daemon_removes_its_own_file_only() -> None:
 
 WRITES_WITHOUT_ROOM = """
 import resource, signal
-from tests.daemon.doors import new_discovery
+from tests.daemon.daemons import new_discovery
 from qnnbridge._daemon.discovery import write_discovery
 from qnnbridge._daemon.discovery import make_runtime_folder
 folder = make_runtime_folder()
@@ -173,8 +171,8 @@ except OSError as error:
 
 
 @needs.posix
-def test_where_nothing_can_be_written_nothing_is_left() -> None:
-    """A full disk lets a file be made, and refuses its contents."""
+def test_a_failed_write_leaves_no_file() -> None:
+    """On a full disk a file can be created but not filled."""
     ran = subprocess.run(
         [sys.executable, "-c", WRITES_WITHOUT_ROOM], cwd=ROOT, capture_output=True, text=True, check=True
     )
@@ -187,7 +185,7 @@ def test_where_nothing_can_be_written_nothing_is_left() -> None:
 def test_an_endpoint_works_in_a_folder_with_a_path_of_any_length(
     length: int, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The kernel's address of a socket holds 108 bytes."""
+    """The kernel's socket addresses are limited to 108 bytes."""
     folder = tmp_path_factory.mktemp("f")
     while len(str(folder)) < length:
         folder = folder / ("n" * min(60, max(1, length - len(str(folder)) - 1)))
@@ -196,7 +194,7 @@ def test_an_endpoint_works_in_a_folder_with_a_path_of_any_length(
         assert host.ping() >= 0
 
 
-def test_a_home_written_as_a_tilde_is_the_same_folder_for_applications_and_the_daemon(
+def test_a_home_folder_written_as_a_tilde_is_the_same_folder_for_applications_and_the_daemon(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Service managers and .env files pass a tilde unchanged; the daemon is started with absolute paths."""
@@ -212,7 +210,9 @@ def test_a_home_written_as_a_tilde_is_the_same_folder_for_applications_and_the_d
 
 
 @needs.posix
-def test_the_default_folder_is_the_users_runtime_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_default_folder_is_in_the_runtime_folder_of_the_user(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.delenv("QNNBRIDGE_RUNTIME_DIR")
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     assert runtime_folder() == tmp_path / "qnnbridge"
@@ -221,7 +221,7 @@ def test_the_default_folder_is_the_users_runtime_folder(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("name", ["QNNBRIDGE_CONFIG", "QNNBRIDGE_CACHE_DIR", "QNNBRIDGE_EP_PATH"])
-def test_a_relative_path_of_the_application_is_the_same_to_a_daemon(
+def test_a_relative_path_of_the_application_is_the_same_for_a_daemon(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -30,7 +30,7 @@ from qnnbridge_daemon.main import EXIT_OK, EXIT_RUNNING, log_file, stderr_file
 from qnnbridge_protocol.errors import DeadlineExceeded, HostCrashed, HostNotFound, HostStartFailed, OptionError
 from tests import needs
 from tests.daemon.brokers import until
-from tests.daemon.doors import (
+from tests.daemon.daemons import (
     CPU,
     GRACE_S,
     MODEL,
@@ -46,7 +46,7 @@ from tests.fakes.stopping import stop
 
 pytestmark = [needs.posix, pytest.mark.timeout(180)]
 
-# It is 2 ms on an idle machine. On one that is busy not each of the tries need be as quick.
+# Opening takes 2 ms on an idle machine. On a busy machine, only one of the attempts needs to be this quick.
 QUICK_S = 1.0
 TRIES = 5
 TOGETHER = 10
@@ -90,14 +90,14 @@ def test_a_session_of_the_daemon_computes_what_a_private_host_computes() -> None
         assert host.is_daemon
         assert host.info.pid == daemon_process().pid != os.getpid()
         assert session.cache.state == "off"
-        assert "daemon" not in session.cache.reason  # the reason comes from the daemon
+        assert "daemon" not in session.cache.reason  # the daemon supplies the reason
     with qnnbridge.Host() as private, qnnbridge.InferenceSession(MODEL, host=private, providers=CPU) as session:
         assert not private.is_daemon
         expected = session.run(None, x_of(session))[0]
     assert all(result.tobytes() == expected.tobytes() for result in results)
 
 
-def test_two_applications_share_the_session_of_a_model_and_the_second_is_quick() -> None:
+def test_two_applications_share_the_session_of_a_model_and_the_second_opens_it_quickly() -> None:
     with qnnbridge.connect() as one, qnnbridge.connect() as other:
         first = qnnbridge.InferenceSession(MODEL, host=one, providers=CPU)
         took_s: list[float] = []
@@ -112,7 +112,7 @@ def test_two_applications_share_the_session_of_a_model_and_the_second_is_quick()
     assert min(took_s) < QUICK_S
 
 
-def test_ten_programs_that_start_at_once_get_one_daemon() -> None:
+def test_ten_programs_that_start_at_the_same_time_get_one_daemon() -> None:
     programs = [program(CONNECTS) for _ in range(TOGETHER)]
     for one in programs:
         assert one.stdin is not None
@@ -121,7 +121,7 @@ def test_ten_programs_that_start_at_once_get_one_daemon() -> None:
     pids = {int(one.stdout.readline() or 0) for one in programs if one.stdout is not None}
     for one in programs:
         told(one)
-    until(lambda: len(daemons_alive()) == 1)  # those that came too late leave by themselves
+    until(lambda: len(daemons_alive()) == 1)  # daemons that were too late end by themselves
     assert pids == {process.pid for process in daemons_alive()} == {daemon_process().pid}
 
 
@@ -144,10 +144,10 @@ def test_a_killed_daemon_with_four_clients_is_replaced_by_one_and_every_call_is_
     assert [answer[2:] for answer in answers] == [[2, 1]] * CLIENTS
 
 
-def test_a_file_of_a_dead_daemon_with_the_number_of_another_process_harms_nobody() -> None:
-    innocent = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+def test_a_discovery_file_whose_pid_belongs_to_another_process_harms_no_process() -> None:
+    unrelated = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     folder = make_runtime_folder()
-    stale = new_discovery(folder, pid=innocent.pid)
+    stale = new_discovery(folder, pid=unrelated.pid)
     write_discovery(folder, stale)
     with qnnbridge.connect() as host:
         assert host.ping() >= 0
@@ -155,11 +155,11 @@ def test_a_file_of_a_dead_daemon_with_the_number_of_another_process_harms_nobody
         assert found is not None
         assert found.instance != stale.instance
     stop_daemon()
-    assert innocent.poll() is None
-    innocent.communicate(b"\n")
+    assert unrelated.poll() is None
+    unrelated.communicate(b"\n")
 
 
-def test_without_leave_to_start_one_the_words_say_how_to() -> None:
+def test_the_error_for_a_client_without_permission_explains_how_to_start_a_daemon() -> None:
     with pytest.raises(HostStartFailed, match="No qnnbridge daemon could be reached") as caught:
         qnnbridge.connect(start=False)
     assert "qnnbridge host start" in str(caught.value.fix)
@@ -191,7 +191,7 @@ def test_a_killed_daemon_raises_an_error_with_its_log_and_is_restarted() -> None
         assert host.ping(GRACE_S) >= 0
 
 
-def test_a_caller_whose_time_is_up_does_not_wait_for_the_start() -> None:
+def test_a_caller_with_an_expired_deadline_does_not_wait_for_the_start_of_the_daemon() -> None:
     from qnnbridge._daemon import DaemonAccess
     from qnnbridge._host import daemon_host
 
@@ -199,12 +199,12 @@ def test_a_caller_whose_time_is_up_does_not_wait_for_the_start() -> None:
         clock = FairClock()
         with pytest.raises(DeadlineExceeded):
             host.start(timeout=0.01)
-        assert clock.seconds < 1.5  # its deadline, and a second
+        assert clock.seconds < 1.5  # the call's deadline, and a second
         host.start(timeout=GRACE_S)
         assert len(daemons_alive()) == 1
 
 
-def test_daemon_as_a_word_is_one_host_for_all_sessions_and_survives_pickling() -> None:
+def test_the_host_argument_daemon_is_one_host_for_all_sessions_and_survives_pickling() -> None:
     one = qnnbridge.InferenceSession(MODEL, host="daemon", providers=CPU)
     other = pickle.loads(pickle.dumps(one))
     assert one.host is other.host is shared_daemon_host()
@@ -212,7 +212,7 @@ def test_daemon_as_a_word_is_one_host_for_all_sessions_and_survives_pickling() -
     one.host.close()
 
 
-def test_the_environment_makes_the_daemon_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_variable_makes_the_daemon_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QNNBRIDGE_HOST", "daemon")
     host = qnnbridge.default_host()
     try:
@@ -242,27 +242,27 @@ def test_a_restart_replaces_the_npu_host_and_not_the_daemon() -> None:
         assert new != old
 
 
-def test_an_interpreter_that_cannot_be_the_hosts_starts_no_daemon_for_everybody() -> None:
+def test_an_interpreter_that_cannot_run_the_host_starts_no_daemon() -> None:
     with pytest.raises(HostNotFound, match="/no/such/python"):
         qnnbridge.connect(python="/no/such/python")
     assert daemons_alive() == []
 
 
-def test_no_limit_of_time_is_none() -> None:
+def test_a_timeout_of_none_waits_without_a_limit() -> None:
     with qnnbridge.connect(timeout=None) as host:
         assert host.ping(GRACE_S) >= 0
 
 
-def test_an_unknown_text_for_the_host_is_refused() -> None:
+def test_an_unknown_string_for_the_host_argument_is_refused() -> None:
     with pytest.raises(OptionError, match=r"is not a qnnbridge\.Host"):
         qnnbridge.InferenceSession(MODEL, host="deamon")  # type: ignore[arg-type]
 
 
-# --- the daemon's own life -----------------------------------------------------------------------------------
+# --- state of the daemon -------------------------------------------------------------------------------------
 
 
 def foreground(*options: str) -> subprocess.Popen[str]:
-    """A daemon that stays, as a service manager runs it; returns when its door is open."""
+    """Start a daemon as a service manager does; return when its endpoint accepts connections."""
     process = subprocess.Popen(
         [sys.executable, "-m", "qnnbridge_daemon", "--foreground", *options],
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
@@ -273,7 +273,7 @@ def foreground(*options: str) -> subprocess.Popen[str]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_it_in_good_order(number: signal.Signals) -> None:
+def test_a_signal_ends_the_daemon_with_exit_code_0(number: signal.Signals) -> None:
     process = foreground()
     with qnnbridge.connect(start=False) as host:
         host.ping()
@@ -284,7 +284,7 @@ def test_a_signal_ends_it_in_good_order(number: signal.Signals) -> None:
     assert sorted(entry.name for entry in runtime_folder().iterdir()) == ["daemon.lock"]
 
 
-def test_a_second_one_says_that_there_is_one_and_leaves_it_alone() -> None:
+def test_a_second_daemon_reports_the_first_one_and_does_not_disturb_it() -> None:
     process = foreground()
     second = subprocess.run(
         [sys.executable, "-m", "qnnbridge_daemon", "--foreground"],
@@ -299,7 +299,7 @@ def test_a_second_one_says_that_there_is_one_and_leaves_it_alone() -> None:
     process.communicate(timeout=GRACE_S)
 
 
-def test_one_that_nobody_uses_ends_if_it_was_told_to() -> None:
+def test_an_unused_daemon_ends_if_it_has_an_idle_timeout() -> None:
     process = foreground("--idle-exit", "0.5")
     _, said = process.communicate(timeout=GRACE_S)
     assert process.returncode == EXIT_OK
@@ -315,9 +315,9 @@ def test_a_daemon_without_its_discovery_files_ends(name: str) -> None:
     assert "does not belong to this daemon any more" in said
 
 
-def test_one_whose_files_were_removed_leaves_those_of_its_successor() -> None:
+def test_a_daemon_whose_files_were_removed_does_not_remove_those_of_its_successor() -> None:
     first = foreground()
-    # Stopped: it must not look before the other one is there.
+    # Stop the first daemon, so that it cannot check its files before the second daemon runs.
     stop(first.pid)
     for name in ("daemon.json", "daemon.sock", LOCK_NAME):
         (runtime_folder() / name).unlink()
@@ -331,7 +331,7 @@ def test_one_whose_files_were_removed_leaves_those_of_its_successor() -> None:
     second.communicate(timeout=GRACE_S)
 
 
-def test_why_it_does_not_start_is_said_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_daemon_that_does_not_start_prints_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     from qnnbridge._daemon import discovery
 
     monkeypatch.setattr(discovery, "DETACHED", "--no-such-option")
@@ -340,8 +340,10 @@ def test_why_it_does_not_start_is_said_by_itself(monkeypatch: pytest.MonkeyPatch
     assert "unrecognized arguments: --no-such-option" in str(caught.value.cause)
 
 
-def test_one_that_was_started_holds_nothing_of_its_starter() -> None:
-    """No terminal, no parent, no working folder, no stream: it goes on when the starter is gone."""
+def test_a_started_daemon_keeps_no_descriptor_of_the_process_that_started_it() -> None:
+    """The daemon has no terminal, parent, working folder or stream of its starter, and continues when the starter
+    ends.
+    """
     read_fd, write_fd = os.pipe()
     os.set_inheritable(write_fd, True)  # as a careless program would
     starter = program(CONNECTS)
@@ -359,7 +361,7 @@ def test_one_that_was_started_holds_nothing_of_its_starter() -> None:
     assert {psutil.Process(process.pid).cwd()} == {str(runtime_folder())}
 
 
-def test_the_discovery_file_tells_no_other_secret_than_the_token() -> None:
+def test_the_token_is_neither_in_the_command_line_nor_in_the_log_of_the_daemon() -> None:
     with qnnbridge.connect() as host:
         host.ping()
         found = read_discovery(runtime_folder())
@@ -370,7 +372,9 @@ def test_the_discovery_file_tells_no_other_secret_than_the_token() -> None:
 
 
 @pytest.mark.parametrize("kills", [2, 9])
-def test_one_that_is_killed_while_it_starts_is_started_again(kills: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_daemon_that_is_killed_during_its_start_is_started_again(
+    kills: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     started: list[Starting] = []
 
     class Killed(Starting):
@@ -378,7 +382,7 @@ def test_one_that_is_killed_while_it_starts_is_started_again(kills: int, monkeyp
             super().__init__()
             started.append(self)
             if len(started) <= kills:
-                self._process._process.kill()  # before it has left its starter
+                self._process._process.kill()  # before the daemon has detached from its starter
 
     monkeypatch.setattr("qnnbridge._daemon.connector.Starting", Killed)
     monkeypatch.setattr("qnnbridge._daemon.connector._START_AGAIN_S", 0.05)

@@ -1,5 +1,4 @@
-"""A short run of ``python -m lab.faultlab --daemon``: several applications, and a host that is killed again and
-again."""
+"""A short run of ``python -m lab.faultlab --daemon``: several applications, and a host that is killed repeatedly."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ from qnnbridge_daemon.main import FolderLock, parse_options
 from qnnbridge_tools.host import link
 from tests import needs
 from tests.daemon.brokers import until
-from tests.daemon.doors import GRACE_S, MODEL, daemons_alive, new_discovery, program, stop_daemon, told
+from tests.daemon.daemons import GRACE_S, MODEL, daemons_alive, new_discovery, program, stop_daemon, told
 
 pytestmark = [needs.posix, pytest.mark.timeout(180)]
 
@@ -101,7 +101,7 @@ def test_a_newly_started_daemon_is_not_mistaken_for_the_stopped_one() -> None:
     (folder / "daemon.json").unlink()
 
 
-def test_a_successor_ends_when_its_starter_is_gone() -> None:
+def test_a_successor_ends_when_the_process_that_started_it_ends() -> None:
     host("start")
     successor = Starting([TAKE_OVER, "600"])
     assert successor.wait(time.monotonic() + GRACE_S) == "waiting"

@@ -63,7 +63,7 @@ def test_a_disconnected_client_gets_no_turn() -> None:
     assert share.running == 0
 
 
-def test_a_single_client_has_all_slots_and_no_more() -> None:
+def test_a_single_client_gets_all_slots_and_no_more() -> None:
     share = FairShare(2, 10)
     queue = share.join()
     calls = [Call(share, queue) for _ in range(3)]
@@ -75,7 +75,7 @@ def test_a_single_client_has_all_slots_and_no_more() -> None:
     assert share.running == share.waiting == 0
 
 
-def test_clients_take_turns_however_many_calls_one_of_them_has_waiting() -> None:
+def test_clients_take_turns_however_many_calls_one_of_them_has_queued() -> None:
     share = FairShare(1, 100)
     flood, single = share.join(), share.join()
     order: list[Call] = []
@@ -93,7 +93,7 @@ def test_clients_take_turns_however_many_calls_one_of_them_has_waiting() -> None
     assert len(many) == ours.count("flood") - 1
 
 
-def test_a_flood_gets_no_more_slots_than_a_client_with_a_single_thread_asks_for() -> None:
+def test_a_flood_gets_no_more_slots_than_a_client_with_a_single_thread() -> None:
     clock = Clock()
     share = FairShare(4, 100, clock)
     single, flood = share.join(), share.join()
@@ -105,7 +105,7 @@ def test_a_flood_gets_no_more_slots_than_a_client_with_a_single_thread_asks_for(
     many[0].end()
     assert many[1].inside.wait(GRACE_S)
     assert flood.running == 1
-    clock.now += 2 * ACTIVE_S  # it has not
+    clock.now += 2 * ACTIVE_S  # the client makes no call in this time
     assert many[2].inside.wait(GRACE_S)
     for call in many[1:]:
         call.end()
@@ -125,7 +125,7 @@ def test_two_floods_share_the_slots() -> None:
     assert share.running == share.waiting == 0
 
 
-def test_a_further_turn_of_an_accepted_request_is_never_refused_as_busy() -> None:
+def test_another_turn_of_an_accepted_request_is_never_refused_as_busy() -> None:
     share = FairShare(1, 1)
     queue = share.join()
     running, waiting = Call(share, queue), Call(share, queue)
@@ -145,7 +145,7 @@ def test_a_further_turn_of_an_accepted_request_is_never_refused_as_busy() -> Non
     assert share.running == share.waiting == 0
 
 
-def test_a_call_that_waits_can_be_withdrawn_and_its_place_is_free() -> None:
+def test_a_queued_call_can_be_cancelled_and_its_slot_is_free() -> None:
     share = FairShare(1, 1)
     queue = share.join()
     running, waiting = Call(share, queue), Call(share, queue)
@@ -162,7 +162,7 @@ def test_a_call_that_waits_can_be_withdrawn_and_its_place_is_free() -> None:
     assert last.error is None
 
 
-def test_a_call_that_was_cancelled_before_is_not_even_counted() -> None:
+def test_a_call_that_was_cancelled_earlier_is_not_counted() -> None:
     share = FairShare(1, 1)
     queue, cancellation = share.join(), Cancellation()
     cancellation.stop()
@@ -171,7 +171,7 @@ def test_a_call_that_was_cancelled_before_is_not_even_counted() -> None:
     assert share.running == 0
 
 
-def test_slots_of_a_client_that_is_gone_come_back_when_its_calls_end() -> None:
+def test_slots_of_a_disconnected_client_are_free_when_its_calls_end() -> None:
     share = FairShare(1, 10)
     gone, other = share.join(), share.join()
     running = Call(share, gone)
@@ -192,7 +192,7 @@ def test_waiting_for_idle_ends_at_its_deadline() -> None:
     assert share.wait_idle(time.monotonic() + GRACE_S)
 
 
-def test_a_call_after_closing_gets_no_turn_and_is_not_waited_for() -> None:
+def test_a_call_after_closing_gets_no_turn_and_does_not_wait() -> None:
     share = FairShare(1, 10)
     queue, other = share.join(), share.join()
     running, waiting = Call(share, queue), Call(share, queue)

@@ -19,7 +19,7 @@ class Clock:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_percentiles_are_those_of_the_samples_within_the_width_of_a_bucket(seed: int) -> None:
+def test_percentiles_equal_those_of_the_samples_within_the_width_of_a_bucket(seed: int) -> None:
     rng = random.Random(seed)
     samples = [rng.lognormvariate(-6, 1.5) for _ in range(5000)]
     histogram = Histogram()
@@ -31,7 +31,7 @@ def test_percentiles_are_those_of_the_samples_within_the_width_of_a_bucket(seed:
     assert histogram.percentile(1.0) == max(samples)
 
 
-def test_nothing_was_measured_is_zero_and_one_sample_is_itself_at_most() -> None:
+def test_the_percentile_of_an_empty_histogram_is_zero_and_never_exceeds_the_largest_sample() -> None:
     histogram = Histogram()
     assert histogram.percentile(0.5) == 0
     histogram.add(0.003)
@@ -40,7 +40,7 @@ def test_nothing_was_measured_is_zero_and_one_sample_is_itself_at_most() -> None
     assert histogram.percentile(1.0) == 10_000.0
 
 
-def test_buckets_count_upwards_and_end_with_all_that_fit() -> None:
+def test_histogram_buckets_are_cumulative_and_exclude_samples_beyond_the_last_bound() -> None:
     histogram = Histogram()
     for seconds in (1e-6, 0.001, 0.001, 5.0, 1e6):
         histogram.add(seconds)
@@ -52,7 +52,7 @@ def test_buckets_count_upwards_and_end_with_all_that_fit() -> None:
     assert counts[-1] == histogram.count - 1, "the slowest is beyond the last bound"
 
 
-def test_the_rate_is_that_of_the_last_ten_seconds() -> None:
+def test_the_rate_covers_the_last_ten_seconds() -> None:
     clock = Clock()
     meter = Meter(clock)
     for _ in range(20):
@@ -65,7 +65,7 @@ def test_the_rate_is_that_of_the_last_ten_seconds() -> None:
     assert (meter.calls, meter.bytes, meter.errors) == (100, 1000, 0)
 
 
-def test_a_rate_is_reported_before_ten_seconds_are_over() -> None:
+def test_a_rate_is_reported_before_ten_seconds_have_passed() -> None:
     clock = Clock()
     meter = Meter(clock)
     clock.now += 2

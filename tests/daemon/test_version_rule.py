@@ -22,7 +22,7 @@ from qnnbridge_protocol.connection import (
 from qnnbridge_protocol.errors import HandshakeFailed, VersionMismatch
 from qnnbridge_protocol.frames import WIRE_VERSION, Frame
 from tests.daemon.brokers import GRACE_S, Lab
-from tests.daemon.doors import StandIn, open_listener
+from tests.daemon.daemons import StandIn, open_listener
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ from tests.daemon.doors import StandIn, open_listener
         ("1.0.0rc1", "1.1.0.dev3"),
     ],
 )
-def test_releases_that_are_near_each_other_share_a_daemon(client: str, daemon: str) -> None:
+def test_releases_that_are_close_to_each_other_share_a_daemon(client: str, daemon: str) -> None:
     check_releases(client, daemon)
 
 
@@ -47,7 +47,7 @@ def test_releases_that_are_near_each_other_share_a_daemon(client: str, daemon: s
         ("1.0.0", "0.9.0", "daemon", "/py -m pip install"),
     ],
 )
-def test_releases_that_are_far_apart_are_told_what_to_upgrade(
+def test_the_error_for_releases_that_are_far_apart_names_the_side_to_upgrade(
     client: str, daemon: str, older: str, fix: str
 ) -> None:
     with pytest.raises(VersionMismatch) as caught:
@@ -58,7 +58,7 @@ def test_releases_that_are_far_apart_are_told_what_to_upgrade(
     assert fix in str(caught.value.fix)
 
 
-def test_a_private_host_may_be_of_any_release_that_speaks_the_protocol() -> None:
+def test_a_private_host_may_have_any_release_with_the_same_protocol() -> None:
     old, new = Hello(qnnbridge="0.1.0"), Hello(qnnbridge="0.9.0")
     assert negotiate(old, new).features == FEATURES
     assert negotiate(Hello(qnnbridge="0.1.0", features=FEATURES | {DAEMON_FEATURE}), new).features == FEATURES
@@ -70,9 +70,9 @@ NO_VERSIONS = ["", "abc", "1", "1.x", ".2", "٣.١", "1.0\x1b[2J", "1." + "9" * 
 
 
 @pytest.mark.parametrize("told", NO_VERSIONS)
-def test_a_version_that_is_none_is_refused_by_the_daemon_and_of_the_daemon(told: Any) -> None:
+def test_an_invalid_version_is_refused_by_the_daemon_and_by_the_client(told: Any) -> None:
     good = Hello(features=FEATURES | {DAEMON_FEATURE})
-    for features in (good.features, FEATURES):  # also of a client that only wants to end it
+    for features in (good.features, FEATURES):  # also a client that only wants to end the daemon
         bad = Hello.from_wire({**good._replace(features=features).to_wire(), "qnnbridge": told})
         with pytest.raises(HandshakeFailed, match="application side reports") as caught:
             negotiate(bad, good)
@@ -101,13 +101,13 @@ def test_the_daemon_answers_a_client_without_a_version(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("told", [None, 5, [], {}, {"code": 7}, {"code": "data.Fail", "message": "no"}])
-def test_a_refusal_without_a_proper_reason_is_a_failed_handshake(told: Any) -> None:
+def test_a_refusal_without_a_valid_reason_is_a_failed_handshake(told: Any) -> None:
     error = refusal({"error": told})
     assert type(error) is HandshakeFailed
     assert error.message
 
 
-def test_a_side_of_another_wire_is_named_by_what_every_version_keeps() -> None:
+def test_the_error_for_another_wire_version_is_read_from_fields_that_all_versions_share() -> None:
     ours, to_come = Hello(), WIRE_VERSION + 1
     named = {"qnnbridge": "7.0.0", "executable": "/py", "features": [DAEMON_FEATURE]}
     for kept in (named, {"qnnbridge": "7.0.0"}, {}, {**named, "api": "gone", "limits": 3, "features": 9}):
@@ -149,8 +149,8 @@ def test_an_application_two_minor_versions_newer_is_refused_with_an_explanation(
     assert "Upgrade the daemon" in str(caught.value.fix)
 
 
-def test_after_the_daemon_was_replaced_by_a_fitting_one_the_same_host_connects() -> None:
-    """A misfit is not held against the daemon that comes next."""
+def test_the_same_host_connects_after_the_daemon_was_replaced_by_a_compatible_one() -> None:
+    """An incompatible daemon does not affect the connection to the next daemon."""
     from qnnbridge._daemon import DaemonAccess
     from qnnbridge._host import daemon_host
 

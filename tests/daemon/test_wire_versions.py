@@ -21,7 +21,7 @@ import qnnbridge
 from qnnbridge_protocol.frames import WIRE_VERSION
 from tests import needs
 from tests.daemon.brokers import until
-from tests.daemon.doors import GRACE_S, daemon_process, daemons_alive, program, told
+from tests.daemon.daemons import GRACE_S, daemon_process, daemons_alive, program, told
 
 pytestmark = [needs.posix, pytest.mark.timeout(300)]
 
@@ -41,7 +41,7 @@ AT_ONCE_S = 10.0
 
 @pytest.fixture(scope="session")
 def newer(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The path of Python for the release to come."""
+    """Return the PYTHONPATH of the next release."""
     top = tmp_path_factory.mktemp("newer")
     for package in PACKAGES:
         shutil.copytree(TOP / package, top / package, ignore=shutil.ignore_patterns("__pycache__"))
@@ -66,7 +66,7 @@ def older_path() -> str:
 
 @pytest.fixture(params=["newer application", "newer host"])
 def sides(request: pytest.FixtureRequest, newer: str) -> tuple[str, str]:
-    """Python's path of the application and of the other side."""
+    """Return the PYTHONPATH of the application and of the other side."""
     return (newer, older_path()) if request.param == "newer application" else (older_path(), newer)
 
 
@@ -134,7 +134,9 @@ def check(outcome: dict[str, Any], older: str, upgrade: str) -> None:
     assert outcome["seconds"] < AT_ONCE_S
 
 
-def test_a_private_host_of_another_wire_is_reported_at_once(sides: tuple[str, str], newer: str) -> None:
+def test_a_private_host_with_another_wire_version_is_reported_immediately(
+    sides: tuple[str, str], newer: str
+) -> None:
     older = "host" if sides[0] == newer else "application side"
     outcomes = application(PRIVATE, sides[0], sides[1])
     assert len(outcomes) == 2
@@ -143,7 +145,7 @@ def test_a_private_host_of_another_wire_is_reported_at_once(sides: tuple[str, st
 
 
 def start_daemon(path: str) -> psutil.Process:
-    """One that goes on in the background."""
+    """Start a daemon that continues to run in the background; return its process."""
     code = "import qnnbridge; qnnbridge.connect().close()"
     told(program(code, env={**os.environ, "PYTHONPATH": path}))
     return daemon_process()
@@ -164,7 +166,9 @@ def daemons(newer: str) -> Iterator[None]:
     assert not left
 
 
-def test_a_newer_daemon_is_reported_at_once_to_an_older_application_and_stays(newer: str, daemons: None) -> None:
+def test_a_newer_daemon_is_reported_immediately_to_an_older_application_and_keeps_running(
+    newer: str, daemons: None
+) -> None:
     daemon = start_daemon(newer)
     for how in ("start", "find"):
         (outcome,) = application(BY_DAEMON, older_path(), how)
@@ -173,7 +177,7 @@ def test_a_newer_daemon_is_reported_at_once_to_an_older_application_and_stays(ne
     assert daemon_process() == daemon
 
 
-def test_an_idle_older_daemon_makes_way_for_that_of_a_newer_application(newer: str, daemons: None) -> None:
+def test_an_idle_older_daemon_is_replaced_by_that_of_a_newer_application(newer: str, daemons: None) -> None:
     daemon = start_daemon(older_path())
     (found,) = application(BY_DAEMON, newer, "find")
     check(found, "daemon", "qnnbridge host restart --daemon")
@@ -185,17 +189,17 @@ def test_an_idle_older_daemon_makes_way_for_that_of_a_newer_application(newer: s
     assert version == RELEASE
 
 
-def test_many_newer_applications_at_once_replace_it_once(newer: str, daemons: None) -> None:
+def test_many_newer_applications_replace_an_older_daemon_only_once(newer: str, daemons: None) -> None:
     daemon = start_daemon(older_path())
     environment = {**os.environ, "PYTHONPATH": newer}
     together = [program(BY_DAEMON, "start", env=environment) for _ in range(4)]
     outcomes = [json.loads(line) for process in together for line in told(process)]
     assert [outcome["class"] for outcome in outcomes] == [None] * 4, outcomes
-    until(lambda: len(daemons_alive()) == 1)  # the older one may still be ending
+    until(lambda: len(daemons_alive()) == 1)  # the older daemon may still be ending
     assert daemons_alive() == [daemon_process()] != [daemon]
 
 
-def test_an_older_daemon_that_serves_is_not_taken_from_its_applications(newer: str, daemons: None) -> None:
+def test_an_older_daemon_with_clients_is_not_replaced(newer: str, daemons: None) -> None:
     with qnnbridge.connect() as host:
         daemon = daemon_process()
         (outcome,) = application(BY_DAEMON, newer, "start")
@@ -205,8 +209,8 @@ def test_an_older_daemon_that_serves_is_not_taken_from_its_applications(newer: s
 
 
 @pytest.mark.parametrize("newer_command", [True, False])
-def test_the_command_ends_a_daemon_of_any_wire(newer_command: bool, newer: str, daemons: None) -> None:
-    """The fix of the error must work, also while applications are connected."""
+def test_the_command_ends_a_daemon_of_any_wire_version(newer_command: bool, newer: str, daemons: None) -> None:
+    """The fix in the error message must work, also while applications are connected."""
     command, other = (newer, older_path()) if newer_command else (older_path(), newer)
     daemon = start_daemon(other)
     holds = program(

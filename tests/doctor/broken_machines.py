@@ -36,7 +36,12 @@ Build = Callable[[], "SimulatedMachine | tuple[SimulatedMachine, SurveyOptions]"
 
 @dataclasses.dataclass(frozen=True)
 class Broken:
-    """code: of its only finding. words: which that finding's title, evidence or fix has."""
+    """A broken computer.
+
+    Args:
+        code: code of its only finding.
+        words: text that the finding's title, evidence or fix contains.
+    """
 
     code: str
     words: tuple[str, ...]
@@ -74,7 +79,12 @@ def with_catalogue(
     problem: str = "",
     **more: str,
 ) -> SimulatedMachine:
-    """A host with windowsml; wheel: the release of onnxruntime-qnn, if there is one. more: of the computer."""
+    """Return a host with windowsml.
+
+    Args:
+        wheel: the installed release of onnxruntime-qnn, if any.
+        more: further properties of the computer.
+    """
     machine, _, host = snapdragon(wheel or "2.7.0", **more)
     install_small(host, "windowsml", version="2.5.96")
     if wheel is None:
@@ -88,7 +98,7 @@ def with_catalogue(
 
 
 def of_catalogue(machine: SimulatedMachine, sdk: str) -> SimulatedMachine:
-    """With the QNN of the catalogue's provider on the disk."""
+    """Use the QNN of the catalogue's provider on the disk."""
     machine.put(rf"{CATALOGUE_FOLDER}\QnnHtp.dll", File(2_000_000, library=Library("ARM64", sdk)))
     return machine
 
@@ -127,7 +137,7 @@ def a_wheel_that_is_too_new_and_a_catalogue_that_fits() -> SimulatedMachine:
     return of_catalogue(machine, "2.45.40.251028153101")
 
 
-# --- the computer ---
+# --- computers ---
 
 
 @broken("arch.no-qualcomm", "Apple")
@@ -144,7 +154,7 @@ def windows_10() -> SimulatedMachine:
     return machine
 
 
-# --- which interpreter ---
+# --- choice of the interpreter ---
 
 
 @broken("host.file-missing", "C:\\gone\\python.exe", "setx QNNBRIDGE_HOST_PYTHON", "C:\\Python-arm64\\python.exe")
@@ -215,7 +225,7 @@ def x86_python_as_the_host() -> SimulatedMachine:
 
 @broken("host.wrong-machine", "x64")
 def virtual_environment_with_a_native_launcher_of_an_x64_python() -> SimulatedMachine:
-    """The launcher is not what runs in the end."""
+    """The launcher differs from the program that finally runs."""
     machine, application, _ = snapdragon()
     environment = add_venv(machine, r"C:\env", application, launcher="ARM64")
     machine.environ["QNNBRIDGE_HOST_PYTHON"] = environment.executable
@@ -310,7 +320,7 @@ def linux_interpreter_that_crashes() -> SimulatedMachine:
 
 
 def make_small_host(python: Python) -> Python:
-    """What pip could install there."""
+    """Install the packages that pip could install there."""
     install_bridge(python)
     install_small(python, "onnxruntime", version="1.20.0")
     return python
@@ -425,7 +435,7 @@ def onnxruntime_1_31_with_2_3() -> SimulatedMachine:
 
 @broken("packages.onnxruntime-too-old", "1.23.2", "2.3.0", "<1.28")
 def onnxruntime_1_23_with_2_3() -> SimulatedMachine:
-    """pip refuses it, and an installation with --no-deps gives a provider without a device."""
+    """pip refuses the pair, and an installation with --no-deps gives a provider without a device."""
     return snapdragon("2.3.0", "1.23.2")[0]
 
 
@@ -529,7 +539,7 @@ def catalog_of_another_build() -> SimulatedMachine:
 
 @broken("files.incomplete", "prepare is missing")
 def wheel_that_was_packed_without_a_library() -> SimulatedMachine:
-    """Its RECORD does not know that library either."""
+    """The RECORD does not list the library either."""
     machine, _, host = snapdragon()
     record = machine.file(host.path("onnxruntime_qnn-2.7.0.dist-info/RECORD"))
     rows = (record.data or b"").decode().splitlines()
@@ -556,7 +566,7 @@ def skel_of_an_sdk_on_the_dsp_path() -> SimulatedMachine:
     return machine
 
 
-# --- which QNN ---
+# --- version of QNN ---
 
 
 @broken("sdk.too-old-for-chip", "V81", "SC8480XP", "onnxruntime-qnn==2.")
@@ -664,7 +674,7 @@ def linux_device_of_another_group() -> SimulatedMachine:
     return machine
 
 
-# --- paths, environment ---
+# --- paths and environment ---
 
 
 @broken("path.too-long", "characters")
@@ -768,7 +778,7 @@ def emulated_python_with_the_release_that_has_no_stub() -> SimulatedMachine:
     return machine
 
 
-# --- earlier days ---
+# --- earlier crashes and settings ---
 
 
 @broken("state.quarantine", "net.onnx", "quarantine clear")
@@ -845,7 +855,7 @@ def terminal_that_takes_the_daemon_with_it() -> SimulatedMachine:
     return machine
 
 
-# --- live probe: what real hosts answered ---
+# --- answers of real hosts to the live probe ---
 
 
 def _probed(**result: object) -> SimulatedMachine:

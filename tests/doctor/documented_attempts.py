@@ -1,6 +1,8 @@
-"""The ten attempts that users documented on a Snapdragon X Elite PC whose system has QNN 2.40, each rebuilt with
-the wheels that they listed, and the first finding that the doctor has to report. One more attempt was made by many
-other users."""
+"""The ten attempts that users documented on a Snapdragon X Elite PC whose system has QNN 2.40.
+
+Each attempt is rebuilt with the wheels that the user listed, with the first finding that the doctor must report.
+One more attempt was made by many other users.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,12 @@ SDK = r"C:\Qualcomm\AIStack\QAIRT\2.40.0.251030"
 
 @dataclasses.dataclass(frozen=True)
 class Attempt:
-    """code: of the first finding, ``None`` for none. fix: words that its fix has."""
+    """An attempt.
+
+    Args:
+        code: code of the first finding; ``None`` for none.
+        fix: text that its fix contains.
+    """
 
     name: str
     code: str | None
@@ -37,7 +44,7 @@ class Attempt:
 
 
 def computer() -> SimulatedMachine:
-    """The PC: its driver and the SDK beside it are of QNN 2.40."""
+    """Return the PC, whose driver and SDK have QNN 2.40."""
     machine = windows_on_arm(system_qnn=SYSTEM_QNN)
     machine.put(rf"{SDK}\sdk.yaml", text="name: qairt\nversion: 2.40.0.251030\n")
     for folder, kind in (("aarch64-windows-msvc", "ARM64"), ("arm64x-windows-msvc", "ARM64X")):
@@ -55,14 +62,14 @@ def _emulated(machine: SimulatedMachine, qnn: str) -> Python:
 
 
 def x64_python() -> tuple[SimulatedMachine, SurveyOptions]:
-    """QNN is among the available providers, and the process dies with the first session."""
+    """QNN is an available provider, but the process crashes with the first session."""
     machine = computer()
     _emulated(machine, "1.23.2")
     return machine, SurveyOptions()
 
 
 def x64_python_as_host() -> tuple[SimulatedMachine, SurveyOptions]:
-    """The same package in a second x64 Python that is to be the host."""
+    """Install the same package in a second x64 Python, which is selected as the host."""
     machine = computer()
     add_python(machine, r"C:\App", "3.12.4", "x64", running=True)
     install_bridge(add_python(machine, r"C:\App", "3.12.4", "x64", running=True))
@@ -74,7 +81,7 @@ def x64_python_as_host() -> tuple[SimulatedMachine, SurveyOptions]:
 
 
 def arm64_python_without_wheels() -> tuple[SimulatedMachine, SurveyOptions]:
-    """pip found no ARM64 wheels for the application's packages and gave up before it came to onnxruntime."""
+    """pip found no ARM64 wheels for the application's packages and stopped before it installed onnxruntime."""
     machine = computer()
     application = add_python(machine, r"C:\App", "3.12.4", "x64", running=True)
     install_bridge(application)
@@ -85,7 +92,7 @@ def arm64_python_without_wheels() -> tuple[SimulatedMachine, SurveyOptions]:
 
 
 def x64_wheels_in_arm64_python() -> tuple[SimulatedMachine, SurveyOptions]:
-    """So the x64 wheels were forced into the ARM64 Python."""
+    """The user therefore forced the x64 wheels into the ARM64 Python."""
     machine = computer()
     application = add_python(machine, r"C:\App", "3.12.4", "x64", running=True)
     install_bridge(application)
@@ -108,7 +115,7 @@ def newer_than_the_system() -> tuple[SimulatedMachine, SurveyOptions]:
 
 
 def backend_of_the_system() -> tuple[SimulatedMachine, SurveyOptions]:
-    """ "Unable to find a valid interface": the provider of 2.42 with the backend of 2.40."""
+    """Combine the provider of 2.42 with the backend of 2.40: "Unable to find a valid interface"."""
     machine, _ = _native("1.24.1")
     return machine, SurveyOptions(backend=rf"{SDK}\lib\aarch64-windows-msvc\QnnHtp.dll")
 
@@ -138,7 +145,7 @@ def works_without_the_driver_saying_its_version() -> tuple[SimulatedMachine, Sur
 
 
 def both_packages() -> tuple[SimulatedMachine, SurveyOptions]:
-    """pip install onnxruntime onnxruntime-qnn, as many do."""
+    """Run pip install onnxruntime onnxruntime-qnn, as many users do."""
     machine, host = _native("1.23.2")
     install(host, "onnxruntime", "1.31.1")
     return machine, SurveyOptions()

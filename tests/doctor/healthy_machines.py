@@ -112,7 +112,7 @@ def linux_with_the_simulator() -> SimulatedMachine:
 
 @healthy
 def linux_with_settings_in_the_home_folder() -> SimulatedMachine:
-    """Settings of a container or a systemd unit, for which no shell has expanded the tilde."""
+    """Use the settings of a container or a systemd unit, for which no shell has expanded the tilde."""
     machine = linux()
     make_host(add_python(machine, "/home/maria/python", "3.11.7", "x86_64"))
     machine.environ |= {"QNNBRIDGE_CONFIG": "~/settings/q.toml", "QNNBRIDGE_CACHE_DIR": "~/cache"}
@@ -180,7 +180,7 @@ def older_sdk_installed_and_not_used() -> SimulatedMachine:
 
 @healthy
 def emulated_x64_python_3_12_with_its_own_qnn() -> SimulatedMachine:
-    """Its loader takes libs/arm64ec, which reaches the NPU."""
+    """The package's loader uses libs/arm64ec, which can access the NPU."""
     machine, application, _ = snapdragon()
     install(application, "onnxruntime", "1.31.1")
     install(application, "onnxruntime-qnn", "2.7.0")

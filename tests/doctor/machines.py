@@ -1,6 +1,8 @@
-"""Computers to diagnose, built by code: a file system, a registry, an environment, interpreters, all simulated
-through the interface `machine.Machine`; their packages have the files, sizes and hashes of real wheels (their
-RECORD files, unchanged), and the machine types and QNN builds that were read from these wheels."""
+"""Simulated computers to diagnose: file system, registry, environment and interpreters, built by code.
+
+The computers implement the interface `machine.Machine`. Their packages have the files, sizes and hashes of real
+wheels (their RECORD files, unchanged), and the machine types and QNN builds that were read from these wheels.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,7 @@ CONTROL_SET = r"SYSTEM\CurrentControlSet"
 DRIVER_FOLDER = r"C:\Windows\System32\DriverStore\FileRepository\qcnspmcdm8380.inf_arm64_1e2d3c4b5a697887"
 SITE = r"Lib\site-packages"
 WINDOWS_NAMES = {"ARM64": "win-arm64", "x64": "win-amd64", "x86": "win32"}
-# What the version resources of QnnHtp.dll say (2.4.0: made up but for its first two numbers; 2.9.0: does not
+# Version resources of QnnHtp.dll (2.4.0: invented except for the first two numbers; 2.9.0: does not
 # exist).
 SDKS = {
     "1.20.0": "2.27.0.240926142112_100894",
@@ -132,7 +134,7 @@ class SimulatedMachine:
     def _key(self, path: str) -> str:
         return str(self.paths.normcase(self.paths.normpath(path))) if path else ""
 
-    # --- the seam ---
+    # --- interface of Machine ---
 
     def windows_build(self) -> int | None:
         return self.build
@@ -231,7 +233,7 @@ class SimulatedMachine:
 
 @dataclasses.dataclass
 class Python:
-    """An interpreter on such a computer, to install into."""
+    """An interpreter on a simulated computer, into which packages can be installed."""
 
     machine: SimulatedMachine
     executable: str
@@ -265,7 +267,7 @@ def windows_on_arm(
     system_qnn: str | None = None,
     home: str = r"C:\Users\maria",
 ) -> SimulatedMachine:
-    """A Snapdragon PC with its NPU driver and no Python. system_qnn: version of HtpUsrDrv.dll, if there is one."""
+    """Return a Snapdragon PC with its NPU driver and no Python. system_qnn: version of HtpUsrDrv.dll, if any."""
     machine = _windows("ARM64", processor, home)
     instance = r"ACPI\QCOM0D0A\2&DABA3FF&0"
     driver_class = r"{f01a9d53-3ff6-48d2-9f97-c8a7004be10c}\0000"
@@ -324,7 +326,11 @@ def add_python(
     running: bool = False,
     executable: str | None = None,
 ) -> Python:
-    """kind: its machine type. On Windows it is in the registry, unless told otherwise."""
+    """Add an interpreter and return it.
+
+    Args:
+        kind: machine type. On Windows the interpreter is in the registry, unless disabled.
+    """
     if machine.system != "Windows":
         return _add_unix_python(machine, prefix, version, kind, running)
     executable = executable or rf"{prefix}\python.exe"
@@ -335,7 +341,7 @@ def add_python(
     if registered:
         tag = short + {"ARM64": "-arm64", "x86": "-32"}.get(kind, "")
         machine.pythons.append(RegisteredInterpreter(tag, short, executable, prefix))
-    # PROCESSOR_ARCHITECTURE is the process' own; platform.machine() asks Windows itself from 3.12 on.
+    # PROCESSOR_ARCHITECTURE is that of the process; platform.machine() asks Windows itself from 3.12 on.
     env_machine = {"x64": "AMD64", "x86": "x86"}.get(kind, "ARM64")
     told = env_machine if tuple(map(int, short.split("."))) < (3, 12) and kind != "x86" else machine.machine
     machine.answers[machine._key(executable)] = PythonReport(
@@ -371,7 +377,7 @@ def _add_unix_python(machine: SimulatedMachine, prefix: str, version: str, kind:
 
 
 def add_venv(machine: SimulatedMachine, folder: str, base: Python, launcher: str | None = None) -> Python:
-    """A virtual environment of Windows: its python.exe only starts the other one."""
+    """Add a virtual environment of Windows, whose python.exe only starts the base interpreter."""
     kind = {name: key for key, name in WINDOWS_NAMES.items()}[base.platform]
     python = add_python(
         machine, folder, base.version, kind, registered=False, executable=rf"{folder}\Scripts\python.exe"
@@ -388,9 +394,12 @@ def add_venv(machine: SimulatedMachine, folder: str, base: Python, launcher: str
 
 
 def install(python: Python, distribution: str, version: str, platform: str | None = None, **changes: Any) -> None:
-    """The files of a real wheel. platform: of the wheel, default the interpreter's.
+    """Install the files of a real wheel.
 
-    record: the version whose RECORD is used, where there is none of this one. tag: of another Python.
+    Args:
+        platform: platform of the wheel; by default that of the interpreter.
+        record: version whose RECORD is used if this version has none.
+        tag: tag of another Python.
     """
     platform = platform or python.platform.replace("-", "_")
     record = changes.get("record", version)
@@ -406,7 +415,7 @@ def install(python: Python, distribution: str, version: str, platform: str | Non
         if name.endswith("Skel.so"):
             skels[name] = bytes.fromhex(sha256)
     for name, digest_bytes in skels.items():
-        # The catalog that signs a skel holds its hash among other bytes.
+        # The catalogue that signs a skel library contains its hash among other bytes.
         catalog = python.path(name.replace("libQnnHtpV", "libqnnhtpv").replace("Skel.so", ".cat"))
         if python.machine.kind(catalog):
             python.machine.file(catalog).data = b"0\x82" + bytes(100) + digest_bytes + bytes(100)
@@ -420,7 +429,7 @@ def install(python: Python, distribution: str, version: str, platform: str | Non
 def _write_constants(python: Python, distribution: str, version: str) -> None:
     plugin = distribution == "onnxruntime-qnn" and not version.startswith("1.")
     if version.startswith("1.20"):
-        return  # had no such file
+        return  # this release had no such file
     lines = [f"package_name = '{distribution}'", f"__version__ = '{version}'"]
     if plugin:
         sdk = SDKS.get(version, "2.51.0")
@@ -444,7 +453,7 @@ def _hex(digest: str) -> str:
 
 
 def _library(distribution: str, version: str, platform: str, name: str) -> Library | None:
-    """Machine types as they were read from the PE headers of the wheels."""
+    """Return machine type and build of a library as they were read from the PE headers of the wheels."""
     base = name.rpartition("/")[2]
     if base.endswith("Skel.so"):
         return Library("hexagon")
@@ -453,7 +462,7 @@ def _library(distribution: str, version: str, platform: str, name: str) -> Libra
     qnn = base.startswith(("Qnn", "HtpPrepare", "Genie", "libQnn", "libHtpPrepare", "libGenie"))
     said = SDKS.get(version) if qnn else version
     if platform.startswith("linux"):
-        # Only these three carry their build as text.
+        # Only these three libraries contain their build as text.
         told = said if base in ("libQnnHtp.so", "libHtpPrepare.so", "libQnnSaver.so", "libQnnIr.so") else None
         return Library(platform.partition("_")[2], told)
     machine = "ARM64" if platform == "win_arm64" else "x64"
@@ -464,7 +473,7 @@ def _library(distribution: str, version: str, platform: str, name: str) -> Libra
 
 
 def install_small(python: Python, module: str, distribution: str | None = None, version: str = "1.0") -> None:
-    """A pure package of one file."""
+    """Install a pure package of one file."""
     name = distribution or module
     python.machine.put(python.path(f"{module}/__init__.py"), text="")
     info = f"{name.replace('-', '_')}-{version}.dist-info"
@@ -473,7 +482,7 @@ def install_small(python: Python, module: str, distribution: str | None = None, 
 
 
 def install_bridge(python: Python, version: str = __version__) -> None:
-    """qnnbridge and what its application side needs."""
+    """Install qnnbridge and the requirements of its application side."""
     for module in ("qnnbridge_host", "qnnbridge_protocol", "qnnbridge"):
         install_small(python, module, "qnnbridge", version)
     checkout = "file:///C:/src/qnnbridge" if python.machine.system == "Windows" else "file:///src/qnnbridge"
@@ -484,7 +493,7 @@ def install_bridge(python: Python, version: str = __version__) -> None:
 
 
 def make_host(python: Python, qnn: str = "2.7.0", ort: str | None = "1.31.1") -> Python:
-    """Everything that a host has. A 1.x release brings its own onnxruntime."""
+    """Install everything that a host needs. A 1.x release contains its own onnxruntime."""
     install_bridge(python)
     record = {"record": "2.7.0"} if not qnn.startswith("1.") and qnn not in ("2.3.0", "2.7.0") else {}
     if ort is not None and not qnn.startswith("1."):
@@ -496,7 +505,10 @@ def make_host(python: Python, qnn: str = "2.7.0", ort: str | None = "1.31.1") ->
 def snapdragon(
     qnn: str = "2.7.0", ort: str | None = "1.31.1", version: str = "3.13.1", **computer: Any
 ) -> tuple[SimulatedMachine, Python, Python]:
-    """The usual one: application in an emulated x64 Python, host in a native one. Gives both Pythons."""
+    """Return the usual computer, with its two Pythons.
+
+    The application runs in an emulated x64 Python, and the host in a native one.
+    """
     machine = windows_on_arm(**computer)
     application = add_python(machine, rf"{machine.home}\app", "3.12.4", "x64", running=True)
     install_bridge(application)
@@ -504,7 +516,7 @@ def snapdragon(
     return machine, application, host
 
 
-# --- what has been going on ------------------------------------------------------------------------------
+# --- earlier events --------------------------------------------------------------------------------------
 
 
 def add_quarantine(machine: SimulatedMachine, model: str, age_s: float = 60) -> None:
@@ -533,7 +545,7 @@ def _state(machine: SimulatedMachine) -> str:
 
 
 def install_genai(python: Python, version: str = "0.18.0", needs: str = ">=1.31.0", **changes: Any) -> None:
-    """onnxruntime-genai as far as the doctor looks at it. tag, platform: of the wheel."""
+    """Install the files of onnxruntime-genai that the doctor reads. tag, platform: those of the wheel."""
     info = f"onnxruntime_genai-{version}.dist-info"
     platform = changes.get("platform") or python.platform.replace("-", "_").replace("linux", "manylinux_2_28")
     tag = changes.get("tag", python.tag)

@@ -14,7 +14,7 @@ from qnnbridge_tools.doctor.findings import Report, Severity
 
 
 def examined(broken: Broken) -> tuple[SimulatedMachine, Report, Report]:
-    """The report, and the one that comes of the facts as JSON."""
+    """Return the report, and the report made from the facts as JSON."""
     built = broken.build()
     machine, order = built if isinstance(built, tuple) else (built, SurveyOptions())
     facts = survey(machine, order)
@@ -38,6 +38,6 @@ def test_a_broken_computer_gets_its_finding_and_no_other(broken: Broken) -> None
     assert from_json == report
 
 
-def test_there_are_at_least_forty_of_them_with_different_findings() -> None:
+def test_there_are_at_least_forty_broken_computers_with_different_findings() -> None:
     assert len(BROKEN) >= 50
     assert len({broken.code for broken in BROKEN}) >= 45

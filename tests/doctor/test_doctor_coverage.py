@@ -21,7 +21,7 @@ from qnnbridge_tools.doctor.examine import CHECKS, SurveyOptions, diagnose, surv
 from qnnbridge_tools.doctor.findings import CATALOGUE, Finding, SubjectCheck
 
 HERE = Path(__file__).parent
-# Shown by test_doctor_model and test_doctor_report, with real files.
+# Findings that test_doctor_model and test_doctor_report show with real files.
 ELSEWHERE = ("model.", "doctor.")
 
 
@@ -35,7 +35,7 @@ def findings() -> list[Finding]:
     return found
 
 
-def test_the_ten_documented_attempts_are_there_and_the_one_that_many_others_made() -> None:
+def test_the_ten_documented_attempts_and_the_most_common_mistake_are_present() -> None:
     numbers = [attempt.name.split()[0] for attempt in ATTEMPTS]
     assert numbers[:10] == [str(number) for number in range(1, 11)]
     assert len(ATTEMPTS) == 11
@@ -43,14 +43,14 @@ def test_the_ten_documented_attempts_are_there_and_the_one_that_many_others_made
     assert [attempt.code for attempt in ATTEMPTS if attempt.name.startswith(("9 ", "10 "))] == [None, None]
 
 
-def test_there_are_forty_further_broken_machines_and_more() -> None:
+def test_there_are_forty_or_more_further_broken_computers() -> None:
     attempts = {attempt.build.__name__ for attempt in ATTEMPTS}
     further = {broken.build.__name__ for broken in BROKEN} - attempts
     assert len(further) == len(BROKEN) >= 80
     assert len({broken.code for broken in BROKEN}) >= 65
 
 
-def test_there_are_ten_healthy_machines_and_more() -> None:
+def test_there_are_ten_or_more_healthy_computers() -> None:
     names = {build.__name__ for build in HEALTHY}
     assert len(names) == len(HEALTHY) >= 15
     assert names >= {
@@ -62,7 +62,7 @@ def test_there_are_ten_healthy_machines_and_more() -> None:
     }
 
 
-def test_every_finding_of_the_catalogue_is_shown_by_a_machine() -> None:
+def test_every_finding_of_the_catalogue_occurs_on_a_simulated_computer() -> None:
     shown = {broken.code for broken in BROKEN} | {attempt.code for attempt in ATTEMPTS}
     texts = "".join((HERE / name).read_text() for name in ("test_doctor_model.py", "test_doctor_report.py"))
     missing = [code for code in CATALOGUE if code not in shown]
@@ -81,7 +81,7 @@ def test_every_check_of_the_subjects_is_made() -> None:
 
 
 @pytest.mark.parametrize("code", CATALOGUE)
-def test_what_a_finding_hides_is_a_finding(code: str) -> None:
+def test_the_code_that_a_finding_hides_is_a_finding(code: str) -> None:
     order = list(CATALOGUE)
     for hidden in CATALOGUE[code].hides:
         hits = [other for other in order if other.startswith(hidden)]
@@ -90,7 +90,7 @@ def test_what_a_finding_hides_is_a_finding(code: str) -> None:
 
 
 def test_commands_in_fixes_exist() -> None:
-    """Each ``qnnbridge ...`` in a fix is a command, with options that it has."""
+    """Each ``qnnbridge ...`` in a fix is an existing command with existing options."""
     command = typer.main.get_command(app)
     seen = set()
     for found in findings():
@@ -112,7 +112,7 @@ def _walk(command: click.Command, words: list[str], text: str) -> None:
 
 
 def test_every_fix_with_pip_names_the_interpreter() -> None:
-    """A bare ``pip`` is the one of whatever comes first on the PATH, which is how mixtures come about."""
+    """A bare ``pip`` is the first one on the PATH, which often belongs to another interpreter."""
     for found in findings():
         for match in re.finditer(r"\bpip (?:un)?install", found.fix):
             assert found.fix[: match.start()].rstrip().endswith("-m"), found.fix

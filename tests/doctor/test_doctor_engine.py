@@ -27,25 +27,25 @@ def source(found: Report) -> str:
     return next((line.text for line in found.healthy if line.text.startswith("QNN from")), "")
 
 
-def test_the_catalogue_alone_is_used_and_is_no_missing_wheel() -> None:
+def test_an_installation_with_the_windows_ml_catalogue_alone_is_not_reported_as_a_missing_wheel() -> None:
     found = report(of_catalogue(with_catalogue(READY, engine=""), OLD))
     assert codes(found) == set()
     assert source(found) == "QNN from the catalogue's 1.8.21.0, QNN 2.45.40"
 
 
-def test_the_catalogue_is_used_where_it_is_set_though_a_wheel_is_there() -> None:
+def test_the_catalogue_is_used_if_it_is_configured_although_a_wheel_is_installed() -> None:
     found = report(of_catalogue(with_catalogue(READY, wheel="2.7.0"), OLD))
     assert codes(found) == set()
     assert source(found).startswith("QNN from the catalogue's 1.8.21.0, QNN 2.45.40 (also there: the wheel")
 
 
-def test_the_wheel_is_used_where_nothing_is_set() -> None:
+def test_the_wheel_is_used_by_default() -> None:
     found = report(of_catalogue(with_catalogue(READY, wheel="2.7.0", engine=""), OLD))
     assert codes(found) == set()
     assert source(found).startswith("QNN from the wheel of onnxruntime-qnn 2.7.0, QNN 2.51.0 (also there: the cat")
 
 
-def test_a_wheel_that_is_too_new_for_the_driver_and_a_catalogue_that_fits() -> None:
+def test_the_fix_for_a_wheel_that_is_too_new_for_the_driver_is_a_catalogue_that_fits() -> None:
     machine = of_catalogue(with_catalogue(READY, wheel="2.7.0", engine="", system_qnn="2.46.0.0"), OLD)
     found = report(machine)
     assert codes(found) == {"engine.catalogue-fits-better"}
@@ -55,7 +55,7 @@ def test_a_wheel_that_is_too_new_for_the_driver_and_a_catalogue_that_fits() -> N
     assert codes(report(machine)) == set(), "what it advises helps"
 
 
-def test_a_catalogue_that_is_as_new_as_the_wheel_is_no_better() -> None:
+def test_a_catalogue_that_is_as_new_as_the_wheel_is_not_suggested() -> None:
     machine = of_catalogue(with_catalogue(READY, wheel="2.7.0", engine="", system_qnn="2.46.0.0"), NEW)
     assert codes(report(machine)) == {"sdk.newer-than-system"}
 
@@ -75,7 +75,7 @@ def test_the_configuration_file_sets_the_engine() -> None:
     "answer",
     ["[]", "null", "3", "{}", '{"error": 4}', '{"providers": 7}', '{"providers": [{}]}', '{"providers": ["x"]}'],
 )
-def test_an_answer_that_is_no_list_of_providers_is_a_problem_and_no_crash(
+def test_an_invalid_list_of_providers_is_a_finding_and_not_a_crash(
     answer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done = subprocess.CompletedProcess([], 0, answer.encode())

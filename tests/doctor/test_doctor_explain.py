@@ -101,7 +101,7 @@ KNOWN = [
 
 
 @pytest.mark.parametrize(("text", "cause", "fix"), KNOWN, ids=[text[:40] for text, _, _ in KNOWN])
-def test_a_known_text_gets_its_cause_and_fix(text: str, cause: str, fix: str) -> None:
+def test_a_known_message_gets_its_cause_and_fix(text: str, cause: str, fix: str) -> None:
     shown = explanation_text(explained(text))
     flat = " ".join(shown.split())
     assert cause in flat
@@ -112,7 +112,7 @@ def test_a_known_text_gets_its_cause_and_fix(text: str, cause: str, fix: str) ->
     "text",
     ["", "   ", "hello", "my program is slow", "Connection refused", "tensor(float)", "\x00\xff", "a" * 100_000],
 )
-def test_an_unknown_text_is_said_to_be_unknown(text: str) -> None:
+def test_an_unknown_message_is_reported_as_unknown(text: str) -> None:
     assert explained(text) == []
     assert "known to qnnbridge" in explanation_text([])
 
@@ -145,7 +145,7 @@ def test_rules_have_sentences_that_their_patterns_can_fill() -> None:
         assert names <= set(re.compile(rule.pattern).groupindex)
 
 
-def test_texts_of_deaths_are_known_too() -> None:
+def test_crash_messages_are_known_too() -> None:
     assert any(rule.line for rule in DEATH_RULES)
     meaning = explain_text("RuntimeError: duplicate op key @BlockZap\nduplicate op key @BlockZap")[0]
     assert "two QNN versions" in meaning.cause
@@ -163,10 +163,10 @@ def test_a_long_log_gives_the_same_findings_as_its_lines() -> None:
     assert search(mixed, rules) == alone
 
 
-def test_the_lines_of_a_long_log_are_not_matched_with_rules_that_cannot_match(
+def test_rules_that_cannot_match_a_long_log_are_not_tried_on_its_lines(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """5 MB of short lines took a minute."""
+    """5 MB of short lines once took a minute."""
     asked: list[int] = []
     real = ort_log._search_lines
 
@@ -219,7 +219,7 @@ DOCUMENTED = sorted(
 
 
 @pytest.mark.parametrize("name", DOCUMENTED)
-def test_errors_of_the_page_are_explained_by_name_and_by_code(name: str) -> None:
+def test_errors_of_the_documentation_are_explained_by_name_and_by_code(name: str) -> None:
     error = getattr(errors, name)
     for text in (name, f"qnnbridge.errors.{name}: a message", error.code, f"[{error.code}]"):
         (meaning,) = [one for one in explained(text) if one["title"] == f"{name} ({error.code})"]
@@ -232,7 +232,7 @@ def test_the_page_lists_the_errors_that_are_tested() -> None:
     assert "HostCrashed" in DOCUMENTED
 
 
-def test_each_own_error_without_a_base_of_onnxruntime_has_its_own_explanation() -> None:
+def test_each_error_class_of_qnnbridge_without_an_onnxruntime_base_has_an_explanation() -> None:
     inherited = (errors.OrtError, errors.RemoteError, errors.ProtocolDesync)
     own = [one for one in vars(errors).values() if isinstance(one, type) and issubclass(one, errors.BridgeError)]
     lacking = [one for one in own if one not in own_errors.TABLE]
@@ -254,15 +254,15 @@ def test_every_warning_of_the_package_is_explained(name: str) -> None:
     assert not any(one["title"] == name for one in explained(f"Other{name}: a message"))
 
 
-def test_an_own_error_stands_behind_its_reason() -> None:
+def test_a_specific_reason_is_shown_before_the_explanation_of_the_error_class() -> None:
     reason = explained("exit code 3221226505")
     meanings = explained("qnnbridge.errors.HostStartFailed: no start\nexit code 3221226505")
     assert meanings[: len(reason)] == reason
-    # A certain reason stands alone.
+    # A specific reason is shown without further explanations.
     certain = "Unable to find a valid interface for QnnHtp.dll"
     assert explained(f"qnnbridge.errors.HostStartFailed: no start\n{certain}") == explained(certain)
 
 
 @pytest.mark.parametrize("text", ["Fail: something of another program", "otherlib.Closed: x", "see HostCrashed in"])
-def test_names_that_are_not_ours_are_left_alone(text: str) -> None:
+def test_names_of_other_packages_are_not_explained(text: str) -> None:
     assert not any("(ort." in one["title"] or "(host." in one["title"] for one in explained(text))

@@ -56,7 +56,7 @@ def only(machine: SimulatedMachine, order: SurveyOptions | None = None) -> Findi
 
 
 @pytest.mark.parametrize("qnn", ["1.23.2", "1.24.1"])
-def test_a_shadowed_1_x_is_replaced_by_the_release_that_fits_the_driver(qnn: str) -> None:
+def test_a_1x_release_that_is_shadowed_is_replaced_by_the_release_that_fits_the_driver(qnn: str) -> None:
     machine, _, host = snapdragon(qnn, system_qnn="2.42.0.0")
     install(host, "onnxruntime", "1.31.1")
     found = only(machine)
@@ -67,7 +67,7 @@ def test_a_shadowed_1_x_is_replaced_by_the_release_that_fits_the_driver(qnn: str
     )
 
 
-def test_an_x64_computer_gets_what_fits_it_and_no_driver_is_asked() -> None:
+def test_on_an_x64_computer_the_fix_fits_and_no_driver_is_checked() -> None:
     machine = x64_pc()
     make_host(add_python(machine, r"C:\Python311", "3.11.9", "x64", running=True), "1.23.2")
     found = only(machine)
@@ -75,8 +75,8 @@ def test_an_x64_computer_gets_what_fits_it_and_no_driver_is_asked() -> None:
     assert found.remedy.commands[-1].endswith("onnxruntime-qnn==2.7.0")
 
 
-def test_every_version_that_is_asked_for_is_held_against_the_driver() -> None:
-    """This is the default."""
+def test_every_suggested_version_is_compared_with_the_driver() -> None:
+    """The catalogue is the default."""
     facts = survey(snapdragon(system_qnn="2.40.0.0")[0], SurveyOptions())
     assert fixes.fitting_version(facts) == "1.23.2"
     assert fixes.fits(facts, "1.23.2")
@@ -84,7 +84,7 @@ def test_every_version_that_is_asked_for_is_held_against_the_driver() -> None:
     assert fixes.fits(facts, "99.0.0"), "of what the table does not know nothing bad is known"
 
 
-def test_a_host_without_packages_is_set_up_with_what_fits() -> None:
+def test_the_fix_for_a_host_without_packages_installs_packages_that_fit() -> None:
     machine = windows_on_arm(system_qnn="2.40.0.0")
     install_bridge(add_python(machine, r"C:\App", "3.12.4", "x64", running=True))
     native = add_python(machine, r"C:\Python313-arm64")
@@ -100,8 +100,8 @@ def test_a_host_without_packages_is_set_up_with_what_fits() -> None:
     assert "[host]" not in line
 
 
-def test_without_a_known_origin_of_qnnbridge_no_command_installs_it_by_its_name() -> None:
-    """No package index has it, so `pip install qnnbridge` would fail."""
+def test_without_a_known_source_of_qnnbridge_no_command_installs_it_by_its_name() -> None:
+    """No package index has qnnbridge, so `pip install qnnbridge` would fail."""
     machine = windows_on_arm()
     application = add_python(machine, r"C:\App", "3.12.4", "x64", running=True)
     install_bridge(application)
@@ -113,7 +113,7 @@ def test_without_a_known_origin_of_qnnbridge_no_command_installs_it_by_its_name(
     assert command == "qnnbridge setup"
 
 
-def test_both_sides_get_the_same_qnnbridge_from_where_the_application_has_it() -> None:
+def test_both_sides_get_the_same_qnnbridge_from_the_source_of_the_application() -> None:
     machine, application, host = snapdragon()
     machine.remove_folder(host.path(f"qnnbridge-{__version__}.dist-info"))
     for module in ("qnnbridge_host", "qnnbridge_protocol", "qnnbridge"):
@@ -134,7 +134,7 @@ def test_a_plugin_that_is_too_old_for_onnxruntime_is_replaced_by_one_that_fits_t
     )
 
 
-def test_where_another_python_would_be_enough_it_is_named() -> None:
+def test_the_fix_names_another_python_if_that_is_sufficient() -> None:
     machine, _, _ = snapdragon(version="3.14.0", system_qnn="2.40.0.0")
     found = only(machine)
     assert found.code == "sdk.newer-than-system"
@@ -149,7 +149,7 @@ def test_where_another_python_would_be_enough_it_is_named() -> None:
     assert "Install Python" not in found.remedy.words, "one that fits is here already"
 
 
-def test_a_named_python_that_is_too_old_is_not_also_told_to_install_packages() -> None:
+def test_the_fix_for_a_python_that_is_too_old_does_not_also_install_packages() -> None:
     machine = linux()
     make_host(add_python(machine, "/opt/python", "3.11.7", "x86_64", running=True))
     old = add_python(machine, "/opt/old", "3.10.13", "x86_64")
@@ -159,7 +159,7 @@ def test_a_named_python_that_is_too_old_is_not_also_told_to_install_packages() -
     assert found.remedy.commands == ("export QNNBRIDGE_HOST_PYTHON=/opt/python/bin/python3",)
 
 
-def test_an_empty_python_that_nothing_is_for_is_not_enough() -> None:
+def test_an_empty_python_without_a_fitting_release_is_not_sufficient() -> None:
     machine = windows_on_arm(system_qnn="2.40.0.0")
     install_bridge(add_python(machine, r"C:\App", "3.12.4", "x64", running=True))
     add_python(machine, r"C:\Python314-arm64", "3.14.0")
@@ -169,14 +169,14 @@ def test_an_empty_python_that_nothing_is_for_is_not_enough() -> None:
     assert "Install Python 3.13" in found.remedy.words
 
 
-def test_where_only_another_driver_would_help_that_is_said() -> None:
+def test_the_fix_is_a_driver_update_if_nothing_else_helps() -> None:
     found = only(snapdragon(system_qnn="2.20.0.0")[0])
     assert found.code == "sdk.newer-than-system"
     assert "update the NPU driver" in found.remedy.words
     assert found.remedy.commands == ("start ms-settings:windowsupdate-optionalupdates",)
 
 
-def test_words_are_not_on_the_line_of_a_command() -> None:
+def test_explanations_and_commands_are_on_separate_lines() -> None:
     found = only(snapdragon(system_qnn="2.40.0.0")[0])
     assert found.remedy.words == "Install the release that fits, or update the NPU driver."
     assert found.remedy.commands == (UNINSTALL, "py -V:3.13-arm64 -m pip install onnxruntime-qnn==1.23.2")
@@ -184,7 +184,7 @@ def test_words_are_not_on_the_line_of_a_command() -> None:
     assert found.to_json()["commands"] == list(found.remedy.commands)
 
 
-def test_the_bounds_of_onnxruntime_are_those_of_the_known_faults() -> None:
+def test_the_version_bounds_of_onnxruntime_are_those_of_the_known_faults() -> None:
     facts = survey(snapdragon()[0], SurveyOptions())
     plugins = [
         one for one in load_releases() if one.layout == "2.x plugin" and platform_of_release(one) == "win_arm64"
@@ -195,7 +195,9 @@ def test_the_bounds_of_onnxruntime_are_those_of_the_known_faults() -> None:
 
 
 def test_a_release_that_does_not_fit_is_not_reinstalled() -> None:
-    """A damaged library of a release that the driver is too old for: mending it would only lead to the next finding."""
+    """A library of a release that is too new for the driver is damaged: repairing it would only lead to the next
+    finding.
+    """
     machine, _, host = snapdragon(system_qnn="2.40.0.0")
     machine.remove(host.path("onnxruntime_qnn/QnnSystem.dll"))
     found = diagnose(survey(machine, SurveyOptions())).findings[0]
@@ -204,7 +206,7 @@ def test_a_release_that_does_not_fit_is_not_reinstalled() -> None:
     assert found.remedy.commands[-1].endswith("install onnxruntime-qnn==1.23.2")
 
 
-def test_an_sdk_that_a_variable_names_counts_where_the_driver_says_nothing() -> None:
+def test_an_sdk_that_a_variable_names_is_used_if_the_driver_reports_no_version() -> None:
     machine = windows_on_arm()
     install_bridge(add_python(machine, r"C:\App", "3.12.4", "x64", running=True))
     add_python(machine, r"C:\Python313-arm64")
@@ -213,7 +215,7 @@ def test_an_sdk_that_a_variable_names_counts_where_the_driver_says_nothing() -> 
     assert only(machine).remedy.commands == ("qnnbridge setup --system-sdk 2.40.0",)
 
 
-def test_a_copy_that_is_there_twice_is_taken_away_twice() -> None:
+def test_a_package_that_is_installed_twice_is_uninstalled_twice() -> None:
     case = next(one for one in BROKEN if one.code == "packages.twice")
     built = case.build()
     assert isinstance(built, SimulatedMachine)
@@ -221,12 +223,14 @@ def test_a_copy_that_is_there_twice_is_taken_away_twice() -> None:
     assert sum(" uninstall -y " in line and line.endswith("onnxruntime-qnn") for line in commands) == 2
 
 
-# --- all of them ---
+# --- all findings ---
 
 
 def _machines() -> Iterator[tuple[str, SimulatedMachine, SurveyOptions, str | None]]:
-    """All broken ones, as they are and with drivers of two older versions of QNN. With a probe's own words they
-    would show nothing of ours."""
+    """Yield all findings of the broken computers, as they are and with drivers of two older versions of QNN.
+
+    Probes have no message, since the message of a probe would replace the doctor's own text.
+    """
     for case in (*ATTEMPTS, *BROKEN):
         for system in HERE:
             built = case.build()
@@ -248,7 +252,7 @@ def _all_found() -> list[tuple[str, SimulatedMachine, str | None, Finding]]:
     return found
 
 
-def test_no_fix_brings_a_qnn_that_is_newer_than_the_systems() -> None:
+def test_no_fix_installs_a_qnn_that_is_newer_than_that_of_the_system() -> None:
     checked = 0
     for name, _, system, found in _all_found():
         for line in found.remedy.commands:
@@ -293,7 +297,7 @@ KNOWN_PROGRAMS = {
 PYTHON = {"Windows": r"(?:\.|[A-Z]:|\\\\)\\[\w.\\~-]*python\.exe", "Linux": r"/[\w./-]*python3?"}
 
 
-def test_words_hold_no_command_that_would_have_to_be_picked_out() -> None:
+def test_explanations_contain_no_command() -> None:
     for name, _, _, found in _all_found():
         words = found.remedy.words
         assert not re.search(r" -m (?:pip|venv) |&&|\bsetx |\bpy -V|\bqnnbridge (?:setup|cache|run)", words), (
@@ -303,11 +307,11 @@ def test_words_hold_no_command_that_would_have_to_be_picked_out() -> None:
         assert words or found.remedy.commands
 
 
-# --- what --fix does of it ---
+# --- effects of --fix ---
 
 
-def test_a_host_is_set_up_with_the_options_of_the_findings_own_fix(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The set-up itself is carried out in the tests of `setup`."""
+def test_fix_sets_up_a_host_with_the_options_in_the_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check the arguments only; tests of `setup` run the set-up itself."""
     machine = windows_on_arm(home=r"C:\Users\Jürgen")
     install_bridge(add_python(machine, r"C:\App", "3.12.4", "x64", running=True))
     add_python(machine, r"C:\Python313-arm64")
@@ -326,7 +330,7 @@ def test_a_host_is_set_up_with_the_options_of_the_findings_own_fix(monkeypatch: 
     assert any("then run: powershell" in line and "QNNBRIDGE_HOST_PYTHON" in line for line in lines)
 
 
-def test_what_has_no_set_up_in_its_fix_is_not_mended_by_one() -> None:
+def test_a_finding_without_a_set_up_command_is_not_fixed_by_a_set_up() -> None:
     report = diagnose(survey(snapdragon(system_qnn="2.40.0.0")[0], SurveyOptions()))
     asked: list[str] = []
     lines = examine.apply_fixes(report, lambda question: bool(asked.append(question)))  # type: ignore[func-returns-value]
@@ -344,7 +348,7 @@ def _in_program_files() -> tuple[SimulatedMachine, Python]:
     return machine, python
 
 
-def test_a_path_with_spaces_is_gone_to_because_no_command_starts_it_in_both_shells() -> None:
+def test_a_command_for_a_path_with_spaces_changes_the_folder_first_and_works_in_both_shells() -> None:
     machine, python = _in_program_files()
     machine.remove(python.path("onnxruntime_qnn/QnnSystem.dll"))
     assert only(machine).remedy.commands == (
@@ -363,7 +367,7 @@ def test_a_path_with_spaces_is_quoted_for_sh() -> None:
 
 
 @pytest.mark.process
-def test_the_folder_of_an_old_release_is_removed_by_a_command_that_runs(tmp_path: object) -> None:
+def test_the_command_that_removes_the_folder_of_an_old_release_works(tmp_path: object) -> None:
     machine = linux()
     host = make_host(add_python(machine, "/opt/python", "3.11.7", "x86_64", running=True))
     install_small(host, "unrelated")
@@ -376,7 +380,7 @@ def test_the_folder_of_an_old_release_is_removed_by_a_command_that_runs(tmp_path
     assert subprocess.run(["test", "-e", folder], check=False).returncode == 1
 
 
-def test_a_variable_that_would_win_over_the_new_host_is_removed_with_it() -> None:
+def test_a_variable_that_would_override_the_new_host_is_removed() -> None:
     machine = windows_on_arm(home=r"C:\Users\Jürgen")
     install_bridge(add_python(machine, r"C:\App", "3.12.4", "x64", running=True))
     machine.environ["QNNBRIDGE_HOST_PYTHON"] = r"C:\gone\python.exe"
@@ -397,7 +401,9 @@ def test_a_variable_that_would_win_over_the_new_host_is_removed_with_it() -> Non
         ("import", "", "onnxruntime-qnn==2.7.0"),
     ],
 )
-def test_a_probe_that_explains_nothing_gets_what_fits_its_stage(failed: str, words: str, command: str) -> None:
+def test_a_failed_probe_without_an_explanation_gets_the_fix_of_its_stage(
+    failed: str, words: str, command: str
+) -> None:
     machine, _, _ = snapdragon()
     machine.probe_result = ProbeResult(failed=failed, message="?")
     remedy = only(machine).remedy
@@ -408,7 +414,7 @@ def test_a_probe_that_explains_nothing_gets_what_fits_its_stage(failed: str, wor
 # --- Pythons of a Linux computer ---
 
 
-def test_an_interpreter_without_packages_gets_no_line_that_says_packages_are_well() -> None:
+def test_an_interpreter_without_packages_is_not_reported_as_having_good_packages() -> None:
     machine = linux()
     install_bridge(add_python(machine, "/opt/app", "3.12.4", "x86_64", running=True))
     bare = add_python(machine, "/opt/bare", "3.11.7", "x86_64")
@@ -422,7 +428,7 @@ def test_an_interpreter_without_packages_gets_no_line_that_says_packages_are_wel
 
 
 @pytest.mark.parametrize("running", [False, True])
-def test_where_pip_must_not_install_an_environment_is_made(running: bool) -> None:
+def test_the_fix_creates_an_environment_if_pip_must_not_install(running: bool) -> None:
     machine = linux()
     if not running:
         install_bridge(add_python(machine, "/opt/app", "3.12.4", "x86_64", running=True))
@@ -441,7 +447,7 @@ def test_where_pip_must_not_install_an_environment_is_made(running: bool) -> Non
         assert remedy.commands == ("qnnbridge setup",)
 
 
-def test_an_interpreter_tells_whether_it_is_managed_from_outside_as_pip_finds_it_out(
+def test_an_externally_managed_interpreter_is_recognised_as_pip_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "base_prefix", sys.prefix)
@@ -474,7 +480,7 @@ def linux_with_an_old_application() -> SimulatedMachine:
     return machine
 
 
-def test_each_interpreter_of_the_path_is_listed_once_whatever_its_names_are() -> None:
+def test_each_interpreter_on_the_path_is_listed_once_even_with_several_names() -> None:
     machine = linux_with_an_old_application()
     for name in ("python3", "python3.11"):
         machine.put(f"/bin/{name}", File(6_000_000, library=Library("x86_64")))
@@ -487,7 +493,7 @@ def test_each_interpreter_of_the_path_is_listed_once_whatever_its_names_are() ->
     assert found[0].sources == ("running", "PATH")
 
 
-def test_environments_of_one_python_are_two_interpreters_though_their_links_lead_to_one() -> None:
+def test_virtual_environments_of_the_same_python_are_different_interpreters() -> None:
     machine = linux_with_an_old_application()
     machine.environ["PATH"] += ":/opt/other/bin"
     machine.put("/opt/other/bin/python3", File(6_000_000, library=Library("x86_64")))
@@ -496,7 +502,7 @@ def test_environments_of_one_python_are_two_interpreters_though_their_links_lead
     assert (other.path, other.refusal) == ("/opt/other/bin/python3", "host.python-too-old")
 
 
-def test_a_python_that_was_found_becomes_the_host_and_none_is_to_be_installed() -> None:
+def test_a_python_that_was_found_becomes_the_host_and_none_is_installed() -> None:
     found = only(linux_with_an_old_application())
     assert found.code == "host.none"
     assert found.remedy == Remedy(
@@ -504,7 +510,7 @@ def test_a_python_that_was_found_becomes_the_host_and_none_is_to_be_installed() 
     )
 
 
-def test_where_only_a_script_stands_for_a_newer_python_one_has_to_be_installed() -> None:
+def test_the_fix_installs_a_python_if_the_newer_one_is_only_a_script() -> None:
     machine = linux_with_an_old_application()
     machine.environ["PATH"] = "/opt/app/bin:/opt/shims"
     found = only(machine)

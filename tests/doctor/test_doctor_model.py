@@ -28,7 +28,7 @@ def simulator(qnn: str = "2.7.0") -> SimulatedMachine:
 
 
 def examined(machine: SimulatedMachine, model: Path, probe: ProbeResult | None = None) -> Report:
-    """probe: what came of the model's own probe; the doctor's own went well."""
+    """Return the report about a model. probe: result of the model's own probe; the general probe succeeds."""
     machine.put(str(model))
     well = ProbeResult(simulator=machine.machine == "x86_64", qnn_nodes=2, difference=0.0)
 
@@ -80,14 +80,14 @@ def test_a_free_dimension_without_a_name_is_given_by_input_and_axis(tmp_path: Pa
     assert dimensions.size_of("x", 0, "batch size") == dimensions.size_of("x", 2, None) == 2
 
 
-def test_a_snapshot_of_before_names_all_free_dimensions_too() -> None:
+def test_an_older_snapshot_names_all_free_dimensions_too() -> None:
     facts = survey(simulator(), SurveyOptions())
     model = ExaminedModel("net.onnx", dynamic=("x: N, M", "z: N"))
     (found,) = diagnose(dataclasses.replace(facts, model=model)).findings
     assert found.remedy.commands == ("qnnbridge run net.onnx --random --dim N=SIZE --dim M=SIZE",)
 
 
-def test_free_dimensions_that_the_user_has_fixed_are_no_finding() -> None:
+def test_free_dimensions_that_the_user_has_fixed_are_not_a_finding() -> None:
     report = examined(simulator(), MODELS / "pnet.onnx", ProbeResult(simulator=True, qnn_nodes=10))
     assert codes(report) == []
 
@@ -99,7 +99,7 @@ def test_free_dimensions_are_found_without_a_probe_too() -> None:
     assert codes(report) == ["model.dynamic-shape"]
 
 
-def test_a_size_of_zero_is_found_before_it_kills(tmp_path: Path) -> None:
+def test_a_size_of_zero_is_found_before_it_crashes_the_host(tmp_path: Path) -> None:
     onnx = pytest.importorskip("onnx")
     helper, kind = onnx.helper, onnx.TensorProto.FLOAT
     graph = helper.make_graph(
@@ -131,14 +131,14 @@ def test_a_compiled_model_of_an_older_chip_should_be_compiled_again() -> None:
     assert report.exit_code == 1
 
 
-def test_a_compiled_model_that_fits_is_said_to_be_ok() -> None:
+def test_a_compiled_model_that_fits_is_reported_as_ok() -> None:
     report = examined(simulator(), MODELS / "compiled" / "good.onnx", ProbeResult(simulator=True, qnn_nodes=1))
     assert codes(report) == []
     assert any("compiled: ok" in one.text for one in report.healthy)
 
 
 @pytest.mark.parametrize("content", [b"", b"<html>", b"version https://git-lfs.github.com/spec/v1\n", bytes(64)])
-def test_what_is_no_model_is_said_to_be_none(content: bytes, tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_model_is_reported_as_such(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "net.onnx"
     path.write_bytes(content)
     machine = simulator()
@@ -146,7 +146,7 @@ def test_what_is_no_model_is_said_to_be_none(content: bytes, tmp_path: Path) -> 
     assert [order.model for order in machine.probed] == [None]
 
 
-def test_weights_that_were_not_copied_along_are_missed_without_a_probe_too(tmp_path: Path) -> None:
+def test_missing_external_weights_are_found_without_a_probe_too(tmp_path: Path) -> None:
     onnx = pytest.importorskip("onnx")
     helper, kind = onnx.helper, onnx.TensorProto.FLOAT
     weights = onnx.TensorProto(name="w", data_type=kind, dims=[8], data_location=onnx.TensorProto.EXTERNAL)
@@ -169,13 +169,13 @@ def test_weights_that_were_not_copied_along_are_missed_without_a_probe_too(tmp_p
     assert "model.data-missing" not in codes(examined(machine, path))
 
 
-def test_a_model_in_quarantine_is_said_to_be_there() -> None:
+def test_a_model_in_quarantine_is_reported() -> None:
     machine = simulator()
     add_quarantine(machine, "f.onnx")
     assert codes(examined(machine, MODELS / "f.onnx")) == ["model.quarantined", "state.quarantine"]
 
 
-def test_nodes_that_qnn_does_not_take_are_named() -> None:
+def test_nodes_that_qnn_refuses_are_named() -> None:
     refused = ProbeResult(
         failed="create",
         error="PlacementRefused",
@@ -187,14 +187,14 @@ def test_nodes_that_qnn_does_not_take_are_named() -> None:
     assert "Det (n1): not supported" in report.findings[0].seen
 
 
-def test_a_model_that_kills_the_host_is_said_to_do_so() -> None:
+def test_a_model_that_crashes_the_host_is_reported() -> None:
     dead = ProbeResult(failed="run", error="HostCrashed", message="exit code -11 (SIGSEGV)", exit_code=-11)
     report = examined(simulator(), MODELS / "f.onnx", dead)
     assert codes(report) == ["model.fails"]
     assert "its process dies" in report.findings[0].title
 
 
-def test_a_windows_path_that_is_not_ascii_is_named(tmp_path: Path) -> None:
+def test_a_non_ascii_windows_path_is_named(tmp_path: Path) -> None:
     machine, _, _ = snapdragon()
     path = tmp_path / "größe.onnx"
     shutil.copy(MODELS / "f.onnx", path)
@@ -203,7 +203,7 @@ def test_a_windows_path_that_is_not_ascii_is_named(tmp_path: Path) -> None:
     assert report.exit_code == 1
 
 
-def test_a_folder_is_no_model(tmp_path: Path) -> None:
+def test_a_folder_without_a_model_is_reported(tmp_path: Path) -> None:
     machine = simulator()
     machine.put(str(tmp_path / "net.onnx"))
     report = diagnose(survey(machine, SurveyOptions(model=str(tmp_path))))
@@ -215,7 +215,7 @@ def test_a_folder_is_no_model(tmp_path: Path) -> None:
 
 
 def folder_examined(folder: Path, version: str | None) -> Report:
-    """version: of the host's onnxruntime-genai."""
+    """Install a host with generation. version: version of its onnxruntime-genai."""
     machine = linux()
     host = make_host(add_python(machine, "/opt/python", "3.11.7", "x86_64", running=True))
     if version is not None:
@@ -230,7 +230,7 @@ def sliding(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_model(tmp_path_factory.mktemp("doctor") / "sliding", "sliding")
 
 
-def test_a_folder_that_the_host_can_generate_with(sliding: Path) -> None:
+def test_a_folder_that_the_host_can_generate_with_is_reported_as_ok(sliding: Path) -> None:
     report = folder_examined(sliding, "0.15.2")
     assert codes(report) == []
     lines = [one.text for one in report.healthy]
@@ -238,20 +238,20 @@ def test_a_folder_that_the_host_can_generate_with(sliding: Path) -> None:
     assert "onnxruntime-genai 0.15.2" in lines
 
 
-def test_a_host_without_genai_cannot_use_a_folder(sliding: Path) -> None:
+def test_a_folder_is_reported_if_the_host_lacks_genai(sliding: Path) -> None:
     report = folder_examined(sliding, None)
     assert codes(report) == ["model.genai-missing"]
     assert report.findings[0].remedy.commands == ("/opt/python/bin/python3 -m pip install onnxruntime-genai",)
     assert report.verdict.startswith("This model cannot be used")
 
 
-def test_a_release_that_does_not_run_the_layout(sliding: Path) -> None:
+def test_a_release_that_cannot_run_the_layout_is_reported(sliding: Path) -> None:
     report = folder_examined(sliding, "0.18.0")
     assert codes(report) == ["model.genai-layout"]
     assert report.findings[0].fix.endswith("-m pip install onnxruntime-genai==0.15.2")
 
 
-def test_a_folder_that_lacks_a_file(sliding: Path, tmp_path: Path) -> None:
+def test_a_folder_that_lacks_a_file_is_reported(sliding: Path, tmp_path: Path) -> None:
     shutil.copytree(sliding, tmp_path / "cut")
     (tmp_path / "cut" / "iterator.onnx").unlink()
     report = folder_examined(tmp_path / "cut", "0.15.2")

@@ -25,7 +25,7 @@ from qnnbridge_tools.doctor.facts import ProbeResult
 from qnnbridge_tools.doctor.findings import Report, Severity
 from qnnbridge_tools.versions.fitness import NEWEST_ORT_TRIED, is_untried
 
-# As they may be one day: with the files of the newest ones that there are.
+# Invented future releases, with the files of the newest existing ones.
 NEWER = QNN, ORT = "2.9.0", "1.40.0"
 
 PAIRS = [NEWER, ("2.7.0", ORT), (QNN, NEWEST_ORT_TRIED)]
@@ -69,15 +69,15 @@ def packages_line(report: Report) -> str:
     return next(line.text for line in report.healthy if line.check == "packages")
 
 
-def test_the_made_up_ones_are_newer_than_all_that_is_known() -> None:
-    """Else these tests are about nothing."""
+def test_the_invented_releases_are_newer_than_all_known_ones() -> None:
+    """Otherwise these tests would check nothing."""
     assert is_untried(ORT)
     assert version_key(QNN) > max(version_key(one.version) for one in load_releases())
 
 
 @pytest.mark.parametrize("build", [native, x64, simulator, board], ids=lambda build: build.__name__)
 @pytest.mark.parametrize(("qnn", "ort"), PAIRS)
-def test_they_are_no_finding_and_no_praise(
+def test_newer_releases_are_not_a_finding_and_the_verdict_names_them_as_unknown(
     build: Callable[[str, str], SimulatedMachine], qnn: str, ort: str
 ) -> None:
     report = report_of(build(qnn, ort))
@@ -99,14 +99,14 @@ def test_they_are_no_finding_and_no_praise(
 
 
 @pytest.mark.parametrize("ort", ["1.24.2", "1.31.1", "1.32.0", "1.32.0+cpu"])
-def test_what_was_tried_is_known(ort: str) -> None:
+def test_a_tested_release_is_not_named_as_unknown(ort: str) -> None:
     report = report_of(native("2.7.0", ort))
     assert packages_line(report) == f"onnxruntime {ort}, onnxruntime-qnn 2.7.0"
     assert report.verdict == "No known problem prevents using the NPU (no live probe was made)."
 
 
 @pytest.mark.parametrize(("qnn", "ort"), PAIRS)
-def test_a_probe_that_went_well_is_all_that_counts(qnn: str, ort: str) -> None:
+def test_after_a_successful_probe_an_unknown_release_is_not_mentioned(qnn: str, ort: str) -> None:
     assert report_of(native(qnn, ort), on_npu()).verdict == "The NPU can be used."
     assert "QNN works here" in report_of(simulator(qnn, ort), on_npu(simulator=True)).verdict
 
@@ -123,13 +123,13 @@ def test_a_probe_that_went_well_is_all_that_counts(qnn: str, ort: str) -> None:
         ("2.7.0rc1", NOT_LISTED),
     ],
 )
-def test_whatever_it_is_called_it_is_examined_to_the_end(version: str, words: str) -> None:
+def test_a_release_with_any_version_string_is_examined_completely(version: str, words: str) -> None:
     report = report_of(native(version, "2.0.0.post2"))
     assert report.findings == ()
     assert packages_line(report) == f"onnxruntime 2.0.0.post2 ({NEWER_WORDS}), onnxruntime-qnn {version} ({words})"
 
 
-def test_a_build_of_a_listed_release_is_that_release() -> None:
+def test_a_local_build_of_a_listed_release_counts_as_that_release() -> None:
     report = report_of(native("2.7.0+site", "1.32.0"))
     assert report.findings == ()
     assert packages_line(report) == "onnxruntime 1.32.0, onnxruntime-qnn 2.7.0+site"
@@ -139,9 +139,7 @@ def test_a_build_of_a_listed_release_is_that_release() -> None:
     ("version", "stands_for"),
     [("2.9.0", "2.7.0"), ("2.6.7", "2.6.0"), ("2.7.0rc1", "2.6.0"), ("0.9", "1.21.0"), ("nightly", "2.7.0")],
 )
-def test_rules_for_an_unlisted_version_are_those_of_the_release_that_it_follows(
-    version: str, stands_for: str
-) -> None:
+def test_rules_for_an_unlisted_version_are_those_of_the_release_before_it(version: str, stands_for: str) -> None:
     facts = survey(native(*NEWER), SurveyOptions())
     release = fixes.release_of(facts, version)
     assert release is not None
@@ -154,7 +152,7 @@ def test_rules_for_an_unlisted_version_are_those_of_the_release_that_it_follows(
     ("version", "words"),
     [("0.18.0", ""), ("0.19.0", NEWER_WORDS), ("0.20.0rc1", NEWER_WORDS), ("0.18.0+x", ""), ("0.14.1", NOT_LISTED)],
 )
-def test_a_newer_onnxruntime_genai_is_named_and_no_finding(version: str, words: str) -> None:
+def test_a_newer_onnxruntime_genai_is_named_and_is_not_a_finding(version: str, words: str) -> None:
     machine, _, host = snapdragon("2.7.0", "1.32.0")
     install_genai(host, version)
     report = report_of(machine)
@@ -164,7 +162,7 @@ def test_a_newer_onnxruntime_genai_is_named_and_no_finding(version: str, words: 
     assert ("tries it" in line) is (words == NEWER_WORDS)
 
 
-def test_a_version_that_cannot_be_read_is_unknown_and_no_fault_of_the_doctor() -> None:
+def test_an_unreadable_version_counts_as_unknown_and_does_not_crash_doctor() -> None:
     machine, _, host = snapdragon("2.9.0", ort=None)
     install_bridge(host)
     facts = survey(machine, SurveyOptions(host_python=host.executable))
@@ -174,11 +172,11 @@ def test_a_version_that_cannot_be_read_is_unknown_and_no_fault_of_the_doctor() -
     assert is_untried("nightly")
 
 
-# --- what fails with them --------------------------------------------------------------------------
+# --- failed probes ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("qnn", "ort"), PAIRS)
-def test_a_probe_that_failed_is_not_blamed_on_them_and_the_way_back_is_named(qnn: str, ort: str) -> None:
+def test_a_failed_probe_with_an_unknown_release_names_the_way_back_to_a_known_one(qnn: str, ort: str) -> None:
     (found,) = report_of(native(qnn, ort), FAILED).findings
     assert found.code == "probe.register"
     (note,) = found.notes
@@ -190,13 +188,13 @@ def test_a_probe_that_failed_is_not_blamed_on_them_and_the_way_back_is_named(qnn
     )
 
 
-def test_a_probe_that_failed_with_known_versions_says_nothing_of_unknown_ones() -> None:
+def test_a_failed_probe_with_known_versions_does_not_mention_unknown_releases() -> None:
     (found,) = report_of(native("2.7.0", "1.32.0"), FAILED).findings
     assert found.notes == ()
     assert "--force-reinstall" in found.remedy.commands[-1]
 
 
-def test_the_way_back_fits_the_driver() -> None:
+def test_the_way_back_to_a_known_release_fits_the_driver() -> None:
     machine, _, _ = snapdragon(*NEWER, system_qnn="2.53.0.0")
     assert report_of(machine, FAILED).findings[0].remedy.commands[-1].endswith("onnxruntime-qnn==2.7.0")
     older, _, _ = snapdragon("2.7.0", ORT, system_qnn="2.51.0.0")
@@ -204,10 +202,10 @@ def test_the_way_back_fits_the_driver() -> None:
     assert fixes.install_known(facts, "").commands[-1].endswith('<=1.32.0" onnxruntime-qnn==2.7.0')
 
 
-# --- what its own files say of an unknown release --------------------------------------------------
+# --- checks of the files of an unknown release -----------------------------------------------------
 
 
-def test_its_qnn_is_held_against_the_driver_all_the_same() -> None:
+def test_the_qnn_of_an_unknown_release_is_compared_with_the_driver() -> None:
     machine, _, host = snapdragon(*NEWER, system_qnn="2.40.0.0")
     assert [one.code for one in report_of(machine).findings] == ["sdk.newer-than-system"]
     facts = survey(machine, SurveyOptions())
@@ -219,7 +217,7 @@ def test_its_qnn_is_held_against_the_driver_all_the_same() -> None:
     assert found.remedy.commands[-1].endswith("install onnxruntime-qnn==1.23.2"), "not the same one anew"
 
 
-def test_its_damage_is_damage() -> None:
+def test_a_damaged_file_of_an_unknown_release_is_a_finding() -> None:
     machine, _, host = snapdragon(*NEWER)
     machine.remove(host.path("onnxruntime_qnn/QnnSystem.dll"))
     (found,) = report_of(machine).findings
@@ -228,7 +226,7 @@ def test_its_damage_is_damage() -> None:
 
 
 def without_a_library(qnn: str, python: Python) -> None:
-    """A release that was packed without it: its RECORD does not name it."""
+    """Remove a library from an installed release and from its RECORD."""
     machine, record = python.machine, python.path(f"onnxruntime_qnn-{qnn}.dist-info/RECORD")
     text = (machine.file(record).data or b"").decode()
     lines = [line for line in text.splitlines() if not line.startswith("onnxruntime_qnn/QnnSystem.dll,")]
@@ -236,7 +234,7 @@ def without_a_library(qnn: str, python: Python) -> None:
     machine.remove(python.path("onnxruntime_qnn/QnnSystem.dll"))
 
 
-def test_one_that_is_made_otherwise_than_those_before_is_not_broken_for_that() -> None:
+def test_a_missing_file_of_an_unknown_release_blocks_only_if_the_probe_fails() -> None:
     machine, _, host = snapdragon(*NEWER)
     without_a_library(QNN, host)
     (found,) = report_of(machine).findings
@@ -250,7 +248,7 @@ def test_one_that_is_made_otherwise_than_those_before_is_not_broken_for_that() -
     assert (failed.code, failed.severity) == ("files.incomplete", Severity.BLOCKED)
 
 
-def test_one_of_the_table_that_is_made_otherwise_is() -> None:
+def test_a_missing_file_of_a_listed_release_blocks() -> None:
     machine, _, host = snapdragon("2.7.0", ORT)
     without_a_library("2.7.0", host)
     (found,) = report_of(machine).findings

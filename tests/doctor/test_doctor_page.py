@@ -19,12 +19,12 @@ DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "doctor.md").read_text("utf-8")
 
 
-def test_the_table_of_findings_is_the_catalogue() -> None:
+def test_the_table_of_findings_equals_the_catalogue() -> None:
     assert with_tables(PAGE) == PAGE, "renew it: python -m scripts.makers.page_tables docs/doctor.md"
     assert findings_table().count("\n| `") == len(CATALOGUE)
 
 
-def test_every_option_is_on_the_page_and_no_other() -> None:
+def test_the_page_lists_every_option_and_no_other() -> None:
     command = typer.main.get_command(app).commands["doctor"]  # type: ignore[attr-defined]
     options = {name for parameter in command.params for name in parameter.opts} - {"--help"}
     text = PAGE.split("## Findings")[0]
@@ -33,7 +33,7 @@ def test_every_option_is_on_the_page_and_no_other() -> None:
 
 @pytest.mark.process
 def test_both_command_lines_have_the_same_options() -> None:
-    """The one of the `qnnbridge` command and the one that needs the standard library alone."""
+    """Compare the `qnnbridge` command with the one that needs only the standard library."""
     command = typer.main.get_command(app).commands["doctor"]  # type: ignore[attr-defined]
     options = {name for parameter in command.params for name in parameter.opts}
     printed = subprocess.run(
@@ -47,6 +47,6 @@ def test_the_exit_codes_are_the_severities(severity: Severity) -> None:
     assert re.search(rf"^\| {int(severity)} \| {severity.name.lower()}: ", PAGE, re.MULTILINE)
 
 
-def test_the_schema_has_the_number_that_documents_have() -> None:
+def test_the_schema_has_the_version_number_of_the_documents() -> None:
     schema = json.loads((DOCS / "doctor.schema.json").read_text("utf-8"))
     assert schema["properties"]["schema"]["const"] == SCHEMA

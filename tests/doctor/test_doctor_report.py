@@ -89,7 +89,7 @@ def test_a_report_of_ten_findings_fits_on_eighty_times_forty() -> None:
     assert Screen(80, 40).lines(text) < 40
 
 
-def test_a_report_of_three_findings_is_shown_whole() -> None:
+def test_a_report_of_three_findings_is_shown_completely() -> None:
     report = report_of_much_trouble()
     text = report_text(report, Screen(100, 46))
     assert "shows everything" not in text
@@ -98,7 +98,7 @@ def test_a_report_of_three_findings_is_shown_whole() -> None:
         assert " ".join(finding.why.split()) in " ".join(text.split())
 
 
-def test_a_healthy_thing_takes_one_line_of_the_screen_where_room_is_short() -> None:
+def test_a_healthy_check_takes_one_line_if_the_screen_is_small() -> None:
     report = report_of_much_trouble()
     report = dataclasses.replace(
         report, healthy=(*report.healthy, Healthy("paths", "cache D:\\" + "folder\\" * 20))
@@ -109,7 +109,7 @@ def test_a_healthy_thing_takes_one_line_of_the_screen_where_room_is_short() -> N
     assert all(len(line) <= 80 for line in healthy)
 
 
-def test_the_most_blocking_finding_comes_first_and_the_verdict_names_it() -> None:
+def test_the_most_severe_finding_comes_first_and_the_verdict_names_it() -> None:
     report = report_of_much_trouble()
     assert [one.code for one in report.findings] == ["driver.problem", "sdk.newer-than-system", "env.pythonhome"]
     severities = [one.severity for one in report.findings]
@@ -118,7 +118,7 @@ def test_the_most_blocking_finding_comes_first_and_the_verdict_names_it() -> Non
     assert report.exit_code == 2
 
 
-def test_the_text_ends_with_the_verdict_and_keeps_each_command_on_a_line_of_its_own() -> None:
+def test_the_text_ends_with_the_verdict_and_has_each_command_on_a_separate_line() -> None:
     report = report_of_much_trouble()
     lines = report_text(report).splitlines()
     assert lines[0].startswith("BLOCKED")
@@ -129,7 +129,7 @@ def test_the_text_ends_with_the_verdict_and_keeps_each_command_on_a_line_of_its_
 
 
 def _assert_commands_stand_alone(finding: Finding, lines: list[str]) -> None:
-    """Nothing beside a command but its label, and what cannot be run never looks like it."""
+    """A command line has only a label in front, and text that cannot be run never resembles a command."""
     for command in finding.remedy.commands:
         assert any(line.strip().removeprefix("run   ") == command for line in lines), command
     if not finding.remedy.commands:
@@ -142,7 +142,7 @@ def test_names_with_control_characters_are_shown_escaped() -> None:
     assert "\x1b" not in report_text(diagnose(survey(machine, SurveyOptions())))
 
 
-def test_a_probe_that_worked_on_the_npu_makes_a_prediction_a_warning() -> None:
+def test_a_predicted_fault_becomes_a_warning_if_the_probe_worked_on_the_npu() -> None:
     machine, _, _ = snapdragon(system_qnn="2.40.0.0")
     machine.probe_result = ProbeResult(simulator=False, qnn_nodes=3, difference=0.0)
     report = diagnose(survey(machine, SurveyOptions()))
@@ -151,7 +151,7 @@ def test_a_probe_that_worked_on_the_npu_makes_a_prediction_a_warning() -> None:
     assert report.exit_code == 1
 
 
-def test_a_failed_probe_proves_the_cause_that_was_found() -> None:
+def test_a_failed_probe_confirms_the_cause_that_was_found() -> None:
     machine, _, _ = snapdragon("2.7.0", "1.23.2")
     machine.probe_result = ProbeResult(failed="register", message="QNN EP requires ORT >= 1.24")
     report = diagnose(survey(machine, SurveyOptions()))
@@ -159,7 +159,7 @@ def test_a_failed_probe_proves_the_cause_that_was_found() -> None:
     assert "live probe failed, too" in report.findings[0].notes[-1]
 
 
-def test_a_healthy_npu_is_said_in_one_sentence() -> None:
+def test_a_healthy_npu_is_reported_in_one_sentence() -> None:
     machine, _, _ = snapdragon()
     machine.probe_result = ProbeResult(simulator=False, qnn_nodes=3, difference=0.0)
     report = diagnose(survey(machine, SurveyOptions()))
@@ -167,7 +167,7 @@ def test_a_healthy_npu_is_said_in_one_sentence() -> None:
     assert report.findings == ()
 
 
-def test_quick_makes_no_probe_and_says_so() -> None:
+def test_quick_makes_no_probe_and_reports_that() -> None:
     machine, _, _ = snapdragon()
     report = diagnose(survey(machine, SurveyOptions(quick=True)))
     assert machine.probed == []
@@ -175,7 +175,7 @@ def test_quick_makes_no_probe_and_says_so() -> None:
     assert report.exit_code == 0
 
 
-def test_quick_does_not_hash_but_sees_sizes() -> None:
+def test_quick_checks_sizes_and_not_hashes() -> None:
     machine, _, host = snapdragon()
     library = machine.file(host.path("onnxruntime_qnn/QnnSystem.dll"))
     library.sha256 = "ab" * 32
@@ -186,7 +186,7 @@ def test_quick_does_not_hash_but_sees_sizes() -> None:
     ]
 
 
-def test_without_numpy_the_probe_is_skipped_and_that_is_said() -> None:
+def test_without_numpy_the_probe_is_skipped_and_that_is_reported() -> None:
     machine, application, _ = snapdragon()
     machine.remove_folder(application.path("numpy"))
     machine.remove_folder(application.path("numpy-2.4.6.dist-info"))
@@ -195,7 +195,7 @@ def test_without_numpy_the_probe_is_skipped_and_that_is_said() -> None:
     assert any("numpy" in line.text for line in report.healthy if line.check == "live probe")
 
 
-def test_a_check_that_fails_hides_nothing_of_the_others() -> None:
+def test_a_failing_check_does_not_hide_the_results_of_others() -> None:
     def fails(_facts: object) -> Any:
         raise KeyError("x")
 
@@ -207,7 +207,7 @@ def test_a_check_that_fails_hides_nothing_of_the_others() -> None:
 
 
 @pytest.mark.parametrize("method", ["registry", "names", "registered_pythons", "library", "ask", "running", "data"])
-def test_a_computer_that_answers_a_question_with_an_error_is_examined_all_the_same(method: str) -> None:
+def test_a_computer_that_answers_a_query_with_an_error_is_examined_completely(method: str) -> None:
     machine, _, _ = snapdragon()
 
     def fails(*_arguments: object, **_more: object) -> Any:
@@ -218,7 +218,7 @@ def test_a_computer_that_answers_a_question_with_an_error_is_examined_all_the_sa
     assert any(one.code == "doctor.incomplete" and "denied" in " ".join(one.seen) for one in report.findings)
 
 
-def test_the_document_is_what_the_schema_says() -> None:
+def test_the_json_document_matches_the_schema() -> None:
     schema = json.loads((DOCS / "doctor.schema.json").read_text("utf-8"))
     for report in (report_of_much_trouble(), diagnose(survey(snapdragon()[0], SurveyOptions()))):
         document = json.loads(json.dumps(report_document(report)))
@@ -226,7 +226,7 @@ def test_the_document_is_what_the_schema_says() -> None:
 
 
 def test_installing_the_fitting_release_clears_the_finding() -> None:
-    """The fix is not only named, it is right: what it installs makes the computer healthy."""
+    """Carry out the fix: what it installs makes the computer healthy."""
     machine, _, host = snapdragon("1.24.1", system_qnn="2.40.0.0")
     report = diagnose(survey(machine, SurveyOptions()))
     assert "install onnxruntime-qnn==1.23.2" in report.findings[0].fix
@@ -237,8 +237,8 @@ def test_installing_the_fitting_release_clears_the_finding() -> None:
 
 
 @pytest.mark.process
-def test_it_works_with_the_standard_library_alone() -> None:
-    """It has to start where libraries of qnnbridge are missing: only the live probe needs them."""
+def test_doctor_works_with_the_standard_library_alone() -> None:
+    """The doctor must start if libraries of qnnbridge are missing; only the live probe needs them."""
     code = (
         "import sys\n"
         "for name in ('numpy', 'msgpack', 'onnx', 'onnxruntime', 'onnxruntime_qnn', 'psutil', 'rich', 'typer'):\n"
@@ -250,5 +250,5 @@ def test_it_works_with_the_standard_library_alone() -> None:
     assert not done.stderr
     report = json.loads(done.stdout)
     assert report["exit_code"] == done.returncode
-    # A part of the survey, or a check, that needs more is a finding of its own.
+    # A part of the survey, or a check, that needs a missing library would be a finding.
     assert "doctor.incomplete" not in [one["code"] for one in report["findings"]]

@@ -20,14 +20,14 @@ def written(machine: SimulatedMachine, folder: Path, order: SurveyOptions | None
 
 
 @pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: broken.name)
-def test_the_findings_of_a_snapshot_are_those_of_the_computer(broken: Broken, tmp_path: Path) -> None:
+def test_a_snapshot_gives_the_same_findings_as_the_computer(broken: Broken, tmp_path: Path) -> None:
     built = broken.build()
     machine, order = built if isinstance(built, tuple) else (built, SurveyOptions())
     report = diagnose(read_snapshot(written(machine, tmp_path, order)))
     assert [one.code for one in report.findings] == [broken.code]
 
 
-def test_a_snapshot_holds_neither_the_user_nor_secrets(tmp_path: Path) -> None:
+def test_a_snapshot_contains_neither_the_user_name_nor_secrets(tmp_path: Path) -> None:
     machine, _, _ = snapdragon(home=r"C:\Users\Annabell.Meyer")
     machine.environ["QNNBRIDGE_HOST_PYTHON"] = r"C:\Users\Annabell.Meyer\python\python.exe"
     machine.environ["GITHUB_TOKEN"] = machine.environ["AZURE_CLIENT_SECRET"] = "s3cr3t-value"
@@ -41,7 +41,7 @@ def test_a_snapshot_holds_neither_the_user_nor_secrets(tmp_path: Path) -> None:
     assert r"C:\\Users\\user\\python\\python.exe" in text
 
 
-def test_a_name_that_is_not_ascii_stays_one_that_is_not(tmp_path: Path) -> None:
+def test_a_non_ascii_name_stays_a_non_ascii_name(tmp_path: Path) -> None:
     machine, _, _ = snapdragon(home=r"C:\Users\Jürgen")
     path = written(machine, tmp_path)
     assert "rgen" not in path.read_text("utf-8")
@@ -77,7 +77,7 @@ def test_a_snapshot_of_a_newer_doctor_can_be_read(tmp_path: Path) -> None:
         "[" * 100_000,
     ],
 )
-def test_what_is_no_snapshot_is_refused_with_an_explanation(text: str, tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_snapshot_is_refused_with_an_explanation(text: str, tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(OptionError, match=r"x\.json"):

@@ -42,11 +42,11 @@ def death(**more: object) -> CrashRecord:
     return CrashRecord(ExitStatus(-11, "posix"), "running", **more)  # type: ignore[arg-type]
 
 
-def test_nothing_is_nothing(folders: Path) -> None:
+def test_without_any_files_the_saved_state_is_empty(folders: Path) -> None:
     assert state() == SavedState()
 
 
-def test_a_crash_report_is_a_crash_with_its_cause(folders: Path) -> None:
+def test_a_crash_report_is_read_as_a_crash_with_its_cause(folders: Path) -> None:
     assert CrashReports().write(death()) is not None
     found = state().crashes
     assert [one.exit for one in found] == ["SIGSEGV"]
@@ -71,7 +71,7 @@ def test_a_host_that_qnnbridge_ended_counts_only_if_it_hung(folders: Path, becau
     assert bool(state().crashes) is counts
 
 
-def test_an_end_on_purpose_is_no_crash(folders: Path) -> None:
+def test_a_deliberate_end_is_not_a_crash(folders: Path) -> None:
     assert CrashReports().write(death(killed_because="a call ran past its deadline", on_purpose=True)) is not None
     assert state().crashes == ()
 
@@ -85,7 +85,7 @@ def test_a_model_is_in_quarantine_after_two_points_and_not_before(folders: Path)
     assert state().quarantined == ("net.onnx",)
 
 
-def test_the_fix_lets_models_out_of_quarantine(folders: Path) -> None:
+def test_the_fix_releases_models_from_quarantine(folders: Path) -> None:
     point = Points(NativeCall("f" * 64, "o", "running", "net.onnx"), 2.0)
     Quarantine(versions="v").add(point)
     fix = next(one for one in FIXES if "state.quarantine" in one.codes)
@@ -93,7 +93,7 @@ def test_the_fix_lets_models_out_of_quarantine(folders: Path) -> None:
     assert state().quarantined == ()
 
 
-def test_a_cache_that_is_whole_is_counted_and_no_fault(folders: Path) -> None:
+def test_a_valid_cache_is_counted_and_is_not_a_finding(folders: Path) -> None:
     store = Store(folders / "cache")
     put(store, key_number(1))
     put(store, key_number(2))
@@ -103,7 +103,7 @@ def test_a_cache_that_is_whole_is_counted_and_no_fault(folders: Path) -> None:
     assert found.cache_damaged == ()
 
 
-def test_an_entry_that_was_set_aside_is_reported_with_its_reason(folders: Path) -> None:
+def test_an_invalidated_entry_is_reported_with_its_reason(folders: Path) -> None:
     store = Store(folders / "cache")
     put(store, key_number(1), label="net.onnx")
     store.quarantine_entry(key_number(1), "damaged", "model.bin is cut off")
@@ -112,10 +112,10 @@ def test_an_entry_that_was_set_aside_is_reported_with_its_reason(folders: Path) 
 
 @pytest.mark.process
 @pytest.mark.parametrize("harm", ["cut", "gone", "no manifest", "manifest of nonsense"])
-def test_an_entry_that_is_not_whole_is_found_and_the_fix_removes_it(folders: Path, harm: str) -> None:
+def test_an_incomplete_entry_is_found_and_the_fix_removes_it(folders: Path, harm: str) -> None:
     store = Store(folders / "cache")
     put(store, key_number(1))
-    entry = put(store, key_number(2), b"another blob" * 100)  # equal files of two entries are one on the disk
+    entry = put(store, key_number(2), b"another blob" * 100)  # equal files of two entries are one file on the disk
     blob, manifest = entry.folder / "model_ctx_qnn.bin", entry.folder / "manifest.json"
     if harm == "cut":
         blob.write_bytes(b"x")
@@ -134,7 +134,7 @@ def test_an_entry_that_is_not_whole_is_found_and_the_fix_removes_it(folders: Pat
     assert (after.cache_entries, after.cache_damaged) == (1, ())
 
 
-def test_a_folder_is_looked_for_in_the_home_folder_and_in_the_current_one(
+def test_a_folder_is_searched_in_the_home_folder_and_in_the_current_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine = linux()
@@ -144,4 +144,4 @@ def test_a_folder_is_looked_for_in_the_home_folder_and_in_the_current_one(
     asked: list[object] = []
     monkeypatch.setattr(tempfile, "TemporaryFile", lambda **given: asked.append(given) or contextlib.nullcontext())
     assert RealMachine().is_writable("new/cache")
-    assert asked == [{"dir": os.curdir}]  # not the system's own for temporary files
+    assert asked == [{"dir": os.curdir}]  # not the temporary folder of the system

@@ -28,16 +28,16 @@ def of_the_sources() -> set[str]:
     return {name for name in found if name != "QNNBRIDGE_" and not name.startswith(FOR_DEVELOPERS)}
 
 
-def test_the_doctor_knows_every_variable_and_no_other() -> None:
+def test_doctor_knows_every_variable_and_no_other() -> None:
     assert of_the_sources() == set(KNOWN_VARIABLES)
 
 
-def test_the_page_of_settings_has_every_variable_once_and_no_other() -> None:
+def test_the_page_of_settings_lists_every_variable_once_and_no_other() -> None:
     assert sorted(re.findall(r"^\| `(QNNBRIDGE_\w+)` \|", PAGE, re.MULTILINE)) == sorted(of_the_sources())
 
 
 @needs.posix
-def test_the_page_says_where_the_configuration_file_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_page_gives_the_path_of_the_configuration_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     import platformdirs.unix
 
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -48,7 +48,7 @@ def test_the_page_says_where_the_configuration_file_is(monkeypatch: pytest.Monke
     assert f"`~/{configuration_file({}).relative_to(tmp_path).as_posix()}`" in PAGE
 
 
-def test_the_file_on_the_page_is_understood(tmp_path: Path) -> None:
+def test_the_example_configuration_file_of_the_page_is_valid(tmp_path: Path) -> None:
     example = re.search(r"```toml\n(.*?)```", PAGE, re.DOTALL)
     assert example is not None
     file = tmp_path / "config.toml"
@@ -57,7 +57,7 @@ def test_the_file_on_the_page_is_understood(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["QNNBRIDGE_DROPIN_PROVIDER", "QNNBRIDGE_DROPIN", "QNNBRIDGE_REPORT_DIR"])
-def test_a_variable_of_the_drop_in_is_not_found_strange(name: str) -> None:
+def test_a_variable_of_the_drop_in_is_not_reported_as_unknown(name: str) -> None:
     machine, _, _ = snapdragon()
     machine.environ[name] = "qnn"
     assert survey_unknown_variables(machine) == ()

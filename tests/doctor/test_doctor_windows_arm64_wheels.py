@@ -31,13 +31,13 @@ def machine(row: dict[str, Any]) -> HostMachine:
 
 
 def libraries(release: Release) -> set[str]:
-    """Windows libraries of QNN and its provider, as the table of releases has them."""
+    """Return the Windows libraries of QNN and its provider in the table of releases."""
     names = {name for found in release.library_sets for name in found.machines if name.endswith(".dll")}
     return {name for name in names if library_files.role_of(name) is not None}
 
 
 def test_every_wheel_that_the_lab_can_import_was_measured() -> None:
-    """A new release in the table wants a run of the program."""
+    """After a new release in the table, run the program again."""
     wanted = {
         version
         for version, release in RELEASES.items()
@@ -48,7 +48,7 @@ def test_every_wheel_that_the_lab_can_import_was_measured() -> None:
 
 
 @each_wheel
-def test_the_libraries_that_load_are_those_of_the_table_and_stubs_want_the_driver(row: dict[str, Any]) -> None:
+def test_the_loaded_libraries_equal_those_of_the_table_and_stubs_require_the_driver(row: dict[str, Any]) -> None:
     loads = {name.removeprefix("load "): told for name, told in row["steps"].items() if name.startswith("load ")}
     assert loads.keys() == libraries(RELEASES[row["version"]])
     for name, told in loads.items():
@@ -58,7 +58,7 @@ def test_the_libraries_that_load_are_those_of_the_table_and_stubs_want_the_drive
 
 
 @each_wheel
-def test_a_release_works_with_an_onnxruntime_as_versions_says(row: dict[str, Any]) -> None:
+def test_a_release_works_with_the_onnxruntime_versions_that_versions_reports(row: dict[str, Any]) -> None:
     steps = row["steps"]
     assert steps["session CPU"] == RIGHT
     works = isinstance(steps["session QnnSaver"], dict) and "largest" in steps["session QnnSaver"]
@@ -85,5 +85,7 @@ def test_every_fault_of_a_session_is_explained(row: dict[str, Any]) -> None:
 
 
 def test_without_a_driver_nothing_compiles_for_the_npu() -> None:
-    """So the doctor is right to call a computer without the driver blocked, also for ahead-of-time compilation."""
+    """Therefore the doctor is right to report a computer without the driver as blocked, also for ahead-of-time
+    compilation.
+    """
     assert not [row["version"] for row in WHEELS if isinstance(row["steps"]["compile QnnHtp"], list)]

@@ -32,7 +32,7 @@ ABSENT = {
     "Tokenizer.eor_token_id": "marks of reasoning; use to_token_id",
     "Tokenizer.eot_token_id": "marks of tools; use to_token_id",
 }
-# Works, and not in every respect as in one process.
+# Names that work, but not in every respect as in one process.
 DIFFERS = {
     "Audios.open": "the application reads the files",
     "Audios.open_bytes": "takes any buffer",
@@ -71,7 +71,7 @@ DIFFERS = {
 
 
 def public_names(module: Any) -> Iterator[str]:
-    """Names of the module, and ``Class.member`` for its classes, sorted."""
+    """Return the names of the module, and ``Class.member`` for its classes, sorted."""
     for name in sorted(vars(module)):
         value = getattr(module, name)
         if name.startswith("_") or isinstance(value, types.ModuleType):
@@ -84,7 +84,7 @@ def public_names(module: Any) -> Iterator[str]:
 
 
 def state(name: str) -> tuple[str, str]:
-    """The state and the remark. Raises `LookupError` for a name without a decision."""
+    """Return the state and the remark. Raises `LookupError` for a name without a decision."""
     first, _, member = name.partition(".")
     if first in UNAVAILABLE:
         return "not possible", f"qnnbridge.genai {UNAVAILABLE[first]}"

@@ -19,7 +19,7 @@ from typing import Any
 from tests.dropin.ort_walk import recorded, walk_modules
 
 PAGE = Path(__file__).parents[2] / "docs" / "ort-api.md"
-# The releases with a column.
+# Releases that have a column.
 SHOWN = ("1.24.2", "1.27.0", "1.30.0", "1.32.0")
 
 MAIN = "onnxruntime"
@@ -33,7 +33,7 @@ REFUSED = {
     "get_session_initializer": "a pointer into ONNX Runtime's memory",
 }
 
-# Works, and not in every respect as in one process.
+# Names that work, but not in every respect as in one process.
 DIFFERS = {
     "set_global_thread_pool_sizes": "of the default host; refused with the daemon, and after the first session",
     "SessionOptions.set_provider_selection_policy_delegate": "called once for a session; its own exception is the "
@@ -99,7 +99,7 @@ def ours() -> dict[str, dict[str, Any]]:
 
 
 def names_of(walk: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
-    """Module and name, ``Class.member`` for members, without what a second module has again."""
+    """Yield module and name, or ``Class.member`` for members, without duplicates in a second module."""
     for module, entries in walk.items():
         if module == AGAIN:
             continue
@@ -113,7 +113,7 @@ def names_of(walk: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, str]]
 
 
 def state_of(name: str) -> State:
-    """State and remark of a name that is there."""
+    """Return state and remark of an existing name."""
     owner = name.partition(".")[0]
     for state, table in (("refused", REFUSED), ("differs", DIFFERS)):
         if name in table:
@@ -152,8 +152,8 @@ def _differences(theirs: Mapping[str, Any], mine: Mapping[str, Any]) -> Iterator
 
 
 def _takes(mine: list[str] | None, wanted: list[str] | None) -> bool:
-    """Whether a call that fits `wanted` fits ours; unknown arguments fit."""
-    if not mine or not wanted:  # no function, or a class without a constructor
+    """Return whether each call that fits the signature `wanted` also fits `mine`. `_` is an argument without a name."""
+    if not mine or not wanted:  # not a function, or a class without a constructor
         return mine is None or wanted is None or all(name.endswith("=") or name in ("*", "**") for name in mine)
     if "*" in mine and "**" in mine:
         return True

@@ -25,7 +25,7 @@ RECORDS = Path(__file__).parent / "ort_names.json.xz"
 
 # Packages of plain Python, which are loaded unchanged from the host's files.
 FROM_FILES = ("quantization", "tools", "transformers")
-# Members beside the public ones that make up a protocol.
+# Members that are not public but make up a protocol.
 SPECIAL = ("__array__", "__dlpack__", "__dlpack_device__", "__getitem__", "__iter__", "__len__")
 _PLAIN = (str, int, float, bool, type(None))
 _BINDINGS = "onnxruntime.capi.onnxruntime_pybind11_state"
@@ -52,7 +52,7 @@ def walk_modules(names: list[str]) -> dict[str, dict[str, Any]]:
 def _module(name: str) -> types.ModuleType:
     try:
         return importlib.import_module(name)
-    except ModuleNotFoundError:  # one that the bindings make
+    except ModuleNotFoundError:  # a class that the bindings create
         parent, _, last = name.rpartition(".")
         return getattr(importlib.import_module(parent), last)  # type: ignore[no-any-return]
 
@@ -110,7 +110,7 @@ def arguments(function: Any, *, bound: bool = False) -> list[str] | None:
     A "=" marks a default. Positional-only parameters, and parameters of the bindings without a name, are "_"; "*" and
     "**" stand for any number of further ones.
     """
-    if type(function).__name__ == "wrapper_descriptor":  # no constructor
+    if type(function).__name__ == "wrapper_descriptor":  # there is no constructor
         return []
     is_static = isinstance(function, staticmethod)
     function = getattr(function, "__func__", function)
@@ -153,7 +153,7 @@ def _split(text: str) -> list[str]:
 
 
 def recorded() -> dict[str, dict[str, Any]]:
-    """The walks of all versions, oldest first."""
+    """Return the recorded walks of all versions, oldest first."""
     walks: list[dict[str, Any]] = json.loads(lzma.decompress(RECORDS.read_bytes()))
     return {one["version"]: one for one in sorted(walks, key=lambda one: _number(one["version"]))}
 

@@ -15,7 +15,7 @@ TIMEOUT_S = 110
 def exec_program(
     *arguments: str, cwd: Path, python: str = sys.executable, **environ: str
 ) -> subprocess.CompletedProcess[str]:
-    """`qnnbridge exec ARGUMENTS` in that folder."""
+    """Run `qnnbridge exec ARGUMENTS` in a folder."""
     return subprocess.run(
         [python, "-m", "qnnbridge_tools", "exec", *arguments],
         cwd=cwd,
@@ -28,7 +28,7 @@ def exec_program(
 
 
 def program(folder: Path, source: str) -> str:
-    """A program with this text; its name."""
+    """Write a program with this text; return its file name."""
     path = folder / "program.py"
     path.write_text(textwrap.dedent(source), encoding="utf-8")
     return path.name

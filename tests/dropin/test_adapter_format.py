@@ -51,8 +51,8 @@ def read(module: Any, path: Path) -> tuple[Any, ...]:
     )
 
 
-def test_the_files_are_those_of_onnxruntime(tmp_path: Path) -> None:
-    # The order of parameters in a file is that of a hash table; one parameter has one order.
+def test_adapter_files_equal_those_of_onnxruntime(tmp_path: Path) -> None:
+    # The order of parameters in a file is that of a hash table; a single parameter has only one order.
     one = {"float": VALUES["float"]}
     assert written(ort, tmp_path / "ours", one) == written(real, tmp_path / "theirs", one)
     written(ort, tmp_path / "ours")
@@ -61,7 +61,9 @@ def test_the_files_are_those_of_onnxruntime(tmp_path: Path) -> None:
     assert len({str(read(module, tmp_path / name)) for module in (ort, real) for name in files}) == 1
 
 
-def test_a_relative_path_starts_at_the_applications_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relative_path_is_resolved_in_the_folder_of_the_application(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     written(real, tmp_path / "a")
     monkeypatch.chdir(tmp_path)
     again = ort.AdapterFormat.read_adapter("a")
@@ -93,11 +95,11 @@ WRONG: dict[str, Callable[[Any], Any]] = {
 
 @newest
 @pytest.mark.parametrize("name", WRONG)
-def test_wrong_uses_end_as_in_onnxruntime(name: str) -> None:
+def test_wrong_uses_of_adapters_end_as_in_onnxruntime(name: str) -> None:
     assert outcome(WRONG[name], ort) == outcome(WRONG[name], real)
 
 
-def test_an_empty_adapter() -> None:
+def test_an_empty_adapter_can_be_written_and_read() -> None:
     for module in (real, ort):
         adapter = module.AdapterFormat()
         assert (adapter.get_format_version(), adapter.get_parameters()) == (1, {})
@@ -107,7 +109,7 @@ def test_an_empty_adapter() -> None:
 
 @newest
 def test_strings_are_refused_when_the_adapter_is_written(tmp_path: Path) -> None:
-    """Their values come from a run: no other way makes them."""
+    """Get the values from a run, since there is no other way to create them."""
     data = helper.make_model(
         helper.make_graph(
             [helper.make_node("Cast", ["x"], ["y"], to=TensorProto.STRING)],

@@ -322,8 +322,8 @@ PROGRAMS = {
 }
 
 
-# All programs in one process, each with names and a folder of its own. A mark stands before what each prints. The compiler
-# comes first, since ONNX Runtime's own does not refuse an output that exists behind the others.
+# Run all programs in one process, each with its own names and folder, and print a marker before the output of each.
+# The compiler comes first, since after the others ONNX Runtime's own compiler no longer refuses an existing output.
 _ALL = """
 import json, os, sys
 told, programs = json.loads(sys.stdin.read())
@@ -371,8 +371,9 @@ def test_a_program_prints_the_same_as_in_process(
 
 
 def same(theirs: str, ours: str) -> bool:
-    """Equal; or the same class of error, with the words that follow ONNX Runtime's place in its source, or in the place
-    of pybind's list of what a function takes."""
+    """Return whether both lines are equal, apart from ONNX Runtime's source location or pybind's list of
+    signatures.
+    """
     if theirs == ours:
         return True
     if "incompatible function arguments" in theirs:

@@ -1,6 +1,4 @@
-"""A cancelled task or future stops its run in the host. The scripted engine's runs last until they are told to
-stop.
-"""
+"""A cancelled task or future stops its run in the host. The scripted engine's runs last until they are stopped."""
 
 from __future__ import annotations
 
@@ -20,7 +18,7 @@ import qnnbridge.futures
 from tests.fakes.hosts import fake_host, script
 
 FEED = {"x": np.ones(3, np.float32)}
-# Far longer than a test may take: a test that waits for its end fails.
+# Longer than the timeout of a test: a test that waits for the end of such a run fails.
 LONG = "stoppable:600"
 
 
@@ -34,7 +32,7 @@ def test_a_cancelled_task_stops_its_run_in_the_host(tmp_path: Path, host: qnnbri
     pipe = tmp_path / "began"
 
     async def main() -> float:
-        # Not on the NPU: there the next run would wait for this one.
+        # Not on the NPU, where the next run would wait for this one.
         long = script(npu=False, on_run=[f"note:{pipe}", LONG])
         async with qnnbridge.aio.InferenceSession(long, host=host) as session:
             task = asyncio.create_task(session.run(None, FEED))
@@ -70,13 +68,13 @@ def test_a_task_that_waits_for_a_model_can_be_cancelled(host: qnnbridge.Host, tm
     asyncio.run(asyncio.wait_for(main(), 60))
 
 
-def test_the_loop_continues_while_runs_wait(tmp_path: Path, host: qnnbridge.Host) -> None:
+def test_the_event_loop_continues_while_runs_wait(tmp_path: Path, host: qnnbridge.Host) -> None:
     gate = tmp_path / "gate"
 
     async def main() -> list[float]:
         async with qnnbridge.aio.InferenceSession(script(npu=False, on_run=[f"wait:{gate}"]), host=host) as session:
             runs = [asyncio.create_task(session.run(None, FEED)) for _ in range(8)]
-            while host.stats.calls_in_flight < len(runs):  # all are in the host at once
+            while host.stats.calls_in_flight < len(runs):  # all runs are in the host at the same time
                 await asyncio.sleep(0.01)
             gate.touch()
             return [float(outputs[0][0]) for outputs in await asyncio.gather(*runs)]

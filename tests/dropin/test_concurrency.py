@@ -30,7 +30,7 @@ def feed(number: float) -> dict[str, np.ndarray]:
     return {"X": np.full((3, 2), number, np.float32)}
 
 
-def test_a_thread_pool_gets_every_result_right() -> None:
+def test_a_thread_pool_gets_the_right_results() -> None:
     session = ort.InferenceSession(MUL)
     with concurrent.futures.ThreadPoolExecutor(16) as pool:
         results = list(pool.map(lambda n: session.run(None, feed(n))[0], range(200)))
@@ -47,7 +47,7 @@ def test_futures_carry_results_and_errors() -> None:
         qnnbridge.futures.submit(session, None, {}).result(60)
 
 
-def test_a_run_of_a_future_is_stopped_by_the_options_it_was_given() -> None:
+def test_the_run_options_of_a_future_stop_its_run() -> None:
     session = ort.InferenceSession(MUL)
     options = ort.RunOptions()
     options.terminate = True
@@ -83,7 +83,7 @@ def test_a_cancelled_task_leaves_the_session_usable() -> None:
     np.testing.assert_array_equal(asyncio.run(main()), WEIGHTS * 3)
 
 
-def test_a_session_that_is_not_open_says_so() -> None:
+def test_a_session_that_is_not_open_raises_an_error() -> None:
     async def main() -> None:
         await qnnbridge.aio.InferenceSession(MUL).run(None, feed(1))
 
@@ -136,7 +136,7 @@ def test_a_web_server_with_sixteen_threads_answers_all() -> None:
 
 @needs.posix
 def test_a_session_made_before_a_fork_works_in_each_worker() -> None:
-    """`gunicorn --preload` works like this: it loads the model once, and its workers are forks of that process."""
+    """`gunicorn --preload` works in this way: it loads the model once, and its workers are forks of that process."""
     session = ort.InferenceSession(MUL)
     session.run(None, feed(1))
     children = []

@@ -1,5 +1,6 @@
-"""``ModelCompiler.set_ep_context_binary_information``: the place of the context binary of a model that is compiled
-to bytes."""
+"""``ModelCompiler.set_ep_context_binary_information``: the path of the context binary of a model that is compiled
+to bytes.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +56,7 @@ def to_stream(made: Any) -> bytes:
 
 
 @pytest.mark.parametrize(("place", "compiled"), [("bins/", to_bytes), ("bins/net.onnx", to_stream)])
-def test_a_model_of_bytes_runs_with_the_binary_that_lies_where_it_was_wanted(
+def test_a_model_given_as_bytes_runs_with_the_context_binary_in_the_configured_folder(
     place: str, compiled: Callable[[Any], bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -71,7 +72,7 @@ def test_a_model_of_bytes_runs_with_the_binary_that_lies_where_it_was_wanted(
 
 
 @pytest.mark.parametrize("name", needs.some(["a.b.onnx", "net.onnx", "übung.onnx"]))
-def test_the_binary_has_the_name_that_onnxruntime_gives_it(name: str, tmp_path: Path) -> None:
+def test_the_context_binary_has_the_same_name_as_in_onnxruntime(name: str, tmp_path: Path) -> None:
     if not hasattr(ort.ModelCompiler, "set_ep_context_binary_information"):
         pytest.skip(f"onnxruntime {ort.__version__} has no such method yet")
     folders = {kind: tmp_path / kind for kind in ("theirs", "ours")}
@@ -88,8 +89,8 @@ def test_the_binary_has_the_name_that_onnxruntime_gives_it(name: str, tmp_path: 
     assert files_in(tmp_path / "ours") == files_in(tmp_path / "theirs")
 
 
-def test_a_name_without_an_ending_is_the_stem_whatever_dots_its_folder_has(tmp_path: Path) -> None:
-    """onnxruntime-qnn 2.7.0 cuts off behind the folder's dot then, and writes outside of the folder."""
+def test_a_name_without_an_extension_is_the_stem_even_if_its_folder_contains_dots(tmp_path: Path) -> None:
+    """onnxruntime-qnn 2.7.0 truncates such a path at the folder's dot, and writes outside of the folder."""
     folder = tmp_path / "v1.2"
     folder.mkdir()
     made = compiler()
@@ -122,7 +123,7 @@ def compiled_by_onnxruntime(place: str, name: str, target: Path) -> bytes:
     return target.read_bytes()
 
 
-def test_the_context_binary_is_written_next_to_the_model_whatever_place_was_set(tmp_path: Path) -> None:
+def test_the_context_binary_is_written_next_to_the_model_whatever_folder_is_set(tmp_path: Path) -> None:
     made = compiler()
     made.set_ep_context_binary_information(f"{tmp_path / 'elsewhere'}/", "other.onnx")
     made.compile_to_file(str(tmp_path / "net.onnx"))
@@ -130,7 +131,7 @@ def test_the_context_binary_is_written_next_to_the_model_whatever_place_was_set(
     assert not (tmp_path / "elsewhere").exists()
 
 
-def test_an_embedded_binary_needs_no_place(tmp_path: Path) -> None:
+def test_an_embedded_context_binary_needs_no_folder(tmp_path: Path) -> None:
     made = compiler(embed_compiled_data_into_model=True)
     made.set_ep_context_binary_information(f"{tmp_path}/", "net.onnx")
     model = made.compile_to_bytes()
@@ -138,7 +139,7 @@ def test_an_embedded_binary_needs_no_place(tmp_path: Path) -> None:
     assert ours.InferenceSession(model, options()).run(None, {"X": X})
 
 
-def test_compiling_again_replaces_the_binary_and_the_last_word_counts(tmp_path: Path) -> None:
+def test_compiling_again_replaces_the_context_binary_and_the_last_setting_is_used(tmp_path: Path) -> None:
     made = compiler()
     made.set_ep_context_binary_information(f"{tmp_path / 'first'}/", "net.onnx")
     made.set_ep_context_binary_information(f"{tmp_path}/", "net.onnx")
@@ -148,7 +149,7 @@ def test_compiling_again_replaces_the_binary_and_the_last_word_counts(tmp_path: 
     assert ours.InferenceSession(model, options(f"{tmp_path}/")).run(None, {"X": X})
 
 
-def test_without_a_place_for_it_the_error_names_the_ways(tmp_path: Path) -> None:
+def test_without_a_folder_for_the_context_binary_the_error_names_the_alternatives(tmp_path: Path) -> None:
     with pytest.raises(ours.capi.onnxruntime_pybind11_state.InvalidArgument) as caught:
         compiler().compile_to_bytes()
     error: Any = caught.value
@@ -157,19 +158,19 @@ def test_without_a_place_for_it_the_error_names_the_ways(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("name", ["a..b.onnx", "folder/", "x" * 300])
-def test_a_name_under_which_qnn_would_not_find_it_is_refused(name: str, tmp_path: Path) -> None:
+def test_a_name_under_which_qnn_would_not_find_the_file_is_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="cannot be named after") as caught:
         compiler().set_ep_context_binary_information(f"{tmp_path}/", name)
     assert caught.value.cause
     assert caught.value.fix
 
 
-def test_a_name_that_is_no_text_is_refused(tmp_path: Path) -> None:
+def test_a_name_that_is_not_a_string_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="model_name must be a str"):
         compiler().set_ep_context_binary_information(f"{tmp_path}/", 17)
 
 
-def test_what_fails_leaves_nothing_and_names_the_folder_that_was_given(tmp_path: Path) -> None:
+def test_a_failed_compilation_leaves_no_file_and_the_error_names_the_given_folder(tmp_path: Path) -> None:
     blocked = tmp_path / "net_qnn.bin"
     blocked.mkdir()
     made = compiler()
@@ -181,7 +182,7 @@ def test_what_fails_leaves_nothing_and_names_the_folder_that_was_given(tmp_path:
     assert list(tmp_path.iterdir()) == [blocked]
 
 
-def test_a_model_that_is_not_there_leaves_no_folder(tmp_path: Path) -> None:
+def test_a_missing_model_creates_no_folder(tmp_path: Path) -> None:
     shutil.copy(MUL, tmp_path / "model.onnx")
     made = ours.ModelCompiler(options(), str(tmp_path / "model.onnx"))
     made.set_ep_context_binary_information(f"{tmp_path / 'bins'}/", "net.onnx")

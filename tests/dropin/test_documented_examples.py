@@ -18,7 +18,7 @@ EXAMPLES = {path.stem: path for path in sorted((Path(__file__).parent / "example
 
 
 @pytest.mark.parametrize("name", needs.some(EXAMPLES))
-def test_an_example_prints_the_same(name: str, tmp_path: Path) -> None:
+def test_an_example_prints_the_same_output(name: str, tmp_path: Path) -> None:
     if "import onnxruntime_qnn" in EXAMPLES[name].read_text(encoding="utf-8"):
         pytest.importorskip("onnxruntime_qnn")
     program = str(EXAMPLES[name])

@@ -28,13 +28,13 @@ ONE_RUN = f"""
 
 
 @pytest.mark.parametrize("options", [(), ("--report",)])
-def test_a_program_gets_the_bridge_under_the_name_onnxruntime(options: tuple[str, ...], tmp_path: Path) -> None:
+def test_a_program_gets_the_bridge_as_the_module_onnxruntime(options: tuple[str, ...], tmp_path: Path) -> None:
     ran = exec_program(*options, program(tmp_path, ONE_RUN), cwd=tmp_path)
     assert ran.stdout.split() == ["qnnbridge.ort", "21.0"], ran.stderr
     assert ("CPU, all of 1 node" in ran.stderr) == bool(options)
 
 
-def test_everything_is_as_if_python_had_run_it(tmp_path: Path) -> None:
+def test_a_program_runs_as_under_plain_python(tmp_path: Path) -> None:
     name = program(
         tmp_path,
         """
@@ -63,7 +63,7 @@ def test_a_module_runs_as_with_python_m(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "start", [["-m", "pk.mod"], ["-mpk.mod"], ["--provider", "cpu", "--report", "-m", "pk.mod"]]
 )
-def test_what_follows_the_module_is_the_modules_as_with_python_m(start: list[str], tmp_path: Path) -> None:
+def test_arguments_after_the_module_belong_to_the_module_as_with_python_m(start: list[str], tmp_path: Path) -> None:
     (tmp_path / "pk").mkdir()
     (tmp_path / "pk" / "mod.py").write_text("import sys\nprint(sys.argv[1:])\n")
     own = ["--", "--x"] if start == ["-mpk.mod"] else ["--its", "own", "--", "--report", "-m", "y", "--help"]
@@ -73,7 +73,7 @@ def test_what_follows_the_module_is_the_modules_as_with_python_m(start: list[str
 
 
 @pytest.mark.parametrize("arguments", [["-m"], ["-m", ""], []])
-def test_a_module_that_is_not_named_is_asked_for(arguments: list[str], tmp_path: Path) -> None:
+def test_a_missing_module_name_is_an_error(arguments: list[str], tmp_path: Path) -> None:
     ran = exec_program(*arguments, cwd=tmp_path)
     assert ran.returncode == 2
     assert "'-m' requires an argument" in ran.stderr or "No program is given" in ran.stderr
@@ -89,13 +89,13 @@ def test_the_variable_chooses_the_provider_unless_the_option_does(tmp_path: Path
     assert said == ["qnn", "cpu", "as-requested"]
 
 
-def test_with_the_variable_models_go_to_the_npu(tmp_path: Path) -> None:
+def test_the_variable_moves_models_to_the_npu(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime_qnn")
     ran = exec_program("--report", program(tmp_path, ONE_RUN), cwd=tmp_path, QNNBRIDGE_DROPIN_PROVIDER="qnn")
     assert "QNN, all of 1 node" in ran.stderr
 
 
-def test_a_provider_in_the_variable_that_is_none_is_refused_with_an_explanation(tmp_path: Path) -> None:
+def test_an_unknown_provider_in_the_variable_is_refused_with_an_explanation(tmp_path: Path) -> None:
     ran = exec_program(program(tmp_path, ONE_RUN), cwd=tmp_path, QNNBRIDGE_DROPIN_PROVIDER="gpu")
     assert (ran.returncode, ran.stdout) == (2, "")
     assert ran.stderr.startswith("Error: QNNBRIDGE_DROPIN_PROVIDER='gpu' is not known.")
@@ -103,7 +103,7 @@ def test_a_provider_in_the_variable_that_is_none_is_refused_with_an_explanation(
 
 
 @pytest.mark.parametrize("options", [[], ["--report"]])
-def test_without_a_host_it_says_so_in_words(options: list[str], tmp_path: Path) -> None:
+def test_without_a_host_the_error_is_readable(options: list[str], tmp_path: Path) -> None:
     missing = str(tmp_path / "no-python")
     ran = exec_program(*options, program(tmp_path, ONE_RUN), cwd=tmp_path, QNNBRIDGE_HOST_PYTHON=missing)
     assert (ran.returncode, ran.stdout) == (1, "")
@@ -114,7 +114,9 @@ def test_without_a_host_it_says_so_in_words(options: list[str], tmp_path: Path) 
 
 
 def host_that_cannot_start(folder: Path) -> str:
-    """Its packages tell a version, so that the program is begun, and its interpreter ends at once."""
+    """Return an interpreter that exits immediately, but whose packages have a version, so that the program is
+    started.
+    """
     metadata = (
         folder / "broken" / "lib" / "python3.11" / "site-packages" / "onnxruntime-1.20.0.dist-info" / "METADATA"
     )
@@ -128,7 +130,7 @@ def host_that_cannot_start(folder: Path) -> str:
 
 
 @needs.posix
-def test_where_the_host_cannot_start_the_programs_own_lines_and_the_words_are_shown(tmp_path: Path) -> None:
+def test_the_error_of_a_host_that_cannot_start_shows_only_frames_of_the_program(tmp_path: Path) -> None:
     python = host_that_cannot_start(tmp_path)
     name = program(tmp_path, ONE_RUN)
     ran = exec_program(name, cwd=tmp_path, QNNBRIDGE_HOST_PYTHON=python)
@@ -143,7 +145,7 @@ def test_where_the_host_cannot_start_the_programs_own_lines_and_the_words_are_sh
 
 
 @needs.posix
-def test_a_program_that_handles_a_missing_host_itself_does(tmp_path: Path) -> None:
+def test_a_program_can_handle_a_missing_host_itself(tmp_path: Path) -> None:
     source = f"""
         import sys
         import onnxruntime as ort
@@ -163,14 +165,14 @@ def test_a_program_that_handles_a_missing_host_itself_does(tmp_path: Path) -> No
     assert ran.returncode == 1
 
 
-def test_an_error_of_the_program_is_its_own_traceback(tmp_path: Path) -> None:
+def test_an_error_of_the_program_keeps_its_traceback(tmp_path: Path) -> None:
     ran = exec_program(program(tmp_path, "def f():\n    raise KeyError('mine')\n\nf()\n"), cwd=tmp_path)
     assert ran.returncode == 1
     assert "KeyError: 'mine'" in ran.stderr
     assert "qnnbridge_tools" not in ran.stderr
 
 
-def test_processes_that_the_program_starts_have_it_too(tmp_path: Path) -> None:
+def test_child_processes_of_the_program_have_the_bridge_too(tmp_path: Path) -> None:
     name = program(
         tmp_path,
         f"""
@@ -217,7 +219,7 @@ def test_the_installed_version_is_that_of_the_host(tmp_path: Path) -> None:
     assert ran.stdout.split() == ["True", version, version, version], ran.stderr
 
 
-def test_the_report_says_where_models_ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_report_shows_where_models_ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("onnxruntime_qnn")
     monkeypatch.setenv("QNNBRIDGE_VERIFY", "warn")
     ran = exec_program("--provider", "qnn", "--report", program(tmp_path, ONE_RUN), cwd=tmp_path)
@@ -254,7 +256,7 @@ def test_the_report_has_the_numbers_of_a_model_that_qnn_computes_wrong(
     assert "mul_1.onnx: numbers differ: Y: SNR 3.5 dB" in ran.stderr
 
 
-def test_the_report_counts_each_call_once_also_those_that_are_repeated(tmp_path: Path) -> None:
+def test_the_report_counts_each_call_once_even_if_it_is_repeated(tmp_path: Path) -> None:
     source = f"""
         import numpy as np
         import onnxruntime as ort
@@ -279,7 +281,7 @@ def test_the_report_counts_each_call_once_also_those_that_are_repeated(tmp_path:
     assert (sessions, calls, failed) == ("1", "12", "1"), ran.stderr
 
 
-def test_a_model_that_cannot_go_to_the_npu_runs_on_the_cpu_and_the_report_says_why(tmp_path: Path) -> None:
+def test_a_model_that_cannot_run_on_the_npu_runs_on_the_cpu_and_the_report_gives_the_reason(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime_qnn")
     source = f"""
         import numpy as np
@@ -316,10 +318,8 @@ GRU = """
 
 
 @pytest.mark.parametrize("providers", ["ort.get_available_providers()", "['CPUExecutionProvider']"])
-def test_a_model_that_qnn_cannot_take_with_free_sizes_runs_and_goes_there_with_the_first_call(
-    providers: str, tmp_path: Path
-) -> None:
-    """QNN ends such a session with an error instead of leaving its nodes to the CPU."""
+def test_a_model_with_free_dimensions_moves_to_qnn_with_the_first_call(providers: str, tmp_path: Path) -> None:
+    """QNN fails on such a session instead of leaving its nodes to the CPU."""
     pytest.importorskip("onnxruntime_qnn")
     source = GRU.format(providers=providers)
     ran = exec_program("--provider", "qnn", "--report", program(tmp_path, source), cwd=tmp_path)
@@ -333,7 +333,7 @@ def test_a_model_that_qnn_cannot_take_with_free_sizes_runs_and_goes_there_with_t
     assert "QNN, all of 2 nodes 1 2 0 " in report, report
 
 
-def test_a_program_that_takes_all_providers_has_qnn_and_not_its_errors(tmp_path: Path) -> None:
+def test_a_program_that_requests_all_providers_gets_qnn_without_its_errors(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime_qnn")
     source = GRU.format(providers="ort.get_available_providers()")
     source += """
@@ -347,10 +347,10 @@ def test_a_program_that_takes_all_providers_has_qnn_and_not_its_errors(tmp_path:
     assert "runs on the CPU: " in ran.stderr
     source = GRU.format(providers="['QNNExecutionProvider', 'CPUExecutionProvider']")
     ran = exec_program(program(tmp_path, source), cwd=tmp_path)
-    assert "EPFail: " in ran.stderr  # the program asks for QNN by its name
+    assert "EPFail: " in ran.stderr  # the program requests QNN by name
 
 
-def test_the_device_of_onnxs_backend_is_the_cpu_unless_the_user_says_otherwise(tmp_path: Path) -> None:
+def test_the_device_of_the_onnx_backend_is_the_cpu_unless_the_user_sets_another(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime_qnn")
     source = f"""
         import numpy as np
@@ -375,7 +375,7 @@ def test_the_device_of_onnxs_backend_is_the_cpu_unless_the_user_says_otherwise(t
     assert ran.stdout.splitlines()[0].startswith("QNNExecutionProvider 21.0"), ran.stderr
 
 
-def test_what_is_not_there_is_said(tmp_path: Path) -> None:
+def test_a_missing_program_or_an_unknown_provider_is_reported(tmp_path: Path) -> None:
     missing = exec_program("nope.py", cwd=tmp_path)
     assert missing.returncode == 2
     assert "There is no program nope.py" in missing.stderr
@@ -384,7 +384,7 @@ def test_what_is_not_there_is_said(tmp_path: Path) -> None:
     assert "as-requested, qnn, cpu" in unknown.stderr
 
 
-def test_importing_the_drop_in_does_the_same(tmp_path: Path) -> None:
+def test_importing_the_drop_in_has_the_same_effect(tmp_path: Path) -> None:
 
     source = "import qnnbridge.dropin\nimport onnxruntime\nimport onnxruntime.capi._pybind_state as C\nimport numpy as np\n"
     source += "print(onnxruntime.__spec__.name, C.SessionOptions is onnxruntime.SessionOptions)\n"
@@ -392,7 +392,7 @@ def test_importing_the_drop_in_does_the_same(tmp_path: Path) -> None:
     assert ran.stdout.split() == ["qnnbridge.ort", "True"], ran.stderr
 
 
-def test_after_onnxruntime_itself_the_drop_in_refuses(tmp_path: Path) -> None:
+def test_the_drop_in_refuses_if_onnxruntime_is_already_imported(tmp_path: Path) -> None:
 
     ran = subprocess.run(
         [sys.executable, "-c", "import onnxruntime, qnnbridge.dropin"],
@@ -404,7 +404,7 @@ def test_after_onnxruntime_itself_the_drop_in_refuses(tmp_path: Path) -> None:
     assert "onnxruntime is already imported" in ran.stderr
 
 
-def test_crashes_that_were_survived_are_counted(tmp_path: Path) -> None:
+def test_survived_crashes_are_counted(tmp_path: Path) -> None:
     source = f"""
         import numpy as np
         import onnxruntime as ort
@@ -420,7 +420,7 @@ def test_crashes_that_were_survived_are_counted(tmp_path: Path) -> None:
     assert "1 crash of the host survived, 1 call repeated; 1 process" in ran.stderr
 
 
-def test_the_host_has_its_own_onnxruntime_whatever_the_program_has(tmp_path: Path) -> None:
+def test_the_host_uses_its_own_onnxruntime_whatever_the_program_has(tmp_path: Path) -> None:
 
     import onnxruntime
 
@@ -432,17 +432,17 @@ def test_the_host_has_its_own_onnxruntime_whatever_the_program_has(tmp_path: Pat
     assert os.path.samefile(ran.stdout.strip(), os.path.dirname(onnxruntime.__file__))
 
 
-def test_a_program_that_asks_for_cuda_is_warned_and_runs(tmp_path: Path) -> None:
+def test_a_program_that_requests_cuda_is_warned_and_runs(tmp_path: Path) -> None:
     source = ONE_RUN.replace(
         f"({MUL!r})", f"({MUL!r}, providers=['CUDAExecutionProvider', 'CPUExecutionProvider'])"
     )
     ran = exec_program(program(tmp_path, source), cwd=tmp_path)
     assert ran.stdout.split() == ["qnnbridge.ort", "21.0"], ran.stderr
     assert "Specified provider 'CUDAExecutionProvider' is not in available provider names" in ran.stderr
-    assert "program.py" in ran.stderr  # the line that asks for it
+    assert "program.py" in ran.stderr  # the line that requests it
 
 
-def test_input_arguments_and_path_arrive_as_they_are(tmp_path: Path) -> None:
+def test_stdin_arguments_and_path_reach_the_program_unchanged(tmp_path: Path) -> None:
 
     folder = tmp_path / "größe 模型"
     folder.mkdir()
@@ -471,8 +471,8 @@ def test_input_arguments_and_path_arrive_as_they_are(tmp_path: Path) -> None:
 
 @needs.posix
 @pytest.mark.parametrize("options", [[], ["--report"]])
-def test_signals_are_the_programs(options: list[str], tmp_path: Path) -> None:
-    """Ctrl+C reaches all that share the terminal, a plain kill `qnnbridge exec` alone; the program gets both."""
+def test_signals_reach_the_program(options: list[str], tmp_path: Path) -> None:
+    """Ctrl+C reaches all processes of the terminal, a plain kill only `qnnbridge exec`; the program gets both."""
     name = program(
         tmp_path,
         f"""
@@ -509,7 +509,7 @@ def test_signals_are_the_programs(options: list[str], tmp_path: Path) -> None:
         assert running.returncode == code
 
 
-def test_a_python_that_lacks_the_bridge_says_so(tmp_path: Path) -> None:
+def test_a_python_that_lacks_the_bridge_is_reported(tmp_path: Path) -> None:
     name = program(
         tmp_path,
         """
@@ -544,7 +544,7 @@ def test_an_interpreter_that_ignores_pythonpath_has_the_bridge_too(isolated: str
 
 
 def test_the_command_itself_needs_no_numpy(tmp_path: Path) -> None:
-    """Imports of the command delay every program. The report of imports ends where the program begins."""
+    """Imports of the command delay every program. The report of imports ends where the program starts."""
     name = program(tmp_path, "print('the program')")
     ran = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "qnnbridge_tools", "exec", name],

@@ -70,7 +70,7 @@ SAME = """
 """
 
 
-def test_a_program_of_one_size_has_its_nodes_on_qnn_from_the_first_call_on(tmp_path: Path) -> None:
+def test_a_program_with_one_size_has_its_nodes_on_qnn_from_the_first_call_on(tmp_path: Path) -> None:
     write(tmp_path)
     said, report = ran(tmp_path, SAME)
     assert (
@@ -87,7 +87,7 @@ def test_a_program_of_one_size_has_its_nodes_on_qnn_from_the_first_call_on(tmp_p
     ]
 
 
-def test_calls_of_other_sizes_run_as_before_and_it_is_reported_once(tmp_path: Path) -> None:
+def test_calls_with_other_sizes_run_as_before_and_are_reported_once(tmp_path: Path) -> None:
     write(tmp_path)
     said, report = ran(tmp_path, "\n    for n in (5, 6, 5, 7, 5, 6):\n        call(1, n)\n")
     assert said.count("run with their free nodes on the CPU") == 1
@@ -96,7 +96,7 @@ def test_calls_of_other_sizes_run_as_before_and_it_is_reported_once(tmp_path: Pa
     assert [line.split()[-2:-1] for line in report] == [["3"], ["3"]]
 
 
-def test_every_way_to_run_goes_there(tmp_path: Path) -> None:
+def test_every_way_to_run_uses_qnn(tmp_path: Path) -> None:
     write(tmp_path)
     said, report = ran(
         tmp_path,
@@ -128,7 +128,7 @@ def test_every_way_to_run_goes_there(tmp_path: Path) -> None:
     assert [line.split()[-3:-1] for line in report] == [["1", "1"], ["1", "5"]], said
 
 
-def test_calls_of_many_threads_have_their_own_results_while_it_is_compiled(tmp_path: Path) -> None:
+def test_calls_of_many_threads_get_their_own_results_during_the_compilation(tmp_path: Path) -> None:
     write(tmp_path)
     ran(
         tmp_path,
@@ -156,7 +156,7 @@ def test_calls_of_many_threads_have_their_own_results_while_it_is_compiled(tmp_p
     )
 
 
-def test_feeds_that_are_wrong_or_empty_decide_nothing(tmp_path: Path) -> None:
+def test_wrong_or_empty_feeds_do_not_fix_a_size(tmp_path: Path) -> None:
     write(tmp_path)
     said, _ = ran(
         tmp_path,
@@ -176,14 +176,14 @@ def test_feeds_that_are_wrong_or_empty_decide_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("shape", needs.some([[None, None, 8], ["?", "?", 8]]))
-def test_axes_without_a_name_of_their_own_are_fixed_as_well(shape: list[int | str | None], tmp_path: Path) -> None:
+def test_axes_without_a_dimension_name_are_fixed_as_well(shape: list[int | str | None], tmp_path: Path) -> None:
     write(tmp_path, shape)
     said, report = ran(tmp_path, "\n    for n in (5, 5, 2):\n        call(2, n)\n")
     assert "its first call (x:0=2, x:1=5), 3 of 3 nodes after optimisation run on QNN" in said
     assert [line.split()[-2] for line in report] == ["1", "2"]
 
 
-def test_sizes_that_are_given_are_there_from_the_start(tmp_path: Path) -> None:
+def test_given_sizes_are_used_from_the_start(tmp_path: Path) -> None:
     write(tmp_path)
     said, report = ran(
         tmp_path,
@@ -194,7 +194,7 @@ def test_sizes_that_are_given_are_there_from_the_start(tmp_path: Path) -> None:
     assert "run on QNN: QNN takes" not in said
 
 
-def test_calls_that_the_given_sizes_do_not_fit_run_on_the_cpu_also_where_warnings_are_errors(
+def test_calls_that_do_not_fit_the_given_sizes_run_on_the_cpu_even_if_warnings_are_errors(
     tmp_path: Path,
 ) -> None:
     write(tmp_path, ["n", "n", 8])
@@ -207,8 +207,8 @@ def test_calls_that_the_given_sizes_do_not_fit_run_on_the_cpu_also_where_warning
     assert said.count("a call runs on the CPU, as overflow='cpu' allows") == 1
 
 
-def test_a_batch_of_one_size_is_not_done_in_parts(tmp_path: Path) -> None:
-    """Rows that depend on each other give other results in parts; only --bucket asks for that."""
+def test_a_batch_of_one_size_is_not_split(tmp_path: Path) -> None:
+    """If rows depend on each other, parts give other results; only --bucket allows a split."""
     write(tmp_path)
     said, _ = ran(tmp_path, "\n    call(2, 4)\n", "--dim", "batch=1", "--dim", "time=4")
     assert "runs on the CPU, as overflow='cpu' allows: batch=2, time=4 does not fit into any bucket" in said
@@ -216,14 +216,14 @@ def test_a_batch_of_one_size_is_not_done_in_parts(tmp_path: Path) -> None:
     assert "runs on the CPU" not in said
 
 
-def test_sizes_that_leave_a_dimension_free_are_told_and_the_first_call_decides(tmp_path: Path) -> None:
+def test_sizes_that_leave_a_dimension_free_cause_a_warning_and_the_first_call_fixes_them(tmp_path: Path) -> None:
     write(tmp_path)
     said, report = ran(tmp_path, SAME, "--dim", "batch=2", "--dim", "other=3")
     assert "sizes are given for batch, other, and not for time, free as well" in said
     assert report[1].startswith("m.onnx QNN, all of 3 nodes")
 
 
-def test_a_program_that_asks_for_qnn_itself_is_told_and_left_as_it_is(tmp_path: Path) -> None:
+def test_a_program_that_requests_qnn_itself_is_warned_and_not_changed(tmp_path: Path) -> None:
     write(tmp_path)
     asked = "['QNNExecutionProvider']"
     said, report = ran(tmp_path, SAME, "--provider", "as-requested", providers=asked)
@@ -237,7 +237,7 @@ def test_a_program_that_asks_for_qnn_itself_is_told_and_left_as_it_is(tmp_path: 
     assert report == ["m.onnx QNN, all of 3 nodes 1 3 0"]
 
 
-def test_a_program_for_the_cpu_hears_nothing_of_it(tmp_path: Path) -> None:
+def test_a_program_that_requests_the_cpu_is_not_warned(tmp_path: Path) -> None:
     write(tmp_path)
     said, _ = ran(tmp_path, SAME, "--provider", "as-requested", "--dim", "batch=2")
     assert said.strip().startswith("qnnbridge report")
@@ -251,7 +251,7 @@ def test_a_program_for_the_cpu_hears_nothing_of_it(tmp_path: Path) -> None:
         (["--dim", "n=1", "--bucket", "n=1,2"], '"n" is in --dim and in --bucket'),
     ],
 )
-def test_options_that_say_nothing_are_refused(options: list[str], words: str, tmp_path: Path) -> None:
+def test_options_without_an_effect_are_refused(options: list[str], words: str, tmp_path: Path) -> None:
     done = exec_program(*options, "program.py", cwd=tmp_path)
     assert done.returncode == 2
     assert words in done.stderr
@@ -259,7 +259,7 @@ def test_options_that_say_nothing_are_refused(options: list[str], words: str, tm
 
 
 @pytest.mark.parametrize("text", needs.some(["[", "1", '{"a": 0}', '{"a": "b"}', "{}"]))
-def test_a_variable_that_gives_no_sizes_is_named(text: str, tmp_path: Path) -> None:
+def test_the_error_for_a_variable_without_sizes_names_the_variable(text: str, tmp_path: Path) -> None:
     write(tmp_path)
     source = BEGIN.replace("PROVIDERS", "['QNNExecutionProvider']")
     done = exec_program(program(tmp_path, source), cwd=tmp_path, QNNBRIDGE_DROPIN_SIZES=text)

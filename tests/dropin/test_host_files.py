@@ -39,7 +39,7 @@ def run(
     )
 
 
-def test_every_module_of_the_wheel_is_found_in_the_hosts_files(tmp_path: Path) -> None:
+def test_every_module_of_the_wheel_is_found_in_the_files_of_the_host(tmp_path: Path) -> None:
     walk = next(reversed(ort_walk.recorded().values()))
     files = [name for name in walk["files"] if walk["version"] == ort.__version__]
     source = "import json\nfrom qnnbridge.ort import _import_hook\n"
@@ -71,7 +71,7 @@ def test_an_import_works_and_gives_one_module(line: str, tmp_path: Path) -> None
     assert ran.stdout.split() == ["[]", "qnnbridge.ort"], ran.stderr
 
 
-def test_what_is_missing_is_named_with_the_version(tmp_path: Path) -> None:
+def test_the_error_for_a_missing_module_names_the_version(tmp_path: Path) -> None:
     ran = run(tmp_path, "import onnxruntime.quantization", without=("onnx",))
     said = ran.stderr.splitlines()[-1]
     assert said.startswith("ModuleNotFoundError: ")
@@ -79,7 +79,7 @@ def test_what_is_missing_is_named_with_the_version(tmp_path: Path) -> None:
         assert part in said, said
 
 
-def test_a_module_that_the_host_lacks_is_absent_as_in_process(tmp_path: Path) -> None:
+def test_a_module_that_the_host_lacks_is_missing_as_in_process(tmp_path: Path) -> None:
     for line in (
         "import onnxruntime.training",
         "from onnxruntime.quantization import no_such",
@@ -94,7 +94,7 @@ def test_a_module_that_the_host_lacks_is_absent_as_in_process(tmp_path: Path) ->
     assert run(tmp_path, source).stdout.split() == ["None"] * 3
 
 
-def test_no_bytecode_is_left_in_the_hosts_folder(tmp_path: Path) -> None:
+def test_no_bytecode_is_written_to_the_folder_of_the_host(tmp_path: Path) -> None:
     cached = {*INSTALLED.rglob("*.pyc")}
     fresh = tmp_path / "pycache"
     source = "sys.pycache_prefix = None\nimport onnxruntime.tools.file_utils as m\nprint(m.__cached__)"
@@ -136,7 +136,7 @@ for name in ("static.onnx", "dynamic.onnx"):
 """
 
 
-def test_quantizing_with_the_bridge_writes_what_onnxruntime_writes(tmp_path: Path) -> None:
+def test_quantizing_with_the_bridge_writes_the_same_model_as_onnxruntime(tmp_path: Path) -> None:
     folders = [tmp_path / name for name in ("ours", "theirs")]
     for folder in folders:
         folder.mkdir()
@@ -151,10 +151,10 @@ def test_quantizing_with_the_bridge_writes_what_onnxruntime_writes(tmp_path: Pat
 
 
 @pytest.mark.parametrize("other", ["reads", "writes the same", "stays"])
-def test_a_file_that_another_process_has_open_is_replaced_as_soon_as_it_can_be(
+def test_a_file_that_another_process_has_open_is_replaced_as_soon_as_possible(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: str
 ) -> None:
-    """Windows replaces no file that is open in another process."""
+    """Windows cannot replace a file that is open in another process."""
     monkeypatch.setenv("QNNBRIDGE_HOST_PYTHON", sys.executable)
     monkeypatch.setenv("QNNBRIDGE_CACHE_DIR", str(tmp_path))
     environ: dict[str, str] = {}

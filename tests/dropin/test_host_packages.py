@@ -17,7 +17,7 @@ def installed(folder: Path, name: str, version: str) -> str:
     return str(folder)
 
 
-def test_of_two_the_version_is_that_of_the_one_that_is_imported(
+def test_of_two_installations_the_version_is_that_of_the_imported_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("QNNBRIDGE_HOST_PYTHON", sys.executable)
@@ -28,7 +28,7 @@ def test_of_two_the_version_is_that_of_the_one_that_is_imported(
         assert host_package_version("onnxruntime") == version
 
 
-def test_the_package_of_the_first_generation_is_onnxruntime_itself(
+def test_the_package_of_the_first_generation_counts_as_onnxruntime_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("QNNBRIDGE_HOST_PYTHON", sys.executable)

@@ -81,13 +81,13 @@ def lines_of(module: Any, chain: str, noisy_model: str) -> list[tuple[Any, ...]]
 
 
 @needs_log
-def test_log_lines_of_a_call_are_those_of_onnxruntime_and_there_before_it_returns(
+def test_log_lines_of_a_call_equal_those_of_onnxruntime_and_arrive_before_it_returns(
     chain: str, tmp_path: Path
 ) -> None:
     path = noisy(tmp_path / "noisy.onnx")
     ours, theirs = lines_of(ort, chain, path), lines_of(real, chain, path)
-    # Settings of the session differ in what they print, memory that the process has already, and what ONNX Runtime
-    # says once in a process.
+    # Lines about session settings, about memory that the process already has, and lines that ONNX Runtime logs only
+    # once per process may differ.
     about_memory = ("Flush-to-zero", "BFCArena", "allocation", "Allocated memory", "Session Options", "bin_num")
     assert [line for line in ours if not any(word in line[3] for word in about_memory)] == [
         line for line in theirs if not any(word in line[3] for word in about_memory)
@@ -97,7 +97,7 @@ def test_log_lines_of_a_call_are_those_of_onnxruntime_and_there_before_it_return
 
 @needs_log
 @pytest.mark.usefixtures("no_function_afterwards")
-def test_a_function_that_raises_or_calls_the_host_disturbs_no_call(
+def test_a_log_function_that_raises_or_calls_the_host_does_not_disturb_a_call(
     chain: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[BaseException] = []
@@ -128,7 +128,7 @@ def test_a_function_that_raises_or_calls_the_host_disturbs_no_call(
 
 @needs_log
 @pytest.mark.usefixtures("no_function_afterwards")
-def test_a_function_that_hangs_is_left_and_the_call_continues(
+def test_a_log_function_that_hangs_is_abandoned_and_the_call_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("QNNBRIDGE_CALLBACK_TIMEOUT", "0.5")
@@ -143,7 +143,7 @@ def test_a_function_that_hangs_is_left_and_the_call_continues(
 
 @needs_log
 @pytest.mark.usefixtures("no_function_afterwards")
-def test_the_next_host_knows_the_function(tmp_path: Path) -> None:
+def test_the_log_function_is_set_in_the_next_host_too(tmp_path: Path) -> None:
     lines: list[tuple[Any, ...]] = []
     session = session_of(noisy(tmp_path / "noisy.onnx"))
     ort.set_default_logger_callback(lambda *line: lines.append(line), 0)
@@ -154,7 +154,7 @@ def test_the_next_host_knows_the_function(tmp_path: Path) -> None:
     assert len([line for line in lines if "Expected shape" in line[4]]) == 3
 
 
-def test_options_of_a_session_stand_before_the_severity_that_was_set_for_all(chain: str) -> None:
+def test_a_default_severity_keeps_the_other_options_of_a_session(chain: str) -> None:
     options = ort.SessionOptions()
     options.add_session_config_entry("session.disable_prepacking", "1")
     ort.set_default_logger_severity(3)
@@ -172,7 +172,7 @@ def test_options_of_a_session_stand_before_the_severity_that_was_set_for_all(cha
 
 @pytest.fixture(scope="module")
 def kept(chain: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, bytes]]:
-    """A compiled model without its context binary, and that."""
+    """Return a compiled model without its context binary, and the context binary."""
     binaries: dict[str, bytes] = {}
     compiler = ort.ModelCompiler(qnn_options(), chain)
     compiler.set_ep_context_data_write_func(lambda name, data: binaries.__setitem__(name, data.read()))
@@ -228,7 +228,7 @@ def test_a_session_takes_its_context_binary_from_the_function(
     default_host().close()
 
 
-def test_a_function_without_an_answer(kept: tuple[str, dict[str, bytes]]) -> None:
+def test_a_function_for_context_binaries_may_return_nothing(kept: tuple[str, dict[str, bytes]]) -> None:
     error = MineError("not in the database")
 
     def fails(_name: str, _buffer: Any) -> None:
@@ -248,7 +248,7 @@ def test_a_function_without_an_answer(kept: tuple[str, dict[str, bytes]]) -> Non
 
 
 @pytest.mark.parametrize("arguments", [(None, 4), (3, 4), (print, 0), (print, -1), (print, "4"), (print, 2**64)])
-def test_functions_that_are_refused_as_by_onnxruntime(arguments: tuple[Any, Any]) -> None:
+def test_invalid_functions_are_refused_as_by_onnxruntime(arguments: tuple[Any, Any]) -> None:
     if not hasattr(real.SessionOptions, "set_ep_context_data_read_func"):
         pytest.skip("needs onnxruntime 1.32 or newer")
     texts = []
@@ -261,6 +261,6 @@ def test_functions_that_are_refused_as_by_onnxruntime(arguments: tuple[Any, Any]
     assert texts[0] == texts[1]
 
 
-def test_nothing_is_left_of_context_binaries() -> None:
+def test_no_folder_of_context_binaries_is_left() -> None:
     default_host().close()
     assert folders() == []

@@ -1,4 +1,4 @@
-"""Descriptions of memory, shared allocators and streams of devices, as onnxruntime has them."""
+"""Descriptions of memory, shared allocators and streams of devices behave as in onnxruntime."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_allocators_and_streams_end_as_in_onnxruntime(name: str) -> None:
     assert outcome(lambda: REGISTERED[name](ort)) == outcome(lambda: REGISTERED[name](real))
 
 
-def test_sessions_share_an_allocator_also_in_the_next_host() -> None:
+def test_sessions_share_an_allocator_in_the_next_host_too() -> None:
     ort.create_and_register_allocator(cpu(ort), None)
     options = ort.SessionOptions()
     options.add_session_config_entry("session.use_env_allocators", "1")

@@ -79,7 +79,7 @@ def test_packages_are_written_as_by_onnxruntime(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def package(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A package with a variant for the CPU, one for QNN, and one for any provider."""
+    """Write a package with a variant for the CPU, one for QNN, and one for any provider."""
     root = tmp_path_factory.mktemp("package")
     told: dict[str, Any] = {}
     for name, ep in (("cpu", CPU), ("qnn", QNN), ("any", None)):
@@ -130,7 +130,7 @@ def test_a_variant_is_chosen_and_opened_as_in_onnxruntime(package: str) -> None:
 
 
 @pytest.mark.simulator
-def test_the_variant_for_the_npu_runs_there(package: str) -> None:
+def test_the_variant_for_the_npu_runs_on_the_npu(package: str) -> None:
     pytest.importorskip("onnxruntime_qnn")
     options = ort.SessionOptions()
     options.add_provider(QNN, {})
@@ -187,6 +187,6 @@ def outcome(attempt: Callable[[], Any]) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_wrong_uses_end_as_in_onnxruntime(name: str, package: str) -> None:
+def test_wrong_uses_of_model_packages_end_as_in_onnxruntime(name: str, package: str) -> None:
     theirs = outcome(lambda: WRONG[name](real, package))
     assert outcome(lambda: WRONG[name](ort, package)) == theirs

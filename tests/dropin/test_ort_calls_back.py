@@ -34,7 +34,7 @@ COUNT = 4
 
 
 def model(path: Path, count: int = COUNT, size: int = 8) -> str:
-    """A chain of additions, each of an initializer."""
+    """Write a chain of additions, each of an initializer."""
     weights = [numpy_helper.from_array(np.full(size, 0.5 * i, np.float32), f"w{i}") for i in range(count)]
     names = ["x", *[f"y{i}" for i in range(count - 1)], "y"]
     nodes = [helper.make_node("Add", [names[i], f"w{i}"], [names[i + 1]]) for i in range(count)]
@@ -66,7 +66,7 @@ def locate(module: Any, chain: str, folder: Path) -> tuple[list[Any], bytes, byt
     return seen, (folder / "out.onnx").read_bytes(), (folder / "weights.bin").read_bytes()
 
 
-def test_initializers_go_where_the_function_says_as_in_onnxruntime(chain: str, tmp_path: Path) -> None:
+def test_the_function_decides_where_initializers_are_stored_as_in_onnxruntime(chain: str, tmp_path: Path) -> None:
     ours, theirs = locate(ort, chain, tmp_path / "ours"), locate(real, chain, tmp_path / "theirs")
     assert ours == theirs
     assert [row[0] for row in ours[0]] == [f"w{i}" for i in range(COUNT)]
@@ -75,7 +75,9 @@ def test_initializers_go_where_the_function_says_as_in_onnxruntime(chain: str, t
     assert np.array_equal(made[0], real.InferenceSession(chain).run(None, {"x": x})[0])
 
 
-def test_initializers_of_a_model_with_external_data_come_with_their_place(chain: str, tmp_path: Path) -> None:
+def test_initializers_of_a_model_with_external_data_are_passed_with_their_location(
+    chain: str, tmp_path: Path
+) -> None:
     loaded = onnx.load(chain)
     path = str(tmp_path / "external.onnx")
     onnx.save(loaded, path, save_as_external_data=True, location="external.bin", size_threshold=0)
@@ -103,7 +105,7 @@ def compile_with(chain: str, location: Callable[..., Any]) -> Any:
     return compiler.compile_to_bytes()
 
 
-def test_what_the_function_raises_comes_out_as_the_same_object(chain: str) -> None:
+def test_the_exception_of_a_function_reaches_the_caller_as_the_same_object(chain: str) -> None:
     error = MineError("no room")
     calls: list[str] = []
 
@@ -117,7 +119,7 @@ def test_what_the_function_raises_comes_out_as_the_same_object(chain: str) -> No
     assert calls == ["w0"]
 
 
-def test_a_function_that_ends_the_program_does_so(chain: str) -> None:
+def test_a_function_can_end_the_program(chain: str) -> None:
     def location(*_: Any) -> None:
         raise SystemExit(7)
 
@@ -125,7 +127,7 @@ def test_a_function_that_ends_the_program_does_so(chain: str) -> None:
         compile_with(chain, location)
 
 
-def test_a_function_that_returns_nonsense_gets_the_text_of_onnxruntime(chain: str) -> None:
+def test_a_function_that_returns_an_invalid_value_gets_the_message_of_onnxruntime(chain: str) -> None:
     texts = []
     for module in (ort, real):
         compiler = module.ModelCompiler(
@@ -151,13 +153,13 @@ def test_a_function_that_hangs_has_a_deadline(chain: str, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "soon", "inf", "nan"])
-def test_a_deadline_that_is_none(chain: str, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+def test_an_invalid_deadline_is_refused(chain: str, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setenv("QNNBRIDGE_CALLBACK_TIMEOUT", text)
     with pytest.raises(ValueError, match="QNNBRIDGE_CALLBACK_TIMEOUT"):
         compile_with(chain, lambda *_: None)
 
 
-def test_functions_see_the_callers_context_and_may_use_other_hosts(chain: str) -> None:
+def test_functions_see_the_context_of_the_caller_and_may_use_other_hosts(chain: str) -> None:
     """The compiler runs in a separate host."""
     variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable")
     variable.set("set")
@@ -179,7 +181,7 @@ def qnn_options() -> Any:
 @pytest.mark.parametrize(
     "keywords", [{}, {"get_initializer_location_func": lambda *_: None}], ids=["plain", "both"]
 )
-def test_a_stream_that_raises_in_the_middle(chain: str, keywords: dict[str, Any]) -> None:
+def test_an_exception_in_the_middle_of_a_stream_is_raised(chain: str, keywords: dict[str, Any]) -> None:
     error = MineError("full")
 
     def write(_data: bytes) -> None:
@@ -195,7 +197,7 @@ def test_a_stream_that_raises_in_the_middle(chain: str, keywords: dict[str, Any]
 
 
 @pytest.mark.simulator
-def test_context_binaries_go_to_the_function_instead_of_a_file(chain: str, tmp_path: Path) -> None:
+def test_context_binaries_are_passed_to_the_function_and_not_written_to_a_file(chain: str, tmp_path: Path) -> None:
     kept: dict[str, Any] = {}
 
     def write(name: str, data: Any) -> None:
@@ -216,7 +218,7 @@ def test_context_binaries_go_to_the_function_instead_of_a_file(chain: str, tmp_p
     (node,) = [node for node in onnx.load(tmp_path / "out.onnx").graph.node if node.op_type == "EPContext"]
     (name,) = kept
     assert name == next(a.s.decode() for a in node.attribute if a.name == "ep_cache_context")
-    # With the bytes put where the model looks for them it is a compiled model as any other.
+    # With the bytes at the path that the model refers to, it is an ordinary compiled model.
     (tmp_path / name).write_bytes(kept[name])
     x = np.linspace(0, 1, 8, dtype=np.float32).reshape(1, 8)
     session = ort.InferenceSession(str(tmp_path / "out.onnx"), qnn_options())
@@ -228,7 +230,7 @@ def test_context_binaries_go_to_the_function_instead_of_a_file(chain: str, tmp_p
 
 
 @pytest.mark.simulator
-def test_a_function_for_context_binaries_that_raises_leaves_nothing(chain: str, tmp_path: Path) -> None:
+def test_a_function_for_context_binaries_that_raises_leaves_no_file(chain: str, tmp_path: Path) -> None:
     def write(_name: str, _data: Any) -> None:
         raise MineError("no database")
 
@@ -250,7 +252,9 @@ def outcome(attempt: Callable[[], Any]) -> tuple[str, str]:
 
 @newest
 @pytest.mark.usefixtures("pools_of_onnxruntime")
-def test_run_async_tells_its_callback_what_onnxruntime_does(chain: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_async_passes_the_same_to_its_callback_as_onnxruntime(
+    chain: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def told_by(module: Any) -> list[Any]:
         told: list[Any] = []
         done = threading.Semaphore(0)
@@ -300,12 +304,12 @@ WRONG: dict[str, Callable[[Any, str], Any]] = {
 
 @newest
 @pytest.mark.parametrize("name", WRONG)
-def test_wrong_uses_end_as_in_onnxruntime(name: str, chain: str) -> None:
+def test_wrong_uses_of_functions_end_as_in_onnxruntime(name: str, chain: str) -> None:
     theirs = outcome(lambda: WRONG[name](real, chain))
     assert outcome(lambda: WRONG[name](ort, chain)) == theirs
 
 
-def test_the_place_of_an_initializer_reads_as_in_onnxruntime() -> None:
+def test_the_location_of_an_initializer_reads_as_in_onnxruntime() -> None:
     for module in (ort, real):
         place = module.OrtExternalInitializerInfo("a.bin", 64, 32)
         assert (place.filepath, place.file_offset, place.byte_size) == ("a.bin", 64, 32)

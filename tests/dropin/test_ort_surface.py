@@ -39,12 +39,12 @@ def test_no_name_of_the_installed_release_is_missing() -> None:
 
 
 @pytest.mark.process
-def test_the_page_is_what_the_walks_say() -> None:
+def test_the_page_equals_the_recorded_interfaces() -> None:
     assert ort_table.PAGE.read_text(encoding="utf-8") == ort_table.page()
 
 
 @pytest.mark.process
-def test_a_name_that_onnxruntime_gains_changes_or_moves_is_noticed() -> None:
+def test_a_name_that_onnxruntime_adds_changes_or_moves_is_detected() -> None:
     here = ort_table.ours()
     level = here["onnxruntime"]["GraphOptimizationLevel"]
     newer: dict[str, Any] = {
@@ -65,7 +65,7 @@ def test_a_name_that_onnxruntime_gains_changes_or_moves_is_noticed() -> None:
     assert len(found.splitlines()) == 6
 
 
-def test_a_walk_reads_arguments_of_python_and_of_bindings() -> None:
+def test_the_recorder_reads_arguments_of_python_functions_and_of_bindings() -> None:
     state = ort.capi.onnxruntime_pybind11_state
     assert ort_walk.arguments(state.set_default_logger_callback) == ["callback", "severity="]
     assert ort_walk.arguments(state.SessionOptions.add_initializer, bound=True) == ["_", "_"]
@@ -77,21 +77,21 @@ def test_a_walk_reads_arguments_of_python_and_of_bindings() -> None:
     assert ort_walk.arguments(lambda a, /, b, *c, d=1, **e: None) == ["_", "b", "*", "d=", "**"]
 
 
-def test_everything_in_all_is_there() -> None:
+def test_every_name_in_all_exists() -> None:
     for name in ours.__all__:
         assert getattr(ours, name) is not None or name == "import_capi_exception", name
     assert set(ours.__all__) <= set(dir(ours))
 
 
 @pytest.mark.parametrize("name", ["quantization", "no_such_name", "training"])
-def test_a_missing_name_is_an_attribute_error_with_words(name: str) -> None:
+def test_a_missing_name_is_an_attribute_error_with_an_explanation(name: str) -> None:
     assert not hasattr(ours, name)
     with pytest.raises(NotOffered, match=r"not offered through qnnbridge\. "):
         getattr(ours, name)
 
 
-# What differs between the bindings' enumerations and ours is the class's own name in texts, and the address of what
-# has no text of its own.
+# The bindings' enumerations differ from ours only in the class name within texts, and in the address of objects
+# without a text.
 _ENUMERATIONS = """
 import sys, pickle, copy
 if sys.argv[1:]: import qnnbridge.dropin
@@ -133,7 +133,7 @@ _QUESTIONS = [
 
 
 @pytest.mark.process
-def test_enumerations_answer_as_those_of_the_bindings() -> None:
+def test_enumerations_behave_as_those_of_the_bindings() -> None:
     source = _ENUMERATIONS.replace("QUESTIONS", repr(_QUESTIONS))
     theirs, here = (
         subprocess.run(

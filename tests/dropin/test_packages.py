@@ -21,18 +21,18 @@ from tests.dropin.running import TIMEOUT_S, exec_program
 from tests.labs.labs import demand, lab_folder
 
 FOLDER = Path(__file__).parent / "programs"
-# Those of packages that only `scripts/labs` installs, where they are.
+# Programs for packages that only `scripts/labs` installs, if they are installed.
 MORE = FOLDER.glob("more/*.py") if (lab_folder() / "packages" / "more").exists() else ()
 PROGRAMS = {path.stem: path for path in sorted((*FOLDER.glob("*.py"), *MORE))}
 
 pytestmark = pytest.mark.lab
 
-# In a pair of numbers of nodes.
+# Index of the CPU in a pair of node counts.
 CPU = 1
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_a_package_gives_the_same_without_onnxruntime(name: str, tmp_path: Path) -> None:
+def test_a_package_gives_the_same_results_without_onnxruntime(name: str, tmp_path: Path) -> None:
     application = demand("packages/application/bin/python", "setup_packages.sh")
     ran = exec_program(
         "--report", _program(name), cwd=tmp_path, python=str(application), QNNBRIDGE_HOST_PYTHON=sys.executable
@@ -42,9 +42,9 @@ def test_a_package_gives_the_same_without_onnxruntime(name: str, tmp_path: Path)
     assert _result(ran.stdout) == beside_onnxruntime(name)
 
 
-# Models, and how many of their nodes QNN and the CPU take with `--provider qnn`, with onnxruntime 1.32. All but
-# common_det have inputs of any size, which QNN cannot take: these are the nodes of the session for the sizes of the
-# first call. file_kinds has none, since fixed sizes bring no node of it to QNN.
+# Models, and how many of their nodes run on QNN and on the CPU with `--provider qnn`, with onnxruntime 1.32. All
+# but common_det have inputs of any size, which QNN does not support: these are the nodes of the session for the
+# sizes of the first call. file_kinds has no entry, since fixed sizes move none of its nodes to QNN.
 ON_THE_NPU = {
     "captcha": {"common_det.onnx": (274, 0), "common_old.onnx": (209, 43)},
     "detector": {"320n.onnx": (238, 0)},
@@ -62,7 +62,7 @@ _RAN_ON = re.compile(
 )
 
 
-def test_what_counts_as_the_same_placement() -> None:
+def test_placements_with_almost_the_same_number_of_nodes_count_as_equal() -> None:
     placed = nodes_by_model(
         ["  a.onnx  QNN, all of 277 nodes  1", "  b.onnx  QNN 120 nodes, CPU 148  1", "  a.onnx: x"]
     )
@@ -78,7 +78,7 @@ def test_what_counts_as_the_same_placement() -> None:
 
 
 def nodes_by_model(report: list[str]) -> dict[str, tuple[int, int]]:
-    """From the table of the report: how many nodes QNN and the CPU took."""
+    """Return the numbers of nodes on QNN and on the CPU from the table of the report."""
     rows = [row.groupdict("0") for line in report if (row := _RAN_ON.match(line.strip()))]
     return {
         row["model"]: (int(row["all_qnn"]) + int(row["qnn"]), int(row["all_cpu"]) + int(row["cpu"])) for row in rows
@@ -86,8 +86,11 @@ def nodes_by_model(report: list[str]) -> dict[str, tuple[int, int]]:
 
 
 def same_placement(nodes: tuple[int, int], known: tuple[int, int]) -> bool:
-    """Versions of onnxruntime fuse a few nodes more or less; none of them gives QNN or the CPU work or takes it all
-    away."""
+    """Return whether two placements are almost equal.
+
+    Versions of onnxruntime fuse a few nodes more or less; none moves all nodes of QNN or of the CPU to the other
+    side.
+    """
     return all(
         bool(now) == bool(then) and abs(now - then) <= max(5, then // 20)
         for now, then in zip(nodes, known, strict=True)
@@ -96,7 +99,7 @@ def same_placement(nodes: tuple[int, int], known: tuple[int, int]) -> bool:
 
 @pytest.mark.simulator
 @pytest.mark.parametrize("name", ON_THE_NPU)
-def test_a_package_taken_to_the_npu_says_where_it_ran_and_why_and_stays_near(name: str, tmp_path: Path) -> None:
+def test_a_package_on_the_npu_reports_its_placement_and_stays_close_to_the_cpu(name: str, tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime_qnn")
     application = demand("packages/application/bin/python", "setup_packages.sh")
     ran = exec_program(
@@ -116,7 +119,7 @@ def test_a_package_taken_to_the_npu_says_where_it_ran_and_why_and_stays_near(nam
 
 @functools.cache
 def beside_onnxruntime(name: str) -> Any:
-    """The same program with onnxruntime in its own process."""
+    """Return the output of the same program with onnxruntime in its own process."""
     packages = demand("packages/beside-onnxruntime", "setup_packages.sh")
     with tempfile.TemporaryDirectory() as folder:
         ran = subprocess.run(
@@ -140,10 +143,10 @@ def _result(stdout: str) -> Any:
 
 
 def _near(one: Any, other: Any) -> bool:
-    """Scores within 0.06, pixels within 2, everything else equal.
+    """Compare scores within 0.06, pixels within 2, and everything else exactly.
 
-    The NPU computes in fp16: with all 238 nodes of the detector on QNN its score is 0.428, on the CPU 0.382, and its
-    boxes are the same.
+    The NPU computes in fp16: with all 238 nodes of the detector on QNN its score is 0.428, on the CPU 0.382, and
+    its boxes are the same.
     """
     if isinstance(one, float) and isinstance(other, float):
         return abs(one - other) < 0.06

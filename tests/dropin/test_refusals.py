@@ -19,12 +19,12 @@ ATTEMPTS: dict[str, Callable[[], Any]] = {
 }
 
 
-def test_everything_that_the_page_calls_impossible_is_tried() -> None:
+def test_everything_that_the_page_lists_as_impossible_is_tried() -> None:
     assert ATTEMPTS.keys() == REFUSED.keys()
 
 
 @pytest.mark.parametrize("name", ATTEMPTS)
-def test_what_is_not_possible_is_refused_with_an_explanation(name: str) -> None:
+def test_an_impossible_request_is_refused_with_an_explanation(name: str) -> None:
     with pytest.raises(OptionError, match="through qnnbridge") as caught:
         ATTEMPTS[name]()
     error: Any = caught.value

@@ -38,7 +38,7 @@ pytestmark = pytest.mark.process
 
 CPU, QNN = "CPUExecutionProvider", "QNNExecutionProvider"
 X = np.arange(6, dtype=np.float32).reshape(3, 2)
-# The model multiplies by the numbers from 1 on.
+# The model multiplies by the numbers 1, 2, 3 and so on.
 TRUTH = X * (X + 1)
 
 
@@ -62,7 +62,7 @@ def described() -> bytes:
 
 
 def long_to_load() -> bytes:
-    """A model of seconds, nearly all of them inside of ONNX Runtime."""
+    """Return a model that takes seconds to load, nearly all of them inside of ONNX Runtime."""
     names = ["x", *(f"t{number}" for number in range(14_000)), "y"]
     nodes = [helper.make_node("Add", [one, "c"], [other]) for one, other in itertools.pairwise(names)]
     ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "xy"]
@@ -73,7 +73,7 @@ def long_to_load() -> bytes:
 
 
 def chosen(module: Any, model: Any, delegate: Any, **keywords: Any) -> Any:
-    """The providers of a session whose devices a function chooses, or class and text of the error."""
+    """Return the providers of a session whose devices a function chooses, or class and text of the error."""
     options = module.SessionOptions()
     try:
         options.set_provider_selection_policy_delegate(delegate)
@@ -82,11 +82,11 @@ def chosen(module: Any, model: Any, delegate: Any, **keywords: Any) -> Any:
         return type(error).__name__, str(error).split("\n", maxsplit=1)[0]
 
 
-# --- devices by a function -------------------------------------------------------------------------------
+# --- devices chosen by a function ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("model", [MODEL, described()], ids=["path", "bytes"])
-def test_the_function_gets_what_onnxruntime_gives_it(model: str | bytes) -> None:
+def test_the_selection_function_gets_the_same_arguments_as_in_onnxruntime(model: str | bytes) -> None:
     got: dict[Any, Any] = {}
 
     def delegate_of(module: Any) -> Any:
@@ -120,7 +120,9 @@ def raises(*_: Any) -> Any:
         list,  # takes no argument
     ],
 )
-def test_a_function_that_gives_nonsense_gets_onnxruntimes_answer_and_the_next_session_works(delegate: Any) -> None:
+def test_a_selection_function_with_an_invalid_result_raises_the_error_of_onnxruntime_and_the_next_session_works(
+    delegate: Any,
+) -> None:
     mine, native = chosen(ort, MODEL, delegate), chosen(real, MODEL, delegate)
     assert mine[0] == native[0]
     assert mine[1].split(" (")[0] == native[1].split(" (")[0]
@@ -128,7 +130,7 @@ def test_a_function_that_gives_nonsense_gets_onnxruntimes_answer_and_the_next_se
     assert np.array_equal(session.run(None, {"X": X})[0], TRUTH)
 
 
-def test_what_the_function_raises_is_the_cause_of_the_error() -> None:
+def test_the_exception_of_a_selection_function_is_the_cause_of_the_error() -> None:
     options = ort.SessionOptions()
     options.set_provider_selection_policy_delegate(raises)
     with pytest.raises(Fail, match="delegate failed: LookupError: none of them") as caught:
@@ -136,13 +138,13 @@ def test_what_the_function_raises_is_the_cause_of_the_error() -> None:
     assert isinstance(caught.value.__cause__, LookupError)
 
 
-def test_what_is_no_function_is_refused_at_once() -> None:
+def test_an_object_that_is_not_a_function_is_refused_immediately() -> None:
     for module in (real, ort):
         with pytest.raises(TypeError, match=r"incompatible function arguments(.|\n)*Invoked with: .*, 3"):
             module.SessionOptions().set_provider_selection_policy_delegate(3)
 
 
-def test_providers_that_are_named_need_no_function() -> None:
+def test_the_selection_function_is_not_called_if_providers_are_given() -> None:
     assert chosen(ort, MODEL, raises, providers=[CPU]) == [CPU]
     options = ort.SessionOptions()
     options.set_provider_selection_policy_delegate(raises)
@@ -150,14 +152,14 @@ def test_providers_that_are_named_need_no_function() -> None:
     assert ort.InferenceSession(MODEL, options).get_providers() == [CPU]
 
 
-def test_a_model_that_is_none_is_reported_as_such_without_a_call() -> None:
+def test_an_invalid_model_is_reported_without_calling_the_function() -> None:
     kind, text = chosen(ort, b"no model", raises)
     assert (kind, "delegate" in text) == ("InvalidProtobuf", False)
     assert chosen(ort, "no/such/model.onnx", raises)[0] == chosen(real, "no/such/model.onnx", raises)[0]
 
 
 @pytest.mark.simulator
-def test_the_npu_can_be_chosen_and_the_choice_outlives_the_host() -> None:
+def test_the_npu_can_be_chosen_and_the_choice_survives_a_restart_of_the_host() -> None:
     calls: list[int] = []
 
     def npu_first(devices: Any, *_: Any) -> Any:
@@ -179,7 +181,7 @@ def test_the_npu_can_be_chosen_and_the_choice_outlives_the_host() -> None:
     assert calls == [2]
 
 
-def test_sessions_without_devices_refuse_the_function_in_words() -> None:
+def test_a_provider_selection_function_is_refused_without_devices_with_an_explanation() -> None:
     options = qnnbridge.SessionOptions()
     options.set_provider_selection_policy_delegate(raises)
     with fake_host() as host, pytest.raises(OptionError, match="function") as caught:
@@ -187,7 +189,7 @@ def test_sessions_without_devices_refuse_the_function_in_words() -> None:
     assert caught.value.fix
 
 
-def test_a_gpu_of_qnn_means_its_gpu_backend() -> None:
+def test_a_gpu_of_qnn_uses_the_gpu_backend() -> None:
     hardware = ort.OrtHardwareDevice(ort.OrtHardwareDeviceType.GPU, "Qualcomm", 1, 2, {})
     gpu = ort.OrtEpDevice(QNN, "Qualcomm", {}, {}, hardware)
     options = qnnbridge.SessionOptions()
@@ -202,9 +204,9 @@ def test_a_gpu_of_qnn_means_its_gpu_backend() -> None:
 # --- metadata --------------------------------------------------------------------------------------------
 
 
-# An entry of the metadata, and another field: longer than the rest, or than any file.
+# An entry of the metadata, and another field: one longer than the rest, and one longer than any file.
 @pytest.mark.parametrize("begin", [b"\x72\x7f", b"\x72" + b"\x80" * 9 + b"\x01", b"\x0a" + b"\x80" * 9 + b"\x01"])
-def test_metadata_of_what_is_no_model_is_refused_in_words(begin: bytes) -> None:
+def test_metadata_of_a_file_that_is_not_a_model_is_refused_with_an_explanation(begin: bytes) -> None:
     with pytest.raises(RuntimeError, match="not in ONNX's format"):
         bindings.get_compatibility_info_from_model_bytes(begin + b"x", QNN)
 
@@ -232,10 +234,10 @@ def test_a_function_that_chooses_devices_gets_long_metadata() -> None:
     assert got == ["v" * 100_000] * 2
 
 
-# --- loading that is cancelled ---------------------------------------------------------------------------
+# --- cancelled loading -----------------------------------------------------------------------------------
 
 
-def test_a_flag_that_is_set_refuses_sessions_until_it_is_cleared() -> None:
+def test_a_set_cancellation_flag_refuses_sessions_until_it_is_cleared() -> None:
     for module in (real, ort):
         options = module.SessionOptions()
         options.set_load_cancellation_flag(True)
@@ -246,8 +248,8 @@ def test_a_flag_that_is_set_refuses_sessions_until_it_is_cleared() -> None:
         assert module.InferenceSession(MODEL, options, providers=[CPU]).get_providers() == [CPU]
 
 
-def test_another_thread_ends_loading_inside_of_native_code() -> None:
-    """Fourteen thousand nodes take ONNX Runtime seconds; the flag ends that in a part of it."""
+def test_another_thread_can_stop_loading_inside_of_native_code() -> None:
+    """ONNX Runtime needs seconds for fourteen thousand nodes; the flag ends loading in a fraction of that time."""
     model, options = long_to_load(), ort.SessionOptions()
     with qnnbridge.Host() as host:
         host.start()
@@ -268,7 +270,7 @@ def test_another_thread_ends_loading_inside_of_native_code() -> None:
         assert host.info.generation == generation
 
 
-def test_a_session_that_lives_is_created_again_whatever_the_flag_says() -> None:
+def test_an_open_session_is_recreated_even_if_the_flag_is_set() -> None:
     options = qnnbridge.SessionOptions()
     with fake_host() as host, qnnbridge.InferenceSession(script(), options, host=host) as session:
         before = session.run(None, {"x": X[0]})
@@ -277,7 +279,7 @@ def test_a_session_that_lives_is_created_again_whatever_the_flag_says() -> None:
         assert np.array_equal(session.run(None, {"x": X[0]}), before)
 
 
-# --- global pools of threads -----------------------------------------------------------------------------
+# --- global thread pools ---------------------------------------------------------------------------------
 
 POOLS = """
 import sys
@@ -317,7 +319,7 @@ def test_global_thread_pools_are_those_of_onnxruntime() -> None:
 
 
 @pytest.mark.simulator
-def test_pools_come_too_late_for_a_host_with_sessions() -> None:
+def test_global_thread_pools_are_refused_if_the_host_already_has_sessions() -> None:
     session = ort.InferenceSession(MODEL)
     with pytest.raises(OptionError, match="after a session"):
         ort.set_global_thread_pool_sizes(1, 1)

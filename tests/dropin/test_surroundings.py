@@ -36,7 +36,7 @@ CHILDREN = """
 
 
 @needs.posix
-def test_a_python_with_an_environment_of_the_programs_own_has_the_bridge(tmp_path: Path) -> None:
+def test_a_python_in_the_program_own_environment_has_the_bridge(tmp_path: Path) -> None:
     source = (
         CHILDREN
         + """
@@ -61,7 +61,7 @@ def test_a_python_with_an_environment_of_the_programs_own_has_the_bridge(tmp_pat
 
 
 @needs.posix
-def test_other_programs_get_the_environment_that_the_program_gives(tmp_path: Path) -> None:
+def test_other_programs_get_the_environment_that_the_program_sets(tmp_path: Path) -> None:
     source = (
         CHILDREN
         + """
@@ -127,7 +127,7 @@ def test_a_loop_that_waits_for_all_children_ends(wait: str, tmp_path: Path) -> N
 
 
 @needs.linux
-def test_the_end_of_a_host_is_explained_while_the_program_waits_for_its_children(tmp_path: Path) -> None:
+def test_the_exit_of_a_host_is_explained_while_the_program_waits_for_its_children(tmp_path: Path) -> None:
     source = f"""
         import os
         import signal
@@ -173,7 +173,9 @@ PARENT_AND_CHILD = f"""
 
 
 def surroundings(tmp_path: Path, **variables: str) -> dict[str, str]:
-    """Variables for `exec_program`: no folder of qnnbridge is named, and a file is where the home folder would be."""
+    """Return variables for `exec_program` without a folder for qnnbridge, and with a file in place of the home
+    folder.
+    """
     home = tmp_path / "home"
     home.touch()
     temporary = tmp_path / "tmp"
@@ -184,7 +186,7 @@ def surroundings(tmp_path: Path, **variables: str) -> dict[str, str]:
 
 
 @needs.posix
-def test_without_a_home_folder_children_have_the_bridge_by_a_temporary_folder(tmp_path: Path) -> None:
+def test_without_a_home_folder_children_get_the_bridge_through_a_temporary_folder(tmp_path: Path) -> None:
     ran = exec_program(program(tmp_path, PARENT_AND_CHILD), cwd=tmp_path, **surroundings(tmp_path))
     assert ran.stdout.split() == ["21.0", "21.0"], ran.stderr
     (folder,) = (tmp_path / "tmp").glob("qnnbridge-*/dropin/*")
@@ -194,11 +196,11 @@ def test_without_a_home_folder_children_have_the_bridge_by_a_temporary_folder(tm
 
 @needs.posix
 @pytest.mark.parametrize("start", ["exec", "import"])
-def test_without_any_folder_the_program_runs_and_it_is_reported_once(start: str, tmp_path: Path) -> None:
+def test_without_any_writable_folder_the_program_runs_with_one_warning(start: str, tmp_path: Path) -> None:
     home = surroundings(tmp_path)
     taken = Path(home["TMPDIR"], f"qnnbridge-{os.getuid()}")
     taken.mkdir(mode=0o777)
-    taken.chmod(0o777)  # as one that another user has made
+    taken.chmod(0o777)  # as a folder that another user has created
     name = program(tmp_path, ("    import qnnbridge.dropin\n" if start == "import" else "") + PARENT_AND_CHILD)
     if start == "exec":
         ran = exec_program(name, cwd=tmp_path, **home)

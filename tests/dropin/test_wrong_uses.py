@@ -19,8 +19,8 @@ ort = pytest.importorskip("onnxruntime")
 import qnnbridge.ort as ours  # noqa: E402
 from tests.dropin.wrong_uses import WRONG_USES  # noqa: E402
 
-# Where ONNX Runtime finds the fault only in the middle of the run, in the code of a node; ours before it begins. And
-# where its words are the signatures of inner functions.
+# Uses whose fault ONNX Runtime finds only during the run, in the code of a node, and the bridge before the run.
+# Also uses whose message contains the signatures of inner functions.
 OTHER_WORDS = {"binding_without_input", "empty_path", "optimizers_that_are_numbers"}
 
 _SOURCE_POSITION = re.compile(r"^/\S+\.(?:cc|h):\d+ .* was false\. ")
@@ -37,11 +37,11 @@ def test_a_wrong_use_raises_what_onnxruntime_raises(name: str, tmp_path: Path, m
         assert str(got) == _SOURCE_POSITION.sub("", str(expected)).strip()
 
 
-def test_there_are_enough_of_them() -> None:
+def test_at_least_thirty_wrong_uses_have_the_same_message() -> None:
     assert len(WRONG_USES) - len(OTHER_WORDS) >= 30
 
 
-def test_what_the_text_leaves_out_the_notes_say() -> None:
+def test_details_that_the_message_omits_are_in_the_notes() -> None:
     error = raised_by(WRONG_USES["input_of_wrong_shape"], ours)
     assert any("(3, 2)" in note for note in error.__notes__)
 

@@ -124,7 +124,7 @@ def input_of_wrong_shape(ort: Any) -> Any:
 
 
 def identity(ort: Any, kind: Any) -> Any:
-    """A session whose input x and output y are of this type."""
+    """Return a session whose input x and output y have this type."""
     from onnx import helper
 
     ends = [helper.make_value_info("x", kind)], [helper.make_value_info("y", kind)]

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-# Before anything imports onnxruntime: it sends telemetry from its import on.
+# Disable telemetry before any import of onnxruntime, which sends telemetry from its import on.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 
 @pytest.fixture(scope="session")
 def engine() -> Any:
-    """One engine for all tests: the plugin is registered once in a process and never unregistered."""
+    """One engine for all tests: the plugin is registered once per process and never unregistered."""
     pytest.importorskip("onnxruntime_qnn")
     from qnnbridge_host.engine import load_engine
 
@@ -22,7 +22,7 @@ def engine() -> Any:
 
 @pytest.fixture(scope="session")
 def create(engine: Any) -> Any:
-    """Make a session from a path, bytes or a ModelProto; `values` are those of initializers, by name."""
+    """Create a session from a path, bytes or a ModelProto. `values`: values of initializers by name."""
     from engine_models import make_spec
 
     def make(model: Any, *, values: Any = None, on_phase: Any = None, **spec: Any) -> Any:

@@ -37,7 +37,9 @@ def relu_then_det() -> onnx.ModelProto:
 
 
 def quantized_relu() -> onnx.ModelProto:
-    """Q and DQ at the edges of the graph, which only a session that may use the CPU leaves to the CPU."""
+    """Return a model with Q and DQ at its inputs and outputs, which only a session that allows the CPU leaves to
+    the CPU.
+    """
     constants = {"s": np.float32(0.05).reshape(()), "z": np.uint8(128).reshape(())}
     nodes = [
         node("QuantizeLinear", ["x", "s", "z"], ["xq"]),
@@ -55,9 +57,12 @@ def identity(element: int, shape: Shape = (None,), opset: int = 21) -> onnx.Mode
 
 
 def make_spec(source: Any, *, provider: str | None = QNN, options: Any = None, **fields: Any) -> tuple[Any, Any]:
-    """A SessionSpec and the model's bytes, if it does not come from a file.
+    """Return a SessionSpec, and the model's bytes unless the model is a file.
 
-    options: of the provider. `fields` are those of SessionSpec; ``settings`` stands for its ``options``.
+    Args:
+        options: options of the provider.
+        settings: value of the field ``options`` of SessionSpec.
+        fields: further fields of SessionSpec.
     """
     data = None
     if isinstance(source, onnx.ModelProto):
@@ -72,7 +77,7 @@ def make_spec(source: Any, *, provider: str | None = QNN, options: Any = None, *
 
 
 def direct_session(source: Any, **qnn_options: str) -> Any:
-    """The same session made with ONNX Runtime alone: strict, on QNN."""
+    """Return the same session created with ONNX Runtime alone: strict, on QNN."""
     import onnxruntime as ort
     import onnxruntime_qnn
 
@@ -96,7 +101,7 @@ def direct_cpu_session(source: Any) -> Any:
 
 
 def random_feeds(session: Any, sizes: Mapping[str, int] | None = None) -> dict[str, Any]:
-    """Float inputs of a session; free dimensions get the sizes given, or 2."""
+    """Return float inputs for a session; free dimensions get the given sizes, or 2."""
     rng = np.random.default_rng(7)
     sizes = sizes or {}
     return {
@@ -106,7 +111,7 @@ def random_feeds(session: Any, sizes: Mapping[str, int] | None = None) -> dict[s
 
 
 def assert_same(left: Any, right: Any) -> None:
-    """Equal to the bit, in type, dtype and shape."""
+    """Assert that both are equal bit for bit, and in type, dtype and shape."""
     assert type(left) is type(right)
     if isinstance(left, np.ndarray):
         assert (left.dtype, left.shape) == (right.dtype, right.shape)

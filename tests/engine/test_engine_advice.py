@@ -16,7 +16,7 @@ ERROR = ImportError("No module named 'onnxruntime'")
 
 
 class Qnn:
-    """QNN can be used."""
+    """Return facts of a host that can use QNN."""
 
     simulator = True
     library_folder = None
@@ -36,14 +36,14 @@ def refusal(name: str, available: tuple[str, ...] = (QNN, AZURE, CPU), qnn: obje
 @pytest.mark.parametrize("python", [(3, 9, 18), (3, 10, 14)])
 @pytest.mark.parametrize("found", [Installed({}), Installed({}, onnxruntime="1.20.0")])
 def test_a_python_that_is_too_old_is_named_as_the_reason(python: tuple[int, ...], found: Installed) -> None:
-    """There the extra installs no ONNX Runtime, so to install it again would change nothing."""
+    """For this Python the extra installs no ONNX Runtime, so installing it again would change nothing."""
     error = _no_runtime(found, ERROR, python)
     assert "Python 3.11 or newer" in (error.fix or "")
     assert "no wheel for older ones" in (error.fix or "")
     assert error.details["python"] == ".".join(map(str, python))
 
 
-def test_a_python_that_is_new_enough_is_told_what_to_install() -> None:
+def test_the_advice_for_a_python_that_is_new_enough_names_what_to_install() -> None:
     assert install_command("host", python=sys.executable) in (
         _no_runtime(Installed({}), ERROR, (3, 11, 0)).fix or ""
     )
@@ -62,23 +62,23 @@ def test_a_python_that_is_new_enough_is_told_what_to_install() -> None:
         *((name, CPU) for name in ("CPU", "cpu", "CPUProvider", "CPUExecutionprovider")),
     ],
 )
-def test_a_misspelt_provider_is_guessed(asked: str, meant: str) -> None:
+def test_the_error_for_a_misspelt_provider_suggests_the_right_name(asked: str, meant: str) -> None:
     assert f"Did you mean {meant!r}?" in (refusal(asked).fix or "")
 
 
 @pytest.mark.parametrize("asked", ["CUDAExecutionProvider", "", "x"])
-def test_a_provider_that_is_not_there_is_not_taken_for_another(asked: str) -> None:
+def test_a_provider_that_is_not_installed_is_not_mistaken_for_another(asked: str) -> None:
     fix = refusal(asked).fix or ""
     assert "Did you mean" not in fix
     assert f"{QNN}, {CPU}" in fix
 
 
-def test_the_web_service_of_every_onnxruntime_is_not_offered() -> None:
+def test_the_azure_provider_of_every_onnxruntime_is_not_suggested() -> None:
     error = refusal("Azure")
     assert AZURE not in (error.fix or "")
     assert error.details["available"] == [QNN, CPU]
 
 
-def test_qnn_that_cannot_be_used_is_not_offered() -> None:
+def test_qnn_is_not_suggested_if_it_cannot_be_used() -> None:
     error = refusal("QNN", qnn=providers.NoQnn(ProviderUnavailable("broken")))
     assert QNN not in (error.fix or "")

@@ -31,7 +31,7 @@ QNN_SDK = {"2.7.0": "2.51.0"}
 
 
 def lay_out(site: Path, wheel: str) -> Path:
-    """A folder with the files of a wheel, empty but for the one that is read."""
+    """Create a folder with the files of a wheel. All files are empty except the one that is read."""
     version = wheel.partition("-")[0]
     with open(RECORDS / f"{wheel}.txt", newline="") as file:
         for name, _hash, _size in csv.reader(file):
@@ -57,7 +57,9 @@ def plain_onnxruntime(site: Path, version: str = "1.31.1") -> None:
 
 
 @pytest.mark.parametrize("wheel", BUILTIN)
-def test_a_1x_wheel_is_recognised_and_has_its_backend_beside_onnx_runtime(tmp_path: Path, wheel: str) -> None:
+def test_a_1x_wheel_is_recognised_and_has_its_backend_in_the_folder_of_onnx_runtime(
+    tmp_path: Path, wheel: str
+) -> None:
     found = installed([str(lay_out(tmp_path, wheel))])
     version = wheel.partition("-")[0]
     assert (found.generation, found.onnxruntime_qnn, found.onnxruntime) == ("builtin", version, version)
@@ -68,7 +70,7 @@ def test_a_1x_wheel_is_recognised_and_has_its_backend_beside_onnx_runtime(tmp_pa
     assert choice.qnn["backend_path"] == str(tmp_path / "onnxruntime" / "capi" / "QnnHtp.dll")
     assert choice.entries == {"session.disable_cpu_ep_fallback": "1"}
     assert choice.target is not None
-    # Named in the classic argument, and nothing beside it: the CPU would contradict the strict session.
+    # QNN is the only provider in the classic argument: the CPU would contradict the strict session.
     assert list(adapter.attach(None, choice.qnn, choice.target.backend)) == [(QNN, choice.qnn)]
 
 
@@ -82,7 +84,7 @@ def test_only_the_1x_wheel_without_stubs_is_a_simulator(tmp_path: Path, wheel: s
     assert choice.qnn.get("soc_model") == ("60" if adapter.simulator else None)
 
 
-def test_a_1x_wheel_refuses_options_that_came_later(tmp_path: Path) -> None:
+def test_a_1x_wheel_refuses_newer_options(tmp_path: Path) -> None:
     adapter = providers.load_builtin([QNN, CPU], installed([str(lay_out(tmp_path, "1.23.2-win_arm64"))]))
     spec = SessionSpec("model.onnx", (ProviderSpec(QNN, {"skip_backend_op_validation": "1"}),))
     with pytest.raises(ValueError, match=r"1\.23\.2"):
@@ -90,7 +92,7 @@ def test_a_1x_wheel_refuses_options_that_came_later(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("wheel", PLUGIN)
-def test_a_2x_wheel_is_a_plugin_beside_plain_onnx_runtime(tmp_path: Path, wheel: str) -> None:
+def test_a_2x_wheel_is_a_plugin_of_plain_onnx_runtime(tmp_path: Path, wheel: str) -> None:
     lay_out(tmp_path, wheel)
     plain_onnxruntime(tmp_path)
     found = installed([str(tmp_path)])
@@ -104,13 +106,13 @@ def test_a_2x_wheel_is_a_plugin_beside_plain_onnx_runtime(tmp_path: Path, wheel:
     }
 
 
-def test_a_2x_wheel_without_onnx_runtime_is_a_problem_in_words(tmp_path: Path) -> None:
+def test_a_2x_wheel_without_onnx_runtime_is_an_explained_problem(tmp_path: Path) -> None:
     found = installed([str(lay_out(tmp_path, "2.7.0-win_arm64"))])
     assert found.generation is None
     assert "onnxruntime is not installed" in (found.problem or "")
 
 
-def test_a_1x_wheel_that_plain_onnx_runtime_has_overwritten_is_a_problem_in_words(tmp_path: Path) -> None:
+def test_a_1x_wheel_that_plain_onnx_runtime_has_overwritten_is_an_explained_problem(tmp_path: Path) -> None:
     lay_out(tmp_path, "1.24.1-win_arm64")
     plain_onnxruntime(tmp_path)
     found = installed([str(tmp_path)])
@@ -123,19 +125,19 @@ def test_a_1x_wheel_that_plain_onnx_runtime_has_overwritten_is_a_problem_in_word
     assert "Uninstall" in (caught.value.fix or "")
 
 
-def test_nothing_installed_is_no_problem_and_no_version(tmp_path: Path) -> None:
+def test_without_installed_packages_there_is_no_problem_and_no_version(tmp_path: Path) -> None:
     found = installed([str(tmp_path), str(tmp_path / "missing"), str(tmp_path / "a.zip")])
     assert (found.generation, found.onnxruntime, found.problem) == (None, None, None)
     assert installed_versions([str(tmp_path)]) == {}
 
 
-def test_the_first_folder_on_the_path_counts(tmp_path: Path) -> None:
+def test_the_first_folder_on_the_path_is_used(tmp_path: Path) -> None:
     plain_onnxruntime(tmp_path / "a", "1.31.1")
     plain_onnxruntime(tmp_path / "b", "1.24.4")
     assert installed([str(tmp_path / "a"), str(tmp_path / "b")]).onnxruntime == "1.31.1"
 
 
-def test_relatives_of_onnx_runtime_are_not_taken_for_it(tmp_path: Path) -> None:
+def test_packages_related_to_onnx_runtime_are_not_mistaken_for_it(tmp_path: Path) -> None:
     for name in (
         "onnxruntime_genai-0.9.0",
         "onnxruntime_extensions-0.14.0",
@@ -146,11 +148,11 @@ def test_relatives_of_onnx_runtime_are_not_taken_for_it(tmp_path: Path) -> None:
     assert installed([str(tmp_path)]).distributions == {}
 
 
-def test_looking_takes_a_few_milliseconds_even_among_a_thousand_packages(tmp_path: Path) -> None:
+def test_the_search_takes_a_few_milliseconds_even_among_a_thousand_packages(tmp_path: Path) -> None:
     for number in range(1000):
         (tmp_path / f"package_{number}-1.0.dist-info").mkdir()
     best = min(_seconds(tmp_path) for _ in range(5))
-    assert best < 0.05  # 2 ms on the machine that this was written on
+    assert best < 0.05  # measured: 2 ms
 
 
 def _seconds(folder: Path) -> float:

@@ -1,4 +1,4 @@
-"""The closed table from what ONNX Runtime and Python raise to the project's errors."""
+"""The closed table that maps exceptions of ONNX Runtime and Python to the project's errors."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def raised_classes() -> list[type[Exception]]:
     return [cls for cls in found if isinstance(cls, type) and issubclass(cls, Exception)]
 
 
-def test_the_installed_onnx_runtime_raises_no_class_that_has_no_counterpart() -> None:
+def test_each_error_class_of_the_installed_onnx_runtime_has_a_counterpart() -> None:
     assert {cls.__name__ for cls in raised_classes()} == set(errors.ORT_ERRORS)
 
 
 @pytest.mark.parametrize("cls", raised_classes(), ids=lambda cls: cls.__name__)
-def test_a_class_of_onnx_runtime_keeps_its_name_and_text(cls: type[Exception]) -> None:
+def test_an_error_of_onnx_runtime_keeps_its_class_name_and_text(cls: type[Exception]) -> None:
     text = "[ONNXRuntimeError] : 1 : ANYTHING : a text, unchanged\nwith a second line"
     error = translate(cls(text))
     assert type(error).__name__ == cls.__name__
@@ -32,7 +32,7 @@ def test_a_class_of_onnx_runtime_keeps_its_name_and_text(cls: type[Exception]) -
     assert error.message == text
 
 
-# OrtErrorCode, from 1 on.
+# OrtErrorCode, starting at 1.
 CODES = (
     *("Fail", "InvalidArgument", "NoSuchFile", "NoModel", "EngineError", "RuntimeException", "InvalidProtobuf"),
     *("ModelLoaded", "NotImplemented", "InvalidGraph", "EPFail", "ModelLoadCanceled", "ModelRequiresCompilation"),
@@ -41,7 +41,7 @@ CODES = (
 
 
 @pytest.mark.parametrize(("number", "name"), list(enumerate(CODES, 1)), ids=CODES)
-def test_an_error_without_a_class_in_an_older_onnx_runtime_gets_the_class_of_its_number(
+def test_an_error_without_a_class_in_an_older_onnx_runtime_gets_the_class_of_its_code(
     number: int, name: str
 ) -> None:
     error = translate(RuntimeError(f"[ONNXRuntimeError] : {number} : GENERAL ERROR : text"))
@@ -49,7 +49,7 @@ def test_an_error_without_a_class_in_an_older_onnx_runtime_gets_the_class_of_its
     assert error.details["ort_code"] == number
 
 
-def test_a_runtime_error_that_only_quotes_a_number_stays_one() -> None:
+def test_a_runtime_error_that_only_quotes_a_code_stays_a_runtime_error() -> None:
     text = "Error creating execution provider: [ONNXRuntimeError] : 1 : FAIL : BF16 mode"
     assert type(translate(RuntimeError(text))) is errors.RemoteRuntimeError
 
@@ -57,7 +57,7 @@ def test_a_runtime_error_that_only_quotes_a_number_stays_one() -> None:
 @pytest.mark.parametrize(
     "name", ["ValueError", "TypeError", "RuntimeError", "KeyError", "IndexError", "MemoryError", "OSError"]
 )
-def test_a_builtin_exception_becomes_its_remote_twin(name: str) -> None:
+def test_a_builtin_exception_becomes_its_remote_counterpart(name: str) -> None:
     error = translate(getattr(builtins, name)("text"))
     assert type(error).__name__ == f"Remote{name}"
     assert isinstance(error, getattr(builtins, name))
@@ -65,25 +65,25 @@ def test_a_builtin_exception_becomes_its_remote_twin(name: str) -> None:
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError("text"), AttributeError("text"), OverflowError("text")])
-def test_any_other_exception_is_a_remote_error_that_names_its_type(error: Exception) -> None:
+def test_any_other_exception_is_a_remote_error_with_the_name_of_its_type(error: Exception) -> None:
     told = translate(error)
     assert type(told) is errors.RemoteError
     assert told.details["type"] == type(error).__name__
 
 
-def test_subclasses_of_builtins_find_the_nearest_twin() -> None:
+def test_subclasses_of_builtins_get_the_nearest_counterpart() -> None:
     assert type(translate(NotImplementedError("x"))) is errors.RemoteRuntimeError
     assert type(translate(UnicodeDecodeError("utf-8", b"\xff", 0, 1, "x"))) is errors.RemoteValueError
     assert type(translate(FileNotFoundError(2, "x"))) is errors.RemoteFileNotFoundError
     assert type(translate(PermissionError(13, "x"))) is errors.RemoteOSError
 
 
-def test_an_error_of_ours_passes_through() -> None:
+def test_an_error_of_qnnbridge_is_not_changed() -> None:
     error = errors.OptionError("x")
     assert translate(error) is error
 
 
-def test_the_qnn_code_is_masked_to_the_number_in_qualcomms_table() -> None:
+def test_the_qnn_code_is_masked_to_the_number_in_the_table_of_qualcomm() -> None:
     text = f"[ONNXRuntimeError] : 11 : EP_FAIL : QNN graph execute error. Error: X, Code: {0x0300000ABC0003EB}"
     assert translate(state.EPFail(text)).details["qnn_code"] == 1003
 
@@ -133,14 +133,14 @@ def test_the_refusal_of_the_cpu_is_recognised() -> None:
         ("Failed to compose Qnn graph.", "not report a reason"),
     ],
 )
-def test_a_text_that_misleads_gets_a_cause(text: str, word: str) -> None:
+def test_a_misleading_message_gets_a_cause(text: str, word: str) -> None:
     error = translate(state.Fail(text), Circumstances(soc_model="60", simulator=True))
     assert word in (error.cause or "")
     assert error.fix
     assert error.message == text
 
 
-def test_a_graph_that_qnn_cannot_build_names_the_tensors_without_elements() -> None:
+def test_the_error_for_a_graph_that_qnn_cannot_build_names_the_tensors_without_elements() -> None:
     given = Circumstances(model=ModelInCommands("/m/my model.onnx"), empty_results=("e (1x0x4)",))
     error = translate(state.Fail("Failed to compose Qnn graph."), given)
     assert "the model has e (1x0x4)." in (error.cause or "")
@@ -150,7 +150,7 @@ def test_a_graph_that_qnn_cannot_build_names_the_tensors_without_elements() -> N
     assert "Give x (0) at least one element" in (error.fix or "")
 
 
-def test_an_operator_that_no_registered_library_has_may_be_one_in_python() -> None:
+def test_the_error_for_an_unregistered_operator_mentions_operators_written_in_python() -> None:
     text = "Fatal error: ai.onnx.contrib:Twice(-1) is not a registered function/op"
     error = translate(state.Fail(text), Circumstances(custom_op_libraries=("/somewhere/_extensions_pydll.so",)))
     assert "(_extensions_pydll.so)" in (error.cause or "")
@@ -158,7 +158,7 @@ def test_an_operator_that_no_registered_library_has_may_be_one_in_python() -> No
     assert "onnxruntime itself" in (error.fix or "")
 
 
-def test_a_text_that_nothing_is_known_of_gets_no_invented_cause() -> None:
+def test_an_unknown_message_gets_no_invented_cause() -> None:
     error = translate(state.Fail("something new"))
     assert (error.cause, error.fix) == (None, None)
     assert not re.search(r"\bNone\b", str(error))

@@ -24,13 +24,13 @@ from qnnbridge_protocol.errors import BridgeError
 OURS = {name: load for name, load in KINDS.items() if not name.startswith("Genai")}
 
 
-def test_the_kinds_and_their_operations_are_those_of_the_page() -> None:
+def test_the_page_lists_the_kinds_and_their_operations() -> None:
     listed = {bare(row[0]): re.findall(r"`(\w+)`", row[2]) for row in rows("Kinds of objects", "kind", "made from")}
     assert listed == {name: list(load().operations) for name, load in OURS.items()}
     assert all(load().name == name for name, load in OURS.items())
 
 
-def test_the_functions_are_those_of_the_page() -> None:
+def test_the_page_lists_the_functions() -> None:
     functions = {bare(row[0]) for row in rows("Calls back", "function", "arguments", "values")}
     named = {ort_objects.INITIALIZER_LOCATION, ort_objects.WRITE, ort_objects.CONTEXT_WRITE}
     assert functions == named | {CONTEXT_READ, LOG}

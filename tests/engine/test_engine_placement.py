@@ -17,20 +17,20 @@ def test_before_1_24_the_dimensions_are_still_named() -> None:
     assert "qnn_nodes" not in error.details
 
 
-def test_when_the_second_look_fails_too_its_error_is_the_cause() -> None:
+def test_if_the_second_attempt_fails_too_its_error_is_the_cause() -> None:
     second = EPFail("Failed to finalize", cause="the chip cannot do it")
     error = refusal("m.onnx", None, (), second)
     assert error.cause == "the chip cannot do it"
     assert error.details["with_fallback"] == "Failed to finalize"
 
 
-def test_nothing_known_invents_no_cause() -> None:
+def test_without_any_information_no_cause_is_invented() -> None:
     error = refusal("m.onnx", Placement(known=False), STATIC)
     assert error.cause is None
     assert "fallback='cpu'" in (error.fix or "")
 
 
-def test_more_than_ten_nodes_are_counted_not_listed() -> None:
+def test_more_than_ten_nodes_are_counted_and_not_listed() -> None:
     nodes = tuple((f"n{i}", "Det") for i in range(12))
     error = refusal("m.onnx", Placement(qnn_nodes=1, cpu_nodes=12, cpu_list=nodes), STATIC)
     assert "12 of 13 nodes" in error.message
@@ -51,7 +51,7 @@ def test_a_branch_is_named_and_not_the_nodes_inside_of_it() -> None:
     assert "inner" not in cause
 
 
-def test_what_is_quantised_while_it_runs_gets_advice() -> None:
+def test_the_refusal_of_dynamic_quantisation_contains_advice() -> None:
     nodes = (("l", "DynamicQuantizeLSTM"),)
     error = refusal("m.onnx", Placement(cpu_nodes=1, cpu_list=nodes), STATIC)
     assert "Use the float model" in (error.fix or "")

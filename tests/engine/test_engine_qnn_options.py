@@ -35,24 +35,24 @@ def refused(options: dict[str, Any], config: dict[str, str] | None = None, **mor
         ("enable_fp16_precision", "enable_htp_fp16_precision"),
     ],
 )
-def test_an_unknown_option_is_refused_with_the_name_that_was_meant(wrong: str, right: str) -> None:
+def test_the_error_for_an_unknown_option_names_the_intended_one(wrong: str, right: str) -> None:
     error = refused({wrong: "1"})
     assert wrong in error.message
     assert repr(right) in (error.fix or "")
 
 
-def test_unknown_names_can_be_let_through_but_not_ill_values(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_options_can_be_allowed_but_invalid_values_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(qnn_options.ALLOW_UNKNOWN_ENV, "1")
     assert checked({"option_of_next_year": "7"}) == {"option_of_next_year": "7"}
     refused({"htp_arch": "abc"})
 
 
 @pytest.mark.parametrize("word", ["true", "True", "yes", "on"])
-def test_a_switch_wants_one_or_zero_and_says_which(word: str) -> None:
+def test_a_switch_takes_one_or_zero_and_the_error_names_both(word: str) -> None:
     assert 'Write "1"' in (refused({"enable_htp_fp16_precision": word}).fix or "")
 
 
-def test_python_values_become_text() -> None:
+def test_python_values_become_strings() -> None:
     assert checked({"enable_htp_fp16_precision": True, "vtcm_mb": 8, "htp_bf16_enable": False}) == {
         "enable_htp_fp16_precision": "1",
         "vtcm_mb": "8",
@@ -78,7 +78,7 @@ def test_python_values_become_text() -> None:
         ("op_affinity", "/nowhere/affinity.json", "existing file"),
     ],
 )
-def test_an_ill_value_is_refused_with_what_is_allowed(name: str, value: str, word: str) -> None:
+def test_the_error_for_an_invalid_value_lists_the_allowed_ones(name: str, value: str, word: str) -> None:
     error = refused({name: value})
     assert name in error.message
     assert word in (error.fix or "")
@@ -94,7 +94,7 @@ def test_an_ill_value_is_refused_with_what_is_allowed(name: str, value: str, wor
         ({"htp_bf16_enable": "1", "soc_model": "60"}, {}),
     ],
 )
-def test_options_that_contradict_each_other_are_refused(options: dict[str, str], config: dict[str, str]) -> None:
+def test_contradictory_options_are_refused(options: dict[str, str], config: dict[str, str]) -> None:
     assert "do not go together" in refused(options, config).message
 
 
@@ -106,7 +106,7 @@ def test_options_that_contradict_each_other_are_refused(options: dict[str, str],
         {"htp_bf16_enable": "1", "soc_model": "X2".replace("X2", "SC8480XP")},
     ],
 )
-def test_the_same_options_are_fine_where_they_make_sense(options: dict[str, str]) -> None:
+def test_the_same_options_are_accepted_in_a_valid_combination(options: dict[str, str]) -> None:
     checked(options, {"ep.context_enable": "1"})
 
 
@@ -118,7 +118,7 @@ def test_an_option_that_the_installed_release_does_not_know_is_refused() -> None
     checked({"soc_model": "60"}, version=(1, 20, 0))
 
 
-def test_a_library_is_found_beside_the_provider_or_refused(tmp_path: Path) -> None:
+def test_a_library_is_found_in_the_folder_of_the_provider_or_refused(tmp_path: Path) -> None:
     (tmp_path / "libQnnHtp.so").touch()
     (tmp_path / "libQnnGpu.so").touch()
     folder = str(tmp_path)
@@ -140,7 +140,7 @@ def test_a_library_is_found_beside_the_provider_or_refused(tmp_path: Path) -> No
         ({"backend_path": "/x/my_shim.so"}, "my_shim"),
     ],
 )
-def test_the_backend_is_known_from_the_options(options: dict[str, str], kind: str) -> None:
+def test_the_backend_is_derived_from_the_options(options: dict[str, str], kind: str) -> None:
     assert qnn_options.backend_of(options) == kind
 
 
@@ -153,7 +153,7 @@ def test_run_options_that_would_abort_the_process_are_refused() -> None:
             check(options)
 
 
-def test_the_documented_run_option_that_qnn_ignores_is_refused_with_the_one_that_works() -> None:
+def test_the_error_for_the_documented_run_option_that_qnn_ignores_names_the_one_that_works() -> None:
     with pytest.raises(OptionError) as caught:
         qnn_options.run_options({"qnn.perf_mode": "burst"})
     assert "'qnn.htp_perf_mode'" in (caught.value.fix or "")
@@ -181,13 +181,13 @@ def test_every_choice_in_the_tables_is_accepted_by_its_own_check() -> None:
     ("text", "numbers"),
     [("60", (60,)), ("SC8380XP", (60,)), ("sm8550, 88", (43, 88)), ("0", (0,)), ("9999", (9999,))],
 )
-def test_a_chip_is_known_by_number_or_name(text: str, numbers: tuple[int, ...]) -> None:
+def test_a_chip_is_recognised_by_number_or_name(text: str, numbers: tuple[int, ...]) -> None:
     assert qnn_options.parse_chips(text) == numbers
 
 
 @pytest.fixture
 def newer(tmp_path: Path) -> str:
-    """The folder of a provider library that is newer than the tables."""
+    """Write the provider library of a release that is newer than the tables; return its folder."""
     texts = (b"htp_num_cores", b"SM8975", b"option_of_next_y", b"enable_htp_fp16_precision")
     for name in ("libonnxruntime_providers_qnn.so", "onnxruntime_providers_qnn.dll"):
         (tmp_path / name).write_bytes(b"\0".join((b"\x7fELF", *texts, b"")))
@@ -198,7 +198,7 @@ def newer(tmp_path: Path) -> str:
     "options",
     [{"htp_num_cores": "2"}, {"option_of_next_year": "x"}, {"htp_arch": "85"}, {"soc_model": "60,SM8975"}],
 )
-def test_what_the_installed_library_knows_and_the_tables_do_not_passes_with_a_warning(
+def test_an_option_in_the_installed_library_that_is_not_in_the_tables_is_accepted_with_a_warning(
     options: dict[str, str], newer: str
 ) -> None:
     name, value = next(iter(options.items()))
@@ -214,15 +214,17 @@ def test_what_the_installed_library_knows_and_the_tables_do_not_passes_with_a_wa
     "options",
     [{"htp_num_core": "2"}, {"htp_num": "2"}, {"htp_arch": "74"}, {"soc_model": "SM8976"}, {"soc_model": "y"}],
 )
-def test_what_the_installed_library_does_not_contain_is_refused(options: dict[str, str], newer: str) -> None:
+def test_an_option_that_the_installed_library_does_not_contain_is_refused(
+    options: dict[str, str], newer: str
+) -> None:
     refused(options, library_folder=newer, version=(2, 8, 0))
 
 
-def test_known_options_and_chips_give_no_warning() -> None:
+def test_known_options_and_chips_cause_no_warning() -> None:
     assert qnn_options.newer_than_tables({"soc_model": "60,SC8480XP,X Elite", "htp_arch": 0, "vtcm_mb": 8}) == []
 
 
-def test_an_option_of_the_other_system_is_refused_with_the_system_that_has_it(
+def test_the_error_for_an_option_of_another_operating_system_names_that_system(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     version = tuple(map(int, newest_release().split(".")))
@@ -239,7 +241,7 @@ def test_an_option_of_the_other_system_is_refused_with_the_system_that_has_it(
     assert checked({"enable_htp_matmul_lut": "1"}, library_folder=str(tmp_path), version=version)
 
 
-def test_every_option_of_the_tables_is_in_the_libraries_of_a_system() -> None:
+def test_every_option_of_the_tables_is_in_the_libraries_of_an_operating_system() -> None:
     names = [*PROVIDER_OPTIONS, *RUN_OPTIONS, *DYNAMIC_OPTIONS]
     assert [name for name in names if not first_releases(name)] == []
 
@@ -255,7 +257,7 @@ def test_every_option_of_the_tables_is_in_the_libraries_of_a_system() -> None:
         (b"", False),
     ],
 )
-def test_a_name_is_found_whole_or_as_its_first_sixteen_bytes(library: bytes, found: bool) -> None:
+def test_a_name_is_found_in_full_or_by_its_first_sixteen_bytes(library: bytes, found: bool) -> None:
     assert contains(library, "rpc_control_latency") is found
 
 
@@ -266,18 +268,18 @@ def test_a_name_is_found_whole_or_as_its_first_sixteen_bytes(library: bytes, fou
         *(("8 Elite", 69), ("Snapdragon(R) X Elite - X1E80100 - Qualcomm(R) Oryon(TM) CPU", 60)),
     ],
 )
-def test_a_chip_is_known_by_its_name_in_shops(text: str, number: int) -> None:
+def test_a_chip_is_recognised_by_its_marketing_name(text: str, number: int) -> None:
     assert checked({"soc_model": text})["soc_model"] == str(number)
     assert read_chip(text) == number
 
 
 @pytest.mark.parametrize("text", ["Snapdragon", "8", "Gen 1", "Elite", ""])
-def test_a_name_that_stands_for_no_chip_or_for_several_is_refused(text: str) -> None:
+def test_a_name_that_matches_no_chip_or_several_is_refused(text: str) -> None:
     if text != "8":  # a number
         refused({"soc_model": text})
 
 
-def test_a_misspelt_chip_is_refused_with_the_one_that_was_meant() -> None:
+def test_the_error_for_a_misspelt_chip_names_the_intended_one() -> None:
     with pytest.raises(OptionError) as caught:
         checked({"soc_model": "SC8380PX"})
     assert "SC8380XP (60)" in (caught.value.fix or "")
@@ -318,11 +320,11 @@ def test_a_misspelt_session_key_is_refused(typo: str, meant: str) -> None:
 @pytest.mark.parametrize(
     "key", ["session.a_key_of_a_later_release", "ep.myprovider.x", "session.intra_op.allow_spinning"]
 )
-def test_a_key_that_is_known_or_like_no_other_passes(key: str) -> None:
+def test_a_known_session_key_and_a_key_unlike_any_other_are_accepted(key: str) -> None:
     qnn_options.refuse_misspelt(key, SESSION_KEYS, "session key")
 
 
-def test_no_known_session_key_is_a_typo_of_another_one() -> None:
+def test_no_known_session_key_is_refused_as_a_typo_of_another() -> None:
     for key in SESSION_KEYS:
         qnn_options.refuse_misspelt(key, SESSION_KEYS, "session key")
 
@@ -337,7 +339,7 @@ def test_a_priority_that_the_release_does_not_have_is_refused(priority: str, ver
     assert "Allowed are normal, low, normal_high, high;" in (error.fix or "")
 
 
-def test_priorities_of_a_release_that_has_them_or_says_nothing_are_taken() -> None:
+def test_a_priority_is_accepted_if_the_release_has_it_or_does_not_report_any() -> None:
     for version in ((2, 5, 0), (2, 7, 0), ()):
         for priority in qnn_options.PRIORITIES:
             assert checked({"qnn_context_priority": priority}, version=version) == {

@@ -24,7 +24,7 @@ def refusal_of(create: Any, source: Any, **spec: Any) -> errors.BridgeError:
     return caught.value
 
 
-def test_a_strict_session_names_the_nodes_that_qnn_does_not_take(create: Any) -> None:
+def test_the_refusal_of_a_strict_session_names_the_nodes_that_qnn_refuses(create: Any) -> None:
     error = refusal_of(create, relu_then_det())
     assert isinstance(error, errors.PlacementRefused)
     assert "1 of 2 nodes of the model would run on the CPU" in error.message
@@ -34,7 +34,7 @@ def test_a_strict_session_names_the_nodes_that_qnn_does_not_take(create: Any) ->
     assert error.details["cpu_list"] == [["det", "Det"]]
 
 
-def test_a_strict_session_of_a_dynamic_model_names_the_dimensions_to_fix(create: Any) -> None:
+def test_the_refusal_of_a_dynamic_model_names_the_dimensions_to_fix(create: Any) -> None:
     error = refusal_of(create, MODELS / "pnet.onnx")
     assert isinstance(error, errors.PlacementRefused)
     assert "No node of pnet.onnx can run on the NPU (13 nodes after optimisation)" in error.message
@@ -43,7 +43,7 @@ def test_a_strict_session_of_a_dynamic_model_names_the_dimensions_to_fix(create:
     assert error.details["dynamic_inputs"] == {"input_1": ["N", "M1", "M2"]}
 
 
-def test_a_dimension_name_that_two_axes_share_is_not_offered_as_a_handle(create: Any) -> None:
+def test_a_dimension_name_that_two_axes_share_is_not_suggested_for_an_override(create: Any) -> None:
     shared = model([node("Relu", ["x"], ["y"])], [tensor("x", ["?", "?", None])], [tensor("y", ["?", "?", None])])
     error = refusal_of(create, shared)
     assert error.details["dynamic_inputs"] == {"x": ["?", "?", "axis 2"]}
@@ -51,14 +51,16 @@ def test_a_dimension_name_that_two_axes_share_is_not_offered_as_a_handle(create:
     assert "override" not in (error.fix or "")
 
 
-def test_a_model_without_any_operator_for_qnn_says_that_none_can_run(create: Any) -> None:
+def test_the_refusal_of_a_model_without_any_operator_for_qnn_says_that_none_can_run(create: Any) -> None:
     error = refusal_of(create, MODELS / "logreg_iris.onnx")
     assert isinstance(error, errors.PlacementRefused)
     assert "No node of logreg_iris.onnx" in error.message
     assert error.details["cpu_nodes"] == 3
 
 
-def test_nodes_that_a_compiled_model_left_outside_ask_for_the_original(create: Any, tmp_path: Path) -> None:
+def test_nodes_outside_of_the_context_of_a_compiled_model_need_the_original_model(
+    create: Any, tmp_path: Path
+) -> None:
     entries = {"ep.context_enable": "1", "ep.context_file_path": str(tmp_path / "c.onnx")}
     create(relu_then_det(), fallback="cpu", config_entries=entries)
     error = refusal_of(create, tmp_path / "c.onnx")
@@ -70,10 +72,10 @@ def test_nodes_that_a_compiled_model_left_outside_ask_for_the_original(create: A
 @pytest.mark.parametrize("damage", ["missing", "short"])
 @pytest.mark.parametrize("provider", [QNN, CPU])
 @pytest.mark.parametrize("operator", ["Conv", "MatMul"])
-def test_a_file_of_weights_that_is_not_whole_is_named(
+def test_the_error_for_an_incomplete_weights_file_names_the_file(
     create: Any, tmp_path: Path, operator: str, provider: str, damage: str
 ) -> None:
-    """QNN reports it as an operator that it does not support, or with three words."""
+    """QNN reports this model as having an unsupported operator, or in three words."""
     shape = [4, 3, 3, 3] if operator == "Conv" else [8, 16]
     made = model(
         [node(operator, ["x", "w"], ["y"])],
@@ -102,7 +104,7 @@ def test_a_file_of_weights_that_is_not_whole_is_named(
     assert str(weights) in error.evidence[0]
 
 
-def test_looking_for_the_refused_nodes_writes_no_file_of_its_own(create: Any, tmp_path: Path) -> None:
+def test_the_search_for_the_refused_nodes_writes_no_extra_file(create: Any, tmp_path: Path) -> None:
     error = refusal_of(
         create,
         relu_then_det(),
@@ -113,20 +115,20 @@ def test_looking_for_the_refused_nodes_writes_no_file_of_its_own(create: Any, tm
         },
         config_entries={"ep.context_enable": "1", "ep.context_file_path": str(tmp_path / "ctx.onnx")},
     )
-    # The refused creation leaves these behind (so does ONNX Runtime alone); the second one, which looks where the
-    # nodes are, must neither add to them nor stumble over them ("exists already").
+    # The refused creation (also by ONNX Runtime alone) leaves these files; the second creation, which determines
+    # the placement, must neither add files nor fail because of them ("exists already").
     left = [name.partition("_20")[0] for name in sorted(os.listdir(tmp_path))]
     assert left == ["ctx.onnx", "ctx_qnn.bin", "profile"]
     assert error.details["cpu_nodes"] == 1
     assert "with_fallback" not in error.details
 
 
-def test_an_application_that_allows_the_cpu_by_its_own_entry_is_obeyed(create: Any) -> None:
+def test_a_configuration_entry_that_allows_the_cpu_is_respected(create: Any) -> None:
     session = create(relu_then_det(), config_entries={"session.disable_cpu_ep_fallback": "0"})
     assert session.info.placement.cpu_nodes == 1
 
 
-def test_a_provider_that_the_host_does_not_have_is_named_with_those_it_has(create: Any) -> None:
+def test_the_error_for_a_missing_provider_lists_the_available_ones(create: Any) -> None:
     error = refusal_of(create, relu(), provider="CUDAExecutionProvider")
     assert isinstance(error, errors.ProviderUnavailable)
     assert "CUDAExecutionProvider" in error.message
@@ -134,7 +136,7 @@ def test_a_provider_that_the_host_does_not_have_is_named_with_those_it_has(creat
     assert CPU in (error.fix or "")
 
 
-def test_the_cpu_before_qnn_is_refused_because_qnn_would_get_nothing(create: Any) -> None:
+def test_the_cpu_before_qnn_is_refused_because_qnn_would_get_no_node(create: Any) -> None:
     error = refusal_of(create, relu(), providers=(ProviderSpec(CPU), ProviderSpec(QNN)))
     assert isinstance(error, errors.OptionError)
 
@@ -145,7 +147,7 @@ def test_the_cpu_after_qnn_does_not_weaken_a_strict_session(create: Any) -> None
     assert isinstance(refusal_of(create, relu_then_det(), providers=providers), errors.PlacementRefused)
 
 
-def test_sizes_are_not_advised_where_qnn_has_none_of_the_operators(create: Any) -> None:
+def test_fixed_sizes_are_not_advised_if_qnn_has_none_of_the_operators(create: Any) -> None:
     scaler = helper.make_node("Scaler", ["x"], ["s"], domain="ai.onnx.ml", offset=[0.0, 1.0], scale=[1.0, 2.0])
 
     def of(*nodes: Any) -> onnx.ModelProto:
@@ -165,7 +167,7 @@ def test_sizes_are_not_advised_where_qnn_has_none_of_the_operators(create: Any) 
     assert (placed.cause or "").startswith(NO_OPERATOR)
 
 
-def test_a_quantised_model_is_not_to_be_quantised(create: Any) -> None:
+def test_a_quantised_model_gets_no_advice_to_quantise_it(create: Any) -> None:
     quantise = [["QuantizeLinear", "x", "q"], ["DequantizeLinear", "q", "d"], ["Hardmax", "d", "y"]]
     nodes = [node(op, [given] if op == "Hardmax" else [given, "s", "z"], [made]) for op, given, made in quantise]
     steps = {"s": np.float32(0.1), "z": np.uint8(128)}
@@ -178,7 +180,7 @@ def test_a_quantised_model_is_not_to_be_quantised(create: Any) -> None:
     assert "Change or quantize these nodes" in (refusal_of(create, float_one).fix or "")
 
 
-def test_a_finalize_failure_is_explained_by_the_chip(create: Any) -> None:
+def test_a_failed_finalization_is_explained_by_the_chip(create: Any) -> None:
     # Code 1002 means "memory"; V68 chips lack float InstanceNormalization.
     normalize = model(
         [node("InstanceNormalization", ["x", "s", "b"], ["y"])],
@@ -194,7 +196,7 @@ def test_a_finalize_failure_is_explained_by_the_chip(create: Any) -> None:
     assert create(normalize).info.placement.cpu_nodes == 0
 
 
-def test_a_layout_failure_keeps_its_text_and_gets_an_explanation(create: Any) -> None:
+def test_a_layout_failure_keeps_its_message_and_gets_an_explanation(create: Any) -> None:
     double = TensorProto.DOUBLE
     convolution = model(
         [node("Conv", ["x", "w"], ["y"])],
@@ -207,7 +209,7 @@ def test_a_layout_failure_keeps_its_text_and_gets_an_explanation(create: Any) ->
     assert "channels-last" in (error.cause or "")
 
 
-def test_a_compiled_model_that_is_cut_off_is_explained(create: Any, tmp_path: Path) -> None:
+def test_a_truncated_compiled_model_is_explained(create: Any, tmp_path: Path) -> None:
     compiled = tmp_path / "relu_ctx.onnx"
     create(relu(), config_entries={"ep.context_enable": "1", "ep.context_file_path": str(compiled)})
     binary = next(tmp_path.glob("*.bin"))
@@ -217,7 +219,7 @@ def test_a_compiled_model_that_is_cut_off_is_explained(create: Any, tmp_path: Pa
     assert "cut off" in (error.cause or "")
 
 
-def test_a_compiled_model_without_its_binary_is_explained(create: Any, tmp_path: Path) -> None:
+def test_a_compiled_model_without_its_context_binary_is_explained(create: Any, tmp_path: Path) -> None:
     compiled = tmp_path / "relu_ctx.onnx"
     create(relu(), config_entries={"ep.context_enable": "1", "ep.context_file_path": str(compiled)})
     next(tmp_path.glob("*.bin")).unlink()
@@ -234,7 +236,9 @@ def test_a_compiled_model_without_its_binary_is_explained(create: Any, tmp_path:
         (b"\x89PNG\r\n\x1a\n" * 9, "is not an ONNX model"),
     ],
 )
-def test_a_file_that_is_no_model_says_what_it_is(create: Any, tmp_path: Path, content: bytes, cause: str) -> None:
+def test_the_error_for_a_file_that_is_not_a_model_describes_the_file(
+    create: Any, tmp_path: Path, content: bytes, cause: str
+) -> None:
     path = tmp_path / "m.onnx"
     path.write_bytes(content)
     for provider in (QNN, CPU):
@@ -243,23 +247,23 @@ def test_a_file_that_is_no_model_says_what_it_is(create: Any, tmp_path: Path, co
         assert cause in (error.cause or "")
 
 
-def test_a_folder_and_a_missing_file_are_told_apart(create: Any, tmp_path: Path) -> None:
+def test_a_folder_and_a_missing_file_have_different_errors(create: Any, tmp_path: Path) -> None:
     folder = refusal_of(create, tmp_path)
     assert isinstance(folder, errors.InvalidProtobuf)
     assert "is a folder" in (folder.cause or "")
     assert isinstance(refusal_of(create, tmp_path / "missing.onnx"), errors.NoSuchFile)
 
 
-def test_the_saver_backend_is_said_to_give_no_results(
+def test_a_session_on_the_saver_backend_reports_that_outputs_are_not_results(
     create: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)  # it writes what it records there
+    monkeypatch.chdir(tmp_path)  # the saver writes its recording there
     session = create(relu(), options={"backend_type": "saver"})
     assert session.info.placement.backend == "saver"
     assert "not results" in (session.info.placement.cause or "")
 
 
-def test_a_backend_that_is_not_installed_is_refused_before_it_means_a_silent_cpu(create: Any) -> None:
+def test_a_backend_that_is_not_installed_is_refused_and_not_replaced_by_the_cpu(create: Any) -> None:
     for options in (
         {"backend_type": "cpu"},
         {"backend_path": "/nowhere/libQnnHtp.so"},
@@ -271,16 +275,16 @@ def test_a_backend_that_is_not_installed_is_refused_before_it_means_a_silent_cpu
         assert "CPU" in (error.cause or "")
 
 
-def test_the_name_of_a_backend_library_is_enough(create: Any) -> None:
+def test_the_name_of_a_backend_library_is_sufficient(create: Any) -> None:
     session = create(relu(), options={"backend_path": "libQnnHtp.so"})
     assert os.path.isabs(session.info.provider_options[QNN]["backend_path"])
 
 
-def test_nothing_to_load_is_an_error(create: Any) -> None:
+def test_a_session_without_a_model_is_an_error(create: Any) -> None:
     assert isinstance(refusal_of(create, None, provider=CPU), errors.InvalidArgument)
 
 
-def test_a_graph_without_inputs_is_refused_with_a_way_out(create: Any) -> None:
+def test_a_graph_without_inputs_is_refused_with_an_alternative(create: Any) -> None:
     constant = model(
         [node("ConstantOfShape", ["s"], ["c"]), node("RandomNormalLike", ["c"], ["y"], dtype=FLOAT)],
         [],

@@ -48,7 +48,7 @@ def both_fail(bridge: Callable[[], Any], direct: Callable[[], Any]) -> tuple[err
         {"x": None},
     ],
 )
-def test_bad_feeds_fail_with_onnx_runtimes_own_class_and_text(session: Any, feeds: dict[str, Any]) -> None:
+def test_bad_feeds_fail_with_the_class_and_text_of_onnx_runtime(session: Any, feeds: dict[str, Any]) -> None:
     direct = direct_cpu_session(relu())
     ours, theirs = both_fail(lambda: session.run(None, feeds), lambda: direct.run(None, feeds))
     assert type(ours).__name__ in (type(theirs).__name__, f"Remote{type(theirs).__name__}")
@@ -56,13 +56,13 @@ def test_bad_feeds_fail_with_onnx_runtimes_own_class_and_text(session: Any, feed
     assert_same(session.run(None, {"x": X}), [Y])
 
 
-def test_an_unknown_output_fails_like_in_onnx_runtime(session: Any) -> None:
+def test_an_unknown_output_fails_as_in_onnx_runtime(session: Any) -> None:
     direct = direct_cpu_session(relu())
     ours, theirs = both_fail(lambda: session.run(["z"], {"x": X}), lambda: direct.run(["z"], {"x": X}))
     assert (type(ours).__name__, ours.message) == (type(theirs).__name__, str(theirs))
 
 
-def test_outputs_come_in_the_order_they_are_asked_for(create: Any) -> None:
+def test_outputs_are_returned_in_the_requested_order(create: Any) -> None:
     two = model(
         [node("Relu", ["x"], ["y"]), node("Neg", ["x"], ["z"])],
         [tensor("x", [1, 4])],
@@ -74,7 +74,7 @@ def test_outputs_come_in_the_order_they_are_asked_for(create: Any) -> None:
     assert_same(session.run([], {"x": X}), [Y, -X])
 
 
-def test_run_options_are_carried(session: Any) -> None:
+def test_run_options_are_passed_on(session: Any) -> None:
     run = RunSpec(
         {"logid": "one run", "log_severity_level": 3, "only_execute_path_to_fetches": True}, {"gpu_graph_id": "1"}
     )
@@ -115,7 +115,7 @@ def test_dynamic_options_are_checked_before_they_reach_qnn(create: Any) -> None:
         session.set_ep_dynamic_options({"ep.dynamic.workload": "Efficient"})
 
 
-def test_a_run_that_was_asked_to_stop_beforehand_does_not_run(session: Any) -> None:
+def test_a_run_with_terminate_already_set_does_not_run(session: Any) -> None:
     stop = StopHandle()
     stop.stop()
     with pytest.raises(errors.Fail, match="terminate flag"):
@@ -168,7 +168,7 @@ def _counting_loop() -> onnx.ModelProto:
     )
 
 
-def test_a_session_runs_in_several_threads_at_once(create: Any) -> None:
+def test_a_session_runs_in_several_threads_at_the_same_time(create: Any) -> None:
     session = create(MODELS / "pnet.onnx", provider=CPU)
     feeds = [{"input_1": np.full((1, 32, 32, 3), n, np.float32)} for n in range(4)]
     expected = [session.run(None, feed) for feed in feeds]
@@ -188,7 +188,7 @@ def test_a_session_runs_in_several_threads_at_once(create: Any) -> None:
 
 
 @pytest.mark.simulator
-def test_an_error_inside_qnn_stays_an_error_and_the_session_continues(create: Any) -> None:
+def test_an_error_inside_of_qnn_is_raised_and_the_session_stays_usable(create: Any) -> None:
     gather = model(
         [node("Gather", ["x", "i"], ["y"])],
         [tensor("x", [4]), tensor("i", [1], onnx.TensorProto.INT32)],

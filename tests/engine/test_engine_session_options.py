@@ -21,13 +21,13 @@ X = np.array([[-1, 0, 2, 3]], np.float32)
 
 
 def scaled(factor: Any) -> onnx.ModelProto:
-    """y = x * factor, the factor an initializer."""
+    """Return a model that computes y = x * factor, with the factor as an initializer."""
     return model(
         [node("Mul", ["x", "factor"], ["y"])], [tensor("x", [1, 4])], [tensor("y", [1, 4])], {"factor": factor}
     )
 
 
-def test_every_attribute_of_the_installed_session_options_is_carried_or_known_not_to_be() -> None:
+def test_every_attribute_of_the_installed_session_options_is_passed_on_or_listed_as_an_exception() -> None:
     import onnxruntime as ort
 
     from qnnbridge_host.engine.options import SESSION_ATTRIBUTES
@@ -37,7 +37,7 @@ def test_every_attribute_of_the_installed_session_options_is_carried_or_known_no
     assert theirs == set(SESSION_ATTRIBUTES)
 
 
-def test_every_attribute_of_the_installed_run_options_is_carried() -> None:
+def test_every_attribute_of_the_installed_run_options_is_passed_on() -> None:
     import onnxruntime as ort
 
     from qnnbridge_host.engine.options import RUN_ATTRIBUTES
@@ -98,7 +98,7 @@ def test_free_dimensions_are_fixed_by_name_and_by_denotation(create: Any) -> Non
     assert create(free, provider=CPU, free_dimensions_by_denotation={"BATCH": 5}).info.inputs[0].shape == (5, 4)
 
 
-def test_an_initializer_is_replaced_and_lives_as_long_as_the_session(create: Any) -> None:
+def test_an_initializer_is_replaced_and_kept_as_long_as_the_session(create: Any) -> None:
     session = create(
         scaled(np.float32([1, 1, 1, 1])),
         provider=CPU,
@@ -122,7 +122,7 @@ def test_external_initializers_are_given_as_values(create: Any, tmp_path: Path) 
     assert_same(session.run(None, {"x": X}), [X * np.float32([5, 6, 7, 8])])
 
 
-def test_a_model_in_bytes_finds_its_external_data_in_the_folder_it_names(create: Any, tmp_path: Path) -> None:
+def test_a_model_given_as_bytes_finds_its_external_data_in_the_given_folder(create: Any, tmp_path: Path) -> None:
     proto = scaled(np.float32([1, 2, 3, 4]))
     path = tmp_path / "m.onnx"
     onnx.save(proto, path, save_as_external_data=True, location="weights.bin", size_threshold=0)
@@ -133,14 +133,12 @@ def test_a_model_in_bytes_finds_its_external_data_in_the_folder_it_names(create:
     assert_same(session.run(None, {"x": X}), expected)
 
 
-def test_an_initializer_that_was_announced_and_not_sent_is_an_error(create: Any) -> None:
+def test_an_announced_initializer_that_was_not_sent_is_an_error(create: Any) -> None:
     with pytest.raises(errors.InvalidArgument, match="not sent"):
         create(relu(), provider=CPU, external_initializers=("w",))
 
 
-def test_a_custom_operator_library_that_is_not_there_is_an_error_of_onnx_runtime(
-    create: Any, tmp_path: Path
-) -> None:
+def test_a_missing_custom_operator_library_is_an_error_of_onnx_runtime(create: Any, tmp_path: Path) -> None:
     with pytest.raises(errors.OrtError):
         create(relu(), provider=CPU, custom_op_libraries=(str(tmp_path / "ops.so"),))
 
@@ -153,7 +151,7 @@ def test_an_optimizer_can_be_disabled_by_name(create: Any) -> None:
     assert kept.info.placement.cpu_nodes == 2
 
 
-def test_profiling_writes_the_file_that_it_names(create: Any, tmp_path: Path) -> None:
+def test_profiling_writes_the_file_that_it_reports(create: Any, tmp_path: Path) -> None:
     settings = {"enable_profiling": True, "profile_file_prefix": str(tmp_path / "p")}
     session = create(relu(), provider=CPU, settings=settings)
     session.run(None, {"x": X})

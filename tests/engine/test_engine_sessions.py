@@ -30,7 +30,7 @@ PNET_SIZES = {"N": 1, "M1": 64, "M2": 64}
 
 
 @pytest.mark.parametrize("name", ["mul_1", "sigmoid"])
-def test_a_static_model_runs_on_qnn_and_gives_the_bits_of_a_direct_session(create: Any, name: str) -> None:
+def test_a_static_model_runs_on_qnn_with_the_same_bits_as_a_direct_session(create: Any, name: str) -> None:
     session = create(MODELS / f"{name}.onnx")
     placement = session.info.placement
     assert (placement.known, placement.qnn_nodes, placement.cpu_nodes, placement.partitions) == (True, 1, 0, 1)
@@ -50,13 +50,13 @@ def test_a_dynamic_model_runs_on_qnn_once_its_dimensions_are_fixed(create: Any) 
     assert_same(session.run(None, feeds), direct_session(fixed).run(None, feeds))
 
 
-def test_no_provider_named_means_qnn(create: Any) -> None:
+def test_without_a_provider_argument_qnn_is_used(create: Any) -> None:
     session = create(relu(), provider=None)
     assert session.info.providers[0] == QNN
     assert session.info.placement.qnn_nodes == 1
 
 
-def test_the_simulator_computes_for_x_elite_unless_told_otherwise_and_says_so(create: Any) -> None:
+def test_the_simulator_computes_for_x_elite_by_default_and_reports_it(create: Any) -> None:
     info = create(relu()).info
     assert (info.placement.simulator, info.placement.backend, info.placement.soc_model) == (True, "htp", "60")
     assert info.provider_options[QNN]["soc_model"] == "60"
@@ -64,7 +64,7 @@ def test_the_simulator_computes_for_x_elite_unless_told_otherwise_and_says_so(cr
     assert create(relu(), options={"htp_arch": "81"}).info.placement.soc_model == "88"
 
 
-def test_the_cpu_provider_is_used_when_it_is_asked_for(create: Any) -> None:
+def test_the_cpu_provider_is_used_when_it_is_requested(create: Any) -> None:
     session = create(MODELS / "logreg_iris.onnx", provider=CPU)
     assert session.info.providers == (CPU,)
     assert (session.info.placement.qnn_nodes, session.info.placement.cpu_nodes) == (0, 3)
@@ -73,14 +73,14 @@ def test_the_cpu_provider_is_used_when_it_is_asked_for(create: Any) -> None:
     assert_same(session.run(None, feeds), direct.run(None, feeds))
 
 
-def test_with_fallback_allowed_the_placement_tells_which_nodes_are_on_the_cpu(create: Any) -> None:
+def test_with_fallback_allowed_the_placement_lists_the_nodes_on_the_cpu(create: Any) -> None:
     placement = create(relu_then_det(), fallback="cpu").info.placement
     assert (placement.qnn_nodes, placement.cpu_nodes) == (1, 1)
     assert placement.cpu_list == (("det", "Det"),)
     assert "Det (det)" in (placement.cause or "")
 
 
-def test_with_fallback_allowed_a_dynamic_model_runs_on_the_cpu_and_says_why(create: Any) -> None:
+def test_with_fallback_allowed_a_dynamic_model_runs_on_the_cpu_with_the_reason(create: Any) -> None:
     session = create(MODELS / "pnet.onnx", fallback="cpu")
     assert session.info.placement.qnn_nodes == 0
     assert "'input_1': N, M1, M2" in (session.info.placement.cause or "")
@@ -88,7 +88,9 @@ def test_with_fallback_allowed_a_dynamic_model_runs_on_the_cpu_and_says_why(crea
     assert_same(session.run(None, feeds), direct_cpu_session(str(MODELS / "pnet.onnx")).run(None, feeds))
 
 
-def test_quantization_at_the_edges_is_on_qnn_in_a_strict_session_and_else_on_the_cpu(create: Any) -> None:
+def test_quantization_of_inputs_and_outputs_is_on_qnn_in_a_strict_session_and_otherwise_on_the_cpu(
+    create: Any,
+) -> None:
     strict = create(quantized_relu()).info.placement
     assert strict.cpu_nodes == 0
     relaxed = create(quantized_relu(), fallback="cpu").info.placement
@@ -98,7 +100,7 @@ def test_quantization_at_the_edges_is_on_qnn_in_a_strict_session_and_else_on_the
     assert "does not support" not in (relaxed.cause or "")
 
 
-def test_a_model_comes_by_path_or_as_anything_with_bytes(create: Any) -> None:
+def test_a_model_is_given_as_a_path_or_as_any_bytes_object(create: Any) -> None:
     data = relu().SerializeToString()
     feeds = {"x": np.array([[-1, 0, 2, -3]], np.float32)}
     expected = direct_session(data).run(None, feeds)
@@ -112,7 +114,7 @@ def test_a_model_at_a_non_ascii_path_is_loaded(create: Any, tmp_path: Path) -> N
     assert create(path).info.placement.qnn_nodes == 1
 
 
-def test_a_session_tells_inputs_outputs_and_metadata_like_onnx_runtime(create: Any) -> None:
+def test_a_session_describes_inputs_outputs_and_metadata_as_onnx_runtime_does(create: Any) -> None:
     info = create(MODELS / "logreg_iris.onnx", provider=CPU).info
     direct = direct_cpu_session(str(MODELS / "logreg_iris.onnx"))
     for told, real in ((info.inputs, direct.get_inputs()), (info.outputs, direct.get_outputs())):
@@ -141,7 +143,7 @@ def test_the_phases_are_reported_before_the_native_steps(create: Any) -> None:
     assert phases == ["creating"]
 
 
-def test_a_compiled_model_loads_where_compiling_is_forbidden(create: Any, tmp_path: Path) -> None:
+def test_a_compiled_model_loads_if_compiling_is_forbidden(create: Any, tmp_path: Path) -> None:
     compiled = tmp_path / "relu_ctx.onnx"
     phases: list[str] = []
     create(relu(), config_entries={"ep.context_enable": "1", "ep.context_file_path": str(compiled)})
@@ -159,7 +161,7 @@ def test_a_closed_session_refuses_to_run(create: Any) -> None:
         session.run(None, {"x": np.zeros((1, 4), np.float32)})
 
 
-def test_the_engine_tells_what_it_is_made_of(engine: Any) -> None:
+def test_the_engine_reports_the_versions_of_its_parts(engine: Any) -> None:
     of_the_source = {"onnxruntime_qnn", "qnn_sdk", "ep_source", "ep_version", "ep_package"}
     assert set(engine.versions()) == {"python", "numpy", "onnxruntime", *of_the_source}
     told = engine.describe()

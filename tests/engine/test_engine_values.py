@@ -24,7 +24,7 @@ ONE_BYTE = (
 
 
 @pytest.mark.parametrize("element", ONE_BYTE)
-def test_every_float8_bit_pattern_goes_through(create: Any, element: ElementType) -> None:
+def test_every_float8_bit_pattern_is_kept(create: Any, element: ElementType) -> None:
     session = create(identity(int(element)), provider=CPU)
     data = np.arange(256, dtype=np.uint8)
     (out,) = session.run(None, {"x": Typed(data, element, (256,))})
@@ -34,7 +34,7 @@ def test_every_float8_bit_pattern_goes_through(create: Any, element: ElementType
 
 
 @pytest.mark.parametrize("shape", [(65536,), (2, 128, 256), (), (3, 0)])
-def test_every_bfloat16_bit_pattern_goes_through(create: Any, shape: tuple[int, ...]) -> None:
+def test_every_bfloat16_bit_pattern_is_kept(create: Any, shape: tuple[int, ...]) -> None:
     session = create(identity(TensorProto.BFLOAT16, [None] * len(shape)), provider=CPU)
     data = np.arange(int(np.prod(shape)), dtype=np.uint16).reshape(shape)
     (out,) = session.run(None, {"x": Typed(data, ElementType.BFLOAT16, shape)})
@@ -52,7 +52,7 @@ def test_every_bfloat16_bit_pattern_goes_through(create: Any, shape: tuple[int, 
         (ElementType.UINT2, [0b11100100, 0b01], [0, 1, 2, 3, 1]),
     ],
 )
-def test_packed_elements_go_in_and_come_out(
+def test_packed_elements_are_accepted_and_returned(
     create: Any, element: ElementType, packed: list[int], values: list[int]
 ) -> None:
     both = model(
@@ -71,7 +71,7 @@ def test_packed_elements_go_in_and_come_out(
     assert z.numpy().astype(np.int64).tolist() == values
 
 
-def test_asking_only_for_ordinary_outputs_gives_plain_arrays(create: Any) -> None:
+def test_a_run_that_requests_only_ordinary_outputs_returns_plain_arrays(create: Any) -> None:
     cast = model(
         [node("Cast", ["x"], ["b"], to=TensorProto.BFLOAT16), node("Neg", ["x"], ["y"])],
         [tensor("x", [None])],
@@ -85,13 +85,13 @@ def test_asking_only_for_ordinary_outputs_gives_plain_arrays(create: Any) -> Non
     assert_same(negative, -x)
 
 
-def test_a_plain_array_for_a_bfloat16_input_is_refused_like_in_onnx_runtime(create: Any) -> None:
+def test_a_plain_array_for_a_bfloat16_input_is_refused_as_in_onnx_runtime(create: Any) -> None:
     session = create(identity(TensorProto.BFLOAT16), provider=CPU)
     with pytest.raises(errors.InvalidArgument, match="Unexpected input data type"):
         session.run(None, {"x": np.ones(3, np.uint16)})
 
 
-def test_a_non_contiguous_array_may_stand_beside_a_bfloat16_output(create: Any) -> None:
+def test_a_non_contiguous_input_works_with_a_bfloat16_output(create: Any) -> None:
     cast = model(
         [node("Cast", ["x"], ["y"], to=TensorProto.BFLOAT16)],
         [tensor("x", [None, None])],
@@ -102,7 +102,7 @@ def test_a_non_contiguous_array_may_stand_beside_a_bfloat16_output(create: Any) 
     assert_same(out.data, (np.ascontiguousarray(x).view(np.uint32) >> 16).astype(np.uint16))
 
 
-def test_strings_go_through_as_objects(create: Any) -> None:
+def test_strings_are_passed_as_objects(create: Any) -> None:
     session = create(identity(TensorProto.STRING), provider=CPU)
     words = np.array(["a", "", "日本語", "x" * 300], dtype=object)
     assert_same(session.run(None, {"x": words}), [words])
@@ -112,7 +112,7 @@ def _optional_of_floats() -> onnx.TypeProto:
     return helper.make_optional_type_proto(helper.make_tensor_type_proto(FLOAT, [None]))
 
 
-def test_an_optional_is_empty_or_not(create: Any) -> None:
+def test_an_optional_may_be_empty(create: Any) -> None:
     kind = _optional_of_floats()
     proto = model([node("Identity", ["x"], ["y"])], [value("x", kind)], [value("y", kind)])
     session = create(proto, provider=CPU)
@@ -121,7 +121,7 @@ def test_an_optional_is_empty_or_not(create: Any) -> None:
     assert_same(session.run(None, {"x": np.float32([1, 2])}), [np.float32([1, 2])])
 
 
-def test_a_sequence_goes_through_empty_or_not(create: Any) -> None:
+def test_a_sequence_may_be_empty(create: Any) -> None:
     kind = helper.make_sequence_type_proto(helper.make_tensor_type_proto(FLOAT, None))
     proto = model([node("Identity", ["x"], ["y"])], [value("x", kind)], [value("y", kind)])
     session = create(proto, provider=CPU)
@@ -130,7 +130,7 @@ def test_a_sequence_goes_through_empty_or_not(create: Any) -> None:
     assert_same(session.run(None, {"x": []}), [[]])
 
 
-def test_a_map_goes_in(create: Any) -> None:
+def test_a_map_is_accepted(create: Any) -> None:
     kind = helper.make_map_type_proto(TensorProto.STRING, helper.make_tensor_type_proto(FLOAT, None))
     proto = model(
         [node("DictVectorizer", ["x"], ["y"], domain="ai.onnx.ml", string_vocabulary=["a", "b", "c"])],
@@ -177,7 +177,7 @@ def test_a_sparse_input_is_multiplied(create: Any, sparse: Sparse) -> None:
         Sparse(np.float32([1, 2]), (3, 3), "csr", (np.int64([1, 0]), np.int64([0, 1, 1, 2]))),
     ],
 )
-def test_a_sparse_value_survives_the_way_into_onnx_runtime_and_back(sparse: Sparse) -> None:
+def test_a_sparse_value_survives_the_conversion_to_onnx_runtime_and_back(sparse: Sparse) -> None:
     ort = pytest.importorskip("onnxruntime")
     back = ort_values.result_of_ort_value(ort_values.sparse_to_ort(ort, sparse))
     assert (back.format, back.dense_shape) == (sparse.format, sparse.dense_shape)
@@ -185,7 +185,7 @@ def test_a_sparse_value_survives_the_way_into_onnx_runtime_and_back(sparse: Spar
     assert_same(list(back.indices), list(sparse.indices))
 
 
-def test_what_onnx_runtime_cannot_take_is_refused_by_name(create: Any) -> None:
+def test_the_error_for_a_value_that_onnx_runtime_cannot_take_names_the_input(create: Any) -> None:
     cast = model(
         [node("SequenceAt", ["s", "i"], ["x"]), node("Cast", ["x"], ["y"], to=TensorProto.BFLOAT16)],
         [

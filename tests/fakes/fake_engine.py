@@ -1,12 +1,11 @@
-"""An engine that follows a script in the model, to inject faults. Results are checked with the real engine
-elsewhere.
+"""An engine that follows a script in the model, to inject faults.
 
 The "model" is JSON: ``{"scale": 2.0, "npu": true, "on_create": ["sleep:0.1"], "on_run": ["segv"], "once": FILE}``.
 A session has one input ``x`` and one output ``y = x * scale`` (float32, any shape). Actions are performed in order,
 before the result. With ``once`` they are performed only if FILE does not exist, and FILE is created first.
 ``unmappable`` and ``room`` are faults of the NPU's memory (`use_npu_memory`). ``on_npu_run`` applies to sessions
 that are not on the CPU, and ``on_written`` to repeated calls, after the result. ``wait:FILE`` waits until FILE
-exists, ``note:FILE`` appends a dot to it.
+exists, ``note:FILE`` appends a dot to FILE.
 """
 
 from __future__ import annotations

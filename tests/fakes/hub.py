@@ -43,7 +43,7 @@ class Repo:
     def __post_init__(self) -> None:
         named = {"main": self.files, **self.older}
         self.commits = {name: commit_of(files) for name, files in named.items()}
-        # By name and by commit.
+        # Revisions by name and by commit.
         self.revisions = {**named, **{self.commits[name]: files for name, files in named.items()}}
 
     def commit(self, revision: str) -> str:
@@ -124,7 +124,7 @@ class _Handler(BaseHTTPRequestHandler):
     def found(
         self, name: str, revision: str, token: str, *, contents: bool
     ) -> tuple[Repo, dict[str, bytes]] | None:
-        """The repository and the files of a revision; ``None`` after an answer that refuses them."""
+        """Return the repository and the files of a revision; ``None`` if a refusal has been sent."""
         repo = self.hub.repos.get(name)
         if token and token != TOKEN:
             self.refuse(401, {"X-Error-Message": "Invalid credentials in Authorization header"})
@@ -228,7 +228,7 @@ def git_hash(data: bytes) -> str:
 
 
 def xet_hash(data: bytes) -> str:
-    """64 hexadecimal digits that are not those of SHA-256, as a Xet hash."""
+    """Return 64 hexadecimal digits that differ from SHA-256, like a Xet hash."""
     return hashlib.blake2s(data).hexdigest()
 
 

@@ -40,7 +40,7 @@ class Later:
 
     @property
     def begun(self) -> bool:
-        """Whether the actions have started."""
+        """True once the actions have started."""
         return self._once.exists()
 
     def late(self, call: Callable[[], Any]) -> errors.DeadlineExceeded:

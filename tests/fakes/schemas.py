@@ -1,4 +1,4 @@
-"""Compare a value with a JSON schema, as far as the schemas of this project go."""
+"""Compare a value with a JSON schema, restricted to the keywords that this project uses."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _KINDS: dict[str, type | tuple[type, ...]] = {
 
 
 def hold(value: Any, schema: Mapping[str, Any], root: Mapping[str, Any]) -> None:
-    """Assert that a value is what a schema describes. `root`: the document with the definitions."""
+    """Assert that a value matches a schema. `root`: the document with the definitions."""
     if "$ref" in schema:
         schema = root["$defs"][schema["$ref"].rpartition("/")[2]]
     kinds = [schema["type"]] if isinstance(schema["type"], str) else schema["type"]

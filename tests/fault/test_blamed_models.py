@@ -37,9 +37,9 @@ def host() -> Iterator[qnnbridge.Host]:
 def test_a_model_is_quarantined_after_its_second_crash_and_refused_without_a_host(
     host: qnnbridge.Host, how: str, when: str, capsys: pytest.CaptureFixture[str]
 ):
-    """Row 35."""
+    """Cover row 35 of the fault table in docs/dev/verification.md."""
     poison = script(**{when: [how]})
-    innocent = qnnbridge.InferenceSession(script(scale=3), host=host)
+    healthy = qnnbridge.InferenceSession(script(scale=3), host=host)
 
     def use() -> None:
         qnnbridge.InferenceSession(poison, host=host).run(None, {"x": X})
@@ -60,7 +60,7 @@ def test_a_model_is_quarantined_after_its_second_crash_and_refused_without_a_hos
     assert sorted(times)[10] < REFUSAL_S, times
     assert "crashed the host 2 times" in str(caught.value)
     assert Path(caught.value.details["report"]).is_file()
-    assert np.array_equal(innocent.run(None, {"x": X})[0], X * 3)
+    assert np.array_equal(healthy.run(None, {"x": X})[0], X * 3)
 
 
 def test_a_quarantine_applies_to_the_next_application_but_not_to_other_versions(host: qnnbridge.Host):
@@ -186,8 +186,10 @@ def fingerprint(session: qnnbridge.InferenceSession) -> str:
     return session._remote.recipe.fingerprint
 
 
-def test_the_crashing_one_of_several_running_models_is_found_and_no_other(host: qnnbridge.Host):
-    """Row 36: CPU sessions run concurrently. All calls of the healthy models get their result."""
+def test_of_several_running_models_only_the_crashing_one_is_blamed(host: qnnbridge.Host):
+    """Cover row 36 of the fault table: CPU sessions run concurrently. All calls of the healthy models get their
+    result.
+    """
     innocents = [
         qnnbridge.InferenceSession(script(scale=n + 3, npu=False, on_run=["sleep:0.02"]), host=host, retry=8)
         for n in range(3)
@@ -221,13 +223,13 @@ def test_the_crashing_one_of_several_running_models_is_found_and_no_other(host: 
 
 
 def test_a_suspect_runs_alone_until_it_is_cleared(host: qnnbridge.Host, tmp_path: Path):
-    """Row 36: after a crash with two suspects, no other call runs while one of them runs."""
+    """Cover row 36 of the fault table: after a crash with two suspects, no other call runs while one of them runs."""
     meets = [tmp_path / "a", tmp_path / "b"]
     poison = script(npu=False, on_run=[f"note:{meets[0]}", f"wait:{meets[1]}", "segv"], once=str(tmp_path / "once"))
     # This call is in native code when the host crashes, whenever that happens.
-    innocent = script(scale=3, npu=False, on_run=[f"note:{meets[1]}", "sleep:60"], once=str(tmp_path / "met"))
+    healthy = script(scale=3, npu=False, on_run=[f"note:{meets[1]}", "sleep:60"], once=str(tmp_path / "met"))
     first = qnnbridge.InferenceSession(poison, host=host)
-    second = qnnbridge.InferenceSession(innocent, host=host)
+    second = qnnbridge.InferenceSession(healthy, host=host)
     with ThreadPoolExecutor(2) as pool:
         calls = [pool.submit(session.run, None, {"x": X}) for session in (first, second)]
         assert np.array_equal(calls[0].result(WAIT_S)[0], X * 2)
@@ -255,7 +257,7 @@ def test_a_queued_call_is_not_a_suspect(host: qnnbridge.Host):
     assert {a.fingerprint for a in Quarantine()._read().values()} == {fingerprint(poison)}
 
 
-def test_a_provider_that_the_system_has_updated_is_tried_again(
+def test_a_model_is_tried_again_after_an_update_of_the_provider(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The provider's version is unknown at HELLO: the host has to find it first."""

@@ -25,7 +25,7 @@ def host(no_leaks: Any) -> Iterator[qnnbridge.Host]:
 
 
 def dies_behind_the_result(host: qnnbridge.Host, folder: Path, *actions: str) -> qnnbridge.InferenceSession:
-    """A session whose first repeated call ends badly when its result (twice the input) is written."""
+    """Return a session whose first repeated call fails while its result (twice the input) is written."""
     marker = folder / "died"
     return qnnbridge.InferenceSession(
         script(scale=2, npu=False, once=str(marker), on_written=list(actions)),
@@ -35,7 +35,7 @@ def dies_behind_the_result(host: qnnbridge.Host, folder: Path, *actions: str) ->
 
 
 def ones() -> OrtValue:
-    """In memory of the bridge's."""
+    """Bind values in memory of the bridge."""
     value = OrtValue.ortvalue_from_shape_and_type([SIZE], np.float32)
     value.update_inplace(X)
     return value
@@ -48,7 +48,7 @@ def step(session: qnnbridge.InferenceSession, value: OrtValue, result: OrtValue,
     session.run_with_iobinding(io, **limits)
 
 
-def test_a_value_that_is_changed_in_place_is_lost_with_the_host(host: qnnbridge.Host, tmp_path: Path) -> None:
+def test_a_value_that_was_changed_in_place_is_lost_with_the_host(host: qnnbridge.Host, tmp_path: Path) -> None:
     session = dies_behind_the_result(host, tmp_path, "signal:9")
     value = ones()
     step(session, value, value)
@@ -70,7 +70,7 @@ def test_a_value_that_is_changed_in_place_is_lost_with_the_host(host: qnnbridge.
     assert session.generation == 2
 
 
-def test_values_with_memory_of_their_own_outlive_the_host(host: qnnbridge.Host, tmp_path: Path) -> None:
+def test_values_in_memory_of_the_application_survive_the_host(host: qnnbridge.Host, tmp_path: Path) -> None:
     session = dies_behind_the_result(host, tmp_path, "signal:9")
     one = ones()
     other = OrtValue.ortvalue_from_shape_and_type([SIZE], np.float32)
@@ -82,7 +82,7 @@ def test_values_with_memory_of_their_own_outlive_the_host(host: qnnbridge.Host, 
     assert (tmp_path / "died").exists()
 
 
-def test_a_run_whose_output_is_its_input_is_repeated_with_the_input_as_it_was(
+def test_a_run_whose_output_is_its_input_is_repeated_with_the_original_input(
     host: qnnbridge.Host, tmp_path: Path
 ) -> None:
     session = dies_behind_the_result(host, tmp_path, "signal:9")
@@ -94,7 +94,7 @@ def test_a_run_whose_output_is_its_input_is_repeated_with_the_input_as_it_was(
     assert session.generation == 2
 
 
-def test_a_view_of_the_output_as_input_is_never_read_after_the_host_wrote_it(
+def test_an_input_that_is_a_view_of_the_output_is_never_read_after_the_host_wrote_it(
     host: qnnbridge.Host, tmp_path: Path
 ) -> None:
     session = dies_behind_the_result(host, tmp_path, "signal:9")
@@ -108,8 +108,8 @@ def test_a_view_of_the_output_as_input_is_never_read_after_the_host_wrote_it(
     assert np.array_equal(array, X * 2)
 
 
-def test_memory_of_the_application_is_written_when_the_run_is_over(host: qnnbridge.Host, tmp_path: Path) -> None:
-    """So a run is repeated with the inputs that it had."""
+def test_memory_of_the_application_is_written_when_the_run_has_ended(host: qnnbridge.Host, tmp_path: Path) -> None:
+    """The run is repeated with its original inputs."""
     session = dies_behind_the_result(host, tmp_path, "signal:9")
     value = OrtValue.ortvalue_from_numpy(X.copy())
     for _ in range(4):
@@ -119,7 +119,9 @@ def test_memory_of_the_application_is_written_when_the_run_is_over(host: qnnbrid
 
 
 @pytest.mark.parametrize("on_deadline", ["raise", "kill"])
-def test_a_value_is_lost_when_its_run_is_overdue(host: qnnbridge.Host, tmp_path: Path, on_deadline: str) -> None:
+def test_a_value_is_lost_when_its_run_exceeds_the_deadline(
+    host: qnnbridge.Host, tmp_path: Path, on_deadline: str
+) -> None:
     session = dies_behind_the_result(host, tmp_path, "sleep:2")
     value = ones()
     step(session, value, value)
@@ -132,7 +134,7 @@ def test_a_value_is_lost_when_its_run_is_overdue(host: qnnbridge.Host, tmp_path:
     assert np.array_equal(fresh.numpy(), X * 2)
 
 
-def test_a_run_that_was_not_sent_loses_nothing(host: qnnbridge.Host, tmp_path: Path) -> None:
+def test_a_run_that_was_not_sent_loses_no_value(host: qnnbridge.Host, tmp_path: Path) -> None:
     session = dies_behind_the_result(host, tmp_path)
     value = ones()
     step(session, value, value)

@@ -76,7 +76,7 @@ def assert_made_without(host: qnnbridge.Host, right: bytes, words: str) -> None:
 
 
 @pytest.mark.parametrize("where", ["under a file", "where nobody may write"])
-def test_a_folder_that_cannot_be_made_costs_the_cache_and_not_the_session(
+def test_a_cache_folder_that_cannot_be_created_costs_only_the_cache(
     where: str, host: qnnbridge.Host, right: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").touch()
@@ -85,8 +85,8 @@ def test_a_folder_that_cannot_be_made_costs_the_cache_and_not_the_session(
     assert_made_without(host, right, "cannot be used")
 
 
-def test_a_disk_on_which_the_compiled_model_has_no_room_costs_the_cache_and_not_the_session(right: bytes) -> None:
-    """Neither process can write a file of more than 20,000 bytes; the blob has 70,000."""
+def test_a_disk_that_is_too_small_for_the_compiled_model_costs_only_the_cache(right: bytes) -> None:
+    """Neither process can write a file of more than 20,000 bytes; the context binary has 70,000."""
     command = [sys.executable, "-I", "-u", "-X", "utf8", str(COMPILE_HOST), "--step=none", "--file-bytes=20000"]
     with qnnbridge.Host(_command=[*command, "--parent", str(os.getpid())]) as host:
         assert_made_without(host, right, "full|limit|large")
@@ -105,8 +105,8 @@ FULL = """
 """
 
 
-def test_a_full_disk_costs_the_cache_and_not_the_session(right: bytes, tmp_path: Path) -> None:
-    """The manifest is what does not fit any more."""
+def test_a_full_disk_costs_only_the_cache(right: bytes, tmp_path: Path) -> None:
+    """Limit the size so that only the manifest does not fit."""
     with patched_host(tmp_path, FULL) as host:
         assert_made_without(host, right, "No space left on device")
     assert store().all_keys() == []
@@ -176,7 +176,7 @@ ON_VOLUMES = """
         told["crashes"] = host.stats.crashes
     print(json.dumps(told))
 """
-# Kind of volume -> state of the cache of a session.
+# Expected state of a session's cache for each kind of volume.
 VOLUMES = {
     "full": "off",
     "full while compiling": "off",
@@ -188,7 +188,7 @@ VOLUMES = {
 
 @pytest.fixture(scope="module")
 def on_volumes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Return the output of an application on each of the volumes, which end with its namespace."""
+    """Run an application on each of the volumes, in a namespace that ends with it; return its output."""
     own_root = [] if os.geteuid() == 0 else ["--map-root-user"]
     command = ["unshare", *own_root, "--mount", "--propagation", "private", sys.executable, "-c"]
     arguments = [
@@ -210,7 +210,7 @@ def on_volumes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("volume", VOLUMES)
-def test_on_any_volume_the_session_works_and_trouble_is_said_once(
+def test_on_any_volume_the_session_works_and_a_problem_is_reported_once(
     volume: str, on_volumes: dict[str, Any], right: bytes
 ) -> None:
     told = on_volumes[volume]

@@ -1,4 +1,4 @@
-"""The cache under attack: damaged, swapped and deadly entries, killed compilers, full and read-only disks.
+"""Faults of the cache: damaged, swapped and crashing entries, killed compilers, full and read-only disks.
 
 The cache guarantees that no incomplete or damaged entry is loaded, that a session computes the same as without the
 cache, and that a bad entry is blamed instead of its model.
@@ -63,7 +63,7 @@ def right(host: qnnbridge.Host) -> bytes:
 
 @pytest.fixture(scope="module")
 def compiled(host: qnnbridge.Host, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A cache with the model in it."""
+    """A cache that contains the model."""
     folder = tmp_path_factory.mktemp("compiled") / "cache"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("QNNBRIDGE_CACHE", "1")
@@ -74,7 +74,7 @@ def compiled(host: qnnbridge.Host, tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.fixture
 def entry(compiled: Path) -> Path:
-    """The folder of the entry, in a cache of the test's own."""
+    """The folder of the entry, in a separate cache for each test."""
     shutil.copytree(compiled, cache_dir())
     (key,) = store().all_keys()
     return store().entry_folder(key)
@@ -104,7 +104,7 @@ def overwrite(path: Path, at: int, data: bytes) -> None:
 
 
 def other_weights(folder: Path) -> Path:
-    """The same model with one weight changed."""
+    """Return the same model with one changed weight."""
     made = onnx.load(F)
     tensor = next(t for t in made.graph.initializer if t.data_type == 1 and len(t.raw_data) > 4)
     tensor.raw_data = np.float32(2.0).tobytes() + tensor.raw_data[4:]
@@ -131,7 +131,7 @@ DAMAGES: dict[str, Callable[[Path], Any]] = {
 
 
 @pytest.mark.parametrize("damage", needs.some(DAMAGES))
-def test_a_damaged_entry_is_found_before_qnn_sees_it_and_made_again(
+def test_a_damaged_entry_is_detected_before_qnn_reads_it_and_compiled_again(
     damage: str, entry: Path, host: qnnbridge.Host, right: bytes
 ) -> None:
     DAMAGES[damage](entry)
@@ -144,7 +144,7 @@ def test_a_damaged_entry_is_found_before_qnn_sees_it_and_made_again(
     assert open_session(host).cache.state == "hit"
 
 
-def test_a_damage_that_keeps_size_and_dates_is_found(entry: Path, host: qnnbridge.Host, right: bytes) -> None:
+def test_damage_that_keeps_size_and_dates_is_detected(entry: Path, host: qnnbridge.Host, right: bytes) -> None:
     blob = entry / BLOB
     dates = blob.stat()
     overwrite(blob, 34993, b"\xff")
@@ -153,10 +153,10 @@ def test_a_damage_that_keeps_size_and_dates_is_found(entry: Path, host: qnnbridg
     assert (session.cache.state, faults(), result(session)) == ("miss", ["damaged"], right)
 
 
-def test_the_entry_of_other_weights_is_foreign(
+def test_an_entry_for_other_weights_is_not_used(
     entry: Path, host: qnnbridge.Host, right: bytes, tmp_path: Path
 ) -> None:
-    """A user renamed it: every file of it is whole."""
+    """Move the entry of another model: all its files are valid."""
     with open_session(host, other_weights(tmp_path)) as session:
         assert session.cache.state == "miss"
         other_key = str(session.cache.key)
@@ -166,7 +166,7 @@ def test_the_entry_of_other_weights_is_foreign(
     assert (session.cache.state, faults(), result(session)) == ("miss", ["foreign"], right)
 
 
-def test_the_blob_of_other_weights_is_found(
+def test_a_context_binary_of_other_weights_is_detected(
     entry: Path, host: qnnbridge.Host, right: bytes, tmp_path: Path
 ) -> None:
     with open_session(host, other_weights(tmp_path)) as session:
@@ -176,11 +176,11 @@ def test_the_blob_of_other_weights_is_found(
     assert (session.cache.state, faults(), result(session)) == ("miss", ["damaged"], right)
 
 
-# --- entries that are whole and bad all the same: what a faulty compiler leaves ---
+# --- valid entries with wrong contents, as a faulty compiler writes them ---
 
 
 def believe(folder: Path) -> None:
-    """Make the manifest fit the files, whatever they are."""
+    """Update the manifest so that it matches the files."""
     manifest = EntryManifest.read(folder)
     assert manifest is not None
     files = tuple(
@@ -198,7 +198,7 @@ def plain(manifest: EntryManifest) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def compiled_quantized(host: qnnbridge.Host, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A cache with the model of which `tests/models/compiled` has the files."""
+    """A cache with an entry for the model whose files are in `tests/models/compiled`."""
     folder = tmp_path_factory.mktemp("quantized") / "cache"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("QNNBRIDGE_CACHE", "1")
@@ -218,7 +218,7 @@ def open_quantized(host: qnnbridge.Host, **keywords: Any) -> qnnbridge.Inference
 
 
 def deadly(compiled: Path, at: int, value: int) -> None:
-    """The files of `tests/models/compiled` with one byte changed, as a whole entry of the test's cache."""
+    """Store the files of `tests/models/compiled` with one changed byte as a valid entry of the test's cache."""
     shutil.copytree(compiled, cache_dir())
     (key,) = store().all_keys()
     folder = store().entry_folder(key)
@@ -233,7 +233,7 @@ def deadly(compiled: Path, at: int, value: int) -> None:
     believe(folder)
 
 
-def test_an_entry_that_kills_the_host_is_set_aside_and_the_model_is_compiled_again(
+def test_an_entry_that_crashes_the_host_is_invalidated_and_the_model_is_compiled_again(
     compiled_quantized: Path, right_quantized: bytes
 ) -> None:
     deadly(compiled_quantized, 34993, 0xFF)
@@ -247,7 +247,7 @@ def test_an_entry_that_kills_the_host_is_set_aside_and_the_model_is_compiled_aga
     assert "SIGSEGV" in bad.reason
 
 
-def test_an_entry_that_kills_when_it_is_run_is_set_aside_and_the_run_is_repeated(
+def test_an_entry_that_crashes_in_a_run_is_invalidated_and_the_run_is_repeated(
     compiled_quantized: Path, right_quantized: bytes
 ) -> None:
     deadly(compiled_quantized, 36906, 0x04)
@@ -261,7 +261,7 @@ def test_an_entry_that_kills_when_it_is_run_is_set_aside_and_the_run_is_repeated
     assert Quarantine().accounts() == []
 
 
-def test_a_run_that_must_not_be_repeated_is_not(compiled_quantized: Path) -> None:
+def test_a_run_with_retry_0_is_not_repeated(compiled_quantized: Path) -> None:
     deadly(compiled_quantized, 36906, 0x04)
     with qnnbridge.Host() as host:
         session = open_quantized(host)
@@ -271,10 +271,10 @@ def test_a_run_that_must_not_be_repeated_is_not(compiled_quantized: Path) -> Non
         assert faults() == ["crashed"]
 
 
-def test_a_session_without_the_cache_does_not_take_the_word_about_an_entry(
+def test_only_a_session_with_the_cache_can_invalidate_an_entry_after_a_crash(
     compiled_quantized: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only a session of the same cache can have the entry set aside; the others are made again before it."""
+    """Only a session that uses the cache can invalidate the entry; other sessions may be recreated earlier."""
     deadly(compiled_quantized, 36906, 0x04)
     with qnnbridge.Host() as host:
         other = open_session(host, cache=False)
@@ -292,13 +292,13 @@ def test_a_session_without_the_cache_does_not_take_the_word_about_an_entry(
 @pytest.mark.parametrize(
     ("number", "set_aside"), [(signal.SIGKILL, []), (signal.SIGTERM, []), (signal.SIGSEGV, ["crashed"])]
 )
-def test_an_entry_is_not_blamed_when_somebody_ends_the_host_under_it(
+def test_an_entry_is_not_blamed_when_the_host_is_killed_from_outside(
     number: signal.Signals, set_aside: list[str], entry: Path, right: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with qnnbridge.Host() as host:
         session = open_session(host)
         pid = host.info.pid
-        stop(pid)  # so that it is sure to have the call, and not to have answered it
+        stop(pid)  # so that the host has certainly received the call, and has not answered it
         really = OpenRequests.sent
 
         def sent(self: OpenRequests, request_id: int) -> None:
@@ -319,7 +319,7 @@ def test_an_entry_is_not_blamed_when_somebody_ends_the_host_under_it(
         assert host.stats.cache_set_aside == len(set_aside)
 
 
-def test_an_entry_that_qnn_refuses_is_set_aside_and_the_model_is_compiled_again(
+def test_an_entry_that_qnn_refuses_is_invalidated_and_the_model_is_compiled_again(
     entry: Path, host: qnnbridge.Host, right: bytes
 ) -> None:
     (entry / BLOB).write_bytes(b"no context binary" * 4000)
@@ -328,7 +328,7 @@ def test_an_entry_that_qnn_refuses_is_set_aside_and_the_model_is_compiled_again(
     assert (session.cache.state, faults(), result(session)) == ("miss", ["unloadable"], right)
 
 
-def test_when_the_second_entry_is_bad_too_the_model_is_left_alone(
+def test_a_model_whose_second_entry_is_bad_too_is_not_compiled_again(
     entry: Path, right: bytes, tmp_path: Path
 ) -> None:
     (entry / BLOB).write_bytes(b"no context binary" * 4000)
@@ -368,11 +368,11 @@ def test_when_the_second_entry_is_bad_too_the_model_is_left_alone(
     assert faults() == ["unloadable"] * 2
 
 
-# --- compilers that die ---
+# --- compilers that crash ---
 
 
 def compile_host(step: str, once: Path | None = None, file_bytes: int | None = None) -> qnnbridge.Host:
-    """The real host, of which a worker dies at `step`."""
+    """Return a real host whose worker crashes at `step`."""
     command = [sys.executable, "-I", "-u", "-X", "utf8", "-X", "faulthandler", str(COMPILE_HOST), f"--step={step}"]
     command += [f"--once={once}"] if once is not None else []
     command += [f"--file-bytes={file_bytes}"] if file_bytes is not None else []
@@ -380,7 +380,7 @@ def compile_host(step: str, once: Path | None = None, file_bytes: int | None = N
 
 
 @pytest.mark.parametrize("step", needs.some(["before", "native", "blob", "half", "both", "teardown"]))
-def test_a_compiler_that_is_killed_costs_a_second_try_and_never_the_serving_host(
+def test_a_killed_compiler_is_started_once_more_and_the_serving_host_keeps_running(
     step: str, tmp_path: Path, right: bytes
 ) -> None:
     with compile_host(step, once=tmp_path / "died") as host:
@@ -396,9 +396,7 @@ def test_a_compiler_that_is_killed_costs_a_second_try_and_never_the_serving_host
     assert list((store().root / "tmp").iterdir()) == []
 
 
-def test_the_second_compiler_gives_signs_of_life_however_long_the_first_one_lived(
-    right: bytes, tmp_path: Path
-) -> None:
+def test_the_second_compiler_sends_heartbeats_however_long_the_first_one_ran(right: bytes, tmp_path: Path) -> None:
     alive = tmp_path / "alive"
     code = f"""
         import os
@@ -428,7 +426,7 @@ def test_the_second_compiler_gives_signs_of_life_however_long_the_first_one_live
     assert not any(store().root.rglob("*.beat"))
 
 
-def test_a_model_that_kills_every_compiler_is_quarantined_as_without_the_cache(right: bytes) -> None:
+def test_a_model_that_crashes_every_compiler_is_quarantined_as_without_the_cache(right: bytes) -> None:
     with compile_host("segv") as host:
         with pytest.raises(HostCrashed, match=r"compiling f\.onnx"):
             open_session(host)
@@ -466,7 +464,7 @@ KILLED_AT = """
         "the entry is in use": lambda: behind(store.Store, "use"),
     }
 """
-# When the host is killed -> whether the entry is there then.
+# Whether the entry exists after the host was killed at each step.
 STEPS = {
     "the folder is made": False,
     "the files are written": False,
@@ -479,7 +477,7 @@ STEPS = {
 
 
 @pytest.mark.parametrize("step", needs.some(STEPS))
-def test_a_host_killed_while_it_fills_the_cache_leaves_nothing_half(
+def test_a_host_killed_while_it_fills_the_cache_leaves_no_partial_entry(
     step: str, host: qnnbridge.Host, right: bytes, tmp_path: Path
 ) -> None:
     doomed = patched_host(tmp_path, textwrap.dedent(KILLED_AT) + f"steps[{step!r}]()\n")
@@ -505,7 +503,7 @@ OPENS = """
 """
 
 
-def test_eight_processes_that_open_the_same_model_at_once_compile_it_once(right: bytes) -> None:
+def test_eight_processes_that_open_the_same_model_at_the_same_time_compile_it_once(right: bytes) -> None:
     command = [sys.executable, "-c", textwrap.dedent(OPENS), str(F), str(MODELS / "x.npz")]
     applications = [
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(8)
@@ -519,7 +517,7 @@ def test_eight_processes_that_open_the_same_model_at_once_compile_it_once(right:
     assert {tuple(facts) for _, *facts in told} == {(13, hashlib.sha256(right).hexdigest())}
 
 
-def test_a_note_about_a_bad_model_does_not_outlive_clearing(entry: Path, host: qnnbridge.Host) -> None:
+def test_a_record_of_a_bad_model_is_removed_by_clearing_the_cache(entry: Path, host: qnnbridge.Host) -> None:
     NegativeEntries(store().root).write(entry.name, "crashes", "twice", "f.onnx")
     shutil.rmtree(entry)
     assert open_session(host).cache.reason == "twice"

@@ -16,8 +16,8 @@ pytestmark = pytest.mark.process
 @pytest.mark.skipif(
     not hasattr(onnxruntime, "set_default_logger_callback"), reason="needs onnxruntime 1.32 or newer"
 )
-def test_calls_back_end_in_time_and_leave_nothing(capfd: pytest.CaptureFixture[str]) -> None:
-    """The whole: ``python -m lab.faultlab.calls_back --calls 10000 --faults 10``."""
+def test_calls_back_to_the_application_end_in_time_and_leak_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    """The complete test is ``python -m lab.faultlab.calls_back --calls 10000 --faults 10``."""
     made = show(calls=200, faults=1, kills=1)
     assert made.broken == []
     assert made.calls >= 200

@@ -66,7 +66,7 @@ ALL_THREE = ["mul_1_ctx.onnx", "mul_1_ctx.qnnbridge.json", "mul_1_ctx_qnn.bin"]
 
 
 @pytest.mark.parametrize("step", needs.some(["before", "native", "blob", "half"]))
-def test_a_compiler_killed_with_nothing_whole_leaves_nothing_and_the_next_one_works(
+def test_a_compiler_killed_without_a_complete_result_leaves_no_file_and_the_next_one_works(
     target: Path, tmp_path: Path, step: str
 ) -> None:
     host = dying_host(step, once=tmp_path / "died")
@@ -88,7 +88,7 @@ def test_a_crash_in_native_code_is_explained(target: Path) -> None:
     assert names_in(target) == []
 
 
-def test_a_compiler_that_keeps_dying_of_a_model_is_not_started_for_it_a_third_time(target: Path) -> None:
+def test_a_model_that_crashed_the_compiler_twice_is_not_compiled_a_third_time(target: Path) -> None:
     for _ in range(2):
         with pytest.raises(HostCrashed):
             qnnbridge.compile(MUL, target, host=dying_host("segv"))
@@ -96,7 +96,7 @@ def test_a_compiler_that_keeps_dying_of_a_model_is_not_started_for_it_a_third_ti
         qnnbridge.compile(MUL, target, host=dying_host("none"))
 
 
-def test_a_result_that_is_whole_is_kept_though_the_compiler_was_killed_before_it_answered(
+def test_a_complete_result_is_kept_even_if_the_compiler_was_killed_before_it_answered(
     target: Path, tmp_path: Path
 ) -> None:
     result = qnnbridge.compile(MUL, target, host=dying_host("both", once=tmp_path / "died"))
@@ -106,7 +106,7 @@ def test_a_result_that_is_whole_is_kept_though_the_compiler_was_killed_before_it
     assert compiled_at(Path(result.path))
 
 
-def test_a_death_at_the_end_of_the_compiler_does_not_cost_the_result(target: Path, tmp_path: Path) -> None:
+def test_a_crash_at_the_exit_of_the_compiler_keeps_the_result(target: Path, tmp_path: Path) -> None:
     result = qnnbridge.compile(MUL, target, host=dying_host("teardown", once=tmp_path / "died"))
     assert result.died_at_teardown
     assert result.placement is not None
@@ -114,13 +114,11 @@ def test_a_death_at_the_end_of_the_compiler_does_not_cost_the_result(target: Pat
     assert json.loads(Path(result.manifest).read_text())["extra"]["died_at_teardown"] is True
 
 
-def test_a_compiler_that_stands_still_is_ended_at_its_deadline(
-    target: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_compiler_that_hangs_is_ended_at_its_deadline(target: Path, caplog: pytest.LogCaptureFixture) -> None:
     begun = time.monotonic()
     with pytest.raises(DeadlineExceeded, match=r"mul_1\.onnx was not compiled within 2 s") as caught:
         qnnbridge.compile(MUL, target, host=dying_host("stop"), timeout=2)
-    # The promise is one second; the rest is for a machine that is busy with other things.
+    # The promise is one second; the remaining time is for a busy machine.
     assert time.monotonic() - begun < 2 + 1 + 5
     assert caught.value.state == "stopped"
     assert "died" not in caplog.text, "it was ended, and nobody is told of a crash"
@@ -128,7 +126,7 @@ def test_a_compiler_that_stands_still_is_ended_at_its_deadline(
 
 
 @pytest.mark.parametrize("embed", [False, True])
-def test_files_that_cannot_be_written_whole_are_one_clear_error(target: Path, embed: bool) -> None:
+def test_files_that_cannot_be_written_completely_are_one_clear_error(target: Path, embed: bool) -> None:
     with pytest.raises(CompileFailed, match="cannot be written to") as caught:
         qnnbridge.compile(MUL, target, host=dying_host("none", file_bytes=20_000), embed=embed)
     assert caught.value.message == f"The compiled model cannot be written to {target}."
@@ -136,7 +134,7 @@ def test_files_that_cannot_be_written_whole_are_one_clear_error(target: Path, em
     assert names_in(target) == []
 
 
-def test_a_folder_that_takes_no_files_is_one_clear_error() -> None:
+def test_a_folder_that_cannot_be_written_is_one_clear_error() -> None:
     with pytest.raises(CompileFailed, match="cannot be written to /proc/self") as caught:
         qnnbridge.compile(MUL, "/proc/self/m.onnx")
     assert caught.value.cause is not None
@@ -174,14 +172,16 @@ print(steps)
 
 
 def fill(folder: Path, blob: str, contents: bytes) -> None:
-    """A model that is its own proof: the .onnx holds the name and the hash of its context binary."""
+    """Write a model that proves its own integrity: the .onnx file contains the name and the hash of its context
+    binary.
+    """
     folder.mkdir(exist_ok=True)
     (folder / blob).write_bytes(contents)
     (folder / "m.onnx").write_bytes(f"{blob} {hashlib.sha256(contents).hexdigest()}".encode())
 
 
 def check_nothing_is_torn(folder: Path) -> str | None:
-    """Which model is there. Fails if it is not the one of its blob, or not that of its manifest."""
+    """Return the model at the path. Fails if the model does not match its context binary or its manifest."""
     model = folder / "m.onnx"
     if not model.exists():
         return None
@@ -223,7 +223,7 @@ def test_an_application_killed_at_any_step_of_the_move_leaves_the_old_model_or_t
         if done.returncode == 0:
             break
         assert done.returncode == -signal.SIGKILL, done.stderr
-        # The next one is not held up by what is there.
+        # Existing files do not delay the next compilation.
         again = tmp_path / f"again{at}"
         fill(again, "m-5678_qnn.bin", b"next")
         publish.write_manifest(again, "m.onnx", ("m-5678_qnn.bin",))
@@ -244,7 +244,7 @@ KILLED_BEFORE_THE_MOVE = """
 """
 
 
-def test_a_host_killed_before_the_move_leaves_only_what_the_next_compilation_removes(
+def test_a_host_killed_before_the_move_leaves_only_files_that_the_next_compilation_removes(
     target: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(HostCrashed):
@@ -256,7 +256,7 @@ def test_a_host_killed_before_the_move_leaves_only_what_the_next_compilation_rem
     assert names_in(target) == ALL_THREE
 
 
-def test_the_folder_of_a_living_compilation_is_left_alone(target: Path) -> None:
+def test_the_folder_of_a_running_compilation_is_not_removed(target: Path) -> None:
     with publish.compile_folder(str(target)) as folder:
         os.utime(os.path.dirname(folder), (1, 1))
         assert sweep(str(target), ".qnnbridge-compile-") == 0
@@ -264,13 +264,13 @@ def test_the_folder_of_a_living_compilation_is_left_alone(target: Path) -> None:
     assert names_in(target) == []
 
 
-def test_a_folder_that_was_made_for_nothing_is_gone_again(tmp_path: Path) -> None:
+def test_an_output_folder_that_was_created_for_a_failed_compilation_is_removed(tmp_path: Path) -> None:
     with pytest.raises(CompileFailed):
         qnnbridge.compile(MODELS / "logreg_iris.onnx", tmp_path / "a" / "b" / "m.onnx")
     assert names_in(tmp_path) == []
 
 
-# --- what is in the way ----------------------------------------------------------------------------------
+# --- existing files --------------------------------------------------------------------------------------
 
 
 NO_WORKER = """
@@ -291,7 +291,7 @@ def test_an_existing_output_is_refused_before_a_compiler_is_started(target: Path
     assert (target / "mul_1_ctx.onnx").read_bytes() == b"precious"
 
 
-def test_an_output_that_appears_meanwhile_is_not_replaced(target: Path, tmp_path: Path) -> None:
+def test_an_output_that_appears_during_the_compilation_is_not_replaced(target: Path, tmp_path: Path) -> None:
     code = f"""
         from pathlib import Path
         from qnnbridge_host.create import publish
@@ -310,7 +310,7 @@ def test_an_output_that_appears_meanwhile_is_not_replaced(target: Path, tmp_path
     assert names_in(target) == ["mul_1_ctx.onnx"]
 
 
-def test_the_blob_of_another_model_is_never_replaced(target: Path) -> None:
+def test_the_context_binary_of_another_model_is_never_replaced(target: Path) -> None:
     (target / "mul_1_ctx_qnn.bin").write_bytes(b"of another model")
     result = qnnbridge.compile(MUL, target, validate=False)
     assert (target / "mul_1_ctx_qnn.bin").read_bytes() == b"of another model"
@@ -320,7 +320,7 @@ def test_the_blob_of_another_model_is_never_replaced(target: Path) -> None:
     assert compiled_at(Path(result.path))
 
 
-def test_of_two_at_once_to_one_output_the_last_one_stays_whole(target: Path, tmp_path: Path) -> None:
+def test_of_two_compilations_to_one_output_the_last_one_stays_complete(target: Path, tmp_path: Path) -> None:
     theirs = target / "mul_1_ctx_qnn.bin"
     another_one_is_quicker = f"""
         from pathlib import Path
@@ -346,7 +346,7 @@ def test_of_two_at_once_to_one_output_the_last_one_stays_whole(target: Path, tmp
     assert compiled_at(Path(result.path))
 
 
-def test_overwriting_replaces_model_and_manifest_and_takes_the_old_blob_away(target: Path) -> None:
+def test_overwriting_replaces_model_and_manifest_and_removes_the_old_context_binary(target: Path) -> None:
     first = qnnbridge.compile(MUL, target, validate=False)
     second = qnnbridge.compile(MUL, target, validate=False, overwrite=True, soc_model=88)
     assert second.path == first.path

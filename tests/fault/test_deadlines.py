@@ -21,7 +21,7 @@ from qnnbridge import errors
 from qnnbridge._supervision.blame import Quarantine
 
 X = np.arange(4, dtype=np.float32)
-# The README promises this time after a deadline.
+# Time after a deadline that the README promises.
 GRACE_S = 1.0
 
 WAIT_S = 50.0
@@ -29,7 +29,7 @@ HOUR_S = 3600.0
 
 
 def in_flight(host: qnnbridge.Host, count: int) -> None:
-    """Wait until so many requests are under way, and written whole."""
+    """Wait until this number of requests is in flight and completely written."""
     process = host.supervisor.running
     assert process is not None
     requests = process.channel.requests
@@ -37,14 +37,14 @@ def in_flight(host: qnnbridge.Host, count: int) -> None:
 
 
 @pytest.fixture
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+def long_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait for the state of abandoned work as long as a busy host may need to report it."""
     monkeypatch.setattr("qnnbridge._transport.channel.CANCEL_TIMEOUT_S", WAIT_S)
 
 
 @pytest.fixture
 def an_hour_passes(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Lets the time of a call be up at the moment that the test chooses, however busy the machine is."""
+    """Return a function that lets the deadline of a call expire immediately, however busy the machine is."""
     monkeypatch.setattr("qnnbridge._transport.channel.SILENCE_INTERVAL_S", 0.02)
     hours, real = [0], time.monotonic
     monkeypatch.setattr(time, "monotonic", lambda: real() + hours[0] * HOUR_S)
@@ -63,8 +63,10 @@ def timed(work: Callable[[], Any]) -> tuple[float, errors.DeadlineExceeded]:
 
 
 def abandon(session: qnnbridge.InferenceSession, began: Path) -> tuple[float, errors.DeadlineExceeded]:
-    """Go away from a run that has begun, of which the model makes a file. One that had not begun in time, on a busy
-    machine, is tried again."""
+    """Abandon a run that has started, which the model reports by creating a file.
+
+    If the run has not started in time on a busy machine, try again.
+    """
     seconds = 0.0
 
     def call() -> None:
@@ -80,8 +82,8 @@ def abandon(session: qnnbridge.InferenceSession, began: Path) -> tuple[float, er
     return seconds, error
 
 
-def test_a_run_that_cannot_be_interrupted_is_left_alone_and_its_caller_continues(tmp_path: Path, patient: None):
-    """Row 29: the lane is busy until the work ends, then all is as before."""
+def test_a_run_that_cannot_be_interrupted_continues_and_its_caller_returns(tmp_path: Path, long_waits: None):
+    """Cover row 29 of the fault table: the lane is busy until the work ends, then everything works as before."""
     began, end = tmp_path / "began", tmp_path / "end"
     with fake_host() as host:
         slow = qnnbridge.InferenceSession(script(on_run=[f"note:{began}", f"wait:{end}"]), host=host)
@@ -108,10 +110,10 @@ def test_a_session_on_the_cpu_does_not_wait_for_the_npu(tmp_path: Path):
         end.touch()
 
 
-def test_the_deadline_kill_ends_the_host_and_the_others_are_repeated(
+def test_on_deadline_kill_ends_the_host_and_the_other_calls_are_repeated(
     tmp_path: Path, an_hour_passes: Callable[[], None], no_leaks: Any
 ):
-    """Row 30."""
+    """Cover row 30 of the fault table in docs/dev/verification.md."""
     began = tmp_path / "began"
     with fake_host() as host, ThreadPoolExecutor(2) as pool:
         slow = qnnbridge.InferenceSession(script(on_run=[f"note:{began}", "sleep:60"]), host=host)
@@ -128,10 +130,10 @@ def test_the_deadline_kill_ends_the_host_and_the_others_are_repeated(
 
 
 @pytest.mark.parametrize(("somebody_waits", "ended"), [(True, False), (False, True)])
-def test_a_call_behind_others_ends_the_host_only_if_nobody_wants_their_work(
-    somebody_waits: bool, ended: bool, tmp_path: Path, no_leaks: Any, patient: None
+def test_a_queued_call_past_its_deadline_ends_the_host_only_if_no_caller_waits_for_the_running_work(
+    somebody_waits: bool, ended: bool, tmp_path: Path, no_leaks: Any, long_waits: None
 ):
-    """Else a model that hangs would block the NPU for later callers after its own caller has gone."""
+    """Otherwise a model that hangs would block the NPU for later callers after its own caller has returned."""
     began, end = tmp_path / "began", tmp_path / "end"
     with fake_host() as host, ThreadPoolExecutor(1) as pool:
         slow = qnnbridge.InferenceSession(script(on_run=[f"note:{began}", f"wait:{end}"]), host=host)
@@ -150,10 +152,12 @@ def test_a_call_behind_others_ends_the_host_only_if_nobody_wants_their_work(
             assert np.array_equal(waits.result(WAIT_S)[0], X * 2)
 
 
-def test_a_model_that_hangs_is_to_blame_and_not_the_one_that_waits_behind_it(
+def test_a_model_that_hangs_is_blamed_and_not_the_one_queued_after_it(
     tmp_path: Path, an_hour_passes: Callable[[], None]
 ):
-    """Row 30: the caller of the hanging model has given up when the host is ended; the next call never ran."""
+    """Cover row 30 of the fault table: the caller of the hanging model has returned when the host is ended, and the
+    next call never started.
+    """
     began = tmp_path / "began"
     with fake_host() as host, ThreadPoolExecutor(2) as pool:
         slow = qnnbridge.InferenceSession(script(on_run=[f"note:{began}", "sleep:60"]), host=host)
@@ -175,8 +179,8 @@ def test_a_model_that_hangs_is_to_blame_and_not_the_one_that_waits_behind_it(
         assert np.array_equal(other.run(None, {"x": X})[0], X * 3)
 
 
-def test_a_crash_of_abandoned_work_is_blamed_on_it(tmp_path: Path):
-    """The caller of the call that kills has given up; another call is waiting, and is innocent."""
+def test_a_crash_of_abandoned_work_is_blamed_on_that_work(tmp_path: Path):
+    """The caller of the call that crashes has returned; another call is queued, and must not be blamed."""
     began, end = tmp_path / "began", tmp_path / "end"
     with fake_host() as host, ThreadPoolExecutor(1) as pool:
         for _ in range(2):
@@ -193,7 +197,7 @@ def test_a_crash_of_abandoned_work_is_blamed_on_it(tmp_path: Path):
         assert account.fingerprint == poison._remote.recipe.fingerprint
 
 
-def test_abandoned_work_that_has_ended_is_not_blamed_for_what_comes_later(tmp_path: Path):
+def test_abandoned_work_that_has_ended_is_not_blamed_for_later_crashes(tmp_path: Path):
     began, end = tmp_path / "began", tmp_path / "end"
     with fake_host() as host:
         slow = qnnbridge.InferenceSession(script(on_run=[f"note:{began}", f"wait:{end}"]), host=host)
@@ -208,8 +212,8 @@ def test_abandoned_work_that_has_ended_is_not_blamed_for_what_comes_later(tmp_pa
 
 
 @pytest.mark.parametrize("before", [True, False], ids=["queued", "running"])
-def test_terminate_stops_what_can_be_stopped(before: bool, tmp_path: Path):
-    """Row 31: from another thread, through the run options as with ONNX Runtime."""
+def test_terminate_stops_runs_that_can_be_stopped(before: bool, tmp_path: Path):
+    """Cover row 31 of the fault table: set terminate in the run options from another thread, as with ONNX Runtime."""
     end = tmp_path / "end"
     with fake_host() as host, ThreadPoolExecutor(2) as pool:
         first = qnnbridge.InferenceSession(script(on_run=[f"wait:{end}"]), host=host)
@@ -236,19 +240,19 @@ def test_terminate_stops_what_can_be_stopped(before: bool, tmp_path: Path):
     ("action", "grace_s", "state"),
     [
         ("stoppable:60", WAIT_S, "stopped"),
-        ("sleep:1", WAIT_S, "finished"),  # within the time that is spent on looking what became of it
+        ("sleep:1", WAIT_S, "finished"),  # within the time for querying the state of the call
         ("sleep:60", 0.3, "still-running"),
     ],
 )
-def test_the_error_says_what_became_of_the_work(
+def test_the_error_reports_what_happened_to_the_work(
     action: str, grace_s: float, state: str, monkeypatch: pytest.MonkeyPatch
 ):
-    """Row 31."""
+    """Cover row 31 of the fault table in docs/dev/verification.md."""
     monkeypatch.setattr("qnnbridge._transport.channel.CANCEL_TIMEOUT_S", WAIT_S)
     with fake_host(f"--cancel-grace={grace_s}") as host:
         session = qnnbridge.InferenceSession(script(on_run=[action]), host=host)
         told = "not-started"
-        while told == "not-started":  # as on a busy machine
+        while told == "not-started":  # until the thread runs, on a busy machine
             with pytest.raises(errors.DeadlineExceeded) as caught:
                 session.run(None, {"x": X}, timeout=0.5)
             told = caught.value.state
@@ -267,14 +271,14 @@ def test_a_creation_past_its_deadline_is_reported_in_time(tmp_path: Path):
         assert np.array_equal(qnnbridge.InferenceSession(model, host=host).run(None, {"x": X})[0], X * 2)
 
 
-def test_the_deadline_holds_while_the_host_does_not_come_up(no_leaks):
+def test_the_deadline_holds_while_the_host_does_not_start(no_leaks):
     with fake_host("--first=sleep:60") as host:
         seconds, error = timed(lambda: qnnbridge.InferenceSession(script(), host=host, timeout=0.3))
         assert seconds < 0.3 + GRACE_S
         assert error.state == "not-started"
 
 
-def test_callers_with_little_time_get_their_host_after_all(tmp_path: Path, no_leaks):
+def test_callers_with_short_deadlines_get_their_host_eventually(tmp_path: Path, no_leaks):
     """The start continues without a waiting caller."""
     end = tmp_path / "end"
     with fake_host(f"--first=wait:{end}") as host:
@@ -286,13 +290,13 @@ def test_callers_with_little_time_get_their_host_after_all(tmp_path: Path, no_le
         assert host.stats.generation == 1
 
 
-def test_a_host_that_does_not_come_up_in_time_is_ended_and_told(no_leaks):
+def test_a_host_that_does_not_start_in_time_is_ended_and_reported(no_leaks):
     with fake_host("--first=print:Hello from a banner", "--first=stop_process", start_timeout=1.0) as host:
         with pytest.raises(errors.HandshakeFailed, match="within 1 s"):
             host.start()
 
 
-def test_the_deadline_holds_while_a_large_input_does_not_get_through(tmp_path: Path, no_leaks):
+def test_the_deadline_holds_while_a_large_input_is_being_sent(tmp_path: Path, no_leaks):
     """The host is stopped, so the pipe fills. The next call writes the remaining data."""
     import os
     import signal
@@ -312,7 +316,7 @@ def test_the_deadline_holds_while_a_large_input_does_not_get_through(tmp_path: P
 
 
 def test_a_wall_clock_that_jumps_changes_nothing(monkeypatch: pytest.MonkeyPatch):
-    """Row 39."""
+    """Cover row 39 of the fault table in docs/dev/verification.md."""
     year_s = 365 * 86400.0
     real = time.time
     with fake_host() as host:
@@ -327,8 +331,8 @@ def test_a_wall_clock_that_jumps_changes_nothing(monkeypatch: pytest.MonkeyPatch
             assert np.array_equal(session.run(None, {"x": X}, timeout=WAIT_S)[0], X * 3)
 
 
-def test_an_hour_of_sleep_in_the_middle_of_a_call_kills_nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    """Row 39: the machine was suspended, the monotonic clock has gone on."""
+def test_an_hour_of_sleep_in_the_middle_of_a_call_kills_no_host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """Cover row 39 of the fault table: the machine was suspended, and the monotonic clock has advanced."""
     end = tmp_path / "end"
     real = time.monotonic
     with fake_host() as host, ThreadPoolExecutor(1) as pool:
@@ -342,7 +346,7 @@ def test_an_hour_of_sleep_in_the_middle_of_a_call_kills_nobody(monkeypatch: pyte
         assert host.stats.generation == 1
 
 
-def test_the_time_of_a_run_begins_before_its_values_are_encoded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_deadline_of_a_run_includes_the_encoding_of_its_values(monkeypatch: pytest.MonkeyPatch) -> None:
     """Encoding millions of texts takes seconds."""
     from qnnbridge_protocol.values import Encoder
 

@@ -35,8 +35,8 @@ def points() -> dict[str, float]:
     return {account.phase: account.points for account in accounts.values()}
 
 
-def test_a_death_before_hello_is_a_failed_start_with_its_code_and_its_words(no_leaks):
-    """Row 1."""
+def test_a_crash_before_hello_is_a_failed_start_with_its_exit_code_and_output(no_leaks):
+    """Cover row 1 of the fault table in docs/dev/verification.md."""
     with fake_host("--first=stderr:20", "--first=signal:9") as host:
         with pytest.raises(errors.HostStartFailed) as caught:
             host.start()
@@ -51,7 +51,7 @@ def test_a_death_before_hello_is_a_failed_start_with_its_code_and_its_words(no_l
 
 
 def test_a_failed_start_is_tried_again_by_the_next_call_after_its_delay(tmp_path: Path):
-    """Row 1: by the restart policy, without anything done by the application."""
+    """Cover row 1 of the fault table: the restart policy tries again without any action of the application."""
     with dying_host("host:HELLO_OK:prefix", tmp_path / "once", restart=RestartPolicy(jitter=lambda: 0.5)) as host:
         with pytest.raises(errors.HostStartFailed):
             qnnbridge.InferenceSession(script(), host=host, retry=0)
@@ -73,10 +73,10 @@ def test_a_failed_start_is_tried_again_by_the_next_call_after_its_delay(tmp_path
         ("exit:0", 0, "exit code 0"),
     ],
 )
-def test_a_death_in_native_code_names_phase_model_and_cause_and_the_next_model_works(
+def test_a_crash_in_native_code_names_phase_model_and_cause_and_the_next_model_works(
     action: str, number: int, name: str, tmp_path: Path, no_leaks
 ):
-    """Row 4: and only that model gets a point."""
+    """Cover row 4 of the fault table: only that model gets a point."""
     path = tmp_path / "bad model.onnx"
     path.write_bytes(script(on_create=[action]))
     with fake_host() as host:
@@ -112,7 +112,7 @@ CPU = "CPUExecutionProvider"
     ids=["created for the CPU", "run for the CPU", "QNN took no node"],
 )
 @pytest.mark.filterwarnings("ignore::qnnbridge.CpuFallbackWarning")
-def test_a_death_on_the_cpu_is_not_blamed_on_qnn(what: dict[str, Any], keywords: dict[str, Any], no_leaks):
+def test_a_crash_on_the_cpu_is_not_blamed_on_qnn(what: dict[str, Any], keywords: dict[str, Any], no_leaks):
     with fake_host() as host, pytest.raises(errors.HostCrashed) as caught:
         session = qnnbridge.InferenceSession(script(**what), host=host, retry=0, **keywords)
         session.run(None, {"x": X})
@@ -129,7 +129,7 @@ def test_a_death_on_the_cpu_is_not_blamed_on_qnn(what: dict[str, Any], keywords:
     ],
     ids=["run on QNN", "asked of QNN"],
 )
-def test_a_death_that_qnn_had_a_part_in_is(what: dict[str, Any], keywords: dict[str, Any], no_leaks):
+def test_a_crash_with_qnn_involved_is_blamed_on_qnn(what: dict[str, Any], keywords: dict[str, Any], no_leaks):
     with fake_host() as host, pytest.raises(errors.HostCrashed, match=r"QNN (or the driver )?crashed") as caught:
         session = qnnbridge.InferenceSession(script(**what), host=host, retry=0, **keywords)
         session.run(None, {"x": X})
@@ -137,7 +137,7 @@ def test_a_death_that_qnn_had_a_part_in_is(what: dict[str, Any], keywords: dict[
 
 
 @pytest.mark.filterwarnings("ignore::qnnbridge.CpuFallbackWarning")
-def test_a_quick_call_that_dies_on_the_cpu_is_not_blamed_on_qnn_either(tmp_path: Path, no_leaks):
+def test_a_fast_call_that_crashes_on_the_cpu_is_not_blamed_on_qnn(tmp_path: Path, no_leaks):
     gate = tmp_path / "gate"
     gate.touch()
     model = script(on_run=[f"note:{tmp_path / 'runs'}", f"wait:{gate}"])
@@ -155,7 +155,7 @@ def test_a_quick_call_that_dies_on_the_cpu_is_not_blamed_on_qnn_either(tmp_path:
             running.result()
 
 
-def test_an_instruction_that_is_missing_names_the_processor(no_leaks):
+def test_a_crash_by_an_illegal_instruction_names_the_processor(no_leaks):
     with fake_host() as host, pytest.raises(errors.HostCrashed) as caught:
         model = script(on_run=[f"signal:{int(signal.SIGILL)}"])
         qnnbridge.InferenceSession(model, host=host, retry=0).run(None, {"x": X})
@@ -166,15 +166,15 @@ def test_an_instruction_that_is_missing_names_the_processor(no_leaks):
     assert report["processor"] == caught.value.details["processor"]
 
 
-def test_a_kill_from_outside_is_nobodys_fault():
-    """Row 4: SIGKILL alone proves nothing about the model."""
+def test_a_kill_from_outside_is_not_blamed_on_a_model():
+    """Cover row 4 of the fault table: SIGKILL alone proves nothing about the model."""
     with fake_host() as host:
         with pytest.raises(errors.HostCrashed, match="SIGKILL"):
             qnnbridge.InferenceSession(script(on_create=["signal:9"]), host=host, retry=0)
     assert points() == {}
 
 
-def test_a_death_under_a_dynamic_option_is_blamed_on_it(no_leaks):
+def test_a_crash_under_a_dynamic_option_is_blamed_on_the_option(no_leaks):
     with fake_host() as host:
         session = qnnbridge.InferenceSession(script(scale=3, on_dynamic=["abort"]), host=host, retry=0)
         with pytest.raises(errors.HostCrashed) as caught:
@@ -186,7 +186,7 @@ def test_a_death_under_a_dynamic_option_is_blamed_on_it(no_leaks):
 
 
 @pytest.mark.parametrize("action", ["segv", "abort", "signal:9"])
-def test_a_host_that_dies_at_import_is_explained(action: str):
+def test_a_crash_of_the_host_at_import_is_explained(action: str):
     with fake_host(f"--import={action}") as host:
         with pytest.raises((errors.HostCrashed, errors.HostStartFailed)) as caught:
             qnnbridge.InferenceSession(script(), host=host, retry=0)
@@ -195,7 +195,7 @@ def test_a_host_that_dies_at_import_is_explained(action: str):
         assert caught.value.cause
 
 
-def test_the_text_of_a_python_failure_at_import_reaches_the_caller_and_the_host_lives():
+def test_the_text_of_a_python_failure_at_import_reaches_the_caller_and_the_host_survives():
     with fake_host("--import=raise:py.RuntimeError=no such library") as host:
         for _ in range(2):
             with pytest.raises(RuntimeError, match="no such library"):
@@ -204,10 +204,10 @@ def test_the_text_of_a_python_failure_at_import_reaches_the_caller_and_the_host_
 
 
 @pytest.mark.parametrize("when", ["client:GOODBYE:prefix", "client:GOODBYE:whole", "host:GOODBYE:prefix"])
-def test_a_death_after_the_work_is_done_is_no_failure(
+def test_a_crash_after_the_work_is_done_is_not_an_error(
     when: str, tmp_path: Path, no_leaks, caplog: pytest.LogCaptureFixture
 ):
-    """Row 7: but a warning."""
+    """Cover row 7 of the fault table: the crash is not an error, but a warning."""
     host = dying_host(when, tmp_path / "once")
     session = qnnbridge.InferenceSession(script(scale=3), host=host)
     assert np.array_equal(session.run(None, {"x": X})[0], X * 3)
@@ -222,7 +222,7 @@ def test_a_death_after_the_work_is_done_is_no_failure(
     assert "SIGKILL" in warning
 
 
-def test_a_host_that_ends_in_good_order_is_not_worth_a_word(no_leaks, caplog: pytest.LogCaptureFixture):
+def test_a_host_that_exits_normally_is_not_logged(no_leaks, caplog: pytest.LogCaptureFixture):
     with caplog.at_level("WARNING", "qnnbridge"), fake_host() as host:
         qnnbridge.InferenceSession(script(), host=host).run(None, {"x": X})
         host.restart()
@@ -235,7 +235,7 @@ def test_only_a_host_that_crashed_is_reported_as_a_crash(no_leaks):
     with fake_host() as host:
         slow = qnnbridge.InferenceSession(script(on_run=["sleep:60"]), host=host)
         state = "not-started"
-        while state == "not-started":  # as on a busy machine
+        while state == "not-started":  # until the thread runs, on a busy machine
             with pytest.raises(errors.DeadlineExceeded) as caught:
                 slow.run(None, {"x": X}, timeout=0.2, on_deadline="kill")
             state = caught.value.state
@@ -258,8 +258,8 @@ def test_only_a_host_that_crashed_is_reported_as_a_crash(no_leaks):
     assert len(CrashReports().summaries()) == 1, "closing is no crash"
 
 
-def test_a_program_that_is_no_host_is_named_as_such_and_no_crash(no_leaks):
-    """A mistyped path: with the right one nothing is wrong any more."""
+def test_a_program_that_is_not_a_host_is_named_as_such_and_not_as_a_crash(no_leaks):
+    """A path is mistyped: with the right path the host starts."""
     program = shutil.which("true")
     assert program is not None
     with qnnbridge.Host(python=program) as host:
@@ -275,7 +275,7 @@ def test_a_program_that_is_no_host_is_named_as_such_and_no_crash(no_leaks):
         assert len(CrashReports().summaries()) == 1, "a native death before HELLO is one"
 
 
-def test_a_session_that_kills_when_it_is_closed_costs_the_application_nothing(no_leaks):
+def test_a_session_that_crashes_the_host_when_it_is_closed_raises_no_error(no_leaks):
     with fake_host() as host:
         other = qnnbridge.InferenceSession(script(scale=3), host=host)
         qnnbridge.InferenceSession(script(on_close=["segv"]), host=host).close()
@@ -285,8 +285,10 @@ def test_a_session_that_kills_when_it_is_closed_costs_the_application_nothing(no
     host.close()
 
 
-def test_whatever_the_host_prints_never_reaches_the_wire(caplog: pytest.LogCaptureFixture):
-    """Row 14: print, C's puts, a raw write and a child process; before HELLO, at import, in create and in run."""
+def test_text_that_the_host_prints_never_reaches_the_wire(caplog: pytest.LogCaptureFixture):
+    """Cover row 14 of the fault table: print, C's puts, a raw write and a child process; before HELLO, at import,
+    in create and in run.
+    """
     caplog.set_level(logging.DEBUG, logger="qnnbridge.host")
     with fake_host("--first=print:first", "--import=print:import") as host:
         session = qnnbridge.InferenceSession(script(on_create=["print:create"], on_run=["print:run"]), host=host)
@@ -298,7 +300,7 @@ def test_whatever_the_host_prints_never_reaches_the_wire(caplog: pytest.LogCaptu
 
 
 def test_ten_megabytes_on_stderr_before_hello_block_nothing_and_both_ends_are_kept():
-    """Row 40: no newline, invalid UTF-8."""
+    """Cover row 40 of the fault table: no newline, invalid UTF-8."""
     with fake_host("--first=stderr:10485760", "--import=segv") as host:
         with pytest.raises((errors.HostCrashed, errors.HostStartFailed)) as caught:
             qnnbridge.InferenceSession(script(), host=host, retry=0)
@@ -309,7 +311,7 @@ def test_ten_megabytes_on_stderr_before_hello_block_nothing_and_both_ends_are_ke
 
 
 def test_a_host_that_has_closed_its_stderr_continues():
-    """Row 41."""
+    """Cover row 41 of the fault table in docs/dev/verification.md."""
     with fake_host() as host:
         session = qnnbridge.InferenceSession(script(on_create=["close_stderr"]), host=host)
         assert np.array_equal(session.run(None, {"x": X})[0], X * 2)
@@ -318,7 +320,7 @@ def test_a_host_that_has_closed_its_stderr_continues():
 
 
 def test_a_crash_report_that_cannot_be_written_changes_nothing_else(monkeypatch: pytest.MonkeyPatch):
-    """Row 41: a full disk, or as here a folder that is none."""
+    """Cover row 41 of the fault table: a full disk, represented by a folder that is not a folder."""
     monkeypatch.setenv("QNNBRIDGE_STATE_DIR", "/proc/no/such/folder")
     with fake_host() as host:
         poison = qnnbridge.InferenceSession(script(on_run=["segv"]), host=host)
@@ -330,7 +332,7 @@ def test_a_crash_report_that_cannot_be_written_changes_nothing_else(monkeypatch:
             poison.run(None, {"x": X})
 
 
-def test_nothing_of_a_killed_host_is_left_in_the_process_table():
+def test_a_killed_host_leaves_nothing_in_the_process_table():
     with fake_host() as host:
         host.start()
         pid = host.info.pid
@@ -340,8 +342,8 @@ def test_nothing_of_a_killed_host_is_left_in_the_process_table():
         assert not psutil.pid_exists(pid)
 
 
-def test_a_model_that_is_inside_whenever_somebody_kills_is_not_blamed_for_it():
-    """Kills at random strike the same model again and again; only used-up memory would say something about it."""
+def test_a_model_that_runs_during_kills_from_outside_is_not_blamed_for_them():
+    """Random kills hit the same model repeatedly; only a lack of memory would be evidence against the model."""
     with fake_host() as host:
         session = qnnbridge.InferenceSession(script(scale=3, on_run=["signal:9"]), host=host, retry=0)
         for _ in range(5):

@@ -39,8 +39,8 @@ host.close()
 """
 
 
-def test_hosts_from_before_exec_are_collected_and_nothing_else() -> None:
-    """Each start of a program by itself left a zombie."""
+def test_hosts_from_before_exec_are_collected_and_no_other_process() -> None:
+    """Every time a program started itself by `exec`, a zombie remained."""
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, PROGRAM, str(TIMES)],
         capture_output=True,

@@ -28,7 +28,7 @@ def host(no_leaks: Any) -> Iterator[qnnbridge.Host]:
 
 
 @pytest.fixture
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+def long_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait for the state of an abandoned call as long as a busy machine may need."""
     monkeypatch.setattr("qnnbridge._session.fast_calls.CANCEL_TIMEOUT_S", GRACE_S)
     monkeypatch.setattr("qnnbridge._transport.channel.CANCEL_TIMEOUT_S", GRACE_S)
@@ -38,7 +38,7 @@ def quick_calls(host: qnnbridge.Host) -> int:
     return host.stats.shared_calls
 
 
-def test_a_death_under_a_call_is_repeated_in_the_next_host(host: qnnbridge.Host, tmp_path: Path):
+def test_a_call_during_a_crash_is_repeated_in_the_next_host(host: qnnbridge.Host, tmp_path: Path):
     model = Later(tmp_path, "segv")
     session = qnnbridge.InferenceSession(model.path, host=host)
     warm(session)
@@ -53,7 +53,7 @@ def test_a_death_under_a_call_is_repeated_in_the_next_host(host: qnnbridge.Host,
     assert quick_calls(host) > calls + 1, "the next host has channels again"
 
 
-def test_without_repetition_the_death_is_reported_with_the_model_that_was_running(
+def test_without_retries_the_crash_is_reported_with_the_model_that_was_running(
     host: qnnbridge.Host, tmp_path: Path
 ):
     model = Later(tmp_path, "abort")
@@ -68,15 +68,15 @@ def test_without_repetition_the_death_is_reported_with_the_model_that_was_runnin
     ]
 
 
-def test_of_two_calls_only_the_one_inside_native_code_is_suspected(host: qnnbridge.Host, tmp_path: Path):
-    """Both are for the NPU: the second one waits in the lane."""
+def test_of_two_calls_only_the_one_inside_of_native_code_is_suspected(host: qnnbridge.Host, tmp_path: Path):
+    """Both calls are for the NPU: the second one waits in the lane."""
     (tmp_path / "a").mkdir()
     gate = tmp_path / "gate"
     guilty = Later(tmp_path / "a", f"wait:{gate}", "segv")
-    innocent = tmp_path / "innocent"
-    innocent.write_bytes(script(scale=2))
+    healthy = tmp_path / "healthy"
+    healthy.write_bytes(script(scale=2))
     first = qnnbridge.InferenceSession(guilty.path, host=host)
-    second = qnnbridge.InferenceSession(innocent, host=host)
+    second = qnnbridge.InferenceSession(healthy, host=host)
     warm(first)
     warm(second)
     guilty.now()
@@ -93,7 +93,7 @@ def test_of_two_calls_only_the_one_inside_native_code_is_suspected(host: qnnbrid
     assert np.array_equal(result[0][0], X * 2)
 
 
-def test_a_call_that_is_late_says_so_and_the_session_continues(host: qnnbridge.Host, tmp_path: Path):
+def test_a_call_past_its_deadline_is_reported_and_the_session_stays_usable(host: qnnbridge.Host, tmp_path: Path):
     gate = tmp_path / "gate"
     model = Later(tmp_path, f"wait:{gate}", npu=False)
     session = qnnbridge.InferenceSession(model.path, host=host, providers=["CPUExecutionProvider"])
@@ -122,7 +122,7 @@ def test_a_call_that_is_late_says_so_and_the_session_continues(host: qnnbridge.H
 
 
 def test_a_call_that_can_be_stopped_is_stopped_and_its_channel_is_closed(
-    tmp_path: Path, no_leaks: Any, patient: None
+    tmp_path: Path, no_leaks: Any, long_waits: None
 ):
     model = Later(tmp_path, "stoppable:60", npu=False)
     with fake_host(f"--cancel-grace={GRACE_S}", shared_memory=True) as host:
@@ -135,7 +135,7 @@ def test_a_call_that_can_be_stopped_is_stopped_and_its_channel_is_closed(
         assert host.stats.channels == 1
 
 
-def test_a_late_call_ends_the_host_if_it_may(host: qnnbridge.Host, tmp_path: Path):
+def test_a_call_past_its_deadline_ends_the_host_if_on_deadline_is_kill(host: qnnbridge.Host, tmp_path: Path):
     model = Later(tmp_path, "hold_gil:60")
     session = qnnbridge.InferenceSession(model.path, host=host)
     warm(session)
@@ -151,7 +151,9 @@ def test_a_late_call_ends_the_host_if_it_may(host: qnnbridge.Host, tmp_path: Pat
     assert session.generation == generations[-1] + 1
 
 
-def test_what_waits_behind_another_call_can_be_withdrawn(host: qnnbridge.Host, tmp_path: Path, patient: None):
+def test_a_call_that_is_queued_behind_another_one_can_be_cancelled(
+    host: qnnbridge.Host, tmp_path: Path, long_waits: None
+):
     gate = tmp_path / "gate"
     model = Later(tmp_path, f"wait:{gate}")
     session = qnnbridge.InferenceSession(model.path, host=host)
@@ -170,7 +172,7 @@ def test_what_waits_behind_another_call_can_be_withdrawn(host: qnnbridge.Host, t
     assert np.array_equal(session.run(None, {"x": X})[0], X * 3)
 
 
-def test_a_channel_that_ends_alone_costs_nothing(host: qnnbridge.Host, tmp_path: Path):
+def test_a_channel_that_ends_alone_fails_no_call(host: qnnbridge.Host, tmp_path: Path):
     model = Later(tmp_path)
     session = qnnbridge.InferenceSession(model.path, host=host)
     warm(session)
@@ -186,13 +188,13 @@ def test_a_channel_that_ends_alone_costs_nothing(host: qnnbridge.Host, tmp_path:
         assert np.array_equal(session.run(None, {"x": X})[0], X * 3)
     assert session.generation == 1
     assert host.stats.crashes == 0
-    os.close(read_fd)  # it is not the channel's any more, which has left it alone
+    os.close(read_fd)  # the descriptor no longer belongs to the channel, which has not used it
 
 
-def test_a_call_whose_plan_was_refused_goes_the_quick_way_again(
+def test_a_call_whose_plan_was_refused_uses_the_fast_path_again(
     host: qnnbridge.Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """That the host could not make one may have passed since."""
+    """The reason why the host could not create a plan may no longer exist."""
     model = Later(tmp_path)
     session = qnnbridge.InferenceSession(model.path, host=host)
     wide = np.arange(8, dtype=np.float32)
@@ -209,7 +211,7 @@ def test_a_call_whose_plan_was_refused_goes_the_quick_way_again(
         assert process is not None
         assert process.pool is not None
         (plans,) = process.pool.idle
-        plans._numbers = itertools.count(1)  # so the next plan has the number of one that is there
+        plans._numbers = itertools.count(1)  # so that the next plan gets the number of an existing one
 
     monkeypatch.setattr(fast_calls, "REFUSED_S", 3600.0)
     refuse_the_next_plan()
@@ -243,7 +245,7 @@ def test_a_planned_restart_loses_no_call(host: qnnbridge.Host, tmp_path: Path):
     assert host.stats.crashes == 0
 
 
-def test_ctrl_c_under_a_call_leaves_the_session_usable(host: qnnbridge.Host, tmp_path: Path):
+def test_ctrl_c_during_a_call_leaves_the_session_usable(host: qnnbridge.Host, tmp_path: Path):
     gate = tmp_path / "gate"
     model = Later(tmp_path, f"wait:{gate}", npu=False)
     session = qnnbridge.InferenceSession(model.path, host=host, providers=["CPUExecutionProvider"])
@@ -263,7 +265,7 @@ def test_ctrl_c_under_a_call_leaves_the_session_usable(host: qnnbridge.Host, tmp
     assert session.generation == 1
 
 
-def test_a_fork_does_not_use_its_parents_channels(host: qnnbridge.Host, tmp_path: Path):
+def test_a_fork_does_not_use_the_channels_of_its_parent(host: qnnbridge.Host, tmp_path: Path):
     model = Later(tmp_path)
     session = qnnbridge.InferenceSession(model.path, host=host)
     warm(session)
@@ -280,10 +282,10 @@ def test_a_fork_does_not_use_its_parents_channels(host: qnnbridge.Host, tmp_path
     assert np.array_equal(session.run(None, {"x": X})[0], X * 3)
 
 
-def test_requests_of_other_threads_leave_no_word_about_a_call_behind_its_answer(
+def test_requests_of_other_threads_cause_no_phase_message_after_the_answer_of_a_call(
     host: qnnbridge.Host, tmp_path: Path
 ):
-    """They make the host tell which native step a call is in, at any moment: never when it is answered already."""
+    """The requests let the host report the native step of a call at any moment, but never after the call's answer."""
     model = Later(tmp_path, npu=False)
     session = qnnbridge.InferenceSession(model.path, host=host, providers=["CPUExecutionProvider"])
     warm(session)
@@ -302,10 +304,10 @@ def test_requests_of_other_threads_leave_no_word_about_a_call_behind_its_answer(
     assert host.stats.crashes == 0
 
 
-def test_a_host_that_is_stopped_under_a_repeated_call_is_replaced_and_the_call_repeated(
+def test_a_host_that_is_stopped_during_a_repeated_call_is_replaced_and_the_call_is_repeated(
     host: qnnbridge.Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The caller waits in a read without a deadline: another thread notices the death and wakes it."""
+    """The caller waits in a read without a deadline: another thread notices the crash and wakes the caller."""
     monkeypatch.setattr("qnnbridge._fastpath.channel.CHECK_INTERVAL_S", 0.05)
     monkeypatch.setattr("qnnbridge._fastpath.channel._CHECK_INTERVAL_MS", 50.0)
     model = Later(tmp_path, "stop_process")
@@ -318,8 +320,8 @@ def test_a_host_that_is_stopped_under_a_repeated_call_is_replaced_and_the_call_r
     assert host.stats.generation == 2
 
 
-def test_what_a_closed_channel_had_as_its_number_is_not_written_to(host: qnnbridge.Host, tmp_path: Path) -> None:
-    """The wake-up may come as late as that: by then the number may be that of a file of the application's."""
+def test_the_descriptor_number_of_a_closed_channel_is_not_written_to(host: qnnbridge.Host, tmp_path: Path) -> None:
+    """A wake-up may be that late: the descriptor number may already belong to a file of the application."""
     model = Later(tmp_path)
     session = qnnbridge.InferenceSession(model.path, host=host)
     warm(session)

@@ -57,8 +57,8 @@ def quick_calls(host: qnnbridge.Host) -> int:
 # --- objects that are freed without the garbage collector ---
 
 
-def test_a_session_that_is_dropped_is_freed_at_once(host: qnnbridge.Host, no_collector: None) -> None:
-    """So is its model, which may have been given as bytes."""
+def test_a_dropped_session_is_freed_immediately(host: qnnbridge.Host, no_collector: None) -> None:
+    """The session's model, which may have been given as bytes, is freed, too."""
     # A comparison with the CPU would hold the session until it ends.
     session = qnnbridge.InferenceSession(script(scale=3), host=host, verify=False)
     for _ in range(3):
@@ -68,7 +68,7 @@ def test_a_session_that_is_dropped_is_freed_at_once(host: qnnbridge.Host, no_col
     assert [reference() for reference in left] == [None] * 3
 
 
-def test_channels_of_a_dead_host_and_arrays_of_its_calls_are_freed_at_once(
+def test_channels_and_arrays_of_a_crashed_host_are_freed_immediately(
     host: qnnbridge.Host, no_collector: None
 ) -> None:
     session = qnnbridge.InferenceSession(script(scale=3), host=host)
@@ -113,7 +113,7 @@ def test_channels_of_a_dead_host_and_arrays_of_its_calls_are_freed_at_once(
 # --- stale plans and calls ---
 
 
-def test_a_call_that_is_overtaken_by_the_next_host_does_not_cost_the_later_ones_their_way(
+def test_a_call_that_the_next_host_interrupts_does_not_move_later_calls_to_the_slow_path(
     host: qnnbridge.Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The call searches its plan in the old host while the session is created in the new one."""
@@ -147,7 +147,7 @@ def test_a_call_that_is_overtaken_by_the_next_host_does_not_cost_the_later_ones_
     assert np.array_equal(session.run(None, {"x": X})[0], X * 3)
 
 
-def test_of_many_sessions_none_looks_for_its_plan_each_time(
+def test_many_sessions_find_their_plans_without_creating_them_again(
     host: qnnbridge.Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sessions = [qnnbridge.InferenceSession(script(scale=scale), host=host) for scale in range(2, 22)]
@@ -159,21 +159,19 @@ def test_of_many_sessions_none_looks_for_its_plan_each_time(
             assert np.array_equal(session.run(None, {"x": X})[0], X * scale)
 
 
-def test_a_session_that_is_created_repeatedly_leaves_no_plans_behind(host: qnnbridge.Host) -> None:
+def test_a_session_that_is_created_repeatedly_leaves_no_plans_in_memory(host: qnnbridge.Host) -> None:
     session = qnnbridge.InferenceSession(script(scale=3), host=host)
     warm(session)
     before = quick_calls(host)
     for _ in range(MAX_PLANS + 4):
         session._remote.unload()(0.0)
-        session.run(None, {"x": X})  # makes it
+        session.run(None, {"x": X})  # creates the plan
         assert np.array_equal(session.run(None, {"x": X})[0], X * 3)
     assert quick_calls(host) - before == MAX_PLANS + 4
     assert host.stats.channels == 1
 
 
-def test_a_planned_restart_does_not_wait_for_a_call_that_was_given_up_meanwhile(
-    host: qnnbridge.Host, tmp_path: Path
-) -> None:
+def test_a_planned_restart_does_not_wait_for_an_abandoned_call(host: qnnbridge.Host, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     model = Later(tmp_path, f"wait:{gate}", npu=False)
     session = qnnbridge.InferenceSession(model.path, host=host, providers=[CPU])
@@ -191,10 +189,10 @@ def test_a_planned_restart_does_not_wait_for_a_call_that_was_given_up_meanwhile(
     assert np.array_equal(session.run(None, {"x": X})[0], X * 3)
 
 
-def test_several_threads_may_ask_at_once_what_became_of_a_call_that_was_given_up(
+def test_several_threads_may_query_the_result_of_an_abandoned_call_at_the_same_time(
     host: qnnbridge.Host, tmp_path: Path
 ) -> None:
-    """A caller that opens a channel, one whose deadline has expired, and the maintenance thread may do so."""
+    """A caller that opens a channel, a caller whose deadline has expired, and the maintenance thread may query it."""
     gate = tmp_path / "gate"
     model = Later(tmp_path, f"wait:{gate}", npu=False)
     session = qnnbridge.InferenceSession(model.path, host=host, providers=[CPU])
@@ -240,7 +238,7 @@ class Interrupting:
         return result
 
 
-def test_an_interrupt_before_the_call_costs_no_channel(
+def test_an_interrupt_before_the_call_does_not_close_the_channel(
     host: qnnbridge.Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A channel is taken only after all other preparations."""
@@ -254,7 +252,7 @@ def test_an_interrupt_before_the_call_costs_no_channel(
     assert len(pool.idle) == len(pool) == 1
 
 
-def test_an_interrupt_behind_the_answer_costs_no_channel(host: qnnbridge.Host) -> None:
+def test_an_interrupt_after_the_answer_does_not_close_the_channel(host: qnnbridge.Host) -> None:
     """The channel has no pending answer."""
     session = qnnbridge.InferenceSession(script(scale=3), host=host)
     warm(session)

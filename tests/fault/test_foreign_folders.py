@@ -33,7 +33,7 @@ def fill(folder: Path, names: tuple[str, ...]) -> None:
 
 
 def contents(folder: Path) -> dict[str, tuple[int, bytes]]:
-    """Mode and bytes of every file."""
+    """Return mode and bytes of every file."""
     found = {}
     for path in sorted(folder.rglob("*")):
         if path.is_file():
@@ -67,7 +67,7 @@ def test_no_record_is_written_into_a_folder_that_is_not_a_cache(tmp_path: Path) 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["entries", "tmp"]
 
 
-def test_a_folder_with_the_same_names_that_is_not_a_cache_stays_as_it_is() -> None:
+def test_a_folder_with_the_same_names_that_is_not_a_cache_is_not_changed() -> None:
     folder = cache_dir()
     strangers = (
         "memo/shopping list.txt",
@@ -82,7 +82,7 @@ def test_a_folder_with_the_same_names_that_is_not_a_cache_stays_as_it_is() -> No
     assert contents(folder) == before
 
 
-def test_what_others_put_into_a_cache_stays_there() -> None:
+def test_files_of_others_in_a_cache_are_kept() -> None:
     store = filled_store()
     fill(cache_dir(), tuple(f"{part}/stranger.txt" for part in PARTS))
     before = {name: state for name, state in contents(cache_dir()).items() if "stranger" in name}
@@ -93,7 +93,7 @@ def test_what_others_put_into_a_cache_stays_there() -> None:
 
 @needs.posix
 @pytest.mark.parametrize("part", [*PARTS, "v1"])
-def test_a_link_in_place_of_a_folder_is_not_followed(part: str, tmp_path: Path) -> None:
+def test_a_link_in_place_of_the_cache_folder_is_not_followed(part: str, tmp_path: Path) -> None:
     filled_store()
     target, place = tmp_path / "elsewhere", cache_dir() / part
     fill(target, OURS)
@@ -136,7 +136,7 @@ def test_a_link_in_place_of_an_entry_is_moved_and_not_followed(tmp_path: Path) -
 @pytest.mark.simulator
 @needs.posix
 @pytest.mark.parametrize("part", ["v1", "v1/entries", "v1/locks", "memo"])
-def test_a_session_beside_a_link_computes_and_writes_nothing_there(
+def test_a_session_with_a_link_in_its_cache_computes_and_writes_nothing_through_it(
     part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: qnnbridge.Host
 ) -> None:
     monkeypatch.setenv("QNNBRIDGE_CACHE", "1")
@@ -153,7 +153,7 @@ def test_a_session_beside_a_link_computes_and_writes_nothing_there(
 
 
 @needs.posix
-def test_old_answers_of_verify_are_removed_by_their_names_and_never_through_a_link(tmp_path: Path) -> None:
+def test_old_reports_of_verify_are_removed_by_their_names_and_never_through_a_link(tmp_path: Path) -> None:
     from qnnbridge_models.journals import AnswerJournal
 
     folder, target = state_dir() / "verify", tmp_path / "elsewhere"

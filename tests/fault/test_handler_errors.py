@@ -17,7 +17,7 @@ KINDS = ["SystemExit", "KeyboardInterrupt", "MemoryError", "RecursionError", "Ba
 
 @pytest.mark.parametrize("when", ["on_create", "on_run"])
 @pytest.mark.parametrize("kind", needs.some(KINDS))
-def test_an_exception_of_any_kind_is_an_error_of_its_call_and_the_host_lives(kind: str, when: str, no_leaks):
+def test_an_exception_of_any_kind_is_an_error_of_its_call_and_the_host_survives(kind: str, when: str, no_leaks):
     with fake_host() as host:
         other = qnnbridge.InferenceSession(script(scale=3), host=host)
         for _ in range(2):
@@ -28,7 +28,7 @@ def test_an_exception_of_any_kind_is_an_error_of_its_call_and_the_host_lives(kin
         assert (host.stats.generation, host.stats.retried_calls, host.stats.crashes) == (1, 0, 0)
 
 
-def test_an_exception_in_one_call_leaves_those_behind_it_in_the_lane_alone():
+def test_an_exception_in_one_call_does_not_affect_those_queued_after_it():
     from concurrent.futures import ThreadPoolExecutor
 
     with fake_host() as host, ThreadPoolExecutor(8) as pool:

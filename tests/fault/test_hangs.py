@@ -1,4 +1,4 @@
-"""A host that does not answer: stopped, holding its GIL, slow, or busy writing. Its process state decides."""
+"""A host that does not answer: stopped, holding its GIL, slow, or busy writing. The state of its process decides."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from qnnbridge_protocol.limits import Limits
 X = np.arange(4, dtype=np.float32)
 WAIT_S = 60.0
 GRACE_S = 1.0
-# Long enough for a busy machine to begin with the work.
+# Long enough for a busy machine to start the work.
 BUDGET_S = 3.0
-# Longer than all rungs of the ladder together.
+# Longer than all steps of ending a host together.
 CLOSE_TIMEOUT_S = 10.0
 
 
 @pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+def frequent_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Check every 50 ms instead of every five seconds whether a silent host is stopped."""
     monkeypatch.setattr("qnnbridge._transport.channel.SILENCE_INTERVAL_S", 0.05)
 
@@ -43,9 +43,9 @@ def wait_until(condition) -> None:
         threading.Event().wait(0.002)
 
 
-@pytest.mark.usefixtures("impatient")
-def test_a_host_that_is_stopped_under_a_call_is_replaced_and_the_call_repeated(tmp_path: Path, no_leaks):
-    """Row 26."""
+@pytest.mark.usefixtures("frequent_checks")
+def test_a_host_that_is_stopped_during_a_call_is_replaced_and_the_call_is_repeated(tmp_path: Path, no_leaks):
+    """Cover row 26 of the fault table in docs/dev/verification.md."""
     with fake_host() as host:
         model = script(scale=3, on_run=["stop_process"], once=str(tmp_path / "once"))
         session = qnnbridge.InferenceSession(model, host=host)
@@ -53,9 +53,9 @@ def test_a_host_that_is_stopped_under_a_call_is_replaced_and_the_call_repeated(t
         assert host.stats.generation == 2
 
 
-@pytest.mark.usefixtures("impatient")
-def test_a_host_that_is_always_stopped_is_told_to_hang(no_leaks):
-    """Row 26."""
+@pytest.mark.usefixtures("frequent_checks")
+def test_a_host_that_is_always_stopped_is_reported_as_a_hang(no_leaks):
+    """Cover row 26 of the fault table in docs/dev/verification.md."""
     with fake_host() as host:
         session = qnnbridge.InferenceSession(script(on_run=["stop_process"]), host=host)
         with pytest.raises(errors.HostHung) as caught:
@@ -64,12 +64,12 @@ def test_a_host_that_is_always_stopped_is_told_to_hang(no_leaks):
         assert caught.value.details["report"]
 
 
-@pytest.mark.usefixtures("impatient")
-def test_a_host_that_is_stopped_for_a_moment_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Row 26: fewer looks than it takes."""
+@pytest.mark.usefixtures("frequent_checks")
+def test_a_host_that_is_stopped_for_a_moment_is_not_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Cover row 26 of the fault table: the host is found stopped fewer times than needed to kill it."""
     monkeypatch.setattr(
         "qnnbridge._supervision.host_process.STOPPED_LOOKS", 10_000
-    )  # however late this test goes on
+    )  # however late this test continues
     end = tmp_path / "end"
     with fake_host() as host, ThreadPoolExecutor(1) as pool:
         session = qnnbridge.InferenceSession(script(scale=3, on_run=[f"wait:{end}"]), host=host)
@@ -85,8 +85,8 @@ def test_a_host_that_is_stopped_for_a_moment_is_left_alone(tmp_path: Path, monke
         assert host.stats.generation == 1
 
 
-def test_an_idle_host_that_is_stopped_costs_a_call_no_more_than_its_deadline():
-    """Row 26."""
+def test_a_stopped_idle_host_costs_a_call_no_more_than_its_deadline():
+    """Cover row 26 of the fault table in docs/dev/verification.md."""
     with fake_host() as host:
         session = qnnbridge.InferenceSession(script(scale=3), host=host)
         stop(host.info.pid)
@@ -98,7 +98,7 @@ def test_an_idle_host_that_is_stopped_costs_a_call_no_more_than_its_deadline():
         assert host.stats.generation == 2
 
 
-def test_a_host_that_is_stopped_can_still_be_closed(no_leaks):
+def test_a_stopped_host_can_still_be_closed(no_leaks):
     host = fake_host()
     host.start()
     process = host.supervisor.running
@@ -109,14 +109,14 @@ def test_a_host_that_is_stopped_can_still_be_closed(no_leaks):
     assert "kill" in process.rungs
 
 
-def test_a_late_pong_is_no_reason_to_kill_and_the_call_ends_well(tmp_path: Path):
-    """Row 27: native code holds the GIL, so nothing in the host can answer."""
+def test_a_late_pong_does_not_kill_the_host_and_the_call_succeeds(tmp_path: Path):
+    """Cover row 27 of the fault table: native code holds the GIL, so nothing in the host can answer."""
     with fake_host() as host, ThreadPoolExecutor(1) as pool:
         other = qnnbridge.InferenceSession(script(scale=3), host=host)
         began = tmp_path / "began"
         model = script(scale=5, on_create=[f"note:{began}", "hold_gil:1.2"])
         told = ""
-        while not told:  # once more if this machine was so busy that the host answered before, or behind that
+        while not told:  # repeat if this machine was so busy that the host answered before or after that
             began.unlink(missing_ok=True)
             creates = pool.submit(qnnbridge.InferenceSession, model, host=host)
             wait_until(began.exists)
@@ -132,10 +132,12 @@ def test_a_late_pong_is_no_reason_to_kill_and_the_call_ends_well(tmp_path: Path)
         assert (host.stats.generation, host.stats.crashes) == (1, 0)
 
 
-def test_a_creation_that_holds_the_gil_past_its_budget_is_ended_by_the_hosts_own_watchdog():
-    """Row 28: no thread of the host can run; faulthandler's can. The report has the stack."""
+def test_a_creation_that_holds_the_gil_past_its_budget_is_ended_by_the_watchdog_of_the_host():
+    """Cover row 28 of the fault table: no thread of the host can run except that of faulthandler. The report has
+    the stack.
+    """
     with fake_host("--watchdog-grace=0.2") as host:
-        qnnbridge.InferenceSession(script(), host=host)  # it is up, and has loaded all
+        qnnbridge.InferenceSession(script(), host=host)  # the host runs and has loaded everything
         model = script(on_create=["hold_gil:600"])
         clock = FairClock()
         with pytest.raises(errors.DeadlineExceeded):
@@ -150,16 +152,18 @@ def test_a_creation_that_holds_the_gil_past_its_budget_is_ended_by_the_hosts_own
         assert "hold_gil" in crash.details["stderr_head"] or "in act" in crash.details["stderr_head"]
 
 
-@pytest.mark.usefixtures("impatient")
+@pytest.mark.usefixtures("frequent_checks")
 @pytest.mark.parametrize("action", ["sleep:60", "hold_gil:60"])
 @pytest.mark.parametrize(
     ("step", "words"),
     [("import", "importing ONNX Runtime"), ("register", "loading the QNN execution provider")],
 )
-def test_a_library_that_never_comes_back_from_being_loaded_ends_within_the_budget_of_the_start(
+def test_a_library_that_never_finishes_loading_is_ended_within_the_budget_of_the_start(
     step: str, words: str, action: str, no_leaks
 ):
-    """Rows 26 and 28: a declared phase may last until its budget ends, whether or not it holds the GIL."""
+    """Cover rows 26 and 28 of the fault table: a declared phase may last until its budget ends, with or without the
+    GIL.
+    """
     with fake_host(f"--{step}={action}") as host:
         host.start()
         process = host.supervisor.running
@@ -172,17 +176,17 @@ def test_a_library_that_never_comes_back_from_being_loaded_ends_within_the_budge
     assert Quarantine().accounts() == [], "no model was inside native code"
 
 
-@pytest.mark.usefixtures("impatient")
-def test_loading_within_the_budget_is_left_alone_however_long_it_is_silent():
-    """Row 26: many looks that find nothing wrong."""
+@pytest.mark.usefixtures("frequent_checks")
+def test_a_silent_host_within_the_budget_of_loading_is_not_killed():
+    """Cover row 26 of the fault table: many checks that find no fault."""
     with fake_host("--import=sleep:1") as host:
         session = qnnbridge.InferenceSession(script(scale=3), host=host)
         assert np.array_equal(session.run(None, {"x": X})[0], X * 3)
         assert host.stats.generation == 1
 
 
-def test_both_sides_may_write_more_than_the_pipes_hold_at_once():
-    """Row 24."""
+def test_both_sides_may_write_more_than_the_pipes_hold_at_the_same_time():
+    """Cover row 24 of the fault table in docs/dev/verification.md."""
     large = np.ones(4 << 20, np.float32)
     with fake_host() as host, ThreadPoolExecutor(4) as pool:
         sessions = [qnnbridge.InferenceSession(script(scale=n), host=host) for n in range(1, 5)]
@@ -191,8 +195,8 @@ def test_both_sides_may_write_more_than_the_pipes_hold_at_once():
             assert call.result(WAIT_S)[0][-1] == n // 3 + 1
 
 
-def test_more_calls_than_the_host_takes_wait_for_their_turn():
-    """Row 25: no call is refused, and all credits are back at the end."""
+def test_more_calls_than_the_host_accepts_wait_for_their_turn():
+    """Cover row 25 of the fault table: no call is refused, and all credits are released at the end."""
     with fake_host(limits=Limits(max_in_flight=4)) as host, ThreadPoolExecutor(40) as pool:
         session = qnnbridge.InferenceSession(script(scale=3), host=host)
         calls = [pool.submit(session.run, None, {"x": X}) for _ in range(400)]
@@ -201,8 +205,10 @@ def test_more_calls_than_the_host_takes_wait_for_their_turn():
         assert host.supervisor.running.channel._callers.room == 4
 
 
-def test_an_application_that_reads_late_makes_the_host_wait_and_nothing_else():
-    """Row 23: the answers back up in the host, its memory grows by nothing else, and all of them come."""
+def test_an_application_that_reads_late_only_makes_the_host_wait():
+    """Cover row 23 of the fault table: the answers accumulate in the host, its memory grows by nothing else, and
+    all arrive.
+    """
     large = np.ones(2 << 20, np.float32)
     with fake_host() as host, ThreadPoolExecutor(6) as pool:
         session = qnnbridge.InferenceSession(script(scale=3, npu=False), host=host)

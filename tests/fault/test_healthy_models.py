@@ -75,7 +75,7 @@ def test_a_waiting_call_survives_crashes_of_other_models(tmp_path: Path) -> None
             )
             for n in range(2)
         ]
-        innocent = qnnbridge.InferenceSession(script(scale=3), host=host)
+        healthy = qnnbridge.InferenceSession(script(scale=3), host=host)
         told: list[BaseException] = []
 
         def kill(session: qnnbridge.InferenceSession) -> None:
@@ -90,7 +90,7 @@ def test_a_waiting_call_survives_crashes_of_other_models(tmp_path: Path) -> None
         while host.stats.calls_in_flight < 2:
             time.sleep(0.002)
         threading.Timer(0.1, gate.touch).start()
-        assert np.array_equal(innocent.run(None, {"x": X})[0], X * 3)
+        assert np.array_equal(healthy.run(None, {"x": X})[0], X * 3)
         for thread in threads:
             thread.join()
         assert [type(error) for error in told] == [errors.HostCrashed] * 2
@@ -188,7 +188,7 @@ def test_a_host_killed_during_its_start_is_started_again(monkeypatch: pytest.Mon
         assert host.stats.generation > 2
 
 
-def test_without_retries_a_kill_raises_an_error_at_once() -> None:
+def test_without_retries_a_kill_raises_an_error_immediately() -> None:
     with fake_host() as host:
         session = qnnbridge.InferenceSession(script(on_run=["signal:9"]), host=host, retry=0)
         with pytest.raises(errors.HostCrashed, match="SIGKILL"):

@@ -81,7 +81,7 @@ def begun(text: str, *arguments: str) -> subprocess.Popen[str]:
 
 
 @pytest.mark.parametrize("where", ["run", "run with a deadline", "create", "follow"])
-def test_an_interrupt_ends_the_call_and_nothing_else(where: str, tmp_path: Path):
+def test_an_interrupt_ends_only_the_call(where: str, tmp_path: Path):
     program = begun(PROGRAM, where, str(tmp_path))
     program.send_signal(signal.SIGINT)
     out, err = program.communicate(timeout=WAIT_S)
@@ -131,7 +131,7 @@ def test_an_interrupt_during_the_start_of_the_host_leaves_no_orphan_process(
         assert (program.returncode, err) == (0, "")
     else:
         assert out.splitlines() == ["interrupted"]
-        # 1: CPython forgets that it was an interrupt when any thread executes a text behind it, such as the import
+        # Exit code 1: CPython forgets that it was an interrupt if any thread then executes a string, such as the import
         # of a module with a named tuple.
         assert program.returncode in (-signal.SIGINT, 1), err
         assert err.splitlines()[-1] == "KeyboardInterrupt"
@@ -139,7 +139,7 @@ def test_an_interrupt_during_the_start_of_the_host_leaves_no_orphan_process(
     assert psutil.wait_procs(hosts, timeout=WAIT_S)[1] == []
 
 
-def test_ctrl_c_in_the_terminal_goes_to_everything_in_the_foreground_but_not_to_the_host(tmp_path: Path):
+def test_ctrl_c_in_the_terminal_reaches_all_foreground_processes_except_the_host(tmp_path: Path):
     """In a real terminal with a shell job, the kernel sends the signal to the whole process group."""
     pid, terminal = pty.fork()
     if pid == 0:
@@ -164,7 +164,7 @@ def test_ctrl_c_in_the_terminal_goes_to_everything_in_the_foreground_but_not_to_
     assert b"usable" in said
 
 
-def test_interrupts_at_any_moment_leave_a_session_that_works(tmp_path: Path):
+def test_interrupts_at_any_moment_leave_the_session_usable(tmp_path: Path):
     """Fifty interrupts at random moments of small calls: each call returns its result or raises KeyboardInterrupt."""
     program = """
 import os, random, signal, sys, threading, time
@@ -216,24 +216,24 @@ host.close()
 @pytest.mark.parametrize(
     ("program", "how", "seed", "count"),
     [
-        # Every seventh place, or every 42nd in the short form, of a call at which a handler can run; `python -m
-        # lab.attack interrupts` has them all.
+        # Use every seventh position (every 42nd in the short form) of a call at which a handler can run; `python -m
+        # lab.attack interrupts` uses all positions.
         ("slow", "walk", length(42, 7), 1000),
         ("hosts", "walk", length(20, 5), 1000),
         ("sessions", "walk", 67, length(20, 40)),
         ("threads", "storm", 1, length(50, 100)),
     ],
 )
-def test_an_exception_of_a_signal_handler_at_any_place_costs_its_call_and_nothing_else(
+def test_an_exception_in_a_signal_handler_at_any_line_ends_only_its_call(
     program: str, how: str, seed: int, count: int
 ) -> None:
-    """The next call is right and quick, and no descriptors, threads, processes, memory or files leak."""
+    """After each exception, the next call is right and quick, and nothing leaks."""
     report = interrupts.one(program, how, seed, count)
     assert report.good, str(report)
     assert report.counts["interrupts"] + report.counts["checkpoints"] > 5
 
 
-def test_the_walk_finds_a_lock_that_an_exception_leaves_taken() -> None:
+def test_the_search_with_exceptions_finds_a_lock_that_stays_held() -> None:
     lock, walker, left_taken = threading.Lock(), Walker(), 0
 
     def work() -> None:

@@ -1,4 +1,4 @@
-"""Neither application nor host outlives the other, forks get an explained error, and every exit is clean."""
+"""Neither application nor host outlives the other, forks work or raise an explained error, and every exit is clean."""
 
 from __future__ import annotations
 
@@ -26,17 +26,19 @@ from qnnbridge_os.processes import wait_readable
 X = np.arange(4, dtype=np.float32)
 ROOT = Path(__file__).parents[2]
 WAIT_S = 60.0
-# A call sleeps three times as long; the ladder takes seven seconds where the machine is free.
+# A call sleeps three times as long; ending a host step by step takes seven seconds on an idle machine.
 CLOSE_TIMEOUT_S = 20.0
 TIMES = 3
 
 
-# --- the application dies ----------------------------------------------------------------------------------------
+# --- end of the application --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("state", needs.some(STATES))
 def test_a_host_ends_with_its_killed_application_every_time(state: str, capsys: pytest.CaptureFixture[str]):
-    """Rows 10 and 11: ``kill -9`` while idle, in run, in create, with the GIL held, with a sibling on the pipes."""
+    """Cover rows 10 and 11 of the fault table: ``kill -9`` while idle, in run, in create, with the GIL held, with a
+    sibling.
+    """
     ended = [kill_an_application(state) for _ in range(TIMES)]
     assert None not in ended, f"the host outlived its application by more than {END_TIMEOUT_S:g} s"
     with capsys.disabled():
@@ -44,7 +46,10 @@ def test_a_host_ends_with_its_killed_application_every_time(state: str, capsys: 
 
 
 def run_application(program: str, *, timeout_s: float = WAIT_S) -> tuple[int, str, str, bool]:
-    """Run a program that prints its host's pid first. Gives its exit code, the rest, stderr, whether the host ended."""
+    """Run a program that prints its host's pid first.
+
+    Return its exit code, further output, stderr, and whether the host ended.
+    """
     prologue = (
         "import os, sys, threading, atexit\nimport numpy as np\nimport qnnbridge\n"
         "from tests.fakes.hosts import fake_host, script\nX = np.arange(4, dtype=np.float32)\n"
@@ -133,8 +138,8 @@ ENDINGS = {
 
 
 @pytest.mark.parametrize("ending", needs.some(ENDINGS))
-def test_an_application_may_end_in_any_way_and_its_exit_code_is_its_own(ending: str):
-    """Row 61."""
+def test_an_application_may_end_in_any_way_and_keeps_its_exit_code(ending: str):
+    """Cover row 61 of the fault table in docs/dev/verification.md."""
     program, expected, says = ENDINGS[ending]
     begin = time.monotonic()
     code, out, err, host_ended = run_application(START + program)
@@ -149,7 +154,7 @@ def test_an_application_may_end_in_any_way_and_its_exit_code_is_its_own(ending: 
         assert out.strip() in ("3.0", "2.0")
 
 
-def test_a_host_that_was_killed_meanwhile_does_not_disturb_the_end():
+def test_a_host_that_was_killed_does_not_disturb_the_exit_of_the_application():
     code, _, err, _ = run_application(START + "os.kill(host.info.pid, 9)")
     assert (code, err) == (0, "")
 
@@ -158,8 +163,8 @@ def test_a_host_that_was_killed_meanwhile_does_not_disturb_the_end():
 
 
 @pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
-def test_a_session_works_in_a_fork_with_a_host_of_its_own(no_leaks):
-    """Row 58."""
+def test_a_session_works_in_a_fork_with_its_own_host(no_leaks):
+    """Cover row 58 of the fault table in docs/dev/verification.md."""
     with fake_host() as host:
         session = qnnbridge.InferenceSession(script(scale=3), host=host)
         parents = host.info.pid
@@ -181,8 +186,10 @@ def test_a_session_works_in_a_fork_with_a_host_of_its_own(no_leaks):
 
 
 @pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
-def test_a_fork_in_the_middle_of_calls_disturbs_none_of_them(no_leaks):
-    """Row 58: the child gets copies of locks that other threads hold, and the parent must not notice the child."""
+def test_a_fork_in_the_middle_of_calls_does_not_disturb_them(no_leaks):
+    """Cover row 58 of the fault table: the child copies locks that other threads hold, and the parent must not be
+    affected.
+    """
     with fake_host() as host, ThreadPoolExecutor(4) as pool:
         session = qnnbridge.InferenceSession(script(scale=3), host=host)
         stop = threading.Event()
@@ -214,8 +221,8 @@ def test_a_fork_in_the_middle_of_calls_disturbs_none_of_them(no_leaks):
         assert host.stats.generation == 1
 
 
-def test_a_pickled_session_is_created_again_in_another_process(tmp_path: Path):
-    """Row 58: what spawned workers of multiprocessing do."""
+def test_a_pickled_session_is_recreated_in_another_process(tmp_path: Path):
+    """Cover row 58 of the fault table: behave as spawned workers of multiprocessing."""
     model = tmp_path / "model"
     model.write_bytes(script(scale=3))
     with fake_host() as host:
@@ -238,8 +245,8 @@ def test_a_pickled_session_is_created_again_in_another_process(tmp_path: Path):
 
 
 @pytest.mark.parametrize("npu", [True, False])
-def test_closing_in_the_middle_of_many_calls_ends_each_with_its_result_or_closed(npu: bool, no_leaks):
-    """Row 59."""
+def test_closing_the_host_during_many_calls_ends_each_with_its_result_or_as_closed(npu: bool, no_leaks):
+    """Cover row 59 of the fault table in docs/dev/verification.md."""
     with ThreadPoolExecutor(32) as pool:
         host = fake_host()
         sessions = [qnnbridge.InferenceSession(script(scale=n + 2, npu=npu), host=host) for n in range(4)]
@@ -283,8 +290,8 @@ def test_closing_does_not_wait_for_a_call_that_does_not_end(tmp_path: Path, no_l
             session.run(None, {"x": X})
 
 
-def test_closing_one_session_under_its_own_calls_ends_each_with_its_result_or_closed():
-    """Row 59."""
+def test_closing_a_session_during_its_calls_ends_each_with_its_result_or_as_closed():
+    """Cover row 59 of the fault table in docs/dev/verification.md."""
     with fake_host() as host, ThreadPoolExecutor(8) as pool:
         for _ in range(10):
             session = qnnbridge.InferenceSession(script(scale=3), host=host)
@@ -304,7 +311,7 @@ def test_closing_one_session_under_its_own_calls_ends_each_with_its_result_or_cl
 
 
 def test_sessions_that_are_dropped_anywhere_are_released_with_the_next_call(tmp_path: Path):
-    """Row 62: also when the garbage collector strikes in the middle of a send."""
+    """Cover row 62 of the fault table: also when the garbage collector runs in the middle of a send."""
 
     class Cycle:
         def __init__(self, session: qnnbridge.InferenceSession) -> None:
@@ -323,7 +330,7 @@ def test_sessions_that_are_dropped_anywhere_are_released_with_the_next_call(tmp_
             gc.set_threshold(*thresholds)
         gc.collect()
 
-        def released() -> bool:  # a thread of the bridge learns of the last ones a moment later
+        def released() -> bool:  # a thread of the bridge handles the last sessions a moment later
             keeper.run(None, {"x": X})
             return host.call({"op": "host.stats"}).header["sessions"] == 1
 

@@ -39,7 +39,7 @@ def test_weights_that_cannot_be_mapped_are_loaded_without_mapping(text: str, tmp
         assert host.stats.generation == 1
 
 
-def test_what_helped_is_remembered_for_the_model_by_the_next_host(
+def test_the_next_host_remembers_the_setting_that_worked_for_the_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("QNNBRIDGE_CACHE", raising=False)
@@ -50,7 +50,7 @@ def test_what_helped_is_remembered_for_the_model_by_the_next_host(
         with fake_host() as host:
             session = qnnbridge.InferenceSession(model, host=host)
             assert f"{UNMAPPED}=1" in session.placement.npu_memory
-            # More than one if something else ends a host in the middle, a computer without memory for one.
+            # More than one if another fault ends a host in between, for example a computer without memory.
             hosts = host.stats.generation
         made = tries(noted) - before
         assert made == hosts if known else made >= 2, (made, hosts, list(Path(folder).rglob("*")))
@@ -59,7 +59,7 @@ def test_what_helped_is_remembered_for_the_model_by_the_next_host(
         assert not qnnbridge.InferenceSession(other, host=host).placement.npu_memory, "of this model only"
 
 
-def test_the_applications_own_setting_is_left_alone(tmp_path: Path) -> None:
+def test_a_setting_of_the_application_is_not_changed(tmp_path: Path) -> None:
     noted = tmp_path / "tries"
     model = script(unmappable=TEXTS[0], note_tries=str(noted))
     with fake_host() as host:
@@ -70,7 +70,7 @@ def test_the_applications_own_setting_is_left_alone(tmp_path: Path) -> None:
         assert not session.placement.npu_memory
 
 
-def test_where_there_is_no_room_the_error_has_both_attempts_and_what_is_there(tmp_path: Path) -> None:
+def test_if_memory_is_insufficient_the_error_has_both_attempts_and_the_loaded_models(tmp_path: Path) -> None:
     noted = tmp_path / "tries"
     with fake_host() as host:
         first = qnnbridge.InferenceSession(script(room=1), host=host)
@@ -85,7 +85,7 @@ def test_where_there_is_no_room_the_error_has_both_attempts_and_what_is_there(tm
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_ort_errors_of_the_npus_memory_are_known(text: str) -> None:
+def test_errors_about_npu_memory_are_recognised(text: str) -> None:
     assert details_of(errors.Fail, text)["npu_memory"] is True
     told = translate(RuntimeError(text))
     assert "memory is full" in (told.cause or "")
@@ -99,6 +99,6 @@ def test_ort_errors_of_the_npus_memory_are_known(text: str) -> None:
         "[ONNXRuntimeError] : 1 : FAIL : contextCreateFromBinary failed. Error: version, Code: 5005",
     ],
 )
-def test_the_same_code_elsewhere_is_another_fault(text: str) -> None:
-    """1002 at the end of compiling means an operator; 5005 a context of another chip or version."""
+def test_the_same_code_in_another_context_is_another_fault(text: str) -> None:
+    """1002 at the end of compiling means an operator; 5005 means a context of another chip or version."""
     assert "npu_memory" not in details_of(errors.Fail, text)

@@ -36,8 +36,8 @@ def test_a_reset_during_the_creation_is_survived_too(tmp_path):
         assert host.stats.generation == 1
 
 
-def test_the_other_sessions_are_created_again_too(tmp_path):
-    """A reset takes what was loaded by all sessions; each is made again by its next call."""
+def test_the_other_sessions_are_recreated_too(tmp_path):
+    """A reset unloads all sessions; each is recreated by its next call."""
     with fake_host() as host:
         made = tmp_path / "made"
         other = qnnbridge.InferenceSession(script(scale=3, on_create=[f"note:{made}"]), host=host)
@@ -50,7 +50,7 @@ def test_the_other_sessions_are_created_again_too(tmp_path):
         assert made.read_text() == ".."
 
 
-def test_an_npu_that_keeps_resetting_gets_a_new_process_and_then_its_model_is_set_aside(no_leaks):
+def test_an_npu_that_keeps_resetting_gets_a_new_process_and_then_its_model_is_quarantined(no_leaks):
     with fake_host() as host:
         healthy = qnnbridge.InferenceSession(script(scale=3), host=host)
         session = qnnbridge.InferenceSession(script(on_run=["raise:ort.DeviceReset"]), host=host)
@@ -63,7 +63,7 @@ def test_an_npu_that_keeps_resetting_gets_a_new_process_and_then_its_model_is_se
         assert np.array_equal(healthy.run(None, {"x": X})[0], X * 3)
 
 
-def test_qnn_code_1011_means_a_new_process_at_once(tmp_path):
+def test_qnn_code_1011_starts_a_new_process_immediately(tmp_path):
     with fake_host() as host:
         text = f"QNN graph execute error. Error: X, Code: {(3 << 24 << 16) | 1011}"
         model = script(on_run=[f"raise:ort.EPFail={text}"], once=str(tmp_path / "reset"))
@@ -73,7 +73,7 @@ def test_qnn_code_1011_means_a_new_process_at_once(tmp_path):
 
 
 def test_a_concurrent_call_survives_the_loss_of_the_npu_by_another_call(tmp_path):
-    """Both hosts end while it is inside native code, and its `retry` of 1 is for what it does itself."""
+    """Both hosts end while the call is inside of native code, and its `retry` of 1 is for its own crashes."""
     text = f"QNN graph execute error. Error: X, Code: {(3 << 24 << 16) | 1011}"
     inside, done = tmp_path / "inside", tmp_path / "done"
     with fake_host() as host, ThreadPoolExecutor(1) as pool:
@@ -95,8 +95,8 @@ def test_a_concurrent_call_survives_the_loss_of_the_npu_by_another_call(tmp_path
             losing.run(None, {"x": X})
 
 
-def test_an_ordinary_failure_of_the_provider_is_told_and_nothing_else_happens():
-    """Row 34: no CPU rebuild, nothing repeated."""
+def test_an_ordinary_failure_of_the_provider_is_reported_without_further_effects():
+    """Cover row 34 of the fault table: no rebuild on the CPU, and no retry."""
     with fake_host() as host:
         session = qnnbridge.InferenceSession(script(on_run=["raise:ort.EPFail"]), host=host)
         with pytest.raises(errors.EPFail):
@@ -105,7 +105,7 @@ def test_an_ordinary_failure_of_the_provider_is_told_and_nothing_else_happens():
         assert host.stats.retried_calls == 0
 
 
-def test_a_model_that_changed_on_disk_is_not_loaded_in_place_of_the_old_one(tmp_path):
+def test_a_model_that_changed_on_disk_is_not_loaded_instead_of_the_old_one(tmp_path):
     with fake_host() as host:
         path = tmp_path / "model.onnx"
         path.write_bytes(script(on_run=["raise:ort.DeviceReset"], once=str(tmp_path / "reset")))
@@ -130,7 +130,7 @@ def test_other_contents_of_the_same_size_and_date_are_another_model(tmp_path):
             session.run(None, {"x": X})
 
 
-def test_a_session_is_created_again_from_a_file_that_was_only_touched(tmp_path):
+def test_a_session_is_recreated_from_a_file_whose_timestamp_alone_changed(tmp_path):
     with fake_host() as host:
         path = tmp_path / "model.onnx"
         path.write_bytes(script(on_run=["raise:ort.DeviceReset"], once=str(tmp_path / "reset")))

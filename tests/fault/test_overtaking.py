@@ -112,7 +112,7 @@ def test_an_unread_answer_does_not_block_calls_on_a_channel(host: qnnbridge.Host
     thread, result = in_thread(lambda: session.run(None, {"x": X}))
     thread.join(GRACE_S)
     went_on = not thread.is_alive()
-    process.channel.ping(None)  # reads the answer in
+    process.channel.ping(None)  # reads the answer
     thread.join()
     assert went_on
     assert np.array_equal(result[0][0], X * 3)
@@ -123,7 +123,7 @@ def test_an_unread_phase_frame_does_not_block_calls_on_a_channel(
     host: qnnbridge.Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """An answer fills the connection while a session is to be created, whose phase must be declared first."""
-    monkeypatch.setattr("qnnbridge._fastpath.channel.CHECK_INTERVAL_S", 3600.0)  # unread meanwhile
+    monkeypatch.setattr("qnnbridge._fastpath.channel.CHECK_INTERVAL_S", 3600.0)  # not read meanwhile
     gate, made = tmp_path / "gate", tmp_path / "made"
     (tmp_path / "slow").mkdir()
     slow = Later(tmp_path / "slow", f"wait:{gate}", npu=False)
@@ -149,7 +149,7 @@ def test_an_unread_phase_frame_does_not_block_calls_on_a_channel(
     thread, problems = in_thread(call_for_a_while)
     thread.join(GRACE_S)
     went_on, entered = not thread.is_alive(), made.exists()
-    process.channel.ping(None)  # reads the answer in
+    process.channel.ping(None)  # reads the answer
     thread.join()
     assert went_on
     assert problems == [None]

@@ -20,7 +20,7 @@ END_TIMEOUT_S = 5.0
 
 START_TIMEOUT_S = 30.0
 
-# A host that ignores the end of its input: only the watch can end it. {extra} is what it does then.
+# A host that ignores the end of its input: only the watch can end it. {extra} is the code that then runs.
 HOST = """
 import os, sys, time
 {before}
@@ -63,7 +63,7 @@ def application(host: str = "", before: str = "", what: str = "start()") -> subp
 
 @contextlib.contextmanager
 def watched(process: subprocess.Popen[bytes]) -> Iterator[tuple[int, list[str]]]:
-    """A descriptor that becomes readable when the host has ended, and what the host watches by."""
+    """Return a descriptor that is readable when the host has ended, and the kind of the watch."""
     assert process.stdout is not None
     assert wait_readable(process.stdout.fileno(), START_TIMEOUT_S)
     pid, *means = process.stdout.readline().decode().split()
@@ -95,15 +95,15 @@ def test_the_host_ends_with_an_application_that_is_killed(host: str, before: str
         assert wait_readable(watch, END_TIMEOUT_S)
 
 
-def test_a_fork_of_the_application_does_not_keep_the_host_alive() -> None:
-    """The fork holds the pipes, so the host never sees the end of its input."""
+def test_a_fork_of_the_application_does_not_keep_the_host_running() -> None:
+    """The fork keeps the pipes open, so the host never sees the end of its input."""
     process = application(what="start()\nif os.fork() == 0:\n    os.setsid(); os.read(0, 1); os._exit(0)")
     with watched(process) as (watch, _):
         process.kill()
         assert wait_readable(watch, END_TIMEOUT_S)
 
 
-def test_an_application_that_exits_in_good_order_takes_the_host_along() -> None:
+def test_a_host_ends_with_an_application_that_exits_normally() -> None:
     process = application()
     with watched(process) as (watch, _):
         assert process.stdin is not None
@@ -112,8 +112,8 @@ def test_an_application_that_exits_in_good_order_takes_the_host_along() -> None:
         process.stdin = None
 
 
-def test_a_host_behind_a_wrapper_watches_the_application_itself() -> None:
-    """A shell between the two: its end must not end the host, the application's must."""
+def test_a_host_started_by_a_wrapper_watches_the_application_itself() -> None:
+    """Put a shell between both: the host must end with the application, and not with the shell."""
     start = """
 shell = '"$0" -c "$1" "$2" & read line'
 wrapper = subprocess.Popen(["sh", "-c", shell, sys.executable, sys.argv[1], str(os.getpid())],
@@ -133,7 +133,7 @@ print("wrapper ended", flush=True)
         assert wait_readable(watch, END_TIMEOUT_S)
 
 
-def test_a_host_whose_application_is_gone_already_ends_at_once(tmp_path: Path) -> None:
+def test_a_host_whose_application_has_already_ended_ends_immediately(tmp_path: Path) -> None:
     gone = subprocess.Popen(["true"])
     gone.wait()
     program = HOST.format(before="", extra="raise SystemExit('not reached')")
@@ -145,7 +145,7 @@ def test_a_host_whose_application_is_gone_already_ends_at_once(tmp_path: Path) -
     assert len(ran.stderr.splitlines()) == 1
 
 
-def test_the_caller_may_say_how_to_leave() -> None:
+def test_the_caller_may_choose_how_the_host_exits() -> None:
     program = (
         "import os, sys, threading\nfrom qnnbridge_host.start import watch_parent\n"
         "watch_parent(int(sys.argv[1]), lambda: os._exit(77))\n"
@@ -162,7 +162,7 @@ def test_the_caller_may_say_how_to_leave() -> None:
 
 
 def test_a_host_that_waits_for_hello_ends_with_its_application() -> None:
-    """Another process holds its pipes, so that it never sees their end, and no HELLO ever comes."""
+    """Another process keeps the pipes open, so the host never sees their end, and no HELLO arrives."""
     owner = subprocess.Popen(["sleep", "120"])
     command = [sys.executable, "-I", "-m", "qnnbridge_host", "--parent", str(owner.pid)]
     host = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -175,8 +175,8 @@ def test_a_host_that_waits_for_hello_ends_with_its_application() -> None:
         host.communicate()
 
 
-def test_a_parent_of_another_system_is_not_watched_and_the_host_ends_with_its_input() -> None:
-    """Its number belongs to another process here, or to none."""
+def test_a_parent_on_another_system_is_not_watched_and_the_host_ends_with_its_stdin() -> None:
+    """The parent's process id belongs to another process on this system, or to none."""
     gone = subprocess.Popen(["true"])
     gone.wait()
     elsewhere = f"{gone.pid}@elsewhere"
@@ -198,7 +198,7 @@ def test_a_parent_of_another_system_is_not_watched_and_the_host_ends_with_its_in
     assert not Path(f"/proc/{process}").exists()
 
 
-def test_a_parent_that_has_no_number_is_a_wrong_command_line() -> None:
+def test_a_parent_id_that_is_not_a_number_is_a_wrong_command_line() -> None:
     command = [sys.executable, "-I", "-m", "qnnbridge_host", "--parent", "x@elsewhere"]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=START_TIMEOUT_S, check=False)
     assert ran.returncode == 2

@@ -28,7 +28,7 @@ Start = Callable[..., ChildProcess]
 
 @pytest.fixture
 def start(no_leaks: object) -> Iterator[Start]:
-    """Starts children and ends them after the test."""
+    """Return a function that starts child processes, and end them after the test."""
     children: list[ChildProcess] = []
 
     def start(*argv: str, cwd: str | None = None) -> ChildProcess:
@@ -69,7 +69,9 @@ def say(child: ChildProcess, text: bytes) -> None:
 
 
 def gone(pid: int) -> bool:
-    """A stranger's process: no exit code for us, but a descriptor that becomes readable when it ends."""
+    """Return whether a process that is not a child has ended. Its exit code is unavailable, but its pidfd is
+    readable then.
+    """
     try:
         watch = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -103,7 +105,7 @@ def test_the_exit_code_is_the_raw_one(python: Start, code: str, expected: int) -
     assert child.wait(0) == expected
 
 
-def test_waiting_ends_with_the_time_and_with_the_process(python: Start) -> None:
+def test_waiting_ends_with_the_timeout_or_with_the_process(python: Start) -> None:
     child = python("input()")
     assert child.poll() is None
     assert child.wait(0.05) is None
@@ -129,15 +131,15 @@ def test_waiting_works_without_pidfd(python: Start, monkeypatch: pytest.MonkeyPa
         assert child.wait(TIMEOUT_S) == -9
 
 
-def test_an_exit_code_that_somebody_else_took_is_unknown(python: Start) -> None:
+def test_an_exit_code_that_other_code_collected_is_unknown(python: Start) -> None:
     child = python("input()")
     child.terminate()
     os.waitpid(child.pid, 0)
     assert child.poll() == 255
-    child.kill()  # of a number that may be a stranger's by now: must do nothing
+    child.kill()  # the pid may belong to another process by now, so this must do nothing
 
 
-def test_terminate_asks_and_kill_does_not(python: Start) -> None:
+def test_terminate_can_be_ignored_and_kill_cannot(python: Start) -> None:
     child = python(
         "import signal, sys\nsignal.signal(signal.SIGTERM, lambda *_: print('asked'))\nprint('up')\n"
         "while True: sys.stdin.readline()"
@@ -158,7 +160,7 @@ def test_a_stopped_child_can_be_killed(python: Start) -> None:
     assert child.wait(TIMEOUT_S) == -9
 
 
-# --- the group ---------------------------------------------------------------------------------------------------
+# --- process group -----------------------------------------------------------------------------------------------
 
 FAMILY = (
     "import subprocess, sys\n"
@@ -168,7 +170,7 @@ FAMILY = (
 )
 
 
-def test_kill_takes_along_what_the_child_started(python: Start) -> None:
+def test_kill_also_ends_processes_that_the_child_started(python: Start) -> None:
     child = python(FAMILY)
     grandchild = int(read_line(child))
     child.kill()
@@ -176,7 +178,7 @@ def test_kill_takes_along_what_the_child_started(python: Start) -> None:
     assert gone(grandchild)
 
 
-def test_what_a_dead_child_left_behind_ends_when_the_death_is_noticed(python: Start) -> None:
+def test_processes_of_a_dead_child_end_when_its_exit_is_noticed(python: Start) -> None:
     child = python(FAMILY + "import os; os._exit(3)")
     grandchild = int(read_line(child))
     say(child, b"\n")
@@ -184,13 +186,13 @@ def test_what_a_dead_child_left_behind_ends_when_the_death_is_noticed(python: St
     assert gone(grandchild)
 
 
-def test_the_child_is_out_of_reach_of_the_terminal(python: Start) -> None:
+def test_signals_of_the_terminal_do_not_reach_the_child(python: Start) -> None:
     child = python("import os; print(os.getsid(0), os.getpgid(0))")
     assert read_line(child) == f"{child.pid} {child.pid}"
     assert os.getsid(0) != child.pid
 
 
-# --- what the child gets -----------------------------------------------------------------------------------------
+# --- environment of the child ------------------------------------------------------------------------------------
 
 
 def test_the_child_inherits_three_descriptors_and_nothing_else(python: Start) -> None:
@@ -200,7 +202,7 @@ def test_the_child_inherits_three_descriptors_and_nothing_else(python: Start) ->
         assert read_line(child) == "[0, 1, 2]"
 
 
-def test_the_child_gets_the_environment_and_the_folder_it_is_given(start: Start, tmp_path: Path) -> None:
+def test_the_child_gets_the_given_environment_and_folder(start: Start, tmp_path: Path) -> None:
     child = start("/bin/sh", "-c", "pwd; echo $0 x", cwd=str(tmp_path))
     assert read_line(child).split()[0] == str(tmp_path)
     alone = default_spawner().spawn(["/usr/bin/env"], {"ONLY": "this"}, None)
@@ -217,17 +219,17 @@ def test_the_pipes_are_large(python: Start) -> None:
     assert sizes == [1 << 20, 1 << 20]
 
 
-def test_a_pipe_that_cannot_grow_is_left_as_it_is() -> None:
+def test_a_pipe_that_cannot_be_enlarged_is_used_unchanged() -> None:
     fds = OwnedFds()
     with open(os.devnull) as file:
         enlarge_pipe(file.fileno())
     fds.close_all()
 
 
-# --- what cannot be started --------------------------------------------------------------------------------------
+# --- programs that cannot be started -----------------------------------------------------------------------------
 
 
-def test_what_cannot_be_started_is_an_error_that_says_why(start: Start, tmp_path: Path) -> None:
+def test_a_program_that_cannot_be_started_is_an_error_with_the_reason(start: Start, tmp_path: Path) -> None:
     headers = Path(__file__).parents[1] / "unit" / "data" / "executables"
 
     def file(name: str, content: bytes, mode: int = 0o755) -> str:
@@ -255,8 +257,8 @@ def test_what_cannot_be_started_is_an_error_that_says_why(start: Start, tmp_path
         assert caught.value.retry == "pointless"
 
 
-def test_a_shortage_is_an_error_that_may_pass(start: Start) -> None:
-    start("true")  # the thread that starts processes needs a descriptor for nothing
+def test_a_shortage_of_resources_is_a_temporary_error(start: Start) -> None:
+    start("true")  # the first start creates the thread that starts processes, which needs descriptors
     with no_more_than(2), pytest.raises(HostStartFailed) as caught:
         start("true")
     assert type(caught.value) is HostStartFailed
@@ -271,8 +273,8 @@ ARMED = (
 )
 
 
-def test_the_child_survives_the_thread_that_asked_for_it(python: Start) -> None:
-    """The parent-death signal comes when the thread that started the process ends, not the process."""
+def test_the_child_survives_the_thread_that_started_it(python: Start) -> None:
+    """The parent-death signal is sent when the thread that started the process ends, not the process."""
     children: list[ChildProcess] = []
 
     def ask() -> None:
@@ -284,14 +286,14 @@ def test_the_child_survives_the_thread_that_asked_for_it(python: Start) -> None:
     thread.start()
     thread.join(TIMEOUT_S)
     while os.path.exists(f"/proc/self/task/{thread.native_id}"):
-        pass  # `join` returns a moment before the kernel's thread is gone
+        pass  # `join` returns a moment before the kernel's thread has ended
     (child,) = children
     say(child, b"alive\n")
     assert read_line(child) == "alive"
     assert child.wait(TIMEOUT_S) == 0
 
 
-def test_many_threads_start_children_at_once(python: Start) -> None:
+def test_many_threads_start_children_at_the_same_time(python: Start) -> None:
     answers: list[str] = []
 
     def work(number: int) -> None:
@@ -307,7 +309,7 @@ def test_many_threads_start_children_at_once(python: Start) -> None:
 
 
 def test_an_interrupted_caller_leaves_no_child(tmp_path: Path) -> None:
-    """Ctrl+C while a child is being started: it is ended by the thread that started it."""
+    """Ctrl+C arrives while a child is being started: the thread that started it ends it."""
     mark = tmp_path / "pid"
     program = f"""
 import os, signal, subprocess, sys, threading
@@ -338,7 +340,9 @@ print(open({str(mark)!r}).read())
 # --- no memory ---------------------------------------------------------------------------------------------------
 
 
-def test_a_thread_without_memory_for_its_reaping_still_starts_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thread_without_memory_for_collecting_children_still_starts_programs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def no_memory() -> bool:
         raise MemoryError
 
@@ -350,7 +354,7 @@ def test_a_thread_without_memory_for_its_reaping_still_starts_programs(monkeypat
         child.close()
 
 
-def test_a_thread_that_never_begins_is_a_typed_error_and_the_next_call_starts_another(
+def test_a_reader_thread_that_cannot_start_is_a_typed_error_and_the_next_call_starts_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Without memory Python ends a new thread before its first line, without an error in the caller."""
@@ -369,7 +373,7 @@ def test_a_thread_that_never_begins_is_a_typed_error_and_the_next_call_starts_an
 
 
 def fork(work: Callable[[], object]) -> int:
-    """Runs `work` in a fork of this process; its exit code is 0 if that returned True."""
+    """Run `work` in a fork of this process; its exit code is 0 if `work` returned True."""
     pid = os.fork()
     if pid == 0:
         code = 1
@@ -382,7 +386,7 @@ def fork(work: Callable[[], object]) -> int:
 
 @pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
 def test_a_fork_keeps_no_copy_of_the_pipes(python: Start) -> None:
-    """Else the host would not see its application end, nor the application its host."""
+    """Otherwise the host would not see its application end, nor the application its host."""
     child = python("import sys; print('up'); sys.stdin.read(); print('end of input')")
     assert read_line(child) == "up"
     inodes = {os.fstat(fd).st_ino for fd in (child.stdin_fd, child.stdout_fd, child.stderr_fd)}
@@ -396,14 +400,14 @@ def test_a_fork_keeps_no_copy_of_the_pipes(python: Start) -> None:
                 try:
                     copies += os.fstat(fd).st_ino in inodes
                 except OSError:
-                    pass  # the descriptor of the listing
+                    pass  # the descriptor that lists the folder
             os.write(report_w, str(copies).encode())
             os.close(release_w)
             os.read(release_r, 1)
         finally:
             os._exit(0)
     assert os.read(report_r, 10) == b"0"
-    child.close()  # as when the application dies: the fork is alive and holds nothing
+    child.close()  # as when the application crashes: the fork runs and holds no pipe
     assert child.wait(TIMEOUT_S) is not None
     for fd in (release_r, release_w, report_r, report_w):
         os.close(fd)
@@ -411,7 +415,7 @@ def test_a_fork_keeps_no_copy_of_the_pipes(python: Start) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
-def test_a_fork_cannot_harm_the_child_of_its_parent(python: Start) -> None:
+def test_a_fork_cannot_end_the_child_of_its_parent(python: Start) -> None:
     child = python("print(input())")
     spawner = default_spawner()
 
@@ -430,8 +434,8 @@ def test_a_fork_cannot_harm_the_child_of_its_parent(python: Start) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
-def test_a_fork_may_start_children_of_its_own(python: Start) -> None:
-    python("")  # the parent's spawner thread runs, which the fork does not have
+def test_a_fork_may_start_its_own_children(python: Start) -> None:
+    python("")  # the fork does not have the parent's spawner thread
 
     def work() -> bool:
         child = default_spawner().spawn(["/bin/echo", "mine"], {}, None)
@@ -441,8 +445,8 @@ def test_a_fork_may_start_children_of_its_own(python: Start) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
-def test_forking_while_children_are_started_leaks_nothing_and_blocks_nobody(python: Start) -> None:
-    """A copy that a fork got in an unlucky moment would keep a pipe open: the end of output would not be seen."""
+def test_forking_while_children_are_started_leaks_nothing_and_blocks_no_thread(python: Start) -> None:
+    """A pipe that a fork copied at an unlucky moment would stay open: the end of the output would not be seen."""
     stop = threading.Event()
     forks: list[int] = []
 
@@ -464,7 +468,7 @@ def test_forking_while_children_are_started_leaks_nothing_and_blocks_nobody(pyth
     forker.start()
     try:
         started = 0
-        while started < 10 or len(pids) < 4:  # some forks among the starts, however quick those are
+        while started < 10 or len(pids) < 4:  # some forks happen during the starts, however quick those are
             child = python("")
             assert at_end(child)
             child.wait(TIMEOUT_S)
@@ -482,7 +486,7 @@ def test_forking_while_children_are_started_leaks_nothing_and_blocks_nobody(pyth
 # --- closing -----------------------------------------------------------------------------------------------------
 
 
-def test_close_gives_the_descriptors_back_and_leaves_the_child_alone(python: Start) -> None:
+def test_close_releases_the_descriptors_and_does_not_end_the_child(python: Start) -> None:
     child = python("import sys, time\nsys.stdin.read()\ntime.sleep(60)")
     stdin_fd = child.stdin_fd
     child.close()
@@ -500,7 +504,7 @@ def test_close_gives_the_descriptors_back_and_leaves_the_child_alone(python: Sta
 # --- waiting and writing -----------------------------------------------------------------------------------------
 
 
-def test_data_and_the_end_are_readable_and_silence_is_not(python: Start) -> None:
+def test_a_stream_is_readable_with_data_and_at_its_end_and_not_in_silence(python: Start) -> None:
     child = python("print(input())")
     assert not wait_readable(child.stdout_fd, 0)
     assert not wait_readable(child.stdout_fd, 0.02)
@@ -511,7 +515,9 @@ def test_data_and_the_end_are_readable_and_silence_is_not(python: Start) -> None
     assert os.read(child.stdout_fd, 10) == b""
 
 
-def test_a_write_to_a_child_that_does_not_read_ends_with_the_time_and_counts_right(python: Start) -> None:
+def test_a_write_to_a_child_that_does_not_read_ends_with_the_timeout_and_counts_the_written_bytes(
+    python: Start,
+) -> None:
     """Exactly the data written before the timeout arrive, although chunks may be cut anywhere."""
     child = python(
         "import os, signal, hashlib, sys\n"
@@ -544,7 +550,7 @@ def test_a_write_to_a_child_that_does_not_read_ends_with_the_time_and_counts_rig
     assert read_line(child) == hashlib.sha256(block).hexdigest()
 
 
-def test_thousands_of_chunks_go_in_several_calls(python: Start) -> None:
+def test_thousands_of_chunks_are_written_in_several_calls(python: Start) -> None:
     child = python("import sys; print(len(sys.stdin.buffer.read(5000)))")
     chunks = [memoryview(b"x")] * 5000
     written = 0
@@ -555,7 +561,7 @@ def test_thousands_of_chunks_go_in_several_calls(python: Start) -> None:
     assert read_line(child) == "5000"
 
 
-def test_nothing_to_write_is_no_error(python: Start) -> None:
+def test_writing_nothing_is_not_an_error(python: Start) -> None:
     child = python("input()")
     assert write_some(child.stdin_fd, [], 0) == 0
     assert write_some(child.stdin_fd, [memoryview(b"")], 0) == 0
@@ -568,8 +574,8 @@ def test_writing_to_a_dead_child_is_a_broken_pipe(python: Start) -> None:
         write_some(child.stdin_fd, [memoryview(b"x")], TIMEOUT_S)
 
 
-def test_a_dead_child_does_not_kill_a_command_line_tool() -> None:
-    """Tools set SIGPIPE back to its deadly default, so that `tool | head` ends quietly."""
+def test_writing_to_a_dead_child_does_not_kill_a_command_line_tool_with_default_sigpipe() -> None:
+    """Tools set SIGPIPE back to its default, which kills the process, so that `tool | head` ends quietly."""
     program = (
         "import os, signal\n"
         "from qnnbridge_os.processes import default_spawner, write_some\n"
@@ -590,5 +596,5 @@ def test_a_dead_child_does_not_kill_a_command_line_tool() -> None:
     assert ran.returncode == -signal.SIGPIPE, "for anything else the tool's own choice still holds"
 
 
-def test_the_package_offers_what_it_promises() -> None:
+def test_every_name_in_all_exists() -> None:
     assert all(hasattr(processes, name) for name in processes.__all__)

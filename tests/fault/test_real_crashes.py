@@ -42,7 +42,7 @@ INT64 = TensorProto.INT64
 
 @pytest.fixture(scope="module")
 def healthy() -> Iterator[tuple[qnnbridge.InferenceSession, Any]]:
-    """A session that was there before all these deaths, and what it computed then."""
+    """A session that existed before all crashes, and its result from that time."""
     with qnnbridge.Host() as host:
         session = qnnbridge.InferenceSession(MODELS / "q.onnx", providers=SOC, host=host)
         yield session, session.run(None, INPUT)[0]
@@ -50,10 +50,10 @@ def healthy() -> Iterator[tuple[qnnbridge.InferenceSession, Any]]:
 
 @pytest.fixture
 def host(healthy: tuple[qnnbridge.InferenceSession, Any]) -> Iterator[qnnbridge.Host]:
-    """Its host. At the end the session must still give the same, by itself."""
+    """The healthy session's host. After the test the session must return the same result without any action."""
     session, expected = healthy
     yield session.host
-    # By the connection: a line would stay open for some seconds beyond the test.
+    # Over the connection: a channel would stay open for some seconds after the test.
     assert session.run(None, INPUT, qnnbridge.RunOptions())[0].tobytes() == expected.tobytes()
 
 
@@ -88,7 +88,7 @@ def no_rows(folder: Path) -> Path:
 
 
 def empty_slice(folder: Path) -> Path:
-    """Inputs look normal; nothing is left behind the Slice."""
+    """Inputs look normal, but the Slice returns no elements."""
     return save(
         folder / "empty_slice.onnx",
         [helper.make_node("Slice", ["x", "s", "e"], ["a"]), helper.make_node("Relu", ["a"], ["y"])],
@@ -111,7 +111,7 @@ def damaged(folder: Path, model: str = "good.onnx", binary: str = "a_qnn.bin", a
     shutil.copy(COMPILED / model, folder / model)
     data = bytearray((COMPILED / binary).read_bytes())
     data[at] = value
-    # The name that the model has for it.
+    # The name to which the model refers.
     (folder / ("F_qnn.bin" if model == "F.onnx" else "a_qnn.bin")).write_bytes(data)
     return folder / model
 
@@ -141,10 +141,10 @@ AT_CREATE: dict[str, tuple[Callable[[Path], Path], signal.Signals, str]] = {
 
 
 @pytest.mark.parametrize("case", needs.some(AT_CREATE))
-def test_a_death_at_create_names_phase_model_and_cause(
+def test_a_crash_in_create_names_phase_model_and_cause(
     case: str, host: qnnbridge.Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    # The binary of another model would not get as far as QNN.
+    # QNN would refuse the context binary of another model earlier.
     monkeypatch.setenv("QNNBRIDGE_CONTEXT_CHECK", "warn")
     make, number, cause = AT_CREATE[case]
     model = make(tmp_path)
@@ -162,7 +162,7 @@ def test_a_death_at_create_names_phase_model_and_cause(
     assert Path(details["report"]).is_file()
 
 
-def test_a_death_of_a_rewritten_copy_names_the_model_that_was_given(host: qnnbridge.Host, tmp_path: Path):
+def test_a_crash_of_a_rewritten_copy_names_the_given_model(host: qnnbridge.Host, tmp_path: Path):
     data = stft(tmp_path).read_bytes()
     with pytest.raises(errors.HostCrashed) as caught:
         qnnbridge.InferenceSession(data, providers=SOC, host=host, fallback="cpu", retry=0, fix=True)
@@ -170,7 +170,9 @@ def test_a_death_of_a_rewritten_copy_names_the_model_that_was_given(host: qnnbri
     assert "model.onnx" not in Path(caught.value.details["report"]).read_text(encoding="utf-8")
 
 
-def test_a_graph_that_qnn_cannot_build_names_its_tensors_without_elements(host: qnnbridge.Host, tmp_path: Path):
+def test_the_error_for_a_graph_that_qnn_cannot_build_names_its_tensors_without_elements(
+    host: qnnbridge.Host, tmp_path: Path
+):
     inside = save(
         tmp_path / "inside.onnx",
         [
@@ -201,7 +203,7 @@ def test_a_graph_that_qnn_cannot_build_names_its_tensors_without_elements(host: 
     assert "Give x (1x0x4) at least one element" in (caught.value.fix or "")
 
 
-def test_a_death_at_run_names_phase_model_and_cause(host: qnnbridge.Host, tmp_path: Path):
+def test_a_crash_in_run_names_phase_model_and_cause(host: qnnbridge.Host, tmp_path: Path):
     session = qnnbridge.InferenceSession(
         damaged(tmp_path, at=36906, value=0x04), providers=SOC, host=host, fallback="cpu"
     )
@@ -213,13 +215,13 @@ def test_a_death_at_run_names_phase_model_and_cause(host: qnnbridge.Host, tmp_pa
     assert "context binary of a compiled model is damaged" in text
 
 
-def test_a_model_that_keeps_killing_is_refused_from_then_on(host: qnnbridge.Host, tmp_path: Path):
+def test_a_model_that_crashes_repeatedly_is_refused_from_then_on(host: qnnbridge.Host, tmp_path: Path):
     model = stft(tmp_path)
     with pytest.raises(errors.HostCrashed):
         qnnbridge.InferenceSession(model, providers=SOC, host=host)
     generation = host.stats.generation
     seconds: list[float] = []
-    while not seconds or (min(seconds) >= 0.1 and len(seconds) < 5):  # not each is as quick on a busy machine
+    while not seconds or (min(seconds) >= 0.1 and len(seconds) < 5):  # not every refusal is quick on a busy machine
         clock = FairClock()
         with pytest.raises(errors.ModelQuarantined) as caught:
             qnnbridge.InferenceSession(model, providers=SOC, host=host)
@@ -235,21 +237,21 @@ def test_a_run_that_never_returns_is_ended_by_its_deadline(host: qnnbridge.Host,
         damaged(tmp_path, at=35278, value=0xFF), providers=SOC, host=host, fallback="cpu"
     )
     state = "not-started"
-    while state == "not-started":  # as on a busy machine
+    while state == "not-started":  # until the thread runs, on a busy machine
         clock = FairClock()
         with pytest.raises(errors.DeadlineExceeded) as caught:
             session.run(None, INPUT, timeout=1.0)
         assert clock.seconds < 1.0 + GRACE_S
         state = caught.value.state
     assert state == "still-running"
-    # It stays in the NPU's lane for ever, in front of all others.
+    # The call stays in the NPU's lane forever, in front of all others.
     clock = FairClock()
     with pytest.raises(errors.DeadlineExceeded):
         session.run(None, INPUT, timeout=1.0, on_deadline="kill")
     assert clock.seconds < 1.0 + GRACE_S
 
 
-def test_a_dynamic_option_that_would_abort_is_refused_before(host: qnnbridge.Host):
+def test_a_dynamic_option_that_would_abort_the_host_is_refused(host: qnnbridge.Host):
     session = qnnbridge.InferenceSession(MODELS / "q.onnx", providers=SOC, host=host)
     generation = host.stats.generation
     with pytest.raises(errors.OptionError, match="kvcache_rewind"):
@@ -257,7 +259,7 @@ def test_a_dynamic_option_that_would_abort_is_refused_before(host: qnnbridge.Hos
     assert host.stats.generation == generation
 
 
-def test_a_run_option_that_would_abort_is_refused_before(host: qnnbridge.Host):
+def test_a_run_option_that_would_abort_the_host_is_refused(host: qnnbridge.Host):
     session = qnnbridge.InferenceSession(MODELS / "q.onnx", providers=SOC, host=host)
     generation = host.stats.generation
     options = qnnbridge.RunOptions()
@@ -267,8 +269,8 @@ def test_a_run_option_that_would_abort_is_refused_before(host: qnnbridge.Host):
     assert host.stats.generation == generation
 
 
-def test_a_host_that_is_killed_while_it_imports_is_explained_and_the_next_one_works(tmp_path: Path):
-    """With the real library it dies there on a machine without /proc/cpuinfo, see `tests/labs`."""
+def test_a_host_that_is_killed_during_its_imports_is_explained_and_the_next_one_works(tmp_path: Path):
+    """The real library crashes there on a machine without /proc/cpuinfo, see `tests/labs`."""
     with fake_host("--import=segv") as host:
         with pytest.raises((errors.HostCrashed, errors.HostStartFailed)) as caught:
             qnnbridge.InferenceSession(script(), host=host, retry=0)

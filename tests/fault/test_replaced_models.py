@@ -32,7 +32,8 @@ pytestmark = [pytest.mark.simulator, pytest.mark.process]
 SOC = [(QNN, {"soc_model": SOC_MODEL})]
 X = np.random.default_rng(5).standard_normal((1, 8, 20)).astype(np.float32)
 WAIT_S = 60.0
-# Where the host waits: before it opens the model again, before the worker reads it, and before the worker runs it.
+# Steps at which the host waits: before it opens the model again, before the worker reads it, before the worker runs
+# it.
 PLACES = ("open", "read", "run")
 PAUSES = """
     import pathlib, time
@@ -70,7 +71,7 @@ def unary(op: str) -> bytes:
 
 
 def scaled(folder: Path, factor: float) -> Path:
-    """y = x * factor, with the factor in ``w.bin``."""
+    """Write a model that computes y = x * factor, with the factor in ``w.bin``."""
     made = model(
         [node("Mul", ["x", "w"], ["y"])],
         [tensor("x", [1, 8, 20])],
@@ -83,14 +84,14 @@ def scaled(folder: Path, factor: float) -> Path:
 
 
 class Waits:
-    """A host that waits at some places of its comparison until `go`."""
+    """A host that waits at some steps of its comparison until `go` is called."""
 
     def __init__(self, folder: Path, places: tuple[str, ...]) -> None:
         self._folder, self._places = folder, list(places)
         self.host = patched_host(folder, PAUSES.format(folder=str(folder), places=places))
 
     def begun(self) -> None:
-        """The host waits at the next place."""
+        """Return once the host waits at the next step."""
         until = time.monotonic() + WAIT_S
         while not (self._folder / f"begun {self._places[0]}").exists():
             assert time.monotonic() < until
@@ -132,7 +133,7 @@ def open_session(host: qnnbridge.Host, data: Any, **keywords: Any) -> qnnbridge.
 
 
 def replace(path: Path, data: bytes) -> None:
-    """By another file of the same date, as `rsync -t` and installers do."""
+    """Replace the file by another one with the same date, as `rsync -t` and installers do."""
     before = path.stat()
     other = path.with_name("other")
     other.write_bytes(data)
@@ -146,10 +147,10 @@ def assert_not_compared(report: qnnbridge.NumbersReport) -> None:
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_another_model_in_its_place_is_no_other_number(
+def test_a_model_file_that_was_replaced_is_not_compared(
     place: str, waiting: Callable[..., Waits], tmp_path: Path
 ) -> None:
-    """Softmax is as long a word as Sigmoid: the size is the same, too."""
+    """The names Softmax and Sigmoid have the same length, so both files have the same size."""
     path, waits = tmp_path / "m.onnx", waiting(place)
     path.write_bytes(unary("Sigmoid"))
     with open_session(waits.host, path) as session:
@@ -159,7 +160,7 @@ def test_another_model_in_its_place_is_no_other_number(
         waits.go()
         assert_not_compared(settled(session))
         assert_not_compared(session.verify({"x": X}))
-    for op in ("Softmax", "Sigmoid"):  # and nothing was kept of it, for either
+    for op in ("Softmax", "Sigmoid"):  # no verdict was stored for either model
         replace(path, unary(op))
         with open_session(waits.host, path) as session:
             assert session.verified.state == "pending"
@@ -170,7 +171,7 @@ def test_another_model_in_its_place_is_no_other_number(
 
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("in_place", [True, False], ids=["written to", "replaced"])
-def test_other_external_data_is_no_other_number(
+def test_a_model_with_replaced_external_data_is_not_compared(
     place: str, in_place: bool, waiting: Callable[..., Waits], tmp_path: Path
 ) -> None:
     path, waits = scaled(tmp_path, 2.0), waiting(place)
@@ -187,7 +188,9 @@ def test_other_external_data_is_no_other_number(
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_a_model_that_was_put_back_is_compared(place: str, waiting: Callable[..., Waits], tmp_path: Path) -> None:
+def test_a_model_file_that_was_restored_is_compared(
+    place: str, waiting: Callable[..., Waits], tmp_path: Path
+) -> None:
     path, kept, waits = tmp_path / "m.onnx", tmp_path / "kept", waiting(place)
     path.write_bytes(unary("Sigmoid"))
     with open_session(waits.host, path) as session:
@@ -200,10 +203,10 @@ def test_a_model_that_was_put_back_is_compared(place: str, waiting: Callable[...
         assert settled(session).state == "agrees"
 
 
-def test_a_model_that_was_read_in_between_is_compared_once_more(
+def test_a_model_file_that_was_replaced_during_reading_and_restored_is_compared_again(
     waiting: Callable[..., Waits], tmp_path: Path
 ) -> None:
-    """The worker has read the other one, and the model is back before the run."""
+    """The worker has read the other model, and the original is restored before the run."""
     path, kept, waits = tmp_path / "m.onnx", tmp_path / "kept", waiting("read", "run")
     path.write_bytes(unary("Sigmoid"))
     with open_session(waits.host, path) as session:
@@ -219,7 +222,7 @@ def test_a_model_that_was_read_in_between_is_compared_once_more(
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_a_model_that_is_gone_is_not_compared(place: str, waiting: Callable[..., Waits], tmp_path: Path) -> None:
+def test_a_deleted_model_file_is_not_compared(place: str, waiting: Callable[..., Waits], tmp_path: Path) -> None:
     path, waits = tmp_path / "m.onnx", waiting(place)
     path.write_bytes(unary("Sigmoid"))
     with open_session(waits.host, path) as session:
@@ -232,10 +235,10 @@ def test_a_model_that_is_gone_is_not_compared(place: str, waiting: Callable[...,
 
 
 @pytest.mark.parametrize("cached", [False, True], ids=["first", "from the cache"])
-def test_a_session_that_raises_does_not_raise_for_another_model(
+def test_a_session_that_raises_does_not_raise_for_a_replaced_model(
     cached: bool, waiting: Callable[..., Waits], tmp_path: Path
 ) -> None:
-    """Replaced before the first call; the host does not wait."""
+    """The model is replaced before the first call; the host does not wait."""
     path, waits = tmp_path / "m.onnx", waiting()
     path.write_bytes(unary("Sigmoid"))
     if cached:
@@ -249,7 +252,7 @@ def test_a_session_that_raises_does_not_raise_for_another_model(
         assert_not_compared(session.verified)
 
 
-def test_bytes_are_compared_whatever_becomes_of_the_file_that_they_were_in(
+def test_a_model_given_as_bytes_is_compared_whatever_happens_to_its_file(
     waiting: Callable[..., Waits], tmp_path: Path
 ) -> None:
     path, waits = tmp_path / "m.onnx", waiting("read")
@@ -262,7 +265,7 @@ def test_bytes_are_compared_whatever_becomes_of_the_file_that_they_were_in(
         assert settled(session).state == "agrees"
 
 
-def test_the_files_of_a_model_given_as_bytes_count(
+def test_a_model_given_as_bytes_with_replaced_external_data_is_not_compared(
     waiting: Callable[..., Waits], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -13,7 +13,7 @@ import qnnbridge
 from qnnbridge import errors
 
 X = np.arange(4, dtype=np.float32)
-# 4 MiB: more than a pipe takes, so that either side dies while the other one is writing.
+# 4 MiB: more than a pipe holds, so that either side crashes while the other one is writing.
 LARGE = np.arange(1 << 20, dtype=np.float32)
 
 
@@ -30,12 +30,12 @@ LARGE = np.arange(1 << 20, dtype=np.float32)
     ),
 )
 @pytest.mark.parametrize("x", [X, LARGE], ids=["small", "large"])
-def test_a_death_in_the_middle_of_a_message_costs_a_repetition_and_nothing_else(
+def test_a_crash_in_the_middle_of_a_message_costs_only_a_repetition(
     step: str, row: int, x: np.ndarray, tmp_path: Path, no_leaks
 ):
-    """Rows 2, 3 and 6: no torn array, no BrokenPipeError, one generation more."""
+    """Cover rows 2, 3 and 6 of the fault table: no torn array, no BrokenPipeError, one generation more."""
     model = tmp_path / "model"
-    model.write_bytes(script(scale=3))  # a file: a model in memory would be the first request with a body
+    model.write_bytes(script(scale=3))  # a file: a model given as bytes would be the first request with a body
     with dying_host(step, tmp_path / "once", limits=None) as host:
         session = qnnbridge.InferenceSession(model, host=host)
         (result,) = session.run(None, {"x": x})
@@ -48,8 +48,8 @@ def test_a_death_in_the_middle_of_a_message_costs_a_repetition_and_nothing_else(
     ("step", "doing"),
     [("client:REQUEST+:body", "while a request was waiting for it"), ("host:REPLY+:body", "while running model")],
 )
-def test_without_repetition_the_death_is_reported(step: str, doing: str, tmp_path: Path):
-    """A request that never came whole cannot have been what the host was doing."""
+def test_without_retries_the_crash_is_reported(step: str, doing: str, tmp_path: Path):
+    """The host cannot have worked on a request that never arrived completely."""
     model = tmp_path / "model"
     model.write_bytes(script(scale=3))
     with dying_host(step, tmp_path / "once") as host:
@@ -64,7 +64,7 @@ def test_without_repetition_the_death_is_reported(step: str, doing: str, tmp_pat
 
 
 @pytest.mark.parametrize("step", ["client:REQUEST:prefix", "client:REQUEST:whole", "host:REPLY:prefix"])
-def test_a_death_under_the_creation_is_repeated_too(step: str, tmp_path: Path):
+def test_a_creation_during_a_crash_is_repeated_too(step: str, tmp_path: Path):
     model = tmp_path / "model"
     model.write_bytes(script(scale=3))
     with dying_host(step, tmp_path / "once") as host:
@@ -73,8 +73,8 @@ def test_a_death_under_the_creation_is_repeated_too(step: str, tmp_path: Path):
         assert session.generation == 2
 
 
-def test_other_sessions_are_created_again_when_they_are_used_and_not_before(tmp_path: Path):
-    """Row 5."""
+def test_other_sessions_are_recreated_on_their_next_use_and_not_before(tmp_path: Path):
+    """Cover row 5 of the fault table in docs/dev/verification.md."""
     with fake_host() as host:
         made = [tmp_path / str(n) for n in range(3)]
         sessions = [
@@ -91,8 +91,8 @@ def test_other_sessions_are_created_again_when_they_are_used_and_not_before(tmp_
         assert [session.generation for session in sessions] == [2, 1, 2]
 
 
-def test_a_model_that_was_replaced_meanwhile_is_not_run_in_place_of_the_old_one(tmp_path: Path):
-    """Row 47."""
+def test_a_model_that_was_replaced_is_not_run_instead_of_the_old_one(tmp_path: Path):
+    """Cover row 47 of the fault table in docs/dev/verification.md."""
     with fake_host() as host:
         path = tmp_path / "model.onnx"
         path.write_bytes(script(scale=3))
@@ -112,14 +112,14 @@ def test_a_model_that_was_replaced_meanwhile_is_not_run_in_place_of_the_old_one(
 
 
 def test_a_host_that_grows_is_replaced_between_two_calls(tmp_path: Path, no_leaks):
-    """Row 66: a planned restart fails no call and is not a crash."""
+    """Cover row 66 of the fault table: a planned restart fails no call and is not a crash."""
     limit = 300 << 20
     with fake_host(recycle=qnnbridge.RecycleAfter(rss_bytes=limit)) as host:
         grows = qnnbridge.InferenceSession(
             script(scale=5, on_run=["grow:400"], once=str(tmp_path / "once")), host=host
         )
         other = qnnbridge.InferenceSession(script(scale=3), host=host)
-        host.recycler._next_check = 0.0  # it looks every two seconds only
+        host.recycler._next_check = 0.0  # the host's memory is checked only every two seconds
         assert np.array_equal(grows.run(None, {"x": X})[0], X * 5)
         host.recycler._next_check = 0.0
         assert np.array_equal(other.run(None, {"x": X})[0], X * 3)
@@ -128,17 +128,17 @@ def test_a_host_that_grows_is_replaced_between_two_calls(tmp_path: Path, no_leak
         assert host.stats.generation == 2
 
 
-def test_a_host_that_has_made_enough_sessions_is_replaced():
+def test_a_host_that_has_created_enough_sessions_is_replaced():
     with fake_host(recycle=qnnbridge.RecycleAfter(creations=3)) as host:
         for n in range(4):
             with qnnbridge.InferenceSession(script(scale=n), host=host) as session:
                 assert np.array_equal(session.run(None, {"x": X})[0], X * np.float32(n))
-        # The third one is made again in the second host, so the fourth is made there as its second.
+        # The third session is recreated in the second host, so the fourth is the second one that is created there.
         assert (host.stats.planned_restarts, host.stats.crashes, host.stats.retried_calls) == (1, 0, 0)
 
 
-def test_what_was_bound_and_set_is_the_applications_and_there_in_the_next_host(tmp_path: Path):
-    """A binding and the dynamic options are kept on this side, so that a death does not lose them."""
+def test_bound_values_and_options_of_the_application_are_kept_in_the_next_host(tmp_path: Path):
+    """A binding and the dynamic options are stored in the application, so that a crash does not lose them."""
     told = tmp_path / "told"
     with fake_host() as host:
         session = qnnbridge.InferenceSession(script(scale=3, on_dynamic=[f"note:{told}"]), host=host)

@@ -21,8 +21,8 @@ from qnnbridge_os.processes import wait_readable
 X = np.arange(4, dtype=np.float32)
 
 
-def test_a_host_that_never_comes_up_opens_the_breaker_and_one_that_does_closes_it(tmp_path: Path, no_leaks):
-    """Row 37."""
+def test_the_breaker_opens_if_a_host_never_starts_and_closes_if_one_does(tmp_path: Path, no_leaks):
+    """Cover row 37 of the fault table in docs/dev/verification.md."""
     clock = FakeClock()
     policy = RestartPolicy(clock=clock, jitter=lambda: 0.0)
     broken = tmp_path / "fixed"
@@ -40,7 +40,7 @@ def test_a_host_that_never_comes_up_opens_the_breaker_and_one_that_does_closes_i
         assert "SIGSEGV" in str(caught.value.cause)
         assert caught.value.details["retry_after_s"] <= 60
         clock.now += 61
-        with pytest.raises(errors.HostStartFailed):  # half open: one try
+        with pytest.raises(errors.HostStartFailed):  # half open: one attempt
             host.start()
         with pytest.raises(errors.BreakerOpen):
             host.start()
@@ -60,15 +60,15 @@ os.execv(sys.executable, [sys.executable, "-I", "-u", *sys.argv[2:]])
 
 
 def end(pid: int) -> None:
-    """By SIGSEGV while it is idle. Its exit code stays for its owner to collect."""
+    """Crash the idle host by SIGSEGV. Its owner still has to collect the exit code."""
     watch = os.pidfd_open(pid)
     os.kill(pid, signal.SIGSEGV)
     assert wait_readable(watch, 10)
     os.close(watch)
 
 
-def test_a_crash_every_two_minutes_for_an_hour_never_stops_it(no_leaks):
-    """Row 38."""
+def test_a_crash_every_two_minutes_for_an_hour_never_stops_the_restarts(no_leaks):
+    """Cover row 38 of the fault table in docs/dev/verification.md."""
     clock, crashes = FakeClock(), needs.length(12, 30)
     with fake_host(restart=RestartPolicy(clock=clock, jitter=lambda: 0.0)) as host:
         session = qnnbridge.InferenceSession(script(scale=3), host=host)
@@ -81,7 +81,7 @@ def test_a_crash_every_two_minutes_for_an_hour_never_stops_it(no_leaks):
             qnnbridge.InferenceSession(script(on_run=["segv"]), host=host, retry=0).run(None, {"x": X})
 
 
-def test_what_a_new_start_cannot_cure_is_tried_once(tmp_path: Path, no_leaks):
+def test_a_failure_that_a_restart_cannot_fix_is_tried_once(tmp_path: Path, no_leaks):
     with qnnbridge.Host(_command=[sys.executable, "-c", "import a_package_that_is_not_installed"]) as host:
         with pytest.raises(errors.HostStartFailed) as first:
             host.start()

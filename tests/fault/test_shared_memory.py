@@ -85,7 +85,7 @@ def test_hosts_that_crash_while_slots_are_held_leak_nothing(no_leaks: Any) -> No
 
 
 def test_a_crash_releases_the_arrays_of_its_call(host: qnnbridge.Host) -> None:
-    """They must not wait for the garbage collector: arrays may be large."""
+    """The arrays must not wait for the garbage collector, since they may be large."""
     session = qnnbridge.InferenceSession(script(scale=2, npu=False), host=host, providers=["CPUExecutionProvider"])
 
     def call(retry: int) -> list[weakref.ref[Any]]:
@@ -386,7 +386,7 @@ def half_written(channel: Channel, _chunks: Sequence[memoryview], _deadline: flo
 
 
 @pytest.mark.parametrize("shared_memory", [True, False], ids=["shared", "connection"])
-def test_calls_of_all_sizes_and_ways_leak_nothing(shared_memory: bool, no_leaks: Any) -> None:
+def test_calls_of_all_sizes_and_kinds_leak_nothing(shared_memory: bool, no_leaks: Any) -> None:
     """``python -m lab.faultlab --mixed 1000000`` is the long form."""
     if importlib.util.find_spec("onnxruntime") is None:  # importing it here would open files
         pytest.skip("needs onnxruntime")
@@ -398,7 +398,7 @@ def test_calls_of_all_sizes_and_ways_leak_nothing(shared_memory: bool, no_leaks:
     assert result.shared_calls > 100 or not shared_memory
 
 
-def test_the_soak_sees_growth() -> None:
+def test_the_soak_test_detects_growth() -> None:
     from lab.faultlab.mixed import MixedResult
 
     rest = Rest(fds=10, own=50_000_000, shared=0)

@@ -20,8 +20,8 @@ import qnnbridge
 THREADS = 8
 
 
-def test_every_call_gets_its_result_while_the_host_is_killed_again_and_again(capsys):
-    """The whole show: ``python -m lab.faultlab --calls 10000 --kills 200``."""
+def test_every_call_gets_its_result_while_the_host_is_killed_repeatedly(capsys):
+    """The complete run is ``python -m lab.faultlab --calls 10000 --kills 200``."""
     result = kill_under_load(
         new_host(False), scripted(), calls=length(250, 1500), kills=length(5, 30), threads=THREADS, seed=1
     )
@@ -33,10 +33,11 @@ def test_every_call_gets_its_result_while_the_host_is_killed_again_and_again(cap
     assert len(result.recovery_s) >= length(3, 20)
 
 
-def test_every_call_gets_its_result_though_the_host_is_killed_as_soon_as_one_call_has_recovered() -> None:
-    """The whole: ``python -m lab.faultlab --storm --calls 4000 --seed 7``, and with ``--kills 200 --calls 10000``.
+def test_every_call_gets_its_result_even_if_the_host_is_killed_as_soon_as_one_call_has_recovered() -> None:
+    """The complete runs are ``python -m lab.faultlab --storm --calls 4000 --seed 7``, and ``--kills 200 --calls
+    10000``.
 
-    A call meets many kills here; none of them is its fault.
+    A call meets many kills here, none of which it causes.
     """
     result = kill_under_load(
         new_host(False), scripted(), calls=length(40, 200), kills=None, threads=THREADS, seed=7, storm=True
@@ -48,7 +49,7 @@ def test_every_call_gets_its_result_though_the_host_is_killed_as_soon_as_one_cal
 
 @pytest.mark.simulator
 def test_every_call_gets_its_result_on_the_real_simulator_too():
-    """The whole: ``python -m lab.faultlab --real --calls 2000 --kills 40``."""
+    """The complete run is ``python -m lab.faultlab --real --calls 2000 --kills 40``."""
     pytest.importorskip("onnxruntime_qnn")
     result = kill_under_load(
         new_host(True), real(), calls=length(40, 200), kills=length(2, 4), threads=THREADS, seed=1
@@ -58,7 +59,7 @@ def test_every_call_gets_its_result_on_the_real_simulator_too():
 
 
 def test_all_promises_hold_under_random_faults(tmp_path: Path):
-    """The whole: ``python -m lab.faultlab --seconds 3600``."""
+    """The complete run is ``python -m lab.faultlab --seconds 3600``."""
     soak = Soak(
         new_host(False),
         scripted(),
@@ -78,7 +79,7 @@ def test_all_promises_hold_under_random_faults(tmp_path: Path):
 # --- the lab itself must be able to fail ---
 
 
-def test_the_lab_sees_a_wrong_result():
+def test_the_fault_lab_detects_a_wrong_result():
     cases = [case for case in scripted() if case.name == "times 3"]
     wrong = [type(case)(case.name, case.open, tuple((f, -y) for f, y in case.inputs)) for case in cases]
     result = kill_under_load(new_host(False), wrong, calls=20, kills=0, threads=2, seed=1)
@@ -86,7 +87,7 @@ def test_the_lab_sees_a_wrong_result():
     assert not result.good
 
 
-def test_the_lab_sees_a_typed_error_and_a_stray_file(tmp_path: Path):
+def test_the_fault_lab_detects_a_typed_error_and_a_leftover_file(tmp_path: Path):
     (case, *_) = scripted()
     fails = script(on_run=["raise:ort.Fail=no luck"])
     cases = [type(case)("fails", lambda host: qnnbridge.InferenceSession(fails, host=host), case.inputs)]
@@ -99,14 +100,14 @@ def test_the_lab_sees_a_typed_error_and_a_stray_file(tmp_path: Path):
     assert "no luck" in str(result)
 
 
-def test_a_result_that_differs_in_its_type_or_sign_of_zero_is_not_right():
+def test_a_result_that_differs_in_its_type_or_sign_of_zero_is_wrong():
     assert is_right(np.float32([0.0, np.nan]), np.float32([0.0, np.nan]))
     assert not is_right(np.float32([0.0]), np.float32([-0.0]))
     assert not is_right(np.float64([0.0]), np.float32([0.0]))
     assert not is_right(np.zeros((1, 2)), np.zeros((2, 1)))
 
 
-def test_the_ledger_tells_what_was_broken():
+def test_the_ledger_reports_broken_promises():
     ledger = Ledger()
     ledger.check("leak", True)
     assert ledger.kept
@@ -117,6 +118,6 @@ def test_the_ledger_tells_what_was_broken():
     assert "not tried" in str(ledger)
 
 
-def test_an_application_that_does_not_come_up_is_no_success():
+def test_an_application_that_does_not_start_is_not_a_success():
     with pytest.raises(AssertionError, match="ended before"):
         kill_an_application("no such state")

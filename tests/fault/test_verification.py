@@ -11,9 +11,9 @@ from scripts.makers import verification as tables
 
 ROOT = Path(__file__).parents[2]
 ROWS = 67
-# Words of the page above the generated tables: what a reader takes in at once.
+# Maximum number of words above the generated tables: what a reader can read at once.
 MOST_PROSE_WORDS = 900
-# Folders that `python -m` finds programs in.
+# Folders in which `python -m` finds programs.
 PROGRAMS = ("", "tools", "protocol", "host_arm64", "bridge_x86", "daemon")
 
 
@@ -34,7 +34,7 @@ def defined_tests() -> set[str]:
 
 
 def exists(name: str, tests: set[str]) -> bool:
-    """A test function, a program that `python -m` starts, or a file or folder of the project."""
+    """Return whether the name is a test function, a program for `python -m`, or a file or folder of the project."""
     if name == tables.BY_HAND or name in tests:
         return True
     if name.startswith("python -m "):
@@ -45,11 +45,11 @@ def exists(name: str, tests: set[str]) -> bool:
     return not name.startswith("test_") and (ROOT / name).exists()
 
 
-def test_the_page_is_what_the_generator_makes_of_the_data():
+def test_the_verification_page_equals_the_output_of_the_generator():
     assert tables.PAGE.read_text("utf-8") == tables.page(), "run python -m scripts.makers.verification"
 
 
-def test_the_prose_is_one_page():
+def test_the_prose_fits_on_one_page():
     prose = tables.PAGE.read_text("utf-8").partition(tables.MARK)[0]
     assert 300 < len(prose.split()) <= MOST_PROSE_WORDS
 
@@ -65,17 +65,17 @@ def test_every_fault_has_a_row():
     assert set(numbers) == set(range(1, ROWS + 1))
 
 
-def test_every_place_is_one_of_the_list_and_every_place_is_used():
+def test_every_place_of_a_row_is_listed_and_every_listed_place_is_used():
     used = {place for entry in entries() for place in entry["where"]}
     assert used == set(DATA["places"])
 
 
-def test_every_test_file_and_program_that_is_named_exists():
+def test_every_test_file_and_program_in_the_data_exists():
     tests = defined_tests()
     named = {name for entry in entries() for name in entry.get("by", [])}
     assert len([name for name in named if name in tests]) > ROWS
     assert {name for name in named if not exists(name, tests)} == set()
-    # Texts name tests and files, too.
+    # Texts also refer to tests and files.
     texts = tables.PAGE.read_text("utf-8")
     assert set(re.findall(r"`(test_\w+)`", texts)) - tests == set()
     assert {
@@ -85,14 +85,14 @@ def test_every_test_file_and_program_that_is_named_exists():
     } == set()
 
 
-def test_a_name_that_does_not_exist_is_found():
+def test_a_name_that_does_not_exist_is_detected():
     assert not exists("test_that_nobody_wrote", defined_tests())
     assert not exists("python -m lab.nothing", set())
     assert not exists("tests/nothing.py", set())
     assert exists("python -m lab.walk", set())
 
 
-def test_what_was_run_names_its_test_or_program_and_what_was_not_names_none():
+def test_a_row_that_was_run_names_its_test_or_program_and_others_name_none():
     for entry in entries():
         not_run = tables.NOT_RUN in entry["where"]
         assert bool(entry.get("by")) != not_run, entry

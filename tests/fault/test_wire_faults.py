@@ -44,15 +44,15 @@ def wait_until(condition) -> None:
 
 
 def host_after(count: int, **options) -> qnnbridge.Host:
-    """A host whose process prints `count` bytes before the first line of ours runs, as a site hook may."""
+    """Return a host whose process prints `count` bytes before the first line of the host runs, as a site hook may."""
     command = [sys.executable, "-I", "-u", "-X", "utf8", FAKE_HOST, "--parent", str(os.getpid())]
     text = f"head -c {count} /dev/zero | tr '\\0' x"
     return qnnbridge.Host(_command=["/bin/sh", "-c", f"{text}; exec {shlex.join(command)}"], **options)
 
 
 @pytest.mark.parametrize("count", [10, 63 * 1024])
-def test_text_before_hello_is_skipped_and_told_to_the_log(count: int, no_leaks, caplog: pytest.LogCaptureFixture):
-    """Row 13."""
+def test_text_before_hello_is_skipped_and_logged(count: int, no_leaks, caplog: pytest.LogCaptureFixture):
+    """Cover row 13 of the fault table in docs/dev/verification.md."""
     with caplog.at_level("WARNING", "qnnbridge.supervisor"), host_after(count) as host:
         session = qnnbridge.InferenceSession(script(scale=3), host=host)
         assert np.array_equal(session.run(None, {"x": X})[0], X * 3)
@@ -61,7 +61,7 @@ def test_text_before_hello_is_skipped_and_told_to_the_log(count: int, no_leaks, 
 
 
 def test_more_text_than_a_host_may_print_is_a_failed_handshake_that_shows_it(no_leaks):
-    """Row 13."""
+    """Cover row 13 of the fault table in docs/dev/verification.md."""
     with host_after(65 * 1024) as host:
         with pytest.raises((errors.HandshakeFailed, errors.HostStartFailed)) as caught:
             host.start()
@@ -69,7 +69,7 @@ def test_more_text_than_a_host_may_print_is_a_failed_handshake_that_shows_it(no_
         assert caught.value.details["report"]
 
 
-# --- an answer to HELLO that is none ------------------------------------------------------------------------
+# --- invalid answers to HELLO -------------------------------------------------------------------------------
 
 
 def bytes_of(frame: Frame) -> bytes:
@@ -77,7 +77,7 @@ def bytes_of(frame: Frame) -> bytes:
 
 
 HELLO = Hello().to_wire()
-# Wire version above ours, kind, header, class of the error.
+# Higher wire version than ours, kind, header, class of the error.
 ANSWERS = {
     "of another wire": (7, Kind.HELLO_OK, HELLO, errors.VersionMismatch),
     "of another wire, with other fields": (7, Kind.HELLO_OK, {"qnnbridge": "9.9.9"}, errors.VersionMismatch),
@@ -91,7 +91,9 @@ ANSWERS = {
 
 
 @pytest.mark.parametrize("what", ANSWERS)
-def test_a_bad_answer_to_hello_is_reported_at_once(what: str, monkeypatch: pytest.MonkeyPatch, no_leaks) -> None:
+def test_a_bad_answer_to_hello_is_reported_immediately(
+    what: str, monkeypatch: pytest.MonkeyPatch, no_leaks
+) -> None:
     """The wrapped process continues to run; the error does not wait for it."""
     newer_by, kind, header, expected = ANSWERS[what]
     monkeypatch.setattr("qnnbridge_protocol.frames.WIRE_VERSION", WIRE_VERSION + newer_by)
@@ -106,7 +108,7 @@ def test_a_bad_answer_to_hello_is_reported_at_once(what: str, monkeypatch: pytes
         assert time.monotonic() - begin < DRAIN_TIMEOUT_S, "its GOODBYE was waited for"
 
 
-# --- nonsense after HELLO --------------------------------------------------------------------------------
+# --- garbage after HELLO ---------------------------------------------------------------------------------
 
 
 NONSENSE = {
@@ -119,8 +121,8 @@ NONSENSE = {
 
 
 @pytest.mark.parametrize("what", NONSENSE)
-def test_nonsense_on_the_wire_ends_the_host_and_the_call_is_repeated(what: str, tmp_path: Path, no_leaks):
-    """Rows 15, 16 and 22."""
+def test_garbage_on_the_wire_ends_the_host_and_the_call_is_repeated(what: str, tmp_path: Path, no_leaks):
+    """Cover rows 15, 16 and 22 of the fault table in docs/dev/verification.md."""
     with fake_host() as host:
         model = script(scale=3, on_run=[f"wire:{NONSENSE[what].hex()}"], once=str(tmp_path / "once"))
         session = qnnbridge.InferenceSession(model, host=host)
@@ -128,8 +130,8 @@ def test_nonsense_on_the_wire_ends_the_host_and_the_call_is_repeated(what: str, 
         assert (host.stats.generation, host.stats.retried_calls) == (2, 1)
 
 
-def test_nonsense_is_reported_with_its_first_bytes(no_leaks):
-    """Row 15."""
+def test_garbage_is_reported_with_its_first_bytes(no_leaks):
+    """Cover row 15 of the fault table in docs/dev/verification.md."""
     with fake_host() as host:
         model = script(on_run=[f"wire:{NONSENSE['text'].hex()}"])
         session = qnnbridge.InferenceSession(model, host=host, retry=0)
@@ -142,20 +144,20 @@ def test_nonsense_is_reported_with_its_first_bytes(no_leaks):
         assert np.array_equal(healthy.run(None, {"x": X})[0], X * 3)
 
 
-# --- halves of frames ------------------------------------------------------------------------------------
+# --- incomplete frames -----------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_silence(monkeypatch: pytest.MonkeyPatch) -> None:
     """Time out after half a second of silence within a message instead of a minute."""
     monkeypatch.setattr("qnnbridge._transport.channel.SILENCE_INTERVAL_S", 0.05)
     monkeypatch.setattr("qnnbridge._transport.channel.STALL_TIMEOUT_S", 0.5)
 
 
-@pytest.mark.usefixtures("impatient")
+@pytest.mark.usefixtures("short_silence")
 @pytest.mark.parametrize("step", ["host:REPLY+:prefix:silence", "host:REPLY+:body:silence"])
-def test_half_an_answer_and_then_silence_is_a_hang_and_the_call_is_repeated(step: str, tmp_path: Path, no_leaks):
-    """Row 18; the half that is followed by the end of the stream is in `test_replay`."""
+def test_half_an_answer_followed_by_silence_is_a_hang_and_the_call_is_repeated(step: str, tmp_path: Path, no_leaks):
+    """Cover row 18 of the fault table; `test_replay` covers the case in which the stream ends after the half."""
     model = tmp_path / "model"
     model.write_bytes(script(scale=3))
     with dying_host(step, tmp_path / "once") as host:
@@ -164,9 +166,9 @@ def test_half_an_answer_and_then_silence_is_a_hang_and_the_call_is_repeated(step
         assert (host.stats.generation, host.stats.retried_calls) == (2, 1)
 
 
-@pytest.mark.usefixtures("impatient")
-def test_half_an_answer_and_then_silence_is_reported_as_a_hang(tmp_path: Path, no_leaks):
-    """Row 18."""
+@pytest.mark.usefixtures("short_silence")
+def test_half_an_answer_followed_by_silence_is_reported_as_a_hang(tmp_path: Path, no_leaks):
+    """Cover row 18 of the fault table in docs/dev/verification.md."""
     model = tmp_path / "model"
     model.write_bytes(script(scale=3))
     with dying_host("host:REPLY+:body:silence", tmp_path / "once") as host:
@@ -176,9 +178,9 @@ def test_half_an_answer_and_then_silence_is_reported_as_a_hang(tmp_path: Path, n
         assert np.array_equal(session.run(None, {"x": X})[0], X * 3)
 
 
-@pytest.mark.usefixtures("impatient")
-def test_a_host_that_takes_half_a_request_and_no_more_is_a_hang(no_leaks):
-    """Row 18, the other direction."""
+@pytest.mark.usefixtures("short_silence")
+def test_a_host_that_reads_only_half_a_request_is_a_hang(no_leaks):
+    """Cover row 18 of the fault table in the other direction."""
     with fake_host() as host:
         session = qnnbridge.InferenceSession(script(scale=3), host=host)
         stop(host.info.pid)
@@ -197,8 +199,10 @@ def unread_bytes(fd: int) -> int:
     return count[0]
 
 
-def test_a_call_can_be_withdrawn_while_the_host_waits_for_a_reader(tmp_path: Path, no_leaks):
-    """Row 23: the host has 128 MiB to send, without a reader. Its memory is bounded, and it still listens."""
+def test_a_call_can_be_cancelled_while_the_host_waits_for_a_reader(tmp_path: Path, no_leaks):
+    """Cover row 23 of the fault table: the host has 128 MiB to send, without a reader. Its memory is bounded, and
+    it still reads requests.
+    """
     large = np.ones(32 * MIB, np.float32)
     ran = tmp_path / "ran"
     with fake_host() as host, ThreadPoolExecutor(3) as pool:
@@ -207,7 +211,7 @@ def test_a_call_can_be_withdrawn_while_the_host_waits_for_a_reader(tmp_path: Pat
         process = host.supervisor.running
         channel = process.channel
         before = psutil.Process(process.real_pid).memory_info().rss
-        with channel._lead:  # no reader
+        with channel._lead:  # nobody reads
             first = pool.submit(sends.run, None, {"x": large})
             wait_until(lambda: host.stats.calls_in_flight == 1 and unread_bytes(channel._read_fd))
             second = pool.submit(queued.run, None, {"x": X})
@@ -215,7 +219,7 @@ def test_a_call_can_be_withdrawn_while_the_host_waits_for_a_reader(tmp_path: Pat
             number = max(channel.requests._open)
             withdrawn = pool.submit(channel.cancel, number, time.monotonic() + WAIT_S)
             wait_until(lambda: host.stats.calls_in_flight == 3)
-            with channel._send_lock:  # by then it is written
+            with channel._send_lock:  # it is written by then
                 pass
             wait_until(lambda: not channel._writer.pending and not unread_bytes(channel._write_fd))
             used = psutil.Process(process.real_pid).memory_info().rss - before
@@ -229,16 +233,18 @@ def test_a_call_can_be_withdrawn_while_the_host_waits_for_a_reader(tmp_path: Pat
         assert host.stats.generation == 1
 
 
-def test_both_sides_write_large_bodies_at_the_same_time_and_neither_waits_for_the_other(no_leaks):
-    """Row 24: each is in the middle of a message of 32 MiB, of which the pipe takes one."""
+def test_both_sides_write_large_bodies_at_the_same_time_without_waiting_for_each_other(no_leaks):
+    """Cover row 24 of the fault table: each side is in the middle of a message of 32 MiB, of which the pipe holds
+    one.
+    """
     large = np.ones(8 * MIB, np.float32)
     with fake_host() as host, ThreadPoolExecutor(2) as pool:
         session = qnnbridge.InferenceSession(script(scale=3, npu=False), host=host)
         channel = host.supervisor.running.channel
-        with channel._lead:  # no reader: the host is stuck in its answer
+        with channel._lead:  # nobody reads: the host is blocked in its answer
             first = pool.submit(session.run, None, {"x": large})
             wait_until(lambda: unread_bytes(channel._read_fd) >= 65536)
-            # The host reads on all the same: a second message of that size gets through to it.
+            # The host still reads: a second message of that size reaches it.
             second = pool.submit(session.run, None, {"x": large * 2})
             wait_until(lambda: host.stats.calls_in_flight == 2)
             wait_until(lambda: not channel._writer.pending and not unread_bytes(channel._write_fd))

@@ -43,9 +43,9 @@ pytestmark = pytest.mark.simulator
 
 MODELS = Path(__file__).parents[1] / "models"
 F = MODELS / "f.onnx"
-# The client gives up after it; a compiler that is not ended stands still for ever.
+# Timeout of the client; a compiler that is not ended hangs forever.
 PATIENCE_S = 6.0
-# Less than what the host gives calls after a GOODBYE.
+# Shorter than the time that the host gives calls after a GOODBYE.
 SOON_S = 6.0
 TERABYTE = 2**40
 
@@ -56,7 +56,7 @@ def cache_on(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def standing_host(once: Path | None = None) -> qnnbridge.Host:
-    """A host of which the compiler stands still in native code."""
+    """Return a host whose compiler hangs in native code."""
     words = [str(COMPILE_HOST), "--step=stop", *([f"--once={once}"] if once is not None else [])]
     command = [sys.executable, "-I", "-u", "-X", "utf8", *words, "--parent", str(os.getpid())]
     return qnnbridge.Host(_command=command)
@@ -96,7 +96,7 @@ def in_thread(work: Callable[[], object]) -> tuple[threading.Thread, list[BaseEx
     return thread, caught
 
 
-def test_the_end_of_a_host_ends_its_compiler_at_once() -> None:
+def test_the_end_of_a_host_ends_its_compiler_immediately() -> None:
     host = standing_host()
     thread, caught = in_thread(lambda: opened(host))
     until(lambda: bool(stopped_workers()))
@@ -104,13 +104,13 @@ def test_the_end_of_a_host_ends_its_compiler_at_once() -> None:
     begun = time.monotonic()
     host.close()
     assert gone_soon(worker)
-    # The host has answered, and has not to be killed after its time for that.
+    # The host has answered, and does not have to be killed after its timeout for that.
     assert time.monotonic() - begun < SOON_S
     thread.join()
     assert [type(error) for error in caught] == [errors.Closed]
 
 
-def test_a_creation_that_a_planned_restart_withdraws_is_made_in_the_next_host(
+def test_a_creation_that_a_planned_restart_cancels_is_repeated_in_the_next_host(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(supervisor, "RETIRE_TIMEOUT_S", 0.2)
@@ -123,7 +123,7 @@ def test_a_creation_that_a_planned_restart_withdraws_is_made_in_the_next_host(
         session.close()
 
 
-def test_a_daemons_client_that_gives_up_ends_the_compiler() -> None:
+def test_a_client_of_the_daemon_that_disconnects_ends_the_compiler() -> None:
     with lab(standing_host(), BrokerSettings(keep_unused_s=0.0)) as made:
         thread, caught = in_thread(lambda: opened(made.client(), timeout=PATIENCE_S))
         until(lambda: bool(stopped_workers()))
@@ -133,7 +133,7 @@ def test_a_daemons_client_that_gives_up_ends_the_compiler() -> None:
         assert gone_soon(worker)
 
 
-def test_a_compiler_works_on_as_long_as_one_client_of_the_daemon_waits_for_it() -> None:
+def test_a_compiler_continues_as_long_as_one_client_of_the_daemon_waits_for_it() -> None:
     with lab(standing_host(), BrokerSettings(keep_unused_s=0.0)) as made:
         hosts = [made.client(), made.client()]
         waiting = [in_thread(lambda host=host: opened(host)) for host in hosts]  # type: ignore[misc]
@@ -151,7 +151,7 @@ def test_a_compiler_works_on_as_long_as_one_client_of_the_daemon_waits_for_it() 
             assert [type(error) for error in caught] == [errors.Closed]
 
 
-def test_a_model_of_a_terabyte_is_read_no_further_than_its_client_waits(tmp_path: Path) -> None:
+def test_a_model_of_a_terabyte_is_not_read_after_its_client_stopped_waiting(tmp_path: Path) -> None:
     weights = onnx.TensorProto(
         name="w", data_type=onnx.TensorProto.FLOAT, dims=[4], data_location=onnx.TensorProto.EXTERNAL
     )
@@ -160,7 +160,7 @@ def test_a_model_of_a_terabyte_is_read_no_further_than_its_client_waits(tmp_path
     graph = onnx.helper.make_graph([onnx.helper.make_node("Add", ["x", "w"], ["y"])], "g", [x], [y], [weights])
     onnx.save(onnx.helper.make_model(graph), tmp_path / "huge.onnx")
     with open(tmp_path / "w.bin", "wb") as file:
-        file.truncate(TERABYTE)  # a hole: it takes no room, and half an hour to read
+        file.truncate(TERABYTE)  # a sparse file: it uses no space, and takes half an hour to read
     with qnnbridge.Host() as host:
         host.start()
         with pytest.raises(errors.DeadlineExceeded):
@@ -173,7 +173,7 @@ def test_a_model_of_a_terabyte_is_read_no_further_than_its_client_waits(tmp_path
         assert host.stats.crashes == 0
 
 
-def test_a_death_during_the_compilation_after_a_bad_entry_is_not_booked_on_the_entry(
+def test_a_crash_during_the_compilation_after_a_bad_entry_is_not_blamed_on_the_entry(
     compiled_quantized: Path, tmp_path: Path
 ) -> None:
     deadly(compiled_quantized, 0, 0)
@@ -192,16 +192,16 @@ def test_a_death_during_the_compilation_after_a_bad_entry_is_not_booked_on_the_e
     assert faults() == ["unloadable"]
 
 
-def test_an_entry_that_killed_a_program_without_repetition_is_set_aside_by_the_next_program(
+def test_an_entry_that_crashed_a_program_without_retries_is_invalidated_by_the_next_program(
     compiled_quantized: Path, right_quantized: bytes
 ) -> None:
-    deadly(compiled_quantized, 36906, 0x04)  # it kills when it is run
+    deadly(compiled_quantized, 36906, 0x04)  # it crashes the host when it is run
     with qnnbridge.Host() as host:
         session = open_quantized(host, retry=0)
         assert session.cache.state == "hit"
         with pytest.raises(errors.HostCrashed):
             result(session)
-    # Another program: nothing but the files of the state is left.
+    # Another program: only the files of the state remain.
     with qnnbridge.Host() as host:
         session = open_quantized(host, retry=0)
         assert (session.cache.state, faults(), result(session)) == ("miss", ["crashed"], right_quantized)
@@ -211,7 +211,7 @@ def test_an_entry_that_killed_a_program_without_repetition_is_set_aside_by_the_n
 
 
 @pytest.mark.parametrize(("limit", "spared"), [(4096, True), (None, False)])
-def test_a_host_that_cannot_write_whole_files_writes_no_bytecode(limit: int | None, spared: bool) -> None:
+def test_a_host_that_cannot_write_complete_files_writes_no_bytecode(limit: int | None, spared: bool) -> None:
     import resource
 
     def prepare() -> None:

@@ -4,7 +4,7 @@
     python tests/fuzz/fuzz_wire.py --atheris --seconds 600   guided by coverage, if atheris is installed
     python tests/fuzz/fuzz_wire.py --replay FILE             one input again, a file of hexadecimal digits
 
-The first finding ends it: the input is printed (and written, with ``--save FOLDER``), the exit code is 1.
+The first finding ends the program: it prints the input (and writes it, with ``--save FOLDER``) and exits with 1.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ from qnnbridge_protocol.values import Decoder, Encoder, decode, equal_bits
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "v1"
 LIMITS = Limits(max_header=64 * 1024, max_buffers=64, max_body=1024 * 1024)
-# Processor time for one input. They are of a few kilobytes; a good one takes a millisecond.
+# Limit of processor time for one input. Inputs have a few kilobytes; a good one takes a millisecond.
 MAX_INPUT_S = 2.0
 
 
 class Finding(Exception):
-    """Something that must not happen."""
+    """Violation of a rule of the wire."""
 
 
 def seeds() -> list[bytes]:
@@ -60,7 +60,7 @@ def seeds() -> list[bytes]:
 
 
 def check(data: bytes) -> int:
-    """Raises `Finding`, or whatever it was that a reader must not raise. Returns the number of frames in `data`."""
+    """Return the number of frames in `data`. Raise `Finding`, or any other exception that a reader must not raise."""
     start = time.process_time()
     frames = _check_reader(data)
     _check_against_the_bytes(frames, data)
@@ -75,14 +75,14 @@ def check(data: bytes) -> int:
 
 
 def _check_reader(data: bytes) -> list[Frame]:
-    """Cut in any way, a stream gives the same frames and ends with the same complaint."""
+    """Check that a stream, cut in any way, gives the same frames and ends with the same error."""
     whole, reason = _read(data, itertools.repeat(1 << 20))
     rng = random.Random(zlib.crc32(data))
     sizes: Iterable[int] = itertools.cycle([rng.randint(1, rng.choice([3, 100, 5000])) for _ in range(10)])
     pieces, other_reason = _read(data, sizes)
     if reason != other_reason:
         raise Finding(f"whole: {reason}; in pieces: {other_reason}")
-    # A read that ends in an error hands out nothing of what came before it.
+    # A read that ends in an error returns no earlier frames.
     if reason is None and len(whole) != len(pieces):
         raise Finding(f"whole: {len(whole)} frames; in pieces: {len(pieces)}")
     if any(wire(one) != wire(other) for one, other in zip(whole, pieces, strict=False)):
@@ -237,7 +237,7 @@ def run(seed: int, *, seconds: float = float("inf"), inputs: float = float("inf"
 
 
 class InputError(Exception):
-    """An input that led to a finding, which is the cause of this error."""
+    """Error with an input that led to a finding, which is its cause."""
 
     def __init__(self, data: bytes) -> None:
         super().__init__(f"this input must not do that: {data.hex()}")
@@ -245,7 +245,7 @@ class InputError(Exception):
 
 
 def run_guided(seed: int, seconds: float) -> None:
-    """Coverage-guided; ends the process."""
+    """Run the coverage-guided fuzzer, which ends the process."""
     import atheris  # type: ignore[import-untyped, import-not-found, unused-ignore]
 
     golden = seeds()
@@ -266,7 +266,7 @@ def run_guided(seed: int, seconds: float) -> None:
 
 
 def _functions_of(package: str) -> list[types.FunctionType]:
-    """All functions and methods of a loaded package; to trace numpy as well would only be slow."""
+    """Return all functions and methods of a loaded package; tracing numpy as well would only be slow."""
     modules = [module for name, module in sys.modules.items() if name.partition(".")[0] == package]
     owners = [*modules, *(cls for module in modules for cls in vars(module).values() if isinstance(cls, type))]
     found = {item for owner in owners for item in vars(owner).values() if isinstance(item, types.FunctionType)}

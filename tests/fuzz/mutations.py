@@ -45,7 +45,7 @@ LEAVES: list[Any] = [
 
 
 def mutated(seeds: Sequence[bytes], rng: random.Random) -> bytes:
-    """A stream of a few frames, some of them damaged."""
+    """Return a stream of a few frames, some of them damaged."""
     frames = [rng.choice(seeds) for _ in range(rng.randint(1, MAX_SEED_FRAMES))]
     at = rng.randrange(len(frames))
     frames[at] = damaged(frames[at], rng)
@@ -56,7 +56,7 @@ def mutated(seeds: Sequence[bytes], rng: random.Random) -> bytes:
 
 
 def damaged(frame: bytes, rng: random.Random) -> bytes:
-    """One frame with a changed header, or changed bytes, in most cases with its sizes and checksum made right."""
+    """Return a frame with a changed header or changed bytes, in most cases with corrected sizes and checksum."""
     frame = _changed_header(frame, rng) if rng.random() < 0.6 else _changed_bytes(frame, rng)
     return _repaired(frame) if rng.random() < 0.8 else frame
 
@@ -92,7 +92,7 @@ def _changed_header(frame: bytes, rng: random.Random) -> bytes:
             container, key = rng.choice(places)
             _change(container, key, places, rng)
     packed: bytes = msgpack.packb(header)
-    # The buffers stay at the right distance from the start of the frame.
+    # Keep the distance of the buffers from the start of the frame.
     body = frame[aligned(end) :] if PREFIX.unpack_from(frame)[6] else b""
     padding = bytes(aligned(PREFIX_BYTES + len(packed)) - PREFIX_BYTES - len(packed)) if body else b""
     return _with_header_size(frame[:PREFIX_BYTES], len(packed)) + packed + padding + body
@@ -122,7 +122,7 @@ def _change(container: Any, key: Any, places: list[tuple[Any, Any]], rng: random
             container[key] = [old]
         else:
             container[key] = rng.choice(LEAVES)
-        msgpack.packb(container)  # an exchange may have made a ring
+        msgpack.packb(container)  # an exchange may have created a cycle
     except (IndexError, KeyError, ValueError, RecursionError):
         container.clear()
 
@@ -132,7 +132,7 @@ def _with_header_size(prefix: bytes, size: int) -> bytes:
 
 
 def _repaired(frame: bytes) -> bytes:
-    """The checksum for what the prefix and the header are now."""
+    """Return the checksum for the current prefix and header."""
     if len(frame) < PREFIX_BYTES:
         return frame
     header = frame[PREFIX_BYTES : PREFIX_BYTES + PREFIX.unpack_from(frame)[5]]

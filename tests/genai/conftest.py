@@ -26,7 +26,7 @@ _KINDS = {
 
 @pytest.fixture(scope="session")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> Folders:
-    """The folder of a model by its kind: dynamic, window, sliding; with -qnn for QNN."""
+    """Return the folder of a model by its kind: dynamic, window, sliding; with -qnn for QNN."""
     root = tmp_path_factory.mktemp("genai")
 
     def folder(kind: str) -> Path:
@@ -46,5 +46,5 @@ def host(host: qnnbridge.Host) -> qnnbridge.Host:
 
 
 def prompt(count: int, first: int = 7) -> list[int]:
-    """Token ids that look random."""
+    """Return token ids that look random."""
     return [4 + (first * 31 + 17 * n * n + 5 * n) % 280 for n in range(count)]

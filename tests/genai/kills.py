@@ -22,7 +22,7 @@ from tests.genai.tiny_decoders import write_model
 
 @dataclasses.dataclass
 class KillReport:
-    """equal: generations whose tokens were those without kills."""
+    """Outcome of a run. equal: number of generations whose tokens equal those without kills."""
 
     generations: int
     equal: int
@@ -37,7 +37,7 @@ class Killer:
         self.kills = 0
 
     def kill(self) -> None:
-        """End the host that runs, or has to be started for it."""
+        """Kill the running host, or the host that is started for this."""
         self._host.start()
         process = self._host.supervisor.running
         if process is not None:
@@ -71,7 +71,7 @@ def _generate(
 def run(
     folder: Path, generations: int, kills: int, tokens: int, seed: int, python: Path | None = None
 ) -> KillReport:
-    """Generate with and without kills. Several kills may hit one generation. python: of the host."""
+    """Generate with and without kills. Several kills may hit one generation. python: interpreter of the host."""
     rng = random.Random(seed)
     plan: dict[int, set[int]] = {}
     while sum(map(len, plan.values())) < kills:

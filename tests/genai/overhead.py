@@ -1,9 +1,10 @@
 """Measure the time per token through the bridge and in process: ``python -m tests.genai.overhead``.
 
-The same model, the same process, alternating. `GenerationStats.steps` is the number of tokens per request. "ping"
-is a request in which the host does nothing: the lower limit for a request for one token. A model whose tokens take
-longer than `generation.HOLD_S` has a frame for each of them, which the slower model shows; "one request each" asks
-only when the application has the token before. On a busy machine the best round says more than the median.
+The ways use the same model in the same process and take turns. `GenerationStats.steps` is the number of tokens per
+request. "ping" is a request in which the host does nothing: the lower limit for a request for one token. If a token
+takes longer than `generation.HOLD_S`, each token is sent in a separate frame, as with the slower model; "one
+request each" requests a token only after it has received the previous one. On a busy machine the best round is more
+reliable than the median.
 """
 
 from __future__ import annotations
@@ -25,12 +26,14 @@ from qnnbridge import genai
 from tests.genai.tiny_decoders import Sizes, write_model
 
 PROMPT = np.arange(5, 21, dtype=np.int32)
-# What makes the slow model slow, and how many fewer tokens are made with it.
+# Additional matrices of the slow model, and the factor by which fewer tokens are generated with it.
 BALLAST, SLOWER = 60, 6
 
 
 def one_thread(folder: Path) -> None:
-    """The model computes in one thread, as on an NPU: the others of ONNX Runtime would spin on every processor."""
+    """Let the model compute in one thread, as on an NPU: further threads of ONNX Runtime would spin on every
+    processor.
+    """
     path = folder / "genai_config.json"
     config = json.loads(path.read_text())
     config["model"]["decoder"]["session_options"]["intra_op_num_threads"] = 1
@@ -38,7 +41,7 @@ def one_thread(folder: Path) -> None:
 
 
 def per_token(module: Any, model: Any, tokens: int, longest: int | None = None) -> float:
-    """Milliseconds for a token after the first. longest: of steps; default as it is."""
+    """Return the milliseconds per token after the first. longest: maximum length of a step; by default unchanged."""
     generator = module.Generator(model, module.GeneratorParams(model))
     if longest is not None:
         generator._remote._longest = longest
@@ -52,7 +55,7 @@ def per_token(module: Any, model: Any, tokens: int, longest: int | None = None) 
 
 
 def per_ping(host: qnnbridge.Host, count: int) -> float:
-    """Milliseconds for a round trip."""
+    """Return the milliseconds of a round trip."""
     begin = time.perf_counter()
     for _ in range(count):
         host.ping()
@@ -60,7 +63,7 @@ def per_ping(host: qnnbridge.Host, count: int) -> float:
 
 
 def quick(folder: Path, host: qnnbridge.Host, tokens: int) -> dict[str, Callable[[], float]]:
-    """Ways for a model of which several tokens share a frame."""
+    """Return the ways for a model of which several tokens share a frame."""
     here, there = onnxruntime_genai.Model(str(folder)), genai.Model(folder, host=host)
     return {
         "in process": lambda: per_token(onnxruntime_genai, here, tokens),
@@ -72,7 +75,7 @@ def quick(folder: Path, host: qnnbridge.Host, tokens: int) -> dict[str, Callable
 
 
 def slow(folder: Path, host: qnnbridge.Host, tokens: int) -> dict[str, Callable[[], float]]:
-    """Ways for a model whose tokens have a frame each."""
+    """Return the ways for a model whose tokens are sent in separate frames."""
     here, there = onnxruntime_genai.Model(str(folder)), genai.Model(folder, host=host)
     return {
         "in process": lambda: per_token(onnxruntime_genai, here, tokens),
@@ -83,7 +86,7 @@ def slow(folder: Path, host: qnnbridge.Host, tokens: int) -> dict[str, Callable[
 
 
 def measure(ways: dict[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
-    """Milliseconds for a token in each round, by way."""
+    """Return the milliseconds per token in each round, by way."""
     times: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(rounds):
         for name, way in ways.items():

@@ -21,7 +21,11 @@ _NAMES = [(which, layer) for layer in range(LAYERS) for which in ("key", "value"
 
 
 class PlainLoop:
-    """folder: of `tiny_decoders.write_model`. Stages that ask for QNN run there."""
+    """Greedy generation with plain sessions. Stages that request QNN run on QNN.
+
+    Args:
+        folder: folder that `tiny_decoders.write_model` wrote.
+    """
 
     def __init__(self, folder: Path) -> None:
         config = json.loads((folder / "genai_config.json").read_text("utf-8"))["model"]
@@ -41,7 +45,7 @@ class PlainLoop:
                 self._stages[name] = _session(folder / body["filename"], listed[0]["QNN"] if listed else None)
 
     def generate(self, history: Sequence[int], count: int) -> list[int]:
-        """The next tokens, `count` or as many as fit into the context."""
+        """Return the next `count` tokens, or as many as fit into the context."""
         count = min(count, self.context - len(history))
         if not self.window:
             return self._dynamic(list(history), count)
@@ -84,7 +88,7 @@ class PlainLoop:
 
 
 class _Whole:
-    """The graph has the whole KV cache. Pads stand behind the tokens and are overwritten."""
+    """Generate with a graph that has the whole KV cache. Pads follow the tokens and are overwritten."""
 
     def __init__(self, context: int) -> None:
         shape = (1, KV_HEADS, context, HEAD)
@@ -103,7 +107,7 @@ class _Whole:
 
 
 class _Sliding:
-    """The KV cache slides. Pads stand before the tokens and are masked."""
+    """Generate with a KV cache that slides. Pads precede the tokens and are masked."""
 
     def __init__(self, context: int) -> None:
         self._context = context

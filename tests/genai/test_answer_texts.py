@@ -27,7 +27,7 @@ og = pytest.importorskip("onnxruntime_genai")
 
 
 class Decoder:
-    """A tokenizer of onnxruntime_genai in this process."""
+    """Return a tokenizer of onnxruntime_genai in this process."""
 
     def __init__(self, folder: Path, **options: Any) -> None:
         self._model = og.Model(str(folder))
@@ -59,7 +59,7 @@ def own_host() -> Any:
 
 
 @pytest.mark.parametrize("kind", ["dynamic", "window"])
-def test_texts_are_those_of_a_stream_in_process(kind: str, folders: Folders, host: qnnbridge.Host) -> None:
+def test_texts_equal_those_of_a_stream_in_process(kind: str, folders: Folders, host: qnnbridge.Host) -> None:
     model, here, texts = genai.Model(folders(kind), host=host), Decoder(folders(kind)), list[str]()
     for number in range(6):
         answer = ask(model, prompt(9, number))
@@ -69,7 +69,7 @@ def test_texts_are_those_of_a_stream_in_process(kind: str, folders: Folders, hos
 
 
 def biased_model(folder: Path, word: str = "") -> int:
-    """Write a model that generates nothing but this special token, or its end token. Return the token."""
+    """Write a model that generates only this special token, or only its end token. Return the token."""
     write_model(folder, "dynamic")
     here = Decoder(folder)
     token = here.token(word) if word else here.ends[0]
@@ -85,7 +85,7 @@ def biased_model(folder: Path, word: str = "") -> int:
     return int(token)
 
 
-def test_the_options_of_the_tokenizer_count(tmp_path: Path, host: qnnbridge.Host) -> None:
+def test_the_options_of_the_tokenizer_are_used(tmp_path: Path, host: qnnbridge.Host) -> None:
     special, found = biased_model(tmp_path / "model", "<|user|>"), list[str]()
     model = genai.Model(tmp_path / "model", host=host)
     for skip in ("true", "false"):
@@ -111,7 +111,7 @@ def test_a_text_continues_in_the_next_host(folders: Folders, own_host: qnnbridge
     assert answer.text == expected == here.text(answer.tokens)
 
 
-def test_an_end_token_has_no_text_also_behind_a_prompt_that_ends_with_one(
+def test_an_end_token_has_no_text_even_after_a_prompt_that_ends_with_one(
     tmp_path: Path, host: qnnbridge.Host
 ) -> None:
     end = biased_model(tmp_path / "model")
@@ -121,7 +121,7 @@ def test_an_end_token_has_no_text_also_behind_a_prompt_that_ends_with_one(
         assert (answer.tokens, answer.text, answer.finish_reason) == ([end], "", "stop")
 
 
-def test_one_request_brings_the_first_text_and_steps_bring_the_others(
+def test_the_first_request_returns_text_and_later_steps_return_the_rest(
     folders: Folders, host: qnnbridge.Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, sent = genai.Model(folders("dynamic"), host=host), list[str]()
@@ -164,17 +164,17 @@ def test_a_cancel_reaches_the_request_that_creates_the_generator(tmp_path: Path,
     ) as answer:
         assert answer.finish_reason == "cancelled"
     assert answer.tokens == []
-    # The model goes on to serve: nothing of the prompt is left that would keep it busy.
+    # The model stays usable: no work of the prompt remains that would keep it busy.
     until = time.monotonic() + 30
     assert len(ask(model, prompt(5), 3, tokenizer=tokenizer, timeout=30).tokens) == 3
     assert time.monotonic() < until
 
 
 @pytest.mark.parametrize("options", [{"num_beams": 2}, {"num_return_sequences": 2, "do_sample": True}], ids=str)
-def test_an_answer_is_not_made_of_several_sequences(
+def test_an_answer_of_several_sequences_is_refused(
     folders: Folders, host: qnnbridge.Host, options: dict[str, Any]
 ) -> None:
-    """The tokens of the first beam, one after the other, are not the best sequence."""
+    """The concatenated tokens of the first beam are not the best sequence."""
     model = genai.Model(folders("dynamic"), host=host)
     with pytest.raises(OptionError, match=f"{next(iter(options))}=2 makes several sequences"):
         genai.generate(model, prompt(9), **options)

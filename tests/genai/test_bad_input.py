@@ -63,7 +63,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_folder_that_is_damaged(damage: str, folders: Folders, host: qnnbridge.Host, tmp_path: Path) -> None:
+def test_a_damaged_folder_is_refused(damage: str, folders: Folders, host: qnnbridge.Host, tmp_path: Path) -> None:
     folder = tmp_path / "model"
     shutil.copytree(folders("window"), folder)
     break_it, words = DAMAGES[damage]
@@ -75,13 +75,13 @@ def test_a_folder_that_is_damaged(damage: str, folders: Folders, host: qnnbridge
     assert host.stats.crashes == 0
 
 
-def test_a_file_in_place_of_a_folder(host: qnnbridge.Host, folders: Folders) -> None:
+def test_a_file_in_place_of_a_folder_is_refused(host: qnnbridge.Host, folders: Folders) -> None:
     with pytest.raises(GenerationFolderInvalid, match="is not a model for onnxruntime-genai"):
         genai.Model(folders("dynamic") / "model.onnx", host=host)
 
 
-def test_a_character_that_ends_texts_in_c(folders: Folders, host: qnnbridge.Host) -> None:
-    """genai encodes what stands before it, and loses the rest of the conversation."""
+def test_a_null_character_in_a_text_is_refused(folders: Folders, host: qnnbridge.Host) -> None:
+    """genai encodes the text before the null character, and loses the rest of the conversation."""
     tokenizer = genai.Tokenizer(genai.Model(folders("dynamic"), host=host))
     messages = [{"role": "user", "content": "a\0b"}]
     for attempt in (
@@ -96,7 +96,7 @@ def test_a_character_that_ends_texts_in_c(folders: Folders, host: qnnbridge.Host
     assert tokenizer.apply_chat_template(escaped) == "<|user|>\\u0000<|end|><|assistant|>"
 
 
-def test_templates_that_raise(folders: Folders, host: qnnbridge.Host) -> None:
+def test_errors_in_chat_templates_are_raised(folders: Folders, host: qnnbridge.Host) -> None:
     tokenizer = genai.Tokenizer(genai.Model(folders("dynamic"), host=host))
     messages = json.dumps([{"role": "user", "content": "hi"}])
     assert tokenizer.apply_chat_template(messages) == "<|user|>hi<|end|><|assistant|>"
@@ -110,7 +110,9 @@ def test_templates_that_raise(folders: Folders, host: qnnbridge.Host) -> None:
 
 
 @pytest.mark.parametrize("tokens", [[VOCABULARY], [-1], [2**31], [2**40]])
-def test_token_ids_that_the_model_lacks(tokens: list[int], folders: Folders, host: qnnbridge.Host) -> None:
+def test_token_ids_that_the_model_lacks_are_refused(
+    tokens: list[int], folders: Folders, host: qnnbridge.Host
+) -> None:
     model = genai.Model(folders("dynamic"), host=host)
     tokenizer = genai.Tokenizer(model)
     with pytest.raises(PromptRefused, match="outside"):
@@ -121,7 +123,7 @@ def test_token_ids_that_the_model_lacks(tokens: list[int], folders: Folders, hos
         genai.Generator(model, genai.GeneratorParams(model)).append_tokens(tokens)
 
 
-def test_arguments_that_make_no_sense(folders: Folders, host: qnnbridge.Host) -> None:
+def test_invalid_arguments_are_refused(folders: Folders, host: qnnbridge.Host) -> None:
     model = genai.Model(folders("dynamic"), host=host)
     params = genai.GeneratorParams(model)
     with pytest.raises(OptionError, match="not a number"):
@@ -163,7 +165,7 @@ def test_arguments_that_make_no_sense(folders: Folders, host: qnnbridge.Host) ->
         {"anyOf": [{"type": "array", "items": {"const": n}, "maxItems": 6000} for n in range(20)]},
     ],
 )
-def test_a_schema_of_more_items_than_memory_holds(
+def test_a_schema_with_more_items_than_memory_holds_is_refused(
     schema: dict[str, object], folders: Folders, host: qnnbridge.Host
 ) -> None:
     """minItems of 10^9 took all memory, in a call that could not be interrupted."""
@@ -178,7 +180,7 @@ def test_a_schema_of_more_items_than_memory_holds(
 def test_a_prompt_that_fails_leaves_no_generator(
     folders: Folders, host: qnnbridge.Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its KV cache stayed as long as the traceback of the error."""
+    """The KV cache stayed in memory as long as the traceback of the error."""
     model, closed = genai.Model(folders("dynamic"), host=host), []
     monkeypatch.setattr(genai.Generator, "close", lambda generator: closed.append(generator))
     with pytest.raises(PromptRefused):
@@ -188,7 +190,7 @@ def test_a_prompt_that_fails_leaves_no_generator(
     assert len(closed) == 2
 
 
-def test_what_the_bridge_does_not_have(folders: Folders, host: qnnbridge.Host) -> None:
+def test_unsupported_functions_are_refused(folders: Folders, host: qnnbridge.Host) -> None:
     model = genai.Model(folders("dynamic"), host=host)
     for attempt in (
         model.create_multimodal_processor,

@@ -40,7 +40,7 @@ def run(*arguments: str | Path, said: str = "") -> subprocess.CompletedProcess[s
 # --- inspect ---
 
 
-def test_inspect_tells_stages_window_cache_and_chip(folders: Folders) -> None:
+def test_inspect_reports_stages_window_cache_and_chip(folders: Folders) -> None:
     told = json.loads(run("inspect", folders("window-qnn"), "--json").stdout)
     assert (told["layout"], told["window"], told["context_length"]) == ("window", 32, 96)
     assert [one["stage"] for one in told["stages"]] == ["embeddings", "context", "iterator", "lm_head"]
@@ -51,13 +51,13 @@ def test_inspect_tells_stages_window_cache_and_chip(folders: Folders) -> None:
         None,
     ]
     assert [one["runs_on"] for one in told["stages"]] == ["both", "prompt", "token", "both"]
-    # Two layers, keys and values of one head of 16 numbers of 4 bytes, for each of 96 tokens.
+    # Two layers, keys and values of one head with 16 numbers of 4 bytes, for each of 96 tokens.
     assert told["kv_cache"] == {"types": ["float"], "tensors": 4, "size_bytes": 4 * 96 * 16 * 4}
     assert "0.16.0" not in told["releases"]
     assert told["placement"] is None
 
 
-def test_inspect_says_where_the_stages_run_when_it_loads(folders: Folders) -> None:
+def test_inspect_reports_where_the_stages_run_when_it_loads(folders: Folders) -> None:
     told = json.loads(run("inspect", folders("window-qnn"), "--load", "--json").stdout)
     placed = {one["stage"]: one for one in told["placement"]}
     assert placed["context"]["placement"]["qnn_nodes"] > 10
@@ -67,7 +67,7 @@ def test_inspect_says_where_the_stages_run_when_it_loads(folders: Folders) -> No
     assert "on the CPU, after optimisation, by design" in text
 
 
-def test_inspect_of_the_sliding_layout_and_of_a_plain_folder(folders: Folders, tmp_path: Path) -> None:
+def test_inspect_shows_the_sliding_layout_and_a_plain_folder(folders: Folders, tmp_path: Path) -> None:
     text = run("inspect", folders("sliding")).stdout
     assert "uint8, 4 tensors" in text
     assert "0.16.0 (tested)" in text
@@ -80,7 +80,7 @@ def test_inspect_of_the_sliding_layout_and_of_a_plain_folder(folders: Folders, t
 # --- chat ---
 
 
-def test_a_conversation(folders: Folders) -> None:
+def test_a_conversation_runs_on_the_command_line(folders: Folders) -> None:
     done = run("chat", folders("dynamic"), "--max-tokens", 8, said="hello\n/stats\n/nonsense\n/clear\nagain\n")
     assert done.returncode == 0, done.stderr
     assert "7 of the prompt, 8 of the answer (length)" in done.stdout
@@ -94,7 +94,7 @@ def test_a_second_turn_reuses_the_first(folders: Folders) -> None:
     assert re.search(r"reused +\d+ tokens of the prompt", done.stdout)
 
 
-def test_an_error_leaves_the_conversation_as_it_was(folders: Folders) -> None:
+def test_an_error_leaves_the_conversation_unchanged(folders: Folders) -> None:
     done = run("chat", folders("dynamic"), "--max-tokens", 4, said="x" * 500 + "\nhello\n/stats\n/quit\n")
     assert done.returncode == 0, done.stderr
     assert "Error: " in done.stderr
@@ -102,7 +102,7 @@ def test_an_error_leaves_the_conversation_as_it_was(folders: Folders) -> None:
     assert "7 of the prompt, 4 of the answer" in done.stdout
 
 
-def test_a_wrong_byte_or_a_character_0_does_not_end_the_conversation(folders: Folders) -> None:
+def test_an_invalid_byte_or_a_null_character_does_not_end_the_conversation(folders: Folders) -> None:
     done = subprocess.run(
         [*COMMAND, "chat", str(folders("dynamic")), "--max-tokens", "2"],
         input=b"a\xffb\na\0b\n/stats\n",
@@ -154,7 +154,7 @@ def test_ctrl_c_stops_the_answer_and_not_the_program(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["dynamic", "window"])
-def test_bench_measures_with_the_bridge_and_without(kind: str, folders: Folders) -> None:
+def test_bench_measures_with_and_without_the_bridge(kind: str, folders: Folders) -> None:
     done = run("bench", "--llm", folders(kind), "--quick", "--json")
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)

@@ -47,8 +47,8 @@ Pair = tuple[genai.Model, PlainLoop]
 
 
 @pytest.mark.parametrize(("length", "max_length"), [(5, 20), (5, 32), (31, 33), (33, 50), (42, 96), (1, 96)])
-def test_a_prompt_shorter_than_the_window(pair: Pair, length: int, max_length: int) -> None:
-    """genai: abort, heap corruption or RuntimeError, by release and length."""
+def test_a_prompt_shorter_than_the_window_works(pair: Pair, length: int, max_length: int) -> None:
+    """onnxruntime-genai itself aborts, corrupts the heap or raises RuntimeError, depending on release and length."""
     model, truth = pair
     one = generator(model, max_length=max_length)
     one.append_tokens(prompt(length))
@@ -58,8 +58,8 @@ def test_a_prompt_shorter_than_the_window(pair: Pair, length: int, max_length: i
     assert list(one.get_sequence(0)) == prompt(length) + made
 
 
-def test_a_second_turn(pair: Pair) -> None:
-    """genai: wrong tokens and exit code 0, on every layout."""
+def test_a_second_turn_works(pair: Pair) -> None:
+    """onnxruntime-genai itself returns wrong tokens with exit code 0, on every layout."""
     model, truth = pair
     one = generator(model)
     one.append_tokens(prompt(10))
@@ -69,7 +69,7 @@ def test_a_second_turn(pair: Pair) -> None:
     assert one.stats.replays == (model.info.layout != "dynamic")
 
 
-def test_a_prompt_in_pieces(pair: Pair) -> None:
+def test_a_prompt_in_pieces_works(pair: Pair) -> None:
     model, truth = pair
     one = generator(model)
     for at in range(0, 36, 9):
@@ -77,8 +77,10 @@ def test_a_prompt_in_pieces(pair: Pair) -> None:
     assert generate(one, 10) == truth.generate(prompt(36), 10)
 
 
-def test_the_whole_context_is_used(pair: Pair) -> None:
-    """genai: a short prompt wastes what its pads take, a long one has no room at all."""
+def test_the_whole_context_can_be_used(pair: Pair) -> None:
+    """onnxruntime-genai itself wastes the space of pads after a short prompt, and has no space for a long prompt at
+    all.
+    """
     model, truth = pair
     short = generator(model)
     short.append_tokens(prompt(10))
@@ -91,8 +93,8 @@ def test_the_whole_context_is_used(pair: Pair) -> None:
         assert made == truth.generate(prompt(70), 100)
 
 
-def test_rewind(pair: Pair) -> None:
-    """genai: raises on pipelines."""
+def test_rewind_works(pair: Pair) -> None:
+    """onnxruntime-genai itself raises an error on pipelines."""
     model, truth = pair
     one = generator(model)
     one.append_tokens(prompt(12))
@@ -106,20 +108,20 @@ def test_rewind(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize("name", ["num_beams", "batch_size", "num_return_sequences"])
-def test_several_sequences_from_a_pipeline(folders: Folders, host: qnnbridge.Host, name: str) -> None:
+def test_several_sequences_from_a_pipeline_work(folders: Folders, host: qnnbridge.Host, name: str) -> None:
     model = genai.Model(folders("window"), host=host)
     with pytest.raises(GenerationUnsupported, match=f"{name}=2 does not work"):
         generator(model, **{name: 2}).append_tokens(prompt(4))
 
 
-def test_a_layout_that_this_genai_cannot_run(folders: Folders, host: qnnbridge.Host) -> None:
+def test_a_layout_that_this_genai_cannot_run_is_refused(folders: Folders, host: qnnbridge.Host) -> None:
     with pytest.raises(GenerationUnsupported, match="cannot run sliding") as refused:
         genai.Model(folders("sliding"), host=host)
     assert "0.15.2" in str(refused.value.fix)
 
 
 @pytest.mark.parametrize("option", [{"backend_path": "libQnnNothing.so"}, {"backend_path": "libQnnCpu.so"}])
-def test_provider_options_that_compute_on_the_cpu_in_silence(
+def test_provider_options_that_silently_compute_on_the_cpu_are_refused(
     folders: Folders, host: qnnbridge.Host, tmp_path: Path, option: dict[str, str]
 ) -> None:
     import shutil
@@ -148,7 +150,7 @@ def test_the_placement_of_the_stages_is_reported(folders: Folders, host: qnnbrid
     ("tokens", "words"),
     [([], "no tokens"), ([100000, 5], "outside"), ([-5, 5], "outside"), (prompt(97), "do not fit")],
 )
-def test_prompts_that_are_refused(pair: Pair, tokens: list[int], words: str) -> None:
+def test_invalid_prompts_are_refused(pair: Pair, tokens: list[int], words: str) -> None:
     model, truth = pair
     one = generator(model)
     with pytest.raises(PromptRefused, match=words) as refused:
@@ -159,8 +161,8 @@ def test_prompts_that_are_refused(pair: Pair, tokens: list[int], words: str) -> 
 
 
 @pytest.mark.parametrize("tokens", [[PAD] * 5, [7, PAD, 8], [7, 8, PAD]])
-def test_a_prompt_with_pads_is_refused(tokens: list[int], folders: Folders, host: qnnbridge.Host) -> None:
-    """genai: the answer to another prompt."""
+def test_a_prompt_with_pad_tokens_is_refused(tokens: list[int], folders: Folders, host: qnnbridge.Host) -> None:
+    """onnxruntime-genai itself returns the answer to another prompt."""
     one = generator(genai.Model(folders("window"), host=host))
     with pytest.raises(PromptRefused, match="pad token 0"):
         one.append_tokens(tokens)
@@ -174,10 +176,10 @@ def test_a_prompt_with_pads_is_refused(tokens: list[int], folders: Folders, host
 
 
 @pytest.mark.parametrize("layout", ["dynamic", "window"])
-def test_a_pad_token_that_the_model_generated_is_a_token_of_the_history(
+def test_a_pad_token_that_the_model_generated_counts_as_a_token_of_the_history(
     layout: str, host: qnnbridge.Host, tmp_path: Path
 ) -> None:
-    """Further prompts, rewinding and a look at logits behind it, and a new host that takes the history over."""
+    """Check further prompts, rewinding and reading logits afterwards, and a new host that continues the history."""
     folder = write_model(tmp_path / layout, layout, sizes=Sizes(context=192, special=(10.0, -50.0, -50.0, -50.0)))
     truth = PlainLoop(folder)
     with qnnbridge.Host() as own:
@@ -190,7 +192,7 @@ def test_a_pad_token_that_the_model_generated_is_a_token_of_the_history(
             history += made
             last = max(at for at, token in enumerate(history) if token == PAD)
             assert last > len(history) - 12
-            # Back to the pad token, so that it is the last one.
+            # Rewind to the pad token, so that it is the last one.
             one.rewind_to(last + 1)
             del history[last + 1 :]
             if turn == 1:
@@ -205,8 +207,8 @@ def test_a_pad_token_that_the_model_generated_is_a_token_of_the_history(
             one.append_tokens([7, PAD])
 
 
-def test_a_history_with_pads_that_leaves_no_room_for_them_is_refused(tmp_path: Path) -> None:
-    """A window: what comes before the first pad token is prefilled with pads, if it is no whole window."""
+def test_a_history_whose_pad_tokens_do_not_fit_is_refused(tmp_path: Path) -> None:
+    """With a window, tokens before the first pad token are prefilled with pads, unless they fill a whole window."""
     folder = write_model(tmp_path / "window", "window", sizes=Sizes(special=(10.0, -50.0, -50.0, -50.0)))
     with qnnbridge.Host() as own:
         one = generator(genai.Model(folder, host=own))
@@ -217,10 +219,12 @@ def test_a_history_with_pads_that_leaves_no_room_for_them_is_refused(tmp_path: P
 
 
 @pytest.mark.parametrize("layout", ["dynamic", "window"])
-def test_an_end_token_that_is_the_pad_token_is_a_token_of_the_prompt(
+def test_an_end_token_that_equals_the_pad_token_is_a_token_of_the_prompt(
     layout: str, host: qnnbridge.Host, tmp_path: Path
 ) -> None:
-    """As of SmolLM2, whose chat template writes it behind each message. genai: wrong tokens, exit code 0."""
+    """As with SmolLM2, whose chat template writes the token after each message, onnxruntime-genai returns wrong
+    tokens.
+    """
     folder = write_model(tmp_path / layout, layout)
     config = json.loads((folder / "genai_config.json").read_text("utf-8"))
     config["model"]["pad_token_id"] = END
@@ -260,8 +264,8 @@ def test_rows_of_a_batch_are_filled_with_the_pad_token_of_the_config(
     assert told[0] == told[1]
 
 
-def test_a_log_callback_and_the_end_of_the_program(folders: Folders) -> None:
-    """genai: abort at exit."""
+def test_a_log_callback_does_not_crash_the_exit_of_the_program(folders: Folders) -> None:
+    """onnxruntime-genai itself aborts at exit."""
     program = f"""
 import onnxruntime_genai as og
 og.set_log_options(enabled=True)

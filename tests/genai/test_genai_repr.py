@@ -1,4 +1,4 @@
-"""The `repr` of objects for generation: facts that the application has, without a call to the host."""
+"""The `repr` of objects for generation shows facts that the application has, without a call to the host."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_stage_that_left_qnn_is_marked() -> None:
     assert "<i>" not in left._repr_html_()
 
 
-def test_what_an_answer_is_made_of_shows_itself_without_a_call(folders: Folders, host: qnnbridge.Host) -> None:
+def test_tokenizer_params_and_generator_can_be_shown_without_a_call(folders: Folders, host: qnnbridge.Host) -> None:
     model = genai.Model(folders("dynamic"), host=host)
     tokenizer = genai.Tokenizer(model)
     tokenizer.update_options(skip_special_tokens=True)
@@ -103,7 +103,7 @@ def test_an_answer_shows_its_beginning(folders: Folders, host: qnnbridge.Host) -
     assert "\x1b" not in repr(stream) + stream._repr_html_()
 
 
-def test_objects_without_a_host_show_themselves(host: qnnbridge.Host) -> None:
+def test_objects_without_a_host_can_be_shown(host: qnnbridge.Host) -> None:
     config = genai.Config("/home/somebody/a model/phi-qnn")
     assert repr(config) == "<Config phi-qnn: 0 changes>"
     config.append_provider("qnn")

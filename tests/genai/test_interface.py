@@ -26,7 +26,7 @@ TEXTS = ["The NPU of a PC", "Grüße, 世界 \U0001f600!", "a\nb\tc  d", "<|user
 
 
 class Pair:
-    """The model here and in the host."""
+    """A model in this process and in the host."""
 
     def __init__(self, folder: Path, host: qnnbridge.Host) -> None:
         self.there, self.here = genai.Model(folder, host=host), og.Model(str(folder))
@@ -39,7 +39,7 @@ def pair(folders: Folders, host: qnnbridge.Host) -> Pair:
 
 
 def generate(module: Any, model: Any, count: int, **options: Any) -> tuple[list[list[int]], list[list[int]]]:
-    """Tokens as they came, and the sequences at the end."""
+    """Return the tokens in the order of generation, and the final sequences."""
     params = module.GeneratorParams(model)
     params.set_search_options(**options)
     generator = module.Generator(model, params)
@@ -53,7 +53,7 @@ def generate(module: Any, model: Any, count: int, **options: Any) -> tuple[list[
     return made, [[int(one) for one in generator.get_sequence(n)] for n in range(rows)]
 
 
-def test_a_batch_that_is_done_has_no_further_token(pair: Pair) -> None:
+def test_a_finished_batch_has_no_further_token(pair: Pair) -> None:
     params = genai.GeneratorParams(pair.there)
     params.set_search_options(batch_size=2, max_length=11)
     generator = genai.Generator(pair.there, params)
@@ -78,11 +78,11 @@ def test_a_batch_that_is_done_has_no_further_token(pair: Pair) -> None:
         {"num_beams": 2, "num_return_sequences": 2, "max_length": 25},
     ],
 )
-def test_tokens_are_genais_own(pair: Pair, options: dict[str, Any]) -> None:
+def test_tokens_equal_those_of_genai(pair: Pair, options: dict[str, Any]) -> None:
     assert generate(genai, pair.there, 30, **options) == generate(og, pair.here, 30, **options)
 
 
-def test_tokenizer(pair: Pair) -> None:
+def test_the_tokenizer_equals_that_of_genai(pair: Pair) -> None:
     there, here = pair.tokenizer_there, pair.tokenizer_here
     for text in TEXTS:
         tokens = here.encode(text)
@@ -96,14 +96,14 @@ def test_tokenizer(pair: Pair) -> None:
     assert there.eos_token_ids.tolist() == list(here.eos_token_ids)
 
 
-def test_streams_give_the_same_pieces(pair: Pair) -> None:
+def test_streams_return_the_same_pieces_as_genai(pair: Pair) -> None:
     there, here = pair.tokenizer_there.create_stream(), pair.tokenizer_here.create_stream()
     tokens = [int(one) for text in TEXTS for one in pair.tokenizer_here.encode(text)]
     assert [there.decode(one) for one in tokens] == [here.decode(one) for one in tokens]
 
 
-def test_a_stream_beside_a_generator(pair: Pair) -> None:
-    """Tokens that came ahead are decoded ahead; a stream that goes another way is right, too."""
+def test_a_stream_works_at_the_same_time_as_a_generator(pair: Pair) -> None:
+    """Tokens that were generated ahead are also decoded ahead; a stream that gets other tokens is right, too."""
     params = genai.GeneratorParams(pair.there)
     generator = genai.Generator(pair.there, params)
     generator.append_tokens(prompt(9))
@@ -112,7 +112,7 @@ def test_a_stream_beside_a_generator(pair: Pair) -> None:
         generator.generate_next_token()
         token = int(generator.get_next_tokens()[0])
         if number % 5 == 4:
-            token = 60  # not what the generator made
+            token = 60  # not the tokens of the generator
         assert there.decode(token) == here.decode(token)
 
 
@@ -121,18 +121,18 @@ def test_a_stream_whose_call_failed_decodes_the_same_token_again(pair: Pair) -> 
     there, here = pair.tokenizer_there.create_stream(), pair.tokenizer_here.create_stream()
     for number, token in enumerate(tokens):
         if number in (0, 3):
-            # The first refusal is one of the request that makes the stream and decodes its first token.
+            # The first error is that of the request that creates the stream and decodes its first token.
             with pytest.raises(PromptRefused):
                 there.decode(VOCABULARY + 5)
         assert there.decode(token) == here.decode(token)
 
 
-def test_the_first_token_comes_with_the_prompt(pair: Pair) -> None:
+def test_the_first_token_is_returned_with_the_prompt(pair: Pair) -> None:
     expected, _ = generate(og, pair.here, 3, do_sample=False, max_length=40)
     with genai.generate(
         pair.there, prompt(9, 0), tokenizer=pair.tokenizer_there, max_tokens=3, temperature=0
     ) as answer:
-        # One request for the prompt with its first token, and none before the application asks for the second.
+        # One request for the prompt with its first token, and none before the application requests the second.
         assert answer.stats.steps == 1
         list(answer)
     assert answer.tokens == [row[0] for row in expected]
@@ -140,7 +140,7 @@ def test_the_first_token_comes_with_the_prompt(pair: Pair) -> None:
     assert answer.stats.first_token_s > 0
 
 
-def test_logits_and_outputs(pair: Pair) -> None:
+def test_logits_and_outputs_equal_those_of_genai(pair: Pair) -> None:
     def look(module: Any, model: Any) -> list[Any]:
         generator = module.Generator(model, module.GeneratorParams(model))
         generator.append_tokens(np.array(prompt(9), np.int32))
@@ -158,7 +158,7 @@ def test_logits_and_outputs(pair: Pair) -> None:
         np.testing.assert_allclose(there, here, rtol=1e-4, atol=1e-4)
 
 
-def test_looking_at_logits_in_the_middle_changes_nothing(pair: Pair) -> None:
+def test_reading_logits_between_steps_changes_no_token(pair: Pair) -> None:
     plain, _ = generate(genai, pair.there, 20)
     generator = genai.Generator(pair.there, genai.GeneratorParams(pair.there))
     generator.append_tokens(prompt(9, 0))
@@ -171,7 +171,7 @@ def test_looking_at_logits_in_the_middle_changes_nothing(pair: Pair) -> None:
     assert made == plain
 
 
-def test_guidance(pair: Pair) -> None:
+def test_guidance_gives_the_same_tokens_as_genai(pair: Pair) -> None:
     params = genai.GeneratorParams(pair.there)
     params.set_guidance("regex", "(cat|dog)+")
     generator = genai.Generator(pair.there, params)
@@ -185,7 +185,7 @@ def test_guidance(pair: Pair) -> None:
     assert text[:3] in ("cat", "dog")
 
 
-def test_config(folders: Folders, host: qnnbridge.Host) -> None:
+def test_the_config_gives_the_same_settings_as_genai(folders: Folders, host: qnnbridge.Host) -> None:
     config = genai.Config(folders("dynamic"))
     config.overlay('{"search": {"max_length": 14}}')
     config.clear_providers()
@@ -196,7 +196,7 @@ def test_config(folders: Folders, host: qnnbridge.Host) -> None:
     assert (model.type, model.device_type) == ("llama", "CPU")
 
 
-def test_a_model_from_bytes(folders: Folders, host: qnnbridge.Host, tmp_path: Path) -> None:
+def test_a_model_can_be_loaded_from_bytes(folders: Folders, host: qnnbridge.Host, tmp_path: Path) -> None:
     import shutil
 
     folder = tmp_path / "without"
@@ -209,7 +209,7 @@ def test_a_model_from_bytes(folders: Folders, host: qnnbridge.Host, tmp_path: Pa
     assert generate(genai, model, 8) == generate(genai, genai.Model(folders("dynamic"), host=host), 8)
 
 
-def test_adapters(folders: Folders, host: qnnbridge.Host, tmp_path: Path) -> None:
+def test_adapters_give_the_same_tokens_as_genai(folders: Folders, host: qnnbridge.Host, tmp_path: Path) -> None:
     model = genai.Model(folders("dynamic"), host=host)
     adapters = genai.Adapters(model)
     with pytest.raises(qnnbridge.BridgeError):
@@ -227,7 +227,7 @@ START = [10, 20, 30]
 
 
 def ending(module: Any, folder: Path, end: int, **options: Any) -> Any:
-    """The model with another end token."""
+    """Return the model with another end token."""
     config = module.Config(str(folder))
     config.overlay(f'{{"model": {{"eos_token_id": [{end}]}}}}')
     return module.Model(config, **options)
@@ -245,7 +245,7 @@ def until_done(module: Any, model: Any) -> tuple[list[int], list[int]]:
 @pytest.mark.parametrize("kind", ["dynamic", "window"])
 @pytest.mark.parametrize("count", [1, 2, 7])
 def test_an_answer_ends_with_its_end_token(kind: str, count: int, folders: Folders, host: qnnbridge.Host) -> None:
-    """The end token comes first, or in the middle of a step, or at the end of one."""
+    """The end token is the first one, or in the middle of a step, or at the end of a step."""
     truth = PlainLoop(folders(kind))
     answer = truth.generate(START, 20)
     assert answer[count] not in answer[:count]
@@ -311,7 +311,9 @@ def test_a_generation_continues_in_a_fork_and_in_its_parent(folders: Folders, ho
     assert go_on()
 
 
-def test_a_turn_after_an_end_token_and_a_rewind_to_before_it(folders: Folders, host: qnnbridge.Host) -> None:
+def test_a_turn_after_an_end_token_can_be_rewound_to_before_that_token(
+    folders: Folders, host: qnnbridge.Host
+) -> None:
     for kind in ("dynamic", "window"):
         truth = PlainLoop(folders(kind))
         answer = truth.generate(START, 5)

@@ -27,7 +27,7 @@ ENDLESS = (
 
 
 @pytest.mark.parametrize("schema", [{"const": -(2**63)}, {"properties": {"a": {"enum": [-(2**63) + 1]}}}])
-def test_a_schema_that_ended_the_host_is_refused(
+def test_a_schema_that_crashed_the_host_is_refused(
     schema: dict[str, object], folders: Folders, host: qnnbridge.Host
 ) -> None:
     model, before = genai.Model(folders("dynamic"), host=host), host.stats.crashes
@@ -36,7 +36,9 @@ def test_a_schema_that_ended_the_host_is_refused(
     assert host.stats.crashes == before
 
 
-def test_what_the_library_refuses_is_an_error_of_the_schema(folders: Folders, host: qnnbridge.Host) -> None:
+def test_a_schema_that_the_library_refuses_raises_an_error_about_the_schema(
+    folders: Folders, host: qnnbridge.Host
+) -> None:
     model = genai.Model(folders("dynamic"), host=host)
     for schema in ({"$ref": "#/nowhere"}, {"not": {}}, {"type": "integer", "minimum": 5, "maximum": 1}):
         with pytest.raises(GenerationError) as caught:
@@ -45,7 +47,7 @@ def test_what_the_library_refuses_is_an_error_of_the_schema(folders: Folders, ho
         assert caught.value.details["guidance"]
 
 
-def test_a_quarantined_request_is_no_quarantine_of_other_requests(folders: Folders, host: qnnbridge.Host) -> None:
+def test_a_quarantined_request_does_not_quarantine_other_requests(folders: Folders, host: qnnbridge.Host) -> None:
     """A crash counts against the request with all its parameters, never against the model alone."""
     remote = genai.Model(folders("dynamic"), host=host)._remote
     seen = set()
@@ -62,7 +64,7 @@ def test_a_quarantined_request_is_no_quarantine_of_other_requests(folders: Folde
     assert len({*calls, remote.context.fingerprint}) == 3
 
 
-def test_one_deadline_covers_the_tokenizer_of_a_host_that_stands_still(folders: Folders) -> None:
+def test_one_deadline_covers_all_tokenizer_calls_to_a_host_that_hangs(folders: Folders) -> None:
     with qnnbridge.Host() as own:
         model = genai.Model(folders("dynamic"), host=own)
         process = psutil.Process(own.info.pid)
@@ -77,7 +79,7 @@ def test_one_deadline_covers_the_tokenizer_of_a_host_that_stands_still(folders: 
             process.send_signal(signal.SIGCONT)
 
 
-def test_a_chat_template_without_an_end_is_given_up_and_its_host_replaced(folders: Folders) -> None:
+def test_a_chat_template_that_never_ends_is_abandoned_and_its_host_replaced(folders: Folders) -> None:
     with qnnbridge.Host() as own:
         model = genai.Model(folders("dynamic"), host=own)
         tokenizer = genai.Tokenizer(model)
@@ -105,7 +107,7 @@ def test_a_pipe_in_place_of_a_file_is_refused(
         genai.Model(folder, host=host, timeout=20)
 
 
-def test_an_index_of_no_sequence_is_refused(folders: Folders, host: qnnbridge.Host) -> None:
+def test_an_index_without_a_sequence_is_refused(folders: Folders, host: qnnbridge.Host) -> None:
     model, before = genai.Model(folders("dynamic"), host=host), host.stats.crashes
     params = genai.GeneratorParams(model)
     params.set_search_options(batch_size=2)
@@ -119,14 +121,14 @@ def test_an_index_of_no_sequence_is_refused(folders: Folders, host: qnnbridge.Ho
         for index in (2, 7, -1, 10**9, 2**70):
             with pytest.raises(IndexError):
                 generator.get_sequence(index)
-    with pytest.raises(OptionError, match="no sequence 7"):  # the host checks by itself
+    with pytest.raises(OptionError, match="no sequence 7"):  # the host checks automatically
         batch._remote.sequence(7)  # type: ignore[attr-defined]
     assert host.stats.crashes == before
 
 
 @pytest.mark.parametrize("name", ["batch_size", "num_beams", "num_return_sequences"])
 @pytest.mark.parametrize("size", [0, -1, 0.5, 10**6, -(2**40)])
-def test_sizes_of_a_batch_are_checked(name: str, size: float, folders: Folders, host: qnnbridge.Host) -> None:
+def test_batch_sizes_are_checked(name: str, size: float, folders: Folders, host: qnnbridge.Host) -> None:
     model, before = genai.Model(folders("dynamic"), host=host), host.stats.crashes
     params = genai.GeneratorParams(model)
     params.set_search_options(**{name: size})
@@ -135,7 +137,9 @@ def test_sizes_of_a_batch_are_checked(name: str, size: float, folders: Folders, 
     assert host.stats.crashes == before
 
 
-def test_tokens_beyond_the_vocabulary_and_tensors_of_another_size(folders: Folders, host: qnnbridge.Host) -> None:
+def test_tokens_outside_of_the_vocabulary_and_tensors_of_another_size_raise_an_error(
+    folders: Folders, host: qnnbridge.Host
+) -> None:
     model, before = genai.Model(folders("dynamic"), host=host), host.stats.crashes
     tokenizer = genai.Tokenizer(model)
     for token in (10**6, -1, 2**40):

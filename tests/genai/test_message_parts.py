@@ -46,13 +46,13 @@ class TestSplitting:
             ("gemma3", [text("a"), {"type": "image"}, text("b"), {"type": "image"}]),
         ],
     )
-    def test_each_kind_of_model_has_its_marks(self, kind: str, expected: Any) -> None:
+    def test_each_kind_of_model_has_its_own_placeholders(self, kind: str, expected: Any) -> None:
         other = {"type": "image", "image": OTHER}
         kept, pictures, sounds = split_media(info(kind, "image"), user(text("a"), IMAGE, text("b"), other))
         assert kept == [{"role": "system", "content": "s"}, {"role": "user", "content": expected}]
         assert (pictures, sounds) == ([PICTURE, OTHER], [])
 
-    def test_numbers_go_on_over_all_messages(self) -> None:
+    def test_placeholders_are_numbered_across_all_messages(self) -> None:
         messages = [*user(IMAGE, AUDIO), {"role": "assistant", "content": "x"}, *user(AUDIO, IMAGE)[1:]]
         kept, pictures, sounds = split_media(info("phi4mm", "image", "audio"), messages)
         assert [one["content"] for one in kept] == [
@@ -63,11 +63,11 @@ class TestSplitting:
         ]
         assert (len(pictures), len(sounds)) == (2, 2)
 
-    def test_messages_without_pictures_stay_as_they_are(self) -> None:
+    def test_messages_without_images_are_not_changed(self) -> None:
         messages = user(text("a"), {"type": "of the template"})
         assert split_media(info("llama"), messages) == (messages, [], [])
 
-    def test_a_path_is_read(self, tmp_path: Path) -> None:
+    def test_the_file_of_a_part_is_read_from_a_path(self, tmp_path: Path) -> None:
         (tmp_path / "a.wav").write_bytes(SOUND)
         part = {"type": "audio", "path": str(tmp_path / "a.wav")}
         assert split_media(info("phi4mm", "audio"), user(part))[2] == [SOUND]
@@ -83,7 +83,7 @@ class TestSplitting:
             ("words", "A part of a message"),
         ],
     )
-    def test_other_parts_are_refused(self, part: Any, words: str) -> None:
+    def test_unknown_message_parts_are_refused(self, part: Any, words: str) -> None:
         with pytest.raises(OptionError, match=words):
             split_media(info("gemma3", "image"), user(IMAGE, part))
 
@@ -91,11 +91,11 @@ class TestSplitting:
         ("kind", "modalities", "part"),
         [("llama", (), IMAGE), ("llama", (), AUDIO), ("gemma3", ("image",), AUDIO), ("whisper", ("audio",), IMAGE)],
     )
-    def test_a_model_gets_only_what_it_takes(self, kind: str, modalities: Any, part: Any) -> None:
+    def test_parts_that_the_model_does_not_support_are_refused(self, kind: str, modalities: Any, part: Any) -> None:
         with pytest.raises(PromptRefused, match="tiny does not take"):
             split_media(info(kind, *modalities), user(part))
 
-    def test_a_file_that_is_not_there(self) -> None:
+    def test_a_missing_media_file_is_refused(self) -> None:
         with pytest.raises(PromptRefused, match="cannot be read"):
             split_media(info("gemma3", "image"), user({"type": "image", "path": "absent.png"}))
 
@@ -110,7 +110,7 @@ class TestGenerating:
             ("phi4mm", (IMAGE, text("b"), AUDIO), "<|user|><|image_1|>\nb<|audio_1|>\n<|end|><|assistant|>"),
         ],
     )
-    def test_the_answer_is_that_to_the_prompt_with_marks(
+    def test_the_answer_equals_that_to_the_prompt_with_placeholders(
         self, kind: str, parts: tuple[Any, ...], prompt: str, tmp_path: Path, host: qnnbridge.Host
     ) -> None:
         og = pytest.importorskip("onnxruntime_genai")
@@ -121,7 +121,7 @@ class TestGenerating:
         with genai.generate(model, messages, max_tokens=10, pool=pool) as answer:
             assert "".join(answer) == answer.text != ""
         assert answer.finish_reason == "length"
-        assert len(pool) == 0  # its KV cache has pictures
+        assert len(pool) == 0  # its KV cache contains images
         theirs = og.Model(str(folder))
         media: dict[str, Any] = {"images": og.Images.open_bytes(*[PICTURE] * parts.count(IMAGE))}
         if AUDIO in parts:
@@ -136,7 +136,7 @@ class TestGenerating:
             expected.append(int(generator.get_next_tokens()[0]))
         assert answer.tokens == expected
 
-    def test_a_conversation_keeps_its_pictures(self, tmp_path: Path, host: qnnbridge.Host) -> None:
+    def test_a_conversation_keeps_its_images(self, tmp_path: Path, host: qnnbridge.Host) -> None:
         model = genai.Model(write_multimodal(tmp_path / "q", "qwen2_5_vl"), host=host)
         messages: list[dict[str, Any]] = [{"role": "user", "content": [IMAGE, text("a")]}]
         with genai.generate(model, messages, max_tokens=4) as first:
@@ -155,12 +155,12 @@ class TestGenerating:
             "".join(third)
         assert third.tokens != second.tokens
 
-    def test_the_time_of_an_answer_holds_for_its_pictures(self, tmp_path: Path, host: qnnbridge.Host) -> None:
+    def test_the_deadline_of_an_answer_includes_its_images(self, tmp_path: Path, host: qnnbridge.Host) -> None:
         model = genai.Model(write_multimodal(tmp_path / "g", "gemma3"), host=host)
         with pytest.raises(TimeoutError):
             genai.generate(model, [{"role": "user", "content": [IMAGE]}], timeout=1e-9)
 
-    def test_a_text_model_refuses_them(self, tmp_path: Path, host: qnnbridge.Host) -> None:
+    def test_a_text_model_refuses_images_and_audio(self, tmp_path: Path, host: qnnbridge.Host) -> None:
         from tests.genai.tiny_decoders import write_model
 
         model = genai.Model(write_model(tmp_path / "text", "dynamic"), host=host)
@@ -168,8 +168,8 @@ class TestGenerating:
             genai.generate(model, [{"role": "user", "content": [IMAGE]}])
 
 
-def test_the_models_facts_have_defaults() -> None:
-    """A host of an earlier release does not tell what the model takes."""
+def test_missing_facts_of_the_model_have_defaults() -> None:
+    """A host of an earlier release does not report what the model supports."""
     wire = info("llama").to_wire()
     wire.pop("modalities")
     assert dataclasses.asdict(genai.GenerationModelInfo.from_wire(wire))["modalities"] == ()

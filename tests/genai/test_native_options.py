@@ -39,7 +39,9 @@ def profiles(folder: Path) -> list[Path]:
     return list(folder.parent.glob("profile*"))
 
 
-def test_the_folder_is_refused_and_nothing_is_written(hostile: Path, host: qnnbridge.Host) -> None:
+def test_a_folder_with_native_options_is_refused_and_nothing_is_written(
+    hostile: Path, host: qnnbridge.Host
+) -> None:
     with pytest.raises(NativeCodeRefused) as refused:
         genai.Model(hostile, host=host)
     assert "enable_profiling" in str(refused.value)
@@ -59,14 +61,16 @@ def test_the_folder_is_loaded_with_permission(of_config: bool, hostile: Path, ho
         else genai.Model(hostile, host=host, allow_native=allowed)
     )
     assert list(genai.generate(model, prompt(5), max_tokens=3)) is not None
-    # A model that is loaded is not shared with an application that did not allow it.
+    # A loaded model is not shared with an application that did not permit it.
     with pytest.raises(NativeCodeRefused):
         genai.Model(hostile, host=host)
     model.close()
     assert profiles(hostile)
 
 
-def test_a_library_is_not_loaded(folders: Folders, host: qnnbridge.Host, tmp_path: Path) -> None:
+def test_a_native_library_of_the_folder_is_not_loaded(
+    folders: Folders, host: qnnbridge.Host, tmp_path: Path
+) -> None:
     folder = tmp_path / "model"
     shutil.copytree(folders("dynamic"), folder)
     (folder / "ops.so").write_bytes(b"no library")
@@ -80,7 +84,9 @@ def test_a_library_is_not_loaded(folders: Folders, host: qnnbridge.Host, tmp_pat
     assert host.stats.crashes == 0
 
 
-def test_what_the_caller_sets_needs_no_permission(folders: Folders, host: qnnbridge.Host, tmp_path: Path) -> None:
+def test_options_set_by_the_caller_need_no_permission(
+    folders: Folders, host: qnnbridge.Host, tmp_path: Path
+) -> None:
     config = genai.Config(str(folders("dynamic")))
     options = {"session_options": {"enable_profiling": str(tmp_path / "profile")}}
     config.overlay(json.dumps({"model": {"decoder": options}}))
@@ -93,7 +99,7 @@ def test_a_permission_is_a_list_of_names(wrong: Any, folders: Folders, host: qnn
         genai.Model(folders("dynamic"), host=host, allow_native=wrong)
 
 
-def test_chat_refuses_the_folder_and_takes_a_permission(hostile: Path) -> None:
+def test_chat_refuses_the_folder_and_accepts_a_permission(hostile: Path) -> None:
     pytest.importorskip("onnxruntime_genai")
     command = [sys.executable, "-m", "qnnbridge_tools", "chat", str(hostile)]
 

@@ -28,7 +28,7 @@ from tests.genai.tiny_multimodal import write_multimodal
 
 NEWER = "0.99.0"
 
-# The host and its workers see another version of genai. Each import and each generation of a process is noted.
+# The host and its workers see another version of genai. Each import and each generation of a process is recorded.
 PATCH = """
 import importlib.metadata as metadata, os, sys
 real = metadata.version
@@ -83,13 +83,15 @@ def cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_installed_release_is_in_the_table() -> None:
-    """Otherwise its hosts try it at every first load, and nothing here stands in for a newer one."""
+    """Otherwise hosts would try the installed release at every first load, and these tests could not simulate a
+    newer one.
+    """
     import onnxruntime_genai
 
     assert standing_of(onnxruntime_genai.__version__) == "listed"
 
 
-# Only Whisper takes several prompts, and it generates nothing without sound, which a trial does not have.
+# Only Whisper supports several prompts, and it generates nothing without audio, which a trial does not have.
 UNUSED = {"OgaProcessorProcessImagesAndAudiosAndPrompts"}
 
 
@@ -106,7 +108,7 @@ def test_a_trial_calls_every_function_that_the_host_calls(
     monkeypatch.setattr(GenaiLibrary, "_function", noted)
     found = perform(ModelRequest({"folder": str(folders("dynamic"))}, {}), None)
     assert found == {"problem": "", "words": "", "compared": ""}
-    perform(ModelRequest({"folder": str(folders("window"))}, {}), None)  # forces a history
+    perform(ModelRequest({"folder": str(folders("window"))}, {}), None)  # requires a history
     pictures = write_multimodal(tmp_path / "gemma3", "gemma3")
     assert perform(ModelRequest({"folder": str(pictures)}, {}), None) == found
     present = {name for name in library()._functions if not name.startswith(("OgaDestroy", "OgaResult"))}
@@ -121,7 +123,7 @@ class TestHosts:
     @pytest.mark.parametrize(
         ("kind", "version"), [("dynamic", "0.19.0"), ("window-qnn", "0.20.0rc1"), ("window", "0.19.1+site")]
     )
-    def test_it_is_tried_once_and_then_used(
+    def test_an_unknown_release_is_tried_once_and_then_used(
         self, kind: str, version: str, folders: Folders, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
         says = f"onnxruntime-genai {version} is newer than this table ({TRIED[-1]})"
@@ -136,7 +138,7 @@ class TestHosts:
             assert loads(tmp_path) == expected, "the second host has the result"
         assert caplog.text.count(says) == 1
 
-    def test_the_crash_of_a_trial_leaves_the_host_alone(self, folders: Folders, tmp_path: Path) -> None:
+    def test_a_crash_in_a_trial_does_not_affect_the_host(self, folders: Folders, tmp_path: Path) -> None:
         for attempt in (1, 2):
             with newer_host(tmp_path, "import ctypes; ctypes.string_at(0)") as host:
                 with pytest.raises(GenerationUnsupported, match="ended the process that tried it") as refused:
@@ -146,7 +148,7 @@ class TestHosts:
             assert "newer than this table" in str(refused.value)
             assert f"onnxruntime-genai=={TRIED[-1]}" in str(refused.value)
             assert "host" not in loads(tmp_path), f"the host never imports it (attempt {attempt})"
-        # The failure counts for a day, or until its record is removed as the message says.
+        # The failure is remembered for a day, or until its record is removed as the message says.
         (record,) = (tmp_path / "cache").rglob("trial-*.json")
         assert str(record) in str(refused.value)
         record.unlink()
@@ -160,14 +162,14 @@ class TestHosts:
             ("trial._by_host = lambda *_: 1 / 0", "fails through its C interface"),
         ],
     )
-    def test_another_answer_than_its_own_module_gives_is_refused(
+    def test_a_release_whose_answer_differs_from_that_of_its_own_module_is_refused(
         self, fault: str, match: str, folders: Folders, tmp_path: Path
     ) -> None:
         with newer_host(tmp_path, fault) as host:
             with pytest.raises(GenerationUnsupported, match=match):
                 genai.Model(folders("dynamic"), host=host)
 
-    def test_a_layout_that_it_cannot_run_is_found_by_the_trial(self, folders: Folders, tmp_path: Path) -> None:
+    def test_the_trial_detects_a_layout_that_the_release_cannot_run(self, folders: Folders, tmp_path: Path) -> None:
         """The table refuses the sliding layout up to 0.18, and does not cover newer releases."""
         with newer_host(tmp_path) as host:
             with pytest.raises(GenerationUnsupported, match=f"{NEWER} cannot run") as refused:
@@ -178,7 +180,9 @@ class TestHosts:
         assert f"onnxruntime-genai=={EVERY_LAYOUT}" in str(refused.value)
         assert loads(tmp_path) == ["--worker"]
 
-    def test_a_model_that_it_cannot_load_has_its_own_error(self, folders: Folders, tmp_path: Path) -> None:
+    def test_a_model_that_the_release_cannot_load_raises_its_own_error(
+        self, folders: Folders, tmp_path: Path
+    ) -> None:
         folder = tmp_path / "model"
         shutil.copytree(folders("dynamic"), folder)
         whole = (folder / "model.onnx").read_bytes()
@@ -191,7 +195,7 @@ class TestHosts:
             (folder / "model.onnx").write_bytes(whole)
             genai.Model(folder, host=host)
 
-    def test_a_version_that_is_no_number_is_tried_too(self, folders: Folders, tmp_path: Path) -> None:
+    def test_a_version_that_is_not_a_number_is_tried_too(self, folders: Folders, tmp_path: Path) -> None:
         with newer_host(tmp_path, version="nightly") as host:
             genai.Model(folders("dynamic"), host=host)
         assert loads(tmp_path) == ["--worker", "host"]
@@ -206,7 +210,7 @@ class TestHosts:
             assert host.stats.crashes == 0
             assert not list((tmp_path / "cache").rglob("trial-*.json")), "it says nothing of the release"
 
-    def test_files_that_travel_are_tried_with(self, folders: Folders, tmp_path: Path) -> None:
+    def test_the_trial_uses_copied_files(self, folders: Folders, tmp_path: Path) -> None:
         folder = tmp_path / "model"
         folder.mkdir()
         for path in folders("dynamic").iterdir():
@@ -232,7 +236,9 @@ class TestHosts:
         (GenerationUnsupported("x"), ValueError("y"), "layout", False),
     ],
 )
-def test_the_judgement(ours: Any, theirs: Any, problem: str, compared: bool) -> None:
+def test_a_trial_is_judged_by_comparing_the_two_answers(
+    ours: Any, theirs: Any, problem: str, compared: bool
+) -> None:
     found = judge(ours, theirs)
     assert found["problem"] == problem
     assert bool(found["compared"]) is compared

@@ -24,7 +24,8 @@ from tests.genai.tiny_decoders import write_model
 
 UNMAPPED = "disable_file_mapped_weights"
 TEXT = "Failed to create context from binary. Error code: 8003"
-# genai's loading fails as long as a QNN provider of the config that it reads maps its weights, or for want of ROOM.
+# genai fails to load if a QNN provider in the config that it reads maps its weights, or if memory is insufficient
+# (ROOM).
 FAULTS = """
 import json, re
 from pathlib import Path
@@ -64,7 +65,7 @@ def greedy(model: genai.Model, tokens: Sequence[int], count: int) -> list[int]:
 @pytest.mark.simulator
 @needs.posix
 class TestHosts:
-    def test_a_pipeline_is_loaded_without_mapping_remembered_and_said_once(
+    def test_a_pipeline_is_loaded_without_mapping_which_is_remembered_and_reported_once(
         self, folders: Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         pytest.importorskip("onnxruntime_genai")
@@ -82,7 +83,7 @@ class TestHosts:
             assert len(tries.read_text()) == expected, "the next host needs one attempt"
         assert caplog.text.count(f"{UNMAPPED}=1") == 1
 
-    def test_the_probe_of_a_stage_that_cannot_be_mapped_is_no_refusal(
+    def test_a_stage_that_cannot_be_mapped_is_probed_without_mapping(
         self, folders: Folders, tmp_path: Path
     ) -> None:
         pytest.importorskip("onnxruntime_genai")
@@ -104,7 +105,9 @@ class TestHosts:
             assert any(UNMAPPED in stage.placement.npu_memory for stage in model.placement)
             assert any(stage.placement.qnn_nodes for stage in model.placement)
 
-    def test_no_room_names_what_is_there(self, folders: Folders, tmp_path: Path) -> None:
+    def test_the_error_for_insufficient_memory_lists_the_loaded_models(
+        self, folders: Folders, tmp_path: Path
+    ) -> None:
         pytest.importorskip("onnxruntime_genai")
         tries = tmp_path / "tries"
         code = faults(tries, always=f"Path({str(tries)!r}).stat().st_size > 2")
@@ -118,7 +121,7 @@ class TestHosts:
             assert "sessions on the NPU in this host: 0" in text
             assert len(greedy(there, prompt(9), 3)) == 3, "what is there goes on"
 
-    def test_the_option_reaches_onnxruntime_in_every_stage_that_asks_for_qnn(self, tmp_path: Path) -> None:
+    def test_the_option_reaches_onnxruntime_in_every_stage_that_uses_qnn(self, tmp_path: Path) -> None:
         """ONNX Runtime logs the options of a session."""
         genai_module = pytest.importorskip("onnxruntime_genai")
         pytest.importorskip("onnxruntime_qnn")
@@ -140,7 +143,7 @@ os._exit(0)
         assert (done.stdout + done.stderr).count(f"ep.qnnexecutionprovider.{UNMAPPED}: 1 ".encode()) == 2
 
 
-def test_the_copy_leaves_every_other_setting_alone(folders: Folders) -> None:
+def test_the_copy_keeps_every_other_setting(folders: Folders) -> None:
     path = str(folders("window-qnn"))
     overlay = json.dumps({"model": {"decoder": {"session_options": {"provider_options": [{"qnn": {"a": "b"}}]}}}})
     with unmapped_copy(path, [("clear_providers",), ("overlay", overlay)]) as (copy, steps):
@@ -159,13 +162,13 @@ def test_the_copy_leaves_every_other_setting_alone(folders: Folders) -> None:
     assert not Path(copy).exists()
 
 
-def test_a_provider_that_the_application_adds_gets_the_option_by_a_step(folders: Folders) -> None:
+def test_the_option_is_added_to_a_provider_that_the_application_appends(folders: Folders) -> None:
     steps = [("clear_providers",), ("append_provider", "QNN")]
     with unmapped_copy(str(folders("dynamic")), steps) as (_, fitting):
         assert fitting == [*steps, ("set_provider_option", "QNN", UNMAPPED, "1")]
 
 
-def test_the_applications_own_setting_is_left_alone(folders: Folders) -> None:
+def test_a_setting_of_the_application_is_not_changed(folders: Folders) -> None:
     path = str(folders("dynamic"))
     assert not may_change(read_folder(path)), "no QNN"
     assert may_change(read_folder(path, [("append_provider", "QNN")]))
@@ -175,7 +178,7 @@ def test_the_applications_own_setting_is_left_alone(folders: Folders) -> None:
         assert fitting == own
 
 
-def test_a_folder_that_cannot_be_linked_is_an_error_in_words(folders: Folders, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_linked_is_an_error_with_an_explanation(folders: Folders, tmp_path: Path) -> None:
     with pytest.raises(errors.BridgeError), unmapped_copy(str(tmp_path), []):
         pass
     with pytest.raises(errors.GenerationError), unmapped_copy(str(folders("dynamic")), [("overlay", "{")]):
@@ -183,7 +186,7 @@ def test_a_folder_that_cannot_be_linked_is_an_error_in_words(folders: Folders, t
 
 
 @pytest.mark.parametrize("text", [TEXT, "contextCreateFromBinary failed. Error: memory allocation, Code: 1002"])
-def test_errors_of_genai_about_the_npus_memory_are_known(text: str) -> None:
+def test_errors_of_genai_about_npu_memory_are_recognised(text: str) -> None:
     found = from_genai(text, "0.18.0")
     assert found.details["npu_memory"] is True
     assert "qnnbridge top" in str(found.fix)

@@ -1,5 +1,6 @@
-"""Prompts with pictures and sound: tokens are those of onnxruntime-genai in this process, and never those of a
-crashed host."""
+"""Prompts with images and audio: tokens equal those of onnxruntime-genai in this process, and never depend on a
+crash.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +52,7 @@ Made = Callable[[str], Path]
 
 @pytest.fixture(scope="session")
 def multimodal(tmp_path_factory: pytest.TempPathFactory) -> Made:
-    """The folder of a model by its kind."""
+    """Return the folder of a model by its kind."""
     root = tmp_path_factory.mktemp("multimodal")
 
     def folder(kind: str) -> Path:
@@ -95,17 +96,17 @@ def step(generator: Any, count: int) -> list[list[int]]:
 
 
 def after(module: Any, model: Any, case: Case, history: Sequence[int], count: int) -> list[list[int]]:
-    """What a new generator makes of the whole history."""
+    """Return the tokens that a new generator generates from the whole history."""
     inputs = inputs_of(module, model, case)
     inputs["input_ids"] = np.array([history], np.int32)
     return step(begun(module, model, case, inputs), count)
 
 
-# --- the same as in one process ---
+# --- equality with one process ---
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_inputs_and_tokens_are_genais_own(name: str, multimodal: Made, host: qnnbridge.Host) -> None:
+def test_inputs_and_tokens_equal_those_of_genai(name: str, multimodal: Made, host: qnnbridge.Host) -> None:
     og, case = pytest.importorskip("onnxruntime_genai"), CASES[name]
     models = (og.Model(str(multimodal(case.kind))), genai.Model(multimodal(case.kind), host=host))
     theirs, ours = (inputs_of(module, model, case) for module, model in zip((og, genai), models, strict=True))
@@ -125,8 +126,8 @@ def test_inputs_and_tokens_are_genais_own(name: str, multimodal: Made, host: qnn
 
 
 @pytest.mark.parametrize("kind", ["gemma3", "qwen", "phi4mm", "phi4mm-sound", "whisper"])
-def test_another_picture_or_sound_gives_other_tokens(kind: str, multimodal: Made, host: qnnbridge.Host) -> None:
-    """Otherwise the models would not show whether a picture arrives."""
+def test_another_image_or_audio_gives_other_tokens(kind: str, multimodal: Made, host: qnnbridge.Host) -> None:
+    """Otherwise the models would not show whether an image arrives."""
     case = CASES[kind]
     other = dataclasses.replace(
         case,
@@ -148,19 +149,21 @@ def test_files_are_read_by_the_application(multimodal: Made, host: qnnbridge.Hos
     assert step(begun(genai, model, case, inputs), 8) == step(begun(genai, model, case), 8)
 
 
-def test_inputs_serve_several_generators(multimodal: Made, host: qnnbridge.Host) -> None:
-    """onnxruntime-genai has none left for the second one."""
+def test_inputs_can_be_used_by_several_generators(multimodal: Made, host: qnnbridge.Host) -> None:
+    """onnxruntime-genai itself has no inputs left for the second generator."""
     case = CASES["whisper"]
     model = genai.Model(multimodal("whisper"), host=host)
     inputs = inputs_of(genai, model, case)
     assert step(begun(genai, model, case, inputs), 8) == step(begun(genai, model, case, inputs), 8)
 
 
-# --- further turns, which onnxruntime-genai gets wrong ---
+# --- further turns, in which onnxruntime-genai is wrong ---
 
 
 @pytest.mark.parametrize("name", ["gemma3", "qwen-two", "phi4mm", "whisper"])
-def test_a_second_turn_is_that_of_the_whole_history(name: str, multimodal: Made, host: qnnbridge.Host) -> None:
+def test_a_second_turn_gives_the_tokens_of_the_complete_history(
+    name: str, multimodal: Made, host: qnnbridge.Host
+) -> None:
     og, case = pytest.importorskip("onnxruntime_genai"), CASES[name]
     model = genai.Model(multimodal(case.kind), host=host)
     one = begun(genai, model, case)
@@ -183,7 +186,7 @@ def test_rewinding_gives_the_same_tokens_again(name: str, multimodal: Made, host
     assert step(one, 10) == made
 
 
-def test_pictures_belong_to_the_first_prompt(multimodal: Made, host: qnnbridge.Host) -> None:
+def test_images_are_accepted_only_in_the_first_prompt(multimodal: Made, host: qnnbridge.Host) -> None:
     case = CASES["gemma3"]
     model = genai.Model(multimodal("gemma3"), host=host)
     one = begun(genai, model, case)
@@ -192,7 +195,7 @@ def test_pictures_belong_to_the_first_prompt(multimodal: Made, host: qnnbridge.H
     assert len(step(one, 2)) == 2
 
 
-def test_a_refused_prompt_leaves_the_generator_as_it_was(multimodal: Made, host: qnnbridge.Host) -> None:
+def test_a_refused_prompt_leaves_the_generator_unchanged(multimodal: Made, host: qnnbridge.Host) -> None:
     case = CASES["gemma3"]
     model = genai.Model(multimodal("gemma3"), host=host)
     one = genai.Generator(model, genai.GeneratorParams(model))
@@ -205,7 +208,7 @@ def test_a_refused_prompt_leaves_the_generator_as_it_was(multimodal: Made, host:
     assert step(one, 4) == step(begun(genai, model, case), 4)
 
 
-def test_a_prompt_with_a_picture_is_cancelled(multimodal: Made, host: qnnbridge.Host) -> None:
+def test_a_prompt_with_an_image_is_cancelled(multimodal: Made, host: qnnbridge.Host) -> None:
     case = CASES["gemma3"]
     model = genai.Model(multimodal("gemma3"), host=host)
     one = genai.Generator(model, genai.GeneratorParams(model))
@@ -217,16 +220,16 @@ def test_a_prompt_with_a_picture_is_cancelled(multimodal: Made, host: qnnbridge.
     assert step(one, 4) == step(begun(genai, model, case), 4)
 
 
-# --- deaths of the host ---
+# --- crashes of the host ---
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_death_changes_no_token(name: str, multimodal: Made, own_host: qnnbridge.Host) -> None:
+def test_a_crash_changes_no_token(name: str, multimodal: Made, own_host: qnnbridge.Host) -> None:
     case, killer = CASES[name], Killer(own_host)
     model = genai.Model(multimodal(case.kind), host=own_host)
     expected = step(begun(genai, model, case), 14)
     inputs = inputs_of(genai, model, case)
-    killer.kill()  # the inputs are lost before a generator has them
+    killer.kill()  # the inputs are lost before a generator gets them
     one = begun(genai, model, case, inputs)
     made = step(one, 5)
     killer.kill()
@@ -234,11 +237,11 @@ def test_a_death_changes_no_token(name: str, multimodal: Made, own_host: qnnbrid
     killer.kill()
     made += step(one, 4)
     assert made == expected
-    assert one.stats.restarts >= 1  # tokens that were ahead need no host
+    assert one.stats.restarts >= 1  # tokens that were generated ahead need no host
     assert killer.kills == 3
 
 
-def test_inputs_can_be_read_after_a_death(multimodal: Made, own_host: qnnbridge.Host) -> None:
+def test_inputs_can_be_read_after_a_crash(multimodal: Made, own_host: qnnbridge.Host) -> None:
     case = CASES["qwen"]
     inputs = inputs_of(genai, genai.Model(multimodal(case.kind), host=own_host), case)
     before = inputs["pixel_values"].as_numpy()
@@ -246,19 +249,19 @@ def test_inputs_can_be_read_after_a_death(multimodal: Made, own_host: qnnbridge.
     np.testing.assert_array_equal(inputs["pixel_values"].as_numpy(), before)
 
 
-def test_a_stream_of_the_processor_survives(multimodal: Made, own_host: qnnbridge.Host) -> None:
+def test_a_stream_of_the_processor_survives_a_crash(multimodal: Made, own_host: qnnbridge.Host) -> None:
     model = genai.Model(multimodal("gemma3"), host=own_host)
     stream, tokens = model.create_multimodal_processor().create_stream(), genai.Tokenizer(model).encode("so grün")
     made = [stream.decode(token) for token in tokens[:5]]
-    Killer(own_host).kill()  # between the two bytes of a letter
+    Killer(own_host).kill()  # between the two bytes of a character
     made += [stream.decode(token) for token in tokens[5:]]
     assert "".join(made) == "so grün"
 
 
-# --- the tensors ---
+# --- tensors ---
 
 
-def test_named_tensors_are_those_of_the_processor(multimodal: Made, host: qnnbridge.Host) -> None:
+def test_named_tensors_equal_those_of_the_processor(multimodal: Made, host: qnnbridge.Host) -> None:
     model = genai.Model(multimodal("gemma3"), host=host)
     inputs = inputs_of(genai, model, CASES["gemma3"])
     assert "pixel_values" in inputs
@@ -268,7 +271,7 @@ def test_named_tensors_are_those_of_the_processor(multimodal: Made, host: qnnbri
     assert "pixel_values in the host" in repr(inputs)
     with pytest.raises(KeyError):
         inputs["absent"]
-    # Replaced by the application: another picture. Deleted: no picture.
+    # Replaced by the application: another image. Deleted: no image.
     shape = inputs["pixel_values"].shape()
     inputs["pixel_values"] = np.zeros(shape, np.float32)
     assert inputs["pixel_values"].as_numpy().sum() == 0
@@ -286,7 +289,7 @@ def test_named_tensors_are_those_of_the_processor(multimodal: Made, host: qnnbri
     assert sorted(inputs.keys()) == ["input_ids", "num_image_tokens"]
 
 
-# --- what is refused ---
+# --- refusals ---
 
 
 def bad_pictures() -> dict[str, tuple[bytes, str]]:
@@ -313,7 +316,7 @@ def bad_pictures() -> dict[str, tuple[bytes, str]]:
     }
 
 
-def test_no_picture_ends_the_host_or_keeps_it_busy(multimodal: Made, host: qnnbridge.Host) -> None:
+def test_no_image_crashes_the_host_or_keeps_it_busy(multimodal: Made, host: qnnbridge.Host) -> None:
     model = genai.Model(multimodal("gemma3"), host=host)
     processor, before = model.create_multimodal_processor(), host.supervisor.running
     for what, (content, words) in bad_pictures().items():
@@ -332,7 +335,7 @@ def test_no_picture_ends_the_host_or_keeps_it_busy(multimodal: Made, host: qnnbr
         (b"fLaC" + bytes(14) + b"\x0a\xc4\x40\xff\xff\xff\xff\xff" + bytes(40), "samples"),
     ],
 )
-def test_bad_sound_is_refused(content: bytes, words: str, multimodal: Made, host: qnnbridge.Host) -> None:
+def test_bad_audio_is_refused(content: bytes, words: str, multimodal: Made, host: qnnbridge.Host) -> None:
     model = genai.Model(multimodal("phi4mm"), host=host)
     with pytest.raises(PromptRefused) as caught:
         model.create_multimodal_processor()("<|audio_1|>", audios=genai.Audios.open_bytes(content))
@@ -351,7 +354,7 @@ def test_bad_sound_is_refused(content: bytes, words: str, multimodal: Made, host
         ("whisper", None, 0, 1),
     ],
 )
-def test_marks_that_do_not_fit_are_refused(
+def test_placeholders_that_do_not_match_the_media_are_refused(
     kind: str, text: str | None, pictures: int, sounds: int, multimodal: Made, host: qnnbridge.Host
 ) -> None:
     media: dict[str, Any] = {}
@@ -372,7 +375,7 @@ def test_marks_that_do_not_fit_are_refused(
         ("phi4mm", "<|image_" + "1" * 100_000, "ten digits"),
     ],
 )
-def test_prompts_that_end_the_process_of_genai_are_refused(
+def test_prompts_that_would_crash_the_process_of_genai_are_refused(
     kind: str, text: Any, words: str, multimodal: Made, host: qnnbridge.Host
 ) -> None:
     before = host.supervisor.running
@@ -381,15 +384,15 @@ def test_prompts_that_end_the_process_of_genai_are_refused(
     assert host.supervisor.running is before
 
 
-def test_a_list_of_one_prompt_is_that_prompt(multimodal: Made, host: qnnbridge.Host) -> None:
-    """onnxruntime-genai passes over its text."""
+def test_a_list_with_one_prompt_is_that_prompt(multimodal: Made, host: qnnbridge.Host) -> None:
+    """onnxruntime-genai ignores the text of the prompt."""
     case = CASES["gemma3"]
     model = genai.Model(multimodal("gemma3"), host=host)
     listed = dataclasses.replace(case, prompt=[str(case.prompt)])
     assert step(begun(genai, model, listed), 6) == step(begun(genai, model, case), 6)
 
 
-def test_what_is_no_picture_is_refused_before_the_host(tmp_path: Path) -> None:
+def test_a_file_that_is_not_an_image_is_refused_before_the_host_reads_it(tmp_path: Path) -> None:
     for wrong in (5, "text", None, [1]):
         with pytest.raises(OptionError, match="is bytes"):
             genai.Images.open_bytes(wrong)
@@ -416,7 +419,7 @@ def test_what_is_no_picture_is_refused_before_the_host(tmp_path: Path) -> None:
         genai.Images.open_bytes(bytes(200 * 2**20), bytes(100 * 2**20))
 
 
-def test_arguments_of_the_processor(multimodal: Made, host: qnnbridge.Host) -> None:
+def test_invalid_arguments_of_the_processor_are_refused(multimodal: Made, host: qnnbridge.Host) -> None:
     processor = genai.Model(multimodal("gemma3"), host=host).create_multimodal_processor()
     with pytest.raises(OptionError, match="Images"):
         processor("a", images=picture())  # type: ignore[arg-type]
@@ -430,7 +433,7 @@ def test_arguments_of_the_processor(multimodal: Made, host: qnnbridge.Host) -> N
         processor.decode([FULL + 5])
 
 
-def test_a_model_for_text_says_so(tmp_path: Path, host: qnnbridge.Host) -> None:
+def test_a_text_model_has_no_processor(tmp_path: Path, host: qnnbridge.Host) -> None:
     model = genai.Model(write_model(tmp_path / "text", "dynamic"), host=host)
     assert model.info.modalities == ()
     with pytest.raises(GenerationUnsupported, match="takes only text"):
@@ -439,20 +442,20 @@ def test_a_model_for_text_says_so(tmp_path: Path, host: qnnbridge.Host) -> None:
         model.create_streaming_processor()
 
 
-def test_the_model_says_what_it_takes(multimodal: Made, host: qnnbridge.Host, tmp_path: Path) -> None:
+def test_the_model_reports_which_media_it_supports(multimodal: Made, host: qnnbridge.Host, tmp_path: Path) -> None:
     kinds = {"gemma3": ("image",), "qwen2_5_vl": ("image",), "phi4mm": ("image", "audio"), "whisper": ("audio",)}
     for kind, expected in kinds.items():
         model = genai.Model(multimodal(kind), host=host)
         assert model.info.modalities == expected
         assert model.info.layout == "dynamic"
     assert "takes audio" in repr(genai.Model(multimodal("whisper"), host=host))
-    # Exported without its part for sound, as onnxruntime-genai allows. And attention that looks back a limited way.
+    # A model without its audio stage, which onnxruntime-genai allows, and with an attention of limited range.
     folder = write_multimodal(tmp_path / "phi", "phi4mm")
     config = json.loads((folder / "genai_config.json").read_text("utf-8"))
     config["model"]["speech"] |= {"filename": "", "config_filename": ""}
     config["model"]["decoder"]["sliding_window"] = {"window_size": 512}
     (folder / "genai_config.json").write_text(json.dumps(config), "utf-8")
-    # Only the host's reading: onnxruntime-genai would want an embedding stage without sound.
+    # Only the reader in the host is tested: onnxruntime-genai would require an embedding stage without audio.
     from qnnbridge_host.model.genai_folder import read_folder
 
     assert read_folder(str(folder)).modalities == ("image",)

@@ -61,14 +61,16 @@ def test_the_same_prompt_again_keeps_all_but_its_last_token(pair: walk.Pair) -> 
     ],
     ids=str,
 )
-def test_what_a_kept_generator_cannot_repeat_gets_a_new_one(pair: walk.Pair, options: dict[str, Any]) -> None:
+def test_a_prompt_that_a_kept_generator_cannot_continue_gets_a_new_one(
+    pair: walk.Pair, options: dict[str, Any]
+) -> None:
     pair.pool.clear()
     tokens = prompt(20, 9)
     first, second = pair.ask(tokens, 6, **options), pair.ask(tokens, 6, **options)
     assert (second.tokens, second.cached_tokens, len(pair.pool)) == (first.tokens, 0, 0)
 
 
-def test_an_answer_with_guidance_takes_a_generator_with_the_same_guidance(pair: walk.Pair) -> None:
+def test_an_answer_with_guidance_uses_a_generator_with_the_same_guidance(pair: walk.Pair) -> None:
     pair.pool.clear()
     words, digits = ("regex", "(ab|cd|efg)+[0-9]{3}"), ("regex", "[0-9]{4}x?")
     tokens, cached = prompt(20, 9), []
@@ -76,13 +78,13 @@ def test_an_answer_with_guidance_takes_a_generator_with_the_same_guidance(pair: 
         answer, fresh = (pair.ask(tokens, 9, guidance=words, pool=pool) for pool in (pair.pool, None))
         assert (answer.tokens, answer.stats.replays) == (fresh.tokens, 0)
         cached.append(answer.cached_tokens)
-        tokens = [*tokens, *answer.tokens[:-2], *prompt(5, 3)]  # cut within the last answer, and goes on
+        tokens = [*tokens, *answer.tokens[:-2], *prompt(5, 3)]  # stopped within the last answer, and continued
     assert cached == [0, 27, 39]
     other, none = pair.ask(tokens, 9, guidance=digits), pair.ask(tokens, 9)
     assert (other.cached_tokens, none.cached_tokens, len(pair.pool)) == (0, 0, 3)
 
 
-def test_a_look_at_logits_within_an_answer_does_not_begin_its_grammar_again(pair: walk.Pair) -> None:
+def test_reading_logits_within_an_answer_does_not_restart_its_grammar(pair: walk.Pair) -> None:
     params = genai.GeneratorParams(pair.there)
     params.set_search_options(max_length=100, do_sample=False)
     params.set_guidance("regex", "abcdefghijklmnop")
@@ -91,12 +93,12 @@ def test_a_look_at_logits_within_an_answer_does_not_begin_its_grammar_again(pair
     while not generator.is_done():
         generator.generate_next_token()
         made += map(int, generator.get_next_tokens())
-        if len(made) == 4:  # the host has made more by now
+        if len(made) == 4:  # the host has generated more by now
             generator.get_logits()
     assert pair.tokenizer.decode(made) == "abcdefghijklmnop"
 
 
-def test_prompts_with_another_salt_share_no_generator(pair: walk.Pair) -> None:
+def test_prompts_with_different_salts_share_no_generator(pair: walk.Pair) -> None:
     pair.pool.clear()
     tokens = prompt(40, 11)
     first = pair.ask(tokens, 8, cache_salt="ann")
@@ -105,14 +107,14 @@ def test_prompts_with_another_salt_share_no_generator(pair: walk.Pair) -> None:
     assert first.tokens == other.tokens == none.tokens == same.tokens
 
 
-def test_a_pool_keeps_no_more_bytes_than_it_may(pair: walk.Pair) -> None:
+def test_a_pool_keeps_no_more_bytes_than_its_limit(pair: walk.Pair) -> None:
     each = pair.there.info.kv_bytes
     assert each == 4 * CONTEXT * 16 * 4  # four tensors, one head of 16 floats
     pool = genai.GeneratorPool(8, 2 * each + 1)
-    for first in (3, 5, 7, 3):  # prompts that have nothing in common
+    for first in (3, 5, 7, 3):  # prompts without a common prefix
         last = pair.ask(prompt(20, first), 4, pool=pool)
     assert (pool.stats.idle, pool.stats.in_use, pool.stats.kept_bytes) == (2, 0, 2 * each)
-    assert last.cached_tokens == 0  # the first one has made room
+    assert last.cached_tokens == 0  # the first generator has been released
     again = pair.ask(prompt(20, 3), 4, pool=pool)
     assert (again.cached_tokens, again.tokens) == (19, last.tokens)
     assert (pool.stats.hits, pool.stats.misses, pool.stats.reused_tokens) == (1, 4, 19)
@@ -120,19 +122,19 @@ def test_a_pool_keeps_no_more_bytes_than_it_may(pair: walk.Pair) -> None:
     assert pool.stats.kept_bytes == 0
 
 
-def test_a_model_whose_cache_is_larger_than_the_pool_has_its_answers_as_without_a_pool(pair: walk.Pair) -> None:
+def test_a_model_whose_kv_cache_exceeds_the_pool_answers_as_without_a_pool(pair: walk.Pair) -> None:
     pool = genai.GeneratorPool(8, pair.there.info.kv_bytes - 1)
     for _ in range(2):
         with genai.generate(pair.there, prompt(20), max_tokens=4, temperature=0, pool=pool) as answer:
             list(answer)
-            # Not the whole context, as a kept generator has.
+            # Unlike a kept generator, this one does not get the whole context.
             assert answer._generator._params.get_search_options()["max_length"] == 24
         assert answer.cached_tokens == 0
     assert pool.stats == genai.PoolStats()
 
 
 @pytest.mark.parametrize("limits", [{"most": -1}, {"max_bytes": -1}])
-def test_limits_below_none_are_refused(limits: dict[str, int]) -> None:
+def test_negative_limits_of_a_pool_are_refused(limits: dict[str, int]) -> None:
     with pytest.raises(OptionError, match="less than none"):
         genai.GeneratorPool(**limits)
 
@@ -146,7 +148,7 @@ def test_pipelines_get_new_generators(folders: Folders, host: qnnbridge.Host) ->
     model.close()
 
 
-def test_a_cancelled_answer_and_one_left_early_keep_no_generator(pair: walk.Pair) -> None:
+def test_a_cancelled_or_abandoned_answer_keeps_no_generator(pair: walk.Pair) -> None:
     pair.pool.clear()
     for cancel in (True, False):
         with genai.generate(pair.there, prompt(20), max_tokens=9, temperature=0, pool=pair.pool) as stream:
@@ -167,7 +169,9 @@ def test_a_late_cancel_does_not_reach_the_next_answer(pair: walk.Pair) -> None:
 
 @pytest.mark.timeout(900)  # the long form takes minutes on idle cores
 def test_a_random_walk_gives_the_tokens_of_new_generators(tmp_path: Path) -> None:
-    """In a host, in one that is killed, and through a daemon; also with adapters, guidance, seeds and cancels."""
+    """Walk in a host, in a host that is killed, and through a daemon; also with adapters, guidance, seeds and
+    cancels.
+    """
     counts = walk.conversations(needs.length(1_000, 20_000), 7, tmp_path / "model")
     print(counts)
     assert counts.compared >= needs.length(1_000, 20_000)
@@ -175,7 +179,7 @@ def test_a_random_walk_gives_the_tokens_of_new_generators(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("left_out", ["guidance", "search"])
-def test_the_walk_finds_a_pool_that_mixes_generators_up(
+def test_the_random_walk_detects_a_pool_that_mixes_generators_up(
     pair: walk.Pair, left_out: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fits(kept: Any, model: Any, params: Any, salt: str) -> bool:
@@ -207,7 +211,7 @@ def test_twenty_conversations_share_four_generators(pair: walk.Pair) -> None:
     assert max(most) <= 4
 
 
-def test_a_host_that_dies_costs_the_state_and_not_the_conversation(pair: walk.Pair) -> None:
+def test_a_crash_of_the_host_loses_the_kv_cache_and_not_the_conversation(pair: walk.Pair) -> None:
     with qnnbridge.Host() as host:
         own, killer = walk.Pair(pair.folder, host), Killer(host)
         tokens = prompt(30)

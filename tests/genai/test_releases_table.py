@@ -22,26 +22,26 @@ PAGE = (Path(__file__).parents[2] / "docs" / "genai.md").read_text("utf-8")
         ("sliding", "0.16.0", True),
         ("sliding", "0.17.1", False),
         ("sliding", "0.18.0", False),
-        ("sliding", "0.19.0", True),  # not known: tried
+        ("sliding", "0.19.0", True),  # unknown, so tried
         ("sliding", None, True),
     ],
 )
-def test_what_is_refused(layout: Layout, version: str | None, runs: bool) -> None:
+def test_unsupported_releases_are_refused(layout: Layout, version: str | None, runs: bool) -> None:
     assert (refusal(layout, version) is None) == runs
 
 
-def test_the_release_that_is_recommended_runs_everything_and_is_the_newest() -> None:
+def test_the_recommended_release_runs_everything_and_is_the_newest() -> None:
     everything = [version for version in TRIED if all(refusal(row.layout, version) is None for row in LAYOUTS)]
     assert everything[-1] == EVERY_LAYOUT
 
 
-def test_old_releases() -> None:
+def test_old_releases_are_refused_or_limited() -> None:
     assert is_too_old("0.12.1")
     assert not is_too_old("0.13.2")
     assert not is_too_old(None)
 
 
-def test_the_page_and_the_command_have_the_table() -> None:
+def test_the_page_and_the_command_show_the_table() -> None:
     for row in LAYOUTS:
         assert f"| `{row.layout}` | {row.what} |" in PAGE
         assert f"{row.layout} ({row.what}): {releases_of(row.layout)}" in genai_text()

@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.process, pytest.mark.simulator]
 
 @pytest.fixture(scope="module")
 def og() -> Any:
-    """onnxruntime_genai in this process, with QNN."""
+    """Return a model of onnxruntime_genai in this process, with QNN."""
     module = pytest.importorskip("onnxruntime_genai")
     import onnxruntime_qnn
 
@@ -27,7 +27,7 @@ def og() -> Any:
     return module
 
 
-def test_tokens_are_genais_own(folders: Folders, host: qnnbridge.Host, og: Any) -> None:
+def test_tokens_equal_those_of_genai(folders: Folders, host: qnnbridge.Host, og: Any) -> None:
     models = ((og, og.Model(str(folders("window-qnn")))), (genai, genai.Model(folders("window-qnn"), host=host)))
     for length in (9, 32, 40, 60):
         both = []
@@ -42,8 +42,8 @@ def test_tokens_are_genais_own(folders: Folders, host: qnnbridge.Host, og: Any) 
         assert both[0] == both[1], length
 
 
-def test_a_stage_for_pictures_runs_on_qnn(tmp_path: Path, host: qnnbridge.Host, og: Any) -> None:
-    """The stage for pictures alone: the others have free shapes, which QNN does not take."""
+def test_a_stage_for_images_runs_on_qnn(tmp_path: Path, host: qnnbridge.Host, og: Any) -> None:
+    """Only the stage for images runs on QNN: the others have free shapes, which QNN does not support."""
     folder = write_multimodal(tmp_path / "gemma3", "gemma3", qnn=True)
     model = genai.Model(folder, host=host)
     placed = {stage.stage: stage for stage in model.placement}
@@ -65,8 +65,8 @@ def test_a_stage_for_pictures_runs_on_qnn(tmp_path: Path, host: qnnbridge.Host, 
     assert made[0] == made[1]
 
 
-def test_a_stage_for_pictures_that_qnn_cannot_take_is_refused(tmp_path: Path, host: qnnbridge.Host) -> None:
-    """Its pictures have any size: onnxruntime-genai computes it on the CPU, and reports nothing."""
+def test_a_stage_for_images_that_qnn_refuses_is_refused(tmp_path: Path, host: qnnbridge.Host) -> None:
+    """The model accepts images of any size: onnxruntime-genai computes the stage on the CPU, and reports nothing."""
     folder = write_multimodal(tmp_path / "qwen", "qwen2_5_vl")
     config = json.loads((folder / "genai_config.json").read_text("utf-8"))
     config["model"]["vision"]["session_options"] = {"provider_options": QNN}

@@ -60,17 +60,17 @@ def step(one: genai.Generator, count: int) -> list[int]:
 
 
 @pytest.mark.parametrize("kind", ["dynamic", "window-qnn"])
-def test_greedy_text_is_that_without_kills(kind: str, folders: Folders) -> None:
+def test_greedy_text_under_random_kills_equals_that_without_kills(kind: str, folders: Folders) -> None:
     generations, kills = needs.length(5, 10), needs.length(2, 4)
     told = run(folders(kind), generations=generations, kills=kills, tokens=20, seed=5)
     assert (told.equal, told.generations, told.kills) == (generations, generations, kills)
 
 
-def test_a_kill_at_every_token(folders: Folders, own_host: qnnbridge.Host) -> None:
+def test_a_kill_at_every_token_changes_no_token(folders: Folders, own_host: qnnbridge.Host) -> None:
     model, truth = genai.Model(folders("window"), host=own_host), PlainLoop(folders("window"))
     one, killer, made = generator(model), Killer(own_host), []
     one.append_tokens(prompt(9))
-    one.get_logits()  # from here on nothing runs ahead: each token needs a host
+    one.get_logits()  # from here on nothing is generated ahead: each token needs a host
     for _ in range(6):
         made += step(one, 1)
         killer.kill()
@@ -79,7 +79,7 @@ def test_a_kill_at_every_token(folders: Folders, own_host: qnnbridge.Host) -> No
     assert own_host.stats.crashes == 5
 
 
-def test_a_kill_between_turns_and_while_nothing_runs(folders: Folders, own_host: qnnbridge.Host) -> None:
+def test_a_kill_between_turns_or_while_idle_changes_no_token(folders: Folders, own_host: qnnbridge.Host) -> None:
     model, truth = genai.Model(folders("dynamic"), host=own_host), PlainLoop(folders("dynamic"))
     one, killer = generator(model), Killer(own_host)
     tokenizer = genai.Tokenizer(model)
@@ -94,7 +94,7 @@ def test_a_kill_between_turns_and_while_nothing_runs(folders: Folders, own_host:
 
 @pytest.fixture
 def with_adapter(tmp_path: Path) -> tuple[Path, Path, int]:
-    """A model whose adapter makes it say one token, the adapter's file, and the token."""
+    """Return a model, the file of an adapter with which the model generates only one token, and that token."""
     ort, token = pytest.importorskip("onnxruntime"), 42
     write_model(tmp_path, "dynamic")
     path, file = tmp_path / "model.onnx", tmp_path / "says.onnx_adapter"
@@ -103,7 +103,7 @@ def with_adapter(tmp_path: Path) -> tuple[Path, Path, int]:
     last.output[list(last.output).index("logits")] = "without"
     model.graph.node.append(onnx.helper.make_node("Add", ["without", "delta"], ["logits"]))
     delta = np.zeros(VOCABULARY, np.float32)
-    # An input with a value: an adapter replaces it.
+    # An input with a default value, which an adapter replaces.
     model.graph.initializer.append(onnx.numpy_helper.from_array(delta, "delta"))
     model.graph.input.append(onnx.helper.make_tensor_value_info("delta", onnx.TensorProto.FLOAT, [VOCABULARY]))
     onnx.save(model, path)
@@ -140,7 +140,7 @@ def test_an_adapter_is_loaded_again_in_the_next_host(
         other.append_tokens(prompt(9))
 
 
-def test_no_thread_gets_adapters_that_are_still_loaded_again(
+def test_no_thread_gets_adapters_before_they_are_loaded_again(
     with_adapter: tuple[Path, Path, int], own_host: qnnbridge.Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, file, _ = with_adapter
@@ -150,7 +150,7 @@ def test_no_thread_gets_adapters_that_are_still_loaded_again(
     loads, go_on, call = threading.Event(), threading.Event(), _model.call_object
 
     def slow(process: Any, *arguments: Any) -> Any:
-        # The call that finds the host dead is one of the first generation.
+        # The call that notices the crash of the host is one of the first generation.
         if process.generation > 1:
             loads.set()
             assert go_on.wait(30)
@@ -171,7 +171,7 @@ def test_no_thread_gets_adapters_that_are_still_loaded_again(
     assert adapters.number_in(process, None) > 0
 
 
-def test_sampling_says_that_it_was_seeded_anew(folders: Folders, own_host: qnnbridge.Host) -> None:
+def test_sampling_after_a_crash_reports_its_new_seed(folders: Folders, own_host: qnnbridge.Host) -> None:
     model = genai.Model(folders("window"), host=own_host)
     options = {"do_sample": True, "top_k": 20, "temperature": 1.0, "random_seed": 7}
     first, again = generator(model, **options), generator(model, **options)
@@ -180,13 +180,13 @@ def test_sampling_says_that_it_was_seeded_anew(folders: Folders, own_host: qnnbr
     assert step(first, 6) == step(again, 6)
     assert not first.stats.reseeded
     Killer(own_host).kill()
-    # The statistics arrive with the end of a step: the next host's first one ends after at most ten tokens.
+    # The statistics arrive with the end of a step: the first step of the next host ends after at most ten tokens.
     assert len(step(first, 10)) == 10
     assert first.stats.reseeded
     assert first.stats.restarts == 1
 
 
-def test_beams_are_generated_again(folders: Folders, own_host: qnnbridge.Host) -> None:
+def test_beams_are_generated_again_after_a_crash(folders: Folders, own_host: qnnbridge.Host) -> None:
     model = genai.Model(folders("dynamic"), host=own_host)
     sequences = []
     for kill in (False, True):
@@ -202,9 +202,10 @@ def test_beams_are_generated_again(folders: Folders, own_host: qnnbridge.Host) -
 
 
 class Spoiled:
-    """Requests of generators that are not sent, or whose answers are lost. Each error counts once.
+    """Fault injection for requests of generators: a request that is not sent, or whose answer is lost.
 
-    before: raised in place of the next request. behind: raised in place of the next answer.
+    Each error is raised once. before: raised instead of the next request. behind: raised instead of the next
+    answer.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,19 +228,19 @@ class Spoiled:
         monkeypatch.setattr(Channel, "call", spoiled)
 
 
-def test_a_call_that_comes_to_nothing_in_a_new_host(
+def test_an_unanswered_call_in_a_new_host_is_repeated_with_the_whole_history(
     folders: Folders, own_host: qnnbridge.Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The history is told again until a step is answered, and to an empty generator each time."""
+    """The whole history is sent until a step is answered, each time to an empty generator."""
     spoiled = Spoiled(monkeypatch)
     model, truth = genai.Model(folders("dynamic"), host=own_host), PlainLoop(folders("dynamic"))
     one, killer = generator(model), Killer(own_host)
     one.timeout = 60
     one.append_tokens(prompt(9))
-    one.get_logits()  # from here on nothing runs ahead
+    one.get_logits()  # from here on nothing is generated ahead
     made = step(one, 3)
     killer.kill()
-    genai.Tokenizer(model).encode("a")  # notices it
+    genai.Tokenizer(model).encode("a")  # notices the crash
     spoiled.before = Busy("The queue is full.")
     with pytest.raises(Busy):
         step(one, 1)
@@ -249,10 +250,10 @@ def test_a_call_that_comes_to_nothing_in_a_new_host(
     assert made + step(one, 3) == truth.generate(prompt(9), 6)
 
 
-def test_a_batch_continues_where_its_last_answer_was(
+def test_a_batch_continues_after_its_last_complete_answer(
     folders: Folders, own_host: qnnbridge.Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Steps of the host in abandoned calls do not count."""
+    """Steps of the host in abandoned calls are not counted."""
     spoiled = Spoiled(monkeypatch)
     model = genai.Model(folders("dynamic"), host=own_host)
 
@@ -278,7 +279,7 @@ def test_a_batch_continues_where_its_last_answer_was(
     assert run(spoil=True) == run(spoil=False)
 
 
-def test_a_batch_that_samples_is_lost(folders: Folders, own_host: qnnbridge.Host) -> None:
+def test_a_sampling_batch_is_lost_with_its_host(folders: Folders, own_host: qnnbridge.Host) -> None:
     model = genai.Model(folders("dynamic"), host=own_host)
     one = generator(model, batch_size=2, do_sample=True, max_length=30)
     one.append_tokens([prompt(8), prompt(8, 3)])
@@ -289,7 +290,7 @@ def test_a_batch_that_samples_is_lost(folders: Folders, own_host: qnnbridge.Host
         one.generate_next_token()
 
 
-def test_a_prompt_that_kills_twice_is_refused_and_others_continue(
+def test_a_prompt_that_crashes_the_host_twice_is_refused_and_others_continue(
     folders: Folders, own_host: qnnbridge.Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = genai.Model(folders("dynamic"), host=own_host)
@@ -297,7 +298,7 @@ def test_a_prompt_that_kills_twice_is_refused_and_others_continue(
     stopping = threading.Event()
 
     def abort_when_it_is_inside() -> None:
-        # SIGSEGV: what the native library does by itself; SIGKILL would be nobody's fault.
+        # SIGSEGV counts as a crash of the native library; SIGKILL would not be blamed on a prompt.
         while not stopping.is_set():
             process = own_host.supervisor.running
             if process is not None and any(
@@ -326,9 +327,7 @@ def test_a_prompt_that_kills_twice_is_refused_and_others_continue(
     own_host.quarantine.clear()
 
 
-def test_a_model_that_was_changed_is_not_loaded_again(
-    folders: Folders, own_host: qnnbridge.Host, tmp_path: Path
-) -> None:
+def test_a_changed_model_is_not_loaded_again(folders: Folders, own_host: qnnbridge.Host, tmp_path: Path) -> None:
     import shutil
 
     folder = tmp_path / "model"
@@ -339,16 +338,16 @@ def test_a_model_that_was_changed_is_not_loaded_again(
     made = step(one, 1)
     os.utime(folder / "model.onnx", ns=(1, 1))
     Killer(own_host).kill()
-    made += step(one, 1)  # a new date alone does not make it another model
+    made += step(one, 1)  # a new date alone does not make a different model
     assert made == PlainLoop(folder).generate(prompt(9), 2)
     write_model(tmp_path / "other", "dynamic", seed=4)
     os.replace(tmp_path / "other" / "model.onnx", folder / "model.onnx")
     Killer(own_host).kill()
     with pytest.raises(ModelChanged):
-        step(one, 40)  # the first ones were made ahead
+        step(one, 40)  # the first tokens were generated ahead
 
 
-def test_cancel_deadline_and_stop(folders: Folders, own_host: qnnbridge.Host) -> None:
+def test_cancel_deadline_and_stop_end_a_generation(folders: Folders, own_host: qnnbridge.Host) -> None:
     model = genai.Model(folders("window-qnn"), host=own_host)
     whole = "".join(genai.generate(model, prompt(9), max_tokens=40))
     with genai.generate(model, prompt(9), max_tokens=40) as answer:
@@ -368,7 +367,7 @@ def test_cancel_deadline_and_stop(folders: Folders, own_host: qnnbridge.Host) ->
 
 
 def test_a_prompt_is_cancelled_while_it_is_processed(own_host: qnnbridge.Host, tmp_path: Path) -> None:
-    """ONNX Runtime looks between two nodes; this prompt takes it some seconds."""
+    """ONNX Runtime checks the flag between two nodes; this prompt takes it some seconds."""
     model = genai.Model(write_model(tmp_path / "long", "dynamic", sizes=Sizes(context=20_000)), host=own_host)
     tokens = prompt(18_000)
     at_once = genai.generate(model, tokens, on_begin=genai.TextStream.cancel)
@@ -384,7 +383,7 @@ def test_a_prompt_is_cancelled_while_it_is_processed(own_host: qnnbridge.Host, t
     with pytest.raises(Cancelled):
         for _ in range(100):
             one.generate_next_token()
-    assert not one._remote.ahead  # not even of those that had come
+    assert not one._remote.ahead  # not even tokens that had already arrived
     one.set_runtime_option("terminate_session", "0")
     made = one.token_count()
     one.generate_next_token()
@@ -392,7 +391,7 @@ def test_a_prompt_is_cancelled_while_it_is_processed(own_host: qnnbridge.Host, t
     assert own_host.stats.crashes == 0
 
 
-def test_a_host_that_is_closed_or_restarted(folders: Folders) -> None:
+def test_a_generation_continues_after_the_host_is_closed_or_restarted(folders: Folders) -> None:
     with qnnbridge.Host() as host:
         model = genai.Model(folders("dynamic"), host=host)
         one = generator(model)
@@ -406,9 +405,9 @@ def test_a_host_that_is_closed_or_restarted(folders: Folders) -> None:
         step(one, 40)
 
 
-def test_what_the_application_forgets_is_freed(folders: Folders, own_host: qnnbridge.Host) -> None:
+def test_dropped_objects_are_released_in_the_host(folders: Folders, own_host: qnnbridge.Host) -> None:
     def objects() -> int:
-        any_call.encode("x")  # what the garbage collector found is released with the next call
+        any_call.encode("x")  # objects that the garbage collector found are released with the next call
         return int(own_host.call({"op": "host.stats"}).header["objects"]) - 2
 
     any_call = genai.Tokenizer(genai.Model(folders("window"), host=own_host))
@@ -417,7 +416,7 @@ def test_what_the_application_forgets_is_freed(folders: Folders, own_host: qnnbr
     for _ in range(5):
         one = generator(model)
         one.append_tokens(prompt(9))
-        step(one, 4)  # something runs ahead
+        step(one, 4)  # a generation ahead is running
         text = genai.generate(model, "hello", tokenizer=tokenizer, max_tokens=4)
         list(text)
     assert objects() >= 4  # and a generator of each kind
@@ -445,8 +444,8 @@ def test_two_models_of_one_folder_are_loaded_once(folders: Folders, own_host: qn
     assert own_host.call({"op": "host.stats"}).header["rss_bytes"] - begin < 300 * 2**20
 
 
-def test_many_generators_at_once(folders: Folders, own_host: qnnbridge.Host) -> None:
-    """50 threads; generations take turns, and each has its own text."""
+def test_many_generators_run_at_the_same_time(folders: Folders, own_host: qnnbridge.Host) -> None:
+    """Run 50 threads; generations take turns, and each has its own text."""
     model, truth = genai.Model(folders("dynamic"), host=own_host), PlainLoop(folders("dynamic"))
     prompts = [prompt(5 + n % 9, n) for n in range(50)]
     made: dict[int, list[int]] = {}
@@ -464,13 +463,13 @@ def test_many_generators_at_once(folders: Folders, own_host: qnnbridge.Host) -> 
     assert made == {number: truth.generate(prompts[number], 12) for number in range(50)}
 
 
-def test_generators_that_are_not_read_block_no_one(folders: Folders, own_host: qnnbridge.Host) -> None:
+def test_generators_that_are_not_read_block_no_other_generator(folders: Folders, own_host: qnnbridge.Host) -> None:
     model = genai.Model(folders("dynamic"), host=own_host)
     waiting = []
     for number in range(80):
         one = generator(model)
         one.append_tokens(prompt(6, number))
-        step(one, 3)  # the host runs ahead of it
+        step(one, 3)  # the host generates ahead
         waiting.append(one)
     assert own_host.ping() < 5
     last = generator(model)
@@ -479,7 +478,7 @@ def test_generators_that_are_not_read_block_no_one(folders: Folders, own_host: q
     assert len(step(waiting[0], 20)) == 20
 
 
-def test_a_session_runs_beside_a_generation(folders: Folders, own_host: qnnbridge.Host) -> None:
+def test_a_session_runs_during_a_generation(folders: Folders, own_host: qnnbridge.Host) -> None:
     import numpy as np
 
     from tests.contract.small_models import identity
@@ -504,12 +503,12 @@ def test_a_session_runs_beside_a_generation(folders: Folders, own_host: qnnbridg
     while thread.is_alive():
         before = len(made)
         session.run(None, feeds)
-        within += before == len(made)  # the run began and ended while one token was made
+        within += before == len(made)  # the run started and ended while one token was generated
     thread.join()
     assert within > 10
 
 
-def test_it_is_done(folders: Folders, own_host: qnnbridge.Host) -> None:
+def test_a_finished_generation_refuses_further_tokens(folders: Folders, own_host: qnnbridge.Host) -> None:
     one = generator(genai.Model(folders("dynamic"), host=own_host), max_length=12)
     with pytest.raises(GenerationError, match="no prompt"):
         one.generate_next_token()
@@ -520,10 +519,10 @@ def test_it_is_done(folders: Folders, own_host: qnnbridge.Host) -> None:
         one.generate_next_token()
 
 
-def test_other_weights_of_the_same_name_size_and_date_are_another_model(
+def test_other_weights_with_the_same_name_size_and_date_are_another_model(
     tmp_path: Path, own_host: qnnbridge.Host
 ) -> None:
-    """Archives give all their files one date, and the weights of two trainings have one size."""
+    """Archives give all their files the same date, and the weights of two trainings have the same size."""
     folder, models, made = tmp_path / "m", [], []
     for seed in (3, 4):
         fresh = write_model(tmp_path / "fresh", "dynamic", seed=seed)

@@ -1,8 +1,8 @@
-"""Write tiny models with random weights for pictures or sound, in layouts that onnxruntime-genai runs.
+"""Write tiny models with random weights for images or audio, in layouts that onnxruntime-genai runs.
 
-``gemma3``: pictures of a fixed size, so that the vision stage can run on QNN. ``qwen2_5_vl``: pictures of any size, and
-several of them; positions have three dimensions. ``phi4mm``: pictures and sound. ``whisper``: sound, an encoder and a
-decoder with cross attention. The decoders are those of `tiny_decoders`.
+``gemma3``: images of a fixed size, so that the vision stage can run on QNN. ``qwen2_5_vl``: several images of any
+size; positions have three dimensions. ``phi4mm``: images and audio. ``whisper``: audio, an encoder and a decoder
+with cross attention. The decoders are those of `tiny_decoders`.
 """
 
 from __future__ import annotations
@@ -39,22 +39,22 @@ from tests.genai.tiny_decoders import (
 )
 
 CONTEXT = 768
-# Tokens behind the vocabulary that stand for pictures and sound, of gemma3 and qwen2_5_vl.
+# Tokens after the vocabulary that represent images and audio, of gemma3 and qwen2_5_vl.
 GEMMA: Final = {
     "<start_of_image>": VOCABULARY,
     "<image_soft_token>": VOCABULARY + 1,
     "<end_of_image>": VOCABULARY + 2,
 }
 QWEN: Final = {"<|vision_start|>": VOCABULARY, "<|image_pad|>": VOCABULARY + 1, "<|vision_end|>": VOCABULARY + 2}
-# onnxruntime-genai has these numbers in its code.
+# onnxruntime-genai contains these numbers in its code.
 PHI: Final = {"<|endoftext10|>": 200010, "<|endoftext11|>": 200011}
 FULL = VOCABULARY + 4
-# Gemma's: a picture is this many tokens, of which each is a square of this many pixels.
+# Gemma's numbers: an image has this many tokens, each of which is a square with this many pixels per side.
 GEMMA_TOKENS, GEMMA_PATCH = 256, 2
 GEMMA_SIDE = 16 * GEMMA_PATCH
 QWEN_PATCH, MERGE = 14, 2
 MEL, FRAMES = 80, 3000
-# Templates of models that are told of pictures by the parts of a message.
+# Templates of models that get images as parts of a message.
 PARTS = (
     "{% for m in messages %}<|{{ m['role'] }}|>{% if m['content'] is string %}{{ m['content'] }}{% else %}"
     "{% for part in m['content'] %}{% if part['type'] == 'image' %}IMAGE{% elif part['type'] == 'text' %}"
@@ -64,7 +64,7 @@ PARTS = (
 
 
 class MultiModalDecoder(Decoder):
-    """The decoder behind an embedding stage, which has the rows of tokens for pictures and sound."""
+    """Add a decoder after an embedding stage, which supplies the rows of tokens for images and audio."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(Sizes(context=CONTEXT), seed)
@@ -76,7 +76,7 @@ class MultiModalDecoder(Decoder):
         return (self.rng.standard_normal((rows, columns)) * gain / np.sqrt(rows)).astype(np.float32)
 
     def write_decoder(self, folder: Path, *, positions: bool = False) -> dict[str, Any]:
-        """positions: whether it takes three positions for each token, as Qwen's."""
+        """Builder of a decoder. positions: the decoder takes three positions for each token, as Qwen's does."""
         g = Graph()
         x = "inputs_embeds"
         length = g.op("ReduceSum", "attention_mask", g.ints(1), keepdims=1)
@@ -84,7 +84,7 @@ class MultiModalDecoder(Decoder):
         total = g.op("Gather", g.op("Shape", "attention_mask"), g.const("one", np.array(1, np.int64)))
         total = g.op("Cast", total, to=INT32)
         if positions:
-            # Each of the three dimensions counts differently.
+            # Each of the three dimensions has another effect.
             scaled = g.op("Mul", "position_ids", g.const("scales", np.array([1, 7, 31], np.int64).reshape(3, 1, 1)))
             place = g.op("Mod", g.op("ReduceSum", scaled, g.ints(0), keepdims=0), g.ints(97))
             x = g.op("Add", x, g.op("Gather", g.const("places", self.weights(97, WIDTH, 3.0)), place))
@@ -128,7 +128,11 @@ class MultiModalDecoder(Decoder):
         }
 
     def write_embedding(self, folder: Path, features: dict[str, int]) -> dict[str, Any]:
-        """features: names of inputs with features of pictures or sound, and the token that stands for each row."""
+        """Add an embedding stage.
+
+        Args:
+            features: names of inputs with features of images or audio, and the token that represents each row.
+        """
         g = Graph()
         ids = g.op("Cast", "input_ids", to=INT64)
         rows = g.op("Mod", ids, g.const("rows", np.array(FULL, np.int64)))
@@ -185,7 +189,7 @@ class MultiModalDecoder(Decoder):
     def write_qwen_vision(self, folder: Path) -> dict[str, Any]:
         g, size = Graph(), 3 * 2 * QWEN_PATCH**2
         x = g.op("Reshape", "pixel_values", g.ints(-1, MERGE**2 * size))
-        # The size of the picture counts, too: every picture has its own.
+        # The size of the image matters, too: every image has a different one.
         grid = g.op("ReduceSum", g.op("Cast", "image_grid_thw", to=FLOAT), g.ints(0, 1), keepdims=0)
         x = g.op("MatMul", x, g.const("patches", self.weights(MERGE**2 * size, WIDTH, 3.0)))
         g.op("Add", x, g.op("Mul", grid, g.const("little", np.float32(0.01))), out="image_features")
@@ -215,7 +219,7 @@ class MultiModalDecoder(Decoder):
     # --- phi4mm ---
 
     def write_phi_vision(self, folder: Path) -> dict[str, Any]:
-        """Features from the sums of the pictures' pixels; as many as the processor counts."""
+        """Add features made from the sums of the images' pixels; the processor determines their number."""
         g = Graph()
         sums = g.op("ReduceMean", "pixel_values", axes=[0, 3, 4], keepdims=0)
         row = g.op(
@@ -414,10 +418,10 @@ def write_multimodal(folder: Path, kind: str, *, qnn: bool = False, seed: int = 
     """Write a model's folder.
 
     Args:
-        folder: where; made if it is not there.
+        folder: target folder; created if missing.
         kind: "gemma3", "qwen2_5_vl", "phi4mm" or "whisper".
-        qnn: whether the vision stage of gemma3 asks for QNN.
-        seed: of the weights.
+        qnn: the vision stage of gemma3 requests QNN.
+        seed: seed of the weights.
     """
     folder.mkdir(parents=True, exist_ok=True)
     decoder = MultiModalDecoder(seed)
@@ -483,18 +487,18 @@ def _write_image_processor(folder: Path, operations: list[tuple[str, dict[str, A
     (folder / "processor_config.json").write_text(json.dumps(_image_processor(operations)), "utf-8")
 
 
-# --- pictures and sound ------------------------------------------------------------------------------------
+# --- images and audio --------------------------------------------------------------------------------------
 
 
 def picture(width: int = 40, height: int = 30, seed: int = 1) -> bytes:
-    """A PNG with random squares."""
+    """Return a PNG with random squares."""
     rng = np.random.default_rng(seed)
     coarse = rng.integers(0, 256, (-(-height // 4), -(-width // 4), 3), np.uint8)
     return png(np.kron(coarse, np.ones((4, 4, 1), np.uint8))[:height, :width])
 
 
 def png(pixels: Any) -> bytes:
-    """A PNG of these pixels (height, width, 3)."""
+    """Return a PNG of these pixels (height, width, 3)."""
     height, width = pixels.shape[:2]
     rows = b"".join(b"\0" + row.tobytes() for row in pixels)
     head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
@@ -506,7 +510,7 @@ def chunk(kind: bytes, body: bytes) -> bytes:
 
 
 def sound(seconds: float = 1.0, seed: int = 1, rate: int = 16000) -> bytes:
-    """A WAV with tones."""
+    """Return a WAV with tones."""
     rng = np.random.default_rng(seed)
     times = np.arange(int(seconds * rate)) / rate
     tones = sum(np.sin(2 * np.pi * hertz * times) for hertz in rng.uniform(100, 3000, 5))

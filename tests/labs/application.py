@@ -2,8 +2,8 @@
 
     application.py MODEL INPUTS.npz OUTPUTS.npz [--host PYTHON] [--provider NAME] [--option KEY=VALUE ...]
 
-Runs the model on the arrays of INPUTS, writes the results to OUTPUTS and prints as its last line, in JSON, who
-computed what and where.
+Runs the model on the arrays of INPUTS, writes the results to OUTPUTS, and prints facts about host and placement as
+its last line, in JSON.
 """
 
 from __future__ import annotations

@@ -33,13 +33,15 @@ def arm64_python() -> str:
 
 @pytest.fixture(scope="session")
 def arm64_python_fake_npu() -> str:
-    """The same machine with a device node that makes the real QNN provider report an NPU, which cannot start."""
+    """An emulated ARM64 machine with a device node that makes the real QNN provider report an NPU, which cannot
+    start.
+    """
     return str(demand("arm64/python-arm64-fake-npu", "setup_arm64.sh"))
 
 
 @pytest.fixture(scope="session")
 def arm64_python_broken() -> str:
-    """The same machine, on which `import onnxruntime` ends the process by SIGSEGV."""
+    """An emulated ARM64 machine on which `import onnxruntime` ends the process by SIGSEGV."""
     return str(demand("arm64/python-arm64-broken", "setup_arm64.sh"))
 
 
@@ -54,7 +56,7 @@ def windows_python() -> Iterator[WindowsLab]:
 
 @pytest.fixture(scope="session")
 def windows_arm64() -> Iterator[WindowsArm64Lab]:
-    """A Windows ARM64 machine; with an NPU in name only where a test asks for that."""
+    """A Windows ARM64 machine; with an NPU device that does not work where a test requests that."""
     lab = WindowsArm64Lab.set_up()
     lab.start()
     yield lab
@@ -63,7 +65,7 @@ def windows_arm64() -> Iterator[WindowsArm64Lab]:
 
 @pytest.fixture(scope="session")
 def python310() -> Path:
-    """Python 3.10 with the base install: an application's side, no onnxruntime."""
+    """Python 3.10 with the base installation: an application's side, no onnxruntime."""
     return demand("pythons/py310/bin/python", "setup_pythons.sh")
 
 

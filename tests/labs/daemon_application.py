@@ -1,6 +1,7 @@
 """An application that uses the daemon; run by the interpreters of the labs, prints one JSON object.
 
-`daemon_application.py MODEL start|join|stop`: may start one, may only join one, joins one and ends it.
+`daemon_application.py MODEL start|join|stop`: start may start a daemon, join connects to a running one, stop also
+ends it.
 """
 
 from __future__ import annotations

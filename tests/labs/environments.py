@@ -18,9 +18,10 @@ DOCTOR_TIMEOUT_S = 110.0
 
 
 def environment(folder: Path, replaced: Mapping[str, Path | None]) -> Path:
-    """An environment like this one's. replaced: module to the folder that has it now, ``None`` for nowhere.
+    """Create an environment like this one; return its site-packages.
 
-    Gives its site-packages.
+    Args:
+        replaced: module -> the folder to use instead, or ``None`` to remove the module.
     """
     venv.EnvBuilder(symlinks=True, with_pip=False).create(folder)
     site = folder / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
@@ -39,7 +40,7 @@ def python_of(site: Path) -> str:
 
 
 def own_copy(site: Path, package: str) -> Path:
-    """Turns the link to a package into a folder of links, of which single ones can be replaced."""
+    """Replace the link to a package by a folder of links, so that single files can be replaced."""
     folder = site / package
     source = folder.resolve()
     folder.unlink()
@@ -50,7 +51,7 @@ def own_copy(site: Path, package: str) -> Path:
 
 
 def cut_off(library: Path, size: int) -> None:
-    """Replaces the link to a library by its beginning."""
+    """Replace the link to a library by a truncated copy."""
     with open(library, "rb") as file:
         beginning = file.read(size)
     library.unlink()

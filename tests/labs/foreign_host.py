@@ -23,9 +23,11 @@ def echo(host: qnnbridge.Host, model: Path, value: Any) -> Any:
 
 
 class HostWithoutNpu:
-    """With the fixture `host`."""
+    """Tests with the fixture `host`."""
 
-    def test_a_real_model_gives_what_this_machine_computes(self, host: qnnbridge.Host, tmp_path: Path) -> None:
+    def test_a_real_model_gives_the_same_results_as_on_this_machine(
+        self, host: qnnbridge.Host, tmp_path: Path
+    ) -> None:
         onnxruntime = pytest.importorskip("onnxruntime")
         model = lab_models.text_direction(tmp_path)
         here = onnxruntime.InferenceSession(str(model), providers=CPU)
@@ -42,7 +44,7 @@ class HostWithoutNpu:
             "float64",
         ],
     )  # fmt: skip
-    def test_every_bit_survives_the_way_there_and_back(
+    def test_every_bit_survives_the_transfer_to_the_host_and_back(
         self, host: qnnbridge.Host, tmp_path: Path, dtype: str
     ) -> None:
         raw = np.random.default_rng(3).integers(0, 256, 64 * 8, dtype=np.uint8)
@@ -61,18 +63,18 @@ class HostWithoutNpu:
         assert back.shape == value.shape
         assert back.view(np.uint16).tobytes() == value.tobytes()
 
-    def test_strings_of_all_scripts_survive(self, host: qnnbridge.Host, tmp_path: Path) -> None:
+    def test_strings_in_all_scripts_survive(self, host: qnnbridge.Host, tmp_path: Path) -> None:
         value = np.array([["", "plain", "größer"], ["模型", "🙂 emoji", "a\tb\nc"]], dtype=object)
         back = echo(host, lab_models.identity(tmp_path, TensorProto.STRING, (2, 3)), value)
         assert back.tolist() == value.tolist()
 
-    def test_a_sequence_of_maps_comes_back_as_python_objects(self, host: qnnbridge.Host, tmp_path: Path) -> None:
+    def test_a_sequence_of_maps_is_returned_as_python_objects(self, host: qnnbridge.Host, tmp_path: Path) -> None:
         model = lab_models.labelled(tmp_path, ["up", "down", "größer"])
         with qnnbridge.InferenceSession(str(model), providers=CPU, host=host) as session:
             (result,) = session.run(None, {"scores": np.array([[0.5, 0.25, 0.125], [1, 2, 3]], np.float32)})
         assert result == [{"up": 0.5, "down": 0.25, "größer": 0.125}, {"up": 1, "down": 2, "größer": 3}]
 
-    def test_qnn_is_refused_where_there_is_no_npu_and_the_host_continues(
+    def test_qnn_is_refused_without_an_npu_and_the_host_keeps_running(
         self, host: qnnbridge.Host, tmp_path: Path
     ) -> None:
         model = lab_models.quantized_convolution(tmp_path)
@@ -86,7 +88,7 @@ class HostWithoutNpu:
         assert result.shape == (1, 8, 16, 16)
         assert host.info.pid == pid
 
-    def test_a_wanted_fallback_works_without_an_npu_and_is_visible(
+    def test_an_allowed_fallback_works_without_an_npu_and_is_visible(
         self, host: qnnbridge.Host, tmp_path: Path
     ) -> None:
         model = lab_models.quantized_convolution(tmp_path)
@@ -100,12 +102,12 @@ class HostWithoutNpu:
 
 
 class HostWithNpuInName:
-    """With the fixture `host_with_fake_npu`: an NPU is listed, and no driver is there."""
+    """Tests with the fixture `host_with_fake_npu`: an NPU is listed, but there is no driver."""
 
     saver: str
     ir: str
 
-    def test_an_npu_that_does_not_start_is_visible_where_the_cpu_is_allowed(
+    def test_an_npu_that_does_not_start_is_visible_if_the_cpu_is_allowed(
         self, host_with_fake_npu: qnnbridge.Host, tmp_path: Path
     ) -> None:
         model = lab_models.quantized_convolution(tmp_path)
@@ -118,7 +120,7 @@ class HostWithNpuInName:
             assert session.placement.cpu_nodes > 0
             assert session.run(None, lab_models.quantized_convolution_inputs())[0].any()
 
-    def test_a_qnn_session_really_runs_on_arm64_with_the_backend_that_only_records(
+    def test_a_qnn_session_runs_on_arm64_with_the_recording_backend(
         self, host_with_fake_npu: qnnbridge.Host, tmp_path: Path
     ) -> None:
         model = lab_models.quantized_convolution(tmp_path)
@@ -130,7 +132,7 @@ class HostWithNpuInName:
             (result,) = session.run(None, lab_models.quantized_convolution_inputs())
         assert result.shape == (1, 8, 16, 16)
 
-    def test_an_npu_that_fails_at_run_is_one_typed_error_and_the_host_continues(
+    def test_an_npu_that_fails_in_a_run_is_one_typed_error_and_the_host_keeps_running(
         self, host_with_fake_npu: qnnbridge.Host, tmp_path: Path
     ) -> None:
         model = lab_models.quantized_convolution(tmp_path)

@@ -16,7 +16,7 @@ TEXT_LINES = demo.load_lines()
 
 
 def text_direction(folder: Path, name: str = "text_direction.onnx") -> Path:
-    """The text-direction classifier of the demo: 181 float nodes, all of which QNN takes."""
+    """Return the text-direction classifier of the demo: 181 float nodes, all of which QNN supports."""
     with demo.model_file() as source:
         return Path(shutil.copy(source, folder / name))
 
@@ -39,7 +39,7 @@ def _save(folder: Path, name: str, graph: onnx.GraphProto, **opsets: int) -> Pat
 
 
 def identity(folder: Path, element_type: int, shape: tuple[int | None, ...]) -> Path:
-    """Gives back what it gets."""
+    """Return a model whose outputs equal its inputs."""
     value = [helper.make_tensor_value_info(name, element_type, shape) for name in ("x", "y")]
     node = helper.make_node("Identity", ["x"], ["y"])
     graph = helper.make_graph([node], "identity", [value[0]], [value[1]])
@@ -47,7 +47,7 @@ def identity(folder: Path, element_type: int, shape: tuple[int | None, ...]) -> 
 
 
 def labelled(folder: Path, labels: list[str]) -> Path:
-    """Float scores in, a sequence of maps from label to score out."""
+    """Return a model with float scores as input, and a sequence of maps from label to score as output."""
     scores = helper.make_tensor_value_info("scores", TensorProto.FLOAT, [None, len(labels)])
     entry = helper.make_map_type_proto(TensorProto.STRING, helper.make_tensor_type_proto(TensorProto.FLOAT, []))
     result = helper.make_value_info("result", helper.make_sequence_type_proto(entry))
@@ -56,14 +56,16 @@ def labelled(folder: Path, labels: list[str]) -> Path:
 
 
 def nothing_to_compute(folder: Path) -> Path:
-    """A tensor without elements. ONNX Runtime adds it up without complaint; QNN's library divides by its size."""
+    """Return a model with a tensor without elements. ONNX Runtime sums it without an error; QNN's library divides
+    by its size.
+    """
     values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [0, 4]) for name in ("x", "y")]
     node = helper.make_node("Add", ["x", "x"], ["y"])
     return _save(folder, "nothing_to_compute.onnx", helper.make_graph([node], "nothing", values[:1], values[1:]))
 
 
 def convolution(folder: Path) -> Path:
-    """A convolution of floats, for what is to run on the CPU in the Windows lab: see README.md."""
+    """Return a convolution of floats, for tests on the CPU in the Windows lab: see README.md."""
     nodes = [helper.make_node("Conv", ["x", "w"], ["y"], kernel_shape=[3, 3], pads=[1, 1, 1, 1])]
     weights = np.random.default_rng(22).normal(size=(8, 3, 3, 3)).astype(np.float32)
     graph = helper.make_graph(
@@ -81,7 +83,7 @@ def convolution_inputs() -> dict[str, np.ndarray[Any, Any]]:
 
 
 def quantized_convolution(folder: Path) -> Path:
-    """A convolution in QDQ form, 8 bit throughout: with float inputs their quantization would stay on the CPU."""
+    """Return a convolution in QDQ form, 8 bit throughout: quantization of float inputs would stay on the CPU."""
     rng = np.random.default_rng(20)
     constants: dict[str, np.ndarray[Any, Any]] = {
         "x_scale": np.float32(2 / 255),

@@ -21,8 +21,8 @@ import pytest
 HERE = Path(__file__).resolve().parent
 CHECKOUT = HERE.parents[1]
 PROGRAM_TIMEOUT_S = 90.0
-# What Wine's CreateProcess says of a child that ended before it reported to the Wine server, and Windows of no program:
-# once in some thousand starts.
+# Error of Wine's CreateProcess for a child that ended before it reported to the Wine server (Windows never uses
+# it): once in some thousand starts.
 WINE_LOST_A_PROCESS = "WinError 1359"
 
 
@@ -31,7 +31,7 @@ def lab_folder() -> Path:
 
 
 def demand(path: str, script: str) -> Path:
-    """The path of something in a lab, if the lab is there."""
+    """Return a path in a lab; skip or fail the test if the lab is absent."""
     wanted = lab_folder() / path
     if wanted.exists():
         return wanted
@@ -52,11 +52,11 @@ class Program:
 
     @property
     def failed_by_wine(self) -> bool:
-        """Whether Wine, not the program, is the cause of a failure, which a report of facts has in its text."""
+        """True if Wine, not the program, caused a failure. A report of facts contains the error text of Wine."""
         return WINE_LOST_A_PROCESS in self.stdout + self.stderr
 
     def json(self) -> dict[str, Any]:
-        """The last line of its output, which is how the programs of the labs report."""
+        """Return the last line of the output as JSON, which is how the programs of the labs report."""
         assert self.returncode == 0, f"exit code {self.returncode}\n{self.stdout}\n{self.stderr}"
         report = json.loads(self.stdout.strip().splitlines()[-1])
         assert isinstance(report, dict)
@@ -69,7 +69,7 @@ def run_program(
     timeout_s: float = PROGRAM_TIMEOUT_S,
     env: Mapping[str, str] | None = None,
 ) -> Program:
-    """Runs a program with pipes as its standard streams (a Windows program must not get files)."""
+    """A lab in which programs run with pipes as standard streams (a Windows program must not get files)."""
     command = [str(python), *map(str, arguments)]
     done = subprocess.run(
         command, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s, check=False, env=env
@@ -83,8 +83,8 @@ def run_program(
 class WindowsLab:
     """The Windows Python under Wine. Its Wine server runs from the first test that needs it to the last.
 
-    Without a server that stays, each program would start one and the reader of its output would wait seconds
-    for the server, which inherits the pipe. Only this lab's own server is ended.
+    Without a permanent server, each program would start one, which inherits the pipe, and the reader of the
+    program's output would wait seconds for the server to end. Only this lab's own server is ended.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -110,13 +110,13 @@ class WindowsLab:
 class WindowsArm64Lab:
     """The Windows ARM64 Python under Wine and qemu, in a machine of namespaces that ends with this process.
 
-    It ends itself at a ceiling of processes, memory or time; see `windows_arm64_parts/machine.py`.
+    The machine ends itself at a limit of processes, memory or time; see `windows_arm64_parts/machine.py`.
     """
 
     SCRIPT = "setup_windows_arm64.sh"
-    # Compiling CPython on a machine that has other work.
+    # Timeout for compiling CPython on a busy machine.
     SET_UP_TIMEOUT_S = 1500.0
-    # It takes 3 s on an idle machine.
+    # The start takes 3 s on an idle machine.
     START_TIMEOUT_S = 120.0
     END_TIMEOUT_S = 40.0
 
@@ -128,7 +128,7 @@ class WindowsArm64Lab:
 
     @classmethod
     def set_up(cls) -> WindowsArm64Lab:
-        """The lab, once the set-up that may still be at work has ended."""
+        """Return the lab, once a set-up that may still run has ended."""
         folder = lab_folder() / "windows_arm64"
         if folder.is_dir():
             wait = ["flock", "--timeout", str(cls.SET_UP_TIMEOUT_S), f"{folder}.lock", "true"]
@@ -140,7 +140,9 @@ class WindowsArm64Lab:
         return cls(folder)
 
     def start(self) -> None:
-        """Start the machine; a second time if it hangs: Wine's first program did once, on a busy machine."""
+        """Start the machine; start it a second time if it hangs, which Wine's first program did once on a busy
+        machine.
+        """
         why = self._why_not_started() and self._why_not_started()
         if why is not None:
             pytest.fail(why, pytrace=False)
@@ -180,7 +182,7 @@ class WindowsArm64Lab:
 
 
 def run_under_wine(python: Path, script: Path, *arguments: str | Path, timeout_s: float) -> Program:
-    """Runs a script. Arguments that are `Path`s are turned into Windows paths.
+    """Run a script. Arguments that are `Path`s are converted to Windows paths.
 
     A program that fails because Wine lost a process at its start runs a second time.
     """
@@ -192,7 +194,7 @@ def run_under_wine(python: Path, script: Path, *arguments: str | Path, timeout_s
 
 
 def windows_environment() -> dict[str, str]:
-    """This process' environment, with the product's folders as a Windows program sees them."""
+    """Return the environment of this process, with the product's folders as Windows paths."""
     env = dict(os.environ)
     for name in ("QNNBRIDGE_STATE_DIR", "QNNBRIDGE_CACHE_DIR", "QNNBRIDGE_RUNTIME_DIR"):
         env[name] = windows_path(Path(env[name]))
@@ -200,5 +202,5 @@ def windows_environment() -> dict[str, str]:
 
 
 def windows_path(path: Path) -> str:
-    """How a Windows program under Wine sees a file of this machine."""
+    """Return the path of a file of this machine as a Windows program under Wine sees it."""
     return "Z:" + str(path.resolve()).replace("/", "\\")

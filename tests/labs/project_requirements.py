@@ -1,10 +1,11 @@
-"""Print the requirements of the project from `pyproject.toml`, one a line.
+"""Print the requirements of the project from `pyproject.toml`, one per line.
 
     project_requirements.py [--like PYTHON [--only-versions]] [EXTRA ...]
 
-The labs install packages for a foreign platform, where pip cannot install the project with its extras; so they use
-this program instead of repeating a list. With ``--like`` the native packages get the versions that this interpreter
-has, so that a lab and the machine's own tests compare equal things. Needs Python 3.11 (tomllib), nothing else.
+The labs install packages for a foreign platform, for which pip cannot install the project with its extras; so they
+use this program instead of repeating a list. With ``--like`` the native packages get the versions of this
+interpreter, so that a lab and the machine's own tests compare the same versions. Needs Python 3.11 (tomllib),
+nothing else.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import tomllib
 
 PYPROJECT = pathlib.Path(__file__).resolve().parents[2] / "pyproject.toml"
 SAME_VERSION = ("onnxruntime", "onnxruntime-qnn", "onnx")
-# Likewise, of an extra that not every lab has.
+# Native packages of an extra that not every lab has.
 OF_EXTRAS = {"genai": ("onnxruntime-genai",)}
 
 ASK_VERSIONS = """

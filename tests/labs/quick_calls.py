@@ -23,12 +23,12 @@ import numpy as np  # noqa: E402
 import qnnbridge  # noqa: E402
 
 MODEL = CHECKOUT / "tools" / "qnnbridge_tools" / "bench" / "assets" / "add.onnx"
-# Elements of four bytes.
+# Number of elements of four bytes.
 SIZES = (1, 16, 1000, 150_000, 1_000_000)
 
 
 def exercise(host: qnnbridge.Host) -> dict[str, Any]:
-    """All ways to make the same call, and a death of the host in between."""
+    """Make the same call in all ways, with a crash of the host in between."""
     wrong = 0
     with qnnbridge.InferenceSession(str(MODEL), providers=["CPUExecutionProvider"], host=host) as session:
         for size in SIZES:
@@ -49,7 +49,7 @@ def exercise(host: qnnbridge.Host) -> dict[str, Any]:
         process._child.kill()
         for _ in range(3):
             wrong += session.run(None, {"x": lying}, out=[target])[0].tobytes() != right
-        wrong += kept.tobytes() != right  # it lies in memory that the dead one wrote
+        wrong += kept.tobytes() != right  # it is in memory that the crashed host wrote
         after = host.stats
     return {
         "wrong": wrong,

@@ -3,10 +3,10 @@
 #
 #   usage: setup_arm64.sh DIR
 #
-# Afterwards DIR has three launchers, each one an ARM64 machine of its own (see README.md beside this file):
+# Afterwards DIR has three launchers, each for a separate ARM64 machine (see README.md in this folder):
 #   python-arm64            no NPU
-#   python-arm64-fake-npu   the QNN provider believes that there is an NPU
-#   python-arm64-broken     `import onnxruntime` dies with SIGSEGV
+#   python-arm64-fake-npu   the QNN provider detects an NPU
+#   python-arm64-broken     `import onnxruntime` crashes with SIGSEGV
 #
 # Needs no chroot, no binfmt_misc and no foreign architecture in dpkg: Debian's arm64 packages are only unpacked, and
 # qemu looks up absolute paths in the unpacked tree first. The project's source roots are on the path of all three,
@@ -26,7 +26,7 @@ wanted=$("$python" "$labs_folder/project_requirements.py" ${QNNBRIDGE_LAB_LIKE:+
 need_debs qemu-aarch64-static qemu-user-static
 
 unpack_debian() {
-  # An apt state of its own, for arm64, empty but for the machine's package sources and keys.
+  # A separate apt state for arm64, empty except for the machine's package sources and keys.
   local state=$lab/apt
   rm -rf "$state"; mkdir -p "$state/lists/partial" "$state/archives/partial"; : > "$state/status"
   local -a apt=(apt-get -qq -o APT::Architecture=arm64 -o APT::Architectures::=arm64 -o APT::Install-Recommends=false
@@ -38,7 +38,7 @@ unpack_debian() {
   # libatomic1: without it the QNN library runs until it has to read or write a context binary.
   APT_CONFIG=$state/apt.conf "${apt[@]}" install -y --download-only \
     python$version-minimal libpython$version-stdlib libstdc++6 libgcc-s1 libatomic1
-  # Debian's merged /usr: packages still carry paths under /lib, which must land in /usr/lib.
+  # Debian's merged /usr: packages still contain paths under /lib, which must be unpacked to /usr/lib.
   local part
   mkdir -p "$machine"
   for part in bin sbin lib; do mkdir -p "$machine/usr/$part"; ln -sfn "usr/$part" "$machine/$part"; done
@@ -48,14 +48,14 @@ unpack_debian() {
 }
 
 install_packages() {
-  # pip takes a wheel only if its exact platform tag is named, so name every glibc up to the one of Debian 12.
+  # pip accepts a wheel only if its exact platform tag is listed, so list every glibc up to that of Debian 12.
   local -a tags=(--platform manylinux2014_aarch64)
   local minor
   for minor in $(seq 17 36); do tags+=(--platform "manylinux_2_${minor}_aarch64"); done
   printf '%s\n' "$wanted" > "$lab/requirements.txt"
   pip_into "$python" --no-compile --only-binary=:all: --implementation cp --python-version $version "${tags[@]}" \
     --target "$packages" -r "$lab/requirements.txt"
-  # Byte code is the same on every architecture; compiled here, an emulated start takes half the time.
+  # Byte code is the same on every architecture; with code compiled here, an emulated start takes half the time.
   "$python" -m compileall -q -j 0 "$stdlib" "$packages" || say "some files have no byte code (harmless)"
 }
 
@@ -63,7 +63,7 @@ describe_cpu() {
   # ONNX Runtime's CPU probe crashes when it reads an x86 /proc/cpuinfo, so the machine has one of an Arm core.
   mkdir -p "$machine/proc"
   local core
-  # As many as /sys tells of, whatever part of them this process may use: the probe trusts the two to agree.
+  # As many processors as /sys lists, whatever part of them this process may use: the probe assumes that both agree.
   for core in $(seq 0 $(($(nproc --all) - 1))); do
     printf '%s\t: %s\n' processor "$core" BogoMIPS 100.00 \
       Features 'fp asimd evtstrm aes pmull sha1 sha2 crc32 atomics fphp asimdhp cpuid asimdrdm lrcpc dcpop asimddp' \
@@ -72,7 +72,7 @@ describe_cpu() {
   done > "$machine/proc/cpuinfo"
 }
 
-# variant NAME: a second machine that shares everything with the first one but /dev and /proc.
+# variant NAME: a second machine that shares everything with the first one except /dev and /proc.
 variant() {
   local other=$lab/machine-$1
   rm -rf "$other"; mkdir -p "$other/dev" "$other/proc"
@@ -83,7 +83,7 @@ variant() {
 
 launcher() {
   local file=$lab/$1 root=$2
-  # exec, so that a death by signal reaches the parent as such and not as 128+n; no core files, which qemu itself
+  # exec, so that a crash by a signal reaches the parent as such and not as 128+n; no core files, which qemu itself
   # would write into the current folder.
   cat > "$file" <<LAUNCHER
 #!/bin/sh
@@ -108,7 +108,7 @@ mkdir -p "$machine/usr/lib/python3/dist-packages"
 printf '%s\n' "$packages" "${source_roots[@]}" > "$machine/usr/lib/python3/dist-packages/lab.pth"
 npu=$(variant fake-npu)
 cp "$machine/proc/cpuinfo" "$npu/proc/cpuinfo"
-: > "$npu/dev/fastrpc-cdsp"   # the device node of Qualcomm's DSP driver: its presence is all the provider looks at
+: > "$npu/dev/fastrpc-cdsp"   # the device node of Qualcomm's DSP driver: the provider only checks that it exists
 broken=$(variant broken)      # no proc/cpuinfo here
 launcher python-arm64 "$machine"
 launcher python-arm64-fake-npu "$npu"

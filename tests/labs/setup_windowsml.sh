@@ -3,9 +3,9 @@
 #
 #   usage: setup_windowsml.sh DIR
 #
-# DIR/win_amd64 and DIR/win_arm64 hold the wheels as they are, for the labs with Windows. DIR/linux is a virtual
-# environment whose windowsml is the wheel's Python over a stand-in for its one library (windowsml_seam.py); everything
-# else is that of the interpreter it is like. DIR/linux-without has no onnxruntime-qnn besides.
+# DIR/win_amd64 and DIR/win_arm64 contain the unchanged wheels, for the labs with Windows. DIR/linux is a virtual
+# environment whose windowsml is the wheel's Python with a replacement of its only library (windowsml_seam.py), and
+# otherwise the packages of the interpreter that it copies. DIR/linux-without also lacks onnxruntime-qnn.
 # Environment: QNNBRIDGE_LAB_LIKE as in setup_arm64.sh.
 set -euo pipefail
 # shellcheck source=tests/labs/common.sh
@@ -33,7 +33,7 @@ for kind in linux linux-without; do
   ln -s "$labs_folder/windowsml_seam.py" "$site/windowsml_seam.py"
   echo "import windowsml_seam" > "$site/windowsml_seam.pth"
   if [ "$kind" = linux ]; then
-    # Behind its own packages come those of the other interpreter, with what that has installed editable.
+    # After its own packages come those of the other interpreter, including editable ones.
     "$like" - > "$site/like.pth" <<'PY'
 import site
 for folder in site.getsitepackages():

@@ -36,13 +36,13 @@ def death(arm64_python: str, action: str, when: str, folder: Path) -> pytest.Exc
 
 @pytest.mark.parametrize("when", ["on_create", "on_run"])
 @pytest.mark.parametrize("action", DEATHS)
-def test_a_death_is_seen_and_explained_and_the_next_model_works(
+def test_a_crash_is_noticed_and_explained_and_the_next_model_works(
     arm64_python: str, action: str, when: str, tmp_path: Path
 ) -> None:
     number = DEATHS[action]
     caught = death(arm64_python, action, when, tmp_path)
     if caught.value.details["exit"]["number"] == -signal.SIGSEGV != -number:
-        # The emulator itself died once in hundreds of times, while it ended the threads of the emulated process.
+        # The emulator itself crashed once in hundreds of runs, while it ended the threads of the emulated process.
         caught = death(arm64_python, action, when, tmp_path)
     text = str(caught.value)
     assert ("creating a session of deadly.onnx" if when == "on_create" else "running deadly.onnx") in text
@@ -55,7 +55,7 @@ def test_a_death_is_seen_and_explained_and_the_next_model_works(
         assert ", on which aarch64 is emulated." in caught.value.cause
 
 
-def test_a_death_at_import_is_explained(arm64_python: str) -> None:
+def test_a_crash_at_import_is_explained(arm64_python: str) -> None:
     with fake_host("--import=segv", python=arm64_python) as host:
         with pytest.raises((errors.HostCrashed, errors.HostStartFailed)) as caught:
             qnnbridge.InferenceSession(script(), host=host, retry=0)

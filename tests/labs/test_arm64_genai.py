@@ -44,7 +44,7 @@ def greedy(model: genai.Model, tokens: list[int], count: int = TOKENS) -> list[i
         return list(answer.tokens)
 
 
-def test_tokens_of_an_arm64_host_are_those_of_a_plain_loop_here(
+def test_tokens_of_an_arm64_host_equal_those_of_a_plain_loop_on_this_machine(
     model: genai.Model, host: qnnbridge.Host, folders: Folders
 ) -> None:
     assert platform.machine() == "x86_64"
@@ -67,7 +67,7 @@ def test_the_history_continues_in_the_next_host(model: genai.Model, host: qnnbri
     assert host.stats.crashes == before + 1
 
 
-def test_an_answer_is_cancelled_and_the_next_one_comes(model: genai.Model) -> None:
+def test_an_answer_is_cancelled_and_the_next_one_works(model: genai.Model) -> None:
     with genai.generate(model, prompt(9), max_tokens=80, do_sample=False) as answer:
         threading.Timer(0.2, answer.cancel).start()
         for _ in answer:
@@ -76,7 +76,7 @@ def test_an_answer_is_cancelled_and_the_next_one_comes(model: genai.Model) -> No
     assert len(greedy(model, prompt(9), 3)) == 3
 
 
-def test_stages_that_ask_for_an_npu_are_refused_without_one(host: qnnbridge.Host, folders: Folders) -> None:
+def test_stages_that_require_an_npu_are_refused_without_one(host: qnnbridge.Host, folders: Folders) -> None:
     with pytest.raises((PlacementRefused, BridgeError)) as caught:
         genai.Model(folders("window-qnn"), host=host)
     assert caught.value.cause or caught.value.fix

@@ -34,7 +34,7 @@ def host_with_fake_npu(
         yield host
 
 
-def test_the_host_is_another_kind_of_machine(host: qnnbridge.Host) -> None:
+def test_the_host_is_a_machine_of_another_type(host: qnnbridge.Host) -> None:
     assert platform.machine() == "x86_64"
     assert host.info.machine in ("aarch64", "ARM64")
     assert host.info.pid != os.getpid()
@@ -50,7 +50,7 @@ class TestWithNpuInName(HostWithNpuInName):
     saver, ir = "libQnnSaver.so", "libQnnIr.so"
 
 
-def test_an_npu_that_does_not_start_is_refused_with_the_cause_that_only_the_log_has(
+def test_an_npu_that_does_not_start_is_refused_with_the_cause_from_the_log(
     host_with_fake_npu: qnnbridge.Host, tmp_path: Path
 ) -> None:
     """ONNX Runtime itself creates this session, lists QNN as its provider and runs it on the CPU."""
@@ -60,7 +60,7 @@ def test_an_npu_that_does_not_start_is_refused_with_the_cause_that_only_the_log_
     assert "QNN_BACKEND_ERROR_CANNOT_INITIALIZE" in str(caught.value)
 
 
-def test_a_host_that_dies_while_it_imports_onnxruntime_is_explained(
+def test_a_host_that_crashes_while_it_imports_onnxruntime_is_explained(
     arm64_python_broken: str, tmp_path: Path
 ) -> None:
     model = lab_models.quantized_convolution(tmp_path)
@@ -74,7 +74,7 @@ def test_a_host_that_dies_while_it_imports_onnxruntime_is_explained(
     details = caught.value.details
     assert details["exit"]["number"] == -signal.SIGSEGV
     assert details["phase"] == "importing"
-    # The stack is that of the thread that died, not of the first one that faulthandler lists.
+    # The stack is that of the crashed thread, not of the first one that faulthandler lists.
     assert any("onnxruntime" in line for line in details["python_stack"]), details["python_stack"]
 
 

@@ -13,7 +13,7 @@ from tests.contract.text_encoder import Size, text_encoder
 pytestmark = pytest.mark.simulator
 
 
-def test_an_application_on_python_3_10_has_buckets(
+def test_an_application_on_python_3_10_can_use_buckets(
     python310: Path, host_pythons: Mapping[str, str], tmp_path: Path
 ) -> None:
     model = tmp_path / "encoder.onnx"

@@ -31,12 +31,12 @@ def test_an_application_of_python_3_10_without_a_host_is_told_what_to_install(py
     found = report["findings"][0]
     assert any("Python 3.10" in seen for seen in found["seen"])
     (command,) = found["commands"]
-    # --python: what the PATH of this machine happens to have
+    # --python: otherwise the result depends on the PATH of this machine
     assert command.partition(" --python ")[0] == "qnnbridge setup"
     assert any(one["text"] == "not made: there is no host to start" for one in report["healthy"])
 
 
-def test_without_any_library_the_doctor_still_says_what_is_missing(tmp_path: Path) -> None:
+def test_without_any_library_doctor_still_reports_what_is_missing(tmp_path: Path) -> None:
     python = python_of(environment(tmp_path / "env", dict.fromkeys(BARE)))
     report = doctor(python=python)
     assert codes(report) == ["host.packages-missing", "application.packages-missing"]
@@ -60,7 +60,7 @@ def test_an_installation_that_was_interrupted_is_found(tmp_path: Path) -> None:
     assert "--force-reinstall --no-deps onnxruntime==" in report["findings"][0]["fix"]
 
 
-def test_numpy_that_is_half_there_is_found_by_both_sides(tmp_path: Path) -> None:
+def test_an_incomplete_numpy_is_found_on_both_sides(tmp_path: Path) -> None:
     site = environment(tmp_path / "env", {})
     numpy = own_copy(site, "numpy")
     for entry in numpy.iterdir():
@@ -81,7 +81,9 @@ def test_numpy_that_is_half_there_is_found_by_both_sides(tmp_path: Path) -> None
         ("/bin/true", "host.does-not-start", "is not a Python interpreter"),
     ],
 )
-def test_what_is_no_interpreter_is_named_as_such(python: str, code: str, word: str, tmp_path: Path) -> None:
+def test_a_file_that_is_not_an_interpreter_is_reported_as_such(
+    python: str, code: str, word: str, tmp_path: Path
+) -> None:
     (tmp_path / "text").write_text("hello")
     report = doctor("--quick", "--host-python", python.format(tmp_path))
     assert codes(report) == [code]
@@ -90,7 +92,7 @@ def test_what_is_no_interpreter_is_named_as_such(python: str, code: str, word: s
     assert report["exit_code"] == 2
 
 
-def test_a_model_that_is_not_there_or_none_is_named(tmp_path: Path) -> None:
+def test_a_missing_or_invalid_model_file_is_reported(tmp_path: Path) -> None:
     text = tmp_path / "net.onnx"
     text.write_text("<html>")
     assert codes(doctor("--quick", "--model", tmp_path / "absent.onnx")) == ["model.missing"]
@@ -110,7 +112,7 @@ def test_a_damaged_snapshot_is_refused_with_an_explanation(content: bytes, tmp_p
     assert "snapshot.json" in json.loads(as_json.stdout)["error"]["message"]
 
 
-def test_a_snapshot_that_cannot_be_written_does_not_keep_the_diagnosis_back(tmp_path: Path) -> None:
+def test_a_snapshot_that_cannot_be_written_does_not_prevent_the_diagnosis(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     done = said("doctor", "--quick", "--snapshot", str(tmp_path / "file" / "x.json"))
     assert "Verdict: " in done.stdout
@@ -128,13 +130,13 @@ def test_a_wrong_command_line_is_refused_before_anything_is_started(arguments: l
     assert "Traceback" not in done.stderr
 
 
-def test_fix_asks_nobody_where_nobody_is(tmp_path: Path) -> None:
+def test_fix_asks_no_question_without_a_terminal(tmp_path: Path) -> None:
     done = said("doctor", "--quick", "--fix", "--host-python", str(tmp_path / "absent"))
     assert "not fixed by --fix (host.file-missing): follow its fix" in done.stdout
 
 
-def test_both_command_lines_say_the_same() -> None:
-    """The one among the other commands, and the one that needs the standard library alone."""
+def test_both_command_lines_print_the_same_report() -> None:
+    """Compare the subcommand with the command that needs only the standard library."""
     program = "import sys; from qnnbridge_tools.cli import main; sys.exit(main())"
     done = subprocess.run(
         [sys.executable, "-c", program, "doctor", "--quick", "--json"],

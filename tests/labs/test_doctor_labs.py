@@ -42,7 +42,7 @@ def test_this_machine_is_healthy() -> None:
 
 
 @pytest.mark.simulator
-def test_a_backend_that_is_cut_off_is_found_and_what_it_does_is_proved(tmp_path: Path) -> None:
+def test_a_truncated_backend_is_found_and_its_effect_is_confirmed(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime_qnn")
     site = environment(tmp_path / "env", {})
     cut_off(own_copy(site, "onnxruntime_qnn") / "libQnnHtp.so", 4 << 20)
@@ -71,7 +71,7 @@ def test_a_package_without_its_backend_is_found(tmp_path: Path) -> None:
 
 @pytest.mark.simulator
 def test_a_provider_that_is_too_old_for_onnxruntime_is_found(tmp_path: Path) -> None:
-    """pip allows the pair."""
+    """pip allows this combination."""
     site = environment(tmp_path / "env", {"onnxruntime_qnn": release("onnxruntime-qnn-2.3.0")})
     report = doctor("--host-python", python_of(site))
     assert codes(report) == ["packages.qnn-too-old"]
@@ -107,7 +107,7 @@ def test_libraries_of_two_releases_in_one_package_are_found(tmp_path: Path) -> N
 # --- other machines ---
 
 
-def test_an_interpreter_that_dies_when_it_imports_onnxruntime_is_explained(arm64_python_broken: str) -> None:
+def test_an_interpreter_that_crashes_when_it_imports_onnxruntime_is_explained(arm64_python_broken: str) -> None:
     report = doctor("--host-python", arm64_python_broken)
     assert codes(report)[0] == "probe.import"
     found = report["findings"][0]
@@ -117,7 +117,7 @@ def test_an_interpreter_that_dies_when_it_imports_onnxruntime_is_explained(arm64
     assert report["exit_code"] == 2
 
 
-def test_a_windows_machine_is_healthy_and_its_snapshot_can_be_read_elsewhere(
+def test_a_windows_machine_is_healthy_and_its_snapshot_can_be_read_on_another_machine(
     windows_python: WindowsLab, tmp_path: Path
 ) -> None:
     path = tmp_path / "snapshot.json"
@@ -130,7 +130,7 @@ def test_a_windows_machine_is_healthy_and_its_snapshot_can_be_read_elsewhere(
     assert (here["verdict"], codes(here)) == (told["verdict"], [])
 
 
-def test_on_windows_a_program_of_another_machine_type_is_refused_as_host(windows_python: WindowsLab) -> None:
+def test_on_windows_a_program_of_another_machine_type_is_refused_as_a_host(windows_python: WindowsLab) -> None:
     from pip._vendor import distlib
 
     launcher = Path(distlib.__file__).with_name("t64-arm.exe")
@@ -176,7 +176,7 @@ def test_the_machine_type_and_build_of_linux_libraries_are_read_from_the_files()
     assert skel.machine == "hexagon"
 
 
-def test_real_skels_are_in_their_real_catalogs_and_a_changed_one_is_not(tmp_path: Path) -> None:
+def test_real_skel_libraries_match_their_catalogues_and_a_changed_one_does_not(tmp_path: Path) -> None:
     folder = demand("windows/packages/onnxruntime_qnn/libs/arm64ec", "setup_windows.sh")
     for name in (
         "libQnnHtpV68Skel.so",

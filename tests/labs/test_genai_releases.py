@@ -49,7 +49,9 @@ def begin(model: genai.Model, tokens: list[int], **options: object) -> genai.Gen
 
 
 @pytest.mark.parametrize("kind", ["dynamic", "window-qnn", "sliding", "sliding-qnn"])
-def test_every_layout_and_the_crash_table(kind: str, old_host: qnnbridge.Host, folders: Folders) -> None:
+def test_every_layout_and_the_crash_table_work_with_each_release(
+    kind: str, old_host: qnnbridge.Host, folders: Folders
+) -> None:
     version = str(old_host.info.executable).split("/")[-3]
     assert version in VERSIONS
     layout: Any = kind.removesuffix("-qnn")
@@ -74,10 +76,10 @@ def test_every_layout_and_the_crash_table(kind: str, old_host: qnnbridge.Host, f
 
 
 @pytest.mark.parametrize("kind", ["dynamic", "window-qnn"])
-def test_the_newest_release_of_the_index(
+def test_the_newest_release_in_the_index_works(
     kind: str, folders: Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that the table does not have yet is tried in a worker first; the tokens are right in either case."""
+    """A release that the table lacks is tried in a worker first; the tokens are right in either case."""
     python = demand("genai/newest/bin/python", "setup_genai.sh")
     monkeypatch.delenv("QNNBRIDGE_CACHE", raising=False)
     monkeypatch.setenv("QNNBRIDGE_CACHE_DIR", str(tmp_path))
@@ -89,7 +91,7 @@ def test_the_newest_release_of_the_index(
         assert host.stats.crashes == 0
 
 
-def test_a_prompt_with_pads_is_refused(old_host: qnnbridge.Host, folders: Folders) -> None:
+def test_a_prompt_with_pad_tokens_is_refused(old_host: qnnbridge.Host, folders: Folders) -> None:
     model = genai.Model(folders("sliding"), host=old_host)
     for tokens in ([PAD] * 4, [PAD, 5, 6]):
         with pytest.raises(PromptRefused, match="pad token 0"):
@@ -97,7 +99,7 @@ def test_a_prompt_with_pads_is_refused(old_host: qnnbridge.Host, folders: Folder
     assert len(generate(begin(model, [7, 5, 6]), 4)) == 4
 
 
-def test_kills_with_the_sliding_layout(folders: Folders) -> None:
+def test_kills_with_the_sliding_layout_change_no_token(folders: Folders) -> None:
     python = demand("genai/0.15.2/bin/python", "setup_genai.sh")
     told = run(folders("sliding-qnn"), generations=6, kills=4, tokens=16, seed=2, python=python)
     assert (told.equal, told.kills) == (6, 4)

@@ -38,8 +38,8 @@ def test_a_program_runs_again_only_after_wine_lost_a_process(
     assert len((tmp_path / "runs").read_text().splitlines()) == runs
 
 
-def test_a_report_of_facts_that_holds_a_lost_process_is_created_again(tmp_path: Path) -> None:
-    """Such a report ends with 0: one fact that fails does not hide the others."""
+def test_a_report_of_facts_about_a_lost_process_is_created_again(tmp_path: Path) -> None:
+    """A report of facts exits with 0: one fact that fails does not hide the others."""
     python = tmp_path / "python-win"
     python.write_text(
         f"""#!/bin/sh

@@ -1,4 +1,4 @@
-"""Windows ML as a source of QNN: the real wheel's Python over a stand-in for its library, and real sessions."""
+"""Windows ML as a source of QNN: the real wheel's Python with a replacement of its library, and real sessions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.process, pytest.mark.simulator]
 
 MODEL = Path(__file__).parents[1] / "models" / "q.onnx"
 FAMILY = "MicrosoftCorporationII.WinML.Qualcomm.QNN.EP.1.8_8wekyb3d8bbwe"
-NO_NETWORK = -2147012889  # 0x80072EE7, the name of a server that is not found
+NO_NETWORK = -2147012889  # 0x80072EE7: the name of a server was not found
 
 Table = Callable[..., Path]
 
@@ -95,7 +95,7 @@ def reference() -> list[Any]:
     return results
 
 
-def test_a_session_runs_by_every_source_and_its_placement_names_it(table: Table, reference: list[Any]) -> None:
+def test_a_session_runs_with_every_source_and_its_placement_names_it(table: Table, reference: list[Any]) -> None:
     catalogue = table(provider(name="VitisAIExecutionProvider", state=2), provider())
     with host(catalogue) as one:
         results, session = run(one)
@@ -116,7 +116,7 @@ def test_a_session_runs_by_every_source_and_its_placement_names_it(table: Table,
     np.testing.assert_array_equal(results[0], reference[0])
 
 
-def test_a_compiled_model_is_judged_by_the_provider_that_is_loaded(table: Table, tmp_path: Path) -> None:
+def test_a_compiled_model_is_judged_by_the_loaded_provider(table: Table, tmp_path: Path) -> None:
     with host(table(provider())) as one:
         made = qnnbridge.compile(MODEL, tmp_path / "q_ctx.onnx", host=one)
         assert made.versions["ep_version"] == "1.8.21.0"
@@ -124,7 +124,7 @@ def test_a_compiled_model_is_judged_by_the_provider_that_is_loaded(table: Table,
             assert session.placement.source.startswith("Windows ML")
 
 
-def test_without_a_setting_the_wheel_comes_before_the_catalogue(table: Table) -> None:
+def test_by_default_the_wheel_is_preferred_to_the_catalogue(table: Table) -> None:
     with host(table(provider()), engine=None) as one:
         source = one.info.qnn_source
         assert source["engine"] == "wheel"
@@ -135,7 +135,7 @@ def test_without_a_setting_the_wheel_comes_before_the_catalogue(table: Table) ->
         assert "onnxruntime-qnn is not installed" in source["reason"]
 
 
-def test_a_provider_that_is_not_prepared_is_prepared(table: Table) -> None:
+def test_a_provider_that_is_not_ready_is_prepared(table: Table) -> None:
     catalogue = table(provider(state=1, library="", library_after=library(), progress=[0.5], seconds=0.1))
     with host(catalogue) as one:
         assert one.info.qnn_source["library"] == library()
@@ -149,7 +149,7 @@ def refusal(one: qnnbridge.Host) -> qnnbridge.BridgeError:
     return caught.value
 
 
-def test_a_provider_that_is_not_present_is_downloaded_only_when_asked_for(table: Table) -> None:
+def test_a_provider_that_is_not_present_is_downloaded_only_on_request(table: Table) -> None:
     catalogue = table(
         provider(state=2, library="", library_after=library(), progress=[0.0, 0.4, 0.8, 1.0], seconds=0.1)
     )
@@ -190,7 +190,7 @@ def test_without_a_network_the_download_is_an_error_with_the_fix(table: Table) -
         ({}, [{"state": 1, "refused": -2147024891}], ["could not prepare", "0x80070005", "repair the package"]),
     ],
 )
-def test_what_the_catalogue_refuses_is_an_error_with_cause_and_fix(
+def test_a_refusal_of_the_catalogue_is_an_error_with_cause_and_fix(
     more: dict[str, Any], providers: list[dict[str, Any]], words: list[str], table: Table
 ) -> None:
     text = str(refusal(host(table(*(provider(**one) for one in providers), **more))))
@@ -210,7 +210,7 @@ def test_a_library_of_another_provider_is_refused_before_it_is_loaded(table: Tab
     assert "does not exist" in refusal(host(table(), engine=None, ep_path=tmp_path / "gone")).message
 
 
-def test_a_model_is_compiled_again_when_windows_has_another_version(
+def test_a_model_is_compiled_again_if_windows_has_another_version(
     table: Table, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.delenv("QNNBRIDGE_CACHE", raising=False)
@@ -233,7 +233,7 @@ def test_a_model_is_compiled_again_when_windows_has_another_version(
 
 
 @pytest.mark.parametrize("deaf", [False, True], ids=["", "windows does not answer the cancelling"])
-def test_a_download_that_stands_still_is_given_up(deaf: bool, table: Table) -> None:
+def test_a_download_that_makes_no_progress_is_abandoned(deaf: bool, table: Table) -> None:
     code = "import qnnbridge_host.windows_ml as w; w.STALLED_S = w.CANCEL_S = 0.5; w.end(w.main(['download']))"
     stuck = table(provider(state=2, library="", seconds="hang"), deaf=deaf)
     ran = subprocess.run(
@@ -250,7 +250,7 @@ def test_a_download_that_stands_still_is_given_up(deaf: bool, table: Table) -> N
     assert "has stopped" in error["cause"]
 
 
-def test_the_setting_of_the_configuration_file_reaches_the_host(
+def test_the_setting_in_the_configuration_file_reaches_the_host(
     table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "sideloaded"

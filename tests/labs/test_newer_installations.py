@@ -30,7 +30,7 @@ SOC: list[Any] = [("QNNExecutionProvider", {"soc_model": "60"})]
 
 
 def renamed(target: Path, module: str, version: str) -> Path:
-    """A folder with the installed distribution of a module under another version."""
+    """Create a folder with the installed distribution of a module under another version."""
     target.mkdir()
     for entry in SITE.glob(f"{module}*"):
         if entry.name.endswith(".dist-info"):
@@ -75,7 +75,7 @@ def host(python: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
         yield host
 
 
-def test_the_doctor_names_them_and_finds_nothing(python: str) -> None:
+def test_doctor_names_the_newer_packages_and_reports_no_finding(python: str) -> None:
     report = doctor(python=python)
     assert [one["code"] for one in report["findings"]] == []
     said = {one["check"]: one["text"] for one in report["healthy"]}
@@ -83,7 +83,7 @@ def test_the_doctor_names_them_and_finds_nothing(python: str) -> None:
     assert f"onnxruntime-genai {GENAI} ({NEWER}" in said["text generation"]
 
 
-def test_versions_names_them(python: str) -> None:
+def test_versions_names_the_newer_packages(python: str) -> None:
     command = [python, "-m", "qnnbridge_tools", "versions", "--json"]
     told = subprocess.run(command, capture_output=True, text=True, timeout=100, check=True).stdout
     installed = {one["name"]: (one["version"], one["standing"]) for one in json.loads(told)["installed"]}
@@ -94,7 +94,7 @@ def test_versions_names_them(python: str) -> None:
     assert f"Installed here: onnxruntime-qnn {QNN}, {NEWER}" in " ".join(text.split())
 
 
-def test_a_session_runs_says_so_once_and_is_cached_by_itself(
+def test_a_session_runs_with_one_log_message_and_separate_cache_entries(
     host: qnnbridge.Host, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert host.info.versions["onnxruntime_qnn"] == QNN
@@ -111,8 +111,8 @@ def test_a_session_runs_says_so_once_and_is_cached_by_itself(
     assert caplog.text.count(f"onnxruntime-qnn {QNN} is {NEWER}") == 1
 
 
-def test_the_verdict_on_a_compiled_model_goes_by_its_qnn(python: str, tmp_path: Path) -> None:
-    """The SDK in a context binary decides, not the version of the package, and the SDK is the same."""
+def test_a_compiled_model_is_judged_by_its_qnn_version(python: str, tmp_path: Path) -> None:
+    """The SDK version in a context binary decides, not the version of the package, and the SDK is the same."""
     model, compiled = convolution(tmp_path), tmp_path / "compiled.onnx"
     arguments = ["compile", str(model), "-o", str(compiled), "--soc-model", "60"]
     subprocess.run([sys.executable, "-m", "qnnbridge_tools", *arguments], timeout=200, check=True)
@@ -123,7 +123,7 @@ def test_the_verdict_on_a_compiled_model_goes_by_its_qnn(python: str, tmp_path: 
     assert f"onnxruntime-qnn {QNN}" in told
 
 
-def test_generation_is_tried_first_and_right(host: qnnbridge.Host, folders: Folders) -> None:
+def test_generation_is_tried_first_and_gives_the_right_tokens(host: qnnbridge.Host, folders: Folders) -> None:
     for kind in ("dynamic", "window-qnn"):
         model = genai.Model(folders(kind), host=host)
         assert model.info.notes[0].startswith(f"onnxruntime-genai {GENAI} is {NEWER}")

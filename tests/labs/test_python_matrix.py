@@ -54,7 +54,7 @@ def test_an_application_on_python_3_10_gets_the_same_result_from_a_host_on(
         assert results["y"].tobytes() == expected["y"].tobytes()
 
 
-def test_without_onnxruntime_and_without_a_host_interpreter_the_error_says_what_to_install(
+def test_without_onnxruntime_and_without_a_host_interpreter_the_error_names_what_to_install(
     python310: Path, tmp_path: Path
 ) -> None:
     np.savez(tmp_path / "in.npz", **lab_models.quantized_convolution_inputs())

@@ -18,7 +18,7 @@ Feeds = dict[str, "np.ndarray[Any, Any]"]
 
 @pytest.fixture
 def on_linux(tmp_path: Path) -> Callable[[Path, Feeds], Feeds]:
-    """Runs the same application on this machine, with the simulator of the Linux package."""
+    """Run the same application on this machine, with the simulator of the Linux package."""
     pytest.importorskip("onnxruntime_qnn")
 
     def run(model: Path, feeds: Feeds) -> Feeds:
@@ -48,7 +48,7 @@ def on_windows(windows_python: WindowsLab, tmp_path: Path) -> Callable[..., tupl
 
 @pytest.mark.simulator
 @pytest.mark.parametrize("kind", ["float", "quantized"])
-def test_windows_and_linux_simulators_agree_in_every_bit(
+def test_windows_and_linux_simulators_agree_bit_for_bit(
     kind: str,
     on_windows: Callable[..., tuple[dict[str, Any], Feeds]],
     on_linux: Callable[[Path, Feeds], Feeds],
@@ -74,7 +74,7 @@ def test_windows_and_linux_simulators_agree_in_every_bit(
 
 
 @pytest.mark.parametrize("provider", ["QNNExecutionProvider", "CPUExecutionProvider"])
-def test_a_model_at_a_path_that_is_not_ascii_runs_on_windows(
+def test_a_model_at_a_non_ascii_path_runs_on_windows(
     provider: str, on_windows: Callable[..., tuple[dict[str, Any], Feeds]], tmp_path: Path
 ) -> None:
     folder = tmp_path / "Größe 模型"
@@ -85,7 +85,7 @@ def test_a_model_at_a_path_that_is_not_ascii_runs_on_windows(
     assert results["y"].any()
 
 
-def test_a_missing_model_is_the_same_typed_error_on_windows(windows_python: WindowsLab, tmp_path: Path) -> None:
+def test_a_missing_model_raises_the_same_typed_error_on_windows(windows_python: WindowsLab, tmp_path: Path) -> None:
     np.savez(tmp_path / "in.npz", **lab_models.quantized_convolution_inputs())
     done = windows_python.run(
         HERE / "application.py", tmp_path / "absent.onnx", tmp_path / "in.npz", tmp_path / "out.npz"
@@ -95,7 +95,7 @@ def test_a_missing_model_is_the_same_typed_error_on_windows(windows_python: Wind
     assert "absent.onnx" in done.stderr
 
 
-def test_a_host_that_dies_in_native_code_is_explained_on_windows(
+def test_a_host_that_crashes_in_native_code_is_explained_on_windows(
     windows_python: WindowsLab, tmp_path: Path
 ) -> None:
     model = lab_models.nothing_to_compute(tmp_path)

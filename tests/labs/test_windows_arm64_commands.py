@@ -20,7 +20,7 @@ def run(lab: WindowsArm64Lab, module: str, *arguments: str | Path) -> Program:
     return lab.run(MODULE, module, *arguments, timeout_s=TIMEOUT_S)
 
 
-def test_demo_is_right_on_the_cpu_and_says_why_it_is_not_on_the_npu(windows_arm64: WindowsArm64Lab) -> None:
+def test_demo_is_right_on_the_cpu_and_explains_why_it_is_not_on_the_npu(windows_arm64: WindowsArm64Lab) -> None:
     ran = run(windows_arm64, "qnnbridge_tools", "demo")
     assert ran.returncode == 1
     assert "6 of 6 right, computed by the CPU provider only." in ran.stdout
@@ -30,7 +30,7 @@ def test_demo_is_right_on_the_cpu_and_says_why_it_is_not_on_the_npu(windows_arm6
     assert "Traceback" not in ran.stdout + ran.stderr
 
 
-def test_a_program_for_onnxruntime_runs_by_exec(windows_arm64: WindowsArm64Lab, tmp_path: Path) -> None:
+def test_a_program_for_onnxruntime_runs_under_exec(windows_arm64: WindowsArm64Lab, tmp_path: Path) -> None:
     model = tmp_path / "modèle.onnx"
     shutil.copy(MODEL, model)
     ran = run(

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.timeout(WindowsArm64Lab.SET_UP_TIMEOUT_S + DEATHS_TIMEO
 
 X = np.arange(4, dtype=np.float32)
 
-# Name of the death: the code that a Windows parent sees, and its name.
+# Name of the crash: the exit code that a Windows parent gets, and its name.
 DEATHS = {
     "access violation": (0xC0000005, "STATUS_ACCESS_VIOLATION"),
     "illegal instruction": (0xC000001D, "STATUS_ILLEGAL_INSTRUCTION"),
@@ -37,7 +37,7 @@ DEATHS = {
     "abort": (3, "abort"),
     "terminated": (1, ""),
 }
-# What a Linux application sees, which gets 8 bits: the code that it concludes from them and from stderr.
+# For a Linux application, which gets 8 bits: the exit code that it derives from them and from stderr.
 SEEN_BY_LINUX = {
     "read_null": (0xC0000005, "STATUS_ACCESS_VIOLATION"),
     "machine_code:e080005260003ed4": (0xC0000409, "STATUS_STACK_BUFFER_OVERRUN"),
@@ -51,7 +51,7 @@ def report(windows_arm64: WindowsArm64Lab) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("death", DEATHS)
-def test_a_windows_application_sees_all_bits_explains_them_and_continues(
+def test_a_windows_application_gets_all_bits_of_exit_codes_explains_them_and_continues(
     report: dict[str, Any], death: str
 ) -> None:
     number, name = DEATHS[death]
@@ -67,7 +67,7 @@ def test_a_windows_application_sees_all_bits_explains_them_and_continues(
     assert told["starts"] == 1
 
 
-# Windows itself ends the second with 0xC0000139.
+# Windows itself ends the second one with 0xC0000139.
 @pytest.mark.parametrize(("what", "number"), [("library missing", 0xC0000135), ("entry point missing", 0x80000100)])
 def test_an_interpreter_that_cannot_be_loaded_is_reported(report: dict[str, Any], what: str, number: int) -> None:
     told = report[what]
@@ -84,7 +84,7 @@ def linux_view(windows_arm64: WindowsArm64Lab) -> Iterator[qnnbridge.Host]:
 
 
 @pytest.mark.parametrize("action", SEEN_BY_LINUX)
-def test_a_linux_application_concludes_the_code_from_its_low_byte(
+def test_a_linux_application_derives_the_exit_code_from_its_low_byte(
     linux_view: qnnbridge.Host, action: str, tmp_path: Path
 ) -> None:
     number, name = SEEN_BY_LINUX[action]

@@ -32,7 +32,7 @@ def facts(windows_arm64: WindowsArm64Lab) -> dict[str, Any]:
 
 @pytest.fixture
 def windows_11(windows_arm64: WindowsArm64Lab) -> Iterator[WindowsArm64Lab]:
-    """Run the lab as Windows 11. By default Wine is Windows 10, which cannot emulate x64: a true finding."""
+    """Run the lab as Windows 11. By default Wine is Windows 10, which cannot emulate x64: a correct finding."""
     windows_arm64.run(HERE / "windows_version.py", "win11").json()
     yield windows_arm64
     windows_arm64.run(HERE / "windows_version.py").json()
@@ -42,15 +42,15 @@ def test_the_machine_types_of_process_and_computer_are_reported(facts: dict[str,
     assert facts["this_process"] == ["ARM64", "ARM64", "ARM64", "win-arm64"]
 
 
-def test_the_libraries_that_the_doctor_calls_loadable_are_those_that_windows_loads(facts: dict[str, Any]) -> None:
-    """ARM64X of the x64 package loads, x64 and ARM64EC do not."""
+def test_the_libraries_that_doctor_reports_as_loadable_are_those_that_windows_loads(facts: dict[str, Any]) -> None:
+    """ARM64X libraries of the x64 package load, x64 and ARM64EC libraries do not."""
     assert {machine for machine, _ in facts["libraries"].values()} == {"x64", "ARM64EC", "ARM64X"}
     for name, (machine, said) in facts["libraries"].items():
         assert (said == WRONG_FORMAT) == (machine not in LOADABLE["win-arm64"]), (name, machine, said)
         assert (said == "ok") == (said != WRONG_FORMAT and "Stub" not in name), (name, machine, said)
 
 
-def test_the_programs_that_the_doctor_takes_for_hosts_are_those_that_windows_starts(facts: dict[str, Any]) -> None:
+def test_the_programs_that_doctor_accepts_as_hosts_are_those_that_windows_starts(facts: dict[str, Any]) -> None:
     assert {name: machine for name, (machine, _) in facts["programs"].items()} == {
         "t32.exe": "x86",
         "t64.exe": "x64",
@@ -62,7 +62,7 @@ def test_the_programs_that_the_doctor_takes_for_hosts_are_those_that_windows_sta
         assert said in ("starts", CANNOT_EMULATE)
 
 
-def test_pythons_of_both_views_of_the_registry_are_found_and_drivers_in_the_view_of_64_bits(
+def test_pythons_in_both_registry_views_and_drivers_in_the_64_bit_view_are_found(
     facts: dict[str, Any],
 ) -> None:
     assert facts["registry_views"] == [
@@ -71,17 +71,17 @@ def test_pythons_of_both_views_of_the_registry_are_found_and_drivers_in_the_view
     ]
 
 
-def test_the_build_of_windows_is_the_true_one_in_a_program_without_a_manifest(facts: dict[str, Any]) -> None:
+def test_the_build_of_windows_is_right_in_a_program_without_a_manifest(facts: dict[str, Any]) -> None:
     told_to_python, build = facts["build_of_windows"]
     assert told_to_python == 9200  # Windows 8
     assert build > 19000
 
 
-def test_the_whole_examination_finds_the_missing_driver_and_nothing_else(
+def test_the_complete_examination_finds_only_the_missing_driver(
     windows_11: WindowsArm64Lab, tmp_path: Path
 ) -> None:
     snapshot = tmp_path / "snapshot.json"
-    # The emulated probe takes a minute beside other work.
+    # The emulated probe takes a minute on a busy machine.
     done = windows_11.run(DOCTOR, "--json", "--timeout", 180, "--snapshot", snapshot, timeout_s=TIMEOUT_S)
     told = json.loads(done.stdout)
     assert [one["code"] for one in told["findings"]] == ["driver.missing"]
@@ -108,7 +108,9 @@ def test_versions_names_the_newest_release_for_this_interpreter(windows_arm64: W
     assert all(one["platform"] == "win_arm64" for one in told["releases"])
 
 
-def test_an_interpreter_without_venv_is_passed_over_and_another_one_brought(windows_arm64: WindowsArm64Lab) -> None:
+def test_an_interpreter_without_venv_is_skipped_and_another_one_is_installed(
+    windows_arm64: WindowsArm64Lab,
+) -> None:
     ran = windows_arm64.run(HERE / "windows_module.py", "qnnbridge_tools", "setup", "--dry-run", "--json")
     assert ran.returncode == 0, ran.stdout
     told = json.loads(ran.stdout)

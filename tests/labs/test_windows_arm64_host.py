@@ -20,7 +20,7 @@ from tests.fakes.hosts import fake_host, script
 import qnnbridge
 from qnnbridge import errors
 
-# The first start of a host takes ten seconds on a busy machine; the set-up may still be at work before.
+# The first start of a host takes ten seconds on a busy machine; the set-up may still run before.
 pytestmark = pytest.mark.timeout(WindowsArm64Lab.SET_UP_TIMEOUT_S + 300.0)
 
 X = np.arange(4, dtype=np.float32)
@@ -61,7 +61,7 @@ class TestWithNpuInName(HostWithNpuInName):
     saver, ir = "QnnSaver.dll", "QnnIr.dll"
 
 
-def test_an_npu_without_a_driver_is_refused_with_the_cause_in_words(
+def test_an_npu_without_a_driver_is_refused_with_an_explanation(
     host_with_fake_npu: qnnbridge.Host, tmp_path: Path
 ) -> None:
     model = lab_models.quantized_convolution(tmp_path)
@@ -71,7 +71,7 @@ def test_an_npu_without_a_driver_is_refused_with_the_cause_in_words(
     assert "driver" in caught.value.fix
 
 
-def test_compiling_for_a_named_chip_needs_the_driver_and_says_so(
+def test_compiling_for_a_given_chip_needs_the_driver_and_reports_that(
     host_with_fake_npu: qnnbridge.Host, tmp_path: Path
 ) -> None:
     """The compiler is a separate process, which the Windows host starts with its own interpreter."""
@@ -83,7 +83,7 @@ def test_compiling_for_a_named_chip_needs_the_driver_and_says_so(
     assert not compiled.exists()
 
 
-def test_memory_of_one_system_is_not_offered_to_the_other(host: qnnbridge.Host, tmp_path: Path) -> None:
+def test_shared_memory_is_not_offered_between_linux_and_windows(host: qnnbridge.Host, tmp_path: Path) -> None:
     model = lab_models.convolution(tmp_path)
     with qnnbridge.InferenceSession(str(model), providers=["CPUExecutionProvider"], host=host) as session:
         results = [session.run(None, lab_models.convolution_inputs())[0] for _ in range(4)]
@@ -92,8 +92,8 @@ def test_memory_of_one_system_is_not_offered_to_the_other(host: qnnbridge.Host, 
     assert host.stats.shared_calls == 0
 
 
-def test_whatever_the_windows_host_prints_never_reaches_the_wire(windows_arm64: WindowsArm64Lab) -> None:
-    """Python's print, the C runtime, the descriptor, and a program that the host starts."""
+def test_text_that_the_windows_host_prints_never_reaches_the_wire(windows_arm64: WindowsArm64Lab) -> None:
+    """Print with Python's print, the C runtime, the descriptor, and a program that the host starts."""
     with fake_host(python=str(windows_arm64.python)) as host:
         session = qnnbridge.InferenceSession(script(scale=3, on_run=["print:hello"]), host=host)
         for _ in range(3):
@@ -102,7 +102,7 @@ def test_whatever_the_windows_host_prints_never_reaches_the_wire(windows_arm64: 
 
 
 def hosts_of(lab: WindowsArm64Lab) -> set[int]:
-    """The numbers that Linux has for the Python processes of the lab."""
+    """Return the Linux process ids of the lab's Python processes."""
     found = set()
     for process in psutil.process_iter(["cmdline"]):
         words = process.info["cmdline"] or []

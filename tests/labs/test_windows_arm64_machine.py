@@ -36,7 +36,7 @@ def run(*command: str | Path, env: dict[str, str] | None = None) -> subprocess.C
 
 
 def refused(done: subprocess.CompletedProcess[str], lab: Path) -> str:
-    """The one sentence of a set-up that refuses, and leaves nothing."""
+    """Return the message of a set-up that refuses, and check that the set-up leaves nothing."""
     assert done.returncode == 1, (done.returncode, done.stdout, done.stderr)
     assert not lab.exists()
     (sentence,) = done.stderr.splitlines()
@@ -49,13 +49,13 @@ def in_a_namespace(commands: str, lab: Path) -> subprocess.CompletedProcess[str]
     return run("unshare", "--user", "--map-root-user", "--mount", "sh", "-c", script, SET_UP, lab)
 
 
-def test_without_user_namespaces_the_set_up_says_so(tmp_path: Path) -> None:
+def test_without_user_namespaces_the_set_up_reports_that(tmp_path: Path) -> None:
     done = in_a_namespace("echo 0 > /proc/sys/user/max_user_namespaces", tmp_path / "lab")
     assert "does not allow user namespaces" in refused(done, tmp_path / "lab")
 
 
-def test_without_binfmt_misc_the_set_up_says_so(tmp_path: Path) -> None:
-    """Kernels before 6.7 behave like this."""
+def test_without_binfmt_misc_the_set_up_reports_that(tmp_path: Path) -> None:
+    """Kernels before 6.7 behave in this way."""
     tools = tmp_path / "bin"
     tools.mkdir()
     mount = tools / "mount"
@@ -65,7 +65,7 @@ def test_without_binfmt_misc_the_set_up_says_so(tmp_path: Path) -> None:
     assert "no binfmt_misc in user namespaces (it needs Linux 6.7)" in refused(done, tmp_path / "lab")
 
 
-def test_with_too_little_disk_the_set_up_says_so_and_a_half_built_folder_goes(tmp_path: Path) -> None:
+def test_with_too_little_disk_space_the_set_up_reports_that_and_removes_its_partial_folder(tmp_path: Path) -> None:
     small = tmp_path / "small"
     small.mkdir()
     half = small / "lab"
@@ -76,7 +76,7 @@ def test_with_too_little_disk_the_set_up_says_so_and_a_half_built_folder_goes(tm
     assert "needs 4000 MB" in done.stderr
 
 
-def test_a_half_built_lab_is_no_lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_partially_built_lab_counts_as_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "windows_arm64").mkdir()
     (tmp_path / "windows_arm64" / "python").touch()
     monkeypatch.setenv("QNNBRIDGE_LAB_DIR", str(tmp_path))
@@ -85,20 +85,20 @@ def test_a_half_built_lab_is_no_lab(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         WindowsArm64Lab.set_up()
 
 
-def test_two_test_runs_cannot_have_the_machine_at_the_same_time(windows_arm64: WindowsArm64Lab) -> None:
+def test_two_test_runs_cannot_use_the_machine_at_the_same_time(windows_arm64: WindowsArm64Lab) -> None:
     assert run(windows_arm64.folder / "machine").returncode == BUSY
 
 
 @pytest.fixture
 def at_rest(windows_arm64: WindowsArm64Lab) -> Iterator[WindowsArm64Lab]:
-    """The lab without its machine."""
+    """A lab whose machine is not started."""
     windows_arm64.stop()
     yield windows_arm64
     windows_arm64.start()
 
 
 def left_of(lab: WindowsArm64Lab) -> list[str]:
-    """Processes of the lab, and its mounts, once they had time to go."""
+    """Return processes and mounts of the lab, after a time in which they may end."""
     deadline = time.monotonic() + END_TIMEOUT_S
     while True:
         found = [line for line in Path("/proc/mounts").read_text().splitlines() if str(lab.folder) in line]
@@ -111,7 +111,7 @@ def left_of(lab: WindowsArm64Lab) -> list[str]:
         time.sleep(0.1)
 
 
-def test_at_a_ceiling_the_machine_ends_in_words_and_whole(at_rest: WindowsArm64Lab) -> None:
+def test_the_machine_ends_completely_with_a_message_when_it_reaches_a_limit(at_rest: WindowsArm64Lab) -> None:
     for name, value, words in (
         ("LAB_PROCESSES", "3", "processes (at most 3 are allowed)"),
         ("LAB_MEMORY_MB", "1", "MB of memory (at most 1 are allowed)"),

@@ -17,11 +17,11 @@ pytestmark = pytest.mark.timeout(WindowsArm64Lab.SET_UP_TIMEOUT_S + 600.0)
 TIMEOUT_S = 500.0
 
 EXPECTED: dict[str, dict[str, Any]] = {
-    # Pipes, exit codes, jobs, kill on close, inherited handles, standard streams, the parent's watch.
+    # Pipes, exit codes, jobs, kill on close, inherited handles, standard streams, the watch of the parent.
     "windows_processes.py": {**test_windows_processes.EXPECTED, "machines": ["ARM64", "ARM64", "ARM64"]},
-    # Repeated calls of a real session, by unnamed sections and without.
+    # Repeated calls of a real session, with and without unnamed sections.
     "quick_calls.py": {"shared": test_labs_quick_calls.SHARED, "connection": test_labs_quick_calls.CONNECTION},
-    # Sections and channels that one process gives another, and through a daemon.
+    # Sections and channels that one process passes to another, also through a daemon.
     "windows_handles.py": test_windows_handles.EXPECTED,
     # Named pipes and their access lists, the private folder, start, stop, two clients.
     "windows_daemon.py": test_windows_daemon.EXPECTED,
@@ -34,10 +34,10 @@ EXPECTED: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("script", EXPECTED)
-def test_facts_hold_on_windows_arm64(
+def test_windows_arm64_behaves_as_recorded(
     script: str, windows_arm64: WindowsArm64Lab, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # A folder that Windows has made private is not private in the eyes of Linux.
+    # A folder that is private on Windows has other permissions on Linux.
     monkeypatch.setenv("QNNBRIDGE_RUNTIME_DIR", str(tmp_path / "run"))
     facts = windows_arm64.run(HERE / script, timeout_s=TIMEOUT_S).json()
     wanted = EXPECTED[script]

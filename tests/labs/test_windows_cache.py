@@ -12,7 +12,7 @@ from labs import HERE, WindowsLab
 pytestmark = pytest.mark.simulator
 
 
-def test_on_windows_entries_are_made_loaded_set_aside_and_evicted(
+def test_on_windows_entries_are_created_loaded_invalidated_and_evicted(
     windows_python: WindowsLab, tmp_path: Path
 ) -> None:
     model = lab_models.quantized_convolution(tmp_path)

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from labs import HERE, WindowsLab
 
-# Some twenty starts of a Python under Wine; an eighth of it where nothing else runs.
+# Some twenty starts of a Python under Wine; an eighth of it on an idle machine.
 DEATHS_TIMEOUT_S = 600.0
 
 pytestmark = pytest.mark.timeout(DEATHS_TIMEOUT_S + 60.0)
 
-# Wine's C runtime ends abort() with 3; that of Windows does it as fast fail.
+# Wine's C runtime ends abort() with 3; that of Windows ends it as fast fail.
 DEATHS = {
     "access violation": (0xC0000005, "STATUS_ACCESS_VIOLATION"),
     "illegal instruction": (0xC000001D, "STATUS_ILLEGAL_INSTRUCTION"),
@@ -34,7 +34,9 @@ def report(windows_python: WindowsLab) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("death", DEATHS)
-def test_a_death_is_seen_with_all_its_bits_and_explained(report: dict[str, Any], death: str) -> None:
+def test_a_crash_is_reported_with_all_bits_of_its_exit_code_and_explained(
+    report: dict[str, Any], death: str
+) -> None:
     number, name = DEATHS[death]
     told = report[death]
     assert told["error"] == "HostCrashed", told["error"]
@@ -53,16 +55,16 @@ def test_a_death_is_seen_with_all_its_bits_and_explained(report: dict[str, Any],
 
 
 @pytest.mark.parametrize("death", DEATHS)
-def test_the_next_model_works_without_anything_done_for_it(report: dict[str, Any], death: str) -> None:
+def test_the_next_model_works_without_any_action(report: dict[str, Any], death: str) -> None:
     assert report[death]["next model works"] is True
     assert report[death]["starts"] == 1
 
 
-def test_a_poison_model_is_put_in_quarantine_on_windows_too(report: dict[str, Any]) -> None:
+def test_a_model_that_crashes_repeatedly_is_quarantined_on_windows_too(report: dict[str, Any]) -> None:
     assert report["poison"] == {"seen": ["HostCrashed", "ModelQuarantined"], "generation": 2}
 
 
-def test_an_interpreter_whose_library_is_missing_is_explained_and_not_tried_again(report: dict[str, Any]) -> None:
+def test_an_interpreter_with_a_missing_library_is_explained_and_not_tried_again(report: dict[str, Any]) -> None:
     told = report["library missing"]
     assert told["error"] == "HostStartFailed", told["error"]
     assert told["unsigned"] == 0xC0000135

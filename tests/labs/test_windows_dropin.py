@@ -8,7 +8,7 @@ from pathlib import Path
 from labs import CHECKOUT, HERE, WindowsLab
 
 
-def test_on_windows_a_program_runs_behind_the_drop_in(windows_python: WindowsLab, tmp_path: Path) -> None:
+def test_on_windows_a_program_runs_with_the_drop_in(windows_python: WindowsLab, tmp_path: Path) -> None:
     model = tmp_path / "modèle.onnx"
     shutil.copy(CHECKOUT / "tests" / "models" / "mul_1.onnx", model)
     ran = windows_python.run(HERE / "windows_exec.py", HERE / "windows_dropin.py", model, "--report", "-m")

@@ -11,22 +11,22 @@ GIVEN = [True, True]
 REFUSED = [GIVEN, "InvalidArgument", True]
 
 EXPECTED: dict[str, Any] = {
-    "channel_that_is_refused": {
+    "refused_channel": {
         "no such memory": REFUSED,
         "no proper number": [GIVEN, "ProtocolDesync", True],
         "one end only": REFUSED,
         "no end at all": REFUSED,
         "too many": REFUSED,
     },
-    "memory_that_is_refused": {
+    "refused_memory": {
         "taken": [True, "none", False],
         "known": [True, "InvalidArgument", False],
         "no size": [True, "ProtocolDesync", False],
         "too large": [True, "InvalidArgument", False],
     },
-    "what_was_not_sent_is_taken_back": [GIVEN, "CallTimedOut", True],
-    "a_second_end_that_cannot_be_given": True,
-    "memory_of_a_client_is_passed_on": {
+    "handles_that_were_not_sent_are_reclaimed": [GIVEN, "CallTimedOut", True],
+    "first_handle_is_reclaimed_if_the_second_cannot_be_passed": True,
+    "memory_of_a_client_is_mapped_by_the_npu_host": {
         "results": True,
         "results of the next host": True,
         "by channels": [True, True, 2],
@@ -42,9 +42,11 @@ def facts(windows_python: WindowsLab) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_what_one_process_gives_another_is_closed_by_who_owns_it(facts: dict[str, Any], name: str) -> None:
+def test_a_handle_that_one_process_passes_to_another_is_closed_by_its_owner(
+    facts: dict[str, Any], name: str
+) -> None:
     assert facts[name] == EXPECTED[name]
 
 
-def test_every_fact_about_handles_is_checked(facts: dict[str, Any]) -> None:
+def test_every_recorded_behaviour_of_handles_is_checked(facts: dict[str, Any]) -> None:
     assert facts.keys() == EXPECTED.keys()

@@ -17,8 +17,8 @@ EXPECTED: dict[str, Any] = {
         "fine": [0, 0],
     },
     "killed": [None, None, 1, None],
-    "kill_takes_grandchildren_along": [True, True],
-    "close_ends_a_child_that_is_alive": [True, True],
+    "kill_ends_grandchildren": [True, True],
+    "close_ends_a_running_child": [True, True],
     "application_killed": [True, True],
     "inherits_three_handles_only": "none",
     "error_mode_of_the_application": True,
@@ -26,11 +26,11 @@ EXPECTED: dict[str, Any] = {
     "waiting_for_output": [False, True, True],
     "writing_to_a_child_that_does_not_read": [True, True, True, True, False],
     "closing_a_child_whose_descriptors_others_have_closed": True,
-    "writing_to_a_child_that_is_gone": "BrokenPipeError",
-    "closing_under_a_blocked_reader_and_writer": [True, False, False],
+    "writing_to_an_ended_child": "BrokenPipeError",
+    "closing_during_a_blocked_read_and_write": [True, False, False],
     "collected_stderr": ["wide ä\r\n", True, True],
-    "handles_are_given_back": 0,
-    "handles_without_a_number_are_closed": [["OSError", "OSError", "HostStartFailed"], 0],
+    "handles_are_closed_after_use": 0,
+    "handles_without_a_descriptor_are_closed": [["OSError", "OSError", "HostStartFailed"], 0],
     "guarded_streams": ["890a0d0a1a0d0a", 0, ["print", "puts", "child", "handle"]],
     "parent_watch": ["('handle',)", True, 77, 78],
     "libraries_of_a_frozen_application": ["", "", "C:\\app"],
@@ -45,11 +45,11 @@ def facts(windows_python: WindowsLab) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_fact_holds_on_windows(facts: dict[str, Any], name: str) -> None:
+def test_windows_behaves_as_recorded(facts: dict[str, Any], name: str) -> None:
     assert facts[name] == EXPECTED[name]
 
 
-def test_every_fact_is_checked(facts: dict[str, Any]) -> None:
+def test_every_recorded_behaviour_is_checked(facts: dict[str, Any]) -> None:
     assert facts.keys() - EXPECTED.keys() == {"start_errors", "wrong_interpreters"}
 
 
@@ -70,5 +70,7 @@ def test_a_program_that_cannot_be_started_is_an_error_with_its_cause(
     ("name", "says"),
     [("script", "not a Windows program"), ("store", "alias of the Microsoft Store"), ("folder", "a folder")],
 )
-def test_what_is_no_interpreter_is_refused_with_an_explanation(facts: dict[str, Any], name: str, says: str) -> None:
+def test_a_file_that_is_not_an_interpreter_is_refused_with_an_explanation(
+    facts: dict[str, Any], name: str, says: str
+) -> None:
     assert says in facts["wrong_interpreters"][name]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from labs import HERE, WindowsLab, demand
 
 
-def test_a_library_that_windows_does_not_load_is_an_error_with_the_fix(windows_python: WindowsLab) -> None:
+def test_a_library_that_windows_cannot_load_is_an_error_with_the_fix(windows_python: WindowsLab) -> None:
     wheel = demand("windowsml/win_amd64", "setup_windowsml.sh")
     error = windows_python.run(HERE / "windows_catalogue.py", wheel).json()["error"]
     assert error["code"] == "model.ProviderUnavailable"

@@ -14,7 +14,7 @@ HERE = Path(__file__).parent
 RELEASES = HERE.parent / "models" / "compiled" / "releases"
 
 
-def test_on_windows_a_binary_is_read_wrapped_and_run(windows_python: WindowsLab, tmp_path: Path) -> None:
+def test_on_windows_a_context_binary_is_read_wrapped_and_run(windows_python: WindowsLab, tmp_path: Path) -> None:
     for name in ("2.7.0.onnx", "2.7.0_qnn.bin"):
         shutil.copy(RELEASES / name, tmp_path / name)
     report = windows_python.run(HERE / "windows_wrap.py", tmp_path).json()

@@ -31,7 +31,7 @@ MARK = "-- step: "
 
 
 def steps_of(model: str, folder: Path) -> dict[str, Callable[[], Any]]:
-    """By name, in their order."""
+    """Return the steps by name, in the order of execution."""
     is_plugin = (folder / "onnxruntime_qnn").is_dir()
     libraries = folder / ("onnxruntime_qnn" if is_plugin else "onnxruntime/capi")
     steps: dict[str, Callable[[], Any]] = {"import": lambda: _import(is_plugin)}
@@ -84,7 +84,7 @@ def _qnn_devices() -> list[Any]:
 
 
 def _session(model: str, backend: Path | None, is_plugin: bool, *, offline: bool = False) -> Any:
-    """Makes a session on that backend alone and runs it once; gives its outputs' largest number."""
+    """Create a session on a single backend and run it once; return the largest number in its outputs."""
     import numpy as np
 
     onnxruntime = _onnxruntime()
@@ -92,7 +92,7 @@ def _session(model: str, backend: Path | None, is_plugin: bool, *, offline: bool
     options.log_severity_level = 2
     provider = {"backend_path": str(backend)}
     if backend is not None and backend.stem == "QnnSaver" and not is_plugin:
-        # There the saver takes the place of a backend that is named beside it.
+        # In releases 1.x the saver replaces a backend that is given with it.
         provider = {"backend_path": str(backend.with_name("QnnHtp.dll")), "qnn_saver_path": str(backend)}
     if backend is not None:
         options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
@@ -133,7 +133,7 @@ def _loads(name: str, folder: Path) -> bool:
 
 
 def _imports(data: bytes) -> Iterator[str]:
-    """Names of the libraries that a 64-bit PE file imports."""
+    """Yield the names of the libraries that a 64-bit PE file imports."""
     head = struct.unpack_from("<I", data, 0x3C)[0]
     count, optional = struct.unpack_from("<HxxxxxxxxxxxxH", data, head + 6)
     sections = [struct.unpack_from("<IIII", data, head + 24 + optional + 40 * n + 8) for n in range(count)]
@@ -148,7 +148,7 @@ def _imports(data: bytes) -> Iterator[str]:
 
 
 def run_steps(model: str, folders: list[str], first: int) -> None:
-    """In the process that may die. Says which step begins, then what became of it."""
+    """Run in the process that may crash. Print which step starts, and its result."""
     sys.path[:0] = folders
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as work:
         os.chdir(work)  # some backends write into the working folder
@@ -157,7 +157,7 @@ def run_steps(model: str, folders: list[str], first: int) -> None:
             print(f"\n{MARK}{name}", file=sys.stderr, flush=True)
             try:
                 told = step()
-            except Exception as error:  # whatever it is, it is the result
+            except Exception as error:  # any exception is a result
                 told = _plain(f"{type(error).__name__}: {error}")
             print(json.dumps({"told": told}), flush=True)
         os.chdir(os.path.dirname(work))
@@ -192,7 +192,7 @@ def main(model: str, folders: list[str]) -> dict[str, Any]:
 
 
 def _with_log(told: Any, log: str) -> Any:
-    """A fault with the line of the log that belongs to it."""
+    """Return a fault with the log line that explains it."""
     return {"said": told, "log": log} if isinstance(told, str) and log else told
 
 
@@ -210,7 +210,7 @@ def _logs(text: str) -> dict[str, str]:
 
 
 def _plain(text: str) -> str:
-    """Without colours and what differs from run to run."""
+    """Remove colours and parts that differ between runs."""
     return re.sub(r"\d{9,}", "N", " ".join(re.sub(r"\x1b\[[\d;]*m", "", text).split()))[:MAX_SAID]
 
 

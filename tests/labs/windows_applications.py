@@ -1,7 +1,7 @@
 """Run Windows applications in unusual environments, and print the results as JSON.
 
-- without any standard stream (pythonw, a service, a program with windows): its own streams are ``None``
-- in a foreign job that ends everything in it and lets nothing out (Windows Terminal, CI runners)
+- without any standard stream (pythonw, a service, a GUI program): the application's streams are ``None``
+- in a foreign job that ends all its processes and allows no breakaway (Windows Terminal, CI runners)
 
 The host is the real host process with the scripted engine.
 """
@@ -32,10 +32,10 @@ from tests.fakes.hosts import fake_host, script  # noqa: E402
 import qnnbridge  # noqa: E402
 
 X = np.arange(4, dtype=np.float32)
-# The ARM64 lab starts a program in 2 s, on a busy machine in 20.
+# The ARM64 lab starts a program in 2 s, and in 20 s on a busy machine.
 TIMEOUT_S = 150.0
 PYTHON = str(Path(sys.executable).with_name("python.exe"))
-# The ARM64 lab has none; without a console and streams python.exe is the same.
+# The ARM64 lab has no pythonw; without a console and streams python.exe behaves the same.
 PYTHON_WITHOUT_CONSOLE = next(
     str(path) for path in (Path(PYTHON).with_name("pythonw.exe"), Path(PYTHON)) if path.exists()
 )
@@ -53,7 +53,7 @@ def survives_a_death(once: Path) -> bool:
         return np.array_equal(session.run(None, {"x": X})[0], X * 3) and host.stats.generation == 2
 
 
-# --- the applications ------------------------------------------------------------------------------------
+# --- applications ----------------------------------------------------------------------------------------
 
 
 def without_streams(folder: str) -> None:
@@ -85,7 +85,7 @@ def in_a_console() -> None:
 
 
 def in_a_job() -> None:
-    sys.stdin.readline()  # it is in the job by now
+    sys.stdin.readline()  # the process is in the job by now
     with fake_host(python=PYTHON) as host:
         session = qnnbridge.InferenceSession(script(scale=3), host=host)
         right = np.array_equal(session.run(None, {"x": X})[0], X * 3)
@@ -93,7 +93,7 @@ def in_a_job() -> None:
         sys.stdin.read()
 
 
-# --- those who look --------------------------------------------------------------------------------------
+# --- checks ----------------------------------------------------------------------------------------------
 
 
 def look_without_streams(again: bool = True) -> Any:
@@ -109,7 +109,7 @@ def look_without_streams(again: bool = True) -> Any:
         except subprocess.TimeoutExpired:
             stacks = Path(folder, "stacks")
             told = stacks.read_text(encoding="utf-8") if stacks.exists() else ""
-            # A thread in C writes the stacks, whatever Python does: if even that one stood still, the emulator hung.
+            # A thread in C writes the stacks, whatever Python does: if even that thread hung, the emulator hung.
             if not told and again:
                 return look_without_streams(again=False)
             return f"no end within {TIMEOUT_S:.0f} s, in {told or 'unknown places'}"
@@ -117,7 +117,7 @@ def look_without_streams(again: bool = True) -> Any:
 
 
 def look_at_ctrl_c() -> Any:
-    """Ctrl+C goes to all programs of a console: the application is interrupted, its host is not."""
+    """Ctrl+C reaches all programs of a console: the application is interrupted, its host is not."""
     import ctypes
 
     kernel = ctypes.WinDLL("kernel32", use_last_error=True)  # type: ignore[attr-defined, unused-ignore]
@@ -129,7 +129,7 @@ def look_at_ctrl_c() -> Any:
         assert application.stdout is not None
         ready = application.stdout.readline().strip()
         time.sleep(2)
-        kernel.SetConsoleCtrlHandler(None, True)  # this process stays
+        kernel.SetConsoleCtrlHandler(None, True)  # this process ignores Ctrl+C
         sent = kernel.GenerateConsoleCtrlEvent(0, 0)
         out, _ = application.communicate(timeout=TIMEOUT_S)
         kernel.FreeConsole()

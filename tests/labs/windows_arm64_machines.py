@@ -72,7 +72,7 @@ def programs() -> Any:
 
 @fact
 def registry_views() -> Any:
-    """One Python in the registry that programs for ARM64 see, one in that which x86 programs see."""
+    """Return the Python in the registry view of ARM64 programs, and the one in the view of x86 programs."""
     with _registered("QnnbridgeArm64", winreg.KEY_WOW64_64KEY), _registered("QnnbridgeX86", winreg.KEY_WOW64_32KEY):
         tags = [
             python.launcher_tag for python in registered_pythons() if python.launcher_tag.startswith("Qnnbridge")

@@ -1,8 +1,9 @@
 """Exercise every win_arm64 wheel of onnxruntime-qnn on Windows on Arm, as far as possible without an NPU.
 
-``python -m tests.labs.windows_arm64_wheels`` (from the root of the checkout, ten minutes) asks pip for the wheels
-that the lab's Python can import, runs `wheel_steps.py` with each in the lab, and writes `windows_arm64_wheels.json`
-beside this file; a release 2.x runs with several onnxruntime. With versions as arguments only these are run again. `test_windows_arm64_wheels.py` holds data, doctor and `versions` together.
+``python -m tests.labs.windows_arm64_wheels`` (from the root of the checkout, ten minutes) downloads the wheels that
+the lab's Python can import, runs `wheel_steps.py` with each in the lab, and writes `windows_arm64_wheels.json` next
+to this file; a release 2.x runs with several onnxruntime. With versions as arguments only these are run again.
+`test_windows_arm64_wheels.py` compares the data with doctor and `versions`.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ DATA = HERE / "windows_arm64_wheels.json"
 MODEL = CHECKOUT / "tools" / "qnnbridge_tools" / "doctor" / "assets" / "probe.onnx"
 OLDEST = "1.20.0"
 PYTHON = (3, 11)
-# For the plugins: one that all take, and the newest.
+# For the plugins: a version that all of them support, and the newest.
 ONNXRUNTIMES = ("1.24.4", "1.32.0")
 PIP_TIMEOUT_S = 600.0
 WHEEL_TIMEOUT_S = 600.0
 
 
 def wanted(versions: list[str]) -> Iterator[tuple[str, str | None]]:
-    """Pairs of a release and the onnxruntime that it runs with; a release 1.x is an onnxruntime itself."""
+    """Yield pairs of a release and the onnxruntime that it runs with; a release 1.x contains onnxruntime."""
     for release in load_releases():
         if release.platform != "win_arm64" or release.wheel_for(PYTHON) is None:
             continue
@@ -48,7 +49,7 @@ def wanted(versions: list[str]) -> Iterator[tuple[str, str | None]]:
 
 
 def unpacked(requirement: str, folder: Path) -> Path:
-    """The folder of the wheel's contents; got once."""
+    """Return the folder of the wheel's contents, which is downloaded once."""
     target = folder / requirement
     if not target.exists():
         command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary=:all:"]

@@ -37,11 +37,11 @@ MODEL = Path(__file__).resolve().parents[1] / "models" / "mul_1.onnx"
 
 
 def users(sddl: str) -> list[str]:
-    """The access list, with this user's number replaced by a word."""
+    """Return the access list, with this user's id replaced by a word."""
     return sorted("me" if who == security.user_sid() else who for who in security.allowed_in(sddl) or ["everybody"])
 
 
-# --- the door ------------------------------------------------------------------------------------------------
+# --- the endpoint --------------------------------------------------------------------------------------------
 
 
 @fact
@@ -60,8 +60,8 @@ def name_of_the_pipe() -> Any:
 
 
 @fact
-def both_ends_know_each_other() -> Any:
-    """Bytes there and back, what a silent other side and one that leaves are, and the process at the other end."""
+def both_ends_report_each_other() -> Any:
+    """Transfer bytes in both directions; check a silent peer, one that disconnects, and the process id of the peer."""
     endpoint = make_endpoint(Path())
     gate = DaemonEndpoint(Path(), endpoint)
     came: list[DaemonStream] = []
@@ -92,8 +92,8 @@ def both_ends_know_each_other() -> Any:
 
 
 @fact
-def who_came_and_went_keeps_nobody_out() -> Any:
-    """A visitor that is gone before the door waits for one."""
+def client_that_disconnected_early_does_not_block_others() -> Any:
+    """Connect a client that disconnects before the endpoint waits for one."""
     endpoint = make_endpoint(Path())
     gate = DaemonEndpoint(Path(), endpoint)
     connect_to_daemon(endpoint, Path(), time.monotonic() + TIMEOUT_S).close()
@@ -120,7 +120,7 @@ def who_came_and_went_keeps_nobody_out() -> Any:
 
 
 @fact
-def who_waits_can_be_sent_away() -> Any:
+def waiting_for_a_client_can_be_cancelled() -> Any:
     endpoint = make_endpoint(Path())
     gate = DaemonEndpoint(Path(), endpoint)
     said: list[str] = []
@@ -143,7 +143,7 @@ def who_waits_can_be_sent_away() -> Any:
     client = connect_to_daemon(endpoint, Path(), time.monotonic() + TIMEOUT_S)
     waiting.wait(TIMEOUT_S)
     while not said and thread.is_alive():
-        streams[0].drop()  # again if it came before the read
+        streams[0].drop()  # repeat if the cancellation was earlier than the read
         thread.join(0.05)
     client.close()
     gate.close()
@@ -162,7 +162,7 @@ def folder_is_private() -> Any:
 
 
 @fact
-def folder_that_others_may_use() -> Any:
+def folder_that_other_users_may_use() -> Any:
     with tempfile.TemporaryDirectory() as parent:
         folder = Path(parent, "open")
         folder.mkdir()
@@ -171,8 +171,8 @@ def folder_that_others_may_use() -> Any:
 
 
 @fact
-def users_that_sddl_has_words_for() -> Any:
-    """The built-in administrator, and services: a daemon of theirs has to accept its own folder."""
+def users_with_sddl_aliases() -> Any:
+    """Check the built-in administrator and services: their daemon has to accept its own folder."""
     administrator = security.fault_of("O:LAD:P(A;OICI;FA;;;LA)(A;OICI;FA;;;SY)", "S-1-5-21-1-2-3-500")
     service = security.fault_of("O:LSD:P(A;OICI;FA;;;LS)(A;OICI;FA;;;SY)", "S-1-5-19")
     other = security.fault_of("O:LSD:P(A;OICI;FA;;;LS)(A;OICI;FA;;;NS)", "S-1-5-19")
@@ -186,8 +186,8 @@ def command_for_any_shell() -> Any:
 
 
 @fact
-def file_is_judged_as_it_was_opened() -> Any:
-    """Its name is asked by nobody: another file may have it by now."""
+def permissions_are_checked_on_the_open_file() -> Any:
+    """The handle's name is not queried: the handle may already belong to another file."""
     with tempfile.TemporaryDirectory() as parent:
         ours, open_to_all = Path(parent, "ours"), Path(parent, "open")
         write_private_file(ours, b"private")
@@ -200,7 +200,7 @@ def file_is_judged_as_it_was_opened() -> Any:
         return [read_private_file(ours, 4).decode(), public]
 
 
-# --- a daemon ------------------------------------------------------------------------------------------------
+# --- a daemon process ----------------------------------------------------------------------------------------
 
 CLIENT = f"""
 import sys, json
@@ -220,7 +220,9 @@ def stop(host: qnnbridge.Host) -> None:
 
 @fact
 def start_use_and_stop() -> Any:
-    """Two client processes and this one, at once, on one daemon, which then leaves nothing behind."""
+    """Use one daemon from two client processes and this one at the same time; the daemon then leaves nothing
+    behind.
+    """
     host = qnnbridge.connect()
     daemon = host.info.pid
     found = read_discovery(runtime_folder())
@@ -248,7 +250,7 @@ def start_use_and_stop() -> Any:
 
 
 @fact
-def one_takes_the_place_of_another() -> Any:
+def daemon_replaces_another() -> Any:
     """Replace a daemon as `qnnbridge host restart --daemon --slots 7` does."""
     from qnnbridge_tools.host import actions
     from qnnbridge_tools.options import DaemonOptions
@@ -269,9 +271,9 @@ def one_takes_the_place_of_another() -> Any:
 
 
 @fact
-def start_from_a_job_that_lets_nobody_leave() -> Any:
-    """Our own spawner makes such jobs. Wine refuses to leave one, as Windows does, but does not tell a job's
-    limits.
+def start_from_a_job_without_breakaway() -> Any:
+    """Start a daemon from a job that qnnbridge's spawner created. Wine refuses a breakaway, as Windows does, but
+    does not report a job's limits.
     """
     child = start(
         "from qnnbridge_os import _win32_api\n"
@@ -291,7 +293,7 @@ def start_from_a_job_that_lets_nobody_leave() -> Any:
 
 
 @fact
-def without_leave_to_start() -> Any:
+def without_permission_to_start() -> Any:
     try:
         qnnbridge.connect(start=False)
     except qnnbridge.BridgeError as error:

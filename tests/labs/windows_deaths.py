@@ -2,7 +2,7 @@
 
     windows_deaths.py [DEATH...]     default all
 
-The host is the real host process with the scripted engine; the deaths are real ones.
+The host is the real host process with the scripted engine; the crashes are real.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ X64 = {
     "fast fail": "machine_code:b907000000cd29",
     "division by zero": "machine_code:31c9f7f1",
 }
-# udf #0; mov w0, FAST_FAIL_FATAL_APP_EXIT; brk #0xf003. A division gives 0 there, so its exception is raised.
+# udf #0; mov w0, FAST_FAIL_FATAL_APP_EXIT; brk #0xf003. A division returns 0 on ARM64, so its exception is raised.
 ARM64 = {
     "illegal instruction": "machine_code:00000000",
     "fast fail": "machine_code:e080005260003ed4",
@@ -47,11 +47,11 @@ ARM64 = {
 DEATHS = {
     "access violation": "read_null",
     **(ARM64 if platform.machine() == "ARM64" else X64),
-    # Wine ends no process for a true overflow, only the thread: so the same exception, raised.
+    # A true overflow under Wine ends only the thread, not the process; so the same exception is raised.
     "stack overflow": "seh:C00000FD",
     "C++ exception": "seh:E06D7363",
     "heap corruption": "seh:C0000374",
-    "ctrl-c": f"exit:{0xC000013A - (1 << 32)}",  # what the console's handler does to a process
+    "ctrl-c": f"exit:{0xC000013A - (1 << 32)}",  # the effect of the console's handler on a process
     "abort": "abort",
     "still active": "exit:259",
     "terminated": "exit:1",
@@ -99,7 +99,9 @@ def poison() -> dict[str, Any]:
 
 
 def cannot_start(library: str | None) -> dict[str, Any]:
-    """An interpreter with another library as its python311.dll, or without any: it dies before its first line."""
+    """Start an interpreter with another library as its python311.dll, or without it: it crashes before its first
+    line.
+    """
     with tempfile.TemporaryDirectory() as folder:
         alone = shutil.copy(sys.executable, folder)
         if library is not None:
@@ -119,7 +121,7 @@ def cannot_start(library: str | None) -> dict[str, Any]:
 
 
 def main() -> None:
-    # One that fails does not hide the others.
+    # A crash that fails the check does not hide the others.
     report: dict[str, Any] = {}
 
     def note(name: str, look: Callable[[], dict[str, Any]]) -> None:
@@ -128,7 +130,7 @@ def main() -> None:
         except BaseException:
             report[name] = {"error": traceback.format_exc()}
 
-    # One host for all: each death costs one start, which takes seconds here.
+    # One host for all: each crash costs one start, which takes seconds here.
     with fake_host() as host:
         other = qnnbridge.InferenceSession(script(scale=3), host=host)
         for name in sys.argv[1:] or DEATHS:

@@ -20,7 +20,7 @@ import psutil  # noqa: E402
 from qnnbridge_os.processes import ChildProcess, default_spawner, wait_readable, write_some  # noqa: E402
 from qnnbridge_protocol.errors import BridgeError  # noqa: E402
 
-# The ARM64 lab starts a program in 2 s, on a busy machine in 20.
+# The ARM64 lab starts a program in 2 s, and in 20 s on a busy machine.
 TIMEOUT_S = 60.0
 FACTS: dict[str, Callable[[], Any]] = {}
 
@@ -74,7 +74,7 @@ def refusal(call: Callable[[], Any]) -> BridgeError:
 
 
 def report(name: str) -> Any:
-    """One fact that fails does not hide the others."""
+    """Return the value of a fact, or the traceback, so that one failing fact does not hide the others."""
     try:
         return FACTS[name]()
     except BaseException:

@@ -45,8 +45,10 @@ OURS = b"memory of this test"
 
 
 def brought_here(handle: int, pid: int) -> int | None:
-    """The process' handle as one of ours, to be closed; ``None`` if it has none of that number. One that was closed
-    may be something else's by now."""
+    """Duplicate a handle of a process into this one, to be closed; return ``None`` if the process lacks the handle.
+
+    The number of a closed handle may already belong to another object.
+    """
     process = _winapi.OpenProcess(PROCESS_DUP_HANDLE, False, pid)
     try:
         us = _winapi.GetCurrentProcess()
@@ -58,18 +60,18 @@ def brought_here(handle: int, pid: int) -> int | None:
 
 
 def is_memory(handle: int, pid: int, content: bytes) -> bool:
-    """Whether the process has it, and it is memory that begins with this."""
+    """Return whether the process has the handle, and it is memory that begins with these bytes."""
     ours = brought_here(handle, pid)
     if ours is None:
         return False
     try:
         return bytes(map_memory({"handle": ours}, 65536, write=False)[: len(content)]) == content
-    except OSError:  # something else
+    except OSError:  # another object
         return False
 
 
 def nobody_has_other_ends(streams: ChannelStreams) -> bool:
-    """Nothing but what we have ourselves keeps a pipe from being broken."""
+    """Return whether only this process keeps the other ends of the pipes open."""
     streams.opened()
     try:
         os.write(streams.write_fd, b"x")
@@ -85,7 +87,7 @@ def nobody_has_other_ends(streams: ChannelStreams) -> bool:
 
 
 class Given:
-    """The ends of a channel, given to a host."""
+    """Return the ends of a channel that were passed to a host."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
@@ -104,7 +106,7 @@ class Given:
 
 
 def channels_of(host: qnnbridge.Host) -> ChannelPool:
-    """Those of a host that is up."""
+    """Return the channel ends of a running host."""
     session = qnnbridge.InferenceSession(script(scale=3), host=host)
     for _ in range(3):
         assert np.array_equal(session.run(None, {"x": X})[0], X * 3)
@@ -129,7 +131,7 @@ def refusal(call: Callable[[], object]) -> str:
 
 
 @fact
-def channel_that_is_refused() -> Any:
+def refused_channel() -> Any:
     told = {}
     with fake_host() as host:
         pool = channels_of(host)
@@ -143,14 +145,14 @@ def channel_that_is_refused() -> Any:
         for name, wrong in ways.items():
             given = Given(pid)
             header = {"op": "channel.open", "channel": 1000, "slot": 1, "phases": phases_of(pool)}
-            if "write" in wrong:  # a handle that the message lacks has no owner: it is reclaimed
+            if "write" in wrong:  # a handle that is not in the message has no owner: it is reclaimed
                 taken = {"handle": given.write["handle"]}
                 reclaim(taken, pid)
             said = refusal(
                 lambda header={**header, "read": given.read, "write": given.write, **wrong}: channel.call(header)  # type: ignore[misc]
             )
             told[name] = [given.were_open, said, given.nobody_has_them()]
-        for number in range(2000, 2000 + 64):  # as many as there may be
+        for number in range(2000, 2000 + 64):  # the maximum number
             given = Given(pid)
             header = {"op": "channel.open", "channel": number, "slot": 1, "phases": phases_of(pool)}
             said = refusal(
@@ -167,7 +169,7 @@ kept: list[Given] = []
 
 
 @fact
-def memory_that_is_refused() -> Any:
+def refused_memory() -> Any:
     told = {}
     with fake_host() as host:
         pool = channels_of(host)
@@ -191,7 +193,7 @@ def memory_that_is_refused() -> Any:
 
 
 @fact
-def what_was_not_sent_is_taken_back() -> Any:
+def handles_that_were_not_sent_are_reclaimed() -> Any:
     with fake_host() as host:
         pool = channels_of(host)
         given = Given(pool._connection.peer.pid)
@@ -215,8 +217,8 @@ def what_was_not_sent_is_taken_back() -> Any:
 
 
 @fact
-def a_second_end_that_cannot_be_given() -> Any:
-    """The first is taken back."""
+def first_handle_is_reclaimed_if_the_second_cannot_be_passed() -> Any:
+    """If the second handle cannot be passed, the first one is taken back."""
     from qnnbridge_os import _win32_streams as sharing
 
     given: list[int] = []
@@ -254,7 +256,7 @@ class Counted(KeptMemory):
 
 
 def calls(session: qnnbridge.InferenceSession, given: Array, taken: Array) -> bool:
-    """Whether all results are right, of both ways to give and take arrays."""
+    """Return whether all results are right, for both ways to pass and receive arrays."""
     large = np.arange(given.size, dtype=np.float32)
     right = True
     for number in range(4):
@@ -266,8 +268,8 @@ def calls(session: qnnbridge.InferenceSession, given: Array, taken: Array) -> bo
 
 
 @fact
-def memory_of_a_client_is_passed_on() -> Any:
-    """Client and daemon in this process: the NPU host maps what the client shares, and nothing of the daemon's."""
+def memory_of_a_client_is_mapped_by_the_npu_host() -> Any:
+    """Run client and daemon in this process: the NPU host maps the client's memory, and none of the daemon's."""
     client_sessions.KeptMemory = Counted
     told: dict[str, Any] = {}
     shape = (1 << 20,)

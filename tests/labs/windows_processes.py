@@ -52,7 +52,7 @@ def echo() -> Any:
 
 @fact
 def libraries_of_a_frozen_application() -> Any:
-    """PyInstaller's loader sets the folder; a host must not have it."""
+    """PyInstaller's loader sets the DLL folder; a host must not have it."""
     from qnnbridge_os import _win32_api as api
     from qnnbridge_os._win32_process import plain_dll_search
 
@@ -109,7 +109,7 @@ GRANDCHILD = (
 
 
 @fact
-def kill_takes_grandchildren_along() -> Any:
+def kill_ends_grandchildren() -> Any:
     child = start(GRANDCHILD)
     wait_readable(child.stdout_fd, TIMEOUT_S)
     grandchild = int(os.read(child.stdout_fd, 100))
@@ -120,7 +120,7 @@ def kill_takes_grandchildren_along() -> Any:
 
 
 @fact
-def close_ends_a_child_that_is_alive() -> Any:
+def close_ends_a_running_child() -> Any:
     child = start(GRANDCHILD)
     wait_readable(child.stdout_fd, TIMEOUT_S)
     grandchild = int(os.read(child.stdout_fd, 100))
@@ -130,7 +130,7 @@ def close_ends_a_child_that_is_alive() -> Any:
 
 @fact
 def application_killed() -> Any:
-    """The job of a killed application ends its child, which watches nothing itself."""
+    """The job of a killed application ends its child, although the child watches nothing."""
     code = (
         "from qnnbridge_os.processes import default_spawner\n"
         "child = default_spawner().spawn([sys.executable, '-c', 'import time; time.sleep(60)'], os.environ, None)\n"
@@ -170,7 +170,7 @@ def start_errors() -> Any:
 
 @fact
 def inherits_three_handles_only() -> Any:
-    """An inheritable file of ours that is open while the child starts; the child tries its handle's number."""
+    """Open an inheritable file while the child starts; the child tries to use its handle's number."""
     with tempfile.TemporaryFile() as file:
         handle = msvcrt.get_osfhandle(file.fileno())
         os.set_handle_inheritable(handle, True)
@@ -185,7 +185,7 @@ def inherits_three_handles_only() -> Any:
 
 @fact
 def error_mode_of_the_application() -> Any:
-    """Changed for the moment of a start only. (Wine does not hand it on to the child, as Windows does.)"""
+    """The setting is changed only during a start. (Wine does not pass it on to the child, but Windows does.)"""
     before = msvcrt.GetErrorMode()
     start("").close()
     return msvcrt.GetErrorMode() == before
@@ -266,7 +266,7 @@ def closing_a_child_whose_descriptors_others_have_closed() -> Any:
 
 
 @fact
-def writing_to_a_child_that_is_gone() -> Any:
+def writing_to_an_ended_child() -> Any:
     child = start("")
     child.wait(TIMEOUT_S)
     try:
@@ -280,7 +280,7 @@ def writing_to_a_child_that_is_gone() -> Any:
 
 
 @fact
-def closing_under_a_blocked_reader_and_writer() -> Any:
+def closing_during_a_blocked_read_and_write() -> Any:
     child = start("import time; time.sleep(60)")
 
     def read() -> None:
@@ -324,7 +324,7 @@ def collected_stderr() -> Any:
 
 
 @fact
-def handles_are_given_back() -> Any:
+def handles_are_closed_after_use() -> Any:
     def once() -> None:
         child = start("")
         collector = StderrCollector(child.stderr_fd)
@@ -342,8 +342,8 @@ def handles_are_given_back() -> Any:
 
 
 @fact
-def handles_without_a_number_are_closed() -> Any:
-    """The C runtime has one number left, where two descriptors are needed."""
+def handles_without_a_descriptor_are_closed() -> Any:
+    """The C runtime has one free descriptor, but two are needed."""
     kept: list[int] = []
     with contextlib.suppress(OSError):
         while True:
@@ -363,7 +363,7 @@ def handles_without_a_number_are_closed() -> Any:
     return [said, left]
 
 
-# --- the host's side -----------------------------------------------------------------------------------------
+# --- the host process ----------------------------------------------------------------------------------------
 
 GUARDED = """
 from qnnbridge_host import stdio_guard
@@ -401,7 +401,7 @@ def guarded_streams() -> Any:
 
 @fact
 def parent_watch() -> Any:
-    """A process outside of any job, that watches another one which is not its parent."""
+    """Start a process outside of any job that watches another process which is not its parent."""
     watched = subprocess.Popen(
         [sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL
     )
@@ -431,7 +431,7 @@ def parent_watch() -> Any:
     return [means, alive, code, too_late]
 
 
-# --- machines and the registry -------------------------------------------------------------------------------
+# --- machine types and the registry --------------------------------------------------------------------------
 
 
 @fact

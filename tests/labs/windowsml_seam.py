@@ -36,7 +36,7 @@ PROGRESSED = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_double)
 
 
 class Hresult(ctypes.c_int):
-    """``ctypes.HRESULT``, which only Windows has: a negative result is an `OSError`."""
+    """Replacement of ``ctypes.HRESULT``, which only Windows has: a negative result raises `OSError`."""
 
     @staticmethod
     def _check_retval_(result: Any) -> int:
@@ -53,7 +53,7 @@ class Block(ctypes.Structure):
 
 
 class StandIn:
-    """The DLL. Handles are positions in the table, from 1 on."""
+    """Replacement of the DLL. Handles are positions in the table, starting at 1."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self.table: dict[str, Any] = json.loads(Path(os.environ[VARIABLE]).read_text("utf-8"))
@@ -176,7 +176,7 @@ class StandIn:
 
 
 class _Loader(importlib.machinery.SourceFileLoader):
-    """Runs the wheel's module with what Windows' ctypes has."""
+    """Run the wheel's module with replacements of the parts of ctypes that only Windows has."""
 
     def exec_module(self, module: ModuleType) -> None:
         names = re.findall(r"= _dll\.(\w+)", Path(self.path).read_text("utf-8"))
@@ -184,7 +184,7 @@ class _Loader(importlib.machinery.SourceFileLoader):
         platform = sys.platform
         for name, value in made.items():
             setattr(ctypes, name, value)
-        sys.platform = "win32"  # the wheel refuses every other one
+        sys.platform = "win32"  # the wheel refuses all other systems
         try:
             super().exec_module(module)
         finally:

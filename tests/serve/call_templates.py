@@ -1,4 +1,4 @@
-"""Chat templates with the forms in which known families of models write function calls, and tiny models with them.
+"""Chat templates with the call syntax of known families of models, and tiny models with these templates.
 
 The parts of the templates about functions equal the originals; the instructions are shortened.
 """
@@ -114,7 +114,7 @@ TEMPLATES: Final[Mapping[str, tuple[str, tuple[str, str, str, str]]]] = {
     "llama3.1": (LLAMA_3_1, ("<|pad|>", "<|eot_id|>", "<|start_header_id|>", "<|end_header_id|>")),
     "mistral": (MISTRAL, ("<unk>", "</s>", "[INST]", "[TOOL_CALLS]")),
 }
-# Tokens of these texts stay in decoded texts.
+# Special tokens that remain in decoded texts.
 _PLAIN: Final = ("<tool_call>",)
 
 
@@ -122,7 +122,7 @@ def write_calling_model(folder: Path, name: str, *, end: float = 0.0) -> Path:
     """Write a tiny model with random weights and a template of `TEMPLATES`.
 
     Args:
-        end: What is added to the logit of the end token: the less, the more calls has an answer.
+        end: value added to the logit of the end token: a lower value gives an answer with more calls.
     """
     template, texts = TEMPLATES[name]
     write_model(folder, "dynamic", sizes=Sizes(context=8000, special=(-50.0, end, 0.0, 0.0)))

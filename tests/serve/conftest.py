@@ -18,7 +18,7 @@ import qnnbridge
 
 @pytest.fixture(scope="session")
 def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Models as `--models` takes them, both ways."""
+    """Folder of models as `--models` accepts it, in both layouts."""
     folder = tmp_path_factory.mktemp("served")
     for datatype, element in models.ELEMENTS.items():
         models.write_identity(folder / f"same-{datatype}.onnx", element)

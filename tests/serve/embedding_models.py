@@ -41,7 +41,12 @@ def write_encoder(
     masked: bool = True,
     **files: Any,
 ) -> Path:
-    """pooling: ``None`` for a folder without the files of sentence-transformers. files: further ones, as JSON."""
+    """Write a folder.
+
+    Args:
+        pooling: ``None`` for a folder without the files of sentence-transformers.
+        files: further files, as JSON.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     _write_model(folder / "model.onnx", kind, masked=masked)
     _write_tokenizer(folder / "tokenizer.json")

@@ -37,7 +37,7 @@ def tensor(name: str, element: int, shape: Any) -> Any:
 
 
 def write_identity(path: Path, element: int, shape: Any = ("n", "m")) -> Path:
-    """x -> y, unchanged."""
+    """Write a model whose output y equals its input x."""
     return write(
         path,
         [helper.make_node("Identity", ["x"], ["y"])],
@@ -47,7 +47,7 @@ def write_identity(path: Path, element: int, shape: Any = ("n", "m")) -> Path:
 
 
 def write_counter(path: Path) -> Path:
-    """`times` -> `y`: three times as much, counted one by one, which takes some microseconds for each."""
+    """Write a model that multiplies `times` by three, by counting in steps of some microseconds each."""
     scalar: list[int] = []
     body = helper.make_graph(
         [helper.make_node("Identity", ["go"], ["on"]), helper.make_node("Add", ["sum", "step"], ["next"])],

@@ -16,12 +16,12 @@ pytestmark = pytest.mark.process
 REQUESTS = 3000
 HALF_OPEN = 200
 MODEL = f"mul_1={models.MODELS / 'mul_1.onnx'}"
-# A head of HEAD whose body is no chunk, and a second request that is none, on one connection.
+# A request with a body that is not a chunk, and a second request, on one connection.
 HEAD_WITHOUT_BODY = b"HEAD /v2 HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"
 
 
 def exchange(address: str, data: bytes) -> bytes:
-    """All that the server sends until it closes the connection."""
+    """Return all data that the server sends until it closes the connection."""
     host, _, port = address.rpartition(":")
     heard = b""
     with socket.create_connection((host, int(port)), http.ANSWER_TIMEOUT_S) as connection:

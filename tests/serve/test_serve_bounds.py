@@ -1,5 +1,7 @@
-"""Small requests cost little: numbers, small chunks, answers that are not read, schemas. A normal client runs at
-the same time. The long form is ``python -m lab.attack serving --scale 100``."""
+"""Small requests are cheap: numbers, small chunks, unread answers, schemas, while an ordinary client runs.
+
+The long form is ``python -m lab.attack serving --scale 100``.
+"""
 
 from __future__ import annotations
 
@@ -31,14 +33,14 @@ HEAD = "POST /v2/models/{} HTTP/1.1\r\nHost: localhost\r\n"
 
 
 def nothing(*_: Any) -> None:
-    """No limit, and no deadline."""
+    """Do nothing: no limit, and no deadline."""
 
 
 # --- numbers in a request ---
 
 
 @pytest.mark.parametrize("shape", [(2, 0, 10**17), (2, 0, 10**8, 10**8), (2, 0)])
-def test_sizes_behind_a_zero_take_no_memory(shape: tuple[int, ...]) -> None:
+def test_dimensions_after_a_zero_allocate_no_memory(shape: tuple[int, ...]) -> None:
     tracemalloc.start()
     try:
         assert read_numbers(b"[[],[]]", shape[:2], np.dtype("f4"), "x", nothing, nothing).size == 0
@@ -52,7 +54,7 @@ def test_sizes_behind_a_zero_take_no_memory(shape: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("text", [b"[]", b"[[],[]]", b"[ [ ] , [ ] ]"])
 @pytest.mark.parametrize("datatype", ["FP32", "BYTES"])
-def test_a_tensor_without_elements_is_read_up_to_a_bound(text: bytes, datatype: str) -> None:
+def test_a_tensor_without_elements_is_read_up_to_a_limit(text: bytes, datatype: str) -> None:
     element = ElementType.FLOAT if datatype == "FP32" else ElementType.STRING
     spec = TensorSpec("x", element, (-1, -1, -1))
     assert to_value(GivenTensor("x", datatype, (2, 0, 1000), text, None), spec).shape == (2, 0, 1000)  # type: ignore[union-attr]
@@ -62,7 +64,7 @@ def test_a_tensor_without_elements_is_read_up_to_a_bound(text: bytes, datatype: 
         to_value(GivenTensor("x", datatype, (2, 0, 10**8), None, memoryview(b"")), spec)
 
 
-def test_nested_data_still_has_to_be_as_its_shape_says() -> None:
+def test_nested_data_must_have_the_declared_shape() -> None:
     def read(text: str, *shape: int) -> list[float]:
         return list(read_numbers(text.encode(), shape, np.dtype("f4"), "x", nothing, nothing).tolist())
 
@@ -82,7 +84,7 @@ def test_nested_data_still_has_to_be_as_its_shape_says() -> None:
 
 
 def fed(connection: pacing.PacedConnection, data: bytes) -> list[Any]:
-    """The events of one read, in as many turns as it takes."""
+    """Return the events of one read, in as many turns as needed."""
     connection.receive_data(data)
     found = []
     while True:
@@ -102,7 +104,7 @@ def begun() -> pacing.PacedConnection:
     return connection
 
 
-def test_a_body_is_read_in_turns_and_arrives_whole() -> None:
+def test_a_body_that_is_read_in_turns_arrives_complete() -> None:
     connection = begun()
     connection.receive_data(b"40\r\n" + b"x" * 64 + b"\r\n" + (b"3\r\nabc\r\n" * 100) + b"0\r\n\r\n")
     connection.begin_turn()
@@ -123,7 +125,7 @@ def test_too_many_small_chunks_are_refused_and_large_ones_are_not() -> None:
 
 
 def exchange(server: Server, data: bytes) -> bytes:
-    """All that the server sends until it closes the connection, which it has to."""
+    """Return all data that the server sends until it closes the connection, which it must do."""
     host, _, port = server.address.rpartition(":")
     heard = b""
     with socket.create_connection((host, int(port)), 20) as connection:
@@ -135,7 +137,7 @@ def exchange(server: Server, data: bytes) -> bytes:
 
 @pytest.mark.process
 @pytest.mark.parametrize("path", ["none/infer", "same-FP32/infer"])
-def test_a_request_that_is_refused_is_not_read_to_its_end(server: Server, path: str) -> None:
+def test_a_refused_request_is_not_read_to_its_end(server: Server, path: str) -> None:
     body = b"1\r\nx\r\n" * 300_000
     head = HEAD.format(path).encode() + b"Transfer-Encoding: chunked\r\n\r\n"
     answer = exchange(server, head + body)
@@ -145,7 +147,7 @@ def test_a_request_that_is_refused_is_not_read_to_its_end(server: Server, path: 
 
 
 @pytest.mark.process
-def test_two_sizes_of_one_body_end_the_connection(server: Server) -> None:
+def test_a_request_with_two_body_lengths_closes_the_connection(server: Server) -> None:
     body = b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n"
     hidden = b"GET /v2 HTTP/1.1\r\nHost: localhost\r\n\r\n"
     answer = exchange(server, HEAD.format("same-FP32/infer").encode() + body + hidden)
@@ -153,10 +155,10 @@ def test_two_sizes_of_one_body_end_the_connection(server: Server) -> None:
     assert b"connection: close" in answer
 
 
-# --- answers that are not read ---
+# --- unread answers ---
 
 
-def test_an_answer_that_is_not_read_makes_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unread_answer_releases_its_share_of_memory_for_other_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     from qnnbridge_serve import transport
 
     now = [100.0]
@@ -168,7 +170,7 @@ def test_an_answer_that_is_not_read_makes_room_for_others(monkeypatch: pytest.Mo
         ticket.take(100)
         ticket.begin_answer(500, lambda name=name: ended.append(name))  # type: ignore[misc]
     with admission.enter() as another, pytest.raises(Busy):
-        another.take(500)  # both have begun just now
+        another.take(500)  # both have just started
     now[0] += transport.IDLE_S
     read.taken_on()
     with admission.enter() as another:
@@ -177,18 +179,18 @@ def test_an_answer_that_is_not_read_makes_room_for_others(monkeypatch: pytest.Mo
         with pytest.raises(Busy):
             another.take(500)
         another.take(0)
-        another.begin_answer(501, nothing)  # made already, so it is sent
+        another.begin_answer(501, nothing)  # the answer exists already, so it is sent
         with pytest.raises(Busy):
             another.take(0)
     for ticket in (read, unread):
         with ticket:
             pass
     with admission.enter() as another:
-        another.take(1000)  # every byte was given back, once
+        another.take(1000)  # every byte was released, and only once
 
 
 class Waiting:
-    """A transport with bytes that wait, and an event loop whose time goes on by hand."""
+    """A transport with pending bytes, and an event loop whose time the test advances."""
 
     def __init__(self, size: int) -> None:
         self.size, self.aborted, self.timers = size, False, list[Any]()
@@ -211,7 +213,7 @@ class Waiting:
         self.timers.pop()()
 
 
-def test_a_connection_is_aborted_when_nothing_of_an_answer_is_taken() -> None:
+def test_a_connection_is_aborted_if_the_client_reads_nothing_of_an_answer() -> None:
     transport: Any = Waiting(100)
     watch = pacing.StallWatch(transport, transport)
     watch.look()
@@ -226,7 +228,7 @@ def test_a_connection_is_aborted_when_nothing_of_an_answer_is_taken() -> None:
     assert not transport.timers
 
 
-def test_a_connection_whose_answer_was_taken_is_watched_no_more() -> None:
+def test_a_connection_is_not_watched_after_its_answer_was_read() -> None:
     transport: Any = Waiting(100)
     watch = pacing.StallWatch(transport, transport)
     watch.look()
@@ -241,13 +243,13 @@ def test_a_connection_whose_answer_was_taken_is_watched_no_more() -> None:
 # --- small faults ---
 
 
-def test_an_empty_list_of_tools_with_the_default_choice_is_no_tools() -> None:
+def test_an_empty_list_of_tools_with_the_default_choice_means_no_tools() -> None:
     assert read_tools({"tools": [], "tool_choice": "auto"}) is None
     with pytest.raises(Refused):
         read_tools({"tools": [], "tool_choice": "required"})
 
 
-def test_a_field_whose_name_is_no_utf8_is_refused() -> None:
+def test_a_field_name_that_is_not_utf8_is_refused() -> None:
     form = FormReader(b"x", "file")
     with pytest.raises(Refused, match="UTF-8"):
         form.write(b'--x\r\nContent-Disposition: form-data; name="\xff\xfe"\r\n\r\n1\r\n--x--\r\n')
@@ -255,7 +257,7 @@ def test_a_field_whose_name_is_no_utf8_is_refused() -> None:
 
 
 @pytest.mark.process
-def test_tritons_clients_get_configuration_and_statistics(server: Server) -> None:
+def test_the_triton_client_gets_configuration_and_statistics(server: Server) -> None:
     clients = pytest.importorskip("tritonclient.http")
     client = clients.InferenceServerClient(server.address)
     config = client.get_model_config("same-FP32")
@@ -277,7 +279,7 @@ def test_tritons_clients_get_configuration_and_statistics(server: Server) -> Non
 
 
 @pytest.mark.process
-def test_a_token_is_asked_for_before_the_body_is_read(tmp_path: Path) -> None:
+def test_a_token_is_required_before_the_body_is_read(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("x" * 32)
     token.chmod(0o600)
@@ -292,7 +294,7 @@ def test_a_token_is_asked_for_before_the_body_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
-def test_a_chat_template_without_an_end_is_answered_in_time_and_leaves_the_server_well(tmp_path: Path) -> None:
+def test_a_chat_template_that_never_ends_is_answered_in_time_and_the_server_keeps_working(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime_genai")
     from tests.genai.test_limits import ENDLESS
     from tests.genai.tiny_decoders import write_model
@@ -311,7 +313,7 @@ def test_a_chat_template_without_an_end_is_answered_in_time_and_leaves_the_serve
         # The answer does not wait for native code, nor for the end of its host 5 s later.
         assert time.monotonic() - begun < 5
         text = {"model": "tiny", "prompt": "x", "max_tokens": 2}
-        # The only place is kept by what still runs, until its host is replaced.
+        # The only slot is held by the running request, until its host is replaced.
         while (answer := server.ask("POST", "/v1/completions", text)).status == 504:
             assert time.monotonic() - begun < 60
         assert answer.status == 200, answer.body
@@ -320,7 +322,7 @@ def test_a_chat_template_without_an_end_is_answered_in_time_and_leaves_the_serve
 
 @pytest.mark.process
 @pytest.mark.timeout(400)  # the long form attacks for two minutes
-def test_a_well_behaved_client_is_served_during_all_attacks() -> None:
+def test_a_correct_client_is_served_during_all_attacks() -> None:
     pytest.importorskip("onnxruntime_genai")
     from tests.serve.attacked import attacked
 

@@ -1,4 +1,4 @@
-"""Function calls with the templates of known families: several in an answer, in streams, with three client libraries."""
+"""Function calls with the templates of known families: several per answer, in streams, with three client libraries."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.process
 PRIVATE = ("--host", "private", "--http", "127.0.0.1:0")
 HELLO = [{"role": "user", "content": "hello"}]
 PLACES, DAYS, TEXTS = ["Oslo", "Lima"], [1, 2], ['a "}{" b', "c\\]"]
-# All but the template of Llama write several calls in one answer.
+# All templates except that of Llama write several calls in one answer.
 SEVERAL = ("qwen2.5", "qwen3", "mistral")
 
 
@@ -67,7 +67,7 @@ def chat(client: Any, model: str, **options: Any) -> Any:
 
 
 def checked(choice: Any) -> list[tuple[str, Any]]:
-    """Name and arguments of each call, which fit their schemas."""
+    """Return name and arguments of each call, which must match their schemas."""
     calls = choice.message.tool_calls
     assert choice.finish_reason == "tool_calls"
     assert len({one.id for one in calls}) == len(calls)
@@ -76,7 +76,7 @@ def checked(choice: Any) -> list[tuple[str, Any]]:
     return found
 
 
-# --- forms ---
+# --- call syntax ---
 
 FORMS = {
     "qwen2.5": CallForm(
@@ -104,7 +104,7 @@ FORMS["qwen3"] = FORMS["qwen2.5"]
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
-def test_the_form_of_known_templates_is_learned(name: str) -> None:
+def test_the_call_syntax_of_known_templates_is_learned(name: str) -> None:
     jinja2 = pytest.importorskip("jinja2")
 
     def refuse(message: str) -> None:
@@ -129,7 +129,7 @@ def test_the_form_of_known_templates_is_learned(name: str) -> None:
 
 @pytest.mark.parametrize("name", SEVERAL)
 @pytest.mark.parametrize("size", [1, 2, 7, 1000])
-def test_several_calls_are_read_in_any_pieces(name: str, size: int) -> None:
+def test_several_calls_are_parsed_from_pieces_of_any_size(name: str, size: int) -> None:
     use, form = read_tools({"tools": TOOLS}), FORMS[name]
     assert use is not None
     wanted = [("say", '{"text": "a \\"}{\\" b"}'), ("weather", '{"days": 1}'), ("say", '{"x": [{}, "]}"]}')]
@@ -149,7 +149,7 @@ def test_several_calls_are_read_in_any_pieces(name: str, size: int) -> None:
     assert reader.complete
 
 
-def test_a_call_that_is_cut_off_is_no_whole_answer() -> None:
+def test_a_truncated_call_is_not_a_complete_answer() -> None:
     use, form = read_tools({"tools": TOOLS, "tool_choice": "required"}), FORMS["qwen2.5"]
     assert use is not None
     reader = CallReader(form, use)
@@ -164,7 +164,7 @@ def test_a_call_that_is_cut_off_is_no_whole_answer() -> None:
         assert reader.complete is complete
 
 
-def test_parallel_calls_are_in_the_grammar_where_they_are_wanted() -> None:
+def test_the_grammar_allows_parallel_calls_if_they_are_requested() -> None:
     def grammar(**fields: Any) -> str:
         use = read_tools({"tools": TOOLS, **fields})
         assert use is not None
@@ -181,7 +181,7 @@ def test_parallel_calls_are_in_the_grammar_where_they_are_wanted() -> None:
 
 
 @pytest.mark.parametrize("model", SEVERAL)
-def test_an_answer_has_several_calls_whose_arguments_fit(client: Any, model: str) -> None:
+def test_an_answer_has_several_calls_with_valid_arguments(client: Any, model: str) -> None:
     counts = {len(checked(chat(client, model, temperature=1.2, seed=seed).choices[0])) for seed in range(5)}
     assert max(counts) > 1
     assert max(counts) <= MOST_CALLS
@@ -195,12 +195,12 @@ def test_an_answer_has_several_calls_whose_arguments_fit(client: Any, model: str
             assert "tool_choice" not in options or one[0][0] == "weather"
 
 
-def test_a_template_with_one_call_in_an_answer_keeps_to_it(client: Any) -> None:
+def test_a_template_with_one_call_per_answer_allows_only_one_call(client: Any) -> None:
     for seed in range(3):
         assert len(checked(chat(client, "llama3.1", temperature=1.2, seed=seed).choices[0])) == 1
 
 
-def test_calls_behind_a_text(client: Any) -> None:
+def test_calls_after_a_text_are_parsed(client: Any) -> None:
     options = {"tool_choice": "auto", "temperature": 1.2, "max_tokens": 3000}
     answers = [chat(client, "mistral", seed=seed, **options).choices[0] for seed in range(4)]
     some = [one for one in answers if one.message.tool_calls]
@@ -211,7 +211,7 @@ def test_calls_behind_a_text(client: Any) -> None:
 
 
 @pytest.mark.parametrize("model", SEVERAL)
-def test_a_stream_has_the_calls_of_the_whole_answer_by_index(client: Any, model: str) -> None:
+def test_a_stream_has_the_calls_of_the_complete_answer_by_index(client: Any, model: str) -> None:
     options = {"temperature": 1.2, "seed": 4}
     whole = checked(chat(client, model, **options).choices[0])
     assert len(whole) > 1
@@ -230,7 +230,7 @@ def test_a_stream_has_the_calls_of_the_whole_answer_by_index(client: Any, model:
         assert checked(stream.get_final_completion().choices[0]) == whole
 
 
-def test_several_answers_count_their_calls_apart(client: Any) -> None:
+def test_several_answers_number_their_calls_separately(client: Any) -> None:
     options = {"temperature": 1.2, "seed": 3, "n": 2}
     whole = [checked(one) for one in chat(client, "qwen2.5", **options).choices]
     counts: dict[int, set[int]] = {0: set(), 1: set()}
@@ -260,10 +260,10 @@ def test_responses_have_an_item_for_each_call(client: Any) -> None:
 
 
 @pytest.mark.parametrize("model", TEMPLATES)
-def test_results_go_back_and_the_conversation_reuses_its_prefix(client: Any, model: str) -> None:
+def test_results_are_sent_back_and_the_conversation_reuses_its_prefix(client: Any, model: str) -> None:
     messages: list[Any] = [*HELLO]
     options: dict[str, Any] = {"temperature": 0}
-    if model == "mistral":  # whose tiny model makes as many calls as it may
+    if model == "mistral":  # this tiny model generates as many calls as allowed
         options["parallel_tool_calls"] = False
     reused, before = [], 0
     for turn in range(3):
@@ -275,10 +275,10 @@ def test_results_go_back_and_the_conversation_reuses_its_prefix(client: Any, mod
         calls = answer.choices[0].message.tool_calls
         messages.append(answer.choices[0].message.model_dump(exclude_none=True))
         messages += [{"role": "tool", "tool_call_id": one.id, "content": "rain"} for one in calls]
-        # Its prompt, and its calls, which the template writes as the model did; Mistral's adds ids to them.
+        # The prompt, and its calls, which the template writes as the model did; Mistral's adds ids to them.
         assert reused[-1] >= before
         written = 0 if model == "mistral" else answer.usage.completion_tokens
-        # The end token is not kept, and the last token of a text can have another beginning in the next prompt.
+        # The end token is not kept, and the last token of a text may be split differently in the next prompt.
         before = answer.usage.prompt_tokens + written - 3
 
 
@@ -296,7 +296,7 @@ def test_langchain_calls_functions_and_gets_their_results(server: Server) -> Non
     models = [langchain.ChatOpenAI(**given, seed=seed, max_tokens=1200) for seed in range(8)]
     messages: list[Any] = [HumanMessage("hello")]
     for model in models:
-        # Strict: without it a schema of LangChain lets any further argument pass.
+        # Strict: without it LangChain's schema allows any further argument.
         bound = model.bind_tools([weather], tool_choice="required", strict=True)
         answer = bound.invoke(messages)
         if len(answer.tool_calls) > 1:
@@ -332,7 +332,7 @@ def test_instructor_reads_its_models_from_calls(server: Server) -> None:
 
         for mode in (instructor.Mode.TOOLS, instructor.Mode.JSON_SCHEMA):
             assert 1 <= ask(mode, model="qwen2.5", response_model=Weather, seed=2).days <= 9
-        # It lets the model choose, and this one calls after some text or other.
+        # LangChain lets the model choose, and this model calls a function after some text.
         several = list[Weather]()
         for seed in range(5):
             with contextlib.suppress(IncompleteOutputException, TypeError):

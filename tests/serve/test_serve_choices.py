@@ -28,9 +28,9 @@ pytestmark = pytest.mark.process
 
 PRIVATE = ("--host", "private", "--http", "127.0.0.1:0")
 HELLO = [{"role": "user", "content": "hello"}]
-# As Hermes and Qwen write calls.
+# Call syntax of Hermes and Qwen.
 TAGGED = ("<tool_call>\n", "\n</tool_call>")
-# A letter that this model writes soon, so that it calls a function by itself.
+# A letter that this model generates soon, so that it calls a function without being forced.
 LETTER = ("S", "")
 _OBJECT = '{"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments | tojson }}}'
 
@@ -98,7 +98,7 @@ def chat(client: Any, **options: Any) -> Any:
 # --- several answers ---
 
 
-def test_n_answers_are_those_of_their_seeds(client: Any) -> None:
+def test_several_answers_equal_those_of_their_seeds(client: Any) -> None:
     whole = chat(client, n=3, seed=5)
     assert [one.index for one in whole.choices] == [0, 1, 2]
     texts = [one.message.content for one in whole.choices]
@@ -117,7 +117,7 @@ def test_n_answers_are_those_of_their_seeds(client: Any) -> None:
     assert ends == ["length"] * 3
 
 
-def test_lists_of_prompts(client: Any) -> None:
+def test_lists_of_prompts_are_answered(client: Any) -> None:
     def complete(prompt: Any, **options: Any) -> Any:
         return client.completions.create(model="tiny", prompt=prompt, max_tokens=5, **options)
 
@@ -150,7 +150,7 @@ def test_lists_of_prompts(client: Any) -> None:
         ({"prompt": "a", "extra_body": {"tools": TOOLS}}, "tools"),
     ],
 )
-def test_what_completions_refuse(client: Any, options: dict[str, Any], param: str) -> None:
+def test_completions_refuse_unsupported_options(client: Any, options: dict[str, Any], param: str) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
         client.completions.create(model="tiny", **options)
     assert caught.value.param == param
@@ -160,7 +160,7 @@ def test_what_completions_refuse(client: Any, options: dict[str, Any], param: st
 
 
 def truth(folder: Path, prompt: list[int], count: int) -> list[tuple[int, Any]]:
-    """The tokens of a greedy search, with the logarithms of all probabilities: from the logits, by hand."""
+    """Return the tokens of a greedy search, with the logarithms of all probabilities, computed from the logits."""
     import qnnbridge
     from qnnbridge import genai
 
@@ -177,7 +177,7 @@ def truth(folder: Path, prompt: list[int], count: int) -> list[tuple[int, Any]]:
 
 
 @pytest.mark.parametrize("model", ["tiny", "window"])
-def test_logprobs_are_those_of_the_logits(client: Any, folders: dict[str, Path], model: str) -> None:
+def test_logprobs_equal_those_of_the_logits(client: Any, folders: dict[str, Path], model: str) -> None:
     prompt = list(range(10, 30))
     known = truth(folders[model], prompt, 6)
     choice = client.completions.create(model=model, prompt=prompt, max_tokens=6, logprobs=3).choices[0]
@@ -191,7 +191,7 @@ def test_logprobs_are_those_of_the_logits(client: Any, folders: dict[str, Path],
     assert figures.text_offset == sorted(figures.text_offset)
 
 
-def test_logprobs_of_a_chat_whole_and_streamed(client: Any) -> None:
+def test_logprobs_of_a_chat_are_the_same_complete_and_streamed(client: Any) -> None:
     whole = chat(client, logprobs=True, top_logprobs=2).choices[0]
     scores = whole.logprobs.content
     assert len(scores) == 8
@@ -203,7 +203,7 @@ def test_logprobs_of_a_chat_whole_and_streamed(client: Any) -> None:
     assert [one for part in parts if part.logprobs for one in part.logprobs.content] == scores
     assert chat(client, logprobs=True).choices[0].logprobs.content[0].top_logprobs == []
     assert chat(client).choices[0].logprobs is None
-    # Text removed by a stop text has no log probabilities.
+    # Text removed by a stop sequence has no log probabilities.
     text = whole.message.content
     cut = chat(client, logprobs=True, stop=[text[3:5]]).choices[0]
     assert len(cut.logprobs.content) <= sum(bool(one.token) for one in scores[: len(cut.message.content) * 4])
@@ -221,7 +221,7 @@ def called(choice: Any) -> tuple[str, Any]:
     return call.function.name, json.loads(call.function.arguments)
 
 
-def test_a_function_that_has_to_be_called_is(client: Any) -> None:
+def test_a_required_function_is_called(client: Any) -> None:
     options = {"model": "tagged", "tools": TOOLS, "max_tokens": 200, "parallel_tool_calls": False}
     choice = chat(client, **options, tool_choice="required").choices[0]
     assert choice.finish_reason == "tool_calls"
@@ -260,7 +260,7 @@ def test_calls_are_streamed_in_pieces(client: Any) -> None:
     assert cut.finish_reason == "length"
 
 
-def test_a_model_calls_by_itself_or_says_something(client: Any) -> None:
+def test_with_automatic_tool_choice_a_model_calls_a_function_or_answers_in_text(client: Any) -> None:
     said = chat(client, model="tagged", tools=TOOLS, max_tokens=30).choices[0]
     assert said.message.tool_calls is None
     assert said.message.content
@@ -287,7 +287,7 @@ def test_a_model_calls_by_itself_or_says_something(client: Any) -> None:
     assert chat(client, model="tagged", tools=TOOLS, tool_choice="none").choices[0].message.tool_calls is None
 
 
-def test_the_conversation_goes_on_behind_a_call(client: Any) -> None:
+def test_the_conversation_continues_after_a_call(client: Any) -> None:
     call = {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": '{"place": "Oslo"}'}}
     messages = [
         *HELLO,
@@ -328,13 +328,13 @@ MANY = function("many", items={"type": "array", "items": {"type": "integer"}, "m
         ({"tools": [{"type": "function", "function": {"name": "x", "description": "\0"}}]}, "tools"),
     ],
 )
-def test_what_functions_refuse(client: Any, options: dict[str, Any], param: str) -> None:
+def test_invalid_function_options_are_refused(client: Any, options: dict[str, Any], param: str) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
         chat(client, **{"model": "tagged", **options})
     assert caught.value.param == param
 
 
-# --- forms of calls, without a model ---
+# --- call syntax, without a model ---
 
 
 def rendering(begin: str, between: str, end: str, *, results: bool = True) -> Any:
@@ -366,7 +366,9 @@ KINDS = [
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("results", [True, False])
-def test_any_form_is_learned_and_read_back_in_any_pieces(kind: tuple[str, str, str], results: bool) -> None:
+def test_call_syntax_of_any_template_is_learned_and_parsed_from_pieces_of_any_size(
+    kind: tuple[str, str, str], results: bool
+) -> None:
     use = read_tools({"tools": TOOLS})
     assert use is not None
     begin, between, _ = kind
@@ -397,7 +399,7 @@ def test_any_form_is_learned_and_read_back_in_any_pieces(kind: tuple[str, str, s
 
 @pytest.mark.parametrize("kind", KINDS[2:4])
 @pytest.mark.parametrize("held", ["\n", "well", 'say {"'])
-def test_a_text_held_back_for_a_stop_text_hides_no_call(kind: tuple[str, str, str], held: str) -> None:
+def test_text_that_is_held_back_for_a_stop_sequence_hides_no_call(kind: tuple[str, str, str], held: str) -> None:
     use = read_tools({"tools": TOOLS})
     assert use is not None
     form = learn_form(rendering(*kind), SPECIAL.get, use.tools)
@@ -412,7 +414,9 @@ def test_a_text_held_back_for_a_stop_text_hides_no_call(kind: tuple[str, str, st
 @pytest.mark.parametrize(
     ("kind", "body"), [("chat", {"messages": [{"role": "user", "content": "x"}]}), ("text", {"prompt": "x"})]
 )
-def test_a_prompt_that_is_too_large_is_named(monkeypatch: pytest.MonkeyPatch, kind: Any, body: Any) -> None:
+def test_the_error_for_a_prompt_that_is_too_large_names_its_field(
+    monkeypatch: pytest.MonkeyPatch, kind: Any, body: Any
+) -> None:
     def too_large(*_given: Any, **_options: Any) -> Any:
         raise TooLarge("too large")
 
@@ -424,7 +428,7 @@ def test_a_prompt_that_is_too_large_is_named(monkeypatch: pytest.MonkeyPatch, ki
     assert caught.value.field == next(iter(body))
 
 
-def test_texts_that_only_look_like_calls_stay_texts() -> None:
+def test_texts_that_resemble_calls_stay_texts() -> None:
     use = read_tools({"tools": TOOLS})
     assert use is not None
     form = learn_form(rendering(*KINDS[0]), SPECIAL.get, use.tools)
@@ -443,25 +447,25 @@ def test_texts_that_only_look_like_calls_stay_texts() -> None:
         rendering("", '("', '")'),  # a text could be the beginning of a name
     ],
 )
-def test_templates_without_a_form_are_refused(render: Any) -> None:
+def test_templates_without_call_syntax_are_refused(render: Any) -> None:
     with pytest.raises(Refused) as caught:
         learn_form(render, SPECIAL.get, "[]")
     assert (caught.value.status, caught.value.field) == (400, "tools")
 
 
 @pytest.mark.parametrize("arguments", ["", None, "{}", '{"a": 1}'])
-def test_arguments_of_earlier_calls_are_objects(arguments: Any) -> None:
+def test_arguments_of_earlier_calls_are_parsed_into_objects(arguments: Any) -> None:
     (call,) = read_calls([{"id": "a", "function": {"name": "f", "arguments": arguments}}], "m")
     assert call["function"]["arguments"] == json.loads(arguments or "{}")
 
 
 @pytest.mark.parametrize("told", [3, [3], [{}], [{"function": {"name": "f", "arguments": "["}}]])
-def test_earlier_calls_that_are_none(told: Any) -> None:
+def test_invalid_tool_calls_in_earlier_messages_are_refused(told: Any) -> None:
     with pytest.raises(Refused):
         read_calls(told, "m")
 
 
-def test_a_grammar_with_an_endless_array_is_refused_by_the_host() -> None:
+def test_a_grammar_with_a_very_long_array_is_refused_by_the_host() -> None:
     from qnnbridge_host.genai.guidance import check_guidance
 
     check_guidance("lark_grammar", 'start: "a" %json {"type": "array", "maxItems": 3} | %json {"minItems": 4}')

@@ -27,7 +27,7 @@ X = {"name": "x", "datatype": "INT32", "shape": [1, 2], "data": [5, -7]}
 
 @pytest.fixture
 def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A place for a daemon of the test's own, which is ended with it."""
+    """A runtime folder for a separate daemon, which ends with the test."""
     monkeypatch.setenv("QNNBRIDGE_RUNTIME_DIR", str(tmp_path / "run"))
     yield
     with contextlib.suppress(HostError), qnnbridge.connect(start=False) as host:
@@ -71,7 +71,7 @@ def test_the_daemon_is_started_used_and_left_running(daemon: None, same: Path) -
         assert [client for client in status(host)["clients"] if client["sessions"]] == []
 
 
-def test_neither_the_death_of_the_npu_host_nor_of_the_daemon_is_seen(daemon: None, same: Path) -> None:
+def test_clients_notice_neither_a_crash_of_the_npu_host_nor_of_the_daemon(daemon: None, same: Path) -> None:
     with serving(*SHARED, "--model", f"same={same}") as server:
         with qnnbridge.connect(start=False) as host:
             first = status(host)
@@ -94,7 +94,7 @@ def wait_for(process: psutil.Process) -> None:
         process.wait(END_TIMEOUT_S)
 
 
-def test_text_is_generated_in_the_daemon_and_outlives_its_host(daemon: None, tmp_path: Path) -> None:
+def test_text_is_generated_in_the_daemon_and_survives_a_crash_of_its_host(daemon: None, tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime_genai")
     openai = pytest.importorskip("openai")
     folder = write_model(tmp_path / "long", "dynamic", sizes=Sizes(context=3000))
@@ -113,7 +113,7 @@ def test_text_is_generated_in_the_daemon_and_outlives_its_host(daemon: None, tmp
                     assert sum(one["kv_bytes"] for one in status(host)["clients"]) == 4 * 3000 * 16 * 4
                     psutil.Process(status(host)["host"]["pid"]).kill()
         assert told == truth
-        # Else it was over when the host died, and nothing is shown.
+        # Otherwise the answer was complete when the host crashed, and nothing is shown.
         text = server.ask("GET", "/metrics").body.decode()
         assert "qnnbridge_host_running 1.0\n" in text
         assert 'qnnbridge_llm_generated_tokens_total{model="long"} 5800.0\n' in text

@@ -86,11 +86,11 @@ def check(found: Any, **options: Any) -> None:
         np.testing.assert_allclose(one, embedding_of(ids_of(text), **options), atol=1e-5)
 
 
-def test_embeddings_are_those_of_sentence_transformers(client: Any) -> None:
+def test_embeddings_equal_those_of_sentence_transformers(client: Any) -> None:
     check(vectors(client))
     check(vectors(client, model="plain"))  # the mean, of length 1
     check(vectors(client, model="cls"), pooling="cls", normalize=False)
-    check(vectors(client, model="unmasked"))  # no text was filled up
+    check(vectors(client, model="unmasked"))  # no text was padded
     check(vectors(client, dimensions=3), dimensions=3)
     check(vectors(client, model="cls", dimensions=3), pooling="cls", normalize=False, dimensions=3)
     np.testing.assert_allclose(np.linalg.norm(vectors(client, dimensions=3), axis=1), 1, atol=1e-6)
@@ -111,12 +111,12 @@ def test_langchain_gets_the_vectors_of_its_how_to_page(server: Server) -> None:
         np.testing.assert_allclose(vector, embedding_of(ids_of(text)), atol=1e-5)
 
 
-def test_prompt_and_small_letters_come_first(client: Any) -> None:
+def test_the_prompt_is_prepended_and_the_text_is_in_lower_case(client: Any) -> None:
     (found,) = vectors(client, "  A DOG ", model="asks")
     np.testing.assert_allclose(found, embedding_of(ids_of("query : a dog")), atol=2e-6)
 
 
-def test_batches_are_filled_up_to_their_sizes(client: Any) -> None:
+def test_batches_are_padded_to_their_sizes(client: Any) -> None:
     check(vectors(client, model="sized"))
     for text in TEXTS:
         (found,) = vectors(client, text, model="sized")
@@ -126,23 +126,23 @@ def test_batches_are_filled_up_to_their_sizes(client: Any) -> None:
         np.testing.assert_allclose(found, embedding_of(ids_of(text)), atol=2e-6)
 
 
-def test_both_encodings_and_tokens(client: Any, server: Server) -> None:
+def test_both_encodings_and_token_input_work(client: Any, server: Server) -> None:
     said = {"model": "mean", "input": TEXTS}
     answer = server.ask("POST", "/v1/embeddings", said).document
     assert isinstance(answer["data"][0]["embedding"], list)
     packed = server.ask("POST", "/v1/embeddings", {**said, "encoding_format": "base64"}).document
     assert isinstance(packed["data"][0]["embedding"], str)
-    # The library asks for base64 by itself, and reads float32 from it.
+    # The library requests base64 by default, and decodes float32 from it.
     np.testing.assert_array_equal(vectors(client), [np.float32(one["embedding"]) for one in answer["data"]])
     assert answer["usage"]["prompt_tokens"] == sum(len(ids_of(text)) for text in TEXTS)
     ids = [ids_of(text) for text in TEXTS]
     np.testing.assert_allclose(vectors(client, ids), vectors(client), atol=1e-6)
     np.testing.assert_allclose(vectors(client, ids[0])[0], vectors(client)[0], atol=1e-6)
-    bare = embedding_of([5, 6])  # tokens get no special tokens
+    bare = embedding_of([5, 6])  # token input gets no special tokens
     np.testing.assert_allclose(vectors(client, [5, 6])[0], bare, atol=2e-6)
 
 
-def test_many_clients_get_what_one_gets(client: Any) -> None:
+def test_many_concurrent_clients_get_the_same_vectors_as_a_single_one(client: Any) -> None:
     with ThreadPoolExecutor(8) as pool:
         for found in pool.map(lambda number: vectors(client, model=("mean", "sized")[number % 2]), range(24)):
             check(found)
@@ -171,13 +171,15 @@ def test_many_clients_get_what_one_gets(client: Any) -> None:
         ({"encoding_format": "int8"}, "encoding_format", None),
     ],
 )
-def test_what_does_not_fit_is_named(client: Any, options: dict[str, Any], param: str, code: str | None) -> None:
+def test_the_error_for_an_invalid_field_names_the_field(
+    client: Any, options: dict[str, Any], param: str, code: str | None
+) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
         client.embeddings.create(**{"model": "mean", "input": "a", **options})
     assert (caught.value.param, caught.value.code) == (param, code)
 
 
-def test_all_kinds_are_listed_and_figures_kept(client: Any, server: Server) -> None:
+def test_embedding_models_are_listed_and_counted_in_the_metrics(client: Any, server: Server) -> None:
     assert [one.id for one in client.models.list()] == ["mean", "cls", "plain", "sized", "unmasked", "asks", "bare"]
     assert client.models.retrieve("cls").kind == "embedding model"
     for call in (
@@ -197,7 +199,7 @@ def test_all_kinds_are_listed_and_figures_kept(client: Any, server: Server) -> N
 # --- buckets of models ---
 
 
-def test_a_model_takes_any_size_of_its_buckets(server: Server) -> None:
+def test_a_model_accepts_any_size_up_to_its_largest_bucket(server: Server) -> None:
     assert server.ask("GET", "/v2/models/x").document["inputs"][0]["shape"] == [-1, 2]
     for rows in (1, 2, 3, 4):
         data = list(np.arange(2.0 * rows))
@@ -220,7 +222,7 @@ def test_a_model_takes_any_size_of_its_buckets(server: Server) -> None:
         (["a:n=1", "a:n=2"], None),
     ],
 )
-def test_buckets_name_their_model(texts: list[str], known: Any) -> None:
+def test_a_bucket_option_names_its_model(texts: list[str], known: Any) -> None:
     if known is None:
         with pytest.raises(OptionError):
             read_buckets(texts, ["a", "a:b"])
@@ -228,7 +230,7 @@ def test_buckets_name_their_model(texts: list[str], known: Any) -> None:
         assert read_buckets(texts, ["a", "a:b"]) == known
 
 
-def test_dimensions_that_are_not_there_are_refused(tmp_path: Path) -> None:
+def test_a_bucket_for_a_missing_dimension_is_refused(tmp_path: Path) -> None:
     folder = write_encoder(tmp_path / "one")
     done = refused(*PRIVATE, "--embed", f"one={folder}", "--bucket", "one:wide=4")
     assert done.returncode == 2
@@ -240,7 +242,7 @@ def test_dimensions_that_are_not_there_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_size_by_input_and_axis_is_refused_with_the_command_that_sets_it(tmp_path: Path) -> None:
-    """Sessions of the server take sizes by name only, and would ignore the option."""
+    """Sessions of the server accept sizes by name only, and would ignore the option."""
     model = models.write_identity(tmp_path / "x.onnx", models.ELEMENTS["FP32"], ["n", 2])
     done = refused(*PRIVATE, "--model", f"x={model}", "--dim", "x:0=4")
     assert done.returncode == 2
@@ -250,7 +252,7 @@ def test_a_size_by_input_and_axis_is_refused_with_the_command_that_sets_it(tmp_p
 # --- without a server ---
 
 
-def test_batches_hold_every_text_once() -> None:
+def test_each_text_is_in_exactly_one_batch() -> None:
     lengths = [3, 30, 7, 16, 1, 8, 9, 16, 2]
     for shapes in (
         BatchShapes((1, 4), (8, 16, 32), 32),
@@ -274,7 +276,7 @@ def test_batches_hold_every_text_once() -> None:
     assert [columns for _, _, columns in BatchShapes((1, 4), (8, 16, 32), 32).plan([3, 30])] == [8, 32]
 
 
-def test_what_the_files_say(tmp_path: Path) -> None:
+def test_pooling_and_normalization_are_read_from_the_files_of_the_folder(tmp_path: Path) -> None:
     folder = write_encoder(tmp_path / "one", pooling="pooling_mode_cls_token", normalize=False)
     found = read_folder(folder)
     assert (found.pooling, found.normalize, found.most_tokens) == ("cls", False, 24)
@@ -309,7 +311,7 @@ def test_what_the_files_say(tmp_path: Path) -> None:
         ("model.onnx", None),
     ],
 )
-def test_folders_that_cannot_be_served(name: str, text: str | None, tmp_path: Path) -> None:
+def test_folders_that_cannot_be_served_are_refused(name: str, text: str | None, tmp_path: Path) -> None:
     folder = write_encoder(tmp_path / "one")
     if text is None:
         (folder / name).unlink()
@@ -320,7 +322,7 @@ def test_folders_that_cannot_be_served(name: str, text: str | None, tmp_path: Pa
 
 
 @pytest.mark.simulator
-def test_embeddings_come_of_qnn(tmp_path: Path) -> None:
+def test_embeddings_are_computed_on_qnn(tmp_path: Path) -> None:
     folder = write_encoder(tmp_path / "one", kind=TensorProto.INT32)
     options = ("--host", "private", "--provider-option", "soc_model=60", "--http", "127.0.0.1:0")
     sizes = ("--bucket", "one:batch=1,2", "--bucket", "one:length=16")
@@ -331,8 +333,8 @@ def test_embeddings_come_of_qnn(tmp_path: Path) -> None:
                 assert one @ embedding_of(ids_of(text)) > 0.999
 
 
-def test_a_model_without_a_mask_is_not_served_at_fixed_lengths(tmp_path: Path) -> None:
-    """The padding of a text would affect its embedding."""
+def test_a_model_without_an_attention_mask_is_not_served_at_fixed_lengths(tmp_path: Path) -> None:
+    """The padding of a text would change its embedding."""
     folder = write_encoder(tmp_path / "unmasked", masked=False)
     done = refused(*PRIVATE, "--embed", f"m={folder}", "--bucket", "m:length=4,8")
     assert done.returncode == 2
@@ -357,7 +359,9 @@ def outputs(**ranks: int) -> Any:
         ({"logits": 3}, None, None),
     ],
 )
-def test_embeddings_are_made_of_the_output_that_means_it(ranks: dict[str, int], pooling: Any, found: Any) -> None:
+def test_embeddings_are_computed_from_the_output_with_the_right_meaning(
+    ranks: dict[str, int], pooling: Any, found: Any
+) -> None:
     from qnnbridge_serve.embeddings import _output_of
 
     folder: Any = SimpleNamespace(pooling=pooling)
@@ -368,7 +372,7 @@ def test_embeddings_are_made_of_the_output_that_means_it(ranks: dict[str, int], 
         assert _output_of(outputs(**ranks), folder) == found
 
 
-def test_ids_of_tokens_may_have_gaps(tmp_path: Path) -> None:
+def test_token_ids_may_have_gaps(tmp_path: Path) -> None:
     from tokenizers import Tokenizer, models
 
     from qnnbridge_serve.embeddings import Embedder

@@ -39,7 +39,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 def most_bytes(server: Server, ask: Any) -> tuple[Answer, int]:
-    """The answer, and how much more memory the server had at most meanwhile than before."""
+    """Return the answer, and the growth of the server's memory during the request."""
     process = psutil.Process(server.process.pid)
     before, most, over = process.memory_info().rss, 0, threading.Event()
 
@@ -65,7 +65,9 @@ def bytes_request(size: int, shape: list[int]) -> tuple[bytes, dict[str, str]]:
 
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("shape", [[1, 1], [1, 2**22]])
-def test_empty_texts_become_no_more_than_the_shape_says(server: Server, packed: bool, shape: list[int]) -> None:
+def test_empty_strings_use_no_more_memory_than_the_shape_requires(
+    server: Server, packed: bool, shape: list[int]
+) -> None:
     body, headers = bytes_request(16 * MIB, shape)
     if packed:
         body, headers = gzip.compress(body), {**headers, "Content-Encoding": "gzip"}
@@ -73,13 +75,13 @@ def test_empty_texts_become_no_more_than_the_shape_says(server: Server, packed: 
     if shape == [1, 1]:
         assert (answer.status, "BYTES data more" in answer.error) == (400, True)
         assert grown < GROWTH
-    else:  # 4 million texts are more in memory than a request may be
+    else:  # 4 million texts use more memory than a request may use
         assert (answer.status, "--max-request" in answer.error) == (413, True)
 
 
 @pytest.mark.parametrize("entry", ["[],", "{},", '"",', "0,", "[[[]]],"])
 @pytest.mark.parametrize("model", ["FP32", "BYTES"])
-def test_json_becomes_no_more_than_the_shape_says(server: Server, model: str, entry: str) -> None:
+def test_json_uses_no_more_memory_than_the_shape_requires(server: Server, model: str, entry: str) -> None:
     data = f"[{entry * (16 * MIB // len(entry))}0]"
     body = f'{{"inputs": [{{"name": "x", "datatype": "{model}", "shape": [1, 1], "data": {data}}}]}}'.encode()
     answer, grown = most_bytes(server, lambda: server.ask("POST", f"/v2/models/{model}/infer", body))
@@ -88,8 +90,10 @@ def test_json_becomes_no_more_than_the_shape_says(server: Server, model: str, en
 
 
 @pytest.mark.parametrize("word", ["NaN", "-Infinity"])
-def test_words_that_are_no_json_cost_no_more_than_numbers(server: Server, word: str) -> None:
-    """It took 31 s and 977 MB: each was marked in the text before anything was counted."""
+def test_nan_and_infinity_in_json_use_no_more_memory_than_numbers(server: Server, word: str) -> None:
+    """Words that are not JSON once took 31 s and 977 MB: each word was marked in the text before anything was
+    counted.
+    """
     count = 16 * MIB // (len(word) + 1)
     data = "[" + ",".join([word] * count) + "]"
     body = f'{{"inputs": [{{"name": "x", "datatype": "FP32", "shape": [1, 1], "data": {data}}}]}}'.encode()
@@ -98,8 +102,8 @@ def test_words_that_are_no_json_cost_no_more_than_numbers(server: Server, word: 
     assert grown < GROWTH
 
 
-def test_words_that_are_no_json_are_read_in_numbers_only(server: Server) -> None:
-    """Texts are not changed, and similar words are refused."""
+def test_nan_and_infinity_in_json_are_accepted_in_numeric_data_only(server: Server) -> None:
+    """Strings are not changed, and similar words are refused."""
     rng = np.random.default_rng(5)
     values = rng.standard_normal(1000).astype(np.float32)
     values[rng.integers(0, 1000, 300)] = rng.choice(np.array([np.nan, np.inf, -np.inf], np.float32), 300)
@@ -120,8 +124,8 @@ def test_words_that_are_no_json_are_read_in_numbers_only(server: Server) -> None
             assert refused.status == 400, word
 
 
-def test_escapes_cost_no_more_than_letters(server: Server) -> None:
-    """Each took 60 bytes where texts are told from what is between them: 990 MB for 16 MB."""
+def test_escapes_use_no_more_memory_than_letters(server: Server) -> None:
+    """Each escape once used 60 bytes while strings were separated from other text: 990 MB for 16 MB."""
     data = r'["' + r"\n" * (8 * MIB) + '"]'
     body = f'{{"inputs": [{{"name": "x", "datatype": "BYTES", "shape": [1, 2], "data": {data}}}]}}'.encode()
     answer, grown = most_bytes(server, lambda: server.ask("POST", "/v2/models/BYTES/infer", body))
@@ -129,7 +133,7 @@ def test_escapes_cost_no_more_than_letters(server: Server) -> None:
     assert grown < GROWTH
 
 
-def test_fields_that_nobody_reads_cost_nothing(server: Server) -> None:
+def test_unknown_fields_use_no_memory(server: Server) -> None:
     note = "[" + "[]," * (5 * MIB) + "0]"
     body = json.dumps({"inputs": [X], "parameters": {"note": "@"}}).replace('"@"', note).encode()
     answer, grown = most_bytes(server, lambda: server.ask("POST", "/v2/models/FP32/infer", body))
@@ -141,8 +145,8 @@ def test_fields_that_nobody_reads_cost_nothing(server: Server) -> None:
     assert grown < GROWTH
 
 
-def test_large_requests_keep_no_small_one_waiting(server: Server) -> None:
-    """With two reading threads it took 13 s for five requests of 12 KB that unpack to 16 MB."""
+def test_large_requests_do_not_delay_small_ones(server: Server) -> None:
+    """With two reading threads, five requests of 12 KB that unpack to 16 MB once took 13 s."""
     body, headers = bytes_request(16 * MIB, [1, 2**22])
     body, headers = gzip.compress(body), {**headers, "Content-Encoding": "gzip"}
     small: list[tuple[int, float]] = []
@@ -158,9 +162,10 @@ def test_large_requests_keep_no_small_one_waiting(server: Server) -> None:
     assert max(took_s for _, took_s in small) < 2
 
 
-def test_no_request_of_many_texts_is_answered_a_second_after_its_deadline(server: Server) -> None:
-    """Reading them took seconds without a look at the time, packing the answer too, and the time of the run began
-    when they had been encoded."""
+def test_no_request_with_many_texts_is_answered_more_than_a_second_after_its_deadline(server: Server) -> None:
+    """Reading the texts and packing the answer once took seconds without checking the deadline, and the deadline of
+    the run started only after they had been encoded.
+    """
     count = 600_000
     data = json.dumps(["a" * 60] * count).encode()
     late: list[tuple[int, float]] = []
@@ -173,11 +178,11 @@ def test_no_request_of_many_texts_is_answered_a_second_after_its_deadline(server
         if answer.status == 200:
             break
     assert {status for status, _ in late} <= {200, 504}
-    assert max(seconds for status, seconds in late if status == 504) < 2  # sending and receiving besides
+    assert max(seconds for status, seconds in late if status == 504) < 2  # plus the time for sending and receiving
 
 
-def test_requests_of_many_texts_take_no_thread_from_small_ones(tmp_path: Path) -> None:
-    """Five of a few KB as sent, within all limits, held both threads: small ones were refused with 504."""
+def test_requests_with_many_texts_do_not_take_threads_from_small_ones(tmp_path: Path) -> None:
+    """Five requests of a few KB, within all limits, once held both threads: small requests were refused with 504."""
     models: list[str] = []
     for datatype in ("FP32", "BYTES"):
         path = tmp_path / f"{datatype}.onnx"
@@ -191,7 +196,7 @@ def test_requests_of_many_texts_take_no_thread_from_small_ones(tmp_path: Path) -
     with serving(*PRIVATE, *models, "--threads", "2") as server, ThreadPoolExecutor(5) as pool:
         assert server.infer("FP32", X).status == 200
         large = [pool.submit(server.ask, "POST", "/v2/models/BYTES/infer", body, headers) for _ in range(5)]
-        time.sleep(0.3)  # they are unpacked
+        time.sleep(0.3)  # they are decompressed
         small: list[tuple[int, float]] = []
         while not all(one.done() for one in large):
             begun = time.monotonic()
@@ -217,11 +222,11 @@ def test_a_client_that_has_closed_its_sending_side_gets_its_answer(server: Serve
         if part == slice(None):
             assert b" 200 " in answer
             assert json.loads(answer.split(b"\r\n\r\n")[-1])["outputs"][0]["data"] == DATA
-        else:  # half a request gets none
+        else:  # half a request gets no answer
             assert b" 200 " not in answer
 
 
-def test_a_page_that_was_named_may_use_it_and_read_answers(server: Server) -> None:
+def test_a_page_with_an_allowed_origin_may_use_the_server_and_read_answers(server: Server) -> None:
     origin = {"Origin": "http://localhost:3000"}
     wanted = {**origin, "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "content-type"}
     preflight = server.ask("OPTIONS", "/v2/models/FP32/infer", None, wanted)
@@ -235,7 +240,7 @@ def test_a_page_that_was_named_may_use_it_and_read_answers(server: Server) -> No
 
 
 @pytest.mark.parametrize("origin", ["*", "localhost:3000", "http://localhost:3000/", "http://LOCALHOST", "http://"])
-def test_what_is_no_origin_is_refused(origin: str, tmp_path: Path) -> None:
+def test_an_invalid_origin_is_refused(origin: str, tmp_path: Path) -> None:
     from qnnbridge_protocol.errors import OptionError
     from qnnbridge_serve.options import read_origins
 
@@ -280,7 +285,7 @@ def test_no_request_is_reset_when_it_ends_under_load(tmp_path: Path) -> None:
         assert reset == []
 
 
-def test_numbers_are_those_of_the_request_in_any_form(server: Server) -> None:
+def test_metrics_count_requests_in_any_format(server: Server) -> None:
     rng = np.random.default_rng(3)
     for _ in range(60):
         shape = [int(size) for size in rng.integers(0, 5, 2)]

@@ -37,7 +37,7 @@ def client(server: Server) -> Iterator[Any]:
 
 
 def values_of(datatype: str, shape: tuple[int, ...] = (3, 4)) -> Array:
-    """Values up to the ends of the type's range."""
+    """Return values up to the limits of the type's range."""
     count = int(np.prod(shape))
     if datatype == "BYTES":
         texts = ["", "a", "grün", "日本語", "line\nline", "\x00", '"quoted"', "x" * 300]
@@ -64,7 +64,7 @@ def direct(model: Path, host: qnnbridge.Host, feed: dict[str, Array]) -> list[An
 
 
 def as_texts(array: Array) -> Array:
-    """BYTES arrays of the client hold bytes where they came as binary data."""
+    """Convert BYTES arrays of the client, which contain bytes if they arrived as binary data."""
     if array.dtype != object:
         return array
     made = np.empty(array.shape, object)
@@ -72,11 +72,11 @@ def as_texts(array: Array) -> Array:
     return made
 
 
-# --- every type, both forms ---------------------------------------------------------------------------------
+# --- every type, in JSON and binary -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("datatype", models.ELEMENTS)
-def test_binary_data_comes_back_to_the_last_bit(client: Any, datatype: str) -> None:
+def test_binary_data_is_returned_bit_for_bit(client: Any, datatype: str) -> None:
     values = values_of(datatype)
     result = client.infer(f"same-{datatype}", [given("x", values)])
     assert result.get_output("y")["datatype"] == datatype
@@ -84,13 +84,13 @@ def test_binary_data_comes_back_to_the_last_bit(client: Any, datatype: str) -> N
 
 
 @pytest.mark.parametrize("datatype", JSON_TYPES)
-def test_json_comes_back_to_the_last_bit(client: Any, datatype: str) -> None:
+def test_json_is_returned_bit_for_bit(client: Any, datatype: str) -> None:
     values = values_of(datatype)
     wanted = [triton.InferRequestedOutput("y", binary_data=False)]
     result = client.infer(f"same-{datatype}", [given("x", values, binary=False)], outputs=wanted)
     assert "parameters" not in result.get_output("y")
     found = as_texts(result.as_numpy("y"))
-    if values.dtype.kind == "f":  # JSON has one NaN
+    if values.dtype.kind == "f":  # JSON has only one NaN
         found, values = np.nan_to_num(found, nan=5.5), np.nan_to_num(values, nan=5.5)
     assert equal_bits(found, values)
 
@@ -109,14 +109,14 @@ def test_a_scalar_is_a_tensor_without_dimensions(client: Any, server: Server) ->
     assert answer.document["outputs"] == [{"name": "y", "datatype": "FP32", "shape": [], "data": [1.5]}]
 
 
-def test_json_data_may_be_nested_as_the_shape_says(server: Server) -> None:
+def test_json_data_may_be_nested_as_the_shape(server: Server) -> None:
     nested = {"name": "x", "datatype": "INT32", "shape": [2, 3], "data": [[1, 2, 3], [4, 5, 6]]}
     (output,) = server.infer("same-INT32", nested).document["outputs"]
     assert output["data"] == [1, 2, 3, 4, 5, 6]
     assert output["shape"] == [2, 3]
 
 
-def test_bytes_that_lie_anywhere_in_the_body_are_read_as_they_are(server: Server) -> None:
+def test_binary_data_at_any_offset_of_the_body_is_read_correctly(server: Server) -> None:
     """The JSON before the numbers has any length, so the numbers start at any offset."""
     values = values_of("FP64")
     for padding in range(1, 9):
@@ -141,7 +141,7 @@ def test_bytes_that_lie_anywhere_in_the_body_are_read_as_they_are(server: Server
         assert answer.body[size:] == values.tobytes()
 
 
-def test_binary_bytes_have_their_length_before_them(server: Server) -> None:
+def test_binary_bytes_elements_have_a_length_prefix(server: Server) -> None:
     """The bytes are those of the protocol's specification, written without a client library."""
     texts = ["", "grün"]
     data = b"".join(struct.pack("<I", len(text.encode())) + text.encode() for text in texts)
@@ -165,7 +165,9 @@ def test_binary_bytes_have_their_length_before_them(server: Server) -> None:
 # --- real models --------------------------------------------------------------------------------------------
 
 
-def test_a_real_model_with_two_outputs_gives_what_a_session_gives(client: Any, direct_host: qnnbridge.Host) -> None:
+def test_a_real_model_with_two_outputs_gives_the_results_of_a_session(
+    client: Any, direct_host: qnnbridge.Host
+) -> None:
     image = np.random.default_rng(3).random((1, 40, 30, 3), np.float32)
     expected = direct(models.MODELS / "pnet.onnx", direct_host, {"input_1": image})
     for binary in (True, False):
@@ -174,7 +176,7 @@ def test_a_real_model_with_two_outputs_gives_what_a_session_gives(client: Any, d
         assert equal_bits([result.as_numpy("conv2d_4"), result.as_numpy("softmax")], expected)
 
 
-def test_outputs_come_in_the_order_and_the_form_that_is_asked_for(client: Any, direct_host: qnnbridge.Host) -> None:
+def test_outputs_are_returned_in_the_requested_order_and_format(client: Any, direct_host: qnnbridge.Host) -> None:
     image = np.random.default_rng(4).random((2, 48, 48, 3), np.float32)
     names = [output["name"] for output in client.get_model_metadata("onet")["outputs"]]
     assert len(names) == 3
@@ -190,7 +192,7 @@ def test_outputs_come_in_the_order_and_the_form_that_is_asked_for(client: Any, d
         assert equal_bits(result.as_numpy(name), expected[name])
 
 
-def test_a_model_with_a_state_is_fed_with_what_it_gave(client: Any, direct_host: qnnbridge.Host) -> None:
+def test_a_model_with_state_is_fed_its_own_outputs(client: Any, direct_host: qnnbridge.Host) -> None:
     model = "silero_vad_openvino_16k"
     metadata = client.get_model_metadata(model)
     sound, state = (entry["name"] for entry in metadata["inputs"])
@@ -208,7 +210,7 @@ def test_a_model_with_a_state_is_fed_with_what_it_gave(client: Any, direct_host:
             assert equal_bits(theirs, mine)
 
 
-def test_many_requests_at_once_each_get_their_own_result(server: Server, client: Any) -> None:
+def test_concurrent_requests_each_get_their_own_result(server: Server, client: Any) -> None:
     def one(number: int) -> bool:
         values = np.full((20, 1 + number % 7), number, np.int64)
         with triton.InferenceServerClient(server.address) as own:
@@ -221,12 +223,12 @@ def test_many_requests_at_once_each_get_their_own_result(server: Server, client:
         assert int(request.get_result().as_numpy("y").max()) == number
 
 
-# --- what goes with a request -------------------------------------------------------------------------------
+# --- other parts of a request -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("sent", [None, "gzip", "deflate"])
 @pytest.mark.parametrize("wanted", [None, "gzip", "deflate"])
-def test_bodies_may_be_packed_both_ways(client: Any, sent: str | None, wanted: str | None) -> None:
+def test_bodies_may_be_compressed_with_gzip_or_deflate(client: Any, sent: str | None, wanted: str | None) -> None:
     values = np.arange(30000, dtype=np.float32).reshape(300, 100)
     result = client.infer(
         "same-FP32",
@@ -237,7 +239,7 @@ def test_bodies_may_be_packed_both_ways(client: Any, sent: str | None, wanted: s
     assert equal_bits(result.as_numpy("y"), values)
 
 
-def test_only_a_client_that_asks_for_nothing_else_gets_a_packed_answer(server: Server) -> None:
+def test_an_answer_is_compressed_only_if_the_client_accepts_nothing_else(server: Server) -> None:
     body = {"inputs": [{"name": "x", "datatype": "INT32", "shape": [1, 1], "data": [7]}]}
     path = "/v2/models/same-INT32/infer"
     packed = server.ask("POST", path, body, {"Accept-Encoding": "gzip"})
@@ -248,7 +250,7 @@ def test_only_a_client_that_asks_for_nothing_else_gets_a_packed_answer(server: S
     assert usual.document["outputs"][0]["data"] == [7]
 
 
-def test_the_id_is_echoed_and_unknown_parameters_are_passed_over(client: Any, server: Server) -> None:
+def test_the_id_is_echoed_and_unknown_parameters_are_ignored(client: Any, server: Server) -> None:
     values = values_of("INT8")
     result = client.infer(
         "same-INT8",
@@ -280,7 +282,7 @@ def test_the_highest_version_of_a_folder_is_served(client: Any) -> None:
 # --- metadata -----------------------------------------------------------------------------------------------
 
 
-def test_the_server_tells_what_it_is(client: Any) -> None:
+def test_the_server_reports_its_name_version_and_extensions(client: Any) -> None:
     assert client.is_server_live()
     assert client.is_server_ready()
     assert client.is_model_ready("pnet")
@@ -291,7 +293,7 @@ def test_the_server_tells_what_it_is(client: Any) -> None:
     }
 
 
-def test_a_model_tells_its_inputs_and_outputs(client: Any) -> None:
+def test_a_model_reports_its_inputs_and_outputs(client: Any) -> None:
     assert client.get_model_metadata("pnet") == {
         "name": "pnet",
         "versions": ["1"],
@@ -310,7 +312,7 @@ def test_metadata_names_every_type(client: Any, datatype: str) -> None:
     assert described == {"name": "x", "datatype": datatype, "shape": [-1, -1]}
 
 
-def test_an_output_that_the_protocol_lacks_is_left_out_and_never_silently(server: Server) -> None:
+def test_an_output_type_that_the_protocol_lacks_is_omitted_and_never_silently(server: Server) -> None:
     """The probabilities of this classifier are a sequence of maps."""
     metadata = server.ask("GET", "/v2/models/logreg_iris").document
     assert [output["name"] for output in metadata["outputs"]] == ["label"]

@@ -1,4 +1,4 @@
-"""Life of the server: access rights, requests while models run and load, a host's death, and the end."""
+"""Life cycle of the server: access, requests while models run and load, a crash of the host, and the end."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from tests import needs
 
 from qnnbridge_protocol.installing import install_command
 
-# Processor time of the host after which a count is certainly under way; nothing else there takes as much.
+# Processor time of the host after which a count certainly runs; nothing else there takes as much.
 STARTED_S = 0.2
 
-# Processor time of the host that a count takes which is to be met under way, and to be answered. Where that is over
-# before it can be seen, the count goes on.
+# Processor time of a count that the test must observe while it runs, and that is then answered. If the count ends
+# before the test observes it, a longer one is made.
 WORK_S = 0.6
 
 FOREVER = 2**40
@@ -42,7 +42,7 @@ def counting(server: Server, times: int, **fields: Any) -> Answer:
 
 @contextlib.contextmanager
 def counting_meanwhile(server: Server, times: int, **fields: Any) -> Iterator[tuple[Future[Answer], int]]:
-    """A request that the host is working on when the ``with`` begins, and how far it counts: at least so far."""
+    """Yield a request on which the host works when the block starts, and how far it counts, at least `times`."""
     host = server.host()
     with ThreadPoolExecutor(1) as pool:
         answer = None
@@ -57,7 +57,7 @@ def counting_meanwhile(server: Server, times: int, **fields: Any) -> Iterator[tu
 
 
 def asked_and_left_waiting(server: Server) -> socket.socket:
-    """A connection with a request on it."""
+    """Return a connection that has sent a request."""
     host, port = server.address.split(":")
     body = json.dumps({"inputs": [{"name": "times", "datatype": "INT64", "shape": [], "data": [1]}]})
     connection = socket.create_connection((host, int(port)), timeout=WAIT_TIMEOUT_S)
@@ -86,7 +86,7 @@ def counter(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def work(server: Server) -> int:
-    """How far to count for it to take `WORK_S` here: machines differ by more than ten times."""
+    """Number up to which counting takes `WORK_S` on this machine: machines differ by more than a factor of ten."""
     host = server.host()
 
     def counted_s(times: int) -> float:
@@ -97,7 +97,7 @@ def work(server: Server) -> int:
     times, took_s = 10_000, 0.0
     while took_s < STARTED_S:
         times *= 2
-        took_s = min(counted_s(times) for _ in range(3))  # the host may have other things to do beside it
+        took_s = min(counted_s(times) for _ in range(3))  # the host may have other work at the same time
     return int(times * WORK_S / took_s)
 
 
@@ -105,7 +105,7 @@ def work(server: Server) -> int:
 
 
 def test_health_and_other_models_are_served_while_a_model_runs(server: Server) -> None:
-    for timeout_s in (1, 5, 45):  # a busy machine takes longer for the others
+    for timeout_s in (1, 5, 45):  # on a busy machine the others take longer
         with counting_meanwhile(server, FOREVER, parameters={"timeout": timeout_s * 1_000_000}) as (answer, _):
             assert server.ask("GET", "/v2/health/live").status == 200
             assert server.ask("GET", "/v2/health/ready").status == 200
@@ -119,7 +119,7 @@ def test_health_and_other_models_are_served_while_a_model_runs(server: Server) -
     assert meanwhile
 
 
-def test_the_time_that_a_client_grants_is_kept(server: Server) -> None:
+def test_the_timeout_of_a_request_is_respected(server: Server) -> None:
     begun = time.monotonic()
     answer = counting(server, FOREVER, parameters={"timeout": 300_000})
     assert answer.status == 504
@@ -128,11 +128,11 @@ def test_the_time_that_a_client_grants_is_kept(server: Server) -> None:
     assert "on_deadline" not in answer.error
     assert answer.error
     assert time.monotonic() - begun > 0.3
-    # The host has stopped counting: the next one is quick.
+    # The host has stopped counting: the next request is quick.
     assert counting(server, 7).document["outputs"][0]["data"] == [21]
 
 
-def test_clients_that_are_slow_to_send_take_no_place_from_others(counter: Path) -> None:
+def test_clients_that_send_slowly_take_no_slot_from_others(counter: Path) -> None:
     limits = ("--threads", "1", "--queue", "1")
     with serving(*PRIVATE, "--model", f"counter={counter}", *limits) as server, contextlib.ExitStack() as stack:
         host, port = server.address.split(":")
@@ -140,12 +140,12 @@ def test_clients_that_are_slow_to_send_take_no_place_from_others(counter: Path) 
             slow = stack.enter_context(socket.create_connection((host, int(port)), timeout=WAIT_TIMEOUT_S))
             head = f"POST /v2/models/counter/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: {announced}"
             slow.sendall(f"{head}\r\n\r\n{{".encode())
-        # Connections are taken in the order in which they came, and so this one is the last.
+        # Connections are accepted in the order of arrival, so this one is the last.
         for _ in range(5):
             assert counting(server, 7).document["outputs"][0]["data"] == [21]
 
 
-def test_too_many_requests_are_refused_and_waiting_ones_keep_their_time(counter: Path) -> None:
+def test_too_many_requests_are_refused_and_queued_ones_keep_their_deadlines(counter: Path) -> None:
     limits = ("--threads", "1", "--queue", "1", "--timeout", "0", "--drain", "1")
     short = {"timeout": 200_000}
     with serving(*PRIVATE, "--model", f"counter={counter}", *limits) as server, ThreadPoolExecutor(1) as pool:
@@ -158,7 +158,7 @@ def test_too_many_requests_are_refused_and_waiting_ones_keep_their_time(counter:
 
         queued = asked_and_left_waiting(server)
         third = counting(server, 1, parameters=short)
-        while third.status == 504:  # it came before the other, and had its place
+        while third.status == 504:  # the third request arrived before the queued one, and took its slot
             if select.select([queued], [], [], 0)[0]:
                 assert b" 429 " in queued.recv(64)
                 queued.close()
@@ -171,14 +171,14 @@ def test_too_many_requests_are_refused_and_waiting_ones_keep_their_time(counter:
         assert server.ask("GET", "/v2/models/counter").status == 200
         assert not select.select([queued], [], [], 0)[0]
 
-        queued.close()  # whose client goes away gives its place to others
+        queued.close()  # the disconnected client's slot is free for others
         until(lambda: counting(server, 1, parameters=short).status == 504)
         assert not running.done()
         server.end()
         assert running.result().status == 503
 
 
-def test_a_request_survives_the_death_of_the_host(counter: Path, work: int) -> None:
+def test_a_request_survives_a_crash_of_the_host(counter: Path, work: int) -> None:
     with serving(*PRIVATE, "--model", f"counter={counter}") as server:
         killed = server.host()
         with counting_meanwhile(server, work) as (answer, times):
@@ -192,12 +192,12 @@ def test_a_request_survives_the_death_of_the_host(counter: Path, work: int) -> N
 
 
 @needs.posix
-def test_a_model_that_keeps_killing_the_host_is_refused_with_the_cause(counter: Path, tmp_path: Path) -> None:
+def test_a_model_that_crashes_the_host_repeatedly_is_refused_with_the_cause(counter: Path, tmp_path: Path) -> None:
     same = models.write_identity(tmp_path / "same.onnx", models.ELEMENTS["INT32"])
     x = {"name": "x", "datatype": "INT32", "shape": [1, 1], "data": [5]}
     with serving(*PRIVATE, "--model", f"counter={counter}", "--model", f"same={same}") as server:
-        for timeout_s in (2, 60):  # it is repeated in the next host, and the wait for it ends
-            assert server.infer("same", x).status == 200  # the host is up, with all it needs
+        for timeout_s in (2, 60):  # the request is repeated in the next host, and its waiting ends
+            assert server.infer("same", x).status == 200  # the host runs and has loaded everything
             with counting_meanwhile(server, FOREVER, parameters={"timeout": timeout_s * 1_000_000}) as (answer, _):
                 server.host().send_signal(signal.SIGSEGV)
                 result = answer.result()
@@ -212,7 +212,7 @@ def test_a_model_that_keeps_killing_the_host_is_refused_with_the_cause(counter: 
 
 @needs.posix
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_requests_under_way_are_answered_before_it_ends(counter: Path, work: int, number: int) -> None:
+def test_running_requests_are_answered_before_the_server_ends(counter: Path, work: int, number: int) -> None:
     with serving(*PRIVATE, "--model", f"counter={counter}") as server:
         host = server.host()
         with counting_meanwhile(server, work) as (answer, times):
@@ -227,7 +227,7 @@ def test_requests_under_way_are_answered_before_it_ends(counter: Path, work: int
 
 
 @needs.posix
-def test_a_request_that_takes_too_long_does_not_keep_it_from_ending(counter: Path) -> None:
+def test_a_request_that_takes_too_long_does_not_prevent_the_server_from_ending(counter: Path) -> None:
     with serving(*PRIVATE, "--model", f"counter={counter}", "--drain", "1", "--timeout", "0") as server:
         host = server.host()
         with ThreadPoolExecutor(1) as pool:
@@ -240,7 +240,7 @@ def test_a_request_that_takes_too_long_does_not_keep_it_from_ending(counter: Pat
         assert not host.is_running()
 
 
-# --- models that come and go ------------------------------------------------------------------------------------
+# --- loading and unloading models -------------------------------------------------------------------------------
 
 
 def test_models_are_unloaded_and_loaded_again(counter: Path, work: int, tmp_path: Path) -> None:
@@ -254,7 +254,7 @@ def test_models_are_unloaded_and_loaded_again(counter: Path, work: int, tmp_path
 
         assert index() == {"counter": ("READY", ""), "same": ("READY", "")}
         meanwhile, times = False, work
-        while not meanwhile:  # again and longer, where it was over before the others had their answers
+        while not meanwhile:  # repeat with a longer count if it ended before the others had their answers
             assert server.ask("POST", "/v2/repository/models/counter/load", {}).status == 200
             with counting_meanwhile(server, times) as (answer, times):
                 assert server.ask("POST", "/v2/repository/models/counter/unload", b"").status == 200
@@ -270,7 +270,7 @@ def test_models_are_unloaded_and_loaded_again(counter: Path, work: int, tmp_path
         assert server.ask("POST", "/v2/repository/models/counter/load", {}).status == 200
         assert counting(server, 4).document["outputs"][0]["data"] == [12]
 
-        # A new file takes the old one's place when it is loaded; a broken one does not.
+        # A new file replaces the old one when it is loaded; a broken file does not.
         models.write_identity(same, models.ELEMENTS["FP32"])
         assert server.ask("POST", "/v2/repository/models/same/load", {}).status == 200
         assert server.ask("GET", "/v2/models/same").document["inputs"][0]["datatype"] == "FP32"
@@ -292,7 +292,7 @@ def test_models_are_unloaded_and_loaded_again(counter: Path, work: int, tmp_path
         assert server.ask("POST", "/v2/repository/models/same/load", inline).status == 400
 
 
-def test_a_model_that_cannot_be_loaded_ends_the_start(counter: Path, tmp_path: Path) -> None:
+def test_a_model_that_cannot_be_loaded_fails_the_start(counter: Path, tmp_path: Path) -> None:
     broken = tmp_path / "broken.onnx"
     broken.write_bytes(b"no model")
     ended = refused(*PRIVATE, "--model", f"counter={counter}", "--model", f"broken={broken}")
@@ -301,7 +301,7 @@ def test_a_model_that_cannot_be_loaded_ends_the_start(counter: Path, tmp_path: P
     assert "Traceback" not in ended.stderr
 
 
-def test_the_others_are_served_if_that_is_wanted(counter: Path, tmp_path: Path) -> None:
+def test_with_keep_going_the_other_models_are_served(counter: Path, tmp_path: Path) -> None:
     broken = tmp_path / "broken.onnx"
     broken.write_bytes(b"no model")
     named = ("--model", f"counter={counter}", "--model", f"broken={broken}")
@@ -317,7 +317,7 @@ def test_the_others_are_served_if_that_is_wanted(counter: Path, tmp_path: Path) 
 
 
 def slow_python(folder: Path, gate: Path) -> Path:
-    """An interpreter that waits for a file before it becomes one."""
+    """Return an interpreter that waits until a file exists before it starts Python."""
     program = folder / "slow_python"
     program.write_text(f'#!/bin/sh\nwhile [ ! -e "{gate}" ]; do sleep 0.05; done\nexec "{sys.executable}" "$@"\n')
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
@@ -325,7 +325,7 @@ def slow_python(folder: Path, gate: Path) -> Path:
 
 
 @needs.posix
-def test_it_can_be_ended_while_models_are_loaded(counter: Path, tmp_path: Path) -> None:
+def test_the_server_can_be_ended_while_models_are_loaded(counter: Path, tmp_path: Path) -> None:
     program = slow_python(tmp_path, tmp_path / "never")
     with starting(*PRIVATE, "--model", f"counter={counter}", "--host-python", program) as server:
         until(lambda: server.ask("POST", "/v2/repository/index").document[0]["state"] == "LOADING")
@@ -334,7 +334,7 @@ def test_it_can_be_ended_while_models_are_loaded(counter: Path, tmp_path: Path) 
 
 
 @needs.posix
-def test_it_is_alive_and_not_ready_while_models_are_loaded(counter: Path, tmp_path: Path) -> None:
+def test_the_server_is_live_and_not_ready_while_models_are_loaded(counter: Path, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     program = slow_python(tmp_path, gate)
     with starting(*PRIVATE, "--model", f"counter={counter}", "--host-python", program) as server:
@@ -350,7 +350,7 @@ def test_it_is_alive_and_not_ready_while_models_are_loaded(counter: Path, tmp_pa
         assert server.ask("GET", "/v2/health/ready").status == 200
 
 
-# --- who may ask ------------------------------------------------------------------------------------------------
+# --- access -----------------------------------------------------------------------------------------------------
 
 
 def token_file(folder: Path, text: str = "0123456789abcdef0123456789abcdef\n", mode: int = 0o600) -> Path:
@@ -380,7 +380,7 @@ def test_a_server_with_a_token_serves_only_requests_with_the_token(counter: Path
         body = {"inputs": [{"name": "times", "datatype": "INT64", "shape": [], "data": [2]}]}
         assert server.ask("POST", "/v2/models/counter/infer", body, right).document["outputs"][0]["data"] == [6]
         assert server.ask("POST", "/v2/models/counter/infer", body).status == 401
-        # The request of a load balancer.
+        # A request like that of a load balancer.
         assert server.ask("GET", "/v2/health/live").status == 200
         assert server.ask("GET", "/v2/health/ready").status == 200
 
@@ -409,7 +409,7 @@ def test_other_machines_are_served_only_with_a_token(counter: Path, address: str
 
 
 @needs.posix
-def test_a_token_that_others_can_read_is_refused(counter: Path, tmp_path: Path) -> None:
+def test_a_token_file_that_others_can_read_is_refused(counter: Path, tmp_path: Path) -> None:
     options = (*PRIVATE, "--model", f"counter={counter}", "--token-file", token_file(tmp_path, mode=0o640))
     ended = refused(*options)
     assert ended.returncode == 2
@@ -417,7 +417,7 @@ def test_a_token_that_others_can_read_is_refused(counter: Path, tmp_path: Path) 
     assert "chmod 600" in ended.stderr
 
 
-def test_an_address_that_is_taken_is_said_so(counter: Path) -> None:
+def test_an_address_that_is_in_use_is_reported(counter: Path) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen(1)
@@ -441,7 +441,7 @@ def test_without_its_packages_the_command_names_the_extra(counter: Path) -> None
 
 
 def test_the_command_line_loads_neither_the_server_nor_numpy() -> None:
-    # The command is looked up, which imports it, and not run.
+    # The command is looked up, which imports it, but not run.
     program = (
         "import qnnbridge_tools.cli as cli, typer.main, sys, json; typer.main.get_command(cli.app).commands['serve']; "
         "print(json.dumps(sorted(sys.modules)))"

@@ -1,4 +1,6 @@
-"""32 clients at once, of every kind: each answer is compared, and the server's memory, files and threads stay bounded."""
+"""32 concurrent clients of every kind: each answer is compared, and the server's memory, files and threads stay
+bounded.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ pytestmark = [pytest.mark.process, needs.posix]
 
 CLIENTS = 32
 REQUESTS = needs.length(2_400, 20_000)
-# Requests after which memory is as large as it gets, but for leaks.
+# Number of requests after which memory does not grow further, except for leaks.
 WARM = needs.length(1_200, 5_000)
 MOST_GROWTH = 24 * 1024**2
 TYPES = {"FP32": np.float32, "FP64": np.float64, "INT64": np.int64, "UINT8": np.uint8, "BOOL": np.bool_}
@@ -33,7 +35,7 @@ SPARE = "FP64"
 
 
 class Client:
-    """One thread that asks, and what went wrong."""
+    """A client thread, with the list of its failures."""
 
     def __init__(self, server: Server, seed: int) -> None:
         self._rng = np.random.default_rng(seed)
@@ -193,13 +195,13 @@ def unpacked(data: bytes, dtype: Any) -> Any:
     return found
 
 
-def test_every_answer_is_right_and_nothing_grows(tmp_path: Path) -> None:
+def test_under_load_every_answer_is_right_and_memory_does_not_grow(tmp_path: Path) -> None:
     models: list[str] = []
     for name in (*TYPES, "BYTES"):
         path = tmp_path / f"{name}.onnx"
         write_identity(path, ELEMENTS[name])
         models += ["--model", f"{name}={path}"]
-    # So many connections that none is refused.
+    # Enough connections that none is refused.
     with serving(*PRIVATE, *models, "--queue", "512") as server:
         process = psutil.Process(server.process.pid)
         clients = [Client(server, seed) for seed in range(CLIENTS)]
@@ -222,7 +224,7 @@ def test_every_answer_is_right_and_nothing_grows(tmp_path: Path) -> None:
 
 
 def until_settled(process: psutil.Process) -> None:
-    """The connections of clients that are gone are closed, and their threads are no more."""
+    """The connections of disconnected clients are closed, and their threads have ended."""
     end = time.monotonic() + 30
     while process.num_fds() > 60 or process.num_threads() > 60:
         assert time.monotonic() < end, (process.num_fds(), process.num_threads(), os.getpid())

@@ -73,7 +73,7 @@ def pixels(content: bytes) -> Any:
 
 class TestPictures:
     @pytest.mark.parametrize("kind", ["PNG", "WEBP", "GIF", "JPEG"])
-    def test_what_goes_on_is_a_png_of_the_pixels(self, kind: str) -> None:
+    def test_an_image_is_passed_on_as_a_png_of_its_pixels(self, kind: str) -> None:
         content = saved(kind, **({"lossless": True} if kind == "WEBP" else {}))
         plain, count = plain_picture(content, 2400, "x")
         assert plain.startswith(b"\x89PNG")
@@ -82,7 +82,7 @@ class TestPictures:
         if kind in ("PNG", "WEBP"):
             np.testing.assert_array_equal(pixels(plain), pixels(picture(60, 40)))
 
-    def test_only_pixels_are_passed_on(self) -> None:
+    def test_only_pixels_of_an_image_are_passed_on(self) -> None:
         content = picture()
         secret = chunk(b"tEXt", b"Comment\0secret words") + chunk(b"eXIf", b"secret words")
         secret += chunk(b"iCCP", b"secret\0\0" + zlib.compress(b"secret words" * 20)) + chunk(b"gAMA", bytes(4))
@@ -91,7 +91,7 @@ class TestPictures:
         kinds = {plain[at + 4 : at + 8] for at in _chunks(plain)}
         assert kinds == {b"IHDR", b"IDAT", b"IEND"}
 
-    def test_transparent_pixels_are_white(self) -> None:
+    def test_transparent_pixels_become_white(self) -> None:
         stream = io.BytesIO()
         Image.new("RGBA", (2, 2), (255, 0, 0, 0)).save(stream, "PNG")
         assert (pixels(plain_picture(stream.getvalue(), 4, "x")[0]) == 255).all()
@@ -99,17 +99,17 @@ class TestPictures:
         Image.new("P", (2, 2), 0).save(stream, "GIF", transparency=0)
         assert (pixels(plain_picture(stream.getvalue(), 4, "x")[0]) == 255).all()
 
-    def test_grey_of_16_bits_keeps_its_shades(self) -> None:
+    def test_16_bit_grey_keeps_its_shades(self) -> None:
         stream = io.BytesIO()
         Image.fromarray(np.array([[0, 0x8000, 0xFF00]], np.uint16)).save(stream, "PNG")
         assert pixels(plain_picture(stream.getvalue(), 3, "x")[0])[0, :, 0].tolist() == [0, 128, 255]
 
-    def test_a_picture_of_a_camera_is_upright(self) -> None:
+    def test_an_image_is_rotated_as_its_exif_data_require(self) -> None:
         exif = Image.Exif()
-        exif[0x0112] = 6  # turned by a quarter
+        exif[0x0112] = 6  # rotated by a quarter turn
         assert pixels(plain_picture(saved("JPEG", exif=exif), 2400, "x")[0]).shape == (60, 40, 3)
 
-    def test_the_first_frame_of_several(self) -> None:
+    def test_the_first_of_several_frames_is_used(self) -> None:
         frames = [Image.new("RGB", (3, 3), colour) for colour in ("red", "blue")]
         stream = io.BytesIO()
         frames[0].save(stream, "GIF", save_all=True, append_images=frames[1:])
@@ -133,12 +133,12 @@ class TestPictures:
             b"GIF89a" * 9,
         ],
     )
-    def test_damaged_pictures_are_refused(self, content: bytes) -> None:
+    def test_damaged_images_are_refused(self, content: bytes) -> None:
         with pytest.raises(Refused, match="cannot be decoded"):
             plain_picture(content, 10**6, "x")
 
-    def test_no_picture_is_unpacked_before_its_size_is_known(self) -> None:
-        """60,000 x 60,000 pixels in 10 kB."""
+    def test_no_image_is_decoded_before_its_size_is_known(self) -> None:
+        """60,000 x 60,000 pixels in a file of 10 kB."""
         rows = zlib.compress(bytes(10**7), 9)
         head = struct.pack(">IIBBBBB", 60_000, 60_000, 8, 2, 0, 0, 0)
         bomb = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
@@ -147,7 +147,7 @@ class TestPictures:
         with pytest.raises(Refused, match="has 40 x 30 pixels"):
             plain_picture(picture(), 1199, "x")
 
-    def test_without_pillow_the_server_says_what_to_install(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_without_pillow_the_server_names_the_package_to_install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "PIL", None)
         with pytest.raises(Refused, match=r"Pillow is missing[\s\S]*\[pictures\]") as caught:
             plain_picture(picture(), 1200, "x")
@@ -163,7 +163,7 @@ def _chunks(content: bytes) -> Iterator[int]:
 
 class TestSound:
     @pytest.mark.parametrize(("rate", "kind"), [(16000, "WAV"), (8000, "WAV"), (44100, "WAV"), (16000, "MP3")])
-    def test_what_goes_on_is_a_plain_wav(self, rate: int, kind: str) -> None:
+    def test_audio_is_passed_on_as_a_plain_wav(self, rate: int, kind: str) -> None:
         content = sound(1.0, rate=rate)
         if kind == "MP3":
             soundfile = pytest.importorskip("soundfile")
@@ -178,24 +178,24 @@ class TestSound:
         assert struct.unpack_from("<HHI", plain, 20) == (1, 1, 16000)
         assert seconds == pytest.approx(1.0, abs=0.1)
 
-    def test_samples_are_those_of_the_file(self) -> None:
+    def test_samples_equal_those_of_the_file(self) -> None:
         plain, _ = plain_sound(sound(0.5), 1, "x")
         ours, theirs = (np.frombuffer(one[44:], "<i2").astype(int) for one in (plain, sound(0.5)))
         assert abs(ours - theirs).max() <= 1
 
-    def test_longer_sound_is_refused(self) -> None:
+    def test_audio_that_is_too_long_is_refused(self) -> None:
         with pytest.raises(Refused, match="longer than the 2 seconds"):
             plain_sound(sound(2.1), 2, "x")
 
     @pytest.mark.parametrize("content", [b"", b"x" * 100, sound()[:40], b"RIFF", b"fLaC" + bytes(50)])
-    def test_damaged_sound_is_refused(self, content: bytes) -> None:
+    def test_damaged_audio_is_refused(self, content: bytes) -> None:
         with pytest.raises(Refused, match="cannot be decoded") as caught:
             plain_sound(content, 10, "messages[0]")
         assert (caught.value.status, caught.value.field) == (400, "messages[0]")
 
 
 class TestLimits:
-    def test_those_of_a_request_hold_for_all_its_parts_together(self) -> None:
+    def test_the_limits_of_a_request_apply_to_all_its_parts_together(self) -> None:
         one = MediaPart("image", "x", url(picture()))
         assert len(decode_media([one, one], MediaLimits(most_pixels=2400), lambda: None)) == 2
         with pytest.raises(Refused, match="1,199 are left"):
@@ -205,7 +205,7 @@ class TestLimits:
         with pytest.raises(Refused, match=r"longer than the 0\.5 seconds"):
             decode_media([two, two], MediaLimits(most_seconds=1.5), lambda: None)
 
-    def test_number_and_kind(self) -> None:
+    def test_the_number_and_kind_of_media_are_limited(self) -> None:
         parts = [MediaPart("image", f"messages[{number}]", "") for number in range(3)]
         check_media(parts, "tiny", ("image",), MediaLimits(most_parts=3))
         with pytest.raises(Refused, match="may have 2") as caught:
@@ -226,7 +226,7 @@ class TestLimits:
             "javascript:1",
         ],
     )
-    def test_urls_of_other_kinds_are_refused(self, given: str) -> None:
+    def test_other_url_schemes_are_refused(self, given: str) -> None:
         with pytest.raises(Refused, match="data URL"):
             decode_media([MediaPart("image", "x", given)], MediaLimits(), lambda: None)
 
@@ -244,7 +244,7 @@ class TestSources:
                 decode_media([MediaPart("image", "x", given)], MediaLimits(), lambda: None)
 
     @needs.posix
-    def test_files_of_allowed_folders_alone(self, tmp_path: Path) -> None:
+    def test_only_files_in_allowed_folders_are_read(self, tmp_path: Path) -> None:
         allowed = tmp_path / "allowed"
         allowed.mkdir()
         for place in (tmp_path / "secret.png", allowed / "a b.png"):
@@ -278,7 +278,7 @@ class TestSources:
             with pytest.raises(Refused, match="cannot be read"):
                 read(given)
 
-    def test_addresses_of_allowed_servers_alone(self) -> None:
+    def test_only_addresses_of_allowed_servers_are_fetched(self) -> None:
         class Pictures(http.server.BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 if self.path == "/moved":
@@ -331,7 +331,7 @@ class TestSources:
         with pytest.raises(Refused, match="cannot be fetched"):
             read(f"{here}/a.png")
 
-    def test_options(self, tmp_path: Path) -> None:
+    def test_options_for_media_sources_are_read(self, tmp_path: Path) -> None:
         found = read_media_sources([str(tmp_path), "https://Pictures.example.org", "http://localhost:81"])
         assert found == MediaSources((tmp_path.resolve(),), ("https://pictures.example.org", "http://localhost:81"))
         for wrong in ("ftp://a", "https://a/b", "https://u@a", "https://"):
@@ -386,7 +386,7 @@ class TestServing:
             return "".join(answer), answer.prompt_tokens
 
     @pytest.mark.parametrize("model", ["gemma3", "qwen2_5_vl", "phi4mm"])
-    def test_an_answer_to_a_picture(
+    def test_a_question_about_an_image_is_answered(
         self, model: str, server: Server, folders: dict[str, Path], direct_host: qnnbridge.Host
     ) -> None:
         answer = ask(server, model, text("a"), image(picture(), detail="low"), text("b"))
@@ -396,7 +396,7 @@ class TestServing:
         assert answer.document["usage"]["prompt_tokens"] == tokens
         assert words_of(ask(server, model, text("a"), image(picture(seed=90)), text("b"))) != words
 
-    def test_several_pictures_in_several_messages(self, server: Server) -> None:
+    def test_several_images_in_several_messages_are_answered(self, server: Server) -> None:
         messages = [
             {"role": "user", "content": [image(picture()), text("a")]},
             {"role": "assistant", "content": "x"},
@@ -405,13 +405,13 @@ class TestServing:
         document = {"model": "qwen2_5_vl", "messages": messages, "max_tokens": 4}
         first = server.ask("POST", "/v1/chat/completions", document)
         assert first.status == 200, first.body
-        # Further answers have the same pictures.
+        # Further answers use the same images.
         several = server.ask("POST", "/v1/chat/completions", {**document, "n": 3, "temperature": 0})
         texts = {choice["message"]["content"] for choice in several.document["choices"]}
         assert len(several.document["choices"]) == 3
         assert len(texts) == 1
 
-    def test_sound_with_a_picture(
+    def test_audio_with_an_image_is_answered(
         self, server: Server, folders: dict[str, Path], direct_host: qnnbridge.Host
     ) -> None:
         answer = ask(server, "phi4mm", image(picture()), audio(sound()), text("b"))
@@ -422,14 +422,14 @@ class TestServing:
         words, tokens = self.expected(folders["phi4mm"], direct_host, [*ours, text("b")])
         assert (words_of(answer), answer.document["usage"]["prompt_tokens"]) == (words, tokens)
 
-    def test_a_stream(self, server: Server) -> None:
+    def test_a_streamed_answer_to_an_image_equals_the_complete_one(self, server: Server) -> None:
         parts = (text("a"), image(picture()))
         whole = words_of(ask(server, "gemma3", *parts))
         lines = ask(server, "gemma3", *parts, stream=True).body.decode().split("\n\n")
         events = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
         assert "".join(one["choices"][0]["delta"].get("content", "") for one in events) == whole
 
-    def test_the_openai_package(self, server: Server) -> None:
+    def test_the_openai_package_can_send_images(self, server: Server) -> None:
         openai = needs.package("openai")
         client = openai.OpenAI(base_url=f"http://{server.address}/v1", api_key="none", max_retries=0, timeout=60)
         with client:
@@ -445,7 +445,7 @@ class TestServing:
             )
         assert answered.output_text == said.choices[0].message.content != ""
 
-    def test_responses_with_sound(self, server: Server) -> None:
+    def test_responses_accept_audio(self, server: Server) -> None:
         parts = [audio(sound()), {"type": "input_text", "text": "a"}]
         document = {"model": "phi4mm", "input": [{"role": "user", "content": parts}], "max_output_tokens": 6}
         answer = server.ask("POST", "/v1/responses", {**document, "temperature": 0})
@@ -471,7 +471,7 @@ class TestServing:
             ("gemma3", {"type": "video_url", "video_url": {"url": "x"}}, "parts are of the types"),
         ],
     )
-    def test_what_is_refused_has_words_and_its_field(
+    def test_the_error_for_refused_media_has_a_message_and_its_field(
         self, model: str, part: Any, words: str, server: Server
     ) -> None:
         error = error_of(ask(server, model, text("a"), part))
@@ -479,40 +479,40 @@ class TestServing:
         assert error["type"] == "invalid_request_error"
         assert error["param"].startswith("messages[0].content")
 
-    def test_more_pictures_than_allowed(self, server: Server) -> None:
+    def test_more_images_than_allowed_are_refused(self, server: Server) -> None:
         error = error_of(ask(server, "qwen2_5_vl", *[image(picture(4, 4))] * 5))
         assert "may have 4 pictures" in error["message"]
         assert error["param"] == "messages[0].content[4]"
 
-    def test_marks_in_a_text_are_no_pictures(self, server: Server) -> None:
+    def test_placeholders_in_a_text_are_not_images(self, server: Server) -> None:
         error = error_of(ask(server, "qwen2_5_vl", image(picture()), text(QWEN)))
         assert "placeholders" in error["message"]
         error = error_of(ask(server, "phi4mm", image(picture()), text("<|image_" + "1" * 100_000)))
         assert "ten digits" in error["message"]
-        # Its host has not ended.
+        # The host has not ended.
         assert words_of(ask(server, "gemma3", text("a"), image(picture())))
 
-    def test_responses_refuse_what_they_do_not_have(self, server: Server) -> None:
+    def test_responses_refuse_unsupported_media(self, server: Server) -> None:
         for part in ({"type": "input_image", "file_id": "file-1"}, {"type": "input_file", "file_id": "x"}):
             document = {"model": "gemma3", "input": [{"role": "user", "content": [part]}]}
             error = error_of(server.ask("POST", "/v1/responses", document))
             assert "input_image" in error["message"]
             assert error["param"] == "input[0]"
 
-    def test_a_tool_is_called_for_a_picture(self, server: Server) -> None:
+    def test_a_tool_is_called_for_an_image(self, server: Server) -> None:
         tools = [
             {"type": "function", "function": {"name": "see", "parameters": {"type": "object", "properties": {}}}}
         ]
         answer = ask(server, "gemma3", text("a"), image(picture()), tools=tools)
-        # The template of the tiny model has no functions; the point is that the picture was taken out before.
+        # The template of the tiny model has no functions; the test checks that the image was removed before.
         assert "does not support functions" in error_of(answer)["message"]
 
-    def test_the_host_dies_and_the_answer_continues(self, server: Server) -> None:
+    def test_an_answer_to_an_image_continues_after_a_crash_of_the_host(self, server: Server) -> None:
         before = words_of(ask(server, "gemma3", text("a"), image(picture()), max_tokens=30))
         server.host().kill()
         assert words_of(ask(server, "gemma3", text("a"), image(picture()), max_tokens=30)) == before
 
-    def test_hostile_pictures_leave_the_server_alone(self, server: Server) -> None:
+    def test_hostile_images_do_not_crash_the_server(self, server: Server) -> None:
         rng = np.random.default_rng(5)
         seeds = [saved("PNG"), saved("JPEG"), saved("GIF"), saved("WEBP")]
         for number in range(60):
@@ -525,7 +525,7 @@ class TestServing:
 
 
 @pytest.mark.process
-def test_a_wrong_source_is_found_at_the_start(tmp_path: Path) -> None:
+def test_an_invalid_media_source_is_refused_at_the_start(tmp_path: Path) -> None:
     folder = write_model(tmp_path / "tiny", "dynamic")
     result = refused(*PRIVATE, "--llm", f"tiny={folder}", "--media-from", "ftp://example.org")
     assert result.returncode != 0

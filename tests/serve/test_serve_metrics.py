@@ -62,20 +62,20 @@ def test_requests_are_counted_by_path_and_status(server: Server) -> None:
     assert more("", "", 403) == 1
     times = ("qnnbridge_http_request_duration_seconds_count", frozenset({("route", INFER)}))
     assert after[times] - before.get(times, 0.0) == 4
-    assert after["qnnbridge_http_requests_running", frozenset()] == 1  # this one
+    assert after["qnnbridge_http_requests_running", frozenset()] == 1  # the current request
 
 
 def test_the_page_lists_each_metric(server: Server) -> None:
     page = (Path(__file__).parents[2] / "docs" / "serve.md").read_text("utf-8")
     assert server.infer("same-INT32", X).status == 200
-    # The page has some names without their beginning: `_requests_running`.
+    # The page shows some names without their prefix: `_requests_running`.
     names = {family.name for family in read_open(server.ask("GET", "/metrics").body.decode()) if family.samples}
     assert {"qnnbridge_http_requests", "qnnbridge_http_request_duration_seconds"} <= names
     short = {name: "_" + name.split("_", 2)[2] for name in names}
     assert [name for name in sorted(names) if name not in page and f"`{short[name]}`" not in page] == []
 
 
-def test_older_clients_get_the_older_text(server: Server) -> None:
+def test_older_clients_get_the_older_text_format(server: Server) -> None:
     answer = server.ask("GET", "/metrics", headers={"Accept": "text/plain;version=0.0.4"})
     assert answer.headers["content-type"].startswith("text/plain")
     assert count(samples(read_plain(answer.body.decode())), "/metrics", "GET", 200) >= 0
@@ -84,7 +84,7 @@ def test_older_clients_get_the_older_text(server: Server) -> None:
     assert answer.body.endswith(b"# EOF\n")
 
 
-def test_every_kind_of_figure_keeps_its_name_and_value() -> None:
+def test_every_metric_keeps_its_name_and_value() -> None:
     families = [
         gauge("a_bytes", 'a "help"\n', [({"model": 'x"\\\n'}, 3)], "bytes"),
         counter("b", "", [({}, 2**53)]),

@@ -119,9 +119,7 @@ def test_models_are_listed(client: Any) -> None:
     assert caught.value.code == "model_not_found"
 
 
-def test_an_answer_is_that_of_the_library_and_streamed_it_is_the_same(
-    client: Any, folders: dict[str, Path]
-) -> None:
+def test_an_answer_equals_that_of_the_library_complete_and_streamed(client: Any, folders: dict[str, Path]) -> None:
     import qnnbridge
     from qnnbridge import genai
 
@@ -145,7 +143,7 @@ def test_an_answer_is_that_of_the_library_and_streamed_it_is_the_same(
     assert len(parts) > 5
 
 
-def test_completions_of_texts_and_of_tokens(client: Any) -> None:
+def test_completions_of_texts_and_of_tokens_work(client: Any) -> None:
     whole = client.completions.create(model="tiny", prompt="hello", max_tokens=8)
     parts = client.completions.create(model="tiny", prompt=["hello"], max_tokens=8, stream=True)
     assert "".join(part.choices[0].text for part in parts) == whole.choices[0].text
@@ -154,7 +152,7 @@ def test_completions_of_texts_and_of_tokens(client: Any) -> None:
     assert client.completions.create(model="tiny", prompt="hello").usage.completion_tokens <= 16
 
 
-def test_stop_length_seed_and_parts(client: Any) -> None:
+def test_stop_length_seed_and_content_parts_are_respected(client: Any) -> None:
     truth = chat(client).choices[0].message.content
     cut = chat(client, stop=[truth[3:5], "never"])
     assert cut.choices[0].message.content == truth[: truth.index(truth[3:5])]
@@ -167,7 +165,7 @@ def test_stop_length_seed_and_parts(client: Any) -> None:
     assert chat(client, messages=in_parts).choices[0].message.content == truth
 
 
-def test_a_schema_is_kept_to(client: Any) -> None:
+def test_an_answer_follows_the_schema(client: Any) -> None:
     schema = {
         "type": "object",
         "properties": {"a": {"enum": [1, 2]}},
@@ -215,7 +213,7 @@ def test_a_schema_is_kept_to(client: Any) -> None:
         ({"messages": [{"role": "user", "content": "x" * 400}]}, "messages"),
     ],
 )
-def test_what_cannot_be_done_is_named(client: Any, options: dict[str, Any], param: str) -> None:
+def test_unsupported_options_are_refused_by_name(client: Any, options: dict[str, Any], param: str) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
         chat(client, **options)
     assert caught.value.param == param
@@ -226,7 +224,7 @@ def drawn(client: Any, count: int = 8, **options: Any) -> set[str]:
     return {chat(client, **options).choices[0].message.content for _ in range(count)}
 
 
-def test_whoever_narrows_or_repeats_a_choice_gets_one(client: Any) -> None:
+def test_sampling_is_on_only_if_the_client_requests_it_and_seeds_repeat_it(client: Any) -> None:
     assert len(drawn(client)) == 1  # this model takes the most likely token
     assert len(drawn(client, extra_body={"top_k": 20})) > 1
     by_seed = [drawn(client, 2, seed=seed) for seed in range(6)]
@@ -241,26 +239,26 @@ def test_the_smallest_nucleus_is_the_most_likely_token(client: Any, top_p: float
     assert drawn(client, top_p=top_p, temperature=1.5) == {likely}
 
 
-def test_a_prompt_over_any_limit_has_its_code(server: Server, client: Any) -> None:
+def test_a_prompt_over_any_limit_has_its_error_code(server: Server, client: Any) -> None:
     for prompt in ("x" * 400, [1] * 400):
         with pytest.raises(openai.BadRequestError) as caught:
             client.completions.create(model="tiny", prompt=prompt)
         assert caught.value.code == "context_length_exceeded"
-    # Without the package, which takes 20 s to look through a million ids.
+    # Without the package, which takes 20 s to search a million ids.
     for long in ("x" * 3_000_000, [1] * 1_000_000):
         answer = server.ask("POST", "/v1/completions", {"model": "tiny", "prompt": long})
         assert answer.status == 400
         assert answer.document["error"]["code"] == "context_length_exceeded"
 
 
-def test_a_prompt_that_is_too_long_has_its_code_also_in_a_stream(client: Any) -> None:
+def test_a_prompt_that_is_too_long_has_its_error_code_in_a_stream_too(client: Any) -> None:
     for stream in (False, True):
         with pytest.raises(openai.BadRequestError) as caught:
             chat(client, "x" * 400, stream=stream)
         assert caught.value.code == "context_length_exceeded"
 
 
-def test_a_template_that_raises_is_the_clients_error(client: Any) -> None:
+def test_an_error_in_a_chat_template_is_an_error_of_the_client(client: Any) -> None:
     system = [{"role": "system", "content": "be brief"}, *HELLO]
     for stream in (False, True):
         with pytest.raises(openai.BadRequestError, match="chat template refuses the messages") as caught:
@@ -269,7 +267,7 @@ def test_a_template_that_raises_is_the_clients_error(client: Any) -> None:
     assert chat(client, model="strict").choices[0].message.content
 
 
-def test_errors_have_the_form_of_openai_on_its_paths_only(server: Server) -> None:
+def test_errors_have_the_format_of_openai_on_its_paths_only(server: Server) -> None:
     for answer, status in (
         (server.ask("POST", "/v1/chat/completions", b"{"), 400),
         (server.ask("GET", "/v1/chat/completions"), 405),
@@ -282,7 +280,7 @@ def test_errors_have_the_form_of_openai_on_its_paths_only(server: Server) -> Non
     assert isinstance(server.ask("GET", "/v2/nothing").document["error"], str)
 
 
-def test_a_token_is_asked_for(folders: dict[str, Path], tmp_path: Path) -> None:
+def test_a_token_is_required(folders: dict[str, Path], tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("a-token-that-is-long-enough-0123456789")
     token.chmod(0o600)
@@ -294,7 +292,7 @@ def test_a_token_is_asked_for(folders: dict[str, Path], tmp_path: Path) -> None:
         assert server.ask("GET", "/v2/health/ready").status == 200
 
 
-def test_a_folder_that_cannot_be_loaded_ends_the_command(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_loaded_fails_the_command(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     done = refused(*PRIVATE, "--llm", f"one={tmp_path / 'empty'}")
     assert done.returncode == 2
@@ -303,10 +301,10 @@ def test_a_folder_that_cannot_be_loaded_ends_the_command(tmp_path: Path) -> None
         assert refused(*PRIVATE, "--llm", wrong).returncode == 2
 
 
-# --- life ---
+# --- clients and crashes ---
 
 
-def test_a_client_that_goes_ends_its_answer(server: Server, client: Any) -> None:
+def test_a_client_that_disconnects_ends_its_answer(server: Server, client: Any) -> None:
     before = metric(server, "qnnbridge_llm_requests_total", model="long", outcome="cancelled")
     stream = chat(client, model="long", max_tokens=5000, temperature=1.0, stream=True)
     for _ in range(3):
@@ -316,14 +314,14 @@ def test_a_client_that_goes_ends_its_answer(server: Server, client: Any) -> None
     assert metric(server, "qnnbridge_llm_requests_running", model="long") == 0
 
 
-def test_eight_clients_get_what_one_gets(server: Server, client: Any) -> None:
+def test_eight_concurrent_clients_get_the_same_answers_as_a_single_one(server: Server, client: Any) -> None:
     words = [f"question {n}" for n in range(8)]
     alone = [chat(client, one).choices[0].message.content for one in words]
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(lambda one: streamed(client, one), words)) == alone
 
 
-def test_fifty_clients_at_once(server: Server) -> None:
+def test_fifty_concurrent_clients_are_answered(server: Server) -> None:
     def ask(number: int) -> str:
         with client_of(server) as one:
             said = streamed(one, f"n {number % 5}") if number % 2 else chat(one, f"n {number % 5}")
@@ -336,7 +334,7 @@ def test_fifty_clients_at_once(server: Server) -> None:
 
 
 @needs.posix
-def test_a_kill_of_the_host_is_a_pause(server: Server, client: Any) -> None:
+def test_a_killed_host_only_delays_the_answer(server: Server, client: Any) -> None:
     def restarts() -> float:
         return metric(server, "qnnbridge_llm_host_restarts_total", model="long")
 
@@ -360,7 +358,7 @@ def test_a_kill_of_the_host_is_a_pause(server: Server, client: Any) -> None:
     assert restarts() == before + 2
 
 
-def test_a_client_that_does_not_read_keeps_nothing_from_others(server: Server, client: Any) -> None:
+def test_a_client_that_does_not_read_blocks_no_other_client(server: Server, client: Any) -> None:
     host, port = server.address.split(":")
     body = json.dumps({"model": "long", "messages": HELLO, "max_tokens": 900, "temperature": 1.0, "stream": True})
     head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: {host}\r\nContent-Length: {len(body)}\r\n\r\n"
@@ -379,7 +377,7 @@ def test_a_client_that_does_not_read_keeps_nothing_from_others(server: Server, c
             one.close()
 
 
-def test_a_connection_that_is_not_read_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_that_is_not_read_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(openai_endpoints, "STALL_TIMEOUT_S", 0.05)
     told: list[str] = []
 
@@ -418,7 +416,7 @@ def test_a_growing_conversation_is_processed_once(server: Server, client: Any) -
     cached = []
     for text in ("and then", "and later", "and the end"):
         answer = chat(client, model="long", messages=messages, temperature=0)
-        # With logprobs a request has a new generator.
+        # With logprobs a request gets a new generator.
         alone = chat(client, model="long", messages=messages, temperature=0, logprobs=True)
         assert answer.choices[0].message.content == alone.choices[0].message.content
         assert alone.usage.prompt_tokens_details.cached_tokens == 0
@@ -430,7 +428,7 @@ def test_a_growing_conversation_is_processed_once(server: Server, client: Any) -
     assert metric(server, "qnnbridge_llm_cached_tokens_total", model="long") == before + sum(cached)
 
 
-def test_no_client_learns_what_another_one_asked(server: Server, client: Any) -> None:
+def test_no_client_can_learn_the_prompts_of_another(server: Server, client: Any) -> None:
     messages = [{"role": "user", "content": "the secret of the sea " * 10}]
 
     def cached(asking: Any = client, **options: Any) -> int:
@@ -461,7 +459,7 @@ def test_clients_at_other_addresses_share_no_generator(server: Server) -> None:
     assert [cached(address) > 0 for address in addresses] == [False, False, True, True]
 
 
-def test_metrics_tell_speed(server: Server, client: Any) -> None:
+def test_metrics_report_the_speed(server: Server, client: Any) -> None:
     chat(client)
     assert metric(server, "qnnbridge_llm_time_to_first_token_seconds", model="tiny", quantile="0.5") > 0
     assert metric(server, "qnnbridge_llm_tokens_per_second", model="tiny", quantile="0.9") > 1
@@ -469,7 +467,7 @@ def test_metrics_tell_speed(server: Server, client: Any) -> None:
 
 
 def test_clients_take_turns() -> None:
-    """One slot; a crowd of one client, and one request of another: that one is next but one."""
+    """There is one slot, many requests of one client, and one request of another, which must be the second to run."""
     from qnnbridge_daemon.fair_share import Cancellation
 
     queues, order, begun = openai_endpoints.ClientQueues(1, 50), [], threading.Event()
@@ -491,7 +489,7 @@ def test_clients_take_turns() -> None:
     assert not queues._clients
 
 
-def test_reading_what_no_client_library_sends() -> None:
+def test_fields_that_client_libraries_never_send_are_read_safely() -> None:
     body = {"model": "m", "messages": HELLO, "unknown": 1, "logit_bias": {}, "n": 1, "user": 3}
     assert read_generation(body, "chat").user == ""
     assert read_generation({"model": "m", "prompt": "x", "seed": -1}, "text").search["seed"] == 2**31 - 1
@@ -509,7 +507,7 @@ def test_the_end_of_the_server_ends_its_answers(tmp_path: Path) -> None:
             rest = pool.submit(list, stream)
             assert server.end() == 0, server.errors()
             assert time.monotonic() - begun < 20
-            # The second where this client does not keep up with what was made.
+            # The second error occurs if this client does not read as fast as the answer is generated.
             with pytest.raises(openai.APIError, match=r"The server is ending|Connection error"):
                 rest.result()
         assert not host.is_running()

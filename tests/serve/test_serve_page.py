@@ -80,7 +80,7 @@ def server(private_temporary_folder: Path, folder: Path) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def opened(server: Server) -> Iterator[browser.Page]:
-    """One browser for all tests that only look and click."""
+    """One browser for all tests that only read and click."""
     with browser.page(f"http://{server.address}/") as page:
         yield page
 
@@ -122,7 +122,7 @@ def refused_with(page: browser.Page) -> str:
     return str(page.wait("document.querySelector('#try > div > .problem').innerText"))
 
 
-# Keeps a copy of each body that the page passes to `fetch`.
+# Keep a copy of each body that the page passes to `fetch`.
 RECORD = """
 (() => { const real = window.fetch; window.sent = null;
 window.fetch = (path, options) => { if (path.endsWith("/infer")) window.sent = options; return real(path, options); }; })()
@@ -130,7 +130,7 @@ window.fetch = (path, options) => { if (path.endsWith("/infer")) window.sent = o
 
 
 def sent(page: browser.Page) -> np.ndarray[Any, Any]:
-    """The bytes of the last tensor that went to the server."""
+    """Return the bytes of the last tensor that was sent to the server."""
     found = page.value(
         "window.sent.body.arrayBuffer().then((all) => [...new Uint8Array(all).slice(window.sent.headers['inference-header-content-length'])])"
     )
@@ -140,7 +140,7 @@ def sent(page: browser.Page) -> np.ndarray[Any, Any]:
 # --- the table ---
 
 
-def test_the_table_has_each_model_with_its_state_and_place(page: browser.Page, folder: Path) -> None:
+def test_the_table_shows_each_model_with_its_state_and_placement(page: browser.Page, folder: Path) -> None:
     page.wait("document.querySelectorAll('#model-table tbody tr').length > 10")
     rows = page.value("[...document.querySelectorAll('#model-table tbody tr')].map((row) => row.innerText)")
     for name in (*models.ELEMENTS, "picture", HOSTILE, "tiny", "mini", "voice"):
@@ -162,7 +162,7 @@ def test_names_of_models_and_tensors_are_text_and_never_markup(page: browser.Pag
     assert page.value("document.querySelectorAll('img, table script, #try script').length") == 0
 
 
-def test_nothing_is_asked_of_another_server_and_the_policy_forbids_it(server: Server) -> None:
+def test_the_page_sends_no_request_to_another_server_and_its_policy_forbids_it(server: Server) -> None:
     with browser.page(f"http://{server.address}/") as page:
         page.wait("document.querySelectorAll('#model-table tbody tr').length")
         for tab in ("#host", "#metrics", "#api", "#models"):
@@ -171,7 +171,7 @@ def test_nothing_is_asked_of_another_server_and_the_policy_forbids_it(server: Se
         assert page.errors == []
         assert {url.split("/")[2] for url in page.requests} == {server.address}
         assert page.value('fetch("https://example.org").then(() => "went out", () => "blocked")') == "blocked"
-        # A script of the page that writes HTML, and one that is written into it.
+        # A script of the page that writes HTML, and a script that is written into the page.
         assert "TrustedHTML" in page.value(
             "(() => { try { document.body.innerHTML = '<b>'; } catch (error) { return error.message; } })()"
         )
@@ -185,7 +185,7 @@ def test_nothing_is_asked_of_another_server_and_the_policy_forbids_it(server: Se
 
 
 @pytest.mark.parametrize("datatype", [name for name in models.ELEMENTS if name != "BYTES"])
-def test_made_up_values_of_every_type_come_back(page: browser.Page, datatype: str) -> None:
+def test_generated_values_of_every_type_are_returned(page: browser.Page, datatype: str) -> None:
     try_model(page, datatype)
     for how, words in (
         ("random", " to "),
@@ -199,7 +199,7 @@ def test_made_up_values_of_every_type_come_back(page: browser.Page, datatype: st
         assert words in result
 
 
-def test_values_as_json_come_back_exactly(page: browser.Page) -> None:
+def test_values_as_json_are_returned_exactly(page: browser.Page) -> None:
     for datatype, text, words in (
         ("INT64", "[[9223372036854775807, -9007199254740993]]", "9223372036854775807, -9007199254740993"),
         ("UINT64", "[[18446744073709551615]]", "18446744073709551615"),
@@ -215,7 +215,7 @@ def test_values_as_json_come_back_exactly(page: browser.Page) -> None:
         assert words in ran(page), datatype
 
 
-def test_what_is_no_tensor_is_said_at_its_input(page: browser.Page) -> None:
+def test_invalid_data_is_reported_at_its_input(page: browser.Page) -> None:
     try_model(page, "INT32")
     page.pick("#try select", "text")
     for text, words in (
@@ -233,7 +233,7 @@ def test_what_is_no_tensor_is_said_at_its_input(page: browser.Page) -> None:
     page.errors.clear()  # the browser logs each status of 400
 
 
-def test_files_of_numpy_are_read_and_written(page: browser.Page, tmp_path: Path) -> None:
+def test_numpy_files_are_read_and_written(page: browser.Page, tmp_path: Path) -> None:
     random = np.random.default_rng(2)
     for datatype, dtype in (("FP32", "<f4"), ("FP16", "<f2"), ("INT64", ">i8"), ("BOOL", "?"), ("UINT8", "u1")):
         given = random.integers(0, 100, (2, 3)).astype(dtype)
@@ -280,7 +280,7 @@ def test_a_file_that_does_not_fit_is_refused_with_the_reason(page: browser.Page,
     assert "1, 2" in ran(page)
 
 
-def test_sixteen_bit_floats_are_rounded_as_numpy_rounds_them(page: browser.Page) -> None:
+def test_sixteen_bit_floats_are_rounded_as_in_numpy(page: browser.Page) -> None:
     ml_dtypes = pytest.importorskip("ml_dtypes")
     random = np.random.default_rng(5)
     edges = [
@@ -323,7 +323,7 @@ def test_sixteen_bit_floats_are_rounded_as_numpy_rounds_them(page: browser.Page)
         with np.errstate(over="ignore"):
             if datatype == "FP16":
                 truth = numbers.astype(dtype)
-            else:  # ml_dtypes goes by float32, and rounds twice
+            else:  # ml_dtypes converts through float32, and rounds twice
                 truth = np.array([nearest_bfloat(one) for one in numbers], np.uint16).view(dtype)
         assert [bits for bits, _ in found] == truth.view(np.uint16).tolist()
         back = np.array([float(text.replace("Infinity", "inf")) for _, text in found])
@@ -331,7 +331,7 @@ def test_sixteen_bit_floats_are_rounded_as_numpy_rounds_them(page: browser.Page)
 
 
 def nearest_bfloat(number: float) -> int:
-    """By exact fractions, from the neighbours among all bfloat16."""
+    """Round with exact fractions, to the nearest of all bfloat16."""
     from fractions import Fraction
 
     import ml_dtypes
@@ -340,7 +340,7 @@ def nearest_bfloat(number: float) -> int:
     if np.isinf(number):
         return sign | 0x7F80
     value = Fraction(abs(float(number)))
-    below, above = 0, 0x7F80  # the bits of positive ones rise with their values
+    below, above = 0, 0x7F80  # for positive numbers the bits increase with the values
     limit = Fraction(2) ** 128
 
     def of(bits: int) -> Fraction:
@@ -355,7 +355,7 @@ def nearest_bfloat(number: float) -> int:
     return sign | (below if first < second or (first == second and below % 2 == 0) else above)
 
 
-def test_scores_show_the_largest_with_its_place(page: browser.Page) -> None:
+def test_scores_show_the_largest_value_and_its_index(page: browser.Page) -> None:
     try_model(page, "scores")
     page.pick("#try select", "text")
     page.write("#try textarea", "[[0.5, -1, 7.25, 0.1, 3, 2]]")
@@ -365,7 +365,7 @@ def test_scores_show_the_largest_with_its_place(page: browser.Page) -> None:
     assert rows == ["2", "7.25", "4", "3", "5", "2", "0", "0.5", "3", "0.1"]
 
 
-# --- pictures ---
+# --- images ---
 
 
 @pytest.mark.parametrize(
@@ -377,7 +377,7 @@ def test_scores_show_the_largest_with_its_place(page: browser.Page) -> None:
         ("bytes", lambda v: v),
     ],
 )
-def test_a_picture_becomes_the_numbers_of_its_pixels(
+def test_an_image_becomes_the_numbers_of_its_pixels(
     page: browser.Page, tmp_path: Path, scale: str, change: Any
 ) -> None:
     pixels = np.random.default_rng(7).integers(0, 256, (8, 12, 3), np.uint8)
@@ -393,9 +393,11 @@ def test_a_picture_becomes_the_numbers_of_its_pixels(
     assert page.value("document.querySelector('#try canvas').width") == 12
 
 
-def test_a_picture_of_bytes_with_its_channels_last_and_of_another_size(page: browser.Page, tmp_path: Path) -> None:
+def test_an_image_is_resized_and_converted_for_a_byte_input_with_channels_last(
+    page: browser.Page, tmp_path: Path
+) -> None:
     wide = np.zeros((16, 48, 3), np.uint8)
-    wide[:, 12:36] = (200, 100, 50)  # the middle, which is what is left of it
+    wide[:, 12:36] = (200, 100, 50)  # the part in the middle, which remains
     Image.fromarray(wide).save(tmp_path / "wide.png")
     try_model(page, "bytes")
     page.value(RECORD)
@@ -430,7 +432,7 @@ def test_a_model_is_unloaded_and_loaded_by_clicks(page: browser.Page, server: Se
     page.errors.clear()  # not ready: status 400
 
 
-def test_calls_and_times_of_a_model_are_counted_in_its_row(page: browser.Page) -> None:
+def test_calls_and_times_of_a_model_are_shown_in_its_row(page: browser.Page) -> None:
     try_model(page, "same")
     page.pick("#try select", "ones")
     for _ in range(3):
@@ -442,7 +444,7 @@ def test_calls_and_times_of_a_model_are_counted_in_its_row(page: browser.Page) -
 # --- chat ---
 
 
-def test_the_table_says_that_numbers_of_a_language_model_are_not_compared(page: browser.Page) -> None:
+def test_the_table_shows_that_outputs_of_a_language_model_are_not_compared(page: browser.Page) -> None:
     try_model(page, "tiny")
     cells = (
         "[...document.querySelectorAll('#model-table tr.chosen td')].find((one) => one.dataset.title === 'Numbers')"
@@ -451,7 +453,7 @@ def test_the_table_says_that_numbers_of_a_language_model_are_not_compared(page: 
     assert lines == ["not compared", "no stage gives results to compare"]
 
 
-def test_a_conversation_is_that_of_the_model(page: browser.Page, server: Server) -> None:
+def test_a_conversation_on_the_page_equals_that_of_the_model(page: browser.Page, server: Server) -> None:
     try_model(page, "tiny")
     page.write("[aria-label='Most tokens']", "12")
     said: list[dict[str, str]] = []
@@ -488,7 +490,7 @@ def test_an_answer_is_stopped_by_a_click(page: browser.Page, server: Server) -> 
     assert page.value("document.querySelector('#try > div > .problem').hidden")
 
 
-def test_a_question_that_gets_no_answer_comes_back(page: browser.Page) -> None:
+def test_a_question_without_an_answer_is_put_back_into_the_input_field(page: browser.Page) -> None:
     try_model(page, "tiny")
     page.write("[aria-label='Most tokens']", "0")
     page.write("#try textarea", "a question")
@@ -521,7 +523,7 @@ def test_texts_are_compared_by_their_embeddings(page: browser.Page) -> None:
 # --- speech ---
 
 
-def test_a_file_is_transcribed(page: browser.Page, server: Server, tmp_path: Path) -> None:
+def test_a_file_is_transcribed_on_the_page(page: browser.Page, server: Server, tmp_path: Path) -> None:
     audio = tiny_whisper.write_wav(tmp_path / "talk.wav", tiny_whisper.sound(5, 3.0))
     try_model(page, "voice")
     assert "Choose a file, or record something." in text_after(page, "Transcribe")
@@ -553,7 +555,7 @@ def text_after(page: browser.Page, button: str) -> str:
 
 
 def test_the_microphone_is_recorded_and_transcribed(server: Server) -> None:
-    # Its own browser: recording starts another process of it.
+    # A separate browser, since recording starts another process of it.
     options = ("--use-fake-ui-for-media-stream", "--use-fake-device-for-media-stream")
     with browser.page(f"http://{server.address}/", "", *options) as page:
         page.wait("document.querySelectorAll('#model-table tbody tr').length")
@@ -562,7 +564,7 @@ def test_the_microphone_is_recorded_and_transcribed(server: Server) -> None:
         page.wait(
             "[...document.querySelectorAll('#try button')].some((one) => one.textContent === 'Stop recording')"
         )
-        time.sleep(1.5)  # of sound
+        time.sleep(1.5)  # the duration of the recorded audio
         page.click_button("Stop recording", "#try")
         page.wait("!document.querySelector('#try audio').hidden")
         page.write("[aria-label='Language']", "en")
@@ -574,7 +576,7 @@ def test_the_microphone_is_recorded_and_transcribed(server: Server) -> None:
 # --- host, metrics, API ---
 
 
-def test_host_metrics_and_api_are_shown(page: browser.Page) -> None:
+def test_tabs_for_host_metrics_and_api_are_shown(page: browser.Page) -> None:
     page.click_on("nav a[href='#host']")
     assert "running, this server's own" in text_of(page, "#host")
     page.click_on("nav a[href='#metrics']")
@@ -612,7 +614,7 @@ def test_a_request_is_sent_from_the_viewer(page: browser.Page) -> None:
     page.value("document.querySelector('#chosen').removeAttribute('id')")
 
 
-def test_every_path_of_the_document_can_be_opened(page: browser.Page) -> None:
+def test_every_path_of_the_api_document_can_be_opened(page: browser.Page) -> None:
     page.click_on("nav a[href='#api']")
     page.wait("document.querySelectorAll('details').length > 20")
     page.value("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
@@ -624,7 +626,7 @@ def test_every_path_of_the_document_can_be_opened(page: browser.Page) -> None:
 
 @pytest.mark.parametrize("width", [360, 1400])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_nothing_is_wider_than_the_window_and_texts_can_be_read(
+def test_nothing_is_wider_than_the_window_and_texts_are_readable(
     page: browser.Page, width: int, scheme: str
 ) -> None:
     page.resize(width, 800)
@@ -641,7 +643,7 @@ def test_nothing_is_wider_than_the_window_and_texts_can_be_read(
     page.prefer("")
 
 
-# Contrast by WCAG of what is written against what is behind it, for the texts that are seen.
+# Contrast (WCAG) between each visible text and its background.
 CONTRAST = """
 (() => {
   const light = (text) => { const [r, g, b] = text.match(/[\\d.]+/g).slice(0, 3).map((n) => n / 255).map((c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4)); return 0.2126 * r + 0.7152 * g + 0.0722 * b; };
@@ -655,7 +657,7 @@ CONTRAST = """
 # --- the token, the daemon ---
 
 
-def test_the_token_is_asked_for_and_kept_for_the_tab_alone(
+def test_the_token_is_requested_and_kept_for_the_tab_only(
     private_temporary_folder: Path, folder: Path, tmp_path: Path
 ) -> None:
     token = tmp_path / "token"
@@ -691,7 +693,7 @@ def test_the_token_is_asked_for_and_kept_for_the_tab_alone(
 
 
 @needs.posix
-def test_the_figures_of_the_daemon_are_those_of_top(
+def test_the_figures_of_the_daemon_equal_those_of_top(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with daemon_of_its_own(tmp_path, monkeypatch):
@@ -705,7 +707,7 @@ def test_the_figures_of_the_daemon_are_those_of_top(
                 found = text_of(page, "#host")
                 for words in ("slots in use", "started once", "same", "calls/s", "p99"):
                     assert words in found
-                # On a phone its tables are moved sideways; their values are not broken.
+                # On a phone its tables are scrolled sideways; their values are not broken.
                 page.resize(390, 800)
                 heights = page.value(
                     "[...document.querySelectorAll('#host tbody td')].map((one) => one.getBoundingClientRect().height)"
@@ -713,7 +715,7 @@ def test_the_figures_of_the_daemon_are_those_of_top(
                 assert max(heights) < 40, heights
 
 
-def test_a_server_that_is_gone_is_said_so_and_found_again(private_temporary_folder: Path, folder: Path) -> None:
+def test_an_unreachable_server_is_reported_and_found_again(private_temporary_folder: Path, folder: Path) -> None:
     with serving(*PRIVATE, "--model", f"same={folder / 'same.onnx'}") as server:
         port = server.address.rpartition(":")[2]
         with browser.page(f"http://{server.address}/") as page:

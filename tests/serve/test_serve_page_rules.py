@@ -31,7 +31,7 @@ def same(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def guarded(private_temporary_folder: Path, same: Path) -> Iterator[Server]:
-    """With a token."""
+    """A server with a token."""
     token = same.with_name("token")
     token.write_text(TOKEN)
     token.chmod(0o600)
@@ -50,7 +50,7 @@ def own(server: Server, name: str = "") -> dict[str, str]:
 
 
 @pytest.mark.parametrize("path", PAGE_FILES)
-def test_each_file_of_the_page_is_served_with_a_policy_that_lets_nothing_else_in(server: Server, path: str) -> None:
+def test_each_file_of_the_page_is_served_with_a_strict_content_security_policy(server: Server, path: str) -> None:
     answer = server.ask("GET", path)
     assert answer.status == 200
     policy = dict(part.strip().split(" ", 1) for part in answer.headers["content-security-policy"].split(";"))
@@ -69,7 +69,7 @@ def test_each_file_of_the_page_is_served_with_a_policy_that_lets_nothing_else_in
     assert answer.headers["content-type"].startswith(kinds[PAGE_FILES[path].rpartition(".")[2]])
 
 
-def test_the_page_names_nothing_from_elsewhere_and_has_nothing_inline(server: Server) -> None:
+def test_the_page_uses_no_external_resources_and_no_inline_code(server: Server) -> None:
     for path in PAGE_FILES:
         text = server.ask("GET", path).body.decode()
         found = set(re.findall(r"https?://[^\s\"'`)]+", text)) - {"http://www.w3.org/2000/svg"}
@@ -85,7 +85,7 @@ def test_the_page_names_nothing_from_elsewhere_and_has_nothing_inline(server: Se
             assert f"/page/{module}" in PAGE_FILES
 
 
-def test_without_the_page_nothing_is_there_and_its_origin_is_foreign(same: Path) -> None:
+def test_without_the_page_its_files_are_missing_and_its_origin_is_refused(same: Path) -> None:
     with serving(*PRIVATE, "--model", f"same={same}", "--no-page") as server:
         assert {server.ask("GET", path).status for path in PAGE_FILES} == {404}
         assert server.ask("POST", CHANGE, b"", own(server)).status == 403
@@ -93,11 +93,11 @@ def test_without_the_page_nothing_is_there_and_its_origin_is_foreign(same: Path)
         assert server.ask("GET", OPENAPI_PATH).status == 200
 
 
-# --- who may use it ---
+# --- access ---
 
 
 @pytest.mark.parametrize("name", ["", "localhost", "127.0.0.1", "[::1]"])
-def test_the_page_of_the_server_itself_may_use_it(server: Server, name: str) -> None:
+def test_the_page_of_the_server_itself_may_use_the_server(server: Server, name: str) -> None:
     answer = server.ask("POST", "/v2/repository/index", b"{}", own(server, name))
     assert answer.status == 200
     assert "access-control-allow-origin" not in answer.headers
@@ -106,14 +106,14 @@ def test_the_page_of_the_server_itself_may_use_it(server: Server, name: str) -> 
 @pytest.mark.parametrize(
     "headers",
     [
-        # A name that was made to resolve to this machine: its page is of the same origin as far as the browser sees.
+        # A name that resolves to this machine: for the browser its page has the same origin.
         {"Host": "rebound.example:8000", "Origin": "http://rebound.example:8000"},
         {"Host": "127.0.0.1.rebound.example:8000", "Origin": "http://127.0.0.1.rebound.example:8000"},
         {"Host": "192.168.1.7:8000", "Origin": "http://192.168.1.7:8000"},
         {"Host": "0.0.0.0:8000", "Origin": "http://0.0.0.0:8000"},
-        # A network may answer for a name under .localhost.
+        # A network may resolve a name under .localhost.
         {"Host": "page.localhost:8000", "Origin": "http://page.localhost:8000"},
-        # Of another server on this machine, of another scheme, in another form.
+        # Origins of another server on this machine, of another scheme, in another format.
         {"Host": "localhost:8000", "Origin": "http://localhost:3000"},
         {"Host": "localhost:8000", "Origin": "http://localhost"},
         {"Host": "localhost:8000", "Origin": "https://localhost:8000"},
@@ -133,13 +133,13 @@ def test_every_other_page_is_refused(server: Server, headers: dict[str, str]) ->
 
 
 @pytest.mark.parametrize("host", ["rebound.example:8000", "page.localhost:8000", "page.localhost"])
-def test_a_name_that_was_made_to_resolve_here_reads_nothing(server: Server, host: str) -> None:
+def test_a_foreign_host_name_that_resolves_to_this_machine_reads_nothing(server: Server, host: str) -> None:
     """A browser sends no Origin for reading requests."""
     for path in ("/", "/status", OPENAPI_PATH, "/v2", "/metrics"):
         assert server.ask("GET", path, None, {"Host": host}).status == 403
 
 
-def test_with_a_token_the_page_is_shown_and_nothing_behind_it(guarded: Server) -> None:
+def test_without_the_token_only_the_files_of_the_page_are_served(guarded: Server) -> None:
     for path in PAGE_FILES:
         assert guarded.ask("GET", path).status == 200
     for headers in (own(guarded), {**own(guarded), "Authorization": "Bearer " + "x" * 32}):
@@ -149,7 +149,7 @@ def test_with_a_token_the_page_is_shown_and_nothing_behind_it(guarded: Server) -
     assert guarded.ask("GET", "/v2/models/same/ready", None, {"Authorization": f"Bearer {TOKEN}"}).status == 200
 
 
-def test_with_the_token_the_page_may_use_the_server_by_any_of_its_names(guarded: Server) -> None:
+def test_with_the_token_the_page_may_use_the_server_under_any_of_its_names(guarded: Server) -> None:
     token = {"Authorization": f"Bearer {TOKEN}"}
     for name in ("", "npu-box.example"):
         assert guarded.ask("POST", "/v2/repository/index", b"{}", own(guarded, name) | token).status == 200
@@ -160,7 +160,7 @@ def test_with_the_token_the_page_may_use_the_server_by_any_of_its_names(guarded:
 # --- status ---
 
 
-def test_the_status_has_placement_numbers_and_calls(server: Server) -> None:
+def test_the_status_has_placement_comparison_and_calls(server: Server) -> None:
     def model(name: str) -> dict[str, Any]:
         (found,) = (one for one in server.ask("GET", "/status").document["models"] if one["name"] == name)
         return dict(found)
@@ -212,7 +212,7 @@ def test_the_document_describes_each_path_of_the_server_and_no_other(server: Ser
         openapi_document([("/v3/new", "GET")])
 
 
-def test_no_description_is_left_of_a_path_that_is_gone(server: Server) -> None:
+def test_every_described_operation_exists(server: Server) -> None:
     file = Path(qnnbridge_serve.openapi.__file__).with_name("assets") / "openapi.json"
     described = document_of(server)["paths"]
     for row in json.loads(file.read_text("utf-8"))["operations"]:
@@ -220,7 +220,7 @@ def test_no_description_is_left_of_a_path_that_is_gone(server: Server) -> None:
         assert method.lower() in described[path]
 
 
-def test_every_reference_of_the_document_leads_to_something(server: Server) -> None:
+def test_every_reference_in_the_document_can_be_resolved(server: Server) -> None:
     document = document_of(server)
     used = set()
 
@@ -245,7 +245,9 @@ def test_every_reference_of_the_document_leads_to_something(server: Server) -> N
 
 
 def check(document: dict[str, Any], schema: dict[str, Any], value: Any, where: str) -> None:
-    """The value has the form of a schema, as far as this document uses schemas; a field that it does not name is one too many."""
+    """Assert that the value matches a schema, restricted to the keywords of this document; an unknown field is an
+    error.
+    """
     if "$ref" in schema:
         schema = document["components"]["schemas"][schema["$ref"].rpartition("/")[2]]
     if "anyOf" in schema:
@@ -277,7 +279,7 @@ def check(document: dict[str, Any], schema: dict[str, Any], value: Any, where: s
             check(document, schema["items"], one, f"{where}[{number}]")
 
 
-def test_answers_of_the_server_have_the_form_that_the_document_says(server: Server) -> None:
+def test_answers_of_the_server_match_the_schemas_of_the_document(server: Server) -> None:
     document = document_of(server)
     x = {"name": "x", "datatype": "INT32", "shape": [1, 2], "data": [1, 2]}
     for method, path, names, sent in (

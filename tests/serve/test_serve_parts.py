@@ -59,7 +59,7 @@ from qnnbridge_tools.cli import app
         ("[::ffff:192.168.1.7]:80", "::ffff:192.168.1.7", 80, False),
     ],
 )
-def test_an_address_says_who_can_reach_it(text: str, host: str, port: int, loopback: bool) -> None:
+def test_an_address_shows_who_can_reach_the_server(text: str, host: str, port: int, loopback: bool) -> None:
     address = read_address(text)
     assert (address.host, address.port, address.loopback) == (host, port, loopback)
     if loopback:
@@ -73,13 +73,13 @@ def test_an_address_says_who_can_reach_it(text: str, host: str, port: int, loopb
 @pytest.mark.parametrize(
     "text", ["", "localhost", ":8000", "127.0.0.1:", "127.0.0.1:70000", "127.0.0.1:http", "a b:1"]
 )
-def test_what_is_no_address_is_refused(text: str) -> None:
+def test_an_invalid_address_is_refused(text: str) -> None:
     with pytest.raises(errors.OptionError):
         read_address(text)
 
 
-def test_answers_are_not_held_back_until_there_is_more_to_send() -> None:
-    """Nagle's algorithm costs 40 ms for each answer that is sent in two pieces."""
+def test_accepted_connections_have_tcp_nodelay_set() -> None:
+    """Nagle's algorithm delays each answer that is sent in two pieces by 40 ms."""
 
     async def accepted() -> int:
         loop = asyncio.get_running_loop()
@@ -152,7 +152,7 @@ def node(name: str, kind: str, shape: Any = ()) -> NodeArg:
     return NodeArg(NodeInfo(name=name, type=kind, shape=shape))
 
 
-def test_every_type_of_onnx_has_a_name_or_is_refused() -> None:
+def test_every_type_of_onnx_has_a_name_in_the_protocol_or_is_refused() -> None:
     for element in ElementType:
         inputs = [node("x", f"tensor({element.text})", (1, "n", None, -1))]
         if element in DATATYPES:
@@ -165,12 +165,12 @@ def test_every_type_of_onnx_has_a_name_or_is_refused() -> None:
                 make_contract(inputs, [], inputs)
 
 
-def test_a_model_of_which_nothing_can_be_sent_is_refused() -> None:
+def test_a_model_whose_outputs_cannot_be_sent_is_refused() -> None:
     with pytest.raises(errors.OptionError, match="none of its outputs can be sent"):
         make_contract([node("x", "tensor(float)")], [], [node("y", "seq(tensor(float))")])
 
 
-def test_initializers_may_be_fed_and_are_no_part_of_the_metadata() -> None:
+def test_initializers_may_be_fed_and_are_not_in_the_metadata() -> None:
     contract = make_contract(
         [node("x", "tensor(float)")], [node("w", "tensor(int64)", (3,))], [node("y", "tensor(bool)")]
     )
@@ -215,14 +215,14 @@ def test_a_token_is_one_line_that_cannot_be_guessed(tmp_path: Path) -> None:
         (None, False),
     ],
 )
-def test_a_token_is_shown_as_bearer(header: bytes | None, shown: bool) -> None:
+def test_a_token_is_sent_as_bearer(header: bytes | None, shown: bool) -> None:
     assert shows_token(header, b"sesame") is shown
 
 
 # --- bodies ---------------------------------------------------------------------------------------------------
 
 
-def test_a_packed_body_may_have_many_members_and_not_any_number_of_empty_ones() -> None:
+def test_a_compressed_body_may_have_many_members_but_only_few_empty_ones() -> None:
     data = bytes(range(256)) * 16
     one = gzip.compress(data, 0)
     assert transport.unpack(memoryview(one * 100), lambda size: None) == data * 100
@@ -230,7 +230,7 @@ def test_a_packed_body_may_have_many_members_and_not_any_number_of_empty_ones() 
         transport.unpack(memoryview(gzip.compress(b"") * 10_000), lambda size: None)
 
 
-def test_packed_bodies_are_unpacked_whatever_their_size() -> None:
+def test_compressed_bodies_of_any_size_are_decompressed() -> None:
     noise = random.Random(1).randbytes(3 * 1024**2)
     for data in (b"", b"x", noise, b"\0" * 5_000_000):
         for packed in (gzip.compress(data), zlib.compress(data), gzip.compress(data[:7]) + gzip.compress(data[7:])):
@@ -239,7 +239,7 @@ def test_packed_bodies_are_unpacked_whatever_their_size() -> None:
             assert sum(taken) == len(data)
 
 
-def test_a_bomb_is_noticed_before_it_has_gone_off() -> None:
+def test_a_decompression_bomb_is_detected_before_it_fills_the_memory() -> None:
     bomb = gzip.compress(b"\0" * 200_000_000)
     taken: list[int] = []
 
@@ -252,7 +252,7 @@ def test_a_bomb_is_noticed_before_it_has_gone_off() -> None:
     assert sum(taken) < 8_000_000
 
 
-def test_what_is_held_at_once_is_limited_and_given_back() -> None:
+def test_concurrent_requests_and_their_bytes_are_limited_and_released() -> None:
     admission = Admission(most=2, most_bytes=100)
     with admission.enter() as first, admission.enter() as second, admission.enter() as late:
         first.take_place()
@@ -283,7 +283,7 @@ ELEMENTS = st.sampled_from([element for element in DATATYPES if element is not E
     seed=st.integers(0, 2**32 - 1),
     offset=st.integers(0, 8),
 )
-def test_any_bits_go_through_unchanged(element: ElementType, shape: list[int], seed: int, offset: int) -> None:
+def test_any_bits_are_transferred_unchanged(element: ElementType, shape: list[int], seed: int, offset: int) -> None:
     tensor = TensorSpec("x", element, (-1,) * len(shape))
     count = int(np.prod(shape))
     size = {"BOOL": 1, "BF16": 2, "FP16": 2, "FP32": 4, "FP64": 8}.get(tensor.datatype) or int(
@@ -302,7 +302,7 @@ def test_any_bits_go_through_unchanged(element: ElementType, shape: list[int], s
 
 @settings(max_examples=60, deadline=None)
 @given(texts=st.lists(st.text(st.characters(exclude_categories=["Cs"])), max_size=6))
-def test_any_texts_go_through_unchanged(texts: list[str]) -> None:
+def test_any_strings_are_transferred_unchanged(texts: list[str]) -> None:
     tensor = TensorSpec("x", ElementType.STRING, (-1,))
     array = np.empty(len(texts), object)
     array[:] = texts
@@ -342,7 +342,7 @@ def test_any_texts_go_through_unchanged(texts: list[str]) -> None:
     ),
     size=st.none() | st.integers(0, 20),
 )
-def test_no_request_does_anything_but_be_read_or_refused(body: Any, size: int | None) -> None:
+def test_a_random_request_is_only_ever_read_or_refused(body: Any, size: int | None) -> None:
     import json
 
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
@@ -356,7 +356,7 @@ def test_no_request_does_anything_but_be_read_or_refused(body: Any, size: int | 
 # --- the page -------------------------------------------------------------------------------------------------
 
 
-def test_the_page_tells_of_every_option_status_and_type() -> None:
+def test_the_page_documents_every_option_status_and_type() -> None:
     page = (Path(__file__).parents[2] / "docs" / "serve.md").read_text(encoding="utf-8")
     command = get_command(app).get_command(Context(get_command(app)), "serve")  # type: ignore[attr-defined]
     options = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
@@ -398,11 +398,11 @@ def test_the_page_tells_of_every_option_status_and_type() -> None:
         (KeyError("m"), 500),
     ],
 )
-def test_every_error_has_its_status(error: Exception, status: int) -> None:
+def test_every_error_has_its_http_status(error: Exception, status: int) -> None:
     assert refusal_of(error).status == status
 
 
-def test_the_words_hold_cause_and_fix_and_never_the_evidence() -> None:
+def test_the_error_message_contains_cause_and_fix_and_never_the_evidence() -> None:
     error = errors.HostCrashed("It died.", cause="A fault.", fix="Update.", evidence=["File x.py, line 7 in f"])
     refused = refusal_of(error)
     assert refused.text == "It died.\nCause: A fault.\nFix: Update."
@@ -422,7 +422,7 @@ def test_the_words_hold_cause_and_fix_and_never_the_evidence() -> None:
     ],
     ids=["a second head that is not finished", "the rest of a body that was refused"],
 )
-def test_a_connection_that_was_answered_once_is_not_kept_for_ever(
+def test_a_connection_with_an_early_answer_is_not_kept_forever(
     first: bytes, then: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import uvicorn
@@ -492,7 +492,7 @@ class Told:
 def whole_answer_of(
     monkeypatch: pytest.MonkeyPatch, generate: Any, queues: openai_endpoints.ClientQueues | None = None
 ) -> Any:
-    """The document of an answer by a model that is none."""
+    """Return the document of an answer from a replacement of a model."""
     monkeypatch.setattr("qnnbridge.genai.generate", generate)
     model = SimpleNamespace(
         name="m",
@@ -517,7 +517,7 @@ def whole_answer_of(
 
 
 class LateQueues(openai_endpoints.ClientQueues):
-    """The time is over just when the turn has come."""
+    """Queues with which the deadline expires exactly when the turn starts."""
 
     answer: Any
 
@@ -534,13 +534,13 @@ def told(_model: Any, _prompt: Any, *, on_begin: Any, **_: Any) -> Told:
     return stream
 
 
-def test_an_answer_is_told_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_collected_answer_is_complete(monkeypatch: pytest.MonkeyPatch) -> None:
     found = whole_answer_of(monkeypatch, told)
     assert found["choices"][0]["message"]["content"] == "word word "
     assert found["choices"][0]["finish_reason"] == "length"
 
 
-def test_an_answer_that_was_cut_off_is_never_told_as_a_whole_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_truncated_answer_is_never_returned_as_a_complete_one(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(errors.DeadlineExceeded):
         whole_answer_of(monkeypatch, told, LateQueues(1, 1))
 
@@ -548,10 +548,10 @@ def test_an_answer_that_was_cut_off_is_never_told_as_a_whole_one(monkeypatch: py
 @pytest.mark.parametrize(
     ("details", "code"), [({"context_length": 96, "tokens": 400}, "context_length_exceeded"), ({}, None)]
 )
-def test_only_a_prompt_that_is_too_long_has_its_code(
+def test_only_a_prompt_that_is_too_long_has_its_error_code(
     details: dict[str, Any], code: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Programs shorten the conversation when they see the code, which cures no other prompt."""
+    """Programs shorten the conversation when they get this code, which helps with no other prompt."""
 
     def refuse(*_: Any, **__: Any) -> Told:
         raise errors.PromptRefused("The prompt is refused.", details=details)
@@ -561,7 +561,7 @@ def test_only_a_prompt_that_is_too_long_has_its_code(
     assert (caught.value.status, caught.value.reason) == (400, code)
 
 
-def test_an_unexpected_error_in_a_stream_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unexpected_error_in_a_stream_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     sent: list[bytes] = []
 
     class Broken:
@@ -588,7 +588,7 @@ def test_an_unexpected_error_in_a_stream_is_in_the_log(caplog: pytest.LogCapture
 
 
 @pytest.mark.parametrize("value", [10**400, 0, -1, True, "1", 1e39])
-def test_a_penalty_that_no_float_holds_is_refused(value: Any) -> None:
+def test_a_penalty_that_does_not_fit_a_float_is_refused(value: Any) -> None:
     with pytest.raises(Refused, match="repetition_penalty has to be a number") as caught:
         openai_forms.read_generation({**SAID, "repetition_penalty": value}, "chat")
     assert caught.value.status == 400
@@ -597,7 +597,7 @@ def test_a_penalty_that_no_float_holds_is_refused(value: Any) -> None:
 FILE = ModelFile("m", Path("m.onnx"))
 
 
-def test_a_model_that_is_loaded_again_is_listed_as_ready_meanwhile() -> None:
+def test_a_model_that_is_reloaded_stays_listed_as_ready() -> None:
     listed: list[Any] = []
 
     def opener(file: ModelFile) -> Any:
@@ -633,7 +633,7 @@ def test_a_load_that_is_cancelled_or_fails_leaves_no_session(monkeypatch: pytest
     assert closed == [True]
 
 
-def test_a_language_model_without_a_tokenizer_does_not_stay_in_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_language_model_without_a_tokenizer_is_released_in_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     closed: list[bool] = []
     info = SimpleNamespace(layout="dynamic", context_length=8)
     model = SimpleNamespace(info=info, close=lambda: closed.append(True))
@@ -648,12 +648,12 @@ def test_a_language_model_without_a_tokenizer_does_not_stay_in_the_host(monkeypa
     assert closed == [True]
 
 
-def test_threads_stay_for_the_next_job_and_end_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two jobs at once need two threads; jobs one after the other share one."""
+def test_threads_are_reused_for_the_next_job_and_end_when_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two concurrent jobs need two threads; consecutive jobs share one."""
     from qnnbridge_serve import transport
 
     monkeypatch.setattr(transport, "LINGER_S", 0.2)
-    others = set(threading.enumerate())  # those of tests before linger for longer
+    others = set(threading.enumerate())  # threads of earlier tests stay idle for longer
     workers = transport.Workers("test", 2)
 
     async def ask() -> tuple[set[int], set[int]]:

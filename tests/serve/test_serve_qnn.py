@@ -1,4 +1,4 @@
-"""Models on QNN, behind HTTP."""
+"""Models that run on QNN, requested over HTTP."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.simulator
 QNN = ("--host", "private", "--provider-option", "soc_model=60", "--http", "127.0.0.1:0")
 
 
-def test_a_model_runs_on_qnn_and_gives_what_a_session_gives(direct_host: qnnbridge.Host) -> None:
+def test_a_model_runs_on_qnn_with_the_results_of_a_session(direct_host: qnnbridge.Host) -> None:
     model = models.MODELS / "q.onnx"
     with np.load(models.MODELS / "x.npz") as archive:
         (name,) = archive.files

@@ -84,7 +84,9 @@ def test_a_bad_input_is_refused_with_an_explanation(server: Server, given: Any, 
         ("BYTES", ["\ud800"], "half a surrogate pair"),
     ],
 )
-def test_a_number_that_the_type_has_not_is_refused(server: Server, datatype: str, data: Any, words: str) -> None:
+def test_a_number_outside_of_the_range_of_the_type_is_refused(
+    server: Server, datatype: str, data: Any, words: str
+) -> None:
     answer = server.infer(f"same-{datatype}", x(datatype=datatype, shape=[1, 1], data=data))
     assert words in answer.error
     assert answer.status == 400
@@ -106,7 +108,9 @@ def test_a_number_that_the_type_has_not_is_refused(server: Server, datatype: str
         ("INT64", b"", "data has"),
     ],
 )
-def test_a_number_is_refused_as_it_is_written(server: Server, datatype: str, number: bytes, words: str) -> None:
+def test_the_error_for_a_refused_number_quotes_it_as_written(
+    server: Server, datatype: str, number: bytes, words: str
+) -> None:
     head = f'{{"inputs": [{{"name": "x", "datatype": "{datatype}", "shape": [1, 1], "data": ['.encode()
     answer = server.ask("POST", f"/v2/models/same-{datatype}/infer", head + number + b"]}]}")
     assert words in answer.error
@@ -114,7 +118,7 @@ def test_a_number_is_refused_as_it_is_written(server: Server, datatype: str, num
 
 
 @pytest.mark.parametrize("datatype", ["FP32", "FP64"])
-def test_numbers_that_json_does_not_have_are_understood(server: Server, datatype: str) -> None:
+def test_nan_and_infinity_are_accepted_in_json(server: Server, datatype: str) -> None:
     data = [[float("nan"), 1.5], [float("inf"), -float("inf")], [1e-400, -0.0]]
     given = x(datatype=datatype, shape=[3, 2], data=data, parameters={"note": 'NaN, "Infinity"'})
     (output,) = server.infer(f"same-{datatype}", given).document["outputs"]
@@ -125,7 +129,7 @@ def test_numbers_that_json_does_not_have_are_understood(server: Server, datatype
 
 
 @pytest.mark.parametrize("datatype", ["FP16", "BF16"])
-def test_halves_are_never_sent_as_json(server: Server, datatype: str) -> None:
+def test_float16_is_never_sent_as_json(server: Server, datatype: str) -> None:
     in_json = x(datatype=datatype, shape=[1, 1], data=[1.0])
     answer = server.infer(f"same-{datatype}", in_json, parameters={"binary_data_output": True})
     assert (answer.status, f"'x': {datatype} can only be sent as binary data" in answer.error) == (400, True)
@@ -167,7 +171,7 @@ def test_binary_data_of_another_size_is_refused(server: Server, size: int, data:
         (struct.pack("<I", 2**32 - 1) + b"a", "cut off"),
     ],
 )
-def test_broken_bytes_are_refused(server: Server, data: bytes, words: str) -> None:
+def test_damaged_binary_data_is_refused(server: Server, data: bytes, words: str) -> None:
     part = {"name": "x", "datatype": "BYTES", "shape": [1, 2], "parameters": {"binary_data_size": len(data)}}
     answer = binary(server, {"inputs": [part]}, data, "same-BYTES")
     assert words in answer.error
@@ -222,7 +226,7 @@ def test_a_bad_request_is_refused_with_an_explanation(server: Server, body: byte
 
 
 @pytest.mark.parametrize("text", ["-1", "1e3", "999999", "x", "9" * 40])
-def test_a_header_length_that_cannot_be_is_refused(server: Server, text: str) -> None:
+def test_an_impossible_header_length_is_refused(server: Server, text: str) -> None:
     answer = server.ask(
         "POST", "/v2/models/same-INT32/infer", {"inputs": [X]}, {"Inference-Header-Content-Length": text}
     )
@@ -251,20 +255,20 @@ def test_a_header_length_that_cannot_be_is_refused(server: Server, text: str) ->
         ("DELETE", "/v2/models/pnet", 405),
     ],
 )
-def test_what_is_not_there_is_said_so(server: Server, method: str, path: str, status: int) -> None:
+def test_a_missing_model_or_path_is_reported(server: Server, method: str, path: str, status: int) -> None:
     answer = server.ask(method, path)
     assert answer.error
     assert answer.status == status
 
 
 def test_a_request_that_is_too_large_is_refused_before_it_is_received(server: Server) -> None:
-    """32 MiB are allowed there. The length alone decides: nothing of such a body is ever sent here."""
+    """The limit there is 32 MiB. The length alone decides: such a body is never sent here."""
     answer = server.ask("POST", "/v2/models/same-INT32/infer", None, {"Content-Length": str(32 * 1024**2 + 1)})
     assert answer.status == 413
     assert "more than 33554432 bytes" in answer.error
 
 
-def test_a_request_without_a_length_is_measured_as_it_comes(server: Server) -> None:
+def test_a_request_without_a_length_is_measured_while_it_is_received(server: Server) -> None:
     import http.client
 
     host, port = server.address.split(":")
@@ -280,14 +284,14 @@ def test_a_request_without_a_length_is_measured_as_it_comes(server: Server) -> N
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, zlib.compress])
-def test_a_packed_request_is_measured_unpacked(server: Server, pack: Any) -> None:
+def test_a_compressed_request_is_measured_after_decompression(server: Server, pack: Any) -> None:
     body = pack(b" " * (33 * 1024**2))
     encoding = "gzip" if pack is gzip.compress else "deflate"
     answer = server.ask("POST", "/v2/models/same-INT32/infer", body, {"Content-Encoding": encoding})
     assert (answer.status, "unpacked, has more than 33554432 bytes" in answer.error) == (413, True)
 
 
-def test_a_packed_request_may_not_be_broken_or_of_another_kind(server: Server) -> None:
+def test_a_damaged_compressed_request_or_another_encoding_is_refused(server: Server) -> None:
     path = "/v2/models/same-INT32/infer"
     whole = gzip.compress(json.dumps({"inputs": [X]}).encode())
     assert server.ask("POST", path, whole, {"Content-Encoding": "gzip"}).status == 200
@@ -298,7 +302,7 @@ def test_a_packed_request_may_not_be_broken_or_of_another_kind(server: Server) -
     assert (answer.status, "gzip and deflate" in answer.error) == (415, True)
 
 
-def test_a_bad_size_that_only_the_model_notices_names_the_dimension(server: Server) -> None:
+def test_the_error_for_a_size_that_only_the_model_refuses_names_the_dimension(server: Server) -> None:
     answer = server.infer(
         "logreg_iris",
         {"name": "float_input", "datatype": "FP32", "shape": [3, 4], "data": [0] * 12},
@@ -309,14 +313,14 @@ def test_a_bad_size_that_only_the_model_notices_names_the_dimension(server: Serv
     assert answer.headers["qnnbridge-error"] == "ort.InvalidArgument"
 
 
-# --- who asks -------------------------------------------------------------------------------------------------
+# --- access ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     "headers",
     [
         {"Origin": "https://somewhere.example"},
-        {"Origin": "http://localhost:3000"},  # of any other server of this machine
+        {"Origin": "http://localhost:3000"},  # an origin of any other server on this machine
         {"Origin": "http://127.0.0.1"},
         {"Origin": ""},
         {"Origin": "null"},
@@ -343,14 +347,14 @@ def test_a_page_in_a_browser_cannot_use_a_server_without_a_token(server: Server,
         {"Host": "[::1]"},
     ],
 )
-def test_programs_of_this_machine_can(server: Server, headers: dict[str, str]) -> None:
+def test_local_programs_can_use_a_server_without_a_token(server: Server, headers: dict[str, str]) -> None:
     assert server.ask("GET", "/v2", None, headers).status == 200
 
 
 # --- speech -------------------------------------------------------------------------------------------------
 
 
-def test_speech_is_not_there_without_its_option(server: Server) -> None:
+def test_speech_is_not_found_without_its_option(server: Server) -> None:
     answer = server.ask("POST", "/v1/audio/transcriptions", b"x" * 100_000)
     assert answer.status == 404
     assert "--speech NAME=FOLDER" in answer.document["error"]["message"]

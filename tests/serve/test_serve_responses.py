@@ -72,7 +72,7 @@ def chat(client: Any, messages: Any) -> Any:
     return client.chat.completions.create(model="tiny", messages=messages, max_tokens=8)
 
 
-def test_an_answer_is_that_of_the_chat(client: Any) -> None:
+def test_a_response_equals_the_answer_of_the_chat_endpoint(client: Any) -> None:
     known = chat(client, [{"role": "system", "content": "short"}, {"role": "user", "content": "hello"}])
     found = respond(client, instructions="short", metadata={"a": "b"})
     assert found.output_text == known.choices[0].message.content
@@ -82,7 +82,7 @@ def test_an_answer_is_that_of_the_chat(client: Any) -> None:
     assert (found.instructions, found.metadata, found.store) == ("short", {"a": "b"}, True)
     (item,) = found.output
     assert (item.type, item.role, item.status) == ("message", "assistant", "incomplete")
-    # The answer goes back with the next question, as the library has it.
+    # The answer is sent back with the next question, as the library has it.
     second = respond(
         client,
         [
@@ -101,7 +101,7 @@ def test_an_answer_is_that_of_the_chat(client: Any) -> None:
     assert second.output_text == chat(client, messages).choices[0].message.content
 
 
-def test_a_stream_tells_what_the_whole_answer_is(client: Any) -> None:
+def test_a_stream_has_the_content_of_the_complete_response(client: Any) -> None:
     whole = respond(client)
     events = list(respond(client, stream=True))
     kinds = [one.type for one in events]
@@ -123,13 +123,13 @@ def test_a_stream_tells_what_the_whole_answer_is(client: Any) -> None:
     assert "".join(deltas) == whole.output_text == events[-4].text == events[-1].response.output_text
     assert events[-1].response.usage == whole.usage
     assert len({one.item_id for one in events if hasattr(one, "item_id")}) == 1
-    # The library puts the same together from the pieces.
+    # The library assembles the same from the pieces.
     wanted = {"format": {"type": "json_schema", "name": "s", "schema": ONE_OR_TWO, "strict": True}}
     with client.responses.stream(model="tiny", input="hello", max_output_tokens=60, text=wanted) as stream:
         assert json.loads(stream.get_final_response().output_text)["a"] in (1, 2)
 
 
-def test_a_schema_is_kept_to(client: Any) -> None:
+def test_a_response_follows_the_schema(client: Any) -> None:
     wanted = {"format": {"type": "json_schema", "name": "s", "schema": ONE_OR_TWO, "strict": True}}
     found = respond(client, text=wanted, max_output_tokens=60)
     assert json.loads(found.output_text)["a"] in (1, 2)
@@ -141,7 +141,7 @@ def cached(found: Any) -> int:
     return int(found.usage.input_tokens_details.cached_tokens)
 
 
-def test_a_request_continues_from_the_response_that_it_names(client: Any) -> None:
+def test_a_request_continues_from_a_previous_response(client: Any) -> None:
     options = {"temperature": 0, "instructions": "short"}
     first = respond(client, "the harbour of the sea", **options)
     second = respond(client, "and more", previous_response_id=first.id, **options)
@@ -161,7 +161,7 @@ def test_a_request_continues_from_the_response_that_it_names(client: Any) -> Non
     assert third.output_text == whole.choices[0].message.content
     assert third.usage.input_tokens == whole.usage.prompt_tokens
     assert first.usage.input_tokens < cached(second) < cached(third)
-    # A second way on from the first; the instructions of a request are those of its answer alone.
+    # A second continuation of the first response; the instructions of a request apply only to its answer.
     branch = respond(client, "and more", previous_response_id=first.id, temperature=0, stream=True)
     *_, end = branch
     messages = [*messages[1:4]]
@@ -169,7 +169,7 @@ def test_a_request_continues_from_the_response_that_it_names(client: Any) -> Non
         model="tiny", messages=messages, max_tokens=8, temperature=0, user="other"
     )
     assert end.response.output_text == whole.choices[0].message.content
-    # What a stream has answered is there as well.
+    # Responses of a stream are stored, too.
     assert respond(client, "on", previous_response_id=end.response.id).previous_response_id == end.response.id
 
 
@@ -211,12 +211,12 @@ def test_responses_of_others_and_those_that_were_not_stored_are_not_found(client
     assert respond(client, previous_response_id=mine.id, user="ann").output_text
 
 
-def test_stored_responses_are_bounded_in_number_and_size() -> None:
+def test_stored_responses_are_limited_in_number_and_size() -> None:
     stored = StoredResponses(3, 200)
     for number in range(5):
         stored.put(f"r{number}", "ann", [number])
         assert stored.find("r0" if number < 3 else "r2", "ann")
-    # r0 was used last before r3 came; then r2.
+    # r0 was the last one used before r3 was stored; then r2.
     assert len(stored) == 3
     for gone in ("r1", "r3x"):
         with pytest.raises(Refused):
@@ -233,7 +233,7 @@ def test_stored_responses_are_bounded_in_number_and_size() -> None:
         stored.find("next", "bob")
 
 
-def test_a_server_without_stored_responses() -> None:
+def test_a_server_can_run_without_stored_responses() -> None:
     for document in ({"store": None}, {"store": False}, {}):
         asked, make_form = read_response({"model": "m", "input": "x", **document}, StoredResponses(0))
         assert make_form(asked, 0, "").whole([Finished(0, "stop")], Counts(1, 0))["store"] is False
@@ -245,7 +245,7 @@ def test_a_server_without_stored_responses() -> None:
     assert caught.value.status == 404
 
 
-def test_a_call_that_a_stop_text_cut_off_is_left_out_of_the_conversation() -> None:
+def test_a_call_that_a_stop_sequence_truncated_is_not_in_the_conversation() -> None:
     stored = StoredResponses(3)
     asked, make_form = read_response({"model": "m", "input": "x"}, stored)
     pieces = [Piece(0, "say", "name", call="c1"), Piece(0, '{"a"', "arguments"), Finished(0, "stop")]
@@ -347,14 +347,14 @@ def test_logprobs_are_included(client: Any) -> None:
         ({"extra_body": {"messages": []}}, "input"),
     ],
 )
-def test_what_is_not_supported_is_named(client: Any, options: dict[str, Any], param: str) -> None:
+def test_unsupported_options_are_refused_by_name(client: Any, options: dict[str, Any], param: str) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
         respond(client, **options)
     assert caught.value.param == param
     assert caught.value.message
 
 
-def test_other_endpoints_of_the_daemon_are_closed(server: Server, client: Any) -> None:
+def test_other_endpoints_of_the_api_are_closed(server: Server, client: Any) -> None:
     with pytest.raises(openai.NotFoundError):
         client.responses.retrieve("resp_1")
     assert server.ask("POST", "/v1/responses", b"[]").status == 400
@@ -363,7 +363,7 @@ def test_other_endpoints_of_the_daemon_are_closed(server: Server, client: Any) -
     assert caught.value.code == "model_not_found"
 
 
-def test_an_answer_that_fails_in_its_middle_says_so() -> None:
+def test_an_answer_that_fails_in_the_middle_reports_an_error() -> None:
     asked, make_form = read_response({"model": "m", "input": "x"})
     form = make_form(asked, 0, "")
     said = form.opening() + form.part(Piece(0, "so far"))

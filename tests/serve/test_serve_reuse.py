@@ -67,12 +67,12 @@ def test_twenty_conversations_share_four_generators(server: Server, client: Any)
             messages.append({"role": "assistant", "content": answer.choices[0].message.content})
         return [one["content"] for one in messages[1::2]], cached
 
-    # Each turn with a salt of its own: no generator is kept for it.
+    # Each turn has a different salt, so no generator is kept for it.
     alone = [talk(number, "alone ") for number in range(TALKS)]
     assert sum(cached for _, cached in alone) == 0
     before, memory = figures(server), server.host().memory_info().rss
     with ThreadPoolExecutor(TALKS) as pool:
-        # Each ends: none waits for another's generator.
+        # Each conversation ends: none waits for another's generator.
         together = list(pool.map(lambda number: talk(number, ""), range(TALKS), timeout=90))
     after = figures(server)
     assert [texts for texts, _ in together] == [texts for texts, _ in alone]
@@ -81,11 +81,11 @@ def test_twenty_conversations_share_four_generators(server: Server, client: Any)
     asked = after["hits"] + after["misses"] - before["hits"] - before["misses"]
     assert asked == TALKS * TURNS
     assert after["reused_tokens"] - before["reused_tokens"] == sum(cached for _, cached in together)
-    # Beyond what was there: at most the generators that are kept and those of answers under way.
+    # At most the kept generators and those of running answers are added to the earlier memory.
     assert server.host().memory_info().rss - memory < (KEPT + THREADS + 2) * EACH + (64 << 20)
 
 
-def test_the_figures_of_kept_generators(server: Server, client: Any) -> None:
+def test_metrics_count_kept_generators(server: Server, client: Any) -> None:
     from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
     given = {"model": "tiny", "messages": [{"role": "user", "content": "the sea " * 20}], "max_tokens": 4}
@@ -112,7 +112,7 @@ def test_the_figures_of_kept_generators(server: Server, client: Any) -> None:
     assert values["qnnbridge_llm_prefixes_total", "miss"] == after["misses"]
 
 
-def test_a_cache_that_is_larger_than_all_kept_ones_may_be_is_not_kept(tmp_path: Path) -> None:
+def test_a_kv_cache_larger_than_the_limit_is_not_kept(tmp_path: Path) -> None:
     folder = write_model(tmp_path / "tiny", "dynamic", sizes=Sizes(context=CONTEXT))
     options = ("--host", "private", "--http", "127.0.0.1:0", "--llm", f"tiny={folder}", "--keep-bytes", "1M")
     with serving(*options) as server:

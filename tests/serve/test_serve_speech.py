@@ -126,7 +126,7 @@ def until(happened: Callable[[], bool]) -> None:
 
 
 @pytest.mark.process
-def test_every_format_is_what_the_library_gives(client: Any, library: speech.Recognizer) -> None:
+def test_every_format_equals_that_of_the_library(client: Any, library: speech.Recognizer) -> None:
     truth = library.transcribe(io.BytesIO(SHORT), language="en")
     assert len(truth.segments) > 1
     assert truth.text
@@ -149,7 +149,7 @@ def test_every_format_is_what_the_library_gives(client: Any, library: speech.Rec
 
 
 @pytest.mark.process
-def test_a_translation_is_what_the_library_gives(client: Any, library: speech.Recognizer) -> None:
+def test_a_translation_equals_that_of_the_library(client: Any, library: speech.Recognizer) -> None:
     truth = library.transcribe(io.BytesIO(SHORT), task="translate")
     for form in ("text", "verbose_json"):
         found = client.audio.translations.create(model="tiny", file=("a.wav", SHORT), response_format=form)
@@ -168,7 +168,7 @@ def test_a_stream_has_the_text_in_pieces(client: Any, library: speech.Recognizer
 
 
 @pytest.mark.process
-def test_another_rate_is_resampled_and_said(client: Any, library: speech.Recognizer) -> None:
+def test_another_sample_rate_is_resampled_and_reported(client: Any, library: speech.Recognizer) -> None:
     pytest.importorskip("soxr")
     audio = wav(tiny.sound(3, 3.0, 44100), 44100)
     truth = library.transcribe(io.BytesIO(audio), language="en")
@@ -177,7 +177,7 @@ def test_another_rate_is_resampled_and_said(client: Any, library: speech.Recogni
 
 
 @pytest.mark.process
-def test_clients_at_once_get_what_one_gets(server: Server, library: speech.Recognizer) -> None:
+def test_concurrent_clients_get_the_same_texts_as_a_single_one(server: Server, library: speech.Recognizer) -> None:
     audio = [wav(tiny.sound(seed, 2.0)) for seed in range(4)]
     alone = [library.transcribe(io.BytesIO(one), language="en").text for one in audio]
 
@@ -192,7 +192,7 @@ def test_clients_at_once_get_what_one_gets(server: Server, library: speech.Recog
 
 
 @pytest.mark.process
-def test_models_and_figures(client: Any, server: Server) -> None:
+def test_speech_models_are_listed_and_counted_in_the_metrics(client: Any, server: Server) -> None:
     assert [one.id for one in client.models.list()] == ["tiny"]
     assert client.models.retrieve("tiny").kind == "speech model"
     before = figure(server, "audio_seconds_total", model="tiny")
@@ -204,7 +204,7 @@ def test_models_and_figures(client: Any, server: Server) -> None:
     assert server.ask("GET", "/v2/health/ready").status == 200
 
 
-# --- what does not fit ---
+# --- invalid requests ---
 
 
 @pytest.mark.process
@@ -225,7 +225,9 @@ def test_models_and_figures(client: Any, server: Server) -> None:
         ({"file": ("a.wav", wav(np.zeros(50), 50))}, None),
     ],
 )
-def test_what_does_not_fit_is_named(client: Any, options: dict[str, Any], field: str | None) -> None:
+def test_the_error_for_an_invalid_field_names_the_field(
+    client: Any, options: dict[str, Any], field: str | None
+) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
         transcribe(client, **options)
     assert caught.value.param == field
@@ -234,14 +236,14 @@ def test_what_does_not_fit_is_named(client: Any, options: dict[str, Any], field:
 
 
 @pytest.mark.process
-def test_a_model_that_is_not_there(client: Any) -> None:
+def test_an_unknown_speech_model_is_refused(client: Any) -> None:
     with pytest.raises(openai.NotFoundError) as caught:
         transcribe(client, model="whisper-1")
     assert caught.value.code == "model_not_found"
 
 
 @pytest.mark.process
-def test_forms_that_are_none(server: Server) -> None:
+def test_invalid_forms_are_refused(server: Server) -> None:
     whole = form_of([("model", "tiny"), ("file", SHORT)])
     packed = {"Content-Encoding": "gzip"}
     for answer, status, words in (
@@ -266,7 +268,7 @@ def test_forms_that_are_none(server: Server) -> None:
 
 
 @pytest.mark.process
-def test_a_client_that_goes_in_the_middle_of_its_form_leaves_nothing(server: Server) -> None:
+def test_a_client_that_disconnects_within_its_form_leaves_nothing(server: Server) -> None:
     host, port = server.address.split(":")
     whole = form_of([("model", "tiny"), ("file", bytes(4 * 1024**2))])
     process = psutil.Process(server.process.pid)
@@ -281,11 +283,11 @@ def test_a_client_that_goes_in_the_middle_of_its_form_leaves_nothing(server: Ser
     assert post(server, form_of([("model", "tiny"), ("file", SHORT)])).status == 200
 
 
-# --- life ---
+# --- disconnects and crashes ---
 
 
 @pytest.mark.process
-def test_a_client_that_goes_ends_its_transcription(server: Server, client: Any) -> None:
+def test_a_client_that_disconnects_ends_its_transcription(server: Server, client: Any) -> None:
     def cancelled() -> float:
         return figure(server, "requests_total", model="tiny", outcome="cancelled")
 
@@ -307,7 +309,9 @@ def test_a_client_that_goes_ends_its_transcription(server: Server, client: Any) 
 
 @needs.posix
 @pytest.mark.process
-def test_a_kill_of_the_host_is_a_pause(server: Server, client: Any, library: speech.Recognizer) -> None:
+def test_a_killed_host_only_delays_the_transcription(
+    server: Server, client: Any, library: speech.Recognizer
+) -> None:
     audio = wav(tiny.sound(6, 8.0))
     truth = library.transcribe(io.BytesIO(audio), language="en")
     found = ""
@@ -320,8 +324,8 @@ def test_a_kill_of_the_host_is_a_pause(server: Server, client: Any, library: spe
 
 @needs.posix
 @pytest.mark.process
-def test_four_hours_take_little_memory_and_the_time_is_kept(folder: Path) -> None:
-    """And the end of the server ends what is heard."""
+def test_four_hours_of_audio_use_little_memory_and_the_deadline_is_kept(folder: Path) -> None:
+    """The end of the server also ends a running transcription."""
     limits = ("--answer-timeout", "2", "--drain", "1")
     with serving(*PRIVATE, "--speech", f"tiny={folder}", *limits) as server:
         host, port = server.address.split(":")
@@ -370,7 +374,7 @@ def test_four_hours_take_little_memory_and_the_time_is_kept(folder: Path) -> Non
 
 
 @pytest.mark.process
-def test_the_command_refuses_what_is_no_model(tmp_path: Path, folder: Path) -> None:
+def test_the_command_refuses_an_invalid_model_folder(tmp_path: Path, folder: Path) -> None:
     (tmp_path / "empty").mkdir()
     done = refused(*PRIVATE, "--speech", f"one={tmp_path / 'empty'}")
     assert done.returncode == 2
@@ -394,7 +398,7 @@ def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPat
     assert "[speech]" in caught.value.fix
 
 
-# --- forms ---
+# --- multipart forms ---
 
 
 def read(body: bytes, step: int) -> tuple[dict[str, list[str]], bytes]:
@@ -409,7 +413,7 @@ def read(body: bytes, step: int) -> tuple[dict[str, list[str]], bytes]:
 
 
 @pytest.mark.parametrize("step", [1, 2, 7, 64, 10**6])
-def test_a_form_is_the_same_in_pieces_of_any_size(step: int) -> None:
+def test_a_form_is_read_the_same_in_pieces_of_any_size(step: int) -> None:
     odd = b"\r\n--xy\r\n--xyz-\r\n--xy" + bytes(range(256)) * 3 + b"\r\n"
     fields: list[tuple[str, str | bytes]] = [("a[]", "1"), ("file", odd), ("a[]", "ü"), ("b", ""), ("c", "\r\n--")]
     texts, file = read(form_of(fields), step)
@@ -429,19 +433,19 @@ def test_a_form_is_the_same_in_pieces_of_any_size(step: int) -> None:
         (form_of([("a", "?")]).replace(b"?", b"\xff"), "UTF-8"),
     ],
 )
-def test_forms_that_do_not_fit_are_refused(body: bytes, words: str) -> None:
+def test_malformed_forms_are_refused(body: bytes, words: str) -> None:
     with pytest.raises(Refused, match=words):
         read(body, 1000)
 
 
-def test_the_type_of_a_form() -> None:
+def test_the_boundary_is_read_from_the_content_type_of_a_form() -> None:
     assert boundary_of('Multipart/Form-Data; charset=utf-8; boundary="a b"') == b"a b"
     for wrong in (None, "", "text/plain; boundary=x", "multipart/form-data; boundary="):
         with pytest.raises(Refused):
             boundary_of(wrong)
 
 
-def test_fields_of_other_clients() -> None:
+def test_fields_of_other_clients_are_accepted() -> None:
     found = read_speech({"model": ["m"], "stream": ["True"], "prompt": [""], "unknown": ["x"]}, "translate")
     assert (found.stream, found.form, found.task, found.language) == (True, "json", "translate", None)
     assert (

@@ -43,7 +43,7 @@ def given(data: bytes | None, raw: bytes | None, spec: TensorSpec = TEXT, count:
     return GivenTensor("x", spec.datatype, (count,), data, None if raw is None else memoryview(raw))
 
 
-# What is done, and how often it looks at the time at least.
+# Each kind of work, and the minimum number of checks of the deadline.
 STEPS: dict[str, tuple[Callable[[Check], object], int]] = {
     "texts of JSON": (lambda check: infer.to_value(given(JSON, None), TEXT, check=check), 3),
     "texts of binary data": (lambda check: infer.to_value(given(None, BINARY), TEXT, check=check), 3),
@@ -59,14 +59,14 @@ NUMBERS = json.dumps([1.0000001192092896] * COUNT).encode()
 
 
 @pytest.mark.parametrize("name", STEPS)
-def test_work_on_a_request_ends_at_any_of_its_steps_when_the_time_is_over(name: str) -> None:
+def test_work_on_a_request_ends_between_any_two_steps_when_the_deadline_expires(name: str) -> None:
     work, least = STEPS[name]
 
     class Late(Exception):
         pass
 
     def looks(last: int) -> int:
-        """How often it looks; the time is over at the last one."""
+        """Return the number of checks; the deadline expires at the last one."""
         looked = 0
 
         def look() -> None:
@@ -86,7 +86,7 @@ def test_work_on_a_request_ends_at_any_of_its_steps_when_the_time_is_over(name: 
 
 
 @pytest.mark.parametrize("step", [2, 3, 5, 8, 64])
-def test_texts_of_json_are_those_of_the_standard_library_wherever_a_step_ends(
+def test_json_strings_equal_those_of_the_standard_library_wherever_a_step_ends(
     step: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(json_reading, "STEP_BYTES", step)
@@ -103,7 +103,7 @@ def test_texts_of_json_are_those_of_the_standard_library_wherever_a_step_ends(
 
 
 @pytest.mark.parametrize("size", [0, 1, 2**20, 2**20 + 1, 3 * 2**20 + 7])
-def test_a_packed_answer_is_the_answer(size: int) -> None:
+def test_a_compressed_answer_can_be_decompressed_to_the_same_bytes(size: int) -> None:
     data = np.random.default_rng(size).integers(0, 9, size).astype(np.uint8).tobytes()
     assert gzip.decompress(transport.pack(data, "gzip")) == data
     assert zlib.decompress(transport.pack(data, "deflate")) == data
@@ -113,8 +113,8 @@ def test_a_packed_answer_is_the_answer(size: int) -> None:
 
 
 @pytest.mark.parametrize("begin", ["at once", "at the next turn of the loop"])
-def test_a_cancellation_that_meets_the_end_of_a_message_is_not_lost(begin: str) -> None:
-    """`asyncio.wait_for` before Python 3.12 swallows it, and an answer of many messages went on after the end."""
+def test_a_cancellation_at_the_end_of_a_message_is_not_lost(begin: str) -> None:
+    """`asyncio.wait_for` before Python 3.12 loses the cancellation, and an answer of many messages then continued."""
 
     async def send(message: Message) -> None:
         if begin != "at once":
@@ -124,7 +124,7 @@ def test_a_cancellation_that_meets_the_end_of_a_message_is_not_lost(begin: str) 
         stream = object.__new__(EventStream)
 
         async def answer() -> None:
-            for _ in range(200):  # one that goes on ends, too
+            for _ in range(200):  # a loop that continued would end, too
                 await stream._send(send, b"x")
 
         task = asyncio.ensure_future(answer())
@@ -141,7 +141,7 @@ def test_a_cancellation_that_meets_the_end_of_a_message_is_not_lost(begin: str) 
 
 
 def test_a_request_for_many_answers_takes_a_turn_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One with 128 held the model until all were made."""
+    """A request for 128 answers held the model until all were generated."""
     queues, order = ClientQueues(1, 5), list[str]()
     other = threading.Thread(target=lambda: take_turn(queues, order))
 

@@ -58,7 +58,8 @@ def main() -> None:
                 rules.append(WhisperTimeStampLogitsProcessor(config, len(prompt)))
             else:
                 prompt.append(tiny.IDS["<|notimestamps|>"])
-            # The greedy search itself: Whisper's own `generate` goes on from a time that was predicted, in one window.
+            # The greedy search is written out: Whisper's own `generate` continues after a predicted time, in one
+            # window.
             with torch.no_grad():
                 ids = GenerationMixin.generate(
                     model,

@@ -58,7 +58,7 @@ def invoke(*arguments: str | Path) -> Any:
 
 
 @pytest.mark.process
-def test_the_program_of_the_how_to_page_prints_what_the_command_finds(
+def test_the_program_of_the_how_to_page_prints_the_same_as_the_command(
     place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     changed = {'"whisper-base"': repr(str(place / "merged")), "talk.wav": (place / "a.wav").as_posix()}
@@ -72,7 +72,7 @@ def test_the_program_of_the_how_to_page_prints_what_the_command_finds(
 
 @pytest.mark.process
 @pytest.mark.parametrize("layout", needs.some(tiny.LAYOUTS))
-def test_the_command_finds_what_the_library_finds(
+def test_the_command_gives_the_transcript_of_the_library(
     layout: str, place: Path, tmp_path: Path, host: qnnbridge.Host
 ) -> None:
     files = [place / "a.wav", place / "b.wav"]
@@ -99,7 +99,9 @@ def test_the_command_finds_what_the_library_finds(
 
 
 @pytest.mark.process
-def test_every_form_on_stdout_is_that_of_the_library(place: Path, tmp_path: Path, host: qnnbridge.Host) -> None:
+def test_every_format_on_stdout_equals_that_of_the_library(
+    place: Path, tmp_path: Path, host: qnnbridge.Host
+) -> None:
     given = ["--model", place / "genai", "--provider", "cpu", "--language", "fr", "--task", "translate"]
     with speech.load(place / "genai", host=host, provider="cpu") as recognizer:
         truth = recognizer.transcribe(place / "a.wav", language="fr", task="translate")
@@ -119,7 +121,7 @@ def test_every_form_on_stdout_is_that_of_the_library(place: Path, tmp_path: Path
 
 @contextlib.contextmanager
 def running(place: Path, *arguments: str | Path) -> Iterator[subprocess.Popen[bytes]]:
-    """The command as a program, at a time at which it has written some text and not all."""
+    """Run the command as a program until it has written a part of the text."""
     given = ["--model", place / "merged", "--provider", "cpu", "--language", "en", "--no-timestamps"]
     process = subprocess.Popen(
         [
@@ -131,8 +133,8 @@ def running(place: Path, *arguments: str | Path) -> Iterator[subprocess.Popen[by
         ],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        bufsize=0,  # what is read first takes nothing else with it
-        start_new_session=True,  # Ctrl+C here is for this one alone
+        bufsize=0,  # the first read returns only this
+        start_new_session=True,  # Ctrl+C reaches only this process
     )
     end = psutil.Process(process.pid)
     try:
@@ -193,7 +195,7 @@ def test_ctrl_c_ends_the_command_and_its_host(place: Path, tmp_path: Path) -> No
         host.wait(timeout=30)
 
 
-def test_a_file_that_was_begun_is_taken_away(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_partially_written_file_is_removed(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(_transcription: Any) -> Any:
         raise KeyboardInterrupt
 
@@ -254,7 +256,7 @@ def test_a_language_that_the_model_lacks_is_refused(place: Path) -> None:
     assert "The model has no language 'xx'" in done.stderr
 
 
-def test_another_rate_is_said(place: Path, tmp_path: Path) -> None:
+def test_another_sample_rate_is_reported(place: Path, tmp_path: Path) -> None:
     pytest.importorskip("soxr")
     file = tmp_path / "c.wav"
     tiny.write_wav(file, tiny.sound(6, 2.0, 22050), 22050)

@@ -50,7 +50,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def tokens_of(recognizer: speech.Recognizer, case: dict[str, Any]) -> tuple[list[int], str | None]:
-    """Those of the first window."""
+    """Return the tokens of the first window."""
     with recognizer.stream(
         tiny.sound(case["seed"]), language=case["language"], task=case["task"], timestamps=case["timestamps"]
     ) as found:
@@ -66,7 +66,7 @@ def tokens_of(recognizer: speech.Recognizer, case: dict[str, Any]) -> tuple[list
 
 
 @pytest.mark.parametrize("row", REFERENCE["features"], ids=lambda row: str(row["bins"]))
-def test_the_features_are_those_of_transformers(row: dict[str, Any]) -> None:
+def test_the_features_equal_those_of_transformers(row: dict[str, Any]) -> None:
     found = log_mel(tiny.sound(7, 1.3), row["bins"], tiny.FRAMES)
     assert found.shape == (1, row["bins"], tiny.FRAMES)
     np.testing.assert_allclose(found.reshape(-1)[:: row["step"]], row["values"], atol=1e-5)
@@ -80,14 +80,14 @@ def test_every_layout_gives_the_tokens_of_transformers(
     with speech.load(folders[layout], host=host, provider="cpu") as recognizer:
         assert recognizer.layout == layout
         assert recognizer.languages == tuple(sorted(tiny.LANGUAGES))
-        # In the short form two layouts have the one half of the cases, and the others the other half.
+        # In the short form two layouts use one half of the cases, and the others use the other half.
         stride = needs.length(2, 1)
         for case in REFERENCE["cases"][tiny.LAYOUTS.index(layout) % stride :: stride]:
             assert tokens_of(recognizer, case) == (case["tokens"], case["found"]), case
 
 
 def test_plain_numpy_gives_the_tokens_of_transformers() -> None:
-    """The reference is not the only truth: a search without ONNX and without a cache finds the same."""
+    """A second reference: a search without ONNX and without a cache returns the same."""
     weights = tiny.weights()
     case = next(one for one in REFERENCE["cases"] if one["seed"] == 3 and not one["timestamps"])
     encoded = tiny.encode(weights, log_mel(tiny.sound(3), tiny.BINS, tiny.FRAMES))
@@ -116,10 +116,10 @@ def test_encoder_and_fixed_decoder_run_on_qnn(folders: dict[str, Path], host: qn
         assert out.segments[0].tokens
 
 
-# --- windows, life ---
+# --- windows and crashes ---
 
 
-def test_a_model_of_tiny_times_comes_to_the_end_and_loses_no_words() -> None:
+def test_a_model_with_very_short_segments_reaches_the_end_and_loses_no_words() -> None:
     first = 100
     tokens = [first, 1, first + 1, first + 1, 2]  # one segment of 0.02 s, then a word without an end
     windows: list[int] = []
@@ -136,12 +136,12 @@ def test_a_model_of_tiny_times_comes_to_the_end_and_loses_no_words() -> None:
     assert len(windows) <= 12, "500 without the guard"
     assert "".join(one.text for one in found).count("ab") >= 5, "the rest of a window stays where it ends"
     assert all(a.start <= b.start for a, b in itertools.pairwise(found))
-    del tokens[-1]  # no word behind the last time
+    del tokens[-1]  # no word after the last time
     found = list(speech.Transcription(owner, AudioReader(tiny.sound(1, 4.0)), "en", "transcribe", True))
     assert {one.text for one in found} == {"a"}, "no segment without words"
 
 
-def test_segments_follow_the_times() -> None:
+def test_segments_follow_the_timestamps() -> None:
     def at(*steps: int | str) -> list[int]:
         return [100 + step if isinstance(step, int) else ord(step) for step in steps]
 
@@ -153,7 +153,7 @@ def test_segments_follow_the_times() -> None:
 
 
 @pytest.mark.process
-def test_a_host_that_dies_in_the_middle_costs_a_pause(folders: dict[str, Path]) -> None:
+def test_a_host_that_crashes_in_the_middle_only_delays_the_transcript(folders: dict[str, Path]) -> None:
     audio = tiny.sound(5, 7.0)
     for layout in ("merged", "fixed"):
         with qnnbridge.Host() as own, speech.load(folders[layout], host=own, provider="cpu") as recognizer:
@@ -169,7 +169,7 @@ def test_a_host_that_dies_in_the_middle_costs_a_pause(folders: dict[str, Path]) 
 
 
 @pytest.mark.process
-def test_the_host_dies_between_two_tokens(folders: dict[str, Path]) -> None:
+def test_a_crash_of_the_host_between_two_tokens_changes_no_token(folders: dict[str, Path]) -> None:
     case = next(one for one in REFERENCE["cases"] if not one["timestamps"])
     with qnnbridge.Host() as own, speech.load(folders["fixed"], host=own, provider="cpu") as recognizer:
         encoded = recognizer._begin(tiny.sound(case["seed"]))
@@ -217,8 +217,8 @@ print("done")
 
 
 @pytest.mark.process
-def test_audio_of_other_forms_and_rates_is_read_and_resampled(tmp_path: Path) -> None:
-    """Runs in a separate process, like an application that only does this: decoders are native libraries."""
+def test_audio_with_other_channels_and_sample_rates_is_read_and_resampled(tmp_path: Path) -> None:
+    """Run in a separate process, like an application that only does this: decoders are native libraries."""
     pytest.importorskip("soundfile")
     pytest.importorskip("soxr")
     done = subprocess.run([sys.executable, "-c", APART, tmp_path], capture_output=True, text=True, timeout=60)
@@ -239,7 +239,7 @@ def test_a_wave_file_is_read_by_the_standard_library(
 
 
 def test_hours_of_audio_are_read_in_pieces(tmp_path: Path) -> None:
-    """The source makes silence for four hours; what is held never exceeds a window and a piece."""
+    """The source generates silence for four hours; the memory never exceeds a window and a piece."""
     reader = AudioReader(np.zeros(1, np.float32) + 0.5)
     left = 4 * 3600 * 16000
 
@@ -263,7 +263,7 @@ def test_hours_of_audio_are_read_in_pieces(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("data", [b"RIFF", b"no audio at all" * 100, b"RIFF\x24\x00\x00\x00WAVEfmt "])
-def test_what_is_no_audio_is_refused(data: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_that_is_not_audio_is_refused(data: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "x.wav").write_bytes(data)
     monkeypatch.setitem(sys.modules, "soundfile", None)
     with pytest.raises(OptionError, match="cannot be read as audio"):
@@ -289,7 +289,7 @@ def test_empty_and_odd_audio_is_refused(tmp_path: Path) -> None:
 # --- folders ---
 
 
-def test_a_folder_that_lacks_something_is_refused(tmp_path: Path) -> None:
+def test_an_incomplete_folder_is_refused(tmp_path: Path) -> None:
     bare = tiny.write_folder(tmp_path / "bare", "fixed", tokenizer=False)
     with pytest.raises(GenerationFolderInvalid, match=r"no tokenizer\.json"):
         speech.load(bare)
@@ -304,7 +304,7 @@ def test_a_folder_that_lacks_something_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
-def test_a_tokenizer_may_lie_elsewhere_and_words_are_checked(
+def test_the_tokenizer_may_be_in_another_folder_and_languages_and_tasks_are_checked(
     tmp_path: Path, folders: dict[str, Path], host: qnnbridge.Host
 ) -> None:
     bare = tiny.write_folder(tmp_path / "bare", "fixed", tokenizer=False)
@@ -317,11 +317,11 @@ def test_a_tokenizer_may_lie_elsewhere_and_words_are_checked(
             recognizer.stream(tiny.sound(1), task="sing")  # type: ignore[arg-type]
 
 
-# --- ends ---
+# --- deadlines and invalid audio ---
 
 
 @pytest.mark.process
-def test_a_deadline_and_a_cancellation_end_it_before_the_next_token(
+def test_a_deadline_and_a_cancellation_end_a_transcription_before_the_next_token(
     folders: dict[str, Path], host: qnnbridge.Host
 ) -> None:
     with speech.load(folders["merged"], host=host, provider="cpu") as recognizer:
@@ -344,7 +344,7 @@ def wave_of(channels: int, width: int, data: bytes, rate: int = 16000) -> bytes:
     return b"RIFF" + struct.pack("<I", len(body)) + body
 
 
-def test_a_header_of_many_channels_takes_no_memory_and_odd_widths_are_refused(
+def test_a_header_with_many_channels_allocates_no_memory_and_odd_widths_are_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "soundfile", None)
@@ -363,10 +363,10 @@ def test_a_header_of_many_channels_takes_no_memory_and_odd_widths_are_refused(
 
 
 @pytest.mark.parametrize("start", [b"This is a text.\n" * 9, b"\0" * 100, b"\xff\x00" * 50, b"PK\3\4" * 20])
-def test_what_begins_like_no_audio_reaches_no_native_decoder(
+def test_data_that_does_not_begin_like_audio_reaches_no_native_decoder(
     start: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "soundfile", None)  # an import would say that the package is missing
+    monkeypatch.setitem(sys.modules, "soundfile", None)  # an import would raise an error about the missing package
     file = tmp_path / "a.wav"
     file.write_bytes(start)
     for audio in (file, io.BytesIO(start)):
@@ -375,7 +375,7 @@ def test_what_begins_like_no_audio_reaches_no_native_decoder(
         assert "does not begin like" in str(caught.value)
 
 
-def test_objects_of_speech_show_themselves(folders: dict[str, Path], host: qnnbridge.Host) -> None:
+def test_objects_of_speech_can_be_shown(folders: dict[str, Path], host: qnnbridge.Host) -> None:
     with speech.load(folders["merged"], host=host, provider="cpu") as recognizer:
         placement = recognizer.placement["encoder"]
         shown = repr(recognizer)

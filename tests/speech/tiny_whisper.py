@@ -1,7 +1,7 @@
-"""A tiny Whisper with random weights: its folder in the four layouts, and its numbers in plain numpy.
+"""A tiny Whisper with random weights: its folder in the four layouts, and its computation in plain numpy.
 
-Windows have two seconds. The weights have the names that transformers gives them, so that `make_reference.py` can load
-them there.
+Windows have two seconds. The weights have the names that transformers uses, so that `make_reference.py` can load
+them.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def weights(seed: int = 0) -> dict[str, Any]:
 
 
 def sound(seed: int, seconds: float = WINDOW_S, rate: int = RATE) -> Any:
-    """Chirps and noise, float32."""
+    """Return chirps and noise, float32."""
     rng = np.random.default_rng(seed)
     t = np.arange(round(seconds * rate)) / rate
     waves = sum(
@@ -220,7 +220,7 @@ def scores_after(w: Weights, encoded: Any, ids: Sequence[int]) -> Any:
 
 
 class Net:
-    """Nodes of Whisper. scope: where nodes of a branch go; constants are those of the whole graph."""
+    """Builder of Whisper's nodes. scope: where nodes of a branch are added; constants are those of the whole graph."""
 
     def __init__(self, w: Weights, graph: Graph) -> None:
         self.w, self.g = w, graph
@@ -246,12 +246,12 @@ class Net:
         return self.g.op("Mul", half, self.g.op("Add", erf, self.scalar(1.0)))
 
     def heads(self, x: str) -> str:
-        """(1, n, WIDTH) to (1, HEADS, n, HEAD)."""
+        """Reshape (1, n, WIDTH) to (1, HEADS, n, HEAD)."""
         y = self.g.op("Reshape", x, self.g.ints(1, -1, HEADS, HEAD))
         return self.g.op("Transpose", y, perm=[0, 2, 1, 3])
 
     def attend(self, q: str, k: str, v: str, name: str, mask: str | None = None) -> str:
-        """k with HEAD before its places."""
+        """Transpose k so that HEAD precedes the positions."""
         scores = self.g.op("Mul", self.g.op("MatMul", q, k), self.scalar(1 / math.sqrt(HEAD)))
         if mask is not None:
             scores = self.g.op("Add", scores, mask)
@@ -300,7 +300,9 @@ def write_folder(folder: Path, layout: str, w: Weights | None = None, *, tokeniz
 
 
 def _encoder(path: Path, w: Weights, shape: Sequence[Any], features: str, states: str, cross: str | None) -> None:
-    """cross: what the outputs with the cross values are called; with a `t` the keys are turned and heads lead."""
+    """Add cross attention. cross: names of the outputs with the cross values; with a `t` keys are transposed, heads
+    come first.
+    """
     net = Net(w, Graph())
     hidden = net.encoder(features, states)
     outputs = [] if cross == "k_cache_cross" else [tensor(states, FLOAT, 1, SOURCE, WIDTH)]
@@ -323,7 +325,7 @@ _OPTIMUM = ("batch_size", "feature_size", "encoder_sequence_length")
 
 
 def _growing(path: Path, w: Weights, kind: str) -> None:
-    """kind: first, past, merged or genai."""
+    """Write a decoder. kind: first, past, merged or genai."""
     net = Net(w, Graph())
     g = net.g
     ids, ids_type = "input_ids", INT32 if kind == "genai" else INT64
@@ -409,7 +411,7 @@ def _cross(net: Net, kind: str, layer: int, part: str, pasts: Mapping[Any, str])
 
 
 def _renamed(node: Any, prefix: str) -> Any:
-    """Names of a branch must not be those of the graph around it."""
+    """Prefix the names in a branch, which must differ from those of the outer graph."""
     own = {"MatMul", "Add", "Reshape", "Transpose"}
     rename = [f"{prefix}{name}" if name.split("_")[0] in own else name for name in node.input]
     del node.input[:]
@@ -460,7 +462,7 @@ def _fixed(folder: Path, w: Weights) -> None:
     _encoder(encoder, w, (1, BINS, FRAMES), "input_features", "hidden", "k_cache_cross")
     net = Net(w, Graph())
     g = net.g
-    # One place more than positions, as AI Hub's decoders have: the mask's last place is the token itself.
+    # One position more than the model has, as in AI Hub's decoders: the mask's last position is the token itself.
     places = TARGET + 1
     inputs = [
         tensor("input_ids", INT32, 1, 1),

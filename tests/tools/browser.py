@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
-# Chromium reads its orders from descriptor 3 and answers on 4.
+# Chromium reads commands from descriptor 3 and answers on descriptor 4.
 _ON_3_AND_4 = """
 import os, sys
 commands, answers = os.dup(int(sys.argv[1])), os.dup(int(sys.argv[2]))
@@ -29,14 +29,14 @@ WAIT_S = 20.0
 
 
 def program() -> str | None:
-    """The browser, on systems where descriptors can be handed to it."""
+    """Return the path of a browser, or ``None`` on systems where descriptors cannot be passed to it."""
     if sys.platform != "linux":
         return None
     return next((found for name in NAMES if (found := shutil.which(name))), None)
 
 
 class Page:
-    """A page that is loaded. Everything that the page logs as an error is in `errors`."""
+    """A loaded page. `errors` contains everything that the page logs as an error."""
 
     def __init__(self, to_browser: int, from_browser: int) -> None:
         self._out, self._in = to_browser, from_browser
@@ -119,10 +119,11 @@ class Page:
             time.sleep(0.05)
 
     def click_on(self, element: str) -> None:
-        """Click with the mouse in the middle of an element: a selector, or an expression that gives it."""
+        """Click with the mouse in the middle of an element: a selector, or an expression that returns it."""
         found = element if element.startswith(("document.", "[...")) else f"document.querySelector({element!r})"
-        # A page that redraws itself may move the element or take it away between looking and clicking. Then the click
-        # hits nothing or something else, and it is repeated, as a user does. A click that loads a page leaves no `hit`.
+        # A page that redraws itself may move or remove the element between the look-up and the click. Then the
+        # click hits nothing or another element, and is repeated, as a user does. A click that loads a page leaves
+        # no `hit`.
         give_up = time.monotonic() + WAIT_S
         while time.monotonic() < give_up:
             x, y, top = self.wait(
@@ -147,7 +148,7 @@ class Page:
         )
 
     def write(self, selector: str, text: str) -> None:
-        """Click into a field and replace what is in it with the keyboard."""
+        """Click into a field and replace its text with the keyboard."""
         self.click_on(selector)
         self.value(f"document.querySelector({selector!r}).select()")
         self.call("Input.insertText", text=text)
@@ -161,15 +162,15 @@ class Page:
         )
 
     def choose_file(self, selector: str, path: Path) -> None:
-        """Give a file to a field, as the dialog of the system does."""
+        """Pass a file to a field, as the dialog of the system does."""
         self.wait(f"document.querySelector({selector!r})")
         root = self.call("DOM.getDocument")["root"]["nodeId"]
         node = self.call("DOM.querySelector", nodeId=root, selector=selector)["nodeId"]
         self.call("DOM.setFileInputFiles", nodeId=node, files=[str(path)])
 
     def save_into(self, folder: Path) -> None:
-        """Let the page save files there."""
-        session, self._session = self._session, None  # an order for the browser, not for the page
+        """Let the page save files to a folder."""
+        session, self._session = self._session, None  # a command for the browser, not for the page
         self.call("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(folder))
         self._session = session
 
@@ -183,7 +184,7 @@ class Page:
         )
 
     def prefer(self, scheme: str) -> None:
-        """scheme: "light" or "dark"."""
+        """Set the colour scheme: "light" or "dark"."""
         features = [{"name": "prefers-color-scheme", "value": scheme}]
         self.call("Emulation.setEmulatedMedia", features=features)
 
@@ -193,7 +194,7 @@ class Page:
 
 @contextmanager
 def page(where: Path | str, fragment: str = "", *options: str) -> Iterator[Page]:
-    """Open a file or an address in a new browser, which ends after the block. options: of the browser."""
+    """Open a file or an address in a new browser, which ends after the block. options: options of the browser."""
     name = program()
     assert name, "no browser"
     read_end, write_end = os.pipe()

@@ -128,12 +128,12 @@ BUSY_DAEMON: dict[str, Any] = {
 
 
 def busy_daemon() -> dict[str, Any]:
-    """A copy, to be changed."""
+    """Return a copy that can be changed."""
     return copy.deepcopy(BUSY_DAEMON)
 
 
 def idle_daemon() -> dict[str, Any]:
-    """No client has connected yet: no NPU host, no latency."""
+    """Return the status before any client has connected: no NPU host, no latency."""
     document = busy_daemon()
     document["host"] = {
         "running": False,

@@ -11,7 +11,7 @@ from onnx import TensorProto
 
 node, value, constant, weights = models.helper.make_node, models.value, models.constant, models.weights
 
-# Of attention, of diffusion models, of graph networks and of mixtures; and sizes of both operands.
+# Sizes of patterns of attention, diffusion models, graph networks and mixtures, and sizes of both operands.
 EQUATIONS: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
     "bct,bcs->bts": ((1, 8, 16), (1, 8, 12)),
     "bts,bcs->bct": ((1, 16, 12), (1, 8, 12)),
@@ -53,7 +53,7 @@ def recurrent(op: str, activations: Sequence[str], direction: str = "forward") -
 
 
 def mask_by_places(places: Sequence[int], *, is_bool: bool = True, negative: bool = False) -> Any:
-    """mask[0, places] in the way of PyTorch's newer exporter, for attention."""
+    """Return mask[0, places] as PyTorch's newer exporter writes it, for attention."""
     many = len(places)
     first = np.full(many, -1 if negative else 0)
     indices = np.stack([first, np.asarray(places)], axis=-1).reshape(1, 1, 1, many, 2).astype(np.int64)
@@ -70,7 +70,7 @@ def mask_by_places(places: Sequence[int], *, is_bool: bool = True, negative: boo
 
 
 def embedding(kind: Any, zero: int | None) -> Any:
-    """Rows of a quantised table by ids."""
+    """Return a Gather of rows of a quantised table by ids."""
     table = np.random.default_rng(0).integers(0, 100, (12, 16)).astype(kind)
     constants = [constant("table", table), constant("s", np.float32(0.02)), weights("w", 16, 8)]
     scale = ["s"]
@@ -86,7 +86,7 @@ def embedding(kind: Any, zero: int | None) -> Any:
 
 
 def split_sequence(sizes: Any = (4, 4, 8), axis: int = -1, *, keepdims: int = 1) -> Any:
-    """The parts 0, 1 and -1 of x [2, 16], summed up by their means."""
+    """Return the sum of the means of the parts 0, 1 and -1 of x [2, 16]."""
     constants = [constant(f"i{number}", np.int64(number)) for number in (0, 1, -1)]
     inputs = ["x"]
     if sizes is not None:
@@ -103,9 +103,11 @@ def split_sequence(sizes: Any = (4, 4, 8), axis: int = -1, *, keepdims: int = 1)
 def scattered(
     reduction: str = "add", *, fixed: bool = False, integers: int = models.INT64, copied: bool = False
 ) -> Any:
-    """Messages [30, 8] to 12 nodes; the indices are expanded from an input, or constants.
+    """Return a scatter of messages [30, 8] to 12 nodes; the indices are expanded from an input, or constants.
 
-    integers: their type. copied: an Identity stands behind them.
+    Args:
+        integers: type of the indices.
+        copied: an Identity follows the indices.
     """
     rows = np.random.default_rng(0).integers(0, 12, (30, 1))
     constants = [constant("zero", np.ones((12, 8), np.float32))]
@@ -125,7 +127,7 @@ def scattered(
 
 
 def without_kernel(op: str) -> Any:
-    """A Conv and an operator that ONNX Runtime writes out by its definition."""
+    """Return a Conv and an operator that ONNX Runtime expands by its definition."""
     more: dict[str, Any] = {"num_groups": 2} if op == "GroupNormalization" else {}
     given = ["c", "s", "b"] if op == "GroupNormalization" else ["c"]
     nodes = [
@@ -140,7 +142,7 @@ def without_kernel(op: str) -> Any:
 
 
 def dft(shape: Sequence[int], axis: int, *, length: int | None = None, opset: int = 20, **attributes: int) -> Any:
-    """DFT of x, whose last axis holds one part or two."""
+    """Return a DFT of x, whose last axis has one part or two."""
     constants, given = [], ["x", ""]
     if length is not None:
         constants.append(constant("length", np.int64(length)))
@@ -158,7 +160,9 @@ def dft(shape: Sequence[int], axis: int, *, length: int | None = None, opset: in
 
 
 def unfolding() -> Any:
-    """Windows of 9 along an axis, as the newer and older exporter write `unfold`: Gather makes six dimensions."""
+    """Return windows of 9 along an axis, as the newer and older exporter write `unfold`: Gather makes six
+    dimensions.
+    """
     places = np.arange(9)[:, None] + np.arange(4)
     constants = [
         constant("places", places),
@@ -177,7 +181,7 @@ def unfolding() -> Any:
 def fold_windows(
     window: Sequence[int], image: Sequence[int], strides: Sequence[int], pads: Sequence[int], channels: int = 3
 ) -> Any:
-    """Col2Im, as PyTorch writes `fold`; behind a Conv, so that its input is computed."""
+    """Return Col2Im, as PyTorch writes `fold`; it follows a Conv, so that its input is computed."""
     many = len(window)
     steps = [(image[at] + pads[at] + pads[at + many] - window[at]) // strides[at] + 1 for at in range(many)]
     places, columns = channels * int(np.prod(window)), int(np.prod(steps))
@@ -199,7 +203,7 @@ _DEEP = [1, 2, 3, 4, 6]
 
 
 def deep(op: str, *, inputs: int = 1, made: Sequence[int] = _DEEP, opset: int = 21, **attributes: Any) -> Any:
-    """One operator over five dimensions, of positive numbers. Further inputs are constants, one for each channel."""
+    """Return one operator over five dimensions of positive numbers. Further inputs are constants, one per channel."""
     names = [f"p{number}" for number in range(1, inputs)]
     constants = [constant(name, np.linspace(0.5, 1.5, 2, dtype=np.float32)) for name in names]
     one = node(op, ["x", *names], ["y"], name="deep", **attributes)
@@ -232,7 +236,7 @@ def deep_sums() -> Any:
 
 
 def six(op: str) -> Any:
-    """Parts of queries, keys and values in windows, as Hiera takes them."""
+    """Return parts of queries, keys and values in windows, as in Hiera."""
     constants = [constant("shape", np.array([1, 2, 4, 3, 2, 8])), constant("flat", np.array([1, 2, 4, 3, 8]))]
     constants += [constant("sizes", np.array([1, 1]))]
     constants += [constant(name, np.array(numbers)) for name, numbers in (("from", [1, 0]), ("to", [2, 3]))]
@@ -260,7 +264,7 @@ def deep_l2() -> Any:
 
 
 def deep_pool(pads: Sequence[int], strides: Sequence[int] = (2, 2, 2), **attributes: Any) -> Any:
-    """MaxPool in space. The Conv makes values of both signs, beside which padding with zeros would be seen."""
+    """Return a 3-D MaxPool. The Conv returns values of both signs, so that padding with zeros would be visible."""
     shape, kernel = [7, 8, 9], [3, 2, 3]
     round_up = attributes.get("ceil_mode", 0)
     made = []
@@ -276,7 +280,7 @@ def deep_pool(pads: Sequence[int], strides: Sequence[int] = (2, 2, 2), **attribu
 
 
 def equal_truth() -> Any:
-    """x where two comparisons agree."""
+    """Return x where two comparisons agree."""
     nodes = [
         node("Greater", ["x", "a"], ["g"]),
         node("Less", ["x", "b"], ["l"]),
@@ -288,7 +292,7 @@ def equal_truth() -> Any:
 
 
 def rows_by(op: str) -> Any:
-    """Rows of a table by ids that are negated, or padded."""
+    """Return a Gather of rows of a table by ids that are negated, or padded."""
     constants = [weights("table", 14, 6), constant("last", np.array(13)), constant("pads", np.array([0, 1, 0, 2]))]
     constants.append(constant("border", np.array(3)))
     if op == "Neg":
@@ -313,7 +317,7 @@ def padded_truth() -> Any:
 
 
 def repeated_doubles() -> Any:
-    """The table of a rotary embedding in doubles, as FLUX computes it."""
+    """Return the table of a rotary embedding in doubles, as FLUX computes it."""
     constants = [constant("f", np.array([1.0, 0.25])), constant("last", np.array([2]))]
     constants += [constant("twice", np.array([5, 2, 2])), constant("flat", np.array([5, 4]))]
     nodes = [
@@ -329,7 +333,7 @@ def repeated_doubles() -> Any:
 
 
 def own_statistics() -> Any:
-    """BatchNormalization in the mode of training, whose other results nothing reads."""
+    """Return a BatchNormalization in training mode, whose other outputs are unused."""
     constants = [constant(name, np.full(4, number, np.float32)) for name, number in (("one", 1), ("zero", 0))]
     given = ["x", "one", "zero", "zero", "one"]
     one = node("BatchNormalization", given, ["y", "mean", "variance"], name="normal", training_mode=1)
@@ -337,7 +341,7 @@ def own_statistics() -> Any:
 
 
 def wide_integers() -> Any:
-    """Products of masks, in int64 and five dimensions, as the block-sparse attention of BigBird has them."""
+    """Return products of masks, in int64 and five dimensions, as in the block-sparse attention of BigBird."""
     constants = [constant("five", np.array([1, 2, 3, 4, 5]))]
     nodes = [
         node("Add", ["m", "m"], ["a"], name="twice"),
@@ -355,7 +359,11 @@ FIVE = [1, 2, 3, 2, 4]
 
 
 def of_five(nodes: Sequence[str], shape: Sequence[int]) -> Any:
-    """int64 of five dimensions. nodes: like "Cast:1 x y"; they read x, perhaps b, and make y, perhaps z."""
+    """Return a model with int64 tensors of five dimensions.
+
+    Args:
+        nodes: texts like "Cast:1 x y"; the nodes read x, perhaps b, and write y, perhaps z.
+    """
     made = []
     for text in nodes:
         op, *names = text.split()
@@ -372,7 +380,7 @@ def of_five(nodes: Sequence[str], shape: Sequence[int]) -> Any:
 
 
 def einsum_of_integers() -> Any:
-    """Every mask with every mask, as BigBird writes it."""
+    """Return the product of each mask with each mask, as BigBird writes it."""
     constants = [constant("half", np.float32(0.5))]
     nodes = [
         node("Einsum", ["i", "m"], ["e"], name="einsum", equation="blq,blk->blqk"),
@@ -384,7 +392,7 @@ def einsum_of_integers() -> Any:
 
 
 def body_with_a_weight(op: str, *, shared: bool = True) -> Any:
-    """A Loop, Scan or If whose body multiplies by a weight. shared: QNN multiplies by it, too."""
+    """Return a Loop, Scan or If whose body multiplies by a weight. shared: QNN multiplies by the same weight."""
     product = node("MatMul", ["state" if op != "If" else "a", "w"], ["p"], name="inner")
     state, made, flag = value("state", [1, 8]), value("t", [1, 8]), TensorProto.BOOL
     tanh = node("Tanh", ["p"], ["t"])
@@ -418,7 +426,7 @@ def body_with_a_weight(op: str, *, shared: bool = True) -> Any:
 
 
 def attention_with_bool_mask() -> Any:
-    """The operator of opset 23, whose mask is an input."""
+    """Return the attention operator of opset 23, whose mask is an input."""
     shape = [1, 2, 6, 8]
     inputs = [*(value(name, shape) for name in "qkv"), value("m", [6, 6], TensorProto.BOOL)]
     nodes = [node("Attention", ["q", "k", "v", "m"], ["y"], name="attention")]
@@ -426,7 +434,9 @@ def attention_with_bool_mask() -> Any:
 
 
 def masked_attention(never: float, scale: float | None = None) -> Any:
-    """Softmax of scores that a mask of truth values chooses, as PyTorch writes it. scale: of its argument in uint8."""
+    """Return Softmax of scores that a boolean mask selects, as PyTorch writes it. scale: scale of its argument in
+    uint8.
+    """
     nodes = [
         node("MatMul", ["q", "k"], ["scores"], name="scores"),
         node("Where", ["m", "scores", "never"], ["masked"], name="where"),
@@ -449,9 +459,11 @@ _SIZES = [1, 4, 8, 8]
 
 
 def double_output(add: float = 0.5, factor: float = 8.0, *, back: bool = False) -> Any:
-    """((Conv + add) - add) * factor in doubles, as the older exporter of PyTorch writes the boxes of a detector.
+    """Return ((Conv + add) - add) * factor in doubles, as the older exporter of PyTorch writes the boxes of a
+    detector.
 
-    back: the output is a float again.
+    Args:
+        back: the output is converted back to float.
     """
     nodes = [
         node("Conv", ["x", "w"], ["c"], name="conv", pads=[1] * 4),
@@ -467,7 +479,7 @@ def double_output(add: float = 0.5, factor: float = 8.0, *, back: bool = False) 
 
 
 def constant_double_output() -> Any:
-    """Anchors that follow from constants alone, beside a Conv."""
+    """Return anchors that follow from constants only, in a model with a Conv."""
     nodes = [
         node("Conv", ["x", "w"], ["c"], name="conv", pads=[1] * 4),
         node("Add", ["r", "h"], ["y"], name="anchors"),
@@ -482,7 +494,9 @@ def constant_double_output() -> Any:
 
 
 def double_everywhere() -> Any:
-    """Input, weights and outputs are doubles; one output is a scalar, and another part of the model reads one."""
+    """Return a model with inputs, weights and outputs in doubles; one output is a scalar, and another part reads
+    one.
+    """
     kind = TensorProto.DOUBLE
     nodes = [
         node("MatMul", ["x", "w"], ["p"], name="product"),
@@ -496,13 +510,13 @@ def double_everywhere() -> Any:
     return models.model(nodes, [value("x", [4, 8], kind)], outputs, [constant("w", wide)])
 
 
-# Values that QNN would get or make in 64 bits.
+# Values that QNN would receive or return in 64 bits.
 DOUBLES: dict[str, tuple[str, Callable[[], Any]]] = {
     "a double output": ("double-edges", double_output),
     "doubles everywhere": ("double-edges", double_everywhere),
 }
 
-# Description -> the rewrite for it, and the model.
+# Description -> the rewrite for the model, and the model.
 ONE_OF_EACH: dict[str, tuple[str, Callable[[], Any]]] = {
     **{
         equation: ("einsum", lambda equation=equation, shapes=shapes: einsum(equation, *shapes))

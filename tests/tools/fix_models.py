@@ -20,7 +20,7 @@ BOOL = TensorProto.BOOL
 
 
 def chain(nodes: list[Any], x: list[Any], y: list[Any], constants: list[Any] | None = None, **kwargs: Any) -> Any:
-    """From x to y."""
+    """Return a model from x to y."""
     return models.model(nodes, [value("x", x)], [value("y", y)], constants or [], **kwargs)
 
 
@@ -184,7 +184,7 @@ def windows() -> Any:
 
 
 def scattered_transpose() -> Any:
-    """Six axes of which no two stay neighbours."""
+    """Return a transpose of six axes of which no two stay adjacent."""
     return chain(
         [
             node("Reshape", ["x", "s"], ["six"], name="cut"),
@@ -212,7 +212,9 @@ def large_matmul() -> Any:
 
 
 def empty_state() -> Any:
-    """A state that is cut to nothing and put in front of the input, as streaming models do at the beginning."""
+    """Return a state that is cut to zero elements and concatenated with the input, as streaming models do at the
+    start.
+    """
     return chain(
         [
             node("Slice", ["x", "zero", "zero", "one"], ["state"], name="cut"),
@@ -229,7 +231,7 @@ def empty_state() -> Any:
 
 
 def branch_by_rank() -> Any:
-    """An If on the number of elements, of which one branch is impossible once the sizes are fixed."""
+    """Return an If on the number of elements, one branch of which is impossible once the sizes are fixed."""
     three = helper.make_graph(
         [node("Squeeze", ["x", "axis"], ["t0"]), node("Relu", ["t0"], ["t"])],
         "three",
@@ -262,8 +264,13 @@ GELU_RANGES = {"x": (-4, 4), "y0": (-2.83, 2.83), "y1": (-1, 1), "y2": (0, 2), "
 
 
 def gelu_case(*, half_first: bool = False, form: str = "qdq8", behind: str = "", half_last: bool = False) -> Case:
-    """A Gelu of five operators; half_first: x is halved before; behind: an operator in front of it; half_last: the
-    constant is multiplied before x, as PyTorch's newer exporter does."""
+    """Return a Gelu of five operators.
+
+    Args:
+        half_first: x is halved first.
+        behind: an operator in front of the Gelu.
+        half_last: the constant is multiplied before x, as in PyTorch's newer exporter.
+    """
     shape = (1, 16, 64)
     tensors = {
         "x": SweepTensor(shape, "float", ["uniform", -4, 4]),
@@ -296,7 +303,9 @@ def gelu_case(*, half_first: bool = False, form: str = "qdq8", behind: str = "",
 
 
 def quantised_norm() -> Any:
-    """A LayerNormalization between uint16 activations, whose scale is int8, as onnxruntime's quantizer makes it."""
+    """Return a LayerNormalization between uint16 activations with an int8 scale, as onnxruntime's quantizer writes
+    it.
+    """
     pairs = [
         node("QuantizeLinear", ["x", "xs", "z16"], ["q"], name="quantise"),
         node("DequantizeLinear", ["q", "xs", "z16"], ["d"], name="back"),
@@ -315,7 +324,7 @@ def quantised_norm() -> Any:
 
 
 def negative_scales(kind: Any, zero: int) -> Any:
-    """Activations and the weights of a Conv, of which every second channel has a scale below zero."""
+    """Return activations and weights of a Conv, of which every second channel has a negative scale."""
     random = np.random.default_rng(0)
     pair = ["s", "z"]
     nodes = [
@@ -338,7 +347,10 @@ def negative_scales(kind: Any, zero: int) -> Any:
 def gate(
     gate: str = "Sigmoid", *, bias: bool = False, rest: bool = False, product: bool = True, qdq: bool = False
 ) -> Any:
-    """x · W1 times the gate of x · W2, which leaves the linear part at -60 and far below. rest: times 1 - gate, too."""
+    """Return x · W1 times the gate of x · W2. rest: also multiply by 1 - gate.
+
+    The values of x · W2 reach -60 and far below.
+    """
     constants = [weights("v", 16, 16), constant("w", np.linspace(-40, 40, 256, dtype=np.float32).reshape(16, 16))]
     nodes = [
         node("MatMul", ["x", "v"], ["branch"], name="branch"),
@@ -364,9 +376,9 @@ def gate(
     return chain(nodes, [8, 16], [8, 16], constants)
 
 
-# Description -> the rewrite for it, and the model.
+# Description -> the rewrite for the model, and the model.
 def sizes_that_do_not_fit() -> Any:
-    """A MatMul that ONNX Runtime only refuses once it has folded the constants in front of it."""
+    """Return a MatMul that ONNX Runtime refuses only after it has folded the constants in front of it."""
     nodes = [
         helper.make_node("Max", ["three", "two"], ["most"], name="most"),
         helper.make_node("Concat", ["most", "two"], ["sizes"], axis=0, name="sizes"),
@@ -380,7 +392,7 @@ def sizes_that_do_not_fit() -> Any:
 
 
 def causal_attention() -> Any:
-    """Masks for what comes later and for padding, as decoders have them: both hide all of a padded first row."""
+    """Return causal and padding masks as in decoders: both together hide all of a padded first row."""
     later = np.triu(np.full((6, 6), -3.4e38, np.float32), 1)
     nodes = [
         helper.make_node("Cast", ["attention_mask"], ["seen"], to=1, name="seen"),
@@ -400,7 +412,7 @@ def causal_attention() -> Any:
 
 
 def example(row: WrongOperator) -> Any:
-    """The example of a row. QNN takes those of Gather that are quantised right in floats."""
+    """Return the example of a row. QNN computes float versions of the quantised Gather examples right."""
     case = Case.from_words(row.example)
     return model_to_read(case) if row.rewrite == "gather-list" else float_model(case)
 

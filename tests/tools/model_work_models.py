@@ -42,7 +42,7 @@ def weights(name: str, *shape: int, dtype: Any = np.float32, seed: int = 7) -> A
 
 
 def conv_net(dtype: Any = np.float32, **kwargs: Any) -> Any:
-    """Conv, Relu, pooling and a bias: x [1, 3, 16, 16] -> y [1, 8, 1, 1]."""
+    """Return Conv, Relu, pooling and a bias: x [1, 3, 16, 16] -> y [1, 8, 1, 1]."""
     element = FLOAT16 if dtype == np.float16 else FLOAT
     return model(
         [
@@ -59,7 +59,7 @@ def conv_net(dtype: Any = np.float32, **kwargs: Any) -> Any:
 
 
 def conv_net_of_constant_nodes() -> Any:
-    """Its weights come out of Constant nodes, as some exporters write them."""
+    """Return a model whose weights are the outputs of Constant nodes, as some exporters write them."""
     made = conv_net()
     tensors = list(made.graph.initializer)
     del made.graph.initializer[:]
@@ -76,9 +76,10 @@ def weights_as_inputs(ir_version: int = 3, opset: int = 7) -> Any:
 
 
 def attention(mask: float) -> Any:
-    """Two tokens' worth of a transformer: projections, masked softmax, LayerNormalization, Gelu.
+    """Return a small transformer: projections, masked softmax, LayerNormalization, Gelu.
 
-    x [1, 8, 16] and a mask m [1, 8] of 0 and 1, which becomes (1 - m) * mask and is added to the scores.
+    The inputs are x [1, 8, 16] and a mask m [1, 8] of 0 and 1, which becomes (1 - m) * mask and is added to the
+    scores.
     """
     node = helper.make_node
     nodes = [
@@ -114,7 +115,7 @@ def attention(mask: float) -> Any:
 
 
 def branching() -> Any:
-    """Relu(x) in an If whose condition is an input."""
+    """Return Relu(x) in an If whose condition is an input."""
     then = helper.make_graph([helper.make_node("Relu", ["x"], ["t"])], "then", [], [value("t", [1, 4])])
     other = helper.make_graph([helper.make_node("Neg", ["x"], ["e"])], "else", [], [value("e", [1, 4])])
     return model(
@@ -129,7 +130,7 @@ def branching() -> Any:
 
 
 def boxes_and_scores() -> Any:
-    """A detector's head as YOLO exports it: x [1, 3, 64, 64] -> [1, 80, 12], boxes of 0 to 320 beside 8 scores."""
+    """Return a detector's head as YOLO exports it: x [1, 3, 64, 64] -> [1, 80, 12], boxes of 0 to 320 and 8 scores."""
     node = helper.make_node
     nodes = [
         node("Conv", ["x", "w0"], ["c0"], strides=[2, 2], pads=[1] * 4, name="stem"),
@@ -178,7 +179,7 @@ def one_node(op: str, inputs: list[Any], outputs: list[Any], **attributes: Any) 
 
 
 def samples_for(path: Path, sizes: dict[str, int], count: int, folder: Path) -> Path:
-    """A folder of .npz files with values in -1..1 for the model's inputs."""
+    """Write a folder of .npz files with values in -1..1 for the model's inputs; return it."""
     folder.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(11)
     graph = onnx.load_model(str(path), load_external_data=False).graph

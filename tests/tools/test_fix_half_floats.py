@@ -54,7 +54,7 @@ def stale_sizes() -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
 
 
-def test_free_sizes_that_a_converter_wrote_do_not_hide_sizes_that_follow(tmp_path: Path) -> None:
+def test_free_dimensions_in_the_file_do_not_hide_derived_sizes(tmp_path: Path) -> None:
     onnx.save(stale_sizes(), tmp_path / "m.onnx")
     result = fix_model(tmp_path / "m.onnx", tmp_path / "o.onnx")
     assert "einsum" in {step.rewrite for step in result.steps if step.kept}, result.steps
@@ -62,7 +62,7 @@ def test_free_sizes_that_a_converter_wrote_do_not_hide_sizes_that_follow(tmp_pat
     assert types["joined"] == (HALF, (1, 7, 4))
 
 
-def test_free_sizes_that_follow_from_a_free_input_stay_free() -> None:
+def test_dimensions_that_depend_on_a_free_input_stay_free() -> None:
     model = stale_sizes()
     model.graph.input[0].type.tensor_type.shape.dim[1].dim_param = "rows"
     types = graphs.types_of(model)
@@ -72,7 +72,7 @@ def test_free_sizes_that_follow_from_a_free_input_stay_free() -> None:
 
 @pytest.mark.simulator
 @pytest.mark.parametrize("given", [TensorProto.FLOAT, TensorProto.DOUBLE, None])
-def test_infinite_half_floats_are_found_on_qnn_as_on_the_cpu(given: int | None) -> None:
+def test_infinite_half_floats_are_detected_on_qnn_as_on_the_cpu(given: int | None) -> None:
     pytest.importorskip("onnxruntime_qnn")
     between = [helper.make_node("Cast", ["s"], ["f"], to=given)] if given else []
     nodes = [

@@ -15,13 +15,13 @@ _RUNS = re.compile(r"<!-- runs as: (?P<path>\S+) -->\n```python\n(?P<body>.*?)^`
 _TYPED = re.compile(r"^(?:\$ )?(?P<command>qnnbridge [a-z-].*)$", re.MULTILINE)
 
 
-def test_the_page_of_commands_is_made_from_the_commands() -> None:
+def test_the_page_of_commands_is_generated_from_the_commands() -> None:
     assert commands_page.PAGE.read_text("utf-8") == commands_page.page(), (
         "run: python -m scripts.makers.commands_page"
     )
 
 
-def test_the_picture_of_commands_is_that_of_its_table_and_names_commands_that_exist() -> None:
+def test_the_picture_of_commands_shows_its_table_and_only_commands_that_exist() -> None:
     assert which_command.PICTURE.read_text("utf-8") == which_command.picture(), (
         "run: python -m scripts.makers.which_command"
     )
@@ -56,7 +56,7 @@ def typed(page: Path) -> list[str]:
     ]
 
 
-def test_every_command_in_a_block_of_a_page_exists_with_its_options() -> None:
+def test_every_command_in_a_code_block_of_a_page_exists_with_its_options() -> None:
     found = [(page, command) for page in PAGES for command in typed(page)]
     assert len(found) > 100
     wrong = [
@@ -68,7 +68,7 @@ def test_every_command_in_a_block_of_a_page_exists_with_its_options() -> None:
 
 
 def _words(command: str) -> list[str]:
-    # Up to what the shell takes; what follows a program of `exec` is the program's.
+    # Up to the operators of the shell; arguments after a program of `exec` belong to the program.
     words = shlex.split(command.replace("\\", "/"), comments=True)[1:]
     for end in ("&&", "|", ">", ";"):
         words = words[: words.index(end)] if end in words else words

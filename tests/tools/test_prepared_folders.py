@@ -59,7 +59,7 @@ def prepared(model: Any, folder: Path, *chips: str, **options: Any) -> Path:
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """For two chips, of which the simulator loads the newer one only if it simulates that."""
+    """A folder for two chips; the simulator loads the model of the newer one only if it simulates that chip."""
     return prepared(verify_models.free_batch(), tmp_path_factory.mktemp("both"), "60", "88", dims=sizes(2))
 
 
@@ -102,7 +102,7 @@ def expected(folder: Path, host: qnnbridge.Host) -> Any:
 
 
 @pytest.mark.parametrize("chip", ["60", "88"])
-def test_a_session_of_the_folder_has_the_compiled_model_of_its_chip(
+def test_a_session_of_the_folder_uses_the_compiled_model_for_its_chip(
     chip: str, both: Path, host: qnnbridge.Host
 ) -> None:
     with opened(both, host, chip) as session:
@@ -116,12 +116,12 @@ def test_a_session_of_the_folder_has_the_compiled_model_of_its_chip(
         assert session.verified.state == "agrees", "the numbers that `prepare` verified are those of this session"
 
 
-def test_a_file_is_no_choice(both: Path, host: qnnbridge.Host) -> None:
+def test_a_session_of_a_single_file_reports_no_choice(both: Path, host: qnnbridge.Host) -> None:
     with qnnbridge.InferenceSession(both / "compiled/soc60/m_ctx.onnx", host=host) as session:
         assert not session.placement.variant
 
 
-def test_other_providers_get_the_model_that_was_compiled(both: Path, host: qnnbridge.Host) -> None:
+def test_other_providers_use_the_original_model(both: Path, host: qnnbridge.Host) -> None:
     with opened(both, host) as session:
         session.set_providers([CPU])
         assert session.placement.variant == "models/m.onnx: the session does not ask for QNN"
@@ -140,7 +140,7 @@ def test_unpickling_chooses_again(both: Path, host: qnnbridge.Host) -> None:
     qnnbridge.default_host().close()
 
 
-def test_the_drop_in_takes_the_folder(both: Path) -> None:
+def test_the_drop_in_accepts_the_folder(both: Path) -> None:
     session = ort.InferenceSession(str(both), providers=[QNN, CPU])
     assert session.placement.variant.startswith("compiled/soc60/")
     assert session.run(None, {"x": X})[0].shape == (2, 3)
@@ -153,7 +153,7 @@ def test_the_drop_in_takes_the_folder(both: Path) -> None:
     qnnbridge.default_host().close()
 
 
-def test_run_names_the_file_it_ran(both: Path) -> None:
+def test_run_names_the_file_that_it_ran(both: Path) -> None:
     done = command("run", both, "--random", "--json")
     assert done.returncode == 0, done.output
     assert json.loads(done.stdout)["placement"]["variant"].startswith("compiled/soc60/m_ctx.onnx: ")
@@ -173,7 +173,7 @@ def test_the_daemon_chooses_for_its_host(both: Path, tmp_path: Path, monkeypatch
             opened(both / "compiled", daemon)
 
 
-def test_the_folder_is_served(both: Path) -> None:
+def test_the_folder_can_be_served(both: Path) -> None:
     pytest.importorskip("uvicorn")
     words = ("--host", "private", "--provider-option", "soc_model=60", "--http", "127.0.0.1:0")
     with serving(*words, "--model", f"m={both}") as server:
@@ -186,7 +186,7 @@ def test_the_folder_is_served(both: Path) -> None:
         assert answer.document["outputs"][0]["shape"] == [2, 3]
 
 
-# --- what fits ---
+# --- choice of the file ---
 
 
 def npu(chip: int | None, arch: int | None, sdk: str = "2.51.0") -> HostTraits:
@@ -213,7 +213,7 @@ FITTING = {
 
 
 @pytest.mark.parametrize("case", FITTING)
-def test_the_offline_verdict_chooses(case: str, both: Path) -> None:
+def test_the_choice_follows_the_offline_verdict(case: str, both: Path) -> None:
     host, words = FITTING[case]
     found = chosen(both, host)
     assert found.reason.startswith(words)
@@ -227,7 +227,7 @@ def test_the_offline_verdict_chooses(case: str, both: Path) -> None:
         assert "--soc-model" in str(refusal.value.fix)
 
 
-def test_a_model_that_runs_below_its_best_is_the_second_choice(both: Path) -> None:
+def test_a_model_that_should_be_recompiled_is_the_second_choice(both: Path) -> None:
     found = chosen(both, npu(57, 75))
     assert "recompile recommended" in found.reason
 
@@ -239,7 +239,7 @@ def test_other_providers_need_no_verdict(both: Path) -> None:
     assert found.path == os.path.join(both, "models/m.onnx")
 
 
-def test_where_nothing_fits_it_is_compiled_here_or_refused(copy: Path, host: qnnbridge.Host) -> None:
+def test_a_folder_without_a_fitting_model_is_compiled_here_or_refused(copy: Path, host: qnnbridge.Host) -> None:
     keep_only(copy, 88)
     shutil.rmtree(copy / "compiled/soc60")
     with opened(copy, host) as session:
@@ -253,7 +253,7 @@ def test_where_nothing_fits_it_is_compiled_here_or_refused(copy: Path, host: qnn
         assert session.placement.variant.startswith("compiled/soc88/")
 
 
-def test_folders_of_other_chips_need_not_be_shipped(copy: Path, host: qnnbridge.Host) -> None:
+def test_folders_for_other_chips_can_be_omitted(copy: Path, host: qnnbridge.Host) -> None:
     shutil.rmtree(copy / "compiled/soc88")
     with opened(copy, host) as session:
         assert session.placement.variant.startswith("compiled/soc60/")
@@ -282,7 +282,7 @@ def keep_only(folder: Path, chip: int) -> None:
 # --- buckets ---
 
 
-def test_sizes_choose_the_bucket(bucketed: Path, host: qnnbridge.Host) -> None:
+def test_given_sizes_choose_the_bucket(bucketed: Path, host: qnnbridge.Host) -> None:
     for size in (1, 2):
         options = qnnbridge.SessionOptions()
         options.add_free_dimension_override_by_name("batch", size)
@@ -298,7 +298,7 @@ def test_sizes_choose_the_bucket(bucketed: Path, host: qnnbridge.Host) -> None:
     assert command("run", bucketed, "--random", "--dim", "batch=2").returncode == 0
 
 
-def test_a_bucket_whose_model_an_older_manifest_does_not_name_is_not_guessed(
+def test_a_bucket_is_not_guessed_if_an_older_manifest_does_not_name_its_model(
     bucketed: Path, tmp_path: Path
 ) -> None:
     copy = Path(shutil.copytree(bucketed, tmp_path / "copy"))
@@ -424,18 +424,18 @@ def test_a_damaged_original_is_not_compiled(copy: Path) -> None:
         chosen(copy, npu(60, 73, "2.40"))
 
 
-def test_commands_on_files_refuse_the_folder(both: Path, host: qnnbridge.Host) -> None:
+def test_commands_for_files_refuse_the_folder(both: Path, host: qnnbridge.Host) -> None:
     with pytest.raises(InvalidProtobuf, match="is a folder, not a model"):
         qnnbridge.compile(both, host=host)
 
 
-# --- the chosen file is a model like any other ---
+# --- the chosen file behaves like any other model ---
 
 
-def test_after_a_death_the_session_has_the_same_file_or_an_error(copy: Path) -> None:
+def test_after_a_crash_the_session_has_the_same_file_or_an_error(copy: Path) -> None:
     with qnnbridge.Host() as own, opened(copy, own) as session:
         before = session.run(None, {"x": X})[0]
-        # A choice made again would now be another one.
+        # A new choice would now select another model.
         keep_only(copy, 88)
         kill(own)
         np.testing.assert_array_equal(session.run(None, {"x": X})[0], before)
@@ -455,7 +455,7 @@ def kill(host: qnnbridge.Host) -> None:
 
 @pytest.fixture(scope="module")
 def package(both: Path) -> Path:
-    """The folder as `prepare --package` writes it, whose steps are done: with a manifest of both kinds."""
+    """The folder as `prepare --package` writes it, with completed steps and a manifest of both kinds."""
     folder = Path(shutil.copytree(both.parent, both.parent.parent / "package"))
     options = PrepareOptions(soc_models=("60", "88"), extreme=False, dims=sizes(2), package=True)
     made = prepare_model(folder / "m.onnx", folder / "out", options)
@@ -465,7 +465,7 @@ def package(both: Path) -> Path:
 
 @pytest.fixture
 def foreign(package: Path, tmp_path: Path) -> Path:
-    """A package that nothing but ONNX Runtime's own fields describe."""
+    """A package that is described only by ONNX Runtime's own fields."""
     copy = Path(shutil.copytree(package, tmp_path / "foreign"))
     rewrite(copy, lambda document: document.pop("additional_metadata"))
     return copy
@@ -509,9 +509,7 @@ def test_the_drop_in_runs_the_variant_that_onnxruntime_chooses(package: Path) ->
 
 
 @needs_packages
-def test_a_package_is_a_prepared_folder_with_all_its_checks(
-    package: Path, tmp_path: Path, host: qnnbridge.Host
-) -> None:
+def test_a_package_is_checked_like_a_prepared_folder(package: Path, tmp_path: Path, host: qnnbridge.Host) -> None:
     with opened(package, host, "88") as session:
         assert session.placement.variant.startswith("compiled/soc88/")
     copy = Path(shutil.copytree(package, tmp_path / "copy"))
@@ -521,7 +519,7 @@ def test_a_package_is_a_prepared_folder_with_all_its_checks(
 
 
 @needs_packages
-def test_a_foreign_package_is_a_model(foreign: Path, host: qnnbridge.Host) -> None:
+def test_a_package_of_another_program_can_be_opened_as_a_model(foreign: Path, host: qnnbridge.Host) -> None:
     for chip in ("60", "88"):
         with opened(foreign, host, chip) as session:
             assert session.placement.variant.startswith(f"compiled/soc{chip}/m_ctx.onnx: compiled with QNN ")
@@ -536,7 +534,7 @@ def test_a_foreign_package_is_a_model(foreign: Path, host: qnnbridge.Host) -> No
 
 
 @needs_packages
-def test_options_of_a_package_are_those_of_its_session_unless_the_application_says_other(
+def test_options_of_a_package_are_used_unless_the_application_sets_others(
     foreign: Path, host: qnnbridge.Host
 ) -> None:
     def change(document: dict[str, Any]) -> None:
@@ -562,7 +560,8 @@ def of_variant(**fields: Any) -> Callable[[dict[str, Any]], None]:
     return lambda document: document["components"]["model"]["variants"]["soc60"].update(fields)
 
 
-# What ONNX Runtime's own reader refuses, and what it reads and no session can be made of.
+# Manifests that ONNX Runtime's own reader refuses, and those that it reads but from which no session can be
+# created.
 REFUSED_BY_READER: dict[str, Callable[[dict[str, Any]], None]] = {
     "an unknown field": lambda document: document.update(more=1),
     "a newer schema": lambda document: document.update(schema_version="2.0"),
@@ -583,7 +582,7 @@ REFUSED: dict[str, tuple[Callable[[dict[str, Any]], None], type[BridgeError], st
 
 @needs_packages
 @pytest.mark.parametrize("case", REFUSED_BY_READER)
-def test_what_onnxruntime_refuses_is_refused_with_its_words(case: str, foreign: Path, host: qnnbridge.Host) -> None:
+def test_an_invalid_package_raises_the_error_of_onnxruntime(case: str, foreign: Path, host: qnnbridge.Host) -> None:
     rewrite(foreign, REFUSED_BY_READER[case])
     with pytest.raises((ValueError, OSError, RuntimeError)) as theirs:
         real.ModelPackage.open(str(foreign))
@@ -594,7 +593,7 @@ def test_what_onnxruntime_refuses_is_refused_with_its_words(case: str, foreign: 
 
 @needs_packages
 @pytest.mark.parametrize("case", REFUSED)
-def test_a_package_without_one_clear_model_is_refused(case: str, foreign: Path, host: qnnbridge.Host) -> None:
+def test_a_package_without_a_unique_model_is_refused(case: str, foreign: Path, host: qnnbridge.Host) -> None:
     change, error, words = REFUSED[case]
     rewrite(foreign, change)
     real.ModelPackage.open(str(foreign)).close()
@@ -634,7 +633,7 @@ def test_inspect_shows_each_verdict_and_the_choice(both: Path, copy: Path) -> No
 
 
 @needs.posix
-def test_in_the_cache_of_a_hub_every_file_is_a_link(both: Path, tmp_path: Path, host: qnnbridge.Host) -> None:
+def test_links_in_the_cache_of_a_hub_are_followed(both: Path, tmp_path: Path, host: qnnbridge.Host) -> None:
     blobs = tmp_path / "blobs"
     blobs.mkdir()
     for number, file in enumerate(sorted(one for one in both.rglob("*") if one.is_file())):

@@ -33,7 +33,7 @@ def run(*arguments: str | Path) -> tuple[int, str]:
     return done.returncode, done.output
 
 
-def test_the_manifest_has_both_files_as_they_are(model: Path) -> None:
+def test_the_manifest_records_both_files_unchanged(model: Path) -> None:
     code, said = run(model)
     assert code == 0, said
     assert "F.onnx, F_qnn.bin, in their present state" in said
@@ -43,7 +43,7 @@ def test_the_manifest_has_both_files_as_they_are(model: Path) -> None:
     assert manifest.extra["adopted"] is True
 
 
-def test_a_manifest_is_not_replaced_without_a_word(model: Path) -> None:
+def test_a_manifest_is_not_replaced_without_permission(model: Path) -> None:
     run(model)
     code, said = run(model)
     assert code == 2
@@ -53,7 +53,7 @@ def test_a_manifest_is_not_replaced_without_a_word(model: Path) -> None:
     assert json.loads(said)["adopted"][0]["model"] == "F.onnx"
 
 
-def test_what_cannot_be_whole_gets_none(model: Path) -> None:
+def test_an_incomplete_or_uncompiled_model_gets_no_manifest(model: Path) -> None:
     model.with_name("F_qnn.bin").write_bytes(b"")
     code, said = run(model)
     assert code == 1
@@ -64,7 +64,7 @@ def test_what_cannot_be_whole_gets_none(model: Path) -> None:
     assert "is not a compiled model" in said
 
 
-def test_a_file_that_changes_while_its_session_is_made_is_found(model: Path) -> None:
+def test_a_file_that_changes_while_its_session_is_created_is_detected(model: Path) -> None:
     source = ModelSource.open(model)
     source.check_unchanged()
     os.utime(model.with_name("F_qnn.bin"), ns=(1, 1))
@@ -76,7 +76,7 @@ def test_a_file_that_changes_while_its_session_is_made_is_found(model: Path) -> 
 
 @pytest.mark.simulator
 @pytest.mark.process
-def test_a_session_says_once_that_nothing_can_be_compared(model: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_session_reports_once_that_nothing_can_be_compared(model: Path, caplog: pytest.LogCaptureFixture) -> None:
     pytest.importorskip("onnxruntime_qnn")
     with caplog.at_level(logging.WARNING), qnnbridge.Host() as host:
         for _ in range(2):
@@ -95,14 +95,16 @@ def test_a_session_says_once_that_nothing_can_be_compared(model: Path, caplog: p
 
 @pytest.mark.simulator
 @pytest.mark.process
-def test_no_damage_reaches_qnn_though_the_dates_are_kept() -> None:
-    """The whole is ``python -m lab.attack compiled``."""
+def test_damage_with_kept_dates_never_reaches_qnn() -> None:
+    """The complete attack is ``python -m lab.attack compiled``."""
     pytest.importorskip("onnxruntime_qnn")
     report = compiled.attack(DAMAGES, seed=1)
     assert report.good, str(report)
 
 
-def test_a_damaged_model_keeps_its_manifest_and_so_does_a_good_one_beside_it(model: Path, tmp_path: Path) -> None:
+def test_a_damaged_model_keeps_its_manifest_and_so_does_a_valid_one_in_the_same_call(
+    model: Path, tmp_path: Path
+) -> None:
     other = tmp_path / "other"
     other.mkdir()
     for name in ("F.onnx", "F_qnn.bin"):

@@ -70,7 +70,7 @@ def chain_of(*ops: str) -> Any:
         ("empty state", "zero-size", "zero-size"),
     ],
 )
-def test_each_trap_is_named_with_the_rewrite_that_takes_it_out(
+def test_each_trap_is_reported_with_the_rewrite_that_removes_it(
     what: str, rule: str, fix: str, tmp_path: Path
 ) -> None:
     analysis = offline(fix_models.ONE_OF_EACH[what][1](), tmp_path)
@@ -78,7 +78,7 @@ def test_each_trap_is_named_with_the_rewrite_that_takes_it_out(
     assert any(fix in advice.what for advice in analysis.advice), [a.what for a in analysis.advice]
 
 
-def test_each_suggested_command_works_when_pasted_and_cures_its_finding(
+def test_each_suggested_command_works_when_pasted_and_removes_its_finding(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pasted = 0
@@ -87,7 +87,7 @@ def test_each_suggested_command_works_when_pasted_and_cures_its_finding(
         folder.mkdir()
         monkeypatch.chdir(folder)
         for advice in offline(make(), folder).advice:
-            # As a reader takes it: without what the text says behind the command.
+            # As a reader copies it: without the text after the command.
             command = re.match(r"(?:run: )?(qnnbridge fix .*?)(?: \(|, or |; |$)", advice.what)
             if command is None or "=SIZE" in command[1]:
                 continue
@@ -104,7 +104,7 @@ def test_each_suggested_command_works_when_pasted_and_cures_its_finding(
     "what",
     ["integer exponent", "scaled Gemm", "unused statistics", "skip norm", "Erf alone", "windows", "empty state"],
 )
-def test_what_fix_writes_is_all_on_the_npu_for_the_rules(what: str, tmp_path: Path) -> None:
+def test_the_rules_place_every_node_of_a_fixed_model_on_the_npu(what: str, tmp_path: Path) -> None:
     made = models.saved(fix_models.ONE_OF_EACH[what][1](), tmp_path / "m.onnx")
     before = analyze_model(made, offline=True)
     assert shares_of(before, before.best).on_qnn < shares_of(before, before.best).nodes
@@ -114,12 +114,12 @@ def test_what_fix_writes_is_all_on_the_npu_for_the_rules(what: str, tmp_path: Pa
     assert not after.empty
 
 
-def test_a_gelu_is_taken_as_a_whole_and_an_erf_alone_is_not(tmp_path: Path) -> None:
+def test_a_gelu_is_accepted_as_a_whole_and_an_erf_alone_is_not(tmp_path: Path) -> None:
     assert set(rules_of(offline(fix_models.erf(in_gelu=True), tmp_path)).values()) == {"qnn"}
     assert rules_of(offline(fix_models.erf(in_gelu=False), tmp_path))["erf"] == "not-registered"
 
 
-def test_a_gelu_whose_result_alone_is_quantised_has_its_erf_on_the_cpu(tmp_path: Path) -> None:
+def test_a_gelu_with_only_its_result_quantised_has_its_erf_on_the_cpu(tmp_path: Path) -> None:
     made = fix_models.erf(in_gelu=True)
     made.graph.node[-1].output[0] = "float"
     made.graph.initializer.extend(
@@ -134,7 +134,7 @@ def test_a_gelu_whose_result_alone_is_quantised_has_its_erf_on_the_cpu(tmp_path:
     assert rules_of(offline(made, tmp_path))["erf"] == "not-registered"
 
 
-def test_what_follows_from_fixed_shapes_is_computed_before_and_not_judged(tmp_path: Path) -> None:
+def test_nodes_that_follow_from_fixed_shapes_count_as_folded(tmp_path: Path) -> None:
     fixed = offline(fix_models.branch_by_rank(), tmp_path, shapes={"x": [1, 5, 8]})
     assert rules_of(fixed)["shape"] == "folded"
     assert rules_of(fixed)["equal"] == "folded"
@@ -151,7 +151,7 @@ def test_the_file_is_not_changed_and_sizes_are_only_assumed(tmp_path: Path) -> N
     assert source.read_bytes() == before
 
 
-def test_an_older_chip_has_less(tmp_path: Path) -> None:
+def test_an_older_chip_supports_fewer_operators(tmp_path: Path) -> None:
     made = chain_of("Elu", "Relu")
     assert set(rules_of(offline(made, tmp_path, soc_model="60")).values()) == {"qnn"}
     old = offline(made, tmp_path, soc_model="SM8350")
@@ -172,7 +172,7 @@ def test_an_older_chip_has_less(tmp_path: Path) -> None:
         ({"soc_model": "0", "htp_arch": "0"}, "V73"),
     ],
 )
-def test_the_rules_are_those_of_the_chip_that_an_option_of_the_provider_names(
+def test_the_rules_are_those_of_the_chip_in_the_provider_options(
     options: dict[str, str], label: str, tmp_path: Path
 ) -> None:
     found = offline(chain_of("Elu", "Relu"), tmp_path, provider_options=options)
@@ -180,7 +180,7 @@ def test_the_rules_are_those_of_the_chip_that_an_option_of_the_provider_names(
     assert label in found.chip
 
 
-def test_int64_arithmetic_on_the_npu_is_warned_of(tmp_path: Path) -> None:
+def test_int64_arithmetic_on_the_npu_causes_a_warning(tmp_path: Path) -> None:
     made = models.model(
         [node("Add", ["x", "x"], ["y"], name="add")],
         [models.value("x", [4], models.INT64)],
@@ -209,7 +209,7 @@ def test_quantised_types_that_qnn_lacks_are_named(tmp_path: Path) -> None:
     for tensor in made.graph.initializer:
         if (
             tensor.data_type == onnx.TensorProto.INT8
-        ):  # the weights: as 16 bits they do not go with 8-bit activations
+        ):  # the weights: 16-bit weights are not allowed with 8-bit activations
             values = onnx.numpy_helper.to_array(tensor).astype(np.int16)
             tensor.CopyFrom(onnx.numpy_helper.from_array(values, tensor.name))
     bad = offline(made, tmp_path)
@@ -219,10 +219,10 @@ def test_quantised_types_that_qnn_lacks_are_named(tmp_path: Path) -> None:
 # --- parts and advice ------------------------------------------------------------------------------------
 
 
-def test_parts_are_cut_as_onnxruntime_cuts_them(tmp_path: Path) -> None:
+def test_parts_are_split_as_by_onnxruntime(tmp_path: Path) -> None:
     made = chain_of("Relu", "Hardmax", "Relu", "Relu", "Hardmax", "Relu")
     assert offline(made, tmp_path).best.parts == ((0,), (2, 3), (5,))
-    # A branch beside the node on the CPU joins the first part as far as it does not depend on that node.
+    # A branch next to the node on the CPU joins the first part if it does not depend on that node.
     beside = models.model(
         [
             node("Relu", ["x"], ["a"], name="a"),
@@ -239,7 +239,7 @@ def test_parts_are_cut_as_onnxruntime_cuts_them(tmp_path: Path) -> None:
     assert parts_of(view, ["cpu", "cpu", "cpu", "cpu"]) == []
 
 
-def test_the_most_valuable_thing_comes_first(tmp_path: Path) -> None:
+def test_the_most_valuable_advice_comes_first(tmp_path: Path) -> None:
     made = models.model(
         [
             node("Hardmax", ["x"], ["a"], name="small"),
@@ -256,7 +256,7 @@ def test_the_most_valuable_thing_comes_first(tmp_path: Path) -> None:
     assert second.nodes == (0,)
 
 
-def test_a_crash_comes_before_everything_else(tmp_path: Path) -> None:
+def test_a_crash_comes_before_all_other_advice(tmp_path: Path) -> None:
     made = fix_models.empty_state()
     made.graph.node.append(node("Hardmax", ["x"], ["z"], name="hard"))
     made.graph.output.append(models.value("z", [2, 8]))
@@ -267,7 +267,7 @@ def test_a_crash_comes_before_everything_else(tmp_path: Path) -> None:
 
 
 def log_spectrum(*, constant: bool) -> Any:
-    """STFT with its default of one side, and what follows from the number of bands."""
+    """Return an STFT with its default of one side, and operators that depend on the number of bands."""
     step = [] if constant else [models.value("step", [], onnx.TensorProto.INT64)]
     tensors = [
         models.helper.make_tensor("hop", onnx.TensorProto.INT64, [], [16]),
@@ -286,7 +286,7 @@ def log_spectrum(*, constant: bool) -> Any:
     )
 
 
-def test_stft_ends_the_process_only_with_a_step_that_is_no_constant(tmp_path: Path) -> None:
+def test_stft_crashes_the_process_only_with_a_step_that_is_not_constant(tmp_path: Path) -> None:
     found = offline(log_spectrum(constant=False), tmp_path)
     assert rules_of(found)["stft"] == "crashing-operator"
     assert "step and length constants" in f"{found.advice[0].what} {found.advice[0].why}"
@@ -296,7 +296,7 @@ def test_stft_ends_the_process_only_with_a_step_that_is_no_constant(tmp_path: Pa
 
 
 @pytest.mark.simulator
-def test_qnn_computes_the_stft_that_the_rules_let_it_have(tmp_path: Path) -> None:
+def test_qnn_computes_the_stft_that_the_rules_allow(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime_qnn")
     found = analyze_model(models.saved(log_spectrum(constant=True), tmp_path / "m.onnx"), soc_model="60")
     assert found.truth is not None
@@ -304,7 +304,7 @@ def test_qnn_computes_the_stft_that_the_rules_let_it_have(tmp_path: Path) -> Non
     assert found.from_qnn
 
 
-def test_work_and_weights_are_counted(tmp_path: Path) -> None:
+def test_operations_and_weights_are_counted(tmp_path: Path) -> None:
     found = offline(models.conv_net(), tmp_path)
     conv = found.costs[0]
     assert conv.macs == 8 * 16 * 16 * 3 * 3 * 3
@@ -316,7 +316,7 @@ def test_work_and_weights_are_counted(tmp_path: Path) -> None:
 
 
 @pytest.mark.simulator
-def test_qnn_says_where_every_node_is_and_why(tmp_path: Path) -> None:
+def test_qnn_reports_the_place_and_the_reason_of_every_node(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime_qnn")
     model = models.saved(chain_of("Relu", "Hardmax", "Sigmoid"), tmp_path / "m.onnx")
     found = analyze_model(model, soc_model="60")
@@ -344,7 +344,7 @@ def test_the_rules_agree_with_qnn_on_real_models(name: str) -> None:
 
 
 @pytest.mark.simulator
-def test_without_a_trace_the_placement_alone_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_trace_only_the_placement_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Releases of onnxruntime-qnn before 2.4 have no trace."""
     pytest.importorskip("onnxruntime_qnn")
     from qnnbridge_models.analyze import analyzer
@@ -358,7 +358,7 @@ def test_without_a_trace_the_placement_alone_is_reported(tmp_path: Path, monkeyp
 
 
 @pytest.mark.simulator
-def test_a_model_that_ends_the_process_is_told_and_not_run_into(tmp_path: Path) -> None:
+def test_a_model_that_would_crash_the_process_is_reported_and_not_run(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime_qnn")
     made = models.model(
         [node("MatMul", ["x", "w"], ["y"], name="matmul")],
@@ -375,7 +375,7 @@ def test_a_model_that_ends_the_process_is_told_and_not_run_into(tmp_path: Path) 
 
 
 @pytest.mark.simulator
-def test_a_session_that_cannot_be_made_is_reported_with_qnns_reasons(tmp_path: Path) -> None:
+def test_a_session_that_cannot_be_created_is_reported_with_the_reasons_of_qnn(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime_qnn")
     made = models.model(
         [node("Sign", ["x"], ["y"], name="sign")],
@@ -390,7 +390,7 @@ def test_a_session_that_cannot_be_made_is_reported_with_qnns_reasons(tmp_path: P
 
 
 @pytest.mark.parametrize(("opset", "ir_version"), [(1, 0), (0, 1)])
-def test_a_model_that_no_onnxruntime_loads_yet_is_reported(opset: int, ir_version: int, tmp_path: Path) -> None:
+def test_a_model_that_is_too_new_for_onnxruntime_is_reported(opset: int, ir_version: int, tmp_path: Path) -> None:
     import onnxruntime as ort
 
     def made(opset: int, ir_version: int) -> Any:
@@ -402,7 +402,7 @@ def test_a_model_that_no_onnxruntime_loads_yet_is_reported(opset: int, ir_versio
     advice = [one for one in offline(beyond, tmp_path).advice if one.severity == "fails"]
     assert [f"ONNX Runtime {NEWEST_ORT} does not load it" in one.why for one in advice] == [True]
     assert not any(one.severity == "fails" for one in offline(made(0, 0), tmp_path).advice)
-    with pytest.raises(Exception, match="onnx"):  # one that loads it was released: the table is to follow
+    with pytest.raises(Exception, match="onnx"):  # a release that loads the model exists: update the table
         ort.InferenceSession(beyond.SerializeToString(), providers=["CPUExecutionProvider"])
     if ort.__version__.startswith(f"{NEWEST_ORT}."):
         ort.InferenceSession(made(0, 0).SerializeToString(), providers=["CPUExecutionProvider"])
@@ -411,7 +411,7 @@ def test_a_model_that_no_onnxruntime_loads_yet_is_reported(opset: int, ir_versio
 # --- the command -----------------------------------------------------------------------------------------
 
 
-def test_the_report_is_in_the_users_terms(tmp_path: Path) -> None:
+def test_the_report_uses_the_terms_of_the_user(tmp_path: Path) -> None:
     model = models.saved(chain_of("Relu", "Hardmax", "Sigmoid"), tmp_path / "m.onnx")
     done = analyze(model, "--offline")
     assert done.returncode == 0
@@ -441,7 +441,7 @@ def test_the_rules_need_no_qnn_and_little_time(tmp_path: Path) -> None:
     assert found.no_truth
 
 
-def test_no_host_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_analyze_works_without_a_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from qnnbridge.errors import HostNotFound
     from qnnbridge_models.analyze import analyzer
 
@@ -471,13 +471,13 @@ def test_bad_input_is_reported(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [*models.FIXED_SIZES, "logreg_iris"])
-def test_every_real_model_gets_an_answer_as_it_is(name: str) -> None:
+def test_every_real_model_is_analysed_unchanged(name: str) -> None:
     found = analyze_model(models.MODELS / f"{name}.onnx", offline=True)
     assert len(found.predicted.verdicts) == len(found.view.nodes) > 0
     assert all(verdict.reason for verdict in found.predicted.verdicts if verdict.place != "qnn")
 
 
-def test_constants_in_another_file_are_read_where_shapes_follow_from_them(tmp_path: Path) -> None:
+def test_external_constants_are_read_if_shapes_depend_on_them(tmp_path: Path) -> None:
     made = models.model(
         [
             node("Add", ["s", "s"], ["t"], name="sizes"),
@@ -497,7 +497,7 @@ def test_constants_in_another_file_are_read_where_shapes_follow_from_them(tmp_pa
         analyze_model(path, offline=True)
 
 
-def test_functions_of_the_models_own_are_looked_into(tmp_path: Path) -> None:
+def test_functions_of_the_model_are_analysed_inside(tmp_path: Path) -> None:
     made = onnx.parser.parse_model(
         """<ir_version: 8, opset_import: ["" : 17, "own" : 1]>
         g (float[1, 8] x) => (float[1, 8] y) { y = own.f (x) }
@@ -531,7 +531,7 @@ def test_the_rules_qnn_and_the_page_count_the_same_nodes_and_multiplications(
 
 
 @pytest.mark.simulator
-def test_a_branch_that_takes_the_place_of_its_if_is_not_called_nothing(tmp_path: Path) -> None:
+def test_a_branch_that_replaces_its_if_counts_as_all_of_the_model(tmp_path: Path) -> None:
     then = models.helper.make_graph(
         [node("Relu", ["x"], ["a"], name="inner")], "then", [], [models.value("a", [1, 8])]
     )
@@ -549,7 +549,7 @@ def test_a_branch_that_takes_the_place_of_its_if_is_not_called_nothing(tmp_path:
     assert verdict_text(found, found.best) == "all of it runs on the NPU"
 
 
-def test_fixed_sizes_come_first_and_alone_if_they_are_enough(tmp_path: Path) -> None:
+def test_fixed_sizes_are_the_first_advice_and_the_only_one_if_they_are_sufficient(tmp_path: Path) -> None:
     found = analyze_model(MODELS / "ch_ppocr_mobile_v2.0_cls_infer.onnx", offline=True)
     assert [one.severity for one in found.advice] == ["sizes"]
     assert found.advice[0].what == shell.fix_command(
@@ -558,7 +558,7 @@ def test_fixed_sizes_come_first_and_alone_if_they_are_enough(tmp_path: Path) -> 
     assert "that alone is enough: by the rules all 233 nodes run on the NPU" in found.advice[0].why
     assert found.advice[0].macs > 1_000_000
     assert "once its sizes are fixed" in verdict_text(found, found.best)
-    # Something is left: then the sizes still come first, and are not called enough.
+    # If other nodes remain, sizes still come first, but are not reported as sufficient.
     made = chain_of("Relu", "Hardmax", "Sigmoid")
     made.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "batch"
     left = offline(made, tmp_path)
@@ -588,7 +588,7 @@ def test_an_input_that_decides_which_branch_runs_is_named_with_its_value(tmp_pat
     assert analyze_model(tmp_path / "fixed.onnx", offline=True).advice == ()
 
 
-def test_a_branch_that_the_sizes_decide_against_needs_no_advice_of_its_own(tmp_path: Path) -> None:
+def test_a_branch_that_the_sizes_rule_out_gets_no_separate_advice(tmp_path: Path) -> None:
     then = models.helper.make_graph([node("Relu", ["x"], ["a"])], "then", [], [models.value("a", None)])
     other = models.helper.make_graph([node("Hardmax", ["x"], ["b"])], "else", [], [models.value("b", None)])
     made = models.model(
@@ -609,7 +609,7 @@ def test_a_branch_that_the_sizes_decide_against_needs_no_advice_of_its_own(tmp_p
     fixed = fix_model(tmp_path / "m.onnx", tmp_path / "fixed.onnx", dims={"N": 2})
     assert "untaken-branches" in [step.rewrite for step in fixed.steps]
     assert analyze_model(tmp_path / "fixed.onnx", offline=True).advice == ()
-    # The branch that is taken has what QNN has not: then the If is refused for that.
+    # If the executed branch has an operator that QNN lacks, the If is refused for that.
     del made.graph.initializer[:]
     made.graph.initializer.append(models.constant("four", np.array(3)))
     found = offline(made, tmp_path)
@@ -617,7 +617,7 @@ def test_a_branch_that_the_sizes_decide_against_needs_no_advice_of_its_own(tmp_p
     assert "untaken-branches" not in found.advice[0].why
 
 
-def test_sizes_are_tried_with_which_a_window_of_sound_has_a_result(tmp_path: Path) -> None:
+def test_suggested_sizes_are_large_enough_for_a_window_of_audio(tmp_path: Path) -> None:
     made = models.model(
         [node("Conv", ["x", "w"], ["frames"], strides=[160]), node("Relu", ["frames"], ["y"])],
         [models.value("x", [1, 1, "samples"])],
@@ -633,7 +633,7 @@ def test_sizes_are_tried_with_which_a_window_of_sound_has_a_result(tmp_path: Pat
     "source", [onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.UINT8, onnx.TensorProto.BOOL]
 )
 def test_qnn_converts_to_int64_inside_of_a_model_and_not_at_its_end(source: int, tmp_path: Path) -> None:
-    """Measured on QNN 2.7.0."""
+    """The behaviour was measured on QNN 2.7.0."""
     inside = models.model(
         [
             node("Cast", ["x"], ["whole"], to=onnx.TensorProto.INT64),

@@ -1,4 +1,4 @@
-"""The offline rules of `qnnbridge analyze` predict which models end QNN's process; QNN runs them here.
+"""The offline rules of `qnnbridge analyze` predict which models crash QNN's process; QNN runs the models here.
 
 `tests/conformance/test_backend_suite.py` compares the rules with the node tests of onnx.
 """
@@ -16,7 +16,7 @@ from lab.analyze_accuracy import cases, compare, simulator
 
 
 @pytest.mark.simulator
-def test_no_model_that_ends_the_process_is_missed(tmp_path: Path) -> None:
+def test_no_model_that_crashes_the_process_is_missed(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime_qnn")
     models = cases.trap_set(tmp_path)
     tally = compare.tally_of(models, simulator.ask(models, "60"))

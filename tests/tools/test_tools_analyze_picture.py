@@ -23,7 +23,7 @@ HOSTILE = '</script><script>document.title="owned"</script><img src=x onerror=al
 
 
 def cut_in_two() -> Any:
-    """Two nodes on QNN, one that is not there, one on QNN; and a weight that is computed before."""
+    """Return a model with two nodes on QNN, one on the CPU, one on QNN, and a weight that is folded."""
     node = models.helper.make_node
     return models.model(
         [
@@ -71,7 +71,7 @@ def drawn(made: Any, folder: Path) -> Path:
 
 
 def place_of(page: browser.Page, index: int) -> tuple[float, float]:
-    """Where a node is on the screen."""
+    """Return the position of a node on the screen."""
     x, y = page.value(
         f"(() => {{ const n = nodes[{index}], b = graph.getBoundingClientRect(); "
         "return [b.x + (n.x - left) * scale, b.y + (n.y - top_) * scale]; })()"
@@ -97,7 +97,7 @@ needs_a_browser = pytest.mark.skipif(browser.program() is None, reason="needs Ch
 
 
 @needs_a_browser
-def test_the_graph_is_coloured_by_place_and_a_click_tells_the_reason(tmp_path: Path) -> None:
+def test_the_graph_is_coloured_by_place_and_a_click_shows_the_reason(tmp_path: Path) -> None:
     with browser.page(drawn(cut_in_two(), tmp_path)) as page:
         assert page.errors == []
         assert page.value("document.title") == "m.onnx: where it runs"
@@ -123,7 +123,7 @@ def test_the_graph_is_coloured_by_place_and_a_click_tells_the_reason(tmp_path: P
 
 
 @needs_a_browser
-def test_a_node_that_qnn_computes_wrong_is_a_problem_of_its_own_colour(tmp_path: Path) -> None:
+def test_a_node_that_qnn_computes_wrong_has_its_own_colour(tmp_path: Path) -> None:
     node = models.helper.make_node
     chained = [
         node("Relu", ["x"], ["a"], name="first"),
@@ -147,7 +147,7 @@ def test_a_node_that_qnn_computes_wrong_is_a_problem_of_its_own_colour(tmp_path:
 
 
 @needs_a_browser
-def test_parts_are_islands_of_their_own(tmp_path: Path) -> None:
+def test_parts_are_drawn_as_separate_islands(tmp_path: Path) -> None:
     with browser.page(drawn(cut_in_two(), tmp_path)) as page:
         (x1, y1), (x2, y2), (x3, y3), (x4, y4) = (place_of(page, index) for index in (1, 2, 3, 4))
         beside = [page.value("scale") * (page.value(f"nodes[{index}].width") / 2 + 5) for index in (1, 3)]
@@ -169,7 +169,7 @@ def test_names_from_the_model_are_text_and_never_markup(tmp_path: Path) -> None:
 
 
 @needs_a_browser
-def test_nothing_is_asked_of_the_network(tmp_path: Path) -> None:
+def test_the_page_sends_no_network_request(tmp_path: Path) -> None:
     path = drawn(cut_in_two(), tmp_path)
     with browser.page(path) as page:
         page.click(*place_of(page, 1))
@@ -179,7 +179,7 @@ def test_nothing_is_asked_of_the_network(tmp_path: Path) -> None:
 
 
 @needs_a_browser
-def test_keys_search_buttons_and_what_is_computed_before(tmp_path: Path) -> None:
+def test_keys_search_buttons_and_folded_nodes_work(tmp_path: Path) -> None:
     with browser.page(drawn(cut_in_two(), tmp_path)) as page:
         page.value('document.getElementById("next").click()')
         assert "Hardmax" in panel(page)
@@ -198,13 +198,13 @@ def test_keys_search_buttons_and_what_is_computed_before(tmp_path: Path) -> None
 
 @needs.long_form
 @needs_a_browser
-def test_five_thousand_nodes_stay_usable(tmp_path: Path) -> None:
+def test_a_graph_of_five_thousand_nodes_stays_usable(tmp_path: Path) -> None:
     path = drawn(many(5000), tmp_path)
     assert path.stat().st_size < 3_000_000
     with browser.page(path) as page:
         assert page.value("shown.length") == 5000
         assert page.errors == []
-        # What is drawn for one frame is what one sees, however many nodes there are.
+        # One frame contains what is visible, however many nodes there are.
         page.value('document.getElementById("next").click()')
         assert "Hardmax" in panel(page)
         assert page.value("visible().nodes.length") < 200
@@ -216,7 +216,7 @@ def test_five_thousand_nodes_stay_usable(tmp_path: Path) -> None:
 
 
 @needs_a_browser
-def test_a_long_chain_begins_at_its_first_problem_at_a_size_that_can_be_read(tmp_path: Path) -> None:
+def test_a_long_chain_starts_at_its_first_problem_in_a_readable_size(tmp_path: Path) -> None:
     with browser.page(drawn(chain(178, problem=120), tmp_path)) as page:
         assert page.errors == []
         assert page.value("scale") == 1
@@ -225,7 +225,7 @@ def test_a_long_chain_begins_at_its_first_problem_at_a_size_that_can_be_read(tmp
         assert abs(x - page.value("width") / 2) < 2
         assert 0 < y < browser.HEIGHT
         assert "Hardmax" in panel(page)
-        # Its neighbours are there, one below the other, each wide enough for its name.
+        # The node's neighbours are visible, one below the other, each wide enough for its name.
         near = page.value("visible().nodes.map((n) => [nodes[n].n, nodes[n].y, nodes[n].width])")
         assert 8 <= len(near) <= 30
         assert {"/blocks.119/act", "/blocks.121/act"} <= {name for name, _, _ in near}
@@ -235,7 +235,7 @@ def test_a_long_chain_begins_at_its_first_problem_at_a_size_that_can_be_read(tmp
 
 
 @needs_a_browser
-def test_a_graph_without_a_problem_begins_at_its_beginning(tmp_path: Path) -> None:
+def test_a_graph_without_a_problem_starts_at_its_first_node(tmp_path: Path) -> None:
     with browser.page(drawn(chain(178), tmp_path)) as page:
         assert page.errors == []
         assert page.value("scale") == 1
@@ -246,7 +246,7 @@ def test_a_graph_without_a_problem_begins_at_its_beginning(tmp_path: Path) -> No
 
 
 @needs_a_browser
-def test_branches_lie_beside_each_other_and_no_node_on_another(tmp_path: Path) -> None:
+def test_branches_are_drawn_side_by_side_and_nodes_never_overlap(tmp_path: Path) -> None:
     node = models.helper.make_node
     nodes = [node("Relu", ["x"], ["r"], name="stem")]
     nodes += [node("Sigmoid", ["r"], [f"s{k}"], name=f"branch {k}") for k in range(6)]
@@ -260,7 +260,7 @@ def test_branches_lie_beside_each_other_and_no_node_on_another(tmp_path: Path) -
                 assert abs(x - other_x) >= (width + other_width) / 2 or abs(y - other_y) >= page.value("H")
 
 
-def test_the_page_is_one_file_that_names_no_other(tmp_path: Path) -> None:
+def test_the_page_is_one_file_without_external_resources(tmp_path: Path) -> None:
     text = drawn(cut_in_two(), tmp_path).read_text(encoding="utf-8")
     assert "http://" not in text
     assert "https://" not in text

@@ -22,7 +22,7 @@ from qnnbridge_tools.arguments import (
 )
 
 
-def test_an_input_is_a_name_and_a_file() -> None:
+def test_an_input_is_given_as_a_name_and_a_file() -> None:
     assert read_inputs(["x=a.npy", "y:0=dir/b=c.npy"]) == [
         InputFile("x", Path("a.npy")),
         InputFile("y:0", Path("dir/b=c.npy")),
@@ -39,7 +39,7 @@ def test_the_colon_of_a_windows_drive_is_not_a_key() -> None:
 
 
 @pytest.mark.parametrize("text", ["x", "=a.npy", "x=", ""])
-def test_an_input_of_another_form_is_refused_with_an_example(text: str) -> None:
+def test_an_input_in_another_format_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(OptionError) as caught:
         read_inputs([text])
     assert caught.value.fix is not None
@@ -60,7 +60,7 @@ def test_a_free_dimension_is_sized_by_its_name_or_by_input_and_axis() -> None:
     assert dimensions.size_of("y", 3, "other") is None
 
 
-def test_a_fixed_dimension_stays_what_it_is_and_minus_one_is_not_fixed() -> None:
+def test_a_fixed_dimension_keeps_its_size_and_minus_one_counts_as_free() -> None:
     dimensions = read_dimensions(["x:0=9"])
     assert dimensions.size_of("x", 0, 3) == 3
     assert dimensions.size_of("x", 0, -1) == 9
@@ -89,7 +89,7 @@ def test_a_provider_option_without_key_or_value_is_refused(text: str) -> None:
         read_provider_options([text])
 
 
-def test_a_time_is_more_than_nothing() -> None:
+def test_a_timeout_must_be_above_zero() -> None:
     assert read_timeout(None) is None
     assert read_timeout(0.5) == 0.5
     for nothing in (0.0, float("nan")):
@@ -103,7 +103,7 @@ MODEL = ModelScan(
 FIXED = ModelScan(1, inputs=(NodeInfo("x", "tensor(float)", (2, 3)),))
 
 
-def test_a_dimension_has_the_name_of_the_file_or_its_input_and_axis() -> None:
+def test_a_dimension_is_called_by_its_name_in_the_file_or_by_input_and_axis() -> None:
     refuse_unknown((MODEL,), read_dimensions(["N=1", "x:0=1", "x:1=2", "x:2=3"]))
     refuse_unknown((FIXED, MODEL), read_dimensions(["N=1"]))
     with pytest.raises(OptionError, match='no free dimension "x:3"') as caught:
@@ -114,11 +114,11 @@ def test_a_dimension_has_the_name_of_the_file_or_its_input_and_axis() -> None:
     assert caught.value.fix == "Omit --dim."
 
 
-def test_what_nobody_can_look_into_is_not_judged() -> None:
+def test_a_model_that_cannot_be_scanned_is_not_checked_for_unknown_dimensions() -> None:
     refuse_unknown((ModelScan(1, "ort"),), read_dimensions(["N=1"]))
 
 
-def test_no_dimension_needs_no_options() -> None:
+def test_a_model_without_dimensions_needs_no_options() -> None:
     assert session_options(read_dimensions([])) is None
     options = session_options(read_dimensions(["N=1"]))
     assert options is not None
@@ -144,7 +144,7 @@ def test_no_dimension_needs_no_options() -> None:
     ],
     ids=["all have names", "some have names", "no fix"],
 )
-def test_a_fix_for_python_becomes_one_for_the_command_line(said: str | None, shown: str | None) -> None:
+def test_a_fix_for_python_code_becomes_one_for_the_command_line(said: str | None, shown: str | None) -> None:
     refused = PlacementRefused("No node.", fix=said)
     in_options(refused)
     assert refused.fix == shown

@@ -28,7 +28,7 @@ MODELS = Path(__file__).parents[1] / "models"
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], str]:
-    """The document and the page of one run with a model that is not ours: with free dimensions, on QNN."""
+    """The document and the page of one run with a model of a user: with free dimensions, on QNN."""
     pytest.importorskip("onnxruntime_qnn")
     folder = tmp_path_factory.mktemp("bench")
     page, state = folder / "page.html", folder / "state"
@@ -45,7 +45,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], 
     return json.loads(done.stdout), page.read_text(encoding="utf-8")
 
 
-def test_all_ways_are_measured_and_related_to_one_process(measured: tuple[dict[str, Any], str]) -> None:
+def test_all_ways_are_measured_and_compared_with_a_single_process(measured: tuple[dict[str, Any], str]) -> None:
     (calls,) = measured[0]["calls"]
     assert calls["name"] == "pnet.onnx"
     assert list(calls["ways"]) == list(WAYS)
@@ -55,12 +55,12 @@ def test_all_ways_are_measured_and_related_to_one_process(measured: tuple[dict[s
         assert way["to_direct"] == pytest.approx(way["median_us"] / calls["ways"]["direct"]["median_us"])
 
 
-def test_the_quick_way_was_measured_and_not_the_connection(measured: tuple[dict[str, Any], str]) -> None:
+def test_the_fast_path_was_measured_and_not_the_connection(measured: tuple[dict[str, Any], str]) -> None:
     assert measured[0]["shared_memory"] == "available"
     assert measured[0]["shared_calls"] > 100
 
 
-def test_starting_and_recovery_are_reported_with_each_try(measured: tuple[dict[str, Any], str]) -> None:
+def test_start_and_recovery_times_are_reported_for_each_attempt(measured: tuple[dict[str, Any], str]) -> None:
     document = measured[0]
     assert list(document["starting_s"]) == [kind for kind in work.MOMENTS_IN_WORDS if kind != work.APPLICATION]
     assert all(len(told["all"]) == work.QUICK.starts for told in document["starting_s"].values())
@@ -68,7 +68,7 @@ def test_starting_and_recovery_are_reported_with_each_try(measured: tuple[dict[s
     assert list(document["calls_per_second"]) == [str(size) for size in work.CROWDS]
 
 
-def test_the_page_is_whole_and_needs_nothing_else(measured: tuple[dict[str, Any], str]) -> None:
+def test_the_page_is_complete_and_needs_no_other_resources(measured: tuple[dict[str, Any], str]) -> None:
     class Reader(html.parser.HTMLParser):
         bars = 0
 
@@ -94,7 +94,7 @@ def test_the_page_is_whole_and_needs_nothing_else(measured: tuple[dict[str, Any]
         (("--model", MODELS / "sigmoid.onnx", "--input", "x"), "not of the form"),
     ],
 )
-def test_what_cannot_be_measured_is_refused_before_a_host_is_started(
+def test_a_subject_that_cannot_be_measured_is_refused_before_a_host_is_started(
     arguments: tuple[str | Path, ...], words: str
 ) -> None:
     done = qnnbridge("bench", *arguments)
@@ -104,14 +104,14 @@ def test_what_cannot_be_measured_is_refused_before_a_host_is_started(
 
 
 @pytest.mark.simulator
-def test_a_model_with_free_dimensions_is_measured_on_qnn_with_those_that_are_given(
+def test_a_model_with_free_dimensions_is_measured_on_qnn_with_the_given_sizes(
     measured: tuple[dict[str, Any], str],
 ) -> None:
     assert measured[0]["placement"]["qnn_nodes"] > 0
 
 
 @pytest.mark.simulator
-def test_a_refused_model_is_told_how_in_options_of_the_command() -> None:
+def test_the_error_for_a_refused_model_names_options_of_the_command() -> None:
     pytest.importorskip("onnxruntime_qnn")
     done = qnnbridge("bench", "--model", MODELS / "pnet.onnx", "--quick")
     assert done.returncode == 1
@@ -119,7 +119,7 @@ def test_a_refused_model_is_told_how_in_options_of_the_command() -> None:
     assert "--fallback cpu" in done.stderr
 
 
-# --- parts -----------------------------------------------------------------------------------------------
+# --- parts of the benchmark ------------------------------------------------------------------------------
 
 
 def test_contenders_take_turns_forwards_and_backwards() -> None:
@@ -140,7 +140,7 @@ def test_contenders_take_turns_forwards_and_backwards() -> None:
     assert timings["a"].noise == 0
 
 
-def test_a_round_that_was_disturbed_counts_as_one_round() -> None:
+def test_a_disturbed_round_counts_as_one_round() -> None:
     quiet, disturbed = [100] * 10, [900] * 90
     timing = summary([quiet, quiet, disturbed])
     assert timing.median_s == pytest.approx(100e-9)
@@ -148,7 +148,7 @@ def test_a_round_that_was_disturbed_counts_as_one_round() -> None:
     assert timing.noise > 1
 
 
-def test_a_check_sum_sees_a_single_bit_and_the_words() -> None:
+def test_a_checksum_detects_a_single_bit_and_changed_strings() -> None:
     x = np.zeros(8, np.float32)
     y = x.copy()
     y.view(np.uint8)[5] ^= 1
@@ -157,7 +157,7 @@ def test_a_check_sum_sees_a_single_bit_and_the_words() -> None:
     assert check_sum([[{1: 2.0}]]) != check_sum([[{1: 3.0}]])
 
 
-def test_what_was_pinned_is_free_again() -> None:
+def test_pinned_processors_are_free_again_afterwards() -> None:
     before = os.sched_getaffinity(0)
     over = threading.Event()
     other = threading.Thread(target=over.wait)
@@ -177,8 +177,8 @@ def test_what_was_pinned_is_free_again() -> None:
     assert os.sched_getaffinity(0) == before
 
 
-def test_the_models_of_the_bench_are_those_that_are_made() -> None:
-    """The assets come from `scripts/makers`."""
+def test_the_models_of_the_benchmark_equal_those_of_their_generator() -> None:
+    """`scripts/makers` creates the assets."""
     onnx = pytest.importorskip("onnx")
     from scripts.makers import bench_models
 
@@ -187,7 +187,7 @@ def test_the_models_of_the_bench_are_those_that_are_made() -> None:
         assert kept == made
 
 
-def test_notes_say_where_the_processes_ran(measured: tuple[dict[str, Any], str]) -> None:
+def test_notes_report_where_the_processes_ran(measured: tuple[dict[str, Any], str]) -> None:
     words = "all processes on one CPU" if measured[0]["pinned"] else "free to move"
     assert any(words in note for note in measured[0]["notes"])
 
@@ -203,12 +203,12 @@ def test_without_qnn_the_cpu_is_measured() -> None:
 
 
 @pytest.mark.process
-def test_a_process_that_never_answers_ends_with_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_never_answers_ends_at_its_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(work, "TIMEOUT_S", 0.5)
     begun = time.monotonic()
     with pytest.raises(BridgeError, match=r"no session within 0\.5 s"):
         work._first_output_s([sys.executable, "-I", "-S", "-c", "import time; time.sleep(60)"])
-    # One that has answered, and does not end.
+    # A process that has answered, but does not end.
     stays = "import os, time; os.write(1, b'!'); time.sleep(60)"
     work._first_output_s([sys.executable, "-I", "-S", "-c", stays])
     assert time.monotonic() - begun < 30

@@ -54,7 +54,7 @@ def spoil(store: Store, key: str) -> None:
 
 
 @pytest.mark.parametrize("command", [[], ["list"], ["verify"], ["prune"], ["clear", "--all"]])
-def test_a_cache_that_is_not_there_yet_is_no_failure_and_is_not_made(command: list[str]) -> None:
+def test_a_missing_cache_is_not_an_error_and_is_not_created(command: list[str]) -> None:
     code, text = cache(*command)
     assert (code, cache_dir().exists()) == (0, False)
     assert "No compiled model" in text or "no compiled model" in text or "0 bytes freed" in text
@@ -62,7 +62,7 @@ def test_a_cache_that_is_not_there_yet_is_no_failure_and_is_not_made(command: li
 
 @needs.posix
 @pytest.mark.parametrize("command", [[], ["list"], ["show", "0"], ["verify"], ["prune"], ["clear", "--all"]])
-def test_a_folder_behind_a_link_is_not_ours_and_every_command_says_so(command: list[str], tmp_path: Path) -> None:
+def test_a_cache_folder_behind_a_link_is_refused_by_every_command(command: list[str], tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / "a.json").write_text("{}")
@@ -73,12 +73,12 @@ def test_a_folder_behind_a_link_is_not_ours_and_every_command_says_so(command: l
     assert [path.name for path in elsewhere.iterdir()] == ["a.json"]
 
 
-def test_the_list_has_size_hits_and_ages_and_what_was_used_last_first(store: Store) -> None:
+def test_the_list_has_size_hits_and_ages_with_the_most_recently_used_first(store: Store) -> None:
     old = put(store, FIRST, label="old.onnx", created=time.time() - 3 * DAY_S)
     put(store, SECOND, b"other" * 1000, label="new.onnx", created=time.time() - 3700)
     store.count_hit(SECOND)
     store.count_hit(SECOND)
-    # With its manifest, which every new field of a record makes longer.
+    # The size includes the manifest, which grows with every new field of a record.
     size = sum(file.stat().st_size for file in old.folder.iterdir())
     assert size > 4000
     code, text = cache()
@@ -92,7 +92,7 @@ def test_the_list_has_size_hits_and_ages_and_what_was_used_last_first(store: Sto
     assert "of at most 10.0 GiB" in text
 
 
-def test_a_blob_that_two_entries_share_counts_once(store: Store) -> None:
+def test_a_context_binary_that_two_entries_share_counts_once(store: Store) -> None:
     blob = b"shared" * 10_000
     put(store, FIRST, blob)
     alone = as_json("list")["total_bytes"]
@@ -102,7 +102,7 @@ def test_a_blob_that_two_entries_share_counts_once(store: Store) -> None:
     assert all(entry["size_bytes"] > len(blob) for entry in both["entries"])
 
 
-def test_what_is_in_use_is_reported(store: Store) -> None:
+def test_entries_in_use_are_reported(store: Store) -> None:
     put(store, FIRST)
     held = store.use(FIRST)
     assert "in use" in row(cache()[1], FIRST)
@@ -111,7 +111,7 @@ def test_what_is_in_use_is_reported(store: Store) -> None:
     assert as_json("show", FIRST)["entries"][0]["in_use"] is False
 
 
-def test_a_model_that_is_loaded_unmapped_is_not_called_left_alone(store: Store) -> None:
+def test_a_model_that_is_loaded_unmapped_is_not_listed_as_skipped(store: Store) -> None:
     store.prepare()
     notes = NegativeEntries(store.root)
     notes.write("unmapped-" + FIRST[:20], "unmapped", "loaded without mapping", "large.onnx")
@@ -129,7 +129,7 @@ def test_a_model_that_is_loaded_unmapped_is_not_called_left_alone(store: Store) 
     assert "Not mapped" not in cache()[1]
 
 
-def test_what_was_set_aside_and_what_is_left_alone_is_listed_with_its_reason(store: Store) -> None:
+def test_invalidated_entries_and_skipped_models_are_listed_with_their_reasons(store: Store) -> None:
     put(store, FIRST, label="bad.onnx")
     store.quarantine_entry(FIRST, "crashed", "the host died of SIGSEGV")
     NegativeEntries(store.root).write(SECOND, "nothing-on-qnn", "no node of it runs on QNN", "iris.onnx")
@@ -144,7 +144,7 @@ def test_what_was_set_aside_and_what_is_left_alone_is_listed_with_its_reason(sto
     assert [(note["key"], note["kind"]) for note in told["left_alone"]] == [(SECOND, "nothing-on-qnn")]
 
 
-def test_an_entry_whose_manifest_cannot_be_read_is_listed_as_bad(store: Store) -> None:
+def test_an_entry_with_an_unreadable_manifest_is_listed_as_bad(store: Store) -> None:
     put(store, FIRST)
     (store.entry_folder(FIRST) / "manifest.json").write_text("{")
     assert "bad: manifest.json is not readable" in row(cache()[1], FIRST)
@@ -156,7 +156,7 @@ def test_the_json_list_has_every_figure(store: Store) -> None:
     made = put(store, FIRST, created=1_700_000_000.0)
     store.count_hit(FIRST)
     told = as_json("list")
-    assert (told["folder"], told["enabled"]) == (str(store.folder), False)  # tests run with the cache switched off
+    assert (told["folder"], told["enabled"]) == (str(store.folder), False)  # tests run with a disabled cache
     (entry,) = told["entries"]
     assert entry["key"] == FIRST
     assert (entry["model"], entry["source_path"], entry["source_bytes"]) == ("m.onnx", "/models/m.onnx", 1234)
@@ -168,7 +168,7 @@ def test_the_json_list_has_every_figure(store: Store) -> None:
 
 
 @pytest.mark.parametrize("word", [FIRST, FIRST[:6], "m.onnx"])
-def test_one_entry_is_shown_by_its_key_the_beginning_of_it_or_its_model(store: Store, word: str) -> None:
+def test_an_entry_is_selected_by_its_key_a_prefix_of_it_or_its_model(store: Store, word: str) -> None:
     entry = put(store, FIRST)
     code, text = cache("show", word)
     assert code == 0
@@ -179,7 +179,7 @@ def test_one_entry_is_shown_by_its_key_the_beginning_of_it_or_its_model(store: S
 
 
 @pytest.mark.parametrize("command", [["show", "zzz"], ["clear", "zzz"], ["verify", "zzz"], ["show", ""]])
-def test_a_word_that_means_nothing_is_bad_input(store: Store, command: list[str]) -> None:
+def test_an_unknown_selector_is_bad_input(store: Store, command: list[str]) -> None:
     put(store, FIRST)
     code, text = cache(*command)
     assert code == 2
@@ -187,7 +187,7 @@ def test_a_word_that_means_nothing_is_bad_input(store: Store, command: list[str]
     assert store.all_keys() == [FIRST]
 
 
-def test_names_that_a_terminal_would_obey_are_shown_as_text(store: Store) -> None:
+def test_names_with_control_characters_are_shown_escaped(store: Store) -> None:
     put(store, FIRST, label="a\x1b[2Jb.onnx")
     for command in (["list"], ["show", FIRST], ["verify"], ["clear", FIRST]):
         text = cache(*command)[1]
@@ -198,7 +198,7 @@ def test_names_that_a_terminal_would_obey_are_shown_as_text(store: Store) -> Non
 # --- verify ---
 
 
-def test_every_byte_is_verified_and_the_good_ones_are_told_too(store: Store) -> None:
+def test_every_byte_is_verified_and_valid_entries_are_listed_too(store: Store) -> None:
     put(store, FIRST, label="good.onnx")
     put(store, SECOND, b"other" * 1000, label="bad.onnx")
     assert cache("verify")[0] == 0
@@ -211,10 +211,10 @@ def test_every_byte_is_verified_and_the_good_ones_are_told_too(store: Store) -> 
     told = as_json("verify", code=1)
     assert {one["key"]: one["state"] for one in told["checked"]} == {FIRST: "good", SECOND: "bad"}
     assert cache("verify", "good.onnx")[0] == 0
-    assert store.all_keys() == sorted([FIRST, SECOND])  # looking changes nothing
+    assert store.all_keys() == sorted([FIRST, SECOND])  # reading changes nothing
 
 
-def test_an_entry_that_somebody_works_on_is_neither_good_nor_bad(store: Store) -> None:
+def test_a_locked_entry_is_reported_as_busy(store: Store) -> None:
     put(store, FIRST)
     held = store.try_lock(FIRST)
     assert held is not None
@@ -226,14 +226,14 @@ def test_an_entry_that_somebody_works_on_is_neither_good_nor_bad(store: Store) -
 
 
 def three(store: Store) -> list[str]:
-    """Entries of 60,000 bytes each; the first was used longest ago."""
+    """Create entries of 60,000 bytes each; the first is the least recently used."""
     keys = [key_number(number) for number in range(3)]
     for age, key in enumerate(reversed(keys), start=1):
         put(store, key, key.encode() * 1875, label=f"{age}.onnx", created=time.time() - age * 10 * DAY_S)
     return keys
 
 
-def test_pruning_to_a_size_takes_what_was_used_longest_ago(store: Store) -> None:
+def test_pruning_to_a_size_removes_the_least_recently_used_entries(store: Store) -> None:
     oldest, middle, newest = three(store)
     told = as_json("prune", "--max-size", "130K")
     assert [one["key"] for one in told["removed"]] == [oldest]
@@ -241,7 +241,7 @@ def test_pruning_to_a_size_takes_what_was_used_longest_ago(store: Store) -> None
     assert store.all_keys() == sorted([middle, newest])
 
 
-def test_pruning_by_age_takes_what_was_not_used_for_so_long(store: Store) -> None:
+def test_pruning_by_age_removes_entries_that_were_not_used_for_that_long(store: Store) -> None:
     oldest, middle, newest = three(store)
     store.count_hit(oldest)
     code, text = cache("prune", "--unused-days", "15")
@@ -251,7 +251,7 @@ def test_pruning_by_age_takes_what_was_not_used_for_so_long(store: Store) -> Non
     assert middle not in store.all_keys()
 
 
-def test_pruning_removes_what_is_left_over_and_what_was_set_aside_and_keeps_what_is_used(
+def test_pruning_removes_leftovers_and_invalidated_entries_and_keeps_used_ones(
     store: Store, tmp_path: Path
 ) -> None:
     put(store, FIRST)
@@ -275,14 +275,14 @@ def test_pruning_removes_what_is_left_over_and_what_was_set_aside_and_keeps_what
     assert store.invalid_entries() == []
 
 
-def test_a_size_that_is_none_is_bad_input(store: Store) -> None:
+def test_an_invalid_size_is_bad_input(store: Store) -> None:
     put(store, FIRST)
     code, text = cache("prune", "--max-size", "much")
     assert (code, '"much" is not a size' in text) == (2, True)
     assert store.all_keys() == [FIRST]
 
 
-def test_one_model_is_cleared_with_all_that_is_remembered_of_it(store: Store) -> None:
+def test_clearing_a_model_removes_all_its_entries_and_records(store: Store) -> None:
     put(store, FIRST, label="a.onnx")
     store.quarantine_entry(FIRST, "unloadable", "x")
     NegativeEntries(store.root).write(FIRST, "crashes", "twice", "a.onnx")
@@ -294,7 +294,7 @@ def test_one_model_is_cleared_with_all_that_is_remembered_of_it(store: Store) ->
     assert (left["set_aside"], left["left_alone"]) == ([], [])
 
 
-def test_clearing_all_leaves_locks_only(store: Store) -> None:
+def test_clearing_all_leaves_only_locks(store: Store) -> None:
     put(store, FIRST)
     store.count_hit(FIRST)
     NegativeEntries(store.root).write(SECOND, "slow", "it took 0.7 s to make", "b.onnx")
@@ -304,7 +304,7 @@ def test_clearing_all_leaves_locks_only(store: Store) -> None:
     assert all(name.endswith((".lock", MARK_FILE)) for name in tree(store.folder))
 
 
-def test_an_entry_in_use_stays_and_that_is_reported(store: Store) -> None:
+def test_an_entry_in_use_is_kept_and_reported(store: Store) -> None:
     put(store, FIRST)
     held = store.use(FIRST)
     code, text = cache("clear", "--all")
@@ -316,14 +316,16 @@ def test_an_entry_in_use_stays_and_that_is_reported(store: Store) -> None:
 
 
 @pytest.mark.parametrize("arguments", [[], ["abc", "--all"]])
-def test_clearing_needs_a_key_or_all_and_not_both(store: Store, arguments: list[str]) -> None:
+def test_clearing_needs_either_a_key_or_all(store: Store, arguments: list[str]) -> None:
     put(store, FIRST)
     code, text = cache("clear", *arguments)
     assert (code, "Give keys or model names" in text) == (2, True)
     assert store.all_keys() == [FIRST]
 
 
-def test_an_entry_that_vanishes_meanwhile_is_no_failure(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_entry_that_disappears_during_a_command_is_not_an_error(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     put(store, FIRST)
     keys = Store.all_keys
 

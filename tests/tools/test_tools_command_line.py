@@ -49,7 +49,7 @@ def test_every_command_has_help(command: list[str]) -> None:
         assert line.isascii(), line
 
 
-def test_help_shows_each_command_in_one_group_on_one_whole_line() -> None:
+def test_help_shows_each_command_in_one_group_on_one_complete_line() -> None:
     lines = qnnbridge("--help").stdout.splitlines()
     shown = lines[lines.index("Start:") :]
     assert [line[:-1] for line in shown if line.endswith(":")] == list(cli.GROUPS)
@@ -59,14 +59,14 @@ def test_help_shows_each_command_in_one_group_on_one_whole_line() -> None:
 
 
 @pytest.mark.parametrize("command", ["host", "cache", "crashes", "quarantine"])
-def test_commands_below_another_are_on_whole_lines_too(command: str) -> None:
+def test_subcommands_are_on_complete_lines_too(command: str) -> None:
     shown = qnnbridge(command, "-h").stdout.partition("Commands:")[2]
     assert shown
     assert "..." not in shown
 
 
 def commands() -> list[list[str]]:
-    """All commands, with those below another."""
+    """Return all commands, including subcommands."""
     found = [[]]
     for name in cli.COMMANDS:
         below = getattr(cli._Commands(cli.COMMANDS)[name], "commands", {})
@@ -77,11 +77,11 @@ def commands() -> list[list[str]]:
 @pytest.mark.parametrize("command", commands(), ids=" ".join)
 def test_help_fits_into_80_columns(command: list[str]) -> None:
     for line in qnnbridge(*command, "--help").stdout.splitlines():
-        # A command of the examples is one line, to be copied.
+        # A command of the examples is on one line, so that it can be copied.
         assert len(line) <= 80 or line.startswith("    qnnbridge "), line
 
 
-def test_examples_are_about_every_command_and_name_a_page_that_exists() -> None:
+def test_every_command_has_examples_and_names_a_page_that_exists() -> None:
     assert set(GUIDES) == set(cli.COMMANDS)
     for guide in GUIDES.values():
         assert (DOCS / guide.page).is_file(), guide.page
@@ -89,7 +89,7 @@ def test_examples_are_about_every_command_and_name_a_page_that_exists() -> None:
 
 
 @pytest.mark.parametrize("words", [example for guide in GUIDES.values() for example, _ in guide.examples])
-def test_examples_can_be_typed_as_they_are(words: str) -> None:
+def test_examples_can_be_typed_without_changes(words: str) -> None:
     """Every option and argument is accepted. cmd.exe supports double quotes only."""
     assert "'" not in words
     arguments = shlex.split(words)
@@ -100,7 +100,7 @@ def test_examples_can_be_typed_as_they_are(words: str) -> None:
         command = command.get_command(None, name)
     try:
         assert command.make_context(name, arguments).command is command
-    except typer.Exit as ended:  # `fix --list`, while it is read
+    except typer.Exit as ended:  # `fix --list` exits while it is parsed
         assert ended.exit_code == 0
 
 
@@ -142,7 +142,7 @@ def test_help_imports_nothing_heavy() -> None:
         ["demo", "--bogus"],
     ],
 )
-def test_wrong_usage_ends_with_2_and_an_error_on_stderr(arguments: list[str]) -> None:
+def test_wrong_usage_exits_with_2_and_an_error_on_stderr(arguments: list[str]) -> None:
     result = qnnbridge(*arguments)
     assert result.returncode == 2
     assert "Error" in result.stderr
@@ -180,7 +180,7 @@ def test_a_name_that_the_terminal_cannot_show_is_escaped() -> None:
 
 
 @needs.posix
-def test_ctrl_c_ends_a_command_with_130(tmp_path: Path) -> None:
+def test_ctrl_c_exits_with_130(tmp_path: Path) -> None:
     model, pipe = tmp_path / "m.onnx", tmp_path / "x.npy"
     model.write_bytes(b"")
     os.mkfifo(pipe)
@@ -193,11 +193,11 @@ def test_ctrl_c_ends_a_command_with_130(tmp_path: Path) -> None:
 
     def unblock() -> None:
         process.wait()
-        os.close(os.open(pipe, os.O_RDONLY | os.O_NONBLOCK))  # else a command that fails early would hang the test
+        os.close(os.open(pipe, os.O_RDONLY | os.O_NONBLOCK))  # or a command that fails early would hang the test
 
     threading.Thread(target=unblock, daemon=True).start()
-    with pipe.open("wb"):  # returns when the command has the other end open, and is about to wait for the array
-        # CPython does not see a signal that comes just before its read begins until there are bytes.
+    with pipe.open("wb"):  # returns when the command has opened the other end, and is about to wait for the array
+        # CPython does not notice a signal just before its read starts until bytes arrive.
         until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_SLEEPING)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=30)
@@ -221,8 +221,8 @@ def printing_to(stdout: int, command: list[str]) -> subprocess.CompletedProcess[
 
 
 @pytest.mark.parametrize("command", PRINTING)
-def test_a_reader_that_goes_away_is_no_error(command: list[str]) -> None:
-    """`qnnbridge ... | head -1` ends without a message."""
+def test_a_closed_output_pipe_is_not_an_error(command: list[str]) -> None:
+    """Behave as `qnnbridge ... | head -1`, which ends without a message."""
     read_end, write_end = os.pipe()
     os.close(read_end)
     try:
@@ -235,7 +235,7 @@ def test_a_reader_that_goes_away_is_no_error(command: list[str]) -> None:
     assert "Exception ignored" not in result.stderr
 
 
-def test_an_argument_too_many_shows_a_command_that_works() -> None:
+def test_the_error_for_an_extra_argument_shows_a_command_that_works() -> None:
     result = qnnbridge("serve", "model.onnx")
     assert result.returncode == 2
     assert "unexpected extra argument" in result.stderr
@@ -244,7 +244,7 @@ def test_an_argument_too_many_shows_a_command_that_works() -> None:
 
 @needs.linux
 @pytest.mark.parametrize("command", PRINTING)
-def test_output_that_finds_no_room_is_reported_in_a_sentence(command: list[str]) -> None:
+def test_output_to_a_full_disk_is_reported_in_one_sentence(command: list[str]) -> None:
     with open("/dev/full", "wb") as full:
         result = printing_to(full.fileno(), command)
     assert result.returncode
@@ -256,7 +256,7 @@ def test_output_that_finds_no_room_is_reported_in_a_sentence(command: list[str])
     assert "Exception ignored" not in result.stderr
 
 
-def test_an_interruption_while_the_commands_are_imported_is_no_traceback(tmp_path: Path) -> None:
+def test_an_interrupt_during_the_import_of_commands_prints_no_traceback(tmp_path: Path) -> None:
     (tmp_path / "typer.py").write_text("raise KeyboardInterrupt\n", encoding="utf-8")
     paths = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
     ended = in_a_process("versions", PYTHONPATH=paths)
@@ -264,10 +264,10 @@ def test_an_interruption_while_the_commands_are_imported_is_no_traceback(tmp_pat
 
 
 @pytest.mark.parametrize(("command", "expected"), [("explain", "1"), ("exec", "")])
-def test_commands_run_onnxruntime_without_its_telemetry_and_programs_as_they_are(
+def test_commands_disable_the_telemetry_of_onnxruntime_and_programs_keep_it(
     command: str, expected: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("ORT_DISABLE_TELEMETRY", "0")  # so that it comes back
+    monkeypatch.setenv("ORT_DISABLE_TELEMETRY", "0")  # so that monkeypatch restores it
     monkeypatch.delenv("ORT_DISABLE_TELEMETRY")
     monkeypatch.setattr(sys, "argv", ["qnnbridge", command, "--help"])
     assert __main__.main() == 0

@@ -34,7 +34,7 @@ MUL = MODELS / "mul_1.onnx"
 run = functools.partial(command, "compile", COLUMNS="200")
 
 
-def test_one_model_with_all_that_one_wants_to_know(tmp_path: Path) -> None:
+def test_compiling_one_model_reports_file_chip_placement_and_validation(tmp_path: Path) -> None:
     done = in_a_process("compile", MUL, "-o", tmp_path, "--soc-model", "60", COLUMNS="200")
     assert done.returncode == 0, done.stderr
     assert f"{tmp_path}/mul_1_ctx.onnx" in done.stdout
@@ -48,7 +48,7 @@ def test_one_model_with_all_that_one_wants_to_know(tmp_path: Path) -> None:
     assert "--overwrite" in again.stderr
 
 
-def test_the_result_is_compared_on_the_inputs_that_are_given(tmp_path: Path) -> None:
+def test_the_result_is_compared_on_the_given_inputs(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.ones((3, 2), np.float32))
     done = run(MUL, "-o", tmp_path / "a", "--soc-model", "60", "--json", "--input", f"X={tmp_path / 'x.npy'}")
     (told,) = json.loads(done.stdout)["validation"]["outputs"]
@@ -61,7 +61,7 @@ def test_the_result_is_compared_on_the_inputs_that_are_given(tmp_path: Path) -> 
         assert not list((tmp_path / name).glob("*"))
 
 
-def test_a_head_that_detects_nothing_in_made_up_inputs_is_not_called_validated(tmp_path: Path) -> None:
+def test_a_detector_without_detections_in_generated_inputs_is_not_reported_as_validated(tmp_path: Path) -> None:
     nodes = [
         node("Sigmoid", ["x"], ["share"]),
         node("Split", ["share", "sizes"], ["of_boxes", "of_scores"], axis=1),
@@ -80,7 +80,7 @@ def test_a_head_that_detects_nothing_in_made_up_inputs_is_not_called_validated(t
 
 
 def test_both_figures_are_those_of_the_worst_output_which_is_named(tmp_path: Path) -> None:
-    """The other output has the larger difference, and is much nearer to its own values."""
+    """The other output has the larger absolute difference, but a smaller one relative to its own values."""
     model = MODELS / "silero_vad_openvino_16k.onnx"
     document = json.loads(run(model, "-o", tmp_path, "--soc-model", "60", "--json").stdout)["validation"]
     outputs = {one["output"]: one for one in document["outputs"]}
@@ -95,7 +95,7 @@ def test_both_figures_are_those_of_the_worst_output_which_is_named(tmp_path: Pat
     assert f'largest difference {document["max_abs"]:.3g} ({share} of the range of output "output")' in shown
 
 
-def test_a_chip_that_is_not_known_is_tried_and_named(tmp_path: Path) -> None:
+def test_an_unknown_chip_is_tried_and_named(tmp_path: Path) -> None:
     warned = run(MODELS / "q.onnx", "-o", tmp_path, "--soc-model", "61", "--no-validate")
     assert warned.returncode == 0, "the table is not all that QNN knows"
     assert "Warning: soc_model=61 is not in qnnbridge's table of chips (SM8350=30, " in warned.stderr
@@ -115,7 +115,7 @@ def test_json_is_one_document(tmp_path: Path) -> None:
     assert document["provider_options"]["htp_arch"] == "73"
 
 
-def test_a_model_without_fixed_dimensions_says_how_to_fix_them_and_that_works(tmp_path: Path) -> None:
+def test_the_error_for_a_model_with_free_dimensions_names_options_that_work(tmp_path: Path) -> None:
     done = run(MODELS / "pnet.onnx", "-o", tmp_path)
     assert done.returncode == 1
     assert "--dim N=SIZE --dim M1=SIZE --dim M2=SIZE" in done.stderr
@@ -124,14 +124,14 @@ def test_a_model_without_fixed_dimensions_says_how_to_fix_them_and_that_works(tm
     assert run(MODELS / "pnet.onnx", "-o", tmp_path, "--no-validate", *dims).returncode == 0
 
 
-def test_a_compiled_model_is_refused_in_plain_words(tmp_path: Path) -> None:
+def test_a_compiled_model_is_refused_in_plain_language(tmp_path: Path) -> None:
     done = run(MODELS / "compiled" / "good.onnx", "-o", tmp_path, "--json")
     assert done.returncode == 2
     assert "compiled EPContext artifact" in done.stderr
     assert json.loads(done.stdout)["error"]["code"] == "model.CompiledRefused"
 
 
-def test_models_times_chips_are_one_table_and_one_exit_code(tmp_path: Path) -> None:
+def test_models_and_chips_are_reported_in_one_table_with_one_exit_code(tmp_path: Path) -> None:
     chips = ("--soc-model", "60", "--soc-model", "88")
     options = ("-o", tmp_path, "--no-validate", "--jobs", "2")
     done = run(MUL, MODELS / "logreg_iris.onnx", *chips, *options)
@@ -150,7 +150,7 @@ def test_models_times_chips_are_one_table_and_one_exit_code(tmp_path: Path) -> N
     assert [outcome["state"] for outcome in json.loads(again.stdout)["outcomes"]] == ["skipped", "skipped"]
 
 
-def test_buckets_are_a_model_each(tmp_path: Path) -> None:
+def test_each_bucket_is_compiled_to_a_separate_model(tmp_path: Path) -> None:
     done = run(
         MODELS / "rnet.onnx", "--bucket", "N=1,2", "--soc-model", "60", "--no-validate", "-o", tmp_path / "out"
     )
@@ -176,13 +176,13 @@ def test_buckets_are_a_model_each(tmp_path: Path) -> None:
         (["--bucket", "N=one"], "not of the form"),
     ],
 )
-def test_buckets_that_cannot_be_are_refused(given: list[str], words: str) -> None:
+def test_impossible_buckets_are_refused(given: list[str], words: str) -> None:
     done = run(MODELS / "rnet.onnx", *given)
     assert done.returncode == 2
     assert words in done.stderr
 
 
-def test_shared_weights(tmp_path: Path) -> None:
+def test_models_with_shared_weights_are_compiled_together(tmp_path: Path) -> None:
     done = run(MUL, MODELS / "sigmoid.onnx", "--share-weights", "-o", tmp_path / "out", "--soc-model", "60")
     assert done.returncode == 0, done.stderr
     assert sorted(path.name for path in (tmp_path / "out").glob("*.bin")) == ["mul_1_ctx_qnn.bin"]
@@ -190,7 +190,7 @@ def test_shared_weights(tmp_path: Path) -> None:
     assert "Warning: Not validated" in done.stderr
 
 
-def test_its_time_is_limited(tmp_path: Path) -> None:
+def test_a_timeout_limits_the_compilation(tmp_path: Path) -> None:
     done = run(MUL, "-o", tmp_path / "out", "--timeout", "0")
     assert done.returncode == 1
     assert "mul_1.onnx was not compiled within 0 s" in done.stderr
@@ -199,9 +199,9 @@ def test_its_time_is_limited(tmp_path: Path) -> None:
 
 
 @needs.posix
-def test_ctrl_c_ends_it_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_ends_the_compilation_and_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out, begun, never_ready = tmp_path / "out", tmp_path / "begun", tmp_path / "python"
-    # However late the signal comes, it is not ready, and it does not end by itself.
+    # However late the signal arrives, the command is not ready, and does not end otherwise.
     never_ready.write_text(f"#!/bin/sh\n: > '{begun}'\nwhile true; do sleep 1; done\n")
     never_ready.chmod(0o700)
     monkeypatch.setenv("QNNBRIDGE_HOST_PYTHON", str(never_ready))
@@ -212,14 +212,14 @@ def test_ctrl_c_ends_it_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.M
         # A process that is being started when the signal arrives ends with its stdin, as hosts do.
         until(begun.exists)
         time.sleep(0.3)
-        os.killpg(process.pid, signal.SIGINT)  # as a terminal does it: to everything in the foreground
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal sends it: to all foreground processes
         _, said = process.communicate(timeout=60)
     assert process.returncode == 130
     assert said == "Interrupted.\n"
     assert sorted(os.listdir(tmp_path)) == [begun.name, never_ready.name]
 
 
-def test_elapsed_time_moves_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_elapsed_time_is_updated_in_place_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
             return True
@@ -231,7 +231,7 @@ def test_elapsed_time_moves_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> No
     assert re.search(r"validating m\.onnx.*0:00:0\d", terminal.getvalue())
 
 
-def test_elapsed_time_is_a_line_now_and_then_where_nothing_can_move(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_elapsed_time_is_printed_as_occasional_lines_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     piped = io.StringIO()
     monkeypatch.setattr(sys, "stderr", piped)
     with ShownStages("m.onnx") as stages:

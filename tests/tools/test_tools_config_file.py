@@ -76,12 +76,12 @@ def test_keys_are_options_and_paths_are_relative_to_the_file(tmp_path: Path) -> 
     assert second == [99.5, False, True]
 
 
-def test_a_byte_order_mark_of_an_editor_is_passed_over(tmp_path: Path) -> None:
+def test_a_byte_order_mark_is_ignored(tmp_path: Path) -> None:
     result = told(tmp_path, "\ufeffpercentile = 1.0", "m", "-o", "b")
     assert json.loads(result.stdout.splitlines()[1])[0] == 1.0
 
 
-def test_the_command_line_goes_before_the_file(tmp_path: Path) -> None:
+def test_the_command_line_overrides_the_file(tmp_path: Path) -> None:
     result = told(tmp_path, 'output = "a"\npercentile = 1.0\nper-channel = true', "m", "-o", "b", "--per-tensor")
     first, second = (json.loads(line) for line in result.stdout.splitlines())
     assert (first[0], first[1], second[:2]) == ("m", "b", [1.0, False])
@@ -102,14 +102,14 @@ def test_the_command_line_goes_before_the_file(tmp_path: Path) -> None:
         ("dim = 1979-05-27", "a list or a table"),
     ],
 )
-def test_mistakes_are_told_without_a_trace(text: str, words: str, tmp_path: Path) -> None:
+def test_mistakes_are_reported_without_a_traceback(text: str, words: str, tmp_path: Path) -> None:
     result = told(tmp_path, text, "m", "-o", "b")
     assert result.exit_code == 2
     assert words in result.output
     assert "Traceback" not in result.output
 
 
-def test_a_near_key_is_suggested_and_a_missing_file_is_reported(tmp_path: Path) -> None:
+def test_a_similar_key_is_suggested_and_a_missing_file_is_reported(tmp_path: Path) -> None:
     assert 'Did you mean "percentile"' in told(tmp_path, "percentle = 1.0").output
     missing = CliRunner().invoke(small, ["quantize", "--config", str(tmp_path / "no.toml"), "m", "-o", "b"])
     assert missing.exit_code == 2
@@ -117,14 +117,14 @@ def test_a_near_key_is_suggested_and_a_missing_file_is_reported(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("command", ["prepare", "quantize", "compile"])
-def test_these_commands_take_a_file(command: str, tmp_path: Path) -> None:
+def test_these_commands_accept_a_configuration_file(command: str, tmp_path: Path) -> None:
     (tmp_path / "c.toml").write_text("no-such-key = 1")
     result = qnnbridge(command, "--config", tmp_path / "c.toml", "m.onnx", "-o", "x")
     assert result.returncode == 2
     assert 'there is no option "no-such-key"' in result.output
 
 
-def test_buckets_are_every_combination_of_sizes() -> None:
+def test_buckets_are_all_combinations_of_sizes() -> None:
     assert arguments.read_buckets([]) == []
     assert arguments.read_buckets(["seq=32,16", "batch=1"]) == [{"seq": 16, "batch": 1}, {"seq": 32, "batch": 1}]
     for wrong in (["seq"], ["seq=0"], ["seq=1,a"], ["seq=1", "seq=2"], ["=1"]):
@@ -134,7 +134,7 @@ def test_buckets_are_every_combination_of_sizes() -> None:
         arguments.read_buckets([f"a={','.join(map(str, range(1, 30)))}", f"b={','.join(map(str, range(1, 30)))}"])
 
 
-def test_settings_for_the_quantising_step_of_prepare(tmp_path: Path) -> None:
+def test_the_file_has_settings_for_the_quantize_step_of_prepare(tmp_path: Path) -> None:
     from qnnbridge_models.command_options import QuantizeSettings, settings_of_file
 
     class Context:

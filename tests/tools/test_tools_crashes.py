@@ -42,7 +42,7 @@ def written(record: CrashRecord = DEATH) -> str:
 
 
 @pytest.mark.parametrize("arguments", [["crashes"], ["crashes", "list"]])
-def test_without_reports_the_list_says_where_it_looked(arguments: list[str], state: Path) -> None:
+def test_without_reports_the_list_names_the_searched_folder(arguments: list[str], state: Path) -> None:
     assert qnnbridge(*arguments) == (0, f"No crash reports in {state / 'crashes'}.\n")
 
 
@@ -56,7 +56,7 @@ def test_reports_are_listed_with_exit_phase_and_model() -> None:
     assert "detector.onnx" in row
 
 
-def test_a_report_is_shown_by_the_beginning_of_its_id_or_as_the_last() -> None:
+def test_a_report_is_selected_by_a_prefix_of_its_id_or_as_the_last() -> None:
     report_id = written()
     for arguments in (["crashes", "show"], ["crashes", "show", "last"], ["crashes", "show", report_id[:-2]]):
         code, told = qnnbridge(*arguments)
@@ -67,7 +67,7 @@ def test_a_report_is_shown_by_the_beginning_of_its_id_or_as_the_last() -> None:
         assert "\x1b" not in told
 
 
-def test_a_report_and_the_list_can_be_had_as_json() -> None:
+def test_a_report_and_the_list_are_available_as_json() -> None:
     report_id = written()
     code, told = qnnbridge("crashes", "show", report_id, "--json")
     assert code == 0
@@ -77,7 +77,7 @@ def test_a_report_and_the_list_can_be_had_as_json() -> None:
     assert [report["id"] for report in json.loads(told)["reports"]] == [report_id]
 
 
-def test_a_host_that_was_ended_on_purpose_is_no_crash_and_can_be_looked_at_all_the_same(state: Path) -> None:
+def test_a_host_that_was_ended_deliberately_is_not_listed_as_a_crash_and_can_still_be_shown(state: Path) -> None:
     report_id = written(dataclasses.replace(DEATH, killed_because="a call ran past its deadline", on_purpose=True))
     assert qnnbridge("crashes") == (0, f"No crash reports in {state / 'crashes'}.\n")
     assert qnnbridge("crashes", "show", report_id)[0] == 2
@@ -105,7 +105,7 @@ def quarantine_command(*arguments: str) -> tuple[int, str]:
 
 
 def poison(model: str, phase: str = "running") -> str:
-    """Puts a model into quarantine, as two deaths would; its id."""
+    """Quarantine a model, as two crashes would; return its id."""
     call = NativeCall(fingerprint=f"fingerprint of {model}", options_hash="o", phase=phase, model=model)
     kept = Quarantine(versions="onnxruntime 1, QNN 2")
     kept.add(Points(call, 1.0), exit_text="-11 SIGSEGV", report="/reports/1.txt")
@@ -119,7 +119,7 @@ def test_an_empty_quarantine_is_explained(arguments: list[str]) -> None:
     assert quarantine_command(*arguments) == (0, "No model is in quarantine.\n")
 
 
-def test_models_of_all_versions_are_listed_with_their_last_death() -> None:
+def test_models_of_all_versions_are_listed_with_their_last_crash() -> None:
     account_id = poison("bad.onnx")
     code, told = quarantine_command("list")
     assert code == 0
@@ -128,7 +128,7 @@ def test_models_of_all_versions_are_listed_with_their_last_death() -> None:
         assert text in row
 
 
-def test_the_list_can_be_had_as_json() -> None:
+def test_the_list_is_available_as_json() -> None:
     account_id = poison("bad.onnx")
     code, told = quarantine_command("list", "--json")
     assert code == 0
@@ -152,7 +152,7 @@ def test_one_model_is_cleared_by_its_name() -> None:
     assert [account.id for account in Quarantine().accounts()] == [second]
 
 
-def test_a_name_that_two_models_have_clears_none() -> None:
+def test_a_name_that_two_models_share_clears_none() -> None:
     kept = Quarantine(versions="v")
     for fingerprint in ("one", "other"):
         call = NativeCall(fingerprint=fingerprint, options_hash="o", phase="running", model="same.onnx")
@@ -174,7 +174,7 @@ def test_clearing_a_model_clears_it_in_every_phase() -> None:
     assert Quarantine().accounts() == []
 
 
-def test_all_models_are_cleared_when_asked() -> None:
+def test_all_models_are_cleared_on_request() -> None:
     poison("first.onnx")
     poison("second.onnx")
     code, told = quarantine_command("clear", "--all")
@@ -186,7 +186,7 @@ def test_all_models_are_cleared_when_asked() -> None:
 
 
 @pytest.mark.parametrize("arguments", [[], [""], ["abc", "--all"]])
-def test_clearing_needs_an_id_or_all_and_not_both(arguments: list[str]) -> None:
+def test_clearing_needs_either_an_id_or_all(arguments: list[str]) -> None:
     poison("bad.onnx")
     code, told = quarantine_command("clear", *arguments)
     assert code == 2
@@ -194,15 +194,15 @@ def test_clearing_needs_an_id_or_all_and_not_both(arguments: list[str]) -> None:
     assert len(Quarantine().accounts()) == 1
 
 
-def test_an_unknown_id_is_bad_input_that_names_the_known_ones() -> None:
+def test_an_unknown_id_is_bad_input_and_the_error_lists_the_known_ones() -> None:
     account_id = poison("bad.onnx")
     code, told = quarantine_command("clear", "zzz")
     assert code == 2
     assert account_id in told
 
 
-def test_an_id_that_fits_several_models_clears_none() -> None:
-    ids = [poison(f"{number}.onnx") for number in range(17)]  # sixteen digits: two of the ids begin alike
+def test_a_prefix_that_several_ids_share_clears_none() -> None:
+    ids = [poison(f"{number}.onnx") for number in range(17)]  # sixteen digits: two ids have the same beginning
     digit = next(account_id[0] for account_id in ids if sum(other[0] == account_id[0] for other in ids) > 1)
     code, told = quarantine_command("clear", digit)
     assert code == 2
@@ -211,7 +211,7 @@ def test_an_id_that_fits_several_models_clears_none() -> None:
 
 
 @needs.posix
-def test_a_quarantine_that_cannot_be_written_is_a_failure() -> None:
+def test_a_quarantine_that_cannot_be_written_is_an_error() -> None:
     poison("bad.onnx")
     code = (
         "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0));"
@@ -247,7 +247,7 @@ def test_a_code_is_explained_with_its_name_and_a_fix(code: str, name: str) -> No
     assert "Fix:" in told
 
 
-def test_127_is_explained_in_all_its_meanings() -> None:
+def test_exit_code_127_is_explained_with_all_its_meanings() -> None:
     exit_code, told = explain("127")
     assert exit_code == 0
     assert "Git Bash" in told
@@ -261,7 +261,7 @@ def test_several_codes_are_explained_one_after_the_other() -> None:
     assert [explanation["number"] for explanation in json.loads(told)["explanations"]] == [-11, -1073740791]
 
 
-def test_what_is_no_code_is_refused_with_an_example() -> None:
+def test_an_invalid_code_is_refused_with_an_example() -> None:
     exit_code, told = explain("banana")
     assert exit_code == 2
     assert "is not an exit code" in told

@@ -35,7 +35,7 @@ def host_commands() -> dict[str, click.Command]:
     return dict(COMMANDS.commands["host"].commands)  # type: ignore[attr-defined]
 
 
-def test_every_command_of_the_page_exists_with_its_options() -> None:
+def test_every_command_on_the_page_exists_with_its_options() -> None:
     found = re.findall(r"(?:`|^|\s)qnnbridge (host|top)((?: [a-z-]+)*)([^`\n]*)", PAGE)
     seen = set()
     for group, words, rest in found:
@@ -55,7 +55,7 @@ def test_every_option_is_on_the_page() -> None:
         assert {name for name in options_of(command) if name.startswith("--")} <= mentioned, command.name
 
 
-def test_the_table_of_options_is_that_of_a_daemon() -> None:
+def test_the_table_of_options_equals_that_of_a_daemon() -> None:
     listed = re.findall(r"^\| `(--[a-z-]+) ", part("Options of a daemon"), re.MULTILINE)
     fields = {f"--{name.replace('_', '-')}" for name in DaemonOptions.__dataclass_fields__}
     assert (set(listed), len(listed)) == (fields, len(fields))
@@ -83,8 +83,8 @@ def test_the_defaults_on_the_page_and_in_the_help_are_those_of_the_daemon(name: 
     assert f"Default {default}." in str(parameter.help)  # type: ignore[attr-defined]
 
 
-def test_every_option_that_the_daemon_takes_can_be_given() -> None:
-    """And the other way round: what is passed on is understood."""
+def test_every_option_that_the_daemon_accepts_can_be_given() -> None:
+    """The reverse: the daemon accepts each option that is passed on."""
     from qnnbridge_daemon.main import parse_options
 
     given = DaemonOptions("/py", 5.0, 7.5, 2, 3, 4, "1G", "3G", "2G", 6)
@@ -96,7 +96,7 @@ def test_every_option_that_the_daemon_takes_can_be_given() -> None:
     assert (parsed.recycle.rss_bytes, parsed.recycle.creations) == (2 << 30, 6)
 
 
-def test_the_exit_codes_are_those_of_the_commands() -> None:
+def test_the_exit_codes_equal_those_of_the_commands() -> None:
     from qnnbridge_daemon.main import EXIT_RUNNING
 
     listed = {int(code): text for code, text in re.findall(r"^\| (\d) \| (.*) \|$", part("Commands"), re.MULTILINE)}
@@ -115,7 +115,7 @@ def test_the_exit_codes_are_those_of_the_commands() -> None:
     assert "host run" in listed[EXIT_RUNNING]
 
 
-def test_the_table_of_metrics_is_what_is_printed() -> None:
+def test_the_table_of_metrics_equals_the_printed_one() -> None:
     text = metrics_text(busy_daemon())
     types = dict(re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE))
     helps = dict(re.findall(r"^# HELP (\S+) (.*)$", text, re.MULTILINE))
@@ -123,13 +123,13 @@ def test_the_table_of_metrics_is_what_is_printed() -> None:
     assert rows == [(name, types[name], helps[name]) for name in types]
 
 
-def test_the_example_of_the_live_view_on_the_page_has_the_lines_that_are_printed() -> None:
+def test_the_example_of_the_live_view_on_the_page_has_the_printed_lines() -> None:
     for line in head(read_figures(busy_daemon())):
         assert line in part("top").splitlines()
     assert f"(`--sort`: {', '.join(order.value for order in SortOrder)})" in part("top")
 
 
-def test_the_instructions_are_those_that_are_printed() -> None:
+def test_the_instructions_on_the_page_equal_the_printed_ones() -> None:
     text = part("As a service")
     assert f"~/.config/systemd/user/{service.UNIT_NAME}" in text
     assert f"enable --now {service.UNIT_NAME}" in text

@@ -43,7 +43,7 @@ def test_the_demo_is_computed_by_qnn_and_every_answer_is_right() -> None:
 
 @pytest.fixture(scope="module")
 def python_without_qnn(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An interpreter that has onnxruntime and no onnxruntime-qnn."""
+    """An interpreter that has onnxruntime but not onnxruntime-qnn."""
     if sys.platform == "win32":
         pytest.skip("builds a site-packages folder of links, which need a privilege on Windows")
     folder = tmp_path_factory.mktemp("without-qnn")
@@ -67,8 +67,8 @@ def python_without_qnn(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "bin" / "python"
 
 
-def test_without_qnn_the_demo_shows_the_cpu_and_says_what_to_install(python_without_qnn: Path) -> None:
-    # An encoding that has neither half blocks nor "ü": the demo must not need more than ASCII.
+def test_without_qnn_the_demo_uses_the_cpu_and_names_what_to_install(python_without_qnn: Path) -> None:
+    # An encoding that lacks half blocks and "ü": the demo must not need more than ASCII.
     result = in_a_process(
         "demo", "--host-python", str(python_without_qnn), PYTHONIOENCODING="ascii", PYTHONUTF8="0"
     )
@@ -82,7 +82,7 @@ def test_without_qnn_the_demo_shows_the_cpu_and_says_what_to_install(python_with
     assert result.stdout.isascii()
 
 
-def test_without_qnn_the_json_says_why(python_without_qnn: Path) -> None:
+def test_without_qnn_the_json_has_the_reason(python_without_qnn: Path) -> None:
     result = qnnbridge("demo", "--json", "--host-python", str(python_without_qnn))
     assert result.returncode == 1
     told = json.loads(result.stdout)
@@ -102,7 +102,7 @@ def test_without_any_host_the_demo_fails_with_the_fix() -> None:
     assert "right" not in result.stdout
 
 
-def test_version_names_both_sides() -> None:
+def test_version_reports_both_sides() -> None:
     result = qnnbridge("--version")
     assert result.returncode == 0, result.stderr
     application, host = result.stdout.split("Host\n")

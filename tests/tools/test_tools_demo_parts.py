@@ -18,7 +18,7 @@ from qnnbridge_tools.demo import GLYPHS, Computed, DemoResult, preview
 ASSETS = Path(demo.__file__).parent / "assets"
 
 
-def test_the_lines_are_images_of_the_height_that_the_model_takes() -> None:
+def test_the_lines_are_images_with_the_height_that_the_model_requires() -> None:
     asked = demo.load_lines()
     assert len(asked) == 6
     assert 0 < sum(line.upside_down for line in asked) < 6
@@ -30,7 +30,7 @@ def test_the_lines_are_images_of_the_height_that_the_model_takes() -> None:
     assert min(line.image.shape[1] for line in asked) < 192, "one line must be shorter: padding has to be shown"
 
 
-def test_pixels_are_scaled_as_in_training_and_the_rest_is_zero() -> None:
+def test_pixels_are_scaled_as_in_training_and_padding_is_zero() -> None:
     image = np.zeros((48, 100, 3), np.uint8)
     image[:, :, 1] = 255
     tensor = demo.model_input(image)
@@ -48,12 +48,12 @@ def test_an_image_of_another_size_is_refused() -> None:
         demo.model_input(np.zeros((48, 193, 3), np.uint8))
 
 
-def test_the_answer_is_the_more_probable_of_both_ways() -> None:
+def test_the_answer_is_the_more_probable_of_both_orientations() -> None:
     assert demo.answer_of(np.array([[0.25, 0.75]])) == demo.LineAnswer(upside_down=True, sure=0.75)
     assert demo.answer_of(np.array([[0.9, 0.1]])) == demo.LineAnswer(upside_down=False, sure=0.9)
 
 
-def test_the_model_tells_every_line_right_and_also_turned_around() -> None:
+def test_the_model_recognises_every_line_also_when_it_is_upside_down() -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
     with demo.model_file() as path:
         session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
@@ -66,7 +66,7 @@ def test_the_model_tells_every_line_right_and_also_turned_around() -> None:
             assert demo.answer_of(probabilities).upside_down is upside_down, line.text
 
 
-def test_licence_and_origin_ship_with_the_model_and_its_maker_names_it() -> None:
+def test_licence_and_origin_are_in_the_package_of_the_model_and_name_its_author() -> None:
     notice = (ASSETS / "NOTICE.md").read_text(encoding="utf-8")
     generator = (Path(__file__).parents[2] / "scripts" / "makers" / "demo_files.py").read_text(encoding="utf-8")
     assert "Apache License" in (ASSETS / "LICENSE-Apache-2.0.txt").read_text(encoding="utf-8")
@@ -75,12 +75,12 @@ def test_licence_and_origin_ship_with_the_model_and_its_maker_names_it() -> None
     assert "rapidocr-onnxruntime 1.4.4" in notice
 
 
-def test_the_model_is_the_published_one_apart_from_its_dimensions() -> None:
+def test_the_model_equals_the_published_one_apart_from_its_dimensions() -> None:
     onnx = pytest.importorskip("onnx")
     model = onnx.load(str(ASSETS / "text_direction.onnx"))
     dims = model.graph.input[0].type.tensor_type.shape.dim
     assert [dim.dim_value for dim in dims] == list(demo.INPUT_SHAPE)
-    # Put the published dimensions back: then it is the published file again, byte for byte.
+    # With the published dimensions, the model must be the published file again, byte for byte.
     for dim in dims:
         dim.Clear()
     dims[0].dim_value, dims[1].dim_value, dims[2].dim_param, dims[3].dim_param = -1, 3, "?", "?"
@@ -89,16 +89,16 @@ def test_the_model_is_the_published_one_apart_from_its_dimensions() -> None:
     assert hashlib.sha256(model.SerializeToString()).hexdigest() in notice
 
 
-def test_a_line_is_drawn_in_half_blocks_two_pixels_to_a_cell() -> None:
+def test_a_line_is_drawn_in_half_blocks_with_two_pixels_per_cell() -> None:
     image = np.full((48, 30, 3), 255, np.uint8)
     image[12:15, 6:9] = 0  # one preview pixel, in the upper half of its cell
-    image[18:24, 12:15] = 0  # two of them, one upon the other
-    image[27:30, 0:3] = 0  # one in the lower half
+    image[18:24, 12:15] = 0  # two pixels, one above the other
+    image[27:30, 0:3] = 0  # one pixel, in the lower half
     assert preview(image) == ["  ▀", "    █", "▄"]
     assert set("".join(preview(demo.load_lines()[0].image))) <= set(GLYPHS)
 
 
-def test_light_ink_on_dark_paper_is_drawn_as_ink() -> None:
+def test_light_text_on_a_dark_background_is_drawn_as_ink() -> None:
     image = np.zeros((48, 30, 3), np.uint8)
     image[24:27, 3:6] = 255
     assert preview(image) == [" ▀"]
@@ -118,7 +118,7 @@ HOST = HostInfo(
 
 
 def outcome(*, qnn: bool = True) -> DemoResult:
-    """Six right answers of both providers."""
+    """Return six right answers of both providers."""
     asked = demo.load_lines()
     answers = [demo.LineAnswer(line.upside_down, 0.99) for line in asked]
     on_cpu = Computed(answers, Placement(cpu_nodes=9), load_s=0.1, run_s=0.01)
@@ -136,14 +136,14 @@ def with_wrong_answer(provider: str) -> DemoResult:
     return dataclasses.replace(good, qnn=worse) if provider == "qnn" else dataclasses.replace(good, cpu=worse)
 
 
-def test_only_right_answers_of_qnn_are_a_success() -> None:
+def test_only_right_answers_on_qnn_are_a_success() -> None:
     assert outcome().ok
     assert not with_wrong_answer("qnn").ok
     assert with_wrong_answer("cpu").ok
     assert not outcome(qnn=False).ok
 
 
-def test_a_person_is_told_the_answers_and_where_they_were_computed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_output_shows_the_answers_and_where_they_were_computed(capsys: pytest.CaptureFixture[str]) -> None:
     good = outcome()
     assert good.qnn is not None
     placement = Placement(qnn_nodes=181, simulator=True, soc_model="60", backend="htp")
@@ -188,7 +188,7 @@ def test_on_a_terminal_the_lines_are_drawn(
     assert "██" not in capsys.readouterr().out, "a narrow terminal would break the drawing"
 
 
-def test_on_an_npu_nothing_is_said_of_a_simulator(capsys: pytest.CaptureFixture[str]) -> None:
+def test_on_an_npu_the_simulator_is_not_mentioned(capsys: pytest.CaptureFixture[str]) -> None:
     demo.print_outcome(outcome())
     printed = capsys.readouterr().out
     assert "simulator" not in printed

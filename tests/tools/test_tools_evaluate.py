@@ -25,7 +25,7 @@ INPUTS = [NodeInfo("x", "tensor(float)", (1, 3, 16, 16))]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model, samples with a label, and what is expected of its output."""
+    """A folder with a model, samples with a label, and the expected outputs."""
     made = tmp_path_factory.mktemp("evaluate")
     source = models.saved(models.conv_net(), made / "m.onnx")
     session = onnxruntime.InferenceSession(source)
@@ -52,10 +52,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.process
 @pytest.mark.simulator
-def test_one_table_of_cpu_qnn_and_quantised(folder: Path) -> None:
+def test_one_table_compares_cpu_qnn_and_the_quantised_model(folder: Path) -> None:
     pytest.importorskip("onnxruntime_qnn")
     given = ["evaluate", str(folder / "m.onnx"), "--input", str(folder / "in"), "--expected", str(folder / "want")]
-    # In this order the first row had nothing that it is compared with.
+    # With this order, the first row once had no reference to be compared with.
     given += [
         *("--on", "qnn", "--on", "cpu"),
         "--metric",
@@ -88,7 +88,7 @@ def test_one_table_of_cpu_qnn_and_quantised(folder: Path) -> None:
 
 
 @pytest.mark.process
-def test_a_useless_model_and_one_that_does_not_run_are_rows_and_exit_code_1(folder: Path, tmp_path: Path) -> None:
+def test_a_useless_model_and_one_that_does_not_run_are_rows_and_exit_with_1(folder: Path, tmp_path: Path) -> None:
     wrong = models.conv_net()
     wrong.graph.initializer[1].CopyFrom(models.constant("b", -np.ones((1, 8, 1, 1), np.float32)))
     useless = models.saved(wrong, tmp_path / "useless.onnx")
@@ -103,7 +103,7 @@ def test_a_useless_model_and_one_that_does_not_run_are_rows_and_exit_code_1(fold
     assert "torn.onnx on CPU:" in told.stdout
 
 
-def test_stacked_samples_and_labels_are_taken_apart(tmp_path: Path) -> None:
+def test_stacked_samples_and_labels_are_split(tmp_path: Path) -> None:
     np.savez(tmp_path / "all.npz", x=np.zeros((3, 3, 16, 16), np.float32), label=np.arange(3))
     samples = read_samples([tmp_path], None, INPUTS, ["y"])
     assert [int(sample.arrays["label"]) for sample in samples] == [0, 1, 2]
@@ -147,7 +147,7 @@ def test_a_metric_that_fails_is_reported_with_its_line(name: str, words: str, fo
     assert re.search(words, text), text
 
 
-def test_no_samples_are_refused_before_a_host_is_started(folder: Path) -> None:
+def test_missing_samples_are_refused_before_a_host_is_started(folder: Path) -> None:
     with pytest.raises(OptionError, match="no inputs to evaluate"):
         evaluate_model(folder / "m.onnx", EvaluateOptions())
     with pytest.raises(OptionError, match="does not exist"):
@@ -166,7 +166,7 @@ def test_a_metric_file_may_have_dataclasses(tmp_path: Path) -> None:
 
 @pytest.mark.process
 @pytest.mark.simulator
-def test_the_cpu_that_qnn_is_compared_with_is_not_optimised(tmp_path: Path) -> None:
+def test_the_cpu_reference_is_not_optimised(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime_qnn")
     harmed = optimizer_models.weights_in_8_bits()
     (tmp_path / "m.onnx").write_bytes(harmed.data)

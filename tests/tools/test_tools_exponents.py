@@ -1,4 +1,4 @@
-"""Exponentials below -88, which QNN computes as 131008: which nodes the rewrite changes, and what they compute then."""
+"""Exponentials below -88, which QNN computes as 131008: the nodes that the rewrite changes, and their results."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ def test_a_log_of_a_sum_is_the_same_at_each_opset(opset: int, keep: int, axes: l
     assert rewritten(model) == []
 
 
-def test_a_masked_log_softmax_is_left_alone_where_its_axis_means_something_else() -> None:
+def test_a_masked_log_softmax_is_not_rewritten_if_its_axis_has_another_meaning() -> None:
     mask = {"m": SweepTensor((3, 5, 8), "bool", ("ints", 0, 2)), "f": SweepTensor((), "float", (-300.0,), True)}
-    # Up to opset 12 an axis in the middle stands for all from there on; the last one is the same in both.
+    # Up to opset 12 an axis in the middle includes all later axes; the last axis is the same in both versions.
     for opset, axis, changed in ((11, 1, []), (11, -1, ["1 LogSoftmax"]), (13, -1, ["1 LogSoftmax"])):
         nodes = SweepNode("Where", ("m", "x", "f")), SweepNode("LogSoftmax", ("y0",), {"axis": axis})
         one = case(*nodes, opset=opset, values=("normal", 3), **mask)
@@ -70,7 +70,7 @@ def test_a_masked_log_softmax_is_left_alone_where_its_axis_means_something_else(
         ("Max", (-1000.0,), True),
     ],
 )
-def test_a_limit_in_front_counts_for_what_it_is(
+def test_a_preceding_clip_or_max_is_used_as_the_lower_bound(
     opset: int, op: str, limits: tuple[float | None, ...], is_low: bool
 ) -> None:
     given = {name: value for name, value in zip(("min", "max"), limits, strict=False) if value is not None}
@@ -85,27 +85,27 @@ def test_a_limit_in_front_counts_for_what_it_is(
 
 
 @pytest.mark.parametrize(("base", "exponent", "changed"), [(2.0, "float", 1), (0.5, "float", 1), (2.0, "int64", 0)])
-def test_a_power_whose_types_qnn_takes_is_limited(base: float, exponent: str, changed: int) -> None:
+def test_a_power_with_types_that_qnn_supports_is_limited(base: float, exponent: str, changed: int) -> None:
     nodes = (SweepNode("Pow", ("b", "x")),)
     tensors = {"b": SweepTensor((), "float", (base,), True), "x": SweepTensor((4, 6), exponent, ("ints", -9, 9))}
     assert rewritten(float_model(Case(tensors, nodes, 18))) == ["1 Pow"] * changed
 
 
-def test_double_is_computed_on_the_cpu_and_stays() -> None:
+def test_double_is_computed_on_the_cpu_and_not_changed() -> None:
     model = float_model(case(SweepNode("Exp", ("x",))))
     for value in (*model.graph.input, *model.graph.output):
         value.type.tensor_type.elem_type = onnx.TensorProto.DOUBLE
     assert rewritten(model) == []
 
 
-def test_an_operator_of_unknown_type_stays() -> None:
+def test_an_operator_of_unknown_type_is_not_changed() -> None:
     model = float_model(case(SweepNode("Abs", ("x",)), SweepNode("Exp", ("y0",)), SweepNode("Relu", ("y1",))))
     model.graph.node[0].op_type, model.graph.node[0].domain = "Unheard", "com.example"
     del model.graph.value_info[:]
     assert rewritten(model) == []
 
 
-def test_a_log_of_a_sum_of_nothing_but_infinities_is_a_number() -> None:
+def test_a_log_of_a_sum_of_only_negative_infinities_is_a_number() -> None:
     model = float_model(case(SweepNode("ReduceLogSumExp", ("x",), {"axes": [-1], "keepdims": 1}), opset=13))
     assert rewritten(model) == ["1 ReduceLogSumExp"]
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
@@ -116,22 +116,24 @@ def test_a_log_of_a_sum_of_nothing_but_infinities_is_a_number() -> None:
 
 
 @pytest.mark.parametrize("maker", ["Relu", "Tanh", "Abs", "Sigmoid"])
-def test_what_cannot_be_so_low_stays(maker: str) -> None:
+def test_an_operator_whose_input_cannot_be_that_low_is_not_changed(maker: str) -> None:
     assert rewritten(float_model(case(SweepNode(maker, ("x",)), SweepNode("Exp", ("y0",))))) == []
 
 
 @pytest.mark.simulator
 @pytest.mark.process
 @pytest.mark.parametrize(("op", "rewrite"), [("Erf", "erf"), ("Celu", "missing-operators")])
-def test_a_formula_of_a_rewrite_is_right_for_large_arguments(op: str, rewrite: str, worker: Worker) -> None:
+def test_the_formula_of_a_rewrite_is_right_for_large_arguments(op: str, rewrite: str, worker: Worker) -> None:
     result = worker.run(case(SweepNode(op, ("x",)), values=("uniform", -200, 200)), rewrite)
     assert result["status"] == "right", result
 
 
 @pytest.mark.simulator
 @pytest.mark.process
-def test_a_softmax_by_hand_stays_right_when_a_later_call_masks(tmp_path: Path) -> None:
-    """The first call, which is compared with the CPU, has nothing so low: only the rewrite helps the second."""
+def test_a_hand_written_softmax_stays_right_when_a_later_call_masks(tmp_path: Path) -> None:
+    """The first call, which is compared with the CPU, has no value that low: only the rewrite helps the second
+    call.
+    """
     axes = SweepTensor((1,), "int64", (-1,), True)
     nodes = (
         SweepNode("ReduceMax", ("x", "a"), {"keepdims": 1}),

@@ -1,4 +1,4 @@
-"""Inputs from files, and made-up ones."""
+"""Inputs from files, and generated inputs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ X = NodeInfo("x", "tensor(float)", (2, 3))
 Y = NodeInfo("y", "tensor(int64)", ("n",))
 
 
-def test_arrays_come_from_files_and_keys_of_archives(tmp_path: Path) -> None:
+def test_arrays_are_read_from_files_and_keys_of_archives(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.arange(3))
     np.savez(tmp_path / "b.npz", first=np.zeros(2), second=np.ones(2))
     np.savez(tmp_path / "c.npz", only=np.full(2, 7))
@@ -40,7 +40,7 @@ def test_arrays_come_from_files_and_keys_of_archives(tmp_path: Path) -> None:
     assert three.value.tolist() == [7, 7]
 
 
-def test_an_archive_gives_all_its_arrays_by_name(tmp_path: Path) -> None:
+def test_an_archive_supplies_all_its_arrays_by_name(tmp_path: Path) -> None:
     np.savez(tmp_path / "all.npz", **{"x": np.zeros(2), "y:0": np.ones(2)})
     assert {feed.name: feed.value.tolist() for feed in load([], tmp_path / "all.npz")} == {
         "x": [0, 0],
@@ -48,7 +48,7 @@ def test_an_archive_gives_all_its_arrays_by_name(tmp_path: Path) -> None:
     }
 
 
-def test_a_name_in_a_file_and_in_the_archive_is_refused(tmp_path: Path) -> None:
+def test_a_name_both_in_a_file_and_in_the_archive_is_refused(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.zeros(1))
     np.savez(tmp_path / "all.npz", x=np.zeros(1))
     with pytest.raises(OptionError, match='"x" is given by --input'):
@@ -64,12 +64,12 @@ def test_pickled_objects_are_never_loaded(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"hello", b"\x93NUMPY\x01\x00\xff\xff", b"PK\x03\x04 no archive"])
-def test_a_file_that_is_no_array_is_refused(tmp_path: Path, content: bytes) -> None:
+def test_a_file_that_is_not_an_array_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "a.npy"
     path.write_bytes(content)
     with pytest.raises(OptionError, match="cannot be read as a numpy array") as refused:
         load([InputFile("x", path)], None)
-    assert "allow_pickle" not in str(refused.value)  # as numpy says of any file that is none of its own
+    assert "allow_pickle" not in str(refused.value)  # the message of numpy for any file in another format
 
 
 def test_a_header_that_promises_more_than_the_file_holds_is_refused(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_an_archive_with_several_arrays_needs_a_key(tmp_path: Path) -> None:
         load([InputFile("x", path, "third")], None)
 
 
-def test_inputs_that_no_file_gives_are_made_up_when_asked() -> None:
+def test_inputs_without_a_file_are_generated_on_request() -> None:
     loaded = [Feed("x", np.zeros((2, 3), np.float32), "x.npy")]
     x, y = complete([X, Y], loaded, read_dimensions(["n=4"]), seed=3)
     assert x.source == "x.npy"
@@ -105,14 +105,14 @@ def test_inputs_that_no_file_gives_are_made_up_when_asked() -> None:
     assert y.value.shape == (4,)
 
 
-def test_a_missing_input_is_an_error_that_names_both_ways_out() -> None:
+def test_the_error_for_a_missing_input_names_both_alternatives() -> None:
     with pytest.raises(OptionError, match="No value for inputs x, y") as caught:
         complete([X, Y], [], Dimensions(), seed=None)
     assert "--input x=FILE.npy" in str(caught.value.fix)
     assert "--random" in str(caught.value.fix)
 
 
-def test_raw_bits_become_the_type_that_a_file_cannot_name() -> None:
+def test_raw_bits_are_converted_to_the_type_that_a_file_cannot_name() -> None:
     declared = [NodeInfo("b", "tensor(bfloat16)", ("n",)), NodeInfo("q", "tensor(int4)", (3,))]
     loaded = [Feed("b", np.zeros(5, np.uint16), "b.npy"), Feed("q", np.zeros(2, np.uint8), "q.npy")]
     b, q = complete(declared, loaded, Dimensions(), seed=None)
@@ -122,7 +122,7 @@ def test_raw_bits_become_the_type_that_a_file_cannot_name() -> None:
     assert (q.value.element_type, q.value.shape) == (ElementType.INT4, (3,))
 
 
-def test_numbers_where_raw_bits_are_due_are_refused() -> None:
+def test_numbers_where_raw_bits_are_required_are_refused() -> None:
     with pytest.raises(OptionError, match=r"is bfloat16, but b[.]npy contains float32") as caught:
         complete(
             [NodeInfo("b", "tensor(bfloat16)", (2,))],
@@ -133,7 +133,7 @@ def test_numbers_where_raw_bits_are_due_are_refused() -> None:
     assert "uint16" in str(caught.value.fix)
 
 
-# --- made up ----------------------------------------------------------------------------------------------
+# --- generated inputs -------------------------------------------------------------------------------------
 
 FLOATS_OF_ML_DTYPES = [
     element
@@ -147,7 +147,7 @@ def made(type_text: str, shape: tuple[int, ...] = (2, 50), seed: int = 0) -> Any
 
 
 @pytest.mark.parametrize("element", list(ElementType), ids=lambda element: element.name)
-def test_every_element_type_can_be_made_up_and_depends_on_the_seed_only(element: ElementType) -> None:
+def test_every_element_type_can_be_generated_and_depends_only_on_the_seed(element: ElementType) -> None:
     first, again, other = (made(f"tensor({element.text})", seed=seed) for seed in (1, 1, 2))
     assert first.shape == (2, 50)
     if isinstance(first, Typed):
@@ -191,22 +191,22 @@ def test_scalars_and_empty_tensors_can_be_made_up(shape: tuple[int, ...]) -> Non
 
 
 @pytest.mark.parametrize("type_text", ["seq(tensor(float))", "map(int64,tensor(float))", "optional(tensor(float))"])
-def test_what_is_not_a_tensor_is_refused_with_a_way_out(type_text: str) -> None:
+def test_an_input_that_is_not_a_tensor_is_refused_with_an_alternative(type_text: str) -> None:
     with pytest.raises(OptionError, match="cannot be made up") as caught:
         made(type_text)
     assert "InferenceSession" in str(caught.value.fix)
 
 
-def test_a_shape_that_fits_no_memory_is_refused() -> None:
+def test_a_shape_too_large_for_the_memory_is_refused() -> None:
     with pytest.raises(OptionError, match="does not fit in memory"):
         made("tensor(float)", (2**20, 2**20, 2**10))
 
 
-def test_free_dimensions_are_filled_from_the_command_line() -> None:
+def test_free_dimensions_are_set_from_the_command_line() -> None:
     assert full_shape("x", ["batch", 3, None], read_dimensions(["batch=2", "x:2=5"])) == (2, 3, 5)
 
 
-def test_a_free_dimension_without_a_size_is_an_error_that_says_what_to_add() -> None:
+def test_the_error_for_a_free_dimension_without_a_size_names_the_option() -> None:
     with pytest.raises(OptionError) as caught:
         full_shape("x", ["batch", 3, None, "batch", -1], read_dimensions([]))
     assert caught.value.fix == '--dim "batch=SIZE" --dim "x:2=SIZE" --dim "x:4=SIZE"'
@@ -217,7 +217,7 @@ def test_an_input_without_a_shape_needs_a_file() -> None:
         full_shape("x", None, read_dimensions([]))
 
 
-def test_an_archive_of_many_arrays_is_read_in_one_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_archive_of_many_arrays_is_read_in_one_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     np.savez(tmp_path / "many.npz", **{f"a{number}": np.full(1, number) for number in range(50)})
     opened: list[object] = []
     read = np.load
@@ -226,7 +226,7 @@ def test_an_archive_of_many_arrays_is_read_in_one_go(tmp_path: Path, monkeypatch
     assert len(opened) == 1
 
 
-def test_a_file_of_an_archive_that_is_no_array_is_an_error(tmp_path: Path) -> None:
+def test_a_file_in_an_archive_that_is_not_an_array_is_an_error(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "text.npz", "w") as archive:
         archive.writestr("x.npy", b"hello")
     with pytest.raises(OptionError, match="cannot be read as a numpy array"):

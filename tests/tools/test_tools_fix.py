@@ -48,7 +48,7 @@ def test_a_model_that_cannot_be_loaded_is_not_blamed_on_the_rewrites(tmp_path: P
     assert not (tmp_path / "o.onnx").exists()
 
 
-def test_rows_in_which_everything_is_masked_do_not_take_the_masks_back(tmp_path: Path) -> None:
+def test_fully_masked_rows_do_not_revert_the_rewrite_of_masks(tmp_path: Path) -> None:
     path = models.saved(fix_models.causal_attention(), tmp_path / "m.onnx")
     (step,) = fix_model(path, tmp_path / "o.onnx", only=["masks"]).steps
     assert step.kept
@@ -61,9 +61,9 @@ def test_rows_in_which_everything_is_masked_do_not_take_the_masks_back(tmp_path:
         np.testing.assert_allclose(after, before, atol=1e-6)
 
 
-def test_masks_that_change_what_rows_see_are_taken_back(tmp_path: Path) -> None:
+def test_masks_that_change_which_positions_rows_see_are_reverted(tmp_path: Path) -> None:
     model = models.attention(-3.4e38)
-    # Scores in thousands, beside which -1e4 hides nothing.
+    # Scores in thousands, for which -1e4 masks nothing.
     for tensor in model.graph.initializer:
         if tensor.name in ("wq", "wk"):
             tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor) * 3000, tensor.name))
@@ -80,11 +80,11 @@ def test_each_rewrite_finds_its_trap_and_changes_no_result(what: str, tmp_path: 
     assert step.changes
     assert step.check is not None
     if name == "random-on-cpu":
-        # Its models give other numbers in every run, so there is nothing to compare.
+        # The random operators return other numbers in every run, so there is nothing to compare.
         assert "a different result in each run" in step.check.reason
     else:
         assert step.check.compared, step.check.reason
-        # A step of the quantisation, which a fused operator rounds once instead of five times.
+        # One quantisation step, since a fused operator rounds once instead of five times.
         assert step.check.max_abs < (4.2 / 255 if name == "gelu" else 1e-5)
     again = fix_model(tmp_path / "o.onnx", tmp_path / "again.onnx", only=[name])
     assert again.steps == (), "there is nothing left to do"
@@ -94,7 +94,7 @@ def test_each_rewrite_finds_its_trap_and_changes_no_result(what: str, tmp_path: 
 @pytest.mark.parametrize(
     "what", [what for what, (name, _) in fix_models.ONE_OF_EACH.items() if name not in BY_NAME_ONLY]
 )
-def test_a_rewrite_that_is_skipped_leaves_its_trap_alone(what: str, tmp_path: Path) -> None:
+def test_a_skipped_rewrite_does_not_change_its_trap(what: str, tmp_path: Path) -> None:
     name, make = fix_models.ONE_OF_EACH[what]
     others = [other for other in NAMES if other != name]
     model = models.saved(make(), tmp_path / "m.onnx")
@@ -103,13 +103,13 @@ def test_a_rewrite_that_is_skipped_leaves_its_trap_alone(what: str, tmp_path: Pa
     assert name not in [s.rewrite for s in fix_model(model, tmp_path / "p.onnx", skip=[name], check=False).steps]
 
 
-def test_gates_are_parted_only_where_it_is_asked_for(tmp_path: Path) -> None:
+def test_gates_are_split_only_on_request(tmp_path: Path) -> None:
     gate = models.saved(fix_models.gate(), tmp_path / "m.onnx")
     assert fix_model(gate, tmp_path / "a.onnx").steps == ()
     assert [step.rewrite for step in fix_model(gate, tmp_path / "b.onnx", only=[GATES, "rank"]).steps] == [GATES]
 
 
-def test_what_is_no_gate_is_not_parted(tmp_path: Path) -> None:
+def test_a_pattern_that_is_not_a_gate_is_not_split(tmp_path: Path) -> None:
     ops = (("Relu", ["x"], ["a"]), ("Sigmoid", ["a"], ["g"]), ("Mul", ["x", "g"], ["y"]))
     relu = [helper.make_node(op, inputs, outputs) for op, inputs, outputs in ops]
     made_ones = (fix_models.gate(product=False), fix_models.gate(qdq=True), fix_models.chain(relu, [2, 8], [2, 8]))
@@ -118,19 +118,19 @@ def test_what_is_no_gate_is_not_parted(tmp_path: Path) -> None:
         assert fix_model(model, tmp_path / "o.onnx", only=[GATES], overwrite=True).steps == ()
 
 
-def test_every_rewrite_has_a_model_that_is_about_it() -> None:
+def test_every_rewrite_has_a_test_model() -> None:
     shaped = {"fixed-shapes", "shape-computations", "untaken-branches"}
     assert {name for name, _ in fix_models.ONE_OF_EACH.values()} | shaped == set(NAMES)
 
 
-def test_no_tensor_has_more_dimensions_than_qnn_takes(tmp_path: Path) -> None:
+def test_no_tensor_keeps_more_dimensions_than_qnn_supports(tmp_path: Path) -> None:
     for number, make in enumerate((fix_models.windows, fix_models.scattered_transpose)):
         path = tmp_path / f"{number}.onnx"
         fix_model(models.saved(make(), tmp_path / "m.onnx"), path)
         assert max(len(shape) for shape in shapes_of(path)) <= 5
 
 
-def test_no_tensor_without_elements_is_left(tmp_path: Path) -> None:
+def test_no_tensor_without_elements_remains(tmp_path: Path) -> None:
     model = models.saved(fix_models.empty_state(), tmp_path / "m.onnx")
     assert any(0 in shape for shape in shapes_of(model))
     fix_model(model, tmp_path / "o.onnx")
@@ -138,7 +138,7 @@ def test_no_tensor_without_elements_is_left(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("opset", "roi"), [(11, "roi"), (13, "")])
-def test_an_empty_tensor_that_stands_for_nothing_goes_where_it_may(opset: int, roi: str, tmp_path: Path) -> None:
+def test_an_empty_optional_input_is_kept_where_the_operator_allows_it(opset: int, roi: str, tmp_path: Path) -> None:
     made = fix_models.chain(
         [models.helper.make_node("Resize", ["x", "roi", "scales"], ["y"], mode="nearest", name="resize")],
         [1, 1, 4, 4],
@@ -154,7 +154,7 @@ def test_an_empty_tensor_that_stands_for_nothing_goes_where_it_may(opset: int, r
     assert onnx.load(str(tmp_path / "o.onnx")).graph.node[0].input[1] == roi
 
 
-def test_an_input_that_is_always_the_same_becomes_a_constant(tmp_path: Path) -> None:
+def test_an_input_with_a_given_value_becomes_a_constant(tmp_path: Path) -> None:
     """The sampling rate of a speech model, for example, selects one half of the model."""
     made = models.branching()
     model = models.saved(made, tmp_path / "m.onnx")
@@ -171,7 +171,7 @@ def test_an_input_that_is_always_the_same_becomes_a_constant(tmp_path: Path) -> 
     assert fix(model, "-o", tmp_path / "r.onnx", "--constant", "c=yes please").returncode == 2
 
 
-def test_a_branch_that_is_impossible_with_fixed_sizes_goes(tmp_path: Path) -> None:
+def test_a_branch_that_fixed_sizes_make_impossible_is_removed(tmp_path: Path) -> None:
     model = models.saved(fix_models.branch_by_rank(), tmp_path / "m.onnx")
     result = fix_model(model, tmp_path / "o.onnx", shapes={"x": [1, 5, 8]})
     assert [step.rewrite for step in result.steps] == ["fixed-shapes", "shape-computations", "untaken-branches"]
@@ -183,12 +183,12 @@ def test_a_branch_that_is_impossible_with_fixed_sizes_goes(tmp_path: Path) -> No
     assert [dim.dim_value for dim in written.dim] == [5, 4]
 
 
-def test_a_gelu_keeps_its_erf_because_qnn_takes_it_as_a_whole(tmp_path: Path) -> None:
+def test_a_gelu_keeps_its_erf_because_qnn_supports_it_as_a_whole(tmp_path: Path) -> None:
     model = models.saved(fix_models.erf(in_gelu=True), tmp_path / "m.onnx")
     assert fix_model(model, tmp_path / "o.onnx").nodes_after["Erf"] == 1
 
 
-def test_a_rewrite_that_changes_a_result_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rewrite_that_changes_a_result_is_reverted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = operators.square_by_mul
 
     def wrong(editor: Any) -> list[str]:
@@ -226,7 +226,7 @@ def sizes_after(path: Path) -> dict[str, list[int]]:
     }
 
 
-def test_axes_that_share_a_name_that_means_nothing_get_sizes_of_their_own(tmp_path: Path) -> None:
+def test_axes_that_share_a_placeholder_name_get_separate_sizes(tmp_path: Path) -> None:
     source = models.MODELS / "ch_ppocr_mobile_v2.0_cls_infer.onnx"
     result = fix_model(source, tmp_path / "o.onnx", shapes={"x": [1, 3, 48, 192]})
     assert result.shapes == {"x": (1, 3, 48, 192)}
@@ -241,7 +241,7 @@ def test_axes_without_a_name_get_sizes_by_position(tmp_path: Path) -> None:
     assert sizes_after(tmp_path / "o.onnx")["b"] == [1, 3]
 
 
-def test_axes_that_share_a_symbol_follow_one_another(tmp_path: Path) -> None:
+def test_axes_that_share_a_symbol_get_the_same_size(tmp_path: Path) -> None:
     model = models.saved(two_inputs(["batch", "n"], ["batch", 4]), tmp_path / "m.onnx")
     fix_model(model, tmp_path / "o.onnx", shapes={"a": [2, 4]})
     assert sizes_after(tmp_path / "o.onnx") == {"a": [2, 4], "b": [2, 4], "y": []}
@@ -257,7 +257,7 @@ def test_axes_that_share_a_symbol_must_agree(tmp_path: Path) -> None:
         fix_model(model, tmp_path / "o.onnx", shapes={"b": [3, 4]}, dims={"batch": 2})
 
 
-def test_an_axis_given_by_input_and_number_is_believed(tmp_path: Path) -> None:
+def test_sizes_by_input_and_axis_may_differ_for_the_same_symbol(tmp_path: Path) -> None:
     model = models.saved(two_inputs(["n", 4], ["n", 4]), tmp_path / "m.onnx")
     fix_model(model, tmp_path / "o.onnx", dims={"a:0": 3, "b:0": 1})
     assert sizes_after(tmp_path / "o.onnx")["b"] == [1, 4]
@@ -296,7 +296,7 @@ def test_a_size_that_does_not_fit_inside_the_model_is_reported(tmp_path: Path) -
     assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"]
 
 
-def test_free_dimensions_that_are_left_are_reported_with_their_options(tmp_path: Path) -> None:
+def test_remaining_free_dimensions_are_reported_with_their_options(tmp_path: Path) -> None:
     result = fix_model(models.MODELS / "pnet.onnx", tmp_path / "o.onnx", dims={"N": 1})
     assert '--dim "M1=SIZE" --dim "M2=SIZE"' in result.warnings[0]
 
@@ -312,7 +312,7 @@ def test_every_real_model_still_computes_the_same(name: str, tmp_path: Path) -> 
     assert sum(result.nodes_after.values()) <= sum(result.nodes_before.values())
 
 
-def test_the_report_has_every_rewrite_with_its_difference(tmp_path: Path) -> None:
+def test_the_report_lists_every_rewrite_with_its_difference(tmp_path: Path) -> None:
     model = models.saved(fix_models.windows(), tmp_path / "m.onnx")
     done = fix(model, "-o", tmp_path / "o.onnx")
     assert done.returncode == 0
@@ -324,7 +324,7 @@ def test_the_report_has_every_rewrite_with_its_difference(tmp_path: Path) -> Non
     assert document["inputs"] == {"x": [2, 8, 8, 3]}
 
 
-def test_a_reduction_of_nothing_stays(tmp_path: Path) -> None:
+def test_a_reduction_over_no_axes_is_not_changed(tmp_path: Path) -> None:
     made = fix_models.sum_of_six_dimensions()
     (reduction,) = made.graph.node
     reduction.input.append("none")
@@ -342,7 +342,7 @@ def test_a_reduction_of_nothing_stays(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("op", "folded"), [("Concat", True), ("Softmax", False)])
 def test_before_opset_13_concat_is_folded_and_softmax_is_not(op: str, folded: bool, tmp_path: Path) -> None:
-    """Softmax took all axes from its own on as one then; Concat never did."""
+    """In old opsets Softmax combined all axes from its own on; Concat never did."""
     shape = [1, 2, 3, 2, 2, 3]
     result = [*shape[:-1], 6] if op == "Concat" else shape
     node = helper.make_node(op, ["x", "x"] if op == "Concat" else ["x"], ["y"], axis=5)
@@ -358,19 +358,19 @@ def test_before_opset_13_concat_is_folded_and_softmax_is_not(op: str, folded: bo
     assert step is None or (step.check is not None and step.check.agrees)
 
 
-def test_the_list_has_all_rewrites() -> None:
+def test_the_list_contains_all_rewrites() -> None:
     done = qnnbridge("fix", "--list")
     assert done.returncode == 0
     assert [line.split()[0] for line in done.stdout.splitlines()[1:]] == NAMES
 
 
-def test_an_unknown_rewrite_is_bad_input_with_the_one_that_was_meant(tmp_path: Path) -> None:
+def test_the_error_for_an_unknown_rewrite_suggests_the_right_one(tmp_path: Path) -> None:
     done = fix(models.MODELS / "sigmoid.onnx", "-o", tmp_path / "o.onnx", "--only", "pow-squares")
     assert done.returncode == 2
     assert 'Did you mean "pow-square"?' in done.stderr
 
 
-def test_sizes_without_the_rewrite_that_sets_them_are_refused(tmp_path: Path) -> None:
+def test_sizes_are_refused_if_the_rewrite_that_sets_them_is_skipped(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="excluded"):
         fix_model(models.MODELS / "pnet.onnx", tmp_path / "o.onnx", dims={"N": 1}, skip=["fixed-shapes"])
 
@@ -401,7 +401,7 @@ def test_the_input_and_existing_files_are_never_overwritten(tmp_path: Path) -> N
     assert sorted(path.name for path in tmp_path.iterdir()) == ["m.onnx", "o.onnx"]
 
 
-def test_weights_in_another_file_stay_in_one(tmp_path: Path) -> None:
+def test_external_weights_stay_external(tmp_path: Path) -> None:
     made = fix_models.gemm(0.5, 2.0)
     made.graph.initializer[0].CopyFrom(models.weights("w", 300, 8))
     made.graph.initializer[1].CopyFrom(models.constant("b", np.ones(300, np.float32)))
@@ -421,7 +421,7 @@ def test_weights_in_another_file_stay_in_one(tmp_path: Path) -> None:
     assert cpu.run(session, {"x": np.ones((2, 8), np.float32)}, "it")[0].shape == (2, 300)
 
 
-def test_a_model_with_a_subgraph_keeps_what_the_subgraph_takes_from_outside(tmp_path: Path) -> None:
+def test_a_model_with_a_subgraph_keeps_the_outer_tensors_that_the_subgraph_uses(tmp_path: Path) -> None:
     made = models.branching()
     inner = made.graph.node[0].attribute[0].g
     inner.node.insert(0, models.helper.make_node("Add", ["x", "outer"], ["moved"]))
@@ -436,14 +436,14 @@ def test_a_model_with_a_subgraph_keeps_what_the_subgraph_takes_from_outside(tmp_
     assert graphs.count_ops(written) == {"Add": 1, "If": 1, "MatMul": 1, "Neg": 1, "Relu": 1}
 
 
-def test_a_loop_and_a_hidden_condition_stay_as_they_are(tmp_path: Path) -> None:
+def test_an_if_with_an_unknown_condition_is_not_changed(tmp_path: Path) -> None:
     model = models.saved(models.branching(), tmp_path / "m.onnx")
     result = fix_model(model, tmp_path / "o.onnx")
     assert result.steps == ()
     assert result.nodes_after["If"] == 1
 
 
-def test_only_the_shapes_of_a_model_with_free_sizes_are_left_alone(tmp_path: Path) -> None:
+def test_only_the_shape_computations_of_a_model_with_free_sizes_are_not_changed(tmp_path: Path) -> None:
     made: Callable[[], Any] = fix_models.branch_by_rank
     result = fix_model(models.saved(made(), tmp_path / "m.onnx"), tmp_path / "o.onnx")
     assert result.nodes_after["If"] == 1

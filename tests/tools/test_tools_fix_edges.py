@@ -37,7 +37,7 @@ def chain(
     element: int = TensorProto.FLOAT,
     functions: Sequence[Any] = (),
 ) -> Any:
-    """A model that makes y, of a shape that onnx infers."""
+    """Return a model with the output y, whose shape onnx infers."""
     graph = helper.make_graph(
         list(nodes), "g", list(inputs), [helper.make_tensor_value_info("y", element, None)], list(constants)
     )
@@ -46,7 +46,7 @@ def chain(
 
 
 def local(op: str, names: Sequence[str]) -> Any:
-    """A function of the model's own with the name of an operator, which negates what that would make."""
+    """Return a local function with the name of an operator, which negates the operator's result."""
     return helper.make_function(
         "local",
         op,
@@ -81,7 +81,7 @@ def scatter_of_a_function() -> Any:
 
 
 def scale(op: str, shape: Sequence[int], given: Any, **attributes: Any) -> Any:
-    """A scale below zero; for DequantizeLinear behind an int8 Cast, so that the sign goes beside the node."""
+    """Return a negative scale; DequantizeLinear follows an int8 Cast, so that the sign is moved out of the node."""
     constants = [constant("s", given)]
     element = attributes.get("output_dtype", TensorProto.FLOAT)
     opset = 23 if attributes else 19
@@ -110,7 +110,7 @@ def no_rows() -> Any:
 
 
 def whole_numbers(op: str) -> Any:
-    """Products and sums of integers, which QNN refuses or computes as floats."""
+    """Return products and sums of integers, which QNN refuses or computes as floats."""
     if op == "Einsum":
         nodes = [node("Einsum", ["x", "w"], ["y"], equation="ab,bc->ac")]
         constants = [constant("w", np.arange(6).reshape(2, 3))]
@@ -122,7 +122,7 @@ def whole_numbers(op: str) -> Any:
 
 
 def mish(domain: str = "", *, beside: bool = False) -> Any:
-    """beside: a GroupNormalization whose type does not follow, so that onnx cannot write it out."""
+    """Return a model. beside: add a GroupNormalization of unknown type, which onnx cannot expand."""
     nodes, inputs, constants = [node("Mish", ["x"], ["m"], domain=domain)], [value("x", [1, 4, 5])], []
     if beside:
         constants = [constant(name, np.ones(2, np.float32)) for name in ("s", "b")]
@@ -199,12 +199,12 @@ def test_the_rewritten_model_computes_the_same(what: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("what", LEFT_ALONE)
-def test_what_only_looks_like_the_pattern_is_left_alone(what: str, tmp_path: Path) -> None:
+def test_a_similar_pattern_is_not_changed(what: str, tmp_path: Path) -> None:
     name, make = LEFT_ALONE[what]
     assert fix_model(models.saved(make(), tmp_path / "m.onnx"), tmp_path / "o.onnx", only=[name]).steps == ()
 
 
-def test_a_mish_of_the_long_domain_name_is_written_out_or_not_counted(tmp_path: Path) -> None:
+def test_a_mish_in_the_onnx_domain_is_expanded_or_not_counted(tmp_path: Path) -> None:
     result = fix_model(
         models.saved(mish("ai.onnx"), tmp_path / "m.onnx"), tmp_path / "o.onnx", only=["definitions"]
     )
@@ -212,13 +212,13 @@ def test_a_mish_of_the_long_domain_name_is_written_out_or_not_counted(tmp_path: 
     assert bool(result.steps) is not bool(left)
 
 
-def test_analyze_does_not_end_over_a_scatter_of_no_rows(tmp_path: Path) -> None:
+def test_analyze_accepts_a_scatter_without_rows(tmp_path: Path) -> None:
     path = models.saved(no_rows(), tmp_path / "m.onnx")
     assert analyze_model(path, offline=True).predicted.verdicts
 
 
-def test_analyze_names_no_rewrite_for_what_is_inside_a_function(tmp_path: Path) -> None:
-    """fix rewrites the main graph alone."""
+def test_analyze_suggests_no_rewrite_for_nodes_inside_of_a_function(tmp_path: Path) -> None:
+    """fix rewrites only the main graph."""
     function = helper.make_function(
         "local",
         "Attend",
@@ -238,7 +238,7 @@ def test_analyze_names_no_rewrite_for_what_is_inside_a_function(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("free", [False, True], ids=["fixed", "free"])
-def test_the_rules_know_that_stated_activations_are_refused(free: bool, tmp_path: Path) -> None:
+def test_the_rules_know_that_explicit_activations_are_refused(free: bool, tmp_path: Path) -> None:
     model = exported_models.recurrent("GRU", ["Sigmoid", "Tanh"])
     if free:
         model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "n"
@@ -249,7 +249,7 @@ def test_the_rules_know_that_stated_activations_are_refused(free: bool, tmp_path
 
 @pytest.mark.simulator
 @pytest.mark.parametrize("index", [2, -1, -12])
-def test_an_index_that_counts_from_the_end_is_added_on_qnn_too(index: int, host: qnnbridge.Host) -> None:
+def test_an_index_that_counts_from_the_end_is_corrected_on_qnn_too(index: int, host: qnnbridge.Host) -> None:
     pytest.importorskip("onnxruntime_qnn")
     data = exported_models.scattered().SerializeToString()
     feeds = {"x": np.ones((30, 8), np.float32), "to": np.full(30, index)}

@@ -52,7 +52,7 @@ LEFT_ALONE = {
 
 
 @pytest.mark.parametrize("what", LEFT_ALONE)
-def test_what_would_compute_something_else_is_left_alone(what: str, tmp_path: Path) -> None:
+def test_a_pattern_whose_rewrite_would_change_results_is_not_changed(what: str, tmp_path: Path) -> None:
     rewrite, make = LEFT_ALONE[what]
     assert fix_model(models.saved(make(), tmp_path / "m.onnx"), tmp_path / "o.onnx", only=[rewrite]).steps == ()
 
@@ -67,7 +67,7 @@ def random_equation(rng: random.Random) -> tuple[str, list[tuple[int, ...]]]:
 
 
 @pytest.mark.parametrize("seed", range(needs.length(40, 400)))
-def test_random_equations_compute_what_numpy_does(seed: int, tmp_path: Path) -> None:
+def test_random_equations_compute_the_same_as_numpy(seed: int, tmp_path: Path) -> None:
     equation, shapes = random_equation(random.Random(seed))
     path = models.saved(exported_models.einsum(equation, *shapes), tmp_path / "m.onnx")
     result = fix_model(path, tmp_path / "o.onnx", only=["einsum"])
@@ -98,7 +98,7 @@ def feeds_of(session: Any) -> dict[str, Any]:
 
 @pytest.mark.simulator
 @pytest.mark.parametrize("what", exported_models.ONE_OF_EACH)
-def test_qnn_takes_the_whole_rewritten_model_and_computes_it_right(what: str, host: qnnbridge.Host) -> None:
+def test_qnn_runs_the_complete_rewritten_model_with_right_results(what: str, host: qnnbridge.Host) -> None:
     pytest.importorskip("onnxruntime_qnn")
     data = exported_models.ONE_OF_EACH[what][1]().SerializeToString()
     cpu = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
@@ -109,7 +109,7 @@ def test_qnn_takes_the_whole_rewritten_model_and_computes_it_right(what: str, ho
     np.testing.assert_allclose(found, expected, rtol=0.02, atol=0.02)
 
 
-# What keeps nodes from QNN as it is; of the rest QNN takes all, if not as it should.
+# Nodes that QNN refuses without the rewrite; QNN accepts all others, even if it computes them wrong.
 REFUSED = (
     "bct,bcs->bts",
     "nctv,vw->nctw",
@@ -134,7 +134,7 @@ REFUSED = (
 
 @pytest.mark.simulator
 @pytest.mark.parametrize("what", REFUSED)
-def test_analyze_names_the_command_that_brings_everything_to_qnn(what: str, tmp_path: Path) -> None:
+def test_analyze_names_the_command_that_moves_everything_to_qnn(what: str, tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime_qnn")
     name, make = exported_models.ONE_OF_EACH[what]
     path = models.saved(make(), tmp_path / "m.onnx")
@@ -150,7 +150,7 @@ def test_analyze_names_the_command_that_brings_everything_to_qnn(what: str, tmp_
 
 
 @pytest.mark.simulator
-def test_int64_of_five_dimensions_ends_no_process_after_the_rewrite(host: qnnbridge.Host, tmp_path: Path) -> None:
+def test_int64_with_five_dimensions_does_not_crash_after_the_rewrite(host: qnnbridge.Host, tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime_qnn")
     path = models.saved(exported_models.wide_integers(), tmp_path / "m.onnx")
     found = analyze_model(path, offline=True, soc_model="60")
@@ -179,7 +179,7 @@ WIDE_EDGES = {
 
 @pytest.mark.simulator
 @pytest.mark.parametrize("what", WIDE_EDGES)
-def test_a_session_computes_int64_of_five_dimensions_at_its_edges(
+def test_a_session_computes_int64_with_five_dimensions_at_its_inputs_and_outputs(
     what: str, host: qnnbridge.Host, tmp_path: Path
 ) -> None:
     pytest.importorskip("onnxruntime_qnn")
@@ -196,7 +196,7 @@ def test_a_session_computes_int64_of_five_dimensions_at_its_edges(
 
 
 @pytest.mark.simulator
-def test_a_session_that_no_rewrite_saves_is_refused_before_the_compiler_ends(
+def test_a_session_that_no_rewrite_can_fix_is_refused_before_the_compiler_crashes(
     host: qnnbridge.Host, tmp_path: Path
 ) -> None:
     pytest.importorskip("onnxruntime_qnn")
@@ -211,8 +211,8 @@ def test_a_session_that_no_rewrite_saves_is_refused_before_the_compiler_ends(
 
 
 @pytest.mark.parametrize("nodes", [["Transpose x t", "Transpose t y"], ["Tile x ones t", "Mod t large y"]])
-def test_what_the_cpu_computes_keeps_its_64_bits(nodes: list[str], tmp_path: Path) -> None:
-    # Beside it there is what QNN computes in 32 bits.
+def test_values_on_the_cpu_keep_their_64_bits(nodes: list[str], tmp_path: Path) -> None:
+    # The same model also contains a part that QNN computes in 32 bits.
     path = models.saved(
         exported_models.of_five([*nodes, "Reshape b s z"], exported_models.FIVE), tmp_path / "m.onnx"
     )
@@ -226,7 +226,7 @@ def test_what_the_cpu_computes_keeps_its_64_bits(nodes: list[str], tmp_path: Pat
         np.testing.assert_array_equal(found, expected)
 
 
-def test_analyze_says_that_qnn_fails_with_repeated_doubles(tmp_path: Path) -> None:
+def test_analyze_reports_that_qnn_fails_with_repeated_doubles(tmp_path: Path) -> None:
     path = models.saved(exported_models.repeated_doubles(), tmp_path / "m.onnx")
     (advice,) = analyze_model(path, offline=True, soc_model="60").advice
     assert (advice.severity, "--only inner-doubles" in advice.what) == ("fails", True)
@@ -240,7 +240,7 @@ def test_a_normalization_that_computes_its_statistics_keeps_its_results(tmp_path
 
 
 @pytest.mark.simulator
-def test_a_session_with_a_mish_is_kept_in_the_cache(
+def test_a_session_with_a_mish_is_cached(
     host: qnnbridge.Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("onnxruntime_qnn")
@@ -252,7 +252,7 @@ def test_a_session_with_a_mish_is_kept_in_the_cache(
 
 
 @pytest.mark.simulator
-def test_compile_names_the_rewrite_that_lets_a_model_be_compiled(tmp_path: Path) -> None:
+def test_compile_names_the_rewrite_that_makes_a_model_compilable(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime_qnn")
     path = models.saved(exported_models.without_kernel("GroupNormalization"), tmp_path / "m.onnx")
     refused = qnnbridge_command("compile", path, "-o", tmp_path / "c.onnx", "--soc-model", "60")
@@ -280,13 +280,13 @@ def test_a_body_that_reads_a_weight_of_the_model_can_be_compiled_after_the_rewri
     assert compiled.returncode == 0, compiled.output
 
 
-def test_weights_of_bodies_are_left_alone_unless_it_is_asked_for(tmp_path: Path) -> None:
+def test_weights_of_bodies_are_changed_only_on_request(tmp_path: Path) -> None:
     path = models.saved(exported_models.body_with_a_weight("Loop"), tmp_path / "m.onnx")
     assert "SequenceAt" not in fix_model(path, tmp_path / "o.onnx").nodes_after
     assert "SequenceAt" in fix_model(path, tmp_path / "p.onnx", only=["body-weights"]).nodes_after
 
 
-# --- 64-bit floats at the edges of a model -----------------------------------------------------------------
+# --- 64-bit floats at inputs and outputs of a model --------------------------------------------------------
 
 CHIP = [{"soc_model": "60"}]
 
@@ -294,7 +294,7 @@ CHIP = [{"soc_model": "60"}]
 @pytest.mark.simulator
 @pytest.mark.parametrize("fallback", ["error", "cpu"])
 @pytest.mark.parametrize("what", exported_models.DOUBLES)
-def test_a_session_computes_doubles_at_the_edges_and_keeps_their_names_and_types(
+def test_a_session_computes_doubles_at_inputs_and_outputs_and_keeps_names_and_types(
     what: str, fallback: Any, host: qnnbridge.Host
 ) -> None:
     pytest.importorskip("onnxruntime_qnn")
@@ -314,7 +314,7 @@ def test_a_session_computes_doubles_at_the_edges_and_keeps_their_names_and_types
 
 
 @pytest.mark.simulator
-def test_without_the_rewrite_the_error_of_a_run_names_it(host: qnnbridge.Host) -> None:
+def test_the_error_of_a_run_without_the_rewrite_names_it(host: qnnbridge.Host) -> None:
     pytest.importorskip("onnxruntime_qnn")
     data = exported_models.double_output().SerializeToString()
     with qnnbridge.InferenceSession(data, fix=False, host=host, provider_options=CHIP) as session:
@@ -323,7 +323,7 @@ def test_without_the_rewrite_the_error_of_a_run_names_it(host: qnnbridge.Host) -
 
 
 @pytest.mark.simulator
-def test_a_session_that_refuses_the_cpu_refuses_other_nodes_there_beside_a_conversion(
+def test_a_strict_session_allows_only_conversions_on_the_cpu(
     host: qnnbridge.Host,
 ) -> None:
     pytest.importorskip("onnxruntime_qnn")
@@ -338,7 +338,7 @@ def test_a_session_that_refuses_the_cpu_refuses_other_nodes_there_beside_a_conve
 
 
 @pytest.mark.simulator
-def test_doubles_that_follow_from_constants_pass_as_they_are(host: qnnbridge.Host) -> None:
+def test_doubles_that_follow_from_constants_are_not_converted(host: qnnbridge.Host) -> None:
     pytest.importorskip("onnxruntime_qnn")
     data = exported_models.constant_double_output().SerializeToString()
     with qnnbridge.InferenceSession(data, host=host, provider_options=CHIP) as session:
@@ -355,7 +355,7 @@ def test_a_model_that_needs_64_bits_is_not_computed_in_32(add: float, factor: fl
     assert 'Rewrite "double-edges" was taken back' in result.warnings[0]
 
 
-def test_a_conversion_stays_one_when_fix_runs_again(tmp_path: Path) -> None:
+def test_a_conversion_is_not_repeated_when_fix_runs_again(tmp_path: Path) -> None:
     path = models.saved(exported_models.double_everywhere(), tmp_path / "m.onnx")
     fix_model(path, tmp_path / "o.onnx")
     assert fix_model(tmp_path / "o.onnx", tmp_path / "again.onnx").steps == ()
@@ -363,7 +363,7 @@ def test_a_conversion_stays_one_when_fix_runs_again(tmp_path: Path) -> None:
 
 @pytest.mark.simulator
 @pytest.mark.parametrize("offline", [True, False])
-def test_analyze_says_that_qnn_fails_with_a_double_and_names_the_command(offline: bool, tmp_path: Path) -> None:
+def test_analyze_reports_that_qnn_fails_with_a_double_and_names_the_command(offline: bool, tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime_qnn")
     path = models.saved(exported_models.double_output(), tmp_path / "m.onnx")
     found = analyze_model(path, soc_model="60", offline=offline)
@@ -377,7 +377,9 @@ def test_analyze_says_that_qnn_fails_with_a_double_and_names_the_command(offline
 
 
 @pytest.mark.simulator
-def test_compile_names_the_rewrite_for_a_double_and_takes_its_result(host: qnnbridge.Host, tmp_path: Path) -> None:
+def test_compile_names_the_rewrite_for_a_double_and_accepts_its_result(
+    host: qnnbridge.Host, tmp_path: Path
+) -> None:
     pytest.importorskip("onnxruntime_qnn")
     path = models.saved(exported_models.double_output(), tmp_path / "m.onnx")
     refused = qnnbridge_command("compile", path, "-o", tmp_path / "c.onnx", "--soc-model", "60")
@@ -395,7 +397,7 @@ def test_compile_names_the_rewrite_for_a_double_and_takes_its_result(host: qnnbr
     assert found.dtype == np.float64
 
 
-# --- masks of truth values in quantised attention ----------------------------------------------------------
+# --- boolean masks in quantised attention ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -407,7 +409,7 @@ def test_compile_names_the_rewrite_for_a_double_and_takes_its_result(host: qnnbr
         (0.5, "", ""),
     ],
 )
-def test_analyze_finds_scores_that_a_mask_has_left_no_steps(
+def test_analyze_finds_masks_that_leave_the_scores_no_quantisation_steps(
     scale: float, severity: str, why: str, tmp_path: Path
 ) -> None:
     path = models.saved(exported_models.masked_attention(-1e4, scale), tmp_path / "m.onnx")
@@ -417,7 +419,7 @@ def test_analyze_finds_scores_that_a_mask_has_left_no_steps(
 
 
 @pytest.mark.simulator
-def test_a_session_with_an_endless_scale_is_told_the_way_to_the_node(host: qnnbridge.Host) -> None:
+def test_the_error_for_an_infinite_scale_names_the_command_that_finds_the_node(host: qnnbridge.Host) -> None:
     pytest.importorskip("onnxruntime_qnn")
     data = exported_models.masked_attention(-np.inf, float("inf")).SerializeToString()
     with pytest.raises(qnnbridge.errors.EPFail, match=r"infinite scale(.|\n)*qnnbridge analyze") as refused:
@@ -425,11 +427,11 @@ def test_a_session_with_an_endless_scale_is_told_the_way_to_the_node(host: qnnbr
     assert "makes masks small first" in str(refused.value)
 
 
-# --- dimensions that are folded in a quantised model -------------------------------------------------------
+# --- folded dimensions in a quantised model ----------------------------------------------------------------
 
 
 def windows_of_a_picture(zero: bool) -> onnx.ModelProto:
-    """Cut a picture into windows, as Swin does, with each result quantised. zero: with zero points."""
+    """Return an image that is cut into windows, as in Swin, with each result quantised. zero: with zero points."""
     node, nodes = models.helper.make_node, []
     step = ["s", "z"] if zero else ["s"]
 
@@ -458,7 +460,7 @@ def windows_of_a_picture(zero: bool) -> onnx.ModelProto:
 @pytest.mark.simulator
 @pytest.mark.process
 @pytest.mark.parametrize("zero", [True, False])
-def test_dimensions_are_folded_in_a_quantised_model_and_it_stays_quantised(
+def test_dimensions_are_folded_in_a_quantised_model_that_stays_quantised(
     zero: bool, tmp_path: Path, host: qnnbridge.Host
 ) -> None:
     pytest.importorskip("onnxruntime_qnn")

@@ -29,7 +29,7 @@ FLOAT = "tensor(float)"
 
 
 class Samples(CalibrationDataReader):
-    """Three samples of a model's inputs, which `get_next` gives one after the other."""
+    """Three samples of a model's inputs, which `get_next` returns one after another."""
 
     def __init__(self, model: bytes, seed: int = 0) -> None:
         random = np.random.default_rng(seed)
@@ -51,7 +51,7 @@ class Samples(CalibrationDataReader):
 
 
 def quantised(made: onnx.ModelProto, form: str, folder: Path) -> tuple[Path, list[Feeds]]:
-    """Return the QDQ model as QNN's configuration of the quantizer makes it, and the samples."""
+    """Return the QDQ model that the quantizer writes with QNN's configuration, and the samples."""
     source, target = models.saved(made, folder / "float.onnx"), folder / "quantised.onnx"
     samples = Samples(source.read_bytes())
     config = get_qnn_qdq_config(
@@ -84,7 +84,7 @@ CASES = {
     "Sin of five dimensions": "a8",
     "LayerNormalization of five dimensions": "a16",
 }
-# A product that QNN computes in half floats has 47 dB, whatever the step; one of 8 bits 38 dB or more.
+# A product that QNN computes in half floats has 47 dB, whatever the step; one of 8 bits has 38 dB or more.
 GOOD_DB = 38.0
 
 
@@ -113,7 +113,7 @@ def snr_db(right: Any, found: Any) -> float:
     return float(10 * np.log10(np.square(np.asarray(right, np.float64)).sum() / error)) if error else np.inf
 
 
-def test_a_group_normalization_of_five_dimensions_runs(host: Any, tmp_path: Path) -> None:
+def test_a_group_normalization_with_five_dimensions_runs(host: Any, tmp_path: Path) -> None:
     source = models.saved(exported.ONE_OF_EACH["GroupNormalization in space"][1](), tmp_path / "m.onnx")
     feeds = Samples(source.read_bytes()).all[0]
     right = onnxruntime.InferenceSession(source, providers=["CPUExecutionProvider"]).run(None, feeds)[0]

@@ -22,8 +22,8 @@ from qnnbridge_tools.generation.measuring import Pace
 WAIT_TIMEOUT_S = 20.0
 
 
-def test_an_answer_whose_end_was_lost_ends() -> None:
-    """Ctrl+C that comes just when the end is taken out of the queue."""
+def test_an_answer_whose_end_marker_was_lost_still_ends() -> None:
+    """Ctrl+C arrives exactly when the end marker is taken out of the queue."""
 
     def fails(_on_begin: Any) -> Any:
         raise ValueError("no answer")
@@ -41,7 +41,7 @@ def _problem_of(program: str, *, wait: bool = False) -> str | None:
     begun = time.monotonic()
     with bench.DirectProcess(sys.executable, "-c", program) as direct:
         if wait:
-            direct._child.wait(WAIT_TIMEOUT_S)  # so that the question cannot be written
+            direct._child.wait(WAIT_TIMEOUT_S)  # so that writing the question fails
         answer, problem = measuring._asked(direct, {"folder": "", "prompt": [1], "tokens": 2})
     assert answer[1] == []
     assert time.monotonic() - begun < WAIT_TIMEOUT_S
@@ -49,7 +49,7 @@ def _problem_of(program: str, *, wait: bool = False) -> str | None:
 
 
 @pytest.mark.process
-def test_a_process_without_the_bridge_that_gives_no_figures_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_process_without_the_bridge_is_reported_as_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "END_TIMEOUT_S", 0.2)
     assert _problem_of("raise SystemExit(3)", wait=True) == "The process without the bridge crashed (exit code 3)"
     assert _problem_of("""print('{"error": "no model"}', flush=True)""") == "no model"
@@ -60,7 +60,7 @@ def test_a_process_without_the_bridge_that_gives_no_figures_is_a_note(monkeypatc
 
 
 def test_an_answer_of_one_token_has_no_speed(capsys: pytest.CaptureFixture[str]) -> None:
-    """A model may end its answer at once; 0 tokens/s would be a wrong number."""
+    """A model may end its answer immediately; 0 tokens/s would be a wrong number."""
     rounds = [(Pace(0.0, 0.5, 0.5, 1), [2])] * 3
     ways = {measuring.BRIDGE: measuring._paces(rounds, rounds)}
     info: Any = SimpleNamespace(label="m", layout="dynamic", genai="0.18.0")
@@ -84,7 +84,7 @@ def test_an_answer_of_one_token_has_no_speed(capsys: pytest.CaptureFixture[str])
         (["chat", "FOLDER", "--top-p", "nan"], "--top-p nan is not a finite number"),
     ],
 )
-def test_an_option_without_a_use_is_refused(arguments: list[str], words: str, tmp_path: Path) -> None:
+def test_an_option_without_an_effect_is_refused(arguments: list[str], words: str, tmp_path: Path) -> None:
     (tmp_path / "m.onnx").write_bytes(b"")
     places = {"FOLDER": str(tmp_path), "FILE": str(tmp_path / "m.onnx"), "a=FOLDER": f"a={tmp_path}"}
     result = qnnbridge(*(places.get(one, one) for one in arguments))
@@ -94,7 +94,7 @@ def test_an_option_without_a_use_is_refused(arguments: list[str], words: str, tm
 
 @needs.posix
 @pytest.mark.process
-def test_the_stages_of_a_folder_are_judged_by_one_start_of_the_interpreter(
+def test_the_stages_of_a_folder_are_judged_in_one_start_of_the_interpreter(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = tmp_path / "python"

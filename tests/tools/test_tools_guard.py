@@ -34,16 +34,16 @@ ARGUMENTS: dict[str, tuple[str, ...]] = {
     "prepare": ("-o", "OUT"),
 }
 
-# Compiled models are what these are for, too.
+# Commands that also accept compiled models.
 TAKE_COMPILED_MODELS = {"run", "inspect", "profile", "bench", "serve", "evaluate"}
 
-# What a command says of a model that is one Relu. To the others it is a model like any other.
+# Message of a command for a model that consists of one Relu. Other commands treat it like any model.
 NOTHING_TO_DO = {"quantize": "This model has no operator that can be quantised."}
 
-# One that onnxruntime has loaded for years, whatever the installed onnx writes.
+# An IR version that onnxruntime has supported for years, whatever the installed onnx writes.
 IR_VERSION = 10
 
-# They take a model, but do not work on it, or a folder that holds several.
+# Commands that take a model, but do not work on its graph, or that take a folder with several.
 LEAVE_THE_MODEL_ALONE = {"doctor", "report", "transcribe"}
 
 
@@ -65,7 +65,7 @@ def called(command: str, model: Path, folder: Path) -> Any:
     return result, json.loads(result.stdout) if result.stdout.strip() else {}
 
 
-def test_every_command_that_takes_a_model_is_known_here() -> None:
+def test_every_command_that_takes_a_model_is_listed_here() -> None:
     assert set(commands_with_a_model()) <= set(ARGUMENTS) | TAKE_COMPILED_MODELS | LEAVE_THE_MODEL_ALONE
     assert {"compile", "fix", "optimize", "quantize"} <= set(GUARDED)
 
@@ -93,7 +93,7 @@ def test_a_model_that_qnn_compiled_is_refused(command: str, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("command", GUARDED)
-def test_a_node_that_is_only_called_as_a_compiled_part_is_a_node(command: str, tmp_path: Path) -> None:
+def test_a_node_that_is_named_epcontext_is_an_ordinary_node(command: str, tmp_path: Path) -> None:
     named = models.model_of(helper.make_node("Relu", ["x"], ["y"], name="EPContext"))
     named.ir_version = IR_VERSION
     result, document = called(command, models.save(named, tmp_path / "m.onnx"), tmp_path)
@@ -103,8 +103,10 @@ def test_a_node_that_is_only_called_as_a_compiled_part_is_a_node(command: str, t
 
 
 @pytest.mark.parametrize("command", GUARDED)
-def test_what_only_looks_compiled_is_not_refused_for_that(command: str, tmp_path: Path) -> None:
-    """The command may fail on the foreign operator, which ONNX Runtime does not know; not as if it were compiled."""
+def test_an_epcontext_operator_of_another_domain_is_not_refused_as_compiled(command: str, tmp_path: Path) -> None:
+    """The command may fail because ONNX Runtime does not know the foreign operator, but not because the model is
+    compiled.
+    """
     foreign = models.model_of(models.context_node(domain="someone.else"))
     foreign.ir_version = IR_VERSION
     foreign.opset_import.add(domain="someone.else", version=1)
@@ -127,7 +129,7 @@ print(json.dumps({"code": code, "read": told("io", "rchar"), "kilobytes": told("
 
 
 def in_a_process(command: str, model: Path, out: Path, hidden: str = "") -> tuple[dict[str, int], str]:
-    """Run a command; return bytes read and peak memory, and its output. hidden: a package that it cannot import."""
+    """Run a command; return bytes read and peak memory, and its output. hidden: a package that cannot be imported."""
     words = [command, str(model), *(str(out) if word == "OUT" else word for word in ARGUMENTS[command])]
     code = IN_A_PROCESS.replace("HIDDEN", f"sys.modules[{hidden!r}] = None" if hidden else "")
     done = subprocess.run(
@@ -138,7 +140,7 @@ def in_a_process(command: str, model: Path, out: Path, hidden: str = "") -> tupl
 
 @needs.linux
 @pytest.mark.parametrize("command", GUARDED)
-def test_a_compiled_model_of_2_gb_is_refused_by_a_command_unread(command: str, tmp_path: Path) -> None:
+def test_a_compiled_model_of_2_gb_is_refused_without_reading_it(command: str, tmp_path: Path) -> None:
     model = tmp_path / "huge.onnx"
     models.write_huge(model, 2_000_000_000, models.context_node())
     measured, said = in_a_process(command, model, tmp_path / "out.onnx")
@@ -149,14 +151,16 @@ def test_a_compiled_model_of_2_gb_is_refused_by_a_command_unread(command: str, t
 
 
 @pytest.mark.parametrize("command", needs.some(name for name in GUARDED if name != "compile"))
-def test_nobody_has_to_install_something_to_be_refused_then(command: str, tmp_path: Path) -> None:
+def test_a_compiled_model_is_refused_without_onnxruntime_installed(command: str, tmp_path: Path) -> None:
     measured, said = in_a_process(command, models.real(tmp_path), tmp_path / "out.onnx", hidden="onnxruntime")
     assert measured["code"] == 2
     assert f"qnnbridge {command} cannot work on it" in said
 
 
 @pytest.mark.parametrize("command", [*GUARDED, "run", "profile"])
-def test_a_bare_context_binary_is_named_with_the_way_to_a_model(command: str, tmp_path: Path) -> None:
+def test_the_error_for_a_bare_context_binary_names_the_command_that_makes_a_model_of_it(
+    command: str, tmp_path: Path
+) -> None:
     binary = tmp_path / "model.bin"
     binary.write_bytes((models.COMPILED / "a_qnn.bin").read_bytes())
     arguments = [str(tmp_path / "out.onnx") if word == "OUT" else word for word in ARGUMENTS.get(command, ())]

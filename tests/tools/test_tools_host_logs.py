@@ -15,7 +15,7 @@ LINES_PER_FILE = 4
 
 
 class Log:
-    """A real rotating log of a few lines per file."""
+    """Return a real rotating log with a few lines per file."""
 
     def __init__(self, path: Path, old_files: int = 3) -> None:
         self.path = path
@@ -44,37 +44,37 @@ def log(tmp_path: Path) -> Iterator[Log]:
 
 
 @pytest.mark.parametrize("count", [0, 1, 3, 4, 5, 9, 12, 13])
-def test_the_last_lines_come_from_as_many_files_as_needed(log: Log, count: int) -> None:
+def test_the_last_lines_are_read_from_as_many_files_as_needed(log: Log, count: int) -> None:
     log.write(14)
     assert len(rotated_files(log.path)) == 4
     assert last_lines(log.path, count) == log.written[len(log.written) - count :]
 
 
-def test_more_lines_than_there_are_gives_all(log: Log) -> None:
+def test_a_request_for_more_lines_than_exist_returns_all(log: Log) -> None:
     log.write(6)
     assert last_lines(log.path, 1000) == log.written
 
 
-def test_a_log_that_is_not_there_has_no_lines(tmp_path: Path) -> None:
+def test_a_missing_log_has_no_lines(tmp_path: Path) -> None:
     assert last_lines(tmp_path / "none" / "daemon.log", 10) == []
     assert rotated_files(tmp_path / "none" / "daemon.log") == []
 
 
-def test_files_that_only_look_like_old_logs_are_left_out(log: Log) -> None:
+def test_files_with_similar_names_are_not_read_as_old_logs(log: Log) -> None:
     log.write(1)
     for name in ("daemon.log.x", "daemon.log.1.gz", "daemon.stderr.log", "daemon.log."):
         (log.path.parent / name).write_text("no\n")
     assert rotated_files(log.path) == [log.path]
 
 
-def test_tens_come_after_ones(tmp_path: Path) -> None:
+def test_old_logs_are_sorted_by_number(tmp_path: Path) -> None:
     for number in (1, 2, 10):
         (tmp_path / f"daemon.log.{number}").write_text(f"{number}\n")
     assert [file.suffix for file in rotated_files(tmp_path / "daemon.log")] == [".1", ".2", ".10"]
     assert last_lines(tmp_path / "daemon.log", 9) == ["10", "2", "1"]
 
 
-def test_a_last_line_without_its_end_is_shown(tmp_path: Path) -> None:
+def test_a_last_line_without_a_line_end_is_shown(tmp_path: Path) -> None:
     path = tmp_path / "daemon.log"
     path.write_bytes(b"one\r\ntwo\nhal\xff")
     assert last_lines(path, 2) == ["two", "hal\ufffd"]
@@ -89,7 +89,7 @@ def test_a_file_larger_than_a_block_is_read_from_its_end(tmp_path: Path) -> None
     assert last_lines(path, 1500) == lines[-1500:]
 
 
-def test_what_is_added_is_followed_and_what_was_there_is_not(log: Log) -> None:
+def test_new_lines_are_followed_and_old_ones_are_not_shown(log: Log) -> None:
     log.write(1)
     follower = Follower(log.path)
     assert follower.new_lines() == []
@@ -99,7 +99,7 @@ def test_what_is_added_is_followed_and_what_was_there_is_not(log: Log) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 4, 5, 8, 9])
-def test_no_line_is_lost_or_seen_twice_across_rotations(log: Log, count: int) -> None:
+def test_no_line_is_lost_or_repeated_across_rotations(log: Log, count: int) -> None:
     log.write(2)
     follower = Follower(log.path)
     seen: list[str] = []
@@ -109,7 +109,7 @@ def test_no_line_is_lost_or_seen_twice_across_rotations(log: Log, count: int) ->
     assert seen == log.written[2:]
 
 
-def test_a_line_is_shown_when_it_is_whole(tmp_path: Path) -> None:
+def test_a_line_is_shown_when_it_is_complete(tmp_path: Path) -> None:
     path = tmp_path / "daemon.log"
     path.write_bytes(b"")
     follower = Follower(path)
@@ -120,7 +120,7 @@ def test_a_line_is_shown_when_it_is_whole(tmp_path: Path) -> None:
         assert follower.new_lines() == ["half"]
 
 
-def test_a_log_that_comes_later_is_followed_from_its_beginning(tmp_path: Path) -> None:
+def test_a_log_that_is_created_later_is_followed_from_its_beginning(tmp_path: Path) -> None:
     path = tmp_path / "daemon.log"
     follower = Follower(path)
     assert follower.new_lines() == []

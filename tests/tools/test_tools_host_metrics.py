@@ -15,7 +15,7 @@ from qnnbridge_tools.host.metrics import NUMBERS_STATES, counter, gauge, histogr
 
 
 def parsed(text: str) -> dict[str, Any]:
-    """Families by name. The parser refuses what the format does not allow."""
+    """Return the metric families by name. The parser refuses invalid text."""
     return {family.name: family for family in text_string_to_metric_families(text)}
 
 
@@ -29,7 +29,7 @@ def value(text: str, sample: str, **labels: str) -> float:
     return float(found)
 
 
-def test_every_figure_of_the_daemon_is_there() -> None:
+def test_every_figure_of_the_daemon_is_present() -> None:
     text = metrics_text(busy_daemon())
     expected = {
         "qnnbridge_daemon_uptime_seconds": 11_405.2,
@@ -56,7 +56,7 @@ def test_every_figure_of_the_daemon_is_there() -> None:
     assert {name: value(text, name) for name in expected} == expected
 
 
-def test_the_latencies_are_a_histogram_with_bounds_that_rise_to_infinity() -> None:
+def test_the_latencies_are_a_histogram_with_increasing_bounds_up_to_infinity() -> None:
     text = metrics_text(busy_daemon())
     family = parsed(text)["qnnbridge_call_latency_seconds"]
     assert (family.type, family.unit) == ("histogram", "seconds")
@@ -66,7 +66,7 @@ def test_the_latencies_are_a_histogram_with_bounds_that_rise_to_infinity() -> No
     assert value(text, "qnnbridge_call_latency_seconds_count") == 120_305
 
 
-def test_clients_and_models_are_told_apart_by_labels() -> None:
+def test_clients_and_models_are_distinguished_by_labels() -> None:
     text = metrics_text(busy_daemon())
     assert value(text, "qnnbridge_client_calls_total", pid="5001", name="camera.py", id="1") == 120_000
     assert value(text, "qnnbridge_client_transferred_bytes_total", id="1") == 9 << 30
@@ -77,7 +77,7 @@ def test_clients_and_models_are_told_apart_by_labels() -> None:
     assert value(text, "qnnbridge_model_idle_seconds", model="ocr.onnx") == 754
 
 
-def test_the_numbers_of_a_model_are_one_of_three_states() -> None:
+def test_the_comparison_of_a_model_has_one_of_three_states() -> None:
     text = metrics_text(busy_daemon())
     for model, found in (("detector.onnx", "differs"), ("ocr.onnx", "unknown")):
         states = {
@@ -87,7 +87,7 @@ def test_the_numbers_of_a_model_are_one_of_three_states() -> None:
     assert value(text, "qnnbridge_model_compared_calls_total", model="detector.onnx") == 3
 
 
-def test_an_older_daemon_reports_no_numbers() -> None:
+def test_an_older_daemon_reports_no_comparison() -> None:
     document = busy_daemon()
     for model in document["models"]:
         model.pop("numbers", None)
@@ -95,34 +95,34 @@ def test_an_older_daemon_reports_no_numbers() -> None:
     assert value(text, "qnnbridge_model_numbers", model="detector.onnx", state="unknown") == 1
 
 
-def test_a_name_of_any_characters_is_read_back_as_it_was() -> None:
+def test_a_name_with_any_characters_is_read_back_unchanged() -> None:
     document = busy_daemon()
     (family,) = [f for f in parsed(metrics_text(document)).values() if f.name == "qnnbridge_client_sessions"]
     assert {one.labels["name"] for one in family.samples} == {"camera.py", 'we"ird\\na\nme'}
 
 
 @given(st.text())
-def test_no_text_breaks_out_of_a_label(name: str) -> None:
-    about = f"<{name}>"  # the parser takes blanks alone for nothing
+def test_no_text_can_escape_from_a_label(name: str) -> None:
+    about = f"<{name}>"  # the parser treats only blanks as empty
     text = text_of([gauge("g", about, [({"name": name}, 1)])])
     family = parsed(text)["g"]
     assert family.samples[0].labels == {"name": name}
     assert family.documentation == about
 
 
-def test_half_a_surrogate_pair_is_a_question_mark() -> None:
+def test_an_unpaired_surrogate_becomes_a_question_mark() -> None:
     text = text_of([gauge("g", "", [({"name": "a\udc80b"}, 1)])])
     assert text.encode()
     assert parsed(text)["g"].samples[0].labels == {"name": "a?b"}
 
 
-def test_what_is_not_known_is_left_out() -> None:
+def test_unknown_values_are_omitted() -> None:
     text = metrics_text(busy_daemon())
     summary = parsed(text)["qnnbridge_model_call_latency_seconds"]
     assert {one.labels["model"] for one in summary.samples} == {"detector.onnx"}
 
 
-def test_a_daemon_that_has_not_worked_yet_has_metrics() -> None:
+def test_a_daemon_without_any_work_has_metrics() -> None:
     text = metrics_text(idle_daemon())
     families = parsed(text)
     assert value(text, "qnnbridge_host_running") == 0
@@ -131,7 +131,7 @@ def test_a_daemon_that_has_not_worked_yet_has_metrics() -> None:
     assert not [name for name in families if name.startswith(("qnnbridge_client_", "qnnbridge_model_l"))]
 
 
-def test_whoever_only_asks_is_not_counted() -> None:
+def test_a_client_that_only_requests_metrics_is_not_counted() -> None:
     document = busy_daemon()
     document["clients"][1]["sessions"] = 0
     assert value(metrics_text(document), "qnnbridge_clients") == 2
@@ -139,13 +139,13 @@ def test_whoever_only_asks_is_not_counted() -> None:
     assert value(metrics_text(document, onlooker=5001), "qnnbridge_clients") == 2
 
 
-def test_a_daemon_that_tells_less_has_metrics() -> None:
+def test_a_daemon_that_reports_fewer_fields_has_metrics() -> None:
     assert value(metrics_text({}), "qnnbridge_calls_total") == 0
     odd = {"clients": [{"pid": "x", "latency_ms": 3}, 5], "models": None, "totals": {"latency_s": {"buckets": [1]}}}
     assert value(metrics_text(odd), "qnnbridge_clients") == 1
 
 
-def test_the_text_ends_as_the_format_wants_with_line_feeds_alone() -> None:
+def test_the_text_ends_as_the_format_requires_with_line_feeds_only() -> None:
     text = metrics_text(busy_daemon())
     assert text.endswith("\n# EOF\n")
     assert "\r" not in text
@@ -153,23 +153,23 @@ def test_the_text_ends_as_the_format_wants_with_line_feeds_alone() -> None:
     assert len(parsed(text)) == text.count("# TYPE ") == text.count("# HELP ")
 
 
-def test_every_name_with_a_unit_ends_with_it_and_says_so() -> None:
+def test_every_name_with_a_unit_ends_with_it_and_declares_it() -> None:
     units = {family.name: family.unit for family in parsed(metrics_text(busy_daemon())).values()}
     for name, unit in units.items():
         assert unit == next((u for u in ("seconds", "bytes") if name.endswith(f"_{u}")), ""), name
 
 
-def test_a_histogram_never_counts_less_than_its_last_bucket() -> None:
+def test_the_count_of_a_histogram_is_at_least_that_of_its_last_bucket() -> None:
     text = text_of([histogram("h", "", [(0.5, 3), (math.inf, 9)], 1.0, 7)])
     assert value(text, "h_bucket", le="+Inf") == value(text, "h_count") == 9
 
 
 @pytest.mark.parametrize("name", ["a b", "", "1a", "a-b", "a\nb"])
-def test_a_name_that_the_format_does_not_have_is_a_fault_of_ours(name: str) -> None:
+def test_a_name_that_the_format_does_not_allow_is_an_internal_error(name: str) -> None:
     with pytest.raises(ValueError, match="unit"):
         counter(name, "", [])
 
 
-def test_a_unit_that_the_name_does_not_end_with_is_a_fault_of_ours() -> None:
+def test_a_unit_that_the_name_does_not_end_with_is_an_internal_error() -> None:
     with pytest.raises(ValueError, match="seconds"):
         gauge("a_bytes", "", [], "seconds")

@@ -46,14 +46,16 @@ def unescaped(words: str) -> list[str]:
 
 
 def of_the_task(text: str | bytes) -> dict[str, str]:
-    """Every leaf by its name. The parser takes the encoding from the declaration and the byte order mark."""
+    """Return every leaf by its name. The parser determines the encoding from the declaration and the byte order
+    mark.
+    """
     return {leaf.tag.partition("}")[2]: leaf.text or "" for leaf in ET.fromstring(text).iter() if not len(leaf)}
 
 
 # --- systemd ---
 
 
-def test_the_unit_runs_this_very_python_in_the_foreground() -> None:
+def test_the_unit_runs_this_python_in_the_foreground() -> None:
     code, text, _ = run_command("--systemd", "--idle-unload", "60", "--max-bytes", "1G")
     assert code == 0
     unit = sections(text)
@@ -64,19 +66,19 @@ def test_the_unit_runs_this_very_python_in_the_foreground() -> None:
     assert unit["Install"]["WantedBy"] == "default.target"
 
 
-def test_the_unit_starts_the_daemon_again_but_not_against_another_one() -> None:
+def test_the_unit_restarts_the_daemon_but_not_if_another_one_runs() -> None:
     from qnnbridge_daemon.main import EXIT_RUNNING
 
     unit = sections(run_command("--systemd")[1])["Service"]
     assert unit["Restart"] == "on-failure"
     assert unit["RestartPreventExitStatus"] == str(EXIT_RUNNING)
     assert unit["KillMode"] == "mixed"
-    assert unit["WorkingDirectory"] == "/"  # in the home folder a random.py would be taken for Python's own
+    assert unit["WorkingDirectory"] == "/"  # a random.py in the home folder would shadow Python's module
 
 
 @needs.linux
-def test_systemd_finds_nothing_wrong_with_the_unit(tmp_path: Path) -> None:
-    """With every kind of character that means something to it. Without systemd: by the words alone."""
+def test_systemd_finds_no_error_in_the_unit(tmp_path: Path) -> None:
+    """Use every kind of character that has a meaning in a unit. Without systemd, only the text is checked."""
     program = tmp_path / "my python"
     program.symlink_to(sys.executable)
     odd = ServiceCommand(str(program), ODD.arguments, ODD.environment, "")
@@ -96,7 +98,7 @@ def test_systemd_finds_nothing_wrong_with_the_unit(tmp_path: Path) -> None:
         assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_the_unit_carries_the_variables_that_decide_where_things_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_unit_contains_the_variables_that_decide_paths(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QNNBRIDGE_RUNTIME_DIR", "/run/my folder")
     monkeypatch.setenv("QNNBRIDGE_DEBUG", "1")
     text = run_command("--systemd")[1]
@@ -104,9 +106,7 @@ def test_the_unit_carries_the_variables_that_decide_where_things_are(monkeypatch
     assert "QNNBRIDGE_DEBUG" not in text
 
 
-def test_paths_that_count_from_this_folder_are_whole_in_the_file(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_relative_paths_are_absolute_in_the_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A service starts in another folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("QNNBRIDGE_STATE_DIR", "state")
@@ -126,7 +126,7 @@ def test_paths_that_count_from_this_folder_are_whole_in_the_file(
 # --- Task Scheduler ---
 
 
-def test_the_task_is_well_formed_and_says_what_is_wanted() -> None:
+def test_the_task_is_valid_xml_with_the_requested_settings() -> None:
     told = of_the_task(service.task_text(ODD))
     assert told["Command"] == ODD.program
     assert told["Arguments"].startswith("-m qnnbridge_tools host run --python ")
@@ -135,7 +135,7 @@ def test_the_task_is_well_formed_and_says_what_is_wanted() -> None:
     assert (told["StopIfGoingOnBatteries"], told["LogonType"]) == ("false", "InteractiveToken")
 
 
-def test_the_task_is_restarted_within_what_its_schema_allows() -> None:
+def test_the_task_is_restarted_within_the_limits_of_its_schema() -> None:
     root = ET.fromstring(service.task_text(ODD))
     again = root.find("t:Settings/t:RestartOnFailure", NAMESPACE)
     assert again is not None
@@ -144,14 +144,14 @@ def test_the_task_is_restarted_within_what_its_schema_allows() -> None:
     assert interval == "PT1M"
 
 
-def test_the_printed_task_is_well_formed_in_every_encoding_of_a_shell() -> None:
+def test_the_printed_task_is_valid_in_every_encoding_of_a_shell() -> None:
     text = service.task_text(ODD)
     assert text.isascii()
     for data in (text.encode("cp1252"), text.encode("utf-8-sig"), text.encode("utf-16")):
         assert of_the_task(data)["UserId"] == ODD.user
 
 
-def test_the_file_is_utf_16_with_its_mark_as_task_scheduler_wants_it(tmp_path: Path) -> None:
+def test_the_file_is_utf_16_with_a_byte_order_mark_as_task_scheduler_requires(tmp_path: Path) -> None:
     path = tmp_path / "task.xml"
     code, out, told = run_command("--task-scheduler", "--output", str(path))
     assert (code, out) == (0, "")
@@ -163,7 +163,7 @@ def test_the_file_is_utf_16_with_its_mark_as_task_scheduler_wants_it(tmp_path: P
     assert "UTF-16" in told
 
 
-def test_on_windows_the_interpreter_without_a_console_is_taken(
+def test_on_windows_the_interpreter_without_a_console_is_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     python = tmp_path / "python.exe"
@@ -189,7 +189,7 @@ def test_variables_that_a_task_would_not_get_are_named() -> None:
 
 
 @needs.linux
-def test_without_a_choice_the_file_is_for_this_system_and_stdout_holds_it_alone() -> None:
+def test_by_default_the_file_is_for_this_system_and_stdout_contains_nothing_else() -> None:
     code, text, told = run_command()
     assert code == 0
     assert text == run_command("--systemd")[1]
@@ -198,7 +198,7 @@ def test_without_a_choice_the_file_is_for_this_system_and_stdout_holds_it_alone(
 
 
 @needs.linux
-def test_a_task_made_on_another_system_says_what_to_fill_in() -> None:
+def test_a_task_generated_on_another_system_names_what_to_fill_in() -> None:
     _, text, told = run_command("--task-scheduler")
     assert of_the_task(text)["Command"] == r"C:\path\to\pythonw.exe"
     assert "replace the placeholders by your interpreter and user" in told
@@ -215,7 +215,7 @@ def test_a_task_made_on_another_system_says_what_to_fill_in() -> None:
         (["--output", "/"], "is a folder"),
     ],
 )
-def test_what_makes_no_sense_is_bad_input(arguments: list[str], words: str) -> None:
+def test_invalid_options_are_bad_input(arguments: list[str], words: str) -> None:
     code, text, told = run_command(*arguments)
     assert (code, text) == (2, "")
     assert words in told

@@ -52,7 +52,7 @@ def line(text: str, label: str) -> str:
 
 
 @pytest.mark.parametrize("path", sorted(MODELS.glob("*.onnx")), ids=lambda path: path.name)
-def test_an_original_model(path: Path) -> None:
+def test_the_document_describes_an_original_model(path: Path) -> None:
     document, text = told(path), inspect(path).output
     model = onnx.load(path)
     assert document["is_compiled"] is False
@@ -66,7 +66,7 @@ def test_an_original_model(path: Path) -> None:
         assert value["name"] in text
 
 
-def test_what_a_person_sees_of_it() -> None:
+def test_the_text_describes_an_original_model() -> None:
     text = inspect(MODELS / "silero_vad_openvino_16k.onnx").output
     assert "1.2 MiB" in line(text, "size")
     assert "spox" in line(text, "made by")
@@ -76,7 +76,7 @@ def test_what_a_person_sees_of_it() -> None:
     assert line(text, "state").split() == ["state", "tensor(float)", "2x1x128"]
 
 
-def test_other_files_of_the_model_with_their_sizes(tmp_path: Path) -> None:
+def test_other_files_of_the_model_are_listed_with_their_sizes(tmp_path: Path) -> None:
     tensors = []
     for name in ("there.bin", "gone.bin"):
         tensor = onnx.TensorProto(name=name, data_type=1, dims=[4], data_location=1)
@@ -93,7 +93,7 @@ def test_other_files_of_the_model_with_their_sizes(tmp_path: Path) -> None:
     assert "gone.bin, MISSING" in text
 
 
-def test_a_node_that_only_looks_compiled_is_reported(tmp_path: Path) -> None:
+def test_a_node_that_resembles_a_compiled_one_is_reported(tmp_path: Path) -> None:
     path = models.save(models.model_of(models.in_if(models.context_node("odd", domain="own"))), tmp_path / "m.onnx")
     document, text = told(path), inspect(path).output
     assert document["is_compiled"] is False
@@ -109,7 +109,7 @@ def test_functions_are_reported(tmp_path: Path) -> None:
     assert "1, with 1 node that count above once per call: own.Block" in inspect(path).output
 
 
-def test_names_cannot_command_the_terminal(tmp_path: Path) -> None:
+def test_names_cannot_control_the_terminal(tmp_path: Path) -> None:
     node = helper.make_node("Relu", ["x"], ["y"])
     model = models.model_of(node)
     model.producer_name = "evil\x1b[2J"
@@ -130,7 +130,7 @@ def test_a_large_model_still_fits_the_screen(tmp_path: Path) -> None:
     assert "and 292 more kinds" in text
 
 
-def test_onnx_runtimes_own_format(tmp_path: Path) -> None:
+def test_the_ort_format_of_onnx_runtime_is_recognised(tmp_path: Path) -> None:
     (tmp_path / "m.ort").write_bytes(b"\x18\x00\x00\x00ORTM" + bytes(100))
     assert "ONNX Runtime's own (.ort)" in inspect(tmp_path / "m.ort").output
     assert told(tmp_path / "m.ort")["format"] == "ort"
@@ -140,7 +140,7 @@ def test_onnx_runtimes_own_format(tmp_path: Path) -> None:
     ("data", "words"),
     [(None, "cannot be read"), (b"", "is empty"), (b"<html>", "it is a text"), (b"\xff" * 50, "cut off")],
 )
-def test_what_is_no_model_is_bad_input(data: bytes | None, words: str, tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_model_is_bad_input(data: bytes | None, words: str, tmp_path: Path) -> None:
     if data is not None:
         (tmp_path / "m.onnx").write_bytes(data)
     result = inspect(tmp_path / "m.onnx")
@@ -152,7 +152,7 @@ def test_what_is_no_model_is_bad_input(data: bytes | None, words: str, tmp_path:
 # --- a compiled model ------------------------------------------------------------------------------------
 
 
-def test_a_compiled_model(this_host: None, tmp_path: Path) -> None:
+def test_the_document_describes_a_compiled_model(this_host: None, tmp_path: Path) -> None:
     path = models.real(tmp_path)
     document = told(path)
     compiled = document["compiled"]
@@ -169,7 +169,7 @@ def test_a_compiled_model(this_host: None, tmp_path: Path) -> None:
     assert document["host"]["simulator"] is True
 
 
-def test_what_a_person_sees_of_a_compiled_one(this_host: None, tmp_path: Path) -> None:
+def test_the_text_describes_a_compiled_model(this_host: None, tmp_path: Path) -> None:
     text = inspect(models.real(tmp_path)).output
     assert "QNNExecutionProvider, QNN SDK 2.51.0" in text
     assert line(text, "made for").endswith("SoC 60 (SC8380XP, V73); 8 MB of VTCM")
@@ -180,7 +180,7 @@ def test_what_a_person_sees_of_a_compiled_one(this_host: None, tmp_path: Path) -
     assert len(text.splitlines()) <= 40
 
 
-def test_one_that_cannot_run_says_why_and_what_to_do(this_host: None, tmp_path: Path) -> None:
+def test_a_model_that_cannot_run_is_shown_with_cause_and_fix(this_host: None, tmp_path: Path) -> None:
     path = models.real(tmp_path)
     models.retarget(tmp_path / "a_qnn.bin", "SC8480XP", 81)
     text = inspect(path).output
@@ -192,7 +192,7 @@ def test_one_that_cannot_run_says_why_and_what_to_do(this_host: None, tmp_path: 
     assert told(path, "--soc-model", "SC8480XP")["verdict"]["level"] == "ok"
 
 
-def test_a_missing_binary_is_told_also_without_a_host(tmp_path: Path) -> None:
+def test_a_missing_context_binary_is_reported_without_a_host_too(tmp_path: Path) -> None:
     path = models.real(tmp_path)
     (tmp_path / "a_qnn.bin").unlink()
     assert "its context binary a_qnn.bin is missing" in line(inspect(path).output, "verdict")
@@ -208,7 +208,7 @@ def test_without_a_host_the_verdict_is_unknown_and_the_rest_is_shown(tmp_path: P
     assert document["compiled"]["qnn_sdk"] == "2.51.0.260929181845"
 
 
-def test_a_host_that_was_asked_for_and_is_none_is_an_error(tmp_path: Path) -> None:
+def test_a_given_host_interpreter_that_is_invalid_is_an_error(tmp_path: Path) -> None:
     result = inspect(models.real(tmp_path), "--host-python", tmp_path / "nothing")
     assert result.returncode == 2
     assert "nothing" in result.stderr
@@ -231,7 +231,7 @@ def test_an_unknown_chip_is_bad_input(tmp_path: Path) -> None:
 
 
 def test_neither_qnn_nor_onnx_runtime_is_loaded(this_host: None, tmp_path: Path) -> None:
-    """Not in this process, and not in the host's interpreter, which is asked what it has installed."""
+    """Neither this process nor the host's interpreter, which reports its installed packages, loads them."""
     names = {"onnx", "onnxruntime", "onnxruntime_qnn"}
     program = (
         "import sys; from qnnbridge_tools.cli import main; code = main();"

@@ -37,7 +37,7 @@ from qnnbridge_tools.doctor.facts import MeasuredFacts
 np = pytest.importorskip("numpy")
 ROWS = {row.name: row for row in table()}
 CURED = {name: row for name, row in ROWS.items() if row.rewrite}
-# Of each family, for the cures beside the recorded examples.
+# Number of generated cases for each family, in addition to the recorded examples.
 _GENERATED = 300
 
 
@@ -47,9 +47,9 @@ _GENERATED = 300
 def test_qnn_computes_the_example_of_a_row_wrong(row: WrongOperator, worker: Worker) -> None:
     expected = {"died" if "it ends the process" in row.says else "failed" if row.fails else "wrong"}
     if "or the process ends" in row.says or "or ends the process" in row.says:
-        expected.add("died")  # by what lies in memory
+        expected.add("died")  # depending on the contents of memory
     assert worker.run(Case.from_words(row.example))["status"] in expected
-    worker.start()  # replaces a crashed one, before the test is checked for remaining processes
+    worker.start()  # replaces a crashed worker, before the test is checked for remaining processes
 
 
 @pytest.mark.simulator
@@ -65,7 +65,7 @@ def test_the_rewrite_of_a_row_is_right_on_qnn(row: WrongOperator, worker: Worker
 @pytest.mark.simulator
 @pytest.mark.process
 @pytest.mark.parametrize("whole", [onnx.TensorProto.UINT8, onnx.TensorProto.UINT32])
-def test_unsigned_numbers_between_floats_are_rounded_in_a_session(whole: int, host: qnnbridge.Host) -> None:
+def test_unsigned_integers_between_floats_are_rounded_in_a_session(whole: int, host: qnnbridge.Host) -> None:
     nodes = [
         onnx.helper.make_node("Cast", ["x"], ["w"], to=whole),
         onnx.helper.make_node("Cast", ["w"], ["y"], to=1),
@@ -90,7 +90,7 @@ def test_unsigned_numbers_between_floats_are_rounded_in_a_session(whole: int, ho
         ("pool", "pool-ceil-shape", 13),
     ],
 )
-def test_a_rewrite_is_right_on_qnn_for_shapes_of_a_seed(family: str, row: str, seed: int, worker: Worker) -> None:
+def test_a_rewrite_is_right_on_qnn_for_random_shapes(family: str, row: str, seed: int, worker: Worker) -> None:
     cases = (generated(family, number, seed) for number in range(_GENERATED))
     mine = [case for case in cases if case.form == "float" and [one.fault.name for one in explained(case)] == [row]]
     assert len(mine) >= 3
@@ -111,7 +111,7 @@ def test_a_rewrite_is_right_on_qnn_for_shapes_of_a_seed(family: str, row: str, s
         ),
     ),
 )
-def test_a_depthwise_transposed_convolution_is_cured_in_every_form(
+def test_a_depthwise_transposed_convolution_is_fixed_in_every_form(
     kernel: tuple[int, ...], stride: int, pads: int, added: tuple[int, ...], form: str, worker: Worker
 ) -> None:
     case = depthwise(kernel, stride, pads, added, form)
@@ -120,7 +120,7 @@ def test_a_depthwise_transposed_convolution_is_cured_in_every_form(
     assert worker.run(case, "transposed-padding")["status"] == "right"
 
 
-def test_what_no_window_reaches_is_appended_but_not_inside_of_a_quantised_group(tmp_path: Path) -> None:
+def test_padding_that_no_window_reaches_is_appended_but_not_inside_of_a_quantised_group(tmp_path: Path) -> None:
     beyond = float_model(depthwise((4, 4), 3, 0, (2, 0), "float"))
     path = tmp_path / "m.onnx"
     beyond.graph.node[0].attribute.append(onnx.helper.make_attribute("auto_pad", "NOTSET"))
@@ -137,7 +137,7 @@ def test_what_no_window_reaches_is_appended_but_not_inside_of_a_quantised_group(
 
 
 def depthwise(kernel: tuple[int, ...], stride: int, pads: int, added: tuple[int, ...], form: str) -> Case:
-    """A ConvTranspose of eight channels with output_padding."""
+    """Return a ConvTranspose of eight channels with output_padding."""
     attributes = {"group": 8, "kernel_shape": kernel, "strides": [stride] * len(kernel), "output_padding": added}
     if pads:
         attributes["pads"] = [pads] * 2 * len(kernel)
@@ -155,7 +155,7 @@ def depthwise(kernel: tuple[int, ...], stride: int, pads: int, added: tuple[int,
     ("behind", "half_first", "form"),
     needs.some(itertools.product(["", "Add", "MatMul", "LayerNormalization"], [False, True], ["qdq8", "qdq16"])),
 )
-def test_a_quantised_gelu_runs_whole_on_qnn(behind: str, half_first: bool, form: str, worker: Worker) -> None:
+def test_a_quantised_gelu_runs_completely_on_qnn(behind: str, half_first: bool, form: str, worker: Worker) -> None:
     case = fix_models.gelu_case(half_first=half_first, form=form, behind=behind)
     result = worker.run(case, "gelu")
     assert result["status"] == "right", result
@@ -163,7 +163,7 @@ def test_a_quantised_gelu_runs_whole_on_qnn(behind: str, half_first: bool, form:
 
 @pytest.mark.process
 @pytest.mark.simulator
-def test_a_quantised_gelu_whose_constant_comes_first_is_refused_as_it_is_and_runs_whole_rewritten(
+def test_a_quantised_gelu_whose_constant_comes_first_is_refused_unless_it_is_rewritten(
     worker: Worker,
 ) -> None:
     case = fix_models.gelu_case(half_last=True, behind="Add")
@@ -177,14 +177,16 @@ def test_a_quantised_gelu_of_five_operators_is_refused_by_qnn(worker: Worker) ->
     assert worker.run(fix_models.gelu_case(behind="Add"))["status"] == "refused"
 
 
-def test_a_gelu_in_floats_is_left_to_onnxruntime(tmp_path: Path) -> None:
+def test_a_float_gelu_is_not_rewritten(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     onnx.save(float_model(fix_models.gelu_case()), str(path))
     assert fix_model(path, tmp_path / "o.onnx", only=["gelu"]).steps == ()
 
 
 @pytest.mark.parametrize("row", list(ROWS.values()), ids=list(ROWS))
-def test_analyze_says_it_without_running_anything(row: WrongOperator, tmp_path: Path) -> None:
+def test_analyze_reports_a_known_wrong_operator_without_running_the_model(
+    row: WrongOperator, tmp_path: Path
+) -> None:
     path = tmp_path / "m.onnx"
     onnx.save(model_to_read(Case.from_words(row.example)), str(path))
     analysis = analyze_model(path, offline=True)
@@ -192,13 +194,13 @@ def test_analyze_says_it_without_running_anything(row: WrongOperator, tmp_path: 
     words = "QNN fails" if row.fails else "wrong numbers"
     assert (words in verdict_text(analysis, analysis.best)) is bool(found)
     if row.name in ("top-k-int64", "mod-uint8", "int64-five-dimensions"):
-        return  # the rules say that QNN does not take these types, or ends the process
+        return  # by the rules QNN refuses these types, or its process crashes
     assert [row.says in one.why for one in found] == [True]
     assert found[0].what.startswith("qnnbridge fix" if row.rewrite else row.advice)
 
 
 @pytest.mark.parametrize("row", list(CURED.values()), ids=list(CURED))
-def test_a_cured_model_is_not_called_wrong_any_more(row: WrongOperator, tmp_path: Path) -> None:
+def test_a_fixed_model_is_not_reported_as_wrong_any_more(row: WrongOperator, tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     onnx.save(model_to_read(Case.from_words(row.example)), str(path))
     result = fix_model(path, tmp_path / "o.onnx", only=[row.rewrite])
@@ -206,12 +208,12 @@ def test_a_cured_model_is_not_called_wrong_any_more(row: WrongOperator, tmp_path
     assert not any(one.code for one in analyze_model(tmp_path / "o.onnx", offline=True).advice)
 
 
-def test_the_page_has_every_row() -> None:
+def test_the_page_lists_every_row() -> None:
     page = (Path(__file__).parents[2] / "docs" / "known-wrong.md").read_text()
     assert "\n".join(known_wrong.page_rows()) in page
 
 
-def test_cases_are_the_same_from_their_words_and_from_their_seed() -> None:
+def test_a_case_is_the_same_from_its_stored_form_and_from_its_seed() -> None:
     for family in FAMILIES:
         for number in range(5):
             try:
@@ -222,7 +224,7 @@ def test_cases_are_the_same_from_their_words_and_from_their_seed() -> None:
             assert Case.from_words(words).name == case.name == generated(family, number, seed=5).name
 
 
-def test_rounding_is_not_called_wrong_and_garbage_is() -> None:
+def test_rounding_is_not_reported_as_wrong_and_garbage_is() -> None:
     reference = np.linspace(-3, 3, 50, dtype=np.float32)
     moved = [reference * np.float32(1 + 2.0**-11)]
     assert judge(reference, moved, reference.astype(np.float16).astype(np.float32)).right
@@ -232,8 +234,8 @@ def test_rounding_is_not_called_wrong_and_garbage_is() -> None:
     assert one_step.right
 
 
-def test_paddings_that_the_model_computes_are_reported_with_a_command_that_cures_them(tmp_path: Path) -> None:
-    """PyTorch's older exporter casts the pads of `padding_mode="replicate"` while the model runs."""
+def test_computed_paddings_are_reported_with_a_command_that_fixes_them(tmp_path: Path) -> None:
+    """PyTorch's older exporter casts the pads of `padding_mode="replicate"` during the run."""
     helper = onnx.helper
     nodes = [
         helper.make_node("Cast", ["pads"], ["whole"], name="cast", to=onnx.TensorProto.INT64),
@@ -250,7 +252,7 @@ def test_paddings_that_the_model_computes_are_reported_with_a_command_that_cures
 
 @pytest.mark.simulator
 @pytest.mark.process
-def test_the_death_of_a_compiler_names_the_known_fault_and_the_command(tmp_path: Path) -> None:
+def test_a_crash_of_the_compiler_names_the_known_fault_and_the_command(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime_qnn")
     model = float_model(Case.from_words(ROWS["vector-between-transposes"].example))
     path = tmp_path / "m.onnx"
@@ -266,12 +268,12 @@ def test_the_death_of_a_compiler_names_the_known_fault_and_the_command(tmp_path:
     assert done.returncode == 0, done.output
 
 
-def test_the_page_has_what_was_measured() -> None:
+def test_the_page_shows_the_measurements() -> None:
     page = known_wrong.PAGE.read_text()
     assert known_wrong.with_tables(page, known_wrong.read_data()) == page
 
 
-def test_a_column_shows_a_chip_and_leaves_out_rows_that_have_changed() -> None:
+def test_a_column_shows_a_chip_and_omits_rows_that_have_changed() -> None:
     one = MeasuredFacts(
         60,
         False,
@@ -288,7 +290,7 @@ def test_a_column_shows_a_chip_and_leaves_out_rows_that_have_changed() -> None:
     assert "| `pow-high` |  |" in lines
 
 
-def test_the_command_that_cures_a_model_has_the_sizes_that_analyze_was_given(tmp_path: Path) -> None:
+def test_the_command_that_fixes_a_model_has_the_sizes_given_to_analyze(tmp_path: Path) -> None:
     nodes = [
         onnx.helper.make_node("Add", ["x", "p"], ["s"], name="sum"),
         onnx.helper.make_node("LayerNormalization", ["s", "g"], ["y"], name="norm", axis=-1),
@@ -308,7 +310,7 @@ def test_the_command_that_cures_a_model_has_the_sizes_that_analyze_was_given(tmp
 
 
 def model_with_branches(condition: bool | None) -> Any:
-    """An Exp in one branch of an If, a Relu in the other. condition: None for one that is an input."""
+    """Return an If with an Exp in one branch and a Relu in the other. condition: None for an input."""
     helper = onnx.helper
     branches = {
         name: helper.make_graph(
@@ -340,7 +342,7 @@ def test_analyze_finds_in_branches_of_an_if_what_a_session_finds(
         assert ("a branch of the If choice" in one.what) == (condition is None)
 
 
-def test_the_command_for_a_branch_that_is_always_taken_cures_it(tmp_path: Path) -> None:
+def test_the_command_for_a_branch_that_is_always_taken_fixes_it(tmp_path: Path) -> None:
     path = build.saved(model_with_branches(True), tmp_path / "m.onnx")
     (told,) = [one for one in analyze_model(path, offline=True).advice if one.code == "known-wrong"]
     words = [str(tmp_path / "o.onnx") if word == "m_fixed.onnx" else word for word in shlex.split(told.what)[1:]]
@@ -350,7 +352,7 @@ def test_the_command_for_a_branch_that_is_always_taken_cures_it(tmp_path: Path) 
 
 
 @pytest.mark.simulator
-def test_a_session_cures_an_exponential_in_the_branch_that_is_always_taken(
+def test_a_session_fixes_an_exponential_in_the_branch_that_is_always_taken(
     host: qnnbridge.Host, tmp_path: Path
 ) -> None:
     pytest.importorskip("onnxruntime_qnn")

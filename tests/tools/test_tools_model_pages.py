@@ -13,7 +13,7 @@ pytest.importorskip("onnxruntime")
 
 import model_work_models as models
 
-# A name with what HTML would take for a tag.
+# A name that contains a piece of HTML.
 NAME = "a <b>&'net.onnx"
 
 
@@ -36,7 +36,9 @@ def arguments(command: str, folder: Path, target: Path) -> list[str | Path]:
 
 @pytest.mark.process
 @pytest.mark.parametrize("command", ["evaluate", "quantize"])
-def test_evaluate_and_quantize_write_what_they_print(command: str, folder: Path, tmp_path: Path) -> None:
+def test_evaluate_and_quantize_write_the_printed_report_to_the_page(
+    command: str, folder: Path, tmp_path: Path
+) -> None:
     target, place = tmp_path / "<u>q.onnx", tmp_path / "page.html"
     given = arguments(command, folder, target)
     done = qnnbridge(*given, "--html", place)
@@ -65,7 +67,7 @@ def test_evaluate_and_quantize_write_what_they_print(command: str, folder: Path,
 
 @pytest.mark.process
 @pytest.mark.parametrize("command", ["evaluate", "quantize"])
-def test_a_page_of_evaluate_and_quantize_on_stdout(command: str, folder: Path, tmp_path: Path) -> None:
+def test_evaluate_and_quantize_can_print_a_page_to_stdout(command: str, folder: Path, tmp_path: Path) -> None:
     done = qnnbridge(*arguments(command, folder, tmp_path / "q.onnx"), "--html", "-")
     assert done.returncode == 0, done.output
     assert done.stdout.startswith("<!DOCTYPE html>")
@@ -87,7 +89,7 @@ def test_a_page_never_replaces_the_model_or_a_folder(command: str, folder: Path,
 
 
 @pytest.mark.parametrize("place", ["q.onnx", "link.onnx", "-"])
-def test_the_page_of_quantize_never_goes_where_its_model_goes(place: str, folder: Path, tmp_path: Path) -> None:
+def test_a_page_of_quantize_is_refused_at_the_path_of_its_model(place: str, folder: Path, tmp_path: Path) -> None:
     (tmp_path / "link.onnx").symlink_to("q.onnx")
     target = "-" if place == "-" else tmp_path / "q.onnx"
     page_place = "-" if place == "-" else tmp_path / place

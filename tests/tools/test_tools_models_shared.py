@@ -35,7 +35,7 @@ def difference(expected: object, found: object) -> OutputComparison:
     return compare(["y"], [[expected]], [[found]])[0]
 
 
-def test_rounding_is_within_and_a_wrong_value_is_not() -> None:
+def test_rounding_is_within_the_tolerance_and_a_wrong_value_is_not() -> None:
     expected = np.linspace(-10, 10, 50, dtype=np.float32)
     near, wrong = expected * np.float32(1 + 1e-6), expected.copy()
     wrong[7] += 0.5
@@ -48,7 +48,7 @@ def test_rounding_is_within_and_a_wrong_value_is_not() -> None:
     assert 0.99 < told.cosine < 1
 
 
-def test_nan_and_infinity_agree_only_with_themselves() -> None:
+def test_nan_and_infinity_equal_only_themselves() -> None:
     expected = np.array([1, np.nan, np.inf, 4], np.float32)
     assert difference(expected, expected.copy()).within(1e-3)
     assert difference(expected, np.array([1, 2, np.inf, 4], np.float32)).different == 1
@@ -64,7 +64,7 @@ def test_integers_must_be_equal_but_quantised_ones_may_be_one_step_off() -> None
     assert not difference(np.array([2**60]), np.array([2**60 + 1])).within(1), "float64 cannot tell these apart"
 
 
-def test_shapes_types_and_trees_that_differ_are_a_mismatch() -> None:
+def test_different_shapes_types_or_trees_are_a_mismatch() -> None:
     assert "shape" in (difference(np.zeros(2), np.zeros(3)).mismatch or "")
     assert "type" in (difference(np.zeros(2), np.zeros(2, np.float32)).mismatch or "")
     assert "length" in (difference([np.zeros(2)], []).mismatch or "")
@@ -73,7 +73,7 @@ def test_shapes_types_and_trees_that_differ_are_a_mismatch() -> None:
     assert not difference([{0: 0.5, 1: 0.5}], [{0: 0.9, 1: 0.1}]).within(1e-3)
 
 
-def test_the_worst_sample_counts() -> None:
+def test_the_worst_sample_decides() -> None:
     good, bad = np.ones(4, np.float32), np.array([1, -1, 1, -1], np.float32)
     told = compare(["y"], [[good], [good]], [[good], [bad]])[0]
     assert told.cosine == pytest.approx(0)
@@ -86,7 +86,7 @@ def test_the_cosine_neither_overflows_nor_divides_by_zero() -> None:
     assert cosine(np.zeros(3), np.ones(3)) == 0
 
 
-def test_two_axes_of_one_name_get_their_own_sizes_by_axis() -> None:
+def test_two_axes_with_the_same_name_can_get_separate_sizes_by_axis() -> None:
     made = models.one_node("Relu", [models.value("x", ["?", "?"])], [models.value("y", ["?", "?"])])
     free = shapes.free_dimensions(made.graph)
     assert shapes.options_text(free, {("x", 0): 4, ("x", 1): 8}) == '--dim "x:0=4" --dim "x:1=8"'
@@ -100,7 +100,7 @@ def test_minus_one_is_a_free_dimension_and_zero_is_not() -> None:
     assert [dimension.axis for dimension in shapes.free_dimensions(made.graph)] == [0]
 
 
-def test_casts_that_onnxruntime_inserted_are_taken_out_and_others_stay() -> None:
+def test_casts_inserted_by_onnxruntime_are_removed_and_others_are_kept() -> None:
     from onnx import helper
 
     nodes = [
@@ -119,19 +119,19 @@ def test_casts_that_onnxruntime_inserted_are_taken_out_and_others_stay() -> None
 
 
 @pytest.mark.parametrize("name", ["a.bin", "sub/a.bin", "a..b.bin"])
-def test_names_inside_of_a_folder(name: str) -> None:
+def test_names_inside_of_a_folder_are_accepted(name: str) -> None:
     assert inside_folder(name)
 
 
 @pytest.mark.parametrize(
     "name", ["", "..", "../a", "a/../../b", "a\\..\\..\\b", "/a", "\\a", "C:a", "C:\\a", "//s/a", "a\0"]
 )
-def test_names_that_may_lead_out_of_a_folder(name: str) -> None:
+def test_names_that_may_lead_out_of_a_folder_are_refused(name: str) -> None:
     assert not inside_folder(name)
 
 
-def test_a_new_model_is_never_seen_beside_old_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The disk breaks between the two renames: then there is no model at all, instead of one with wrong weights."""
+def test_a_new_model_is_never_visible_with_old_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk fails between the two renames: then there is no model at all, instead of one with wrong weights."""
     import os
 
     target = tmp_path / "o.onnx"
@@ -156,12 +156,12 @@ def test_a_new_model_is_never_seen_beside_old_weights(tmp_path: Path, monkeypatc
 @needs.posix
 @pytest.mark.parametrize("command", ["optimize", "quantize"])
 def test_a_result_that_cannot_be_written_is_one_clear_error(command: str, tmp_path: Path) -> None:
-    """With a limit on the size of files, which looks like a full disk to the writer."""
+    """Limit the size of files, which the writer sees as a full disk."""
     target = tmp_path / "out" / "o.onnx"
     words = [command, str(RNET), "-o", str(target), "--dim", "N=1"]
     words += ["--random", "1"] if command == "quantize" else []
     code = (
-        # Of bytecode Python would keep the first 20,000 bytes, for all tests after this one.
+        # With bytecode enabled, Python would keep truncated files for all later tests.
         "import resource, sys; sys.dont_write_bytecode = True; "
         "resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000)); "
         f"from qnnbridge_tools.cli import main; sys.argv = {['qnnbridge', *words]!r}; sys.exit(main())"
@@ -173,7 +173,7 @@ def test_a_result_that_cannot_be_written_is_one_clear_error(command: str, tmp_pa
     assert list(target.parent.iterdir()) == []
 
 
-def test_an_error_about_something_else_stays_what_it_is(tmp_path: Path) -> None:
+def test_an_unrelated_error_is_not_changed(tmp_path: Path) -> None:
     for error in (
         FileNotFoundError(2, "No such file", "x"),
         InvalidProtobuf("x", cause="Protobuf parsing failed."),
@@ -184,7 +184,7 @@ def test_an_error_about_something_else_stays_what_it_is(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("folder", ["/proc/self/x", "/dev/null/x"])
 @needs.linux
-def test_a_folder_that_takes_no_files_is_reported(folder: str) -> None:
+def test_a_folder_that_cannot_be_written_is_reported(folder: str) -> None:
     with (
         pytest.raises(BridgeError, match=f"o.onnx cannot be written to {folder}"),
         Output(MUL, Path(folder) / "o.onnx", overwrite=False),
@@ -193,7 +193,7 @@ def test_a_folder_that_takes_no_files_is_reported(folder: str) -> None:
 
 
 def test_without_the_extra_there_is_one_clear_error(tmp_path: Path) -> None:
-    """In a process that cannot import onnxruntime."""
+    """Run in a process that cannot import onnxruntime."""
     code = (
         "import sys; sys.modules['onnxruntime'] = None; from qnnbridge_tools.cli import main; "
         f"sys.argv = ['qnnbridge', COMMAND, {str(MUL)!r}, '-o', {str(tmp_path / 'o.onnx')!r}]; "
@@ -212,7 +212,7 @@ def test_without_the_extra_there_is_one_clear_error(tmp_path: Path) -> None:
         assert "Traceback" not in result.stderr
 
 
-def test_a_package_that_cannot_be_loaded_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_package_that_cannot_be_loaded_has_a_separate_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(name: str) -> None:
         raise ImportError("DLL load failed while importing onnxruntime_pybind11_state")
 
@@ -222,7 +222,7 @@ def test_a_package_that_cannot_be_loaded_is_told_apart(monkeypatch: pytest.Monke
     assert "DLL load failed" in (caught.value.cause or "")
 
 
-def test_progress_is_lines_when_piped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_is_printed_as_lines_when_piped(monkeypatch: pytest.MonkeyPatch) -> None:
     piped = io.StringIO()
     monkeypatch.setattr(sys, "stderr", piped)
     with ShownProgress() as progress:
@@ -250,7 +250,7 @@ def test_progress_is_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> Non
     assert "\n" not in terminal.getvalue().split("10/10")[0].strip("\n"), "one line that is drawn again and again"
 
 
-def test_only_the_quantizers_own_thread_is_kept_quiet(capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_the_thread_of_the_quantizer_is_silenced(capsys: pytest.CaptureFixture[str]) -> None:
     root = logging.getLogger()
     before = list(root.handlers)
     with Quiet() as quiet:
@@ -264,8 +264,8 @@ def test_only_the_quantizers_own_thread_is_kept_quiet(capsys: pytest.CaptureFixt
     assert root.handlers == before
 
 
-def test_two_quantizers_that_overlap_leave_the_output_as_it_was(capsys: pytest.CaptureFixture[str]) -> None:
-    """The first to begin is the first to end, in this thread; the other goes on meanwhile."""
+def test_two_overlapping_quantizers_leave_the_output_streams_unchanged(capsys: pytest.CaptureFixture[str]) -> None:
+    """The first quantizer to start, in this thread, is the first to end; the other one continues meanwhile."""
     before, begun, ended = sys.stdout, threading.Event(), threading.Event()
 
     def other() -> None:
@@ -285,12 +285,12 @@ def test_two_quantizers_that_overlap_leave_the_output_as_it_was(capsys: pytest.C
     assert capsys.readouterr().out == "from the application\n"
 
 
-def test_sizes_of_a_wrong_form_are_refused() -> None:
+def test_malformed_sizes_are_refused() -> None:
     with pytest.raises(OptionError):
         shapes.as_dimensions({"N": 0})
 
 
-def test_constants_behind_inserted_casts_are_float16_again() -> None:
+def test_constants_after_inserted_casts_are_float16_again() -> None:
     """ONNX Runtime folds the cast into the constant, on either side of the operator."""
     import onnx
     import onnx.reference

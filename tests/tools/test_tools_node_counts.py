@@ -57,11 +57,11 @@ def network_in_an_if() -> Any:
     )
 
 
-def test_the_work_of_a_network_inside_of_an_if_counts(tmp_path: Path) -> None:
+def test_the_work_of_a_network_inside_of_an_if_is_counted(tmp_path: Path) -> None:
     made = network_in_an_if()
     found = offline(made, tmp_path)
     counted = shares(found)
-    # Relu; If, and three nodes in each branch. Constants of the branches are computed beforehand.
+    # Relu; If, and three nodes in each branch. Constants of the branches are folded.
     assert (counted.nodes, counted.on_qnn, counted.on_cpu, counted.folded) == (8, 1, 7, 2)
     assert nodes_text(counted) == "10 in the file: 1 on the NPU, 7 on the CPU, 2 computed beforehand"
     # The larger branch: 8x64x32 for the product, 8x32 for Hardmax, 8 for ReduceMax; and 8x64 for Relu.
@@ -71,7 +71,7 @@ def test_the_work_of_a_network_inside_of_an_if_counts(tmp_path: Path) -> None:
     assert work_text(counted).startswith("3.0 % of 17.2 thousand")
 
 
-def test_of_an_if_whose_condition_is_known_the_branch_that_runs_counts(tmp_path: Path) -> None:
+def test_of_an_if_with_a_known_condition_only_the_executed_branch_is_counted(tmp_path: Path) -> None:
     made = network_in_an_if()
     del made.graph.input[1:]
     made.graph.initializer.append(models.constant("c", np.asarray(False)))
@@ -82,7 +82,7 @@ def test_of_an_if_whose_condition_is_known_the_branch_that_runs_counts(tmp_path:
 
 
 @pytest.mark.parametrize(("trips", "times"), [(5, 5), (None, 1)])
-def test_the_body_of_a_loop_counts_for_each_step_that_is_known(
+def test_the_body_of_a_loop_is_counted_for_each_known_iteration(
     trips: int | None, times: int, tmp_path: Path
 ) -> None:
     body = helper.make_graph(
@@ -101,14 +101,14 @@ def test_the_body_of_a_loop_counts_for_each_step_that_is_known(
         [node("Loop", ["trips", "go", "x"], ["y"], body=body)], inputs, [value("y", [8, 64])], constants
     )
     counted = shares(offline(made, tmp_path))
-    # Identity gives one value.
+    # Identity returns one value.
     assert counted.macs == times * (8 * 64 * 64 + 1)
-    # The body takes the weights of the main graph.
+    # The body uses the weights of the main graph.
     assert counted.bytes >= 4 * 64 * 64
     assert counted.nodes == 3
 
 
-def test_weights_decide_where_shapes_are_not_known(tmp_path: Path) -> None:
+def test_weights_decide_the_share_if_shapes_are_unknown(tmp_path: Path) -> None:
     made = network_in_an_if()
     made.graph.input[0].CopyFrom(value("x", ["N", 64]))
     made.graph.node[1].attribute[0].g.output[0].CopyFrom(value("a_y", ["N", 1]))
@@ -117,13 +117,13 @@ def test_weights_decide_where_shapes_are_not_known(tmp_path: Path) -> None:
     found = offline(made, tmp_path)
     assert verdict_text(found, found.best) == "nothing runs on the NPU"
     assert work_text(shares(found)) == "unknown until the sizes are fixed"
-    # With a size the Relu moves, and nothing else: that is what the advice says of the sizes.
+    # A size moves only the Relu, and the advice about sizes says that.
     about = next(advice for advice in found.advice if "--dim" in advice.what)
     assert "1 of 8 nodes run on the NPU with sizes" in about.why
 
 
 @pytest.mark.parametrize("first", ["Hardmax", "Relu"])
-def test_sizes_are_advised_only_where_they_bring_nodes_to_the_npu(first: str, tmp_path: Path) -> None:
+def test_sizes_are_advised_only_if_they_move_nodes_to_the_npu(first: str, tmp_path: Path) -> None:
     scaler = node("Scaler", ["r"], ["y"], domain="ai.onnx.ml", offset=[0.0, 1.0], scale=[1.0, 2.0])
     made = models.model([node(first, ["x"], ["r"]), scaler], [value("x", ["N", 2])], [value("y", ["N", 2])])
     made.opset_import.append(helper.make_opsetid("ai.onnx.ml", 3))
@@ -132,7 +132,7 @@ def test_sizes_are_advised_only_where_they_bring_nodes_to_the_npu(first: str, tm
     assert any("--dim" in what for what in advised) == (first == "Relu"), advised
 
 
-def test_a_shape_that_sizes_do_not_settle_is_not_to_be_cured_by_sizes(tmp_path: Path) -> None:
+def test_no_size_is_advised_for_a_data_dependent_shape(tmp_path: Path) -> None:
     made = models.model(
         [node("NonZero", ["x"], ["n"]), node("Cast", ["n"], ["f"], to=1), node("Neg", ["f"], ["y"])],
         [value("x", ["N", 8])],
@@ -174,11 +174,11 @@ def test_inspect_fix_and_analyze_count_the_same_nodes_in_the_file(name: str, tmp
     assert dict(scanned.ops) == graphs.count_ops(made)
 
 
-def test_calls_of_functions_count_as_their_bodies() -> None:
+def test_calls_of_functions_are_counted_as_their_bodies() -> None:
     assert graphs.count_ops(functions()) == {"Relu": 4, "Neg": 2}
     a, b, add = ("own", "A"), ("own", "B"), ("", "Add")
     assert written_out({a: 3}, {a: {b: 2, add: 1}, b: {add: 5}}) == {"Add": 33}
-    # No runtime takes functions that call themselves.
+    # No runtime supports functions that call themselves.
     assert written_out({a: 1}, {a: {b: 1}, b: {a: 1, add: 1}}) == {"own.A": 1, "Add": 1}
     deep: Any = {("own", str(n)): {("own", str(n + 1)): 2} for n in range(3000)}
     deep["own", "3000"] = {add: 1}

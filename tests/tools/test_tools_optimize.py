@@ -53,7 +53,7 @@ def test_constants_are_folded_and_counted_by_operator(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("external", [False, True])
-def test_nodes_that_nothing_uses_are_left_out_and_told(tmp_path: Path, external: bool) -> None:
+def test_unused_nodes_are_removed_and_reported(tmp_path: Path, external: bool) -> None:
     made = models.conv_net()
     made.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "batch"
     made.graph.node.append(onnx.helper.make_node("Relu", ["x"], ["nobody"]))
@@ -70,7 +70,7 @@ def test_nodes_that_nothing_uses_are_left_out_and_told(tmp_path: Path, external:
     assert [node.name for node in onnx.load(str(tmp_path / "o.onnx")).graph.node] == ["conv", "relu", "pool", "add"]
 
 
-def test_a_model_that_stays_as_it_is_gets_no_further_domains(tmp_path: Path) -> None:
+def test_an_unchanged_model_gets_no_further_domains(tmp_path: Path) -> None:
     path = models.saved(large_models.long_chain(MANY_NODES + 1), tmp_path / "m.onnx")
     result = optimize_model(path, tmp_path / "o.onnx")
     assert result.nodes_after == result.nodes_before
@@ -80,7 +80,7 @@ def test_a_model_that_stays_as_it_is_gets_no_further_domains(tmp_path: Path) -> 
     assert read[0].opset_import == read[1].opset_import
 
 
-def test_metadata_names_and_documentation_stay(tmp_path: Path) -> None:
+def test_metadata_names_and_documentation_are_kept(tmp_path: Path) -> None:
     made = models.conv_net()
     made.producer_name, made.doc_string = "maker", "about it"
     entry = made.metadata_props.add()
@@ -103,14 +103,16 @@ def test_a_float16_model_keeps_computing_in_float16(tmp_path: Path) -> None:
 
 
 def half_inside(tail: str) -> Any:
-    """A float16 model with float32 inputs and outputs, as converters make them. tail: behind its MatMul."""
+    """Return a float16 model with float32 inputs and outputs, as converters write it. tail: operator after its
+    MatMul.
+    """
     make, half = onnx.helper.make_node, models.FLOAT16
     nodes = [make("Cast", ["x"], ["h"], to=half), make("MatMul", ["h", "w"], ["m"])]
-    if tail == "Clip":  # which the CPU has for float16
+    if tail == "Clip":  # the CPU supports this operator in float16
         nodes += [make("Clip", ["m", "low"], ["c"]), make("Cast", ["c"], ["y"], to=models.FLOAT)]
     elif tail == "float32":
         nodes += [make("Cast", ["m"], ["f"], to=models.FLOAT), make("Mul", ["f", "large"], ["l"])]
-        nodes += [make("Mul", ["l", "small"], ["y"])]  # beyond float16 in between
+        nodes += [make("Mul", ["l", "small"], ["y"])]  # an intermediate value exceeds float16
     else:
         nodes.append(make("Cast", ["m"], ["y"], to=models.FLOAT))
     constants = {
@@ -128,8 +130,8 @@ def half_inside(tail: str) -> Any:
 
 
 @pytest.mark.parametrize("tail", ["Clip", "float32", "nothing"])
-def test_a_float16_model_with_float32_around_it_keeps_its_types(tail: str, tmp_path: Path) -> None:
-    """ONNX Runtime drops the model's own casts where its casts for the CPU take them back."""
+def test_a_float16_model_inside_of_float32_casts_keeps_its_types(tail: str, tmp_path: Path) -> None:
+    """ONNX Runtime removes the model's own casts if its casts for the CPU cancel them."""
     path = models.saved(half_inside(tail), tmp_path / "m.onnx")
     result = optimize_model(path, tmp_path / "o.onnx")
     assert result.check is not None
@@ -152,7 +154,7 @@ def test_only_levels_for_the_cpu_warn_about_operators_that_qnn_lacks(tmp_path: P
     assert "--level basic" in extended.warnings[0]
 
 
-def test_a_layout_for_this_machine_is_reported(tmp_path: Path) -> None:
+def test_a_layout_specific_to_this_machine_is_reported(tmp_path: Path) -> None:
     result = optimize_model(models.MODELS / "pnet.onnx", tmp_path / "o.onnx", level="all")
     if any("nchwc" in op for op in result.nodes_after):  # not on every processor
         assert any("elsewhere" in warning for warning in result.warnings)
@@ -160,14 +162,14 @@ def test_a_layout_for_this_machine_is_reported(tmp_path: Path) -> None:
         assert not any("elsewhere" in warning for warning in result.warnings)
 
 
-def test_quantised_pairs_that_a_level_takes_apart_are_reported(tmp_path: Path) -> None:
+def test_quantised_pairs_that_a_level_separates_are_reported(tmp_path: Path) -> None:
     result = optimize_model(models.MODELS / "q.onnx", tmp_path / "o.onnx", level="extended")
     assert any("QuantizeLinear" in warning for warning in result.warnings)
     assert not optimize_model(models.MODELS / "q.onnx", tmp_path / "b.onnx").warnings
 
 
 def test_sizes_by_name_and_by_axis_are_fixed(tmp_path: Path) -> None:
-    source = models.MODELS / "ch_ppocr_mobile_v2.0_cls_infer.onnx"  # calls two axes "?"
+    source = models.MODELS / "ch_ppocr_mobile_v2.0_cls_infer.onnx"  # this model calls two axes "?"
     result = optimize_model(source, tmp_path / "o.onnx", dims={"x:0": 1, "x:2": 48, "x:3": 192})
     assert result.warnings == ()
     shape = onnx.load(str(tmp_path / "o.onnx")).graph.input[0].type.tensor_type.shape
@@ -177,7 +179,7 @@ def test_sizes_by_name_and_by_axis_are_fixed(tmp_path: Path) -> None:
     assert '"N=SIZE"' not in result.warnings[0]
 
 
-def test_a_size_for_a_dimension_that_is_not_there_is_refused(tmp_path: Path) -> None:
+def test_a_size_for_an_unknown_dimension_is_refused(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match='no free dimension "batch"') as caught:
         optimize_model(models.MODELS / "pnet.onnx", tmp_path / "o.onnx", dims={"batch": 1})
     assert "N, M1, M2" in (caught.value.cause or "")
@@ -205,7 +207,7 @@ def test_external_weights_stay_external(tmp_path: Path, dims: dict[str, int]) ->
     assert result.check is not None
     assert result.check.compared
     moved = tmp_path / "moved"
-    (tmp_path / "out").rename(moved)  # it refers to nothing where it was made
+    (tmp_path / "out").rename(moved)  # the name refers to no file where the model was created
     session = cpu.open_session(moved / "o.onnx", "it")
     assert cpu.run(session, {"x": np.ones((2, 64), np.float32)}, "it")[0].shape == (2, 64)
 
@@ -248,7 +250,7 @@ def test_the_input_and_existing_files_are_not_overwritten(tmp_path: Path) -> Non
     assert source.read_bytes() == original
 
 
-def test_nothing_is_left_after_a_failure(tmp_path: Path) -> None:
+def test_a_failure_leaves_no_file(tmp_path: Path) -> None:
     bad = models.conv_net()
     bad.graph.node[0].op_type = "NoSuchOperator"
     source = models.saved(bad, tmp_path / "m.onnx")
@@ -261,9 +263,7 @@ def test_nothing_is_left_after_a_failure(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["m.onnx", "o.onnx"]
 
 
-def test_a_result_that_computes_something_else_is_not_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_result_with_wrong_outputs_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from qnnbridge_models import optimization
 
     real = optimization._finish
@@ -310,7 +310,7 @@ def test_a_compiled_model_in_a_branch_is_refused(tmp_path: Path) -> None:
         optimize_model(source, tmp_path / "o.onnx")
 
 
-def test_skip_passes_a_compiled_model_and_its_blob_through_byte_for_byte(tmp_path: Path) -> None:
+def test_skip_copies_a_compiled_model_and_its_context_binary_byte_for_byte(tmp_path: Path) -> None:
     result = optimize(models.COMPILED, "-o", tmp_path / "sub" / "o.onnx", "--if-compiled", "skip", "--json")
     assert result.returncode == 0, result.output
     told = json.loads(result.stdout)
@@ -323,7 +323,7 @@ def test_skip_passes_a_compiled_model_and_its_blob_through_byte_for_byte(tmp_pat
     assert sorted(path.name for path in (tmp_path / "sub").iterdir()) == ["a_qnn.bin", "o.onnx"]
 
 
-def test_skip_does_not_touch_another_blob_of_the_same_name(tmp_path: Path) -> None:
+def test_skip_does_not_change_another_context_binary_of_the_same_name(tmp_path: Path) -> None:
     (tmp_path / "a_qnn.bin").write_bytes(b"of another model")
     with pytest.raises(OptionError, match=r"a_qnn\.bin already exists"):
         optimize_model(models.COMPILED, tmp_path / "o.onnx", if_compiled="skip")
@@ -335,7 +335,7 @@ def test_skip_does_not_touch_another_blob_of_the_same_name(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("name", ["../secret", "/etc/hostname", "..\\secret", "C:secret", "\\\\server\\share"])
-def test_skip_copies_no_file_from_outside_of_the_models_folder(tmp_path: Path, name: str) -> None:
+def test_skip_copies_no_file_from_outside_of_the_folder_of_the_model(tmp_path: Path, name: str) -> None:
     made = onnx.load(str(models.COMPILED))
     for attribute in next(node for node in made.graph.node if node.op_type == "EPContext").attribute:
         if attribute.name == "ep_cache_context":
@@ -349,14 +349,14 @@ def test_skip_copies_no_file_from_outside_of_the_models_folder(tmp_path: Path, n
     assert [path.name for path in (tmp_path / "out").rglob("*")] == ["deep", "o.onnx"]
 
 
-def test_skip_says_that_the_blob_is_missing(tmp_path: Path) -> None:
+def test_skip_reports_a_missing_context_binary(tmp_path: Path) -> None:
     source = tmp_path / "m.onnx"
     source.write_bytes(models.COMPILED.read_bytes())
     result = optimize_model(source, tmp_path / "o.onnx", if_compiled="skip")
     assert any("is missing" in warning for warning in result.warnings)
 
 
-def test_skip_copies_the_manifest_where_the_name_stays(tmp_path: Path) -> None:
+def test_skip_copies_the_manifest_if_the_name_is_kept(tmp_path: Path) -> None:
     from qnnbridge_host.model.manifest import manifest_path, read_manifest, write_manifest
 
     (tmp_path / "in").mkdir()
@@ -372,13 +372,13 @@ def test_skip_copies_the_manifest_where_the_name_stays(tmp_path: Path) -> None:
     assert not Path(manifest_path(other.target)).exists()
 
 
-def test_skip_still_optimises_what_is_not_compiled(tmp_path: Path) -> None:
+def test_skip_still_optimises_nodes_that_are_not_compiled(tmp_path: Path) -> None:
     result = optimize_model(models.MODELS / "rnet.onnx", tmp_path / "o.onnx", if_compiled="skip")
     assert not result.passed_through
     assert result.nodes_after["Gemm"] > 0
 
 
-# --- odd models -----------------------------------------------------------------------------------------
+# --- unusual models -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -403,7 +403,7 @@ def test_skip_still_optimises_what_is_not_compiled(tmp_path: Path) -> None:
     ],
     ids=["a sequence", "random", "zero size"],
 )
-def test_it_says_when_nothing_could_be_compared(made: Any, reason: str, tmp_path: Path) -> None:
+def test_optimize_reports_when_nothing_could_be_compared(made: Any, reason: str, tmp_path: Path) -> None:
     source = models.saved(made, tmp_path / "m.onnx")
     result = optimize_model(source, tmp_path / "o.onnx")
     assert result.check is not None
@@ -414,7 +414,7 @@ def test_it_says_when_nothing_could_be_compared(made: Any, reason: str, tmp_path
     assert "nothing could be compared" in told.output
 
 
-def test_text_inputs_are_made_up_and_compared(tmp_path: Path) -> None:
+def test_text_inputs_are_generated_and_compared(tmp_path: Path) -> None:
     text = onnx.TensorProto.STRING
     made = models.one_node("Identity", [models.value("s", [3], text)], [models.value("t", [3], text)])
     result = optimize_model(models.saved(made, tmp_path / "m.onnx"), tmp_path / "o.onnx")
@@ -446,7 +446,9 @@ def test_nodes_in_branches_are_counted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "word"), [(b"", "empty"), (b"<!DOCTYPE html><html>", "text"), (b"\x08\x08\x12", "cut off")]
 )
-def test_what_is_no_model_is_refused_with_an_explanation(content: bytes, word: str, tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_model_is_refused_with_an_explanation(
+    content: bytes, word: str, tmp_path: Path
+) -> None:
     source = tmp_path / "m.onnx"
     source.write_bytes(content)
     with pytest.raises(InvalidProtobuf) as caught:
@@ -472,7 +474,7 @@ def test_help_is_plain_ascii(name: str) -> None:
     assert result.output.isascii()
 
 
-def test_the_report_shows_nodes_check_and_place(tmp_path: Path) -> None:
+def test_the_report_shows_nodes_check_and_placement(tmp_path: Path) -> None:
     result = optimize(models.MODELS / "rnet.onnx", "-o", tmp_path / "o.onnx", "--dim", "N=1")
     assert result.returncode == 0, result.output
     assert "Gemm" in result.output
@@ -494,7 +496,7 @@ def test_the_report_shows_nodes_check_and_place(tmp_path: Path) -> None:
         optimizer_models.int32_behind_a_reshape,
     ],
 )
-def test_an_optimizer_that_breaks_or_changes_the_model_is_left_out_and_named(made: Any, tmp_path: Path) -> None:
+def test_an_optimizer_that_breaks_or_changes_the_model_is_disabled_and_named(made: Any, tmp_path: Path) -> None:
     harmed = made()
     (tmp_path / "m.onnx").write_bytes(harmed.data)
     result = optimize_model(tmp_path / "m.onnx", tmp_path / "o.onnx")
@@ -502,7 +504,7 @@ def test_an_optimizer_that_breaks_or_changes_the_model_is_left_out_and_named(mad
     assert right_of(tmp_path / "o.onnx", harmed) < 1e-5
 
 
-def test_a_function_in_both_branches_of_an_if_is_written_out(tmp_path: Path) -> None:
+def test_a_function_in_both_branches_of_an_if_is_inlined(tmp_path: Path) -> None:
     harmed = optimizer_models.function_in_both_branches()
     (tmp_path / "m.onnx").write_bytes(harmed.data)
     for level in ("basic", "extended"):

@@ -44,7 +44,7 @@ def test_the_default_level_leaves_every_node_on_qnn(name: str, host: qnnbridge.H
         assert np.allclose(expected, other, atol=5e-3 * max(1.0, float(np.abs(expected).max())))
 
 
-def test_a_level_that_is_warned_about_is_refused_by_qnn(host: qnnbridge.Host, tmp_path: Path) -> None:
+def test_a_level_with_a_warning_is_refused_by_qnn(host: qnnbridge.Host, tmp_path: Path) -> None:
     result = optimize_model(models.MODELS / "silero_vad_openvino_16k.onnx", tmp_path / "o.onnx", level="extended")
     assert result.warnings
     with pytest.raises(BridgeError) as caught:

@@ -21,7 +21,7 @@ from qnnbridge_tools import output
         (191.4, "191 s"),
     ],
 )
-def test_durations_have_the_unit_that_fits(duration_s: float, text: str) -> None:
+def test_durations_have_a_suitable_unit(duration_s: float, text: str) -> None:
     assert output.seconds(duration_s) == text
 
 
@@ -32,7 +32,7 @@ def test_shapes_are_short(shape: tuple[int | str | None, ...] | None, text: str)
     assert output.shape_text(shape) == text
 
 
-def test_control_characters_of_a_model_never_reach_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_control_characters_in_a_model_never_reach_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     output.print_table(["name"], [["\x1b]0;owned\x07ä\n"]])
     output.print_pairs("Title", [("\x1b[2J", "\u202e")])
     printed = capsys.readouterr().out

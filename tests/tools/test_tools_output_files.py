@@ -25,7 +25,7 @@ def test_tensors_are_written_bit_for_bit(tmp_path: Path) -> None:
     assert np.load(files["y"], allow_pickle=False).tobytes() == value.tobytes()
 
 
-def test_text_is_written_so_that_it_can_be_read_without_pickle(tmp_path: Path) -> None:
+def test_strings_are_written_so_that_they_can_be_read_without_pickle(tmp_path: Path) -> None:
     files = write({"s": np.array(["häßlich", ""], dtype=object)}, tmp_path)
     assert np.load(files["s"], allow_pickle=False).tolist() == ["häßlich", ""]
 
@@ -54,14 +54,14 @@ def test_sequences_and_maps_are_written_as_json(tmp_path: Path) -> None:
     assert json.loads(files["e"].read_text()) is None
 
 
-def test_files_are_replaced_and_nothing_else_is_left(tmp_path: Path) -> None:
+def test_files_are_replaced_and_no_temporary_file_is_left(tmp_path: Path) -> None:
     write({"y": np.zeros(1)}, tmp_path)
     write({"y": np.ones(1)}, tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["y.npy"]
     assert np.load(tmp_path / "y.npy").tolist() == [1.0]
 
 
-def test_a_file_that_cannot_be_written_leaves_no_rest(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_written_leaves_no_partial_file(tmp_path: Path) -> None:
     (tmp_path / "y.npy").mkdir()
     with pytest.raises(OptionError, match="is a folder"):
         write({"y": np.zeros(1)}, tmp_path)
@@ -69,7 +69,7 @@ def test_a_file_that_cannot_be_written_leaves_no_rest(tmp_path: Path) -> None:
 
 
 @needs.posix
-def test_a_link_in_the_folder_is_followed_and_stays(tmp_path: Path) -> None:
+def test_a_link_in_the_folder_is_followed_and_kept(tmp_path: Path) -> None:
     precious = tmp_path / "precious"
     precious.write_text("keep me")
     folder = tmp_path / "out"
@@ -105,7 +105,7 @@ def test_names_that_differ_only_in_case_or_in_unsafe_letters_get_different_files
 
 
 @given(st.lists(st.text(max_size=200), max_size=6))
-def test_no_name_leaves_the_folder_or_meets_another(names: list[str]) -> None:
+def test_no_name_leaves_the_folder_or_collides_with_another(names: list[str]) -> None:
     stems = safe_names(names)
     assert len({stem.lower() for stem in stems}) == len(names)
     for stem in stems:
@@ -115,17 +115,17 @@ def test_no_name_leaves_the_folder_or_meets_another(names: list[str]) -> None:
         assert len(stem) <= MAX_NAME_LENGTH + 8
 
 
-def test_least_greatest_and_mean_are_of_the_finite_elements() -> None:
+def test_minimum_maximum_and_mean_cover_the_finite_elements() -> None:
     value = np.array([1, 2, np.nan, 6, -np.inf], dtype=np.float32)
     assert summarize(value) == TensorSummary("float32", (5,), 1.0, 6.0, 3.0, not_finite=2)
     assert summarize(value).numbers_text() == ("1", "6", "3 (2 NaN or infinite)")
 
 
-def test_the_mean_of_many_halves_does_not_overflow() -> None:
+def test_the_mean_of_many_float16_values_does_not_overflow() -> None:
     assert summarize(np.full(10_000, 60_000, np.float16)).mean == pytest.approx(60_000)
 
 
-def test_large_integers_keep_their_bounds() -> None:
+def test_large_integers_keep_their_exact_bounds() -> None:
     told = summarize(np.array([-(2**62), 2**62], np.int64))
     assert (told.min, told.max) == (-(2.0**62), 2.0**62)
 
@@ -142,14 +142,14 @@ def test_large_integers_keep_their_bounds() -> None:
         (Sparse(np.zeros(0, np.float32), (2, 2), "coo", (np.zeros(0, np.int64),)), "sparse coo", (2, 2)),
     ],
 )
-def test_where_there_are_no_numbers_only_kind_and_shape_are_reported(
+def test_only_kind_and_shape_are_reported_if_there_are_no_numbers(
     value: object, kind: str, shape: tuple[int, ...] | None
 ) -> None:
     told = summarize(value)
     assert (told.dtype, told.shape, told.min, told.mean) == (kind, shape, None, None)
 
 
-def test_types_beyond_numpy_are_told_by_their_onnx_name() -> None:
+def test_types_beyond_numpy_are_reported_by_their_onnx_names() -> None:
     pytest.importorskip("ml_dtypes")
     one_and_two = Typed(np.array([0x3F80, 0x4000], np.uint16), ElementType.BFLOAT16, (2,))
     assert summarize(one_and_two) == TensorSummary("bfloat16", (2,), 1.0, 2.0, 1.5)
@@ -157,5 +157,5 @@ def test_types_beyond_numpy_are_told_by_their_onnx_name() -> None:
     assert summarize(minus_one_and_seven) == TensorSummary("int4", (2,), -1.0, 7.0, 3.0)
 
 
-def test_complex_numbers_are_told_by_their_size() -> None:
+def test_complex_numbers_are_summarised_by_their_magnitude() -> None:
     assert summarize(np.array([3 + 4j], np.complex64)) == TensorSummary("complex64", (1,), 5.0, 5.0, 5.0)

@@ -37,7 +37,7 @@ def test_a_page_has_tables_pairs_and_lines_in_their_order(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("as_json", [False, True])
-def test_inspect_writes_what_it_prints(as_json: bool, tmp_path: Path) -> None:
+def test_inspect_writes_the_printed_report_to_the_page(as_json: bool, tmp_path: Path) -> None:
     plain = qnnbridge("inspect", MUL)
     place = tmp_path / "page.html"
     done = qnnbridge("inspect", MUL, "--html", place, *(["--json"] if as_json else []))
@@ -50,7 +50,7 @@ def test_inspect_writes_what_it_prints(as_json: bool, tmp_path: Path) -> None:
     assert qnnbridge("inspect", MUL, "--html", place, "--overwrite").returncode == 0
 
 
-def test_a_page_on_stdout_leaves_the_report_to_stderr() -> None:
+def test_a_page_on_stdout_moves_the_report_to_stderr() -> None:
     done = qnnbridge("versions", "--html", "-")
     assert done.stdout.startswith("<!DOCTYPE html>")
     shown = set(Read(done.stdout).words)

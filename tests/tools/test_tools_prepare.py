@@ -59,8 +59,10 @@ def files_of(folder: Path) -> set[str]:
 
 
 def contents(folder: Path) -> dict[str, str | int]:
-    """Of what is shipped, as far as it is the same however often it is made: QNN writes the place of the work into
-    a context binary, which is then as long."""
+    """Return the shipped files, as far as repeated runs give the same bytes.
+
+    QNN writes the path of the working folder into a context binary, so only its size is returned.
+    """
     found: dict[str, str | int] = {}
     for name in files_of(folder):
         if name.startswith("models/"):
@@ -72,7 +74,7 @@ def contents(folder: Path) -> dict[str, str | int]:
 
 @pytest.fixture(scope="module")
 def ready(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the model and what was prepared of it; tests work on copies."""
+    """A folder with the model and its prepared folder; tests work on copies."""
     folder = tmp_path_factory.mktemp("prepared")
     model = models.saved(verify_models.free_batch(), folder / "m.onnx")
     result = prepare(model, "-o", folder / "out", *BATCH)
@@ -92,7 +94,7 @@ def again(folder: Path, *arguments: str | Path) -> dict[str, Any]:
     return told(result)
 
 
-def test_the_folder_has_all_that_is_shipped_and_says_so(ready: Path) -> None:
+def test_the_folder_contains_everything_to_ship_and_its_report_lists_it(ready: Path) -> None:
     out = ready / "out"
     shipped = json.loads((out / "manifest.json").read_text())
     compiled = {f"compiled/soc60/m_ctx{suffix}" for suffix in (".onnx", "_qnn.bin", ".qnnbridge.json")}
@@ -110,7 +112,7 @@ def test_the_folder_has_all_that_is_shipped_and_says_so(ready: Path) -> None:
     assert str(ready) not in (out / "manifest.json").read_text() + (out / "report.md").read_text()
 
 
-def test_the_report_is_one_page_that_names_the_chip_the_change_and_the_use(ready: Path) -> None:
+def test_the_report_is_one_page_with_the_chip_the_change_and_the_usage(ready: Path) -> None:
     page = (ready / "out" / "report.md").read_text()
     assert len(page.splitlines()) < 60
     for words in ("**Ready: ", "Snapdragon X Elite", "2 of 2", "agrees", "fixed-shapes", "x 2x4", "manifest.json"):
@@ -118,13 +120,13 @@ def test_the_report_is_one_page_that_names_the_chip_the_change_and_the_use(ready
     assert "qnnbridge.InferenceSession('compiled/soc60/m_ctx.onnx')" in page
 
 
-def test_what_is_done_is_kept(copy: Path) -> None:
+def test_finished_steps_are_kept(copy: Path) -> None:
     before = contents(copy / "out")
     assert set(states(again(copy)).values()) == {"kept"}
     assert contents(copy / "out") == before
 
 
-def test_changed_options_do_again_what_depends_on_them_and_nothing_else(copy: Path) -> None:
+def test_changed_options_repeat_only_the_steps_that_depend_on_them(copy: Path) -> None:
     more = again(copy, *BATCH, "--soc-model", "SM8650", "--seed", "0")
     assert states(more) == {
         "fix": "kept",
@@ -147,7 +149,7 @@ def test_another_model_of_the_same_name_is_prepared_again(copy: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", needs.some(["changed", "cut off", "gone"]))
-def test_a_file_that_is_not_whole_is_created_again(damage: str, copy: Path) -> None:
+def test_an_incomplete_file_is_created_again(damage: str, copy: Path) -> None:
     before = contents(copy / "out")
     blob = copy / "out/compiled/soc60/m_ctx_qnn.bin"
     content = blob.read_bytes()
@@ -161,7 +163,7 @@ def test_a_file_that_is_not_whole_is_created_again(damage: str, copy: Path) -> N
     assert contents(copy / "out") == before
 
 
-def test_a_journal_that_cannot_be_read_is_no_obstacle(copy: Path) -> None:
+def test_an_unreadable_journal_does_not_prevent_a_preparation(copy: Path) -> None:
     (copy / "out" / journals.JOURNAL_NAME).write_text('{"schema": 1, "steps": ')
     left_behind = copy / "out" / f"{TEMPORARY}1234-56.part"
     left_behind.write_text("{")
@@ -169,7 +171,7 @@ def test_a_journal_that_cannot_be_read_is_no_obstacle(copy: Path) -> None:
     assert not left_behind.exists()
 
 
-# It kills itself, so that it is in that step for certain.
+# The process kills itself, so that it is certainly in that step.
 KILLED_SOON_AFTER = """
 import os, signal, sys, threading
 
@@ -191,12 +193,12 @@ main()
 
 
 @needs.posix
-def test_killed_in_any_step_it_goes_on_there(ready: Path, tmp_path: Path) -> None:
+def test_a_preparation_killed_in_any_step_continues_from_that_step(ready: Path, tmp_path: Path) -> None:
     model = tmp_path / "m.onnx"
     shutil.copy(ready / "m.onnx", model)
     out = tmp_path / "out"
     command = [sys.executable, "-c", KILLED_SOON_AFTER, "prepare", str(model), "-o", str(out), *BATCH]
-    temporary = tmp_path / "temporary"  # a killed process cannot remove its own
+    temporary = tmp_path / "temporary"  # a killed process cannot remove its temporary folder
     temporary.mkdir()
     for step in ("fix ...", "compile ", "verify "):
         process = subprocess.Popen(
@@ -223,7 +225,7 @@ def test_killed_in_any_step_it_goes_on_there(ready: Path, tmp_path: Path) -> Non
 
 @needs.posix
 @pytest.mark.parametrize("of_qnn", [True, False], ids=["the host of QNN", "the host of the CPU"])
-def test_a_host_that_was_killed_is_not_kept_as_a_verdict(
+def test_a_killed_host_is_not_stored_as_a_verdict(
     of_qnn: bool, copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = copy / "out"
@@ -240,7 +242,7 @@ def test_a_host_that_was_killed_is_not_kept_as_a_verdict(
     monkeypatch.setattr(ProviderSession, "answer", kill_first)
     killed = told(prepare(copy / "m.onnx", "-o", out, *BATCH))
     assert not left
-    # Without the CPU's answer to one of the inputs the others still decide.
+    # Without the CPU's result for one of the inputs, the others still decide.
     assert killed["ready"] is not of_qnn
     assert "SIGKILL" in str(killed)
     assert "SIGKILL" not in (out / journals.JOURNAL_NAME).read_text("utf-8")
@@ -255,13 +257,13 @@ def test_a_host_that_was_killed_is_not_kept_as_a_verdict(
 
 @needs.posix
 @pytest.mark.parametrize("size", [100, 1500, 20_000])
-def test_what_a_full_disk_ended_is_done_again(size: int, copy: Path) -> None:
-    """With a limit on the size of files: the model, the journal and the context binary are the first to meet it."""
+def test_a_step_that_a_full_disk_ended_is_repeated(size: int, copy: Path) -> None:
+    """Limit the size of files: the model, the journal and the context binary are the first files to exceed it."""
     out = copy / "out"
     shutil.rmtree(out)
     words = ["qnnbridge", "prepare", str(copy / "m.onnx"), "-o", str(out), *BATCH]
     code = (
-        # Of bytecode Python would keep the first bytes, for all tests after this one.
+        # With bytecode enabled, Python would keep truncated files for all later tests.
         "import resource, sys; sys.dont_write_bytecode = True; "
         f"resource.setrlimit(resource.RLIMIT_FSIZE, ({size}, {size})); "
         f"from qnnbridge_tools.cli import main; sys.argv = {words!r}; sys.exit(main())"
@@ -275,7 +277,7 @@ def test_what_a_full_disk_ended_is_done_again(size: int, copy: Path) -> None:
     assert set(states(again(copy)).values()) == {"kept"}
 
 
-def test_a_death_that_an_earlier_version_kept_is_verified_again(copy: Path) -> None:
+def test_a_crash_that_an_earlier_version_stored_as_a_verdict_is_verified_again(copy: Path) -> None:
     path = copy / "out" / journals.JOURNAL_NAME
     journal = json.loads(path.read_text("utf-8"))
     verified = journal["steps"]["verify 60"]["told"]
@@ -295,12 +297,14 @@ def test_a_death_that_an_earlier_version_kept_is_verified_again(copy: Path) -> N
         (DeviceReset("the NPU was reset"), False),
     ],
 )
-def test_a_quantised_model_whose_run_was_ended_is_measured_again(error: BridgeError | None, holds: bool) -> None:
+def test_a_quantised_model_whose_run_was_interrupted_is_measured_again(
+    error: BridgeError | None, holds: bool
+) -> None:
     assert was_measured({"qnn": {"error": None if error is None else error.to_wire()}}) is holds
     assert was_measured({"qnn": None})
 
 
-def test_working_folders_are_removed_unless_their_maker_lives(copy: Path) -> None:
+def test_working_folders_are_removed_unless_their_process_still_runs(copy: Path) -> None:
     place = copy / "out" / "compiled" / "soc60"
     left, earlier, used, foreign = (
         place / f".qnnbridge-compile-{name}" for name in ("left", "earlier", "used", "no")
@@ -337,13 +341,13 @@ def test_a_compiler_that_ends_during_the_next_call_leaves_no_folder(copy: Path) 
     assert not used.exists()
 
 
-def test_two_at_a_time_do_not_share_a_folder(copy: Path) -> None:
+def test_two_concurrent_preparations_do_not_share_a_folder(copy: Path) -> None:
     with journals.opened(copy / "out", "m.onnx"), pytest.raises(Busy, match="is using"):
         prepare_model(copy / "m.onnx", copy / "out", PrepareOptions(dims=Dimensions({"batch": 2})))
     assert (copy / "out/manifest.json").exists()
 
 
-def test_a_name_that_qnn_would_not_find_again_and_markdown_would_read_is_no_obstacle(tmp_path: Path) -> None:
+def test_a_name_that_qnn_cannot_find_or_markdown_would_interpret_is_handled(tmp_path: Path) -> None:
     model = tmp_path / "m\u00f6del..1 [x](y).onnx"
     shutil.copy(models.MODELS / "sigmoid.onnx", model)
     document = told(prepare(model, "-o", tmp_path / "o\u00fct", "--no-extreme"))
@@ -353,7 +357,7 @@ def test_a_name_that_qnn_would_not_find_again_and_markdown_would_read_is_no_obst
     assert page.startswith("# m\u00f6del..1 \\[x\\](y).onnx for the NPU\n")
 
 
-def test_a_slow_model_without_a_chip_gets_one(tmp_path: Path) -> None:
+def test_a_slow_model_without_a_chip_option_is_compiled_for_a_default_chip(tmp_path: Path) -> None:
     """Without a chip QNN compiles the model of the long form for three minutes; with one it takes seconds."""
     name = "model_v8" if needs.length(0, 1) else "rnet"
     result = prepare(models.MODELS / f"{name}.onnx", "-o", tmp_path / "out", "--dim", "N=1", "--no-extreme")
@@ -367,7 +371,7 @@ def test_a_slow_model_without_a_chip_gets_one(tmp_path: Path) -> None:
     assert compiled["told"]["compile_seconds"] < 60
 
 
-def test_quantised_it_is_shipped_quantised_with_what_that_costs(tmp_path: Path) -> None:
+def test_a_quantised_model_is_shipped_with_its_loss_of_accuracy(tmp_path: Path) -> None:
     model = models.saved(models.conv_net(), tmp_path / "m.onnx")
     for number in range(4):
         rng = np.random.default_rng(number)
@@ -386,7 +390,7 @@ def test_quantised_it_is_shipped_quantised_with_what_that_costs(tmp_path: Path) 
     assert states(changed)["quantize"] == "done", "other samples"
 
 
-def test_a_model_that_qnn_computes_wrongly_is_not_called_ready(tmp_path: Path) -> None:
+def test_a_model_that_qnn_computes_wrong_is_not_reported_as_ready(tmp_path: Path) -> None:
     model = models.saved(verify_models.towers(), tmp_path / "m.onnx")
     result = prepare(model, "-o", tmp_path / "out", "--soc-model", "60", "--no-extreme")
     document = told(result)
@@ -439,7 +443,7 @@ def bad_inputs(folder: Path) -> dict[str, tuple[list[Path | str], str]]:
         "where the model is",
     ],
 )
-def test_bad_input_ends_with_2_and_leaves_nothing(what: str, tmp_path: Path) -> None:
+def test_bad_input_exits_with_2_and_leaves_no_file(what: str, tmp_path: Path) -> None:
     arguments, words = bad_inputs(tmp_path)[what]
     model = models.saved(verify_models.free_batch(), tmp_path / "m.onnx")
     result = prepare(model, *arguments)
@@ -449,7 +453,7 @@ def test_bad_input_ends_with_2_and_leaves_nothing(what: str, tmp_path: Path) -> 
     assert (tmp_path / "full" / "mine.txt").read_text() == "mine"
 
 
-def test_a_folder_of_another_model_is_left_alone(copy: Path) -> None:
+def test_a_folder_of_another_model_is_not_changed(copy: Path) -> None:
     other = shutil.copy(copy / "m.onnx", copy / "other.onnx")
     result = prepare(other, "-o", copy / "out", *BATCH)
     assert result.returncode == 2
@@ -457,8 +461,8 @@ def test_a_folder_of_another_model_is_left_alone(copy: Path) -> None:
     assert (copy / "out/manifest.json").exists()
 
 
-def test_a_journal_cannot_name_files_outside_of_its_folder(tmp_path: Path) -> None:
-    """They would be removed."""
+def test_a_journal_cannot_refer_to_files_outside_of_its_folder(tmp_path: Path) -> None:
+    """Such files would be removed."""
     (tmp_path / "precious").write_text("x")
     folder = tmp_path / "out"
     folder.mkdir()
@@ -471,7 +475,7 @@ def test_a_journal_cannot_name_files_outside_of_its_folder(tmp_path: Path) -> No
     assert (tmp_path / "precious").exists()
 
 
-def test_keys_tell_everything_apart_that_went_in() -> None:
+def test_keys_differ_for_different_steps_models_and_options() -> None:
     base = {"model": "a", "dims": [("n", 1)]}
     assert key_of("fix", **base) == key_of("fix", dims=[("n", 1)], model="a")
     others = [
@@ -482,7 +486,7 @@ def test_keys_tell_everything_apart_that_went_in() -> None:
     assert len({key_of("fix", **base), *others}) == 4
 
 
-def test_buckets_are_a_model_each_and_kept_each(tmp_path: Path) -> None:
+def test_each_bucket_is_a_separate_model_and_kept_separately(tmp_path: Path) -> None:
     models.saved(verify_models.free_batch(), tmp_path / "m.onnx")
     given = ("--soc-model", "60", "--no-extreme", "--bucket")
     first = told(prepare(tmp_path / "m.onnx", "-o", tmp_path / "out", *given, "batch=1"))
@@ -499,7 +503,7 @@ def test_buckets_are_a_model_each_and_kept_each(tmp_path: Path) -> None:
     assert "batch" in refused.output
 
 
-def test_a_session_of_what_is_shipped_says_what_was_found_here(copy: Path, tmp_path: Path) -> None:
+def test_a_session_of_a_prepared_folder_reports_the_shipped_verdict(copy: Path, tmp_path: Path) -> None:
     compiled = next((copy / "out" / "compiled").rglob("*_ctx.onnx"))
     assert states(told(prepare(copy / "m.onnx", "-o", copy / "out", *BATCH)))["compile 60"] == "kept"
     shipped = tmp_path / "shipped"
@@ -533,7 +537,7 @@ def test_a_session_of_what_is_shipped_says_what_was_found_here(copy: Path, tmp_p
     assert done.stdout.startswith("agrees|True|qnnbridge compile, onnxruntime-qnn"), done.stderr
 
 
-def test_a_shipped_verdict_has_the_worst_output_first_as_a_session_has() -> None:
+def test_a_shipped_verdict_lists_the_worst_output_first_as_a_session_does() -> None:
     def output(name: str, state: Any, ratio: float | None, lost: int = 0) -> dict[str, Any]:
         return {"name": name, **JudgedNumbers(state, 4, ratio, lost=lost).to_wire()}
 

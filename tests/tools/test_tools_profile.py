@@ -45,7 +45,9 @@ def made(path: Path, nodes: list[Any], shape: list[int | str], output: list[int 
 
 @pytest.fixture(scope="module")
 def parts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two parts on QNN with a node between them that QNN does not have; one name is a trap for CSV and HTML."""
+    """Return a model with two parts on QNN and a node between them that QNN lacks; one name is a trap for CSV and
+    HTML.
+    """
     node = onnx.helper.make_node
     return made(
         tmp_path_factory.mktemp("profile") / "parts.onnx",
@@ -93,7 +95,7 @@ def test_every_part_has_times_of_onnxruntime_and_of_qnn(profiled: Profiled) -> N
     assert (second["bytes_in"], second["bytes_out"]) == (16, 16)
 
 
-def test_the_components_of_each_run_add_up_to_what_the_application_waited(profiled: Profiled) -> None:
+def test_the_components_of_each_run_add_up_to_the_time_of_the_call(profiled: Profiled) -> None:
     whole = profiled.document["run_seconds"]["values"]
     components = profiled.document["components"]
     assert {"bridge", "cpu", "provider", "accelerator"} <= {one["key"] for one in components}
@@ -101,7 +103,7 @@ def test_the_components_of_each_run_add_up_to_what_the_application_waited(profil
         assert sum(one["seconds"]["values"][number] for one in components) == pytest.approx(call, abs=2e-6)
 
 
-def test_the_phases_of_loading_add_up_to_what_the_application_waited(profiled: Profiled) -> None:
+def test_the_phases_of_loading_add_up_to_the_time_of_the_call(profiled: Profiled) -> None:
     load = profiled.document["load"]
     names = [phase["name"] for phase in load["phases"]]
     assert [name for name in names if "compiles" in name] == ["QNN compiles part 1", "QNN compiles part 2"]
@@ -110,7 +112,7 @@ def test_the_phases_of_loading_add_up_to_what_the_application_waited(profiled: P
     assert "Graph Optimizations" in [part["name"] for part in compiled["parts"]]
 
 
-def test_operators_have_the_names_of_the_model_and_qnns_types(profiled: Profiled) -> None:
+def test_operators_have_the_names_in_the_model_and_the_types_of_qnn(profiled: Profiled) -> None:
     operators = profiled.document["operators"]
     assert {(one["name"], one["type"], one["partition"]) for one in operators if not one["is_transfer"]} == {
         ('soft, "<b>\nmax', "Softmax", "part 1"),
@@ -121,13 +123,13 @@ def test_operators_have_the_names_of_the_model_and_qnns_types(profiled: Profiled
     assert sum(one["is_transfer"] for one in operators) == 4
 
 
-def test_nodes_on_the_cpu_are_there_with_the_reason(profiled: Profiled) -> None:
+def test_nodes_on_the_cpu_are_listed_with_the_reason(profiled: Profiled) -> None:
     [node] = profiled.document["cpu_nodes"]
     assert (node["name"], node["operator"], node["provider"]) == ("det", "Det", "CPUExecutionProvider")
     assert any("QNN does not support" in note for note in profiled.document["notes"])
 
 
-def test_it_says_that_a_simulator_is_no_npu(profiled: Profiled) -> None:
+def test_the_report_notes_that_a_simulator_is_not_an_npu(profiled: Profiled) -> None:
     assert profiled.document["simulator"] is True
     assert any("do not apply to an NPU" in note for note in profiled.document["notes"])
     assert "do not apply to an NPU" in profiled.page
@@ -142,7 +144,7 @@ def test_the_page_shows_parts_operators_and_the_cpu(profiled: Profiled) -> None:
     assert "<script" not in profiled.page
 
 
-def test_a_person_gets_tables_and_bars(parts: Path) -> None:
+def test_the_text_output_has_tables_and_bars(parts: Path) -> None:
     result = in_a_process(
         "profile", parts, "--runs", "2", "--level", "basic", PYTHONIOENCODING="cp437", PYTHONUTF8="0"
     )
@@ -165,7 +167,7 @@ def test_a_person_gets_tables_and_bars(parts: Path) -> None:
     assert "Traceback" not in result.stderr
 
 
-def test_a_compiled_model_is_profiled_without_the_word_compile(tmp_path: Path) -> None:
+def test_a_compiled_model_is_profiled_without_mentioning_compilation(tmp_path: Path) -> None:
     shape = next(iter(onnx.load(str(COMPILED)).graph.input)).type.tensor_type.shape.dim
     arrays: dict[str, Any] = {}
     name = onnx.load(str(COMPILED)).graph.input[0].name
@@ -192,7 +194,7 @@ def test_a_real_model_with_fixed_dimensions_is_one_part() -> None:
     assert document["operators"] == []
 
 
-def test_a_model_that_runs_on_the_cpu_alone_is_profiled_and_told_so(tmp_path: Path) -> None:
+def test_a_model_that_runs_only_on_the_cpu_is_profiled_with_a_note(tmp_path: Path) -> None:
     model = made(tmp_path / "det.onnx", [onnx.helper.make_node("Det", ["x"], ["y"], "det")], [2, 3, 3], [2])
     document = told(model, "--runs", "3", "--html", tmp_path / "det.html")
     assert document["partitions"] == document["operators"] == []
@@ -217,14 +219,14 @@ def test_a_model_that_runs_on_the_cpu_alone_is_profiled_and_told_so(tmp_path: Pa
         ([str(COMPILED), "--level", "optrace"], "--level"),
     ],
 )
-def test_what_can_be_refused_is_refused_before_a_host_is_started(arguments: list[str], words: str) -> None:
+def test_invalid_requests_are_refused_before_a_host_is_started(arguments: list[str], words: str) -> None:
     result = run(*arguments, QNNBRIDGE_HOST_PYTHON="/no/such/python")
     assert result.returncode == 2, result.stderr
     assert words in result.stderr
     assert "Traceback" not in result.stderr
 
 
-def test_what_is_no_model_is_an_error_in_words(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_model_is_an_error_with_an_explanation(tmp_path: Path) -> None:
     (tmp_path / "m.onnx").write_bytes(b"<html>not found</html>")
     result = run(tmp_path / "m.onnx", "--json")
     assert result.returncode == 2, result.stderr
@@ -232,7 +234,7 @@ def test_what_is_no_model_is_an_error_in_words(tmp_path: Path) -> None:
     assert "Traceback" not in result.stderr
 
 
-def test_runs_end_early_when_the_profile_grows_too_large_to_be_read(
+def test_runs_end_early_when_the_profile_would_become_too_large_to_read(
     parts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from qnnbridge_models.profiling import recording
@@ -253,7 +255,7 @@ def test_runs_end_early_when_the_profile_grows_too_large_to_be_read(
 
 @pytest.fixture
 def endless(parts: Path, private_temporary_folder: Path) -> Iterator[subprocess.Popen[str]]:
-    """The command in the middle of its runs; nothing of it may be left in the temporary folder afterwards."""
+    """Interrupt the command in the middle of its runs; it must not leave files in the temporary folder."""
     process = subprocess.Popen(
         [*COMMAND, "profile", str(parts), "--runs", "1000000", "--level", "basic"],
         stdin=subprocess.DEVNULL,
@@ -273,7 +275,7 @@ def endless(parts: Path, private_temporary_folder: Path) -> Iterator[subprocess.
 
 
 @needs.posix
-def test_ctrl_c_leaves_nothing_behind(endless: subprocess.Popen[str]) -> None:
+def test_ctrl_c_leaves_no_files(endless: subprocess.Popen[str]) -> None:
     endless.send_signal(signal.SIGINT)
     output, errors = endless.communicate(timeout=30)
     assert endless.returncode == 130
@@ -281,7 +283,9 @@ def test_ctrl_c_leaves_nothing_behind(endless: subprocess.Popen[str]) -> None:
     assert "Interrupted." in errors
 
 
-def test_a_host_that_dies_in_between_is_an_error_in_words(endless: subprocess.Popen[str]) -> None:
+def test_a_host_that_crashes_during_profiling_is_an_error_with_an_explanation(
+    endless: subprocess.Popen[str],
+) -> None:
     for child in psutil.Process(endless.pid).children():
         child.kill()
     output, errors = endless.communicate(timeout=60)

@@ -104,14 +104,14 @@ def test_the_components_of_a_run_add_up_to_the_call(name: str, host: HostInfo) -
     assert by_key["accelerator"].values == pytest.approx([sum(values) for values in zip(*parts, strict=True)])
 
 
-def test_the_first_run_is_told_apart_from_the_others() -> None:
+def test_the_first_run_is_reported_separately() -> None:
     series = Series.of([9.0, 1.0, 5.0, 2.0])
     assert (series.first, series.median, series.least, series.most) == (9.0, 2.0, 1.0, 5.0)
     alone = Series.of([9.0])
     assert (alone.first, alone.median) == (9.0, 9.0)
 
 
-def test_operators_have_their_share_of_the_accelerators_time(detailed: ProfileResult) -> None:
+def test_operators_have_their_share_of_the_time_on_the_accelerator(detailed: ProfileResult) -> None:
     by_name = {time.name: time for time in detailed.operators if not time.is_transfer}
     add = by_name["add0"]
     assert (add.type, add.partition, add.cycles.values) == ("ElementWiseAdd", "part 2", (77998, 120344, 47995))
@@ -137,8 +137,8 @@ def test_inputs_and_outputs_are_reported_as_transfers_of_their_part(detailed: Pr
     assert [(one.bytes_in, one.bytes_out) for one in detailed.partitions] == [(1024, 1024), (16, 256), (16, 256)]
 
 
-def test_what_was_made_from_one_node_is_one_operator(host: HostInfo) -> None:
-    """QNN makes reshapes around a convolution, and one operator of a convolution between its quantisations."""
+def test_operators_made_from_one_node_are_merged(host: HostInfo) -> None:
+    """QNN creates reshapes around a convolution, and one operator for a convolution with its quantisations."""
     rows = (
         QnnRow("conv_token_7", 60, "CYCLES", "dq;w_dq;conv_token_7;q", True),
         QnnRow("convReshape", 20, "CYCLES", "dq;w_dq;conv_token_7;q", True),
@@ -159,7 +159,7 @@ def test_what_was_made_from_one_node_is_one_operator(host: HostInfo) -> None:
     assert first[0].time_s == pytest.approx(0.0008)
 
 
-def test_loading_is_told_by_phase_and_adds_up(detailed: ProfileResult) -> None:
+def test_loading_is_reported_by_phase_and_adds_up(detailed: ProfileResult) -> None:
     phases = {phase.name: phase for phase in detailed.load}
     assert [phases[f"QNN compiles part {number}"].time_s for number in (1, 2, 3)] == [0.048553, 0.048061, 0.067182]
     assert sum(phase.time_s for phase in detailed.load) == pytest.approx(detailed.recorded.create_s)
@@ -168,7 +168,7 @@ def test_loading_is_told_by_phase_and_adds_up(detailed: ProfileResult) -> None:
     ] == 0.037496
 
 
-def test_a_compiled_model_is_loaded_instead_of_compiled(host: HostInfo) -> None:
+def test_a_compiled_model_has_a_loading_phase_instead_of_a_compilation(host: HostInfo) -> None:
     result = evaluate(recorded("compiled", host))
     names = [phase.name for phase in result.load]
     assert "QNN loads the context binary" in names
@@ -187,8 +187,8 @@ def test_nodes_on_the_cpu_are_reported_with_their_time(detailed: ProfileResult) 
         assert node.time_s.values == tuple(times)
 
 
-def test_a_part_within_a_node_of_the_cpu_counts_once(host: HostInfo) -> None:
-    """In the body of a Loop on the CPU, for example, the time of the Loop contains that of the part."""
+def test_a_part_within_a_node_on_the_cpu_counts_once(host: HostInfo) -> None:
+    """If a part is in the body of a Loop on the CPU, for example, the time of the Loop contains that of the part."""
     recording = recorded("detailed", host)
 
     def wrapped(run: files.OrtRun) -> files.OrtRun:
@@ -204,7 +204,7 @@ def test_a_part_within_a_node_of_the_cpu_counts_once(host: HostInfo) -> None:
     assert [node.nested for node in result.cpu_nodes][1:] == [True, True]
 
 
-def test_calls_that_do_not_fit_are_left_out_and_a_note_says_so(host: HostInfo) -> None:
+def test_calls_that_do_not_match_are_omitted_with_a_note(host: HostInfo) -> None:
     recording = recorded("detailed", host)
     result = evaluate(dataclasses.replace(recording, calls=recording.calls[:-1]))
     assert all(one.execute_s is None and not one.facts for one in result.partitions)
@@ -213,7 +213,7 @@ def test_calls_that_do_not_fit_are_left_out_and_a_note_says_so(host: HostInfo) -
     assert sum(one.time_s.median for one in result.components) == pytest.approx(result.call_s.median, rel=0.2)
 
 
-def test_without_the_accelerators_time_qnns_own_stands_in(host: HostInfo) -> None:
+def test_without_accelerator_times_those_of_qnn_are_used(host: HostInfo) -> None:
     recording = recorded("basic", host)
     calls = tuple(dataclasses.replace(call, facts=()) for call in recording.calls)
     result = evaluate(dataclasses.replace(recording, calls=calls))
@@ -221,18 +221,18 @@ def test_without_the_accelerators_time_qnns_own_stands_in(host: HostInfo) -> Non
     assert sum(one.time_s.values[0] for one in result.components) == pytest.approx(result.call_s.values[0])
 
 
-def test_the_simulators_times_are_not_passed_off_as_those_of_an_npu(host: HostInfo) -> None:
+def test_times_of_the_simulator_have_a_note_that_they_do_not_apply_to_an_npu(host: HostInfo) -> None:
     simulated = evaluate(recorded("basic", host))
     assert any("do not apply to an NPU" in note for note in simulated.notes)
     on_device = dataclasses.replace(recorded("basic", host).placement, simulator=False)
     assert not any("simulator" in note for note in evaluate(recorded("basic", host, placement=on_device)).notes)
 
 
-def test_the_level_basic_says_where_the_operators_are(host: HostInfo) -> None:
+def test_the_level_basic_names_the_level_that_shows_operators(host: HostInfo) -> None:
     assert any("--level detailed has" in note for note in evaluate(recorded("basic", host)).notes)
 
 
-def test_the_document_is_json_and_holds_everything(detailed: ProfileResult) -> None:
+def test_the_document_is_json_and_complete(detailed: ProfileResult) -> None:
     told = json.loads(json.dumps(output.jsonable(document(detailed)), allow_nan=False))
     assert told["schema"] == 1
     assert told["simulator"] is True
@@ -263,7 +263,7 @@ def test_bytes_have_the_unit_that_fits(count: int, text: str) -> None:
 
 
 class Reader(HTMLParser):
-    """Collects tags and checks that each is closed."""
+    """Parser that collects tags and checks that each is closed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -286,7 +286,7 @@ class Reader(HTMLParser):
         self.text += data
 
 
-def test_the_page_is_whole_and_loads_nothing(detailed: ProfileResult) -> None:
+def test_the_page_is_complete_and_loads_nothing(detailed: ProfileResult) -> None:
     reader = Reader()
     reader.feed(page.page(detailed))
     assert reader.open == []
@@ -305,7 +305,7 @@ def test_the_page_is_whole_and_loads_nothing(detailed: ProfileResult) -> None:
         assert words in reader.text
 
 
-def test_names_from_a_model_cannot_break_out_of_the_page(host: HostInfo) -> None:
+def test_names_from_a_model_cannot_escape_into_the_page(host: HostInfo) -> None:
     evil = "</title><script>alert(1)</script>&\"'\x07"
     recording = recorded("detailed", host, model=f"{evil}.onnx")
     runs = tuple(
@@ -335,7 +335,7 @@ def test_bars_are_as_long_as_their_values() -> None:
     ElementTree.fromstring(stacked("nothing", []))
 
 
-def test_a_long_label_is_cut_in_its_middle() -> None:
+def test_a_long_label_is_shortened_in_the_middle() -> None:
     assert shortened("short") == "short"
     cut = shortened("first/" + "x" * 100 + "/last")
     assert cut.startswith("first/")
@@ -343,7 +343,7 @@ def test_a_long_label_is_cut_in_its_middle() -> None:
     assert len(cut) < 50
 
 
-def test_the_page_is_written_whole_or_not_at_all(detailed: ProfileResult, tmp_path: Path) -> None:
+def test_the_page_is_written_completely_or_not_at_all(detailed: ProfileResult, tmp_path: Path) -> None:
     target = tmp_path / "profile.html"
     target.write_text("old", encoding="utf-8")
     OutputFile(target, overwrite=True).write_text(page.page(detailed))

@@ -28,7 +28,7 @@ def written(folder: Path, text: str) -> Path:
 
 
 @pytest.mark.parametrize("name", ["basic", "detailed"])
-def test_every_graph_is_compiled_once_though_the_file_tells_most_of_them_twice(name: str) -> None:
+def test_every_graph_counts_once_although_the_file_lists_most_of_them_twice(name: str) -> None:
     text = (PROFILES / name / "qnn.csv").read_text(encoding="utf-8")
     assert text.count(",FINALIZE,") == 5
     times = [call.time_us for call in of_kind(name, CallKind.COMPILE)]
@@ -47,14 +47,14 @@ def test_a_compilation_has_its_phases() -> None:
     assert next(row.value for row in third.parts if row.name == "Finalizing Graph Sequence") == 12491
 
 
-def test_two_graphs_that_took_equally_long_to_compile_stay_two(tmp_path: Path) -> None:
+def test_two_graphs_with_equal_compile_times_stay_separate(tmp_path: Path) -> None:
     row = "0,FINALIZE,100,US,BACKEND,ROOT,QNN (finalize) time\n"
     assert len(recording.read_qnn(written(tmp_path, HEADER + row * 2))) == 2
     assert len(recording.read_qnn(written(tmp_path, HEADER + row * 3))) == 2
     assert len(recording.read_qnn(written(tmp_path, HEADER + row * 4))) == 4
 
 
-def test_an_execution_has_its_operators_and_the_figures_of_the_backend() -> None:
+def test_an_execution_has_its_operators_and_the_metrics_of_the_backend() -> None:
     executed = of_kind("detailed", CallKind.EXECUTE)
     assert len(executed) == 9
     assert [call.time_us for call in executed[:3]] == [69040, 60238, 51969]
@@ -78,21 +78,21 @@ def test_the_level_basic_has_times_and_no_operators() -> None:
 
 
 @pytest.mark.parametrize("name", ["detailed", "compiled"])
-def test_a_name_with_comma_quote_and_line_break_is_read_whole(name: str) -> None:
+def test_a_name_with_comma_quote_and_line_break_is_read_completely(name: str) -> None:
     first = of_kind(name, CallKind.EXECUTE)[0].parts[1]
     assert first.name == ODD_NAME
     assert first.is_operator
     assert first.sources == (ODD_NAME if name == "detailed" else "")
 
 
-def test_loading_a_compiled_model_is_a_call_with_the_accelerators_time() -> None:
+def test_loading_a_compiled_model_is_a_call_with_the_accelerator_time() -> None:
     [loaded] = of_kind("compiled", CallKind.LOAD)
     assert loaded.time_us > 0
     assert [fact.name for fact in loaded.facts] == ["Accelerator (load binary) time"] * 3
     assert not of_kind("compiled", CallKind.COMPILE)
 
 
-def test_figures_that_only_a_device_gives_belong_to_their_call(tmp_path: Path) -> None:
+def test_metrics_that_only_a_device_reports_belong_to_their_call(tmp_path: Path) -> None:
     rows = (
         "7,BACKEND,300,US,BACKEND,ROOT,RPC (execute) time",
         "7,BACKEND,250,US,BACKEND,ROOT,QNN accelerator (execute) time",
@@ -110,7 +110,7 @@ def test_figures_that_only_a_device_gives_belong_to_their_call(tmp_path: Path) -
         assert (closed.kind, closed.facts) == (CallKind.CLOSE, ())
 
 
-def test_a_node_of_the_model_that_is_called_input_is_no_transfer(tmp_path: Path) -> None:
+def test_a_node_of_the_model_that_is_called_input_is_not_a_transfer(tmp_path: Path) -> None:
     rows = (
         "0,BACKEND,9,CYCLES,BACKEND,ROOT,Accelerator (execute) time (cycles)\n"
         "0,NODE,4,CYCLES,BACKEND,SUB-EVENT,Input OpId_2 (cycles)\n"
@@ -122,7 +122,7 @@ def test_a_node_of_the_model_that_is_called_input_is_no_transfer(tmp_path: Path)
 
 
 @pytest.mark.parametrize("name", ["basic", "detailed", "compiled"])
-def test_a_qnn_profile_cut_off_anywhere_is_an_error_or_has_fewer_calls(name: str, tmp_path: Path) -> None:
+def test_a_truncated_qnn_profile_is_an_error_or_has_fewer_calls(name: str, tmp_path: Path) -> None:
     whole = (PROFILES / name / "qnn.csv").read_bytes()
     calls = len(recording.read_qnn(PROFILES / name / "qnn.csv"))
     refused = 0
@@ -139,7 +139,7 @@ def test_a_qnn_profile_cut_off_anywhere_is_an_error_or_has_fewer_calls(name: str
 
 
 @pytest.mark.parametrize("text", ["", "nonsense\n", "\0\0\0\0", "Msg Timestamp\n1,2,3\n", HEADER + "nonsense\n"])
-def test_what_is_no_qnn_profile_is_refused(text: str, tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_qnn_profile_is_refused(text: str, tmp_path: Path) -> None:
     with pytest.raises(BridgeError, match="The profile of QNN cannot be read"):
         recording.read_qnn(written(tmp_path, text))
 
@@ -155,7 +155,7 @@ def test_the_error_of_a_missing_file_contains_its_producer(tmp_path: Path) -> No
         recording.read_ort(tmp_path / "ort.json")
 
 
-def test_a_file_too_large_to_be_read_says_what_to_do(tmp_path: Path) -> None:
+def test_the_error_for_a_file_that_is_too_large_has_a_fix(tmp_path: Path) -> None:
     path = tmp_path / "qnn.csv"
     path.touch()
     os.truncate(path, recording.MAX_PROFILE_BYTES + 1)
@@ -165,7 +165,7 @@ def test_a_file_too_large_to_be_read_says_what_to_do(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["basic", "detailed", "compiled"])
-def test_onnxruntimes_profile_tells_loading_and_the_nodes_of_every_run(name: str) -> None:
+def test_the_onnxruntime_profile_has_loading_and_the_nodes_of_every_run(name: str) -> None:
     path = PROFILES / name / "ort.json"
     profile = recording.read_ort(path)
     events = json.loads(path.read_text(encoding="utf-8"))
@@ -180,7 +180,7 @@ def test_onnxruntimes_profile_tells_loading_and_the_nodes_of_every_run(name: str
         assert not any(node.nested for node in run.nodes)
 
 
-def test_a_node_within_another_is_nested(tmp_path: Path) -> None:
+def test_a_node_within_another_one_is_nested(tmp_path: Path) -> None:
     def event(name: str, start: int, duration: int, category: str = "Node") -> str:
         return json.dumps({"cat": category, "name": name, "ts": start, "dur": duration, "args": {}})
 
@@ -202,7 +202,7 @@ def test_a_node_within_another_is_nested(tmp_path: Path) -> None:
     ]
 
 
-def test_an_onnxruntime_profile_cut_off_anywhere_is_an_error(tmp_path: Path) -> None:
+def test_a_truncated_onnxruntime_profile_is_an_error(tmp_path: Path) -> None:
     whole = (PROFILES / "detailed" / "ort.json").read_bytes().rstrip()
     path = tmp_path / "ort.json"
     for size in range(0, len(whole), 97):
@@ -219,14 +219,14 @@ def test_an_onnxruntime_profile_without_events_has_no_runs(text: str, tmp_path: 
 
 
 @pytest.mark.parametrize("text", ["[\n17,\n]\n", '[\n{"name": "x"},\n]\n', '[\n{"dur": "x"},\n]\n', "{}"])
-def test_what_is_no_onnxruntime_profile_is_refused(text: str, tmp_path: Path) -> None:
+def test_a_file_that_is_not_an_onnxruntime_profile_is_refused(text: str, tmp_path: Path) -> None:
     path = tmp_path / "ort.json"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(BridgeError, match="The profile of ONNX Runtime cannot be read"):
         recording.read_ort(path)
 
 
-def test_the_operator_trace_tells_what_each_graph_was_made_of() -> None:
+def test_the_operator_trace_lists_the_nodes_of_each_graph() -> None:
     trace = recording.read_op_trace(PROFILES / "detailed" / "qnn_op_trace.json")
     assert [list(graph) for graph in trace.values()] == [
         [ODD_NAME],
@@ -237,7 +237,7 @@ def test_the_operator_trace_tells_what_each_graph_was_made_of() -> None:
 
 
 @pytest.mark.parametrize("text", [None, "", "{", "[]", "{}", '{"subgraph_traces": [{}]}', '{"subgraph_traces": 1}'])
-def test_an_operator_trace_that_cannot_be_read_is_left_out(text: str | None, tmp_path: Path) -> None:
+def test_an_unreadable_operator_trace_is_ignored(text: str | None, tmp_path: Path) -> None:
     path = tmp_path / recording.OP_TRACE_FILE
     if text is not None:
         path.write_text(text, encoding="utf-8")

@@ -59,7 +59,7 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeHub]:
     for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_HUB_OFFLINE", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.lower(), raising=False)
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "none"))  # of processes
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "none"))  # for child processes
     monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(tmp_path / "none"))
     monkeypatch.setenv("QNNBRIDGE_MODELS_DIR", str(tmp_path / "models"))
     # Retries of huggingface_hub wait for seconds.
@@ -85,7 +85,7 @@ def folder_of_models() -> Path:
 
 
 def finished() -> list[str]:
-    """Names of the folders that look like whole models."""
+    """Return the names of the folders that look like complete models."""
     return [path.name for path in folder_of_models().glob("*--*/*") if not path.name.endswith(remote.PART)]
 
 
@@ -120,7 +120,7 @@ def of_operator(operator: str, domain: str = "") -> bytes:
     return bytes(helper.make_model(graph).SerializeToString())
 
 
-# --- the choice ---------------------------------------------------------------------------------------------
+# --- choice of the model ------------------------------------------------------------------------------------
 
 VARIANTS = {
     "onnx/model.onnx": FLOAT,
@@ -134,7 +134,7 @@ VARIANTS = {
 }
 
 
-def test_a_compiled_model_that_fits_goes_before_quantised_and_float_ones(hub: FakeHub) -> None:
+def test_a_compiled_model_that_fits_is_preferred_to_quantised_and_float_ones(hub: FakeHub) -> None:
     hub.add(NAME, {**VARIANTS, "x-elite/model.onnx": COMPILED, "x-elite/a_qnn.bin": BINARY})
     done = pull()
     assert done.record.kind == "compiled"
@@ -149,7 +149,7 @@ def test_a_compiled_model_that_fits_goes_before_quantised_and_float_ones(hub: Fa
 def test_a_compiled_model_for_another_qnn_is_not_downloaded(
     hub: FakeHub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, embedded: bool
 ) -> None:
-    """Also where only the header of its context binary has the version, beside the model or in it."""
+    """Check also models whose version is only in the header of the context binary, in a separate file or embedded."""
     model = epcontext_models.set_compatibility(epcontext_models.real(tmp_path), None)
     epcontext_models.edit(model, ep_sdk_version=None)
     if embedded:
@@ -162,13 +162,13 @@ def test_a_compiled_model_for_another_qnn_is_not_downloaded(
     why = dict(done.not_taken)["x-elite/model.onnx"]
     assert "cannot run here" in why
     assert "2.40" in why
-    # Only parts of it were read.
+    # only parts of the file were read
     assert all(hub.downloads("x-elite/model.onnx"))
     assert all(hub.downloads("a_qnn.bin"))
     assert not list(done.folder.rglob("a_qnn.bin"))
 
 
-def test_the_chip_can_be_another_one(hub: FakeHub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_another_chip_can_be_chosen(hub: FakeHub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     folder = tmp_path / "newer"
     folder.mkdir()
     newer = epcontext_models.set_compatibility(epcontext_models.real(folder), "v2:6:2.51.0:5.51.0:0:88:0:0")
@@ -180,15 +180,15 @@ def test_the_chip_can_be_another_one(hub: FakeHub, monkeypatch: pytest.MonkeyPat
     assert pull(soc_model="88").record.kind == "compiled"
 
 
-def test_damage_of_a_compiled_model_shows_after_the_download_and_the_next_is_taken(hub: FakeHub) -> None:
-    cut = BINARY[:-1000] + b"\0" * 500  # its header is whole
+def test_a_damaged_compiled_model_is_detected_after_the_download_and_the_next_is_used(hub: FakeHub) -> None:
+    cut = BINARY[:-1000] + b"\0" * 500  # the header is complete
     hub.add(NAME, {"npu/model.onnx": COMPILED, "npu/a_qnn.bin": cut, "model_qdq.onnx": QDQ})
     done = pull()
     assert done.record.kind == "qdq"
     assert finished() == [done.folder.name]
 
 
-def test_without_a_host_no_compiled_model_is_taken(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_host_no_compiled_model_is_chosen(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     hub.add(NAME, {"npu/model.onnx": COMPILED, "npu/a_qnn.bin": BINARY, "model.onnx": FLOAT})
     monkeypatch.setattr(inspection, "find_installation", lambda _python: HostNotFound("none"))
     assert pull().record.kind == "float"
@@ -205,17 +205,19 @@ def test_without_a_host_no_compiled_model_is_taken(hub: FakeHub, monkeypatch: py
         ({"model.onnx": FLOAT, "model_fp16.onnx": FLOAT}, "float", "model.onnx"),
         ({"model_fp16.onnx": FLOAT, "model_int8.onnx": of_operator("MatMulInteger")}, "half", "model_fp16.onnx"),
         ({"model_q4.onnx": of_operator("MatMulNBits", "com.microsoft")}, "other", "model_q4.onnx"),
-        # The contents decide, since these names are wrong.
+        # The contents decide, since these file names are wrong.
         ({"model_int8.onnx": FLOAT, "model.onnx": QDQ}, "qdq", "model.onnx"),
     ],
 )
-def test_the_kind_is_what_is_in_the_file(hub: FakeHub, files: dict[str, bytes], kind: str, chosen: str) -> None:
+def test_the_kind_of_a_model_is_read_from_the_file(
+    hub: FakeHub, files: dict[str, bytes], kind: str, chosen: str
+) -> None:
     hub.add(NAME, files)
     done = pull()
     assert (done.record.kind, done.record.candidate) == (kind, chosen)
 
 
-def test_a_float_model_comes_with_the_command_that_prepares_it(hub: FakeHub) -> None:
+def test_a_float_model_is_printed_with_the_command_that_prepares_it(hub: FakeHub) -> None:
     hub.add(NAME, {"model.onnx": (MODELS / "rnet.onnx").read_bytes()})
     done = command("pull", NAME)
     assert done.returncode == 0, done.output
@@ -224,8 +226,8 @@ def test_a_float_model_comes_with_the_command_that_prepares_it(hub: FakeHub) -> 
     assert "float" in done.stdout
 
 
-def test_many_weights_are_not_read_to_know_the_kind(hub: FakeHub) -> None:
-    """The walk over them would take a request each."""
+def test_large_weights_are_not_downloaded_to_learn_the_kind(hub: FakeHub) -> None:
+    """Visiting all weights would take a request each."""
     weights = [
         helper.make_tensor(f"w{n}", TensorProto.FLOAT, [100_000], bytes(400_000), raw=True) for n in range(60)
     ]
@@ -233,14 +235,14 @@ def test_many_weights_are_not_read_to_know_the_kind(hub: FakeHub) -> None:
     model.graph.initializer.extend(weights)
     hub.add(NAME, {"model.onnx": model.SerializeToString(), "model_fp16.onnx": FLOAT})
     assert choice.find_candidates(remote.Hub(), remote.Hub().repository(NAME, None), (), None)[0].kind == "qdq"
-    # Each is a redirect and the content of at most 24 blocks.
+    # Each request is a redirect, followed by the content of at most 24 blocks.
     assert len(hub.downloads("/model.onnx")) <= 2 * 24
 
 
 # --- further files, names, revisions -----------------------------------------------------------------------
 
 
-def test_external_data_and_tokenizers_come_along_and_nothing_else(hub: FakeHub, tmp_path: Path) -> None:
+def test_only_external_data_and_tokenizers_are_downloaded_with_the_model(hub: FakeHub, tmp_path: Path) -> None:
     made = {f"onnx/{name}": data for name, data in with_external_data(tmp_path / "source").items()}
     others = {name: data for name, data in VARIANTS.items() if not name.endswith(".onnx")}
     hub.add(NAME, {**others, **made, "onnx/other.data": b"not named", "other/vocab.txt": b"of another"})
@@ -252,7 +254,7 @@ def test_external_data_and_tokenizers_come_along_and_nothing_else(hub: FakeHub, 
 
 
 @pytest.mark.parametrize("location", ["missing.data", "../weights.data", "C:weights.data", "nul"])
-def test_a_model_that_names_a_file_it_has_not_is_refused(hub: FakeHub, tmp_path: Path, location: str) -> None:
+def test_a_model_that_references_a_missing_file_is_refused(hub: FakeHub, tmp_path: Path, location: str) -> None:
     hub.add(NAME, with_external_data(tmp_path / "source", location))
     with pytest.raises(OptionError, match="No model") as refused:
         pull()
@@ -260,7 +262,7 @@ def test_a_model_that_names_a_file_it_has_not_is_refused(hub: FakeHub, tmp_path:
     assert not library.pulled()
 
 
-def test_a_folder_for_text_generation_comes_whole(hub: FakeHub) -> None:
+def test_a_folder_for_text_generation_is_downloaded_completely(hub: FakeHub) -> None:
     config: dict[str, Any] = {"model": {"type": "llama", "decoder": {"filename": "model.onnx"}}}
     files = {"model.onnx": FLOAT, "tokenizer.json": b"{}", "vocab.bin": b"1"}
     on_qnn = json.loads(json.dumps(config))
@@ -304,7 +306,7 @@ def test_a_folder_for_text_generation_comes_whole(hub: FakeHub) -> None:
     assert (done.record.kind, done.path.name) == ("generation", "llm")
 
 
-def test_a_revision_by_name_by_commit_and_behind_the_name(hub: FakeHub) -> None:
+def test_a_revision_is_given_by_name_by_commit_or_after_the_repository_name(hub: FakeHub) -> None:
     old = {"model.onnx": QDQ}
     hub.add(NAME, {"model.onnx": FLOAT}, older={"v1.0": old})
     assert pull().path.read_bytes() == FLOAT
@@ -318,7 +320,7 @@ def test_a_revision_by_name_by_commit_and_behind_the_name(hub: FakeHub) -> None:
         pull(f"{NAME}@v1.0", revision="main")
 
 
-def test_files_by_name_and_by_pattern(hub: FakeHub) -> None:
+def test_files_are_selected_by_name_and_by_pattern(hub: FakeHub) -> None:
     hub.add(NAME, {**VARIANTS, "npu/model.bin": BINARY})
     assert pull(files=("onnx/model.onnx",)).record.kind == "float"
     assert pull(files=("onnx/*qdq*",)).record.candidate == "onnx/model_qdq.onnx"
@@ -329,7 +331,7 @@ def test_files_by_name_and_by_pattern(hub: FakeHub) -> None:
         pull(files=("nothing.onnx",))
 
 
-def test_several_models_are_not_guessed_and_their_parts_can_be_named(hub: FakeHub) -> None:
+def test_several_models_are_not_guessed_and_their_parts_can_be_selected(hub: FakeHub) -> None:
     parts = {"onnx/encoder_model.onnx": FLOAT, "onnx/decoder_model_merged.onnx": QDQ}
     hub.add(
         NAME,
@@ -364,7 +366,7 @@ def test_several_models_are_not_guessed_and_their_parts_can_be_named(hub: FakeHu
         ("decoder_model_merged_q4f16.onnx", "decoder_model_merged"),
     ],
 )
-def test_variants_of_one_model_have_one_base(name: str, base: str) -> None:
+def test_variants_of_one_model_have_the_same_base_name(name: str, base: str) -> None:
     assert choice.base_of(name) == base
 
 
@@ -414,7 +416,7 @@ def test_a_hostile_archive_is_refused_before_its_download(hub: FakeHub, tmp_path
         pull()
     assert not finished()
     assert all(hub.downloads("net.zip"))
-    # The unpacking itself refuses it as well.
+    # Unpacking itself also refuses such an archive.
     (tmp_path / "net.zip").write_bytes(HOSTILE[name])
     (tmp_path / "out").mkdir()
     with pytest.raises(OptionError):
@@ -422,7 +424,7 @@ def test_a_hostile_archive_is_refused_before_its_download(hub: FakeHub, tmp_path
     assert not list((tmp_path / "out").iterdir())
 
 
-def test_an_archive_with_a_damaged_file_leaves_nothing(hub: FakeHub) -> None:
+def test_an_archive_with_a_damaged_file_leaves_no_file(hub: FakeHub) -> None:
     packed = bytearray(zipped({"model.onnx": FLOAT, "weights.data": os.urandom(20_000)}))
     packed[-12_000] ^= 255  # the hub's checksum is that of the damaged archive
     hub.add(NAME, {"net.zip": bytes(packed)})
@@ -433,7 +435,7 @@ def test_an_archive_with_a_damaged_file_leaves_nothing(hub: FakeHub) -> None:
 
 
 @pytest.mark.parametrize("damage", ["contents", "name"])
-def test_an_archive_whose_beginning_is_damaged_is_refused(hub: FakeHub, damage: str) -> None:
+def test_an_archive_with_a_damaged_header_is_refused(hub: FakeHub, damage: str) -> None:
     packed = bytearray(zipped({"mödel.onnx": FLOAT}))
     if damage == "contents":
         at = packed.index("mödel.onnx".encode()) + len("mödel.onnx".encode())
@@ -449,7 +451,7 @@ def test_an_archive_whose_beginning_is_damaged_is_refused(hub: FakeHub, damage: 
 @pytest.mark.parametrize("name", ["aux.onnx", "what?.onnx", "model .onnx/model.onnx", "a:b.onnx"])
 def test_a_name_that_windows_forbids_is_refused_on_every_system(hub: FakeHub, name: str) -> None:
     hub.add(NAME, {name: FLOAT})
-    if name.startswith("model "):  # a blank inside is fine, one at the end of a folder is not
+    if name.startswith("model "):  # a blank inside is allowed, one at the end of a folder is not
         name = "model /model.onnx"
         hub.add(NAME, {name: FLOAT})
     with pytest.raises(OptionError, match="cannot be written"):
@@ -457,16 +459,16 @@ def test_a_name_that_windows_forbids_is_refused_on_every_system(hub: FakeHub, na
     assert not finished()
 
 
-# --- what goes wrong ---------------------------------------------------------------------------------------
+# --- failures ----------------------------------------------------------------------------------------------
 
 
-def test_a_cut_download_continues_where_it_stopped(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_download_continues_where_it_stopped(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     data = with_large_weights()
     hub.add(NAME, {"model.onnx": data})
-    # The look at the model is over when its content is asked for without an end.
+    # Reading parts of the model has ended when its content is requested without an end.
     faults = itertools.chain(["cut"], itertools.repeat("drop"))
     hub.fault = lambda _m, path: next(faults) if path.startswith("/content/") and not peeking(hub) else None
-    # It writes so much at a time, and the rest of it is lost with the connection.
+    # The client writes chunks of this size, and loses the rest of a chunk with the connection.
     monkeypatch.setattr("huggingface_hub.constants.DOWNLOAD_CHUNK_SIZE", 65536)
     with pytest.raises(PullFailed, match="broke") as failed:
         pull()
@@ -494,7 +496,7 @@ def with_large_weights() -> bytes:
     return bytes(model.SerializeToString())
 
 
-def test_one_cut_is_survived_within_the_pull(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_interruption_is_survived_within_the_pull(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.DOWNLOAD_CHUNK_SIZE", 65536)
     data = with_large_weights()
     hub.add(NAME, {"model.onnx": data})
@@ -504,12 +506,12 @@ def test_one_cut_is_survived_within_the_pull(hub: FakeHub, monkeypatch: pytest.M
     assert next(cuts, None) is None
 
 
-def test_a_file_too_large_for_one_answer_comes_in_parts_although_the_hub_offers_xet(
+def test_a_file_too_large_for_one_answer_is_downloaded_in_parts_although_the_hub_offers_xet(
     hub: FakeHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A hub that offers Xet also redirects to plain ranges, and these need no further package."""
+    """A hub that offers Xet also redirects to plain ranges, which need no further package."""
     monkeypatch.setattr(remote, "_MOST_BYTES", 700)
-    # What huggingface_hub itself refuses to ask for in one request.
+    # More than huggingface_hub itself is willing to request at once.
     monkeypatch.setattr("huggingface_hub.constants.MAX_HTTP_DOWNLOAD_SIZE", 800)
     hub.most = 800
     assert len(QDQ) > 2 * 700
@@ -534,7 +536,7 @@ def test_a_file_larger_than_the_disk_is_refused_before_the_download(hub: FakeHub
     assert finished() == []
 
 
-def test_a_server_without_ranges_serves_too(hub: FakeHub) -> None:
+def test_a_server_without_ranges_works_too(hub: FakeHub) -> None:
     hub.ranges = False
     hub.add(NAME, {"model.onnx": FLOAT, "model_qdq.onnx": QDQ, "config.json": b"{}"})
     assert pull().path.read_bytes() == QDQ
@@ -554,7 +556,7 @@ def test_a_server_without_ranges_does_not_fill_the_memory(hub: FakeHub) -> None:
 
 
 @pytest.mark.parametrize("name", ["model.onnx", "config.json"])
-def test_wrong_bytes_are_noticed_and_not_kept(hub: FakeHub, name: str) -> None:
+def test_wrong_bytes_are_detected_and_not_kept(hub: FakeHub, name: str) -> None:
     hub.add(NAME, {"model.onnx": FLOAT, "config.json": b'{"model_type": "net"}'})
     hub.fault = lambda method, path: (
         "swap" if method == "GET" and path.endswith(name) and not peeking(hub) else None
@@ -578,7 +580,7 @@ def test_a_gated_model_needs_the_token_which_no_other_server_gets(
     assert not finished()
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     assert pull().is_new
-    # Through the API, and not to the servers with the contents.
+    # Through the API, and not to the servers of the contents.
     assert {one[3] for one in hub.requests if one[1].startswith("/content/")} == {""}
     assert TOKEN in {one[3] for one in hub.requests}
     assert TOKEN not in (pull().folder / library.RECORD).read_text()
@@ -597,7 +599,7 @@ def test_a_password_in_the_address_of_the_hub_is_not_shown(hub: FakeHub, monkeyp
     assert remote.Hub().endpoint == hub.endpoint
 
 
-def test_a_hub_may_name_a_date_to_wait_for(hub: FakeHub) -> None:
+def test_a_hub_may_request_a_wait_until_a_date(hub: FakeHub) -> None:
     hub.add(NAME, {"model.onnx": FLOAT})
     hub.fault = lambda _method, _path: 429
     with pytest.raises(PullFailed) as failed:
@@ -609,7 +611,7 @@ def test_a_hub_may_name_a_date_to_wait_for(hub: FakeHub) -> None:
     assert "Wait some minutes" in str(failed.value.fix)
 
 
-def test_an_unknown_and_a_private_name_are_one_to_the_hub(hub: FakeHub) -> None:
+def test_the_hub_answers_the_same_for_unknown_and_private_names(hub: FakeHub) -> None:
     hub.add("tests/own", {"model.onnx": FLOAT}, private=True)
     for name in ("tests/nothing", "tests/own"):
         with pytest.raises(OptionError, match="shows no model repository") as refused:
@@ -621,7 +623,7 @@ def test_an_unknown_and_a_private_name_are_one_to_the_hub(hub: FakeHub) -> None:
 
 
 @pytest.mark.parametrize("name", ["a/b/c", "", "../x", "a b/c", "/", ".", str(MODELS)])
-def test_what_is_no_name_is_refused_without_a_request(hub: FakeHub, name: str) -> None:
+def test_an_invalid_name_is_refused_without_a_request(hub: FakeHub, name: str) -> None:
     with pytest.raises(OptionError, match="not the name"):
         pull(name)
     assert not hub.requests
@@ -629,7 +631,9 @@ def test_what_is_no_name_is_refused_without_a_request(hub: FakeHub, name: str) -
 
 @pytest.mark.parametrize(("status", "reason"), [(403, "refused"), (429, "limited"), (500, "network")])
 @pytest.mark.parametrize("place", ["/api/", "/resolve/"])
-def test_a_status_becomes_one_sentence_with_the_way_out(hub: FakeHub, status: int, reason: str, place: str) -> None:
+def test_an_http_status_becomes_one_sentence_with_the_fix(
+    hub: FakeHub, status: int, reason: str, place: str
+) -> None:
     hub.add(NAME, {"model.onnx": FLOAT})
     hub.fault = lambda _method, path: status if place in path else None
     with pytest.raises(PullFailed) as failed:
@@ -663,7 +667,7 @@ def test_without_network_the_pulled_model_is_used_and_another_is_refused(
     assert "HTTP_PROXY" in str(failed.value.fix)
 
 
-def test_what_is_no_address_of_a_hub_is_said(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_address_of_the_hub_is_reported(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_ENDPOINT", "hub.example.org")
     with pytest.raises(PullFailed, match=r'HF_ENDPOINT is "hub\.example\.org", which is not the address') as failed:
         pull()
@@ -671,28 +675,28 @@ def test_what_is_no_address_of_a_hub_is_said(hub: FakeHub, monkeypatch: pytest.M
 
 
 def test_a_refusal_names_the_proxy_if_there_is_one(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A proxy answers like a hub that refuses; only a hub gives its reason."""
+    """A proxy refuses like a hub, but only a hub gives a reason."""
     hub.add(NAME, {"model.onnx": FLOAT})
     hub.fault = lambda _method, _path: 403
     with pytest.raises(PullFailed, match=r"refuses tests/net without a token \(HTTP 403\)"):
         pull()
-    # It answers 403 to any address.
+    # The proxy answers 403 to any address.
     monkeypatch.setenv("HTTP_PROXY", hub.endpoint)
     with pytest.raises(PullFailed, match="The hub or the proxy refuses") as failed:
         pull()
     assert "HTTP_PROXY" in str(failed.value.fix)
 
 
-def test_a_hub_without_codes_of_errors_does_not_know_the_name_either(hub: FakeHub) -> None:
+def test_a_hub_without_error_codes_reports_an_unknown_name_too(hub: FakeHub) -> None:
     with pytest.raises(OptionError, match="shows no model repository gpt2"):
         pull("gpt2")
 
 
 @pytest.mark.parametrize("code", [errno.EFBIG, errno.EACCES])
-def test_a_folder_of_the_users_choice_is_changed_by_the_option(
+def test_the_fix_for_a_folder_that_the_user_chose_names_its_option(
     hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
-    """And the folder of all models by its variable. Neither leaves an unfinished folder before the download."""
+    """Set the folder by the option and by its variable. Neither leaves a partial folder before the download."""
     hub.add(NAME, {"model.onnx": FLOAT})
 
     def refused(*_arguments: Any, **_options: Any) -> None:
@@ -707,7 +711,7 @@ def test_a_folder_of_the_users_choice_is_changed_by_the_option(
     assert not [*tmp_path.rglob(f"*{remote.PART}")]
 
 
-def test_offline_asks_nobody(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_offline_mode_sends_no_request(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     hub.add(NAME, {"model.onnx": FLOAT})
     with pytest.raises(PullFailed, match="--offline") as failed:
         pull(offline=True)
@@ -722,7 +726,7 @@ def test_offline_asks_nobody(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> N
     assert not hub.requests
 
 
-def test_too_little_space_is_said_before_the_download(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_insufficient_space_is_reported_before_the_download(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     hub.add(NAME, {"model.onnx": FLOAT, "net.zip": zipped({"model.onnx": QDQ, "more.data": os.urandom(100_000)})})
     usage = shutil.disk_usage(folder_of_models().parent)
     monkeypatch.setattr("shutil.disk_usage", lambda _path: usage._replace(free=16 * 1024 * 1024 + 1000))
@@ -735,7 +739,7 @@ def test_too_little_space_is_said_before_the_download(hub: FakeHub, monkeypatch:
     assert not finished()
 
 
-def test_a_disk_that_fills_up_is_said_too(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_fills_up_is_reported_too(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     hub.add(NAME, {"model.onnx": FLOAT})
 
     def full(*_arguments: Any, **_options: Any) -> None:
@@ -746,7 +750,7 @@ def test_a_disk_that_fills_up_is_said_too(hub: FakeHub, monkeypatch: pytest.Monk
         pull()
 
 
-def test_a_folder_that_may_not_be_written_and_a_file_in_its_place(
+def test_a_read_only_folder_and_a_file_in_its_place_are_refused(
     hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hub.add(NAME, {"model.onnx": FLOAT})
@@ -758,7 +762,9 @@ def test_a_folder_that_may_not_be_written_and_a_file_in_its_place(
         assert "QNNBRIDGE_MODELS_DIR" in str(failed.value.fix)
 
 
-def test_folders_of_others_are_left_alone(hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folders_of_other_programs_are_not_changed(
+    hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     hub.add(NAME, {"model.onnx": FLOAT})
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "file").write_bytes(b"own")
@@ -772,7 +778,7 @@ def test_folders_of_others_are_left_alone(hub: FakeHub, tmp_path: Path, monkeypa
     assert not library.pulled()
 
 
-def test_a_folder_of_the_users_choice(hub: FakeHub, tmp_path: Path) -> None:
+def test_the_user_can_choose_the_folder(hub: FakeHub, tmp_path: Path) -> None:
     hub.add(NAME, {"model.onnx": FLOAT}, older={"v1": {"model.onnx": QDQ}})
     (tmp_path / "out").mkdir()
     done = pull(output=tmp_path / "out")
@@ -785,7 +791,7 @@ def test_a_folder_of_the_users_choice(hub: FakeHub, tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir() if "part" in path.name) == []
 
 
-def test_pulls_into_two_folders_do_not_share_an_unfinished_one(
+def test_pulls_into_two_folders_do_not_share_a_partial_download(
     hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hub.add(NAME, {"model.onnx": FLOAT})
@@ -812,7 +818,7 @@ def test_a_folder_has_one_lock_under_all_its_names(hub: FakeHub, tmp_path: Path)
             pass
 
 
-def test_files_that_look_like_those_of_this_package_are_left_out(hub: FakeHub) -> None:
+def test_files_with_the_names_of_internal_files_are_not_downloaded(hub: FakeHub) -> None:
     names = (library.RECORD, library.RECORD.upper(), f"model.onnx{remote.PART}", ".qnnbridge-folder")
     hub.add(NAME, {"model.onnx": FLOAT, **dict.fromkeys(names, b"{}")})
     for name in names:
@@ -823,7 +829,7 @@ def test_files_that_look_like_those_of_this_package_are_left_out(hub: FakeHub) -
     assert done.record.repository == NAME
 
 
-def test_a_record_leads_to_no_file_outside_of_its_folder(hub: FakeHub, tmp_path: Path) -> None:
+def test_a_record_cannot_refer_to_a_file_outside_of_its_folder(hub: FakeHub, tmp_path: Path) -> None:
     hub.add(NAME, {"model.onnx": FLOAT})
     folder = pull(output=tmp_path / "out").folder
     (tmp_path / "other.onnx").write_bytes(FLOAT)
@@ -833,7 +839,7 @@ def test_a_record_leads_to_no_file_outside_of_its_folder(hub: FakeHub, tmp_path:
         assert library.read_record(folder) is None
 
 
-def test_an_unfinished_folder_is_no_model_although_its_record_is_written(hub: FakeHub) -> None:
+def test_a_partial_folder_is_not_a_model_even_if_its_record_is_written(hub: FakeHub) -> None:
     hub.add(NAME, {"model.onnx": FLOAT})
     done = pull()
     os.rename(done.folder, f"{done.folder}{remote.PART}")
@@ -852,7 +858,7 @@ def test_the_name_of_a_revision_is_quoted_in_a_suggested_command(hub: FakeHub) -
     assert shell_word("a;b") != "a;b"
 
 
-def test_a_repository_without_onnx(hub: FakeHub) -> None:
+def test_a_repository_without_onnx_files_is_refused(hub: FakeHub) -> None:
     hub.add(NAME, {"model.safetensors": b"x", "config.json": b"{}"})
     with pytest.raises(OptionError, match="no ONNX model") as refused:
         pull()
@@ -866,7 +872,7 @@ def test_a_repository_without_onnx(hub: FakeHub) -> None:
         pull()
 
 
-def test_two_pulls_at_once_download_once(hub: FakeHub) -> None:
+def test_two_simultaneous_pulls_download_once(hub: FakeHub) -> None:
     hub.add(NAME, {"model.onnx": with_large_weights()})
     done: list[PullResult] = []
     threads = [threading.Thread(target=lambda: done.append(pull())) for _ in range(4)]
@@ -880,10 +886,10 @@ def test_two_pulls_at_once_download_once(hub: FakeHub) -> None:
     assert hub.downloads("model.onnx").count("") == 2  # the redirect and the content
 
 
-# --- commands and the function ------------------------------------------------------------------------------
+# --- commands and function ----------------------------------------------------------------------------------
 
 
-def test_models_lists_shows_and_removes_what_was_pulled(hub: FakeHub, tmp_path: Path) -> None:
+def test_models_lists_shows_and_removes_pulled_models(hub: FakeHub, tmp_path: Path) -> None:
     hub.add(NAME, {"model.onnx": FLOAT, "config.json": b"{}"})
     hub.add("tests/other", {"model.onnx": QDQ})
     assert "No models" in command("models").stdout
@@ -906,7 +912,7 @@ def test_models_lists_shows_and_removes_what_was_pulled(hub: FakeHub, tmp_path: 
     assert (stranger / "file").exists()
 
 
-def test_a_name_of_several_owners_removes_nothing(hub: FakeHub) -> None:
+def test_a_name_that_several_owners_use_removes_nothing(hub: FakeHub) -> None:
     for name in ("ann/net", "bob/net"):
         hub.add(name, {"model.onnx": FLOAT})
         pull(name)
@@ -918,7 +924,7 @@ def test_a_name_of_several_owners_removes_nothing(hub: FakeHub) -> None:
     assert [one.repository for one in library.pulled()] == ["ann/net"]
 
 
-def test_an_unfinished_download_is_listed_and_removed(hub: FakeHub) -> None:
+def test_a_partial_download_is_listed_and_removed(hub: FakeHub) -> None:
     hub.add(NAME, {"model.onnx": FLOAT})
     faults = iter(["cut", *["drop"] * 30])
     hub.fault = lambda _m, path: next(faults) if path.startswith("/content/") and not peeking(hub) else None
@@ -930,7 +936,7 @@ def test_an_unfinished_download_is_listed_and_removed(hub: FakeHub) -> None:
     assert "No models" in command("models").stdout
 
 
-def test_a_model_that_is_just_pulled_is_not_removed(hub: FakeHub) -> None:
+def test_a_model_that_is_being_pulled_is_not_removed(hub: FakeHub) -> None:
     hub.add(NAME, {"model.onnx": FLOAT})
     done = pull()
     with library.locked(done.folder):
@@ -961,7 +967,7 @@ def test_a_removal_that_fails_can_be_repeated(hub: FakeHub, monkeypatch: pytest.
     assert not list(folder_of_models().glob("*--*"))
 
 
-def test_the_list_survives_files_that_vanish(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_list_survives_files_that_disappear(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     hub.add(NAME, {"model.onnx": FLOAT, "config.json": b"{}"})
     done = pull()
     status = os.lstat
@@ -994,7 +1000,7 @@ def test_links_are_neither_listed_nor_removed(hub: FakeHub, tmp_path: Path) -> N
 @pytest.mark.skipif(
     sys.version_info < (3, 11), reason="needs Python 3.11: older ones import from the current folder first"
 )
-def test_files_in_the_current_folder_do_not_reach_the_process_that_pulls(
+def test_files_in_the_current_folder_do_not_reach_the_pulling_process(
     hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hub.add(NAME, {"model.onnx": FLOAT})
@@ -1024,8 +1030,8 @@ def test_a_missing_package_is_named_with_its_extra(hub: FakeHub, monkeypatch: py
 
 
 @pytest.mark.process
-def test_the_commands_load_no_hub_before_they_ask_it(hub: FakeHub) -> None:
-    """`models` works without the extra, and every command line loads the module of the commands."""
+def test_the_commands_import_no_hub_library_before_they_need_it(hub: FakeHub) -> None:
+    """`models` works without the extra, and every command line imports the module of the commands."""
     done = in_a_process("models", PYTHONPROFILEIMPORTTIME="1")
     assert done.returncode == 0
     assert "qnnbridge_tools.hub.library" in done.stderr
@@ -1034,7 +1040,7 @@ def test_the_commands_load_no_hub_before_they_ask_it(hub: FakeHub) -> None:
 
 @needs.posix
 @pytest.mark.process
-def test_a_killed_pull_leaves_nothing_that_looks_whole_and_the_next_continues(hub: FakeHub) -> None:
+def test_a_killed_pull_leaves_nothing_that_appears_complete_and_the_next_continues(hub: FakeHub) -> None:
     data = with_large_weights()
     hub.add(NAME, {"config.json": b"{}", "model.onnx": data})
     ours = threading.Event()
@@ -1059,8 +1065,8 @@ def test_a_killed_pull_leaves_nothing_that_looks_whole_and_the_next_continues(hu
 
 @pytest.mark.process
 @pytest.mark.simulator
-def test_from_a_name_to_a_prepared_folder_and_its_numbers(hub: FakeHub, tmp_path: Path) -> None:
-    """Float model by name -> the command that pull prints -> the folder on the hub -> numbers."""
+def test_a_name_is_pulled_prepared_and_verified(hub: FakeHub, tmp_path: Path) -> None:
+    """Pull a float model by name, run the command that pull prints, and compare the results."""
     pytest.importorskip("onnxruntime_qnn")
     hub.add(NAME, {"model.onnx": FLOAT, "config.json": b"{}"})
     done = in_a_process("pull", NAME)

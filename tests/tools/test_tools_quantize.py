@@ -26,7 +26,7 @@ def command(*arguments: str | Path) -> Any:
 
 
 def quantized(made: Any, folder: Path, *, samples: int = 6, **settings: Any) -> QuantizeResult:
-    """The model saved in `folder`, quantised with a few samples; the result is q.onnx."""
+    """Quantise the model saved in `folder` with a few samples; the result is q.onnx."""
     source = models.saved(made, folder / "m.onnx")
     calibration = models.samples_for(source, {}, samples, folder / "samples")
     return models.quantize(source, folder / "q.onnx", calibration, **settings)
@@ -39,7 +39,7 @@ def op_types(path: Path) -> list[str]:
 # --- the known traps ------------------------------------------------------------------------------------
 
 
-def test_metadata_is_in_the_result_as_it_was(tmp_path: Path) -> None:
+def test_metadata_is_unchanged_in_the_result(tmp_path: Path) -> None:
     made = models.conv_net()
     entry = made.metadata_props.add()
     entry.key, entry.value = "character", "alphabet\nof a reader"
@@ -62,7 +62,7 @@ def test_weights_in_constant_nodes_are_quantised(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("ir_version", "opset"), [(3, 7), (8, 17)])
-def test_weights_that_are_inputs_too_are_quantised(tmp_path: Path, ir_version: int, opset: int) -> None:
+def test_weights_that_are_also_inputs_are_quantised(tmp_path: Path, ir_version: int, opset: int) -> None:
     result = quantized(models.weights_as_inputs(ir_version, opset), tmp_path)
     written = onnx.load(str(tmp_path / "q.onnx"))
     assert [value.name for value in written.graph.input] == ["x"]
@@ -72,7 +72,7 @@ def test_weights_that_are_inputs_too_are_quantised(tmp_path: Path, ir_version: i
 
 
 def test_an_old_opset_is_converted_and_scales_per_channel_are_valid(tmp_path: Path) -> None:
-    made = onnx.load(str(models.MODELS / "rnet.onnx"))  # opset 12, whose DequantizeLinear has one scale only
+    made = onnx.load(str(models.MODELS / "rnet.onnx"))  # opset 12, whose DequantizeLinear supports one scale only
     path = models.saved(made, tmp_path / "m.onnx")
     calibration = models.samples_for(path, {}, 4, tmp_path / "samples")
     result = models.quantize(path, tmp_path / "q.onnx", calibration, dims={"N": 1}, activation_type="uint8")
@@ -81,7 +81,7 @@ def test_an_old_opset_is_converted_and_scales_per_channel_are_valid(tmp_path: Pa
     onnx.checker.check_model(str(tmp_path / "q.onnx"))
 
 
-def test_a_float16_model_keeps_its_interface(tmp_path: Path) -> None:
+def test_a_float16_model_keeps_its_inputs_and_outputs(tmp_path: Path) -> None:
     result = quantized(models.conv_net(np.float16), tmp_path)
     assert any("float16" in change for change in result.changes)
     written = onnx.load(str(tmp_path / "q.onnx"))
@@ -101,7 +101,7 @@ def masked_samples(folder: Path) -> Path:
     return folder
 
 
-def test_a_mask_of_the_lowest_float_leaves_room_for_the_scores(tmp_path: Path) -> None:
+def test_a_mask_with_the_lowest_float_is_reduced_so_that_scores_keep_their_steps(tmp_path: Path) -> None:
     samples = masked_samples(tmp_path / "samples")
     huge = models.saved(models.attention(-3.4e38), tmp_path / "huge.onnx")
     small = models.saved(models.attention(-1e4), tmp_path / "small.onnx")
@@ -115,7 +115,7 @@ def test_a_mask_of_the_lowest_float_leaves_room_for_the_scores(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(("scores", "size"), [(1.0, 128), (5.0, 512), (1000.0, None)])
-def test_activations_of_eight_bits_get_the_smallest_mask_below_twice_the_range_of_the_scores(
+def test_masks_for_eight_bit_activations_are_just_below_twice_the_range_of_the_scores(
     scores: float, size: int | None, tmp_path: Path
 ) -> None:
     samples = masked_samples(tmp_path / "samples")
@@ -134,8 +134,8 @@ def test_activations_of_eight_bits_get_the_smallest_mask_below_twice_the_range_o
     assert size is None or result.snr_db > 12, "with -1e4 it is below 6"
 
 
-def test_a_huge_number_that_is_no_mask_stays(tmp_path: Path) -> None:
-    """x * 1e9 is what this model computes: a smaller factor would change its results."""
+def test_a_huge_number_that_is_not_a_mask_is_not_changed(tmp_path: Path) -> None:
+    """The model computes x * 1e9: a smaller factor would change its results."""
     node = onnx.helper.make_node
     made = models.model(
         [node("Mul", ["x", "big"], ["z"], name="mul"), node("MatMul", ["z", "w"], ["y"], name="matmul")],
@@ -149,7 +149,7 @@ def test_a_huge_number_that_is_no_mask_stays(tmp_path: Path) -> None:
     assert result.snr_db > 16
 
 
-def test_layer_normalization_gets_the_one_type_of_scale_that_qnn_takes(tmp_path: Path) -> None:
+def test_layer_normalization_gets_the_only_type_of_scale_that_qnn_supports(tmp_path: Path) -> None:
     source = models.saved(models.attention(-1e4), tmp_path / "m.onnx")
     models.quantize(source, tmp_path / "q.onnx", masked_samples(tmp_path / "samples"))
     graph = onnx.load(str(tmp_path / "q.onnx")).graph
@@ -160,10 +160,10 @@ def test_layer_normalization_gets_the_one_type_of_scale_that_qnn_takes(tmp_path:
     assert kinds[scale] == onnx.TensorProto.UINT8
 
 
-def test_per_channel_works_where_the_quantizer_refuses_it_together_with_layer_normalization(
+def test_scales_per_channel_are_dropped_if_the_quantizer_refuses_them_with_layer_normalization(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """onnxruntime 1.20 to 1.23 refuse it; the test makes later ones refuse it, too."""
+    """onnxruntime 1.20 to 1.23 refuse the combination; the test makes later ones refuse it, too."""
     from onnxruntime.quantization.execution_providers import qnn
 
     real = qnn.get_qnn_qdq_config
@@ -216,7 +216,7 @@ def test_a_dynamically_quantised_model_is_refused_with_advice(op: str, tmp_path:
     assert "Quantise the float model" in (caught.value.fix or "")
 
 
-def test_classic_machine_learning_is_refused_with_an_explanation(tmp_path: Path) -> None:
+def test_classic_machine_learning_operators_are_refused_with_an_explanation(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="not contain a neural network"):
         models.quantize(models.MODELS / "logreg_iris.onnx", tmp_path / "o.onnx", random=3)
 
@@ -277,7 +277,7 @@ def test_each_setting_gives_its_types(
     assert result.snr_db > 13
 
 
-def test_percentile_cuts_off_what_is_extreme(tmp_path: Path) -> None:
+def test_percentile_calibration_ignores_outliers(tmp_path: Path) -> None:
     source = models.saved(models.conv_net(), tmp_path / "m.onnx")
     samples = models.samples_for(source, {}, 5, tmp_path / "samples")
     spike = np.zeros((1, 3, 16, 16), np.float32)
@@ -310,7 +310,7 @@ def test_percentile_cuts_off_what_is_extreme(tmp_path: Path) -> None:
         ({"percentile": 0.5, "method": "percentile"}, "percentile"),
     ],
 )
-def test_what_qnn_cannot_run_is_refused_before_any_work(
+def test_a_model_that_qnn_cannot_run_is_refused_before_any_work(
     settings: dict[str, Any], words: str, tmp_path: Path
 ) -> None:
     with pytest.raises(OptionError, match=words) as caught:
@@ -353,12 +353,12 @@ def test_the_reported_difference_is_that_of_the_written_file(tmp_path: Path) -> 
     assert judged.snr_db == pytest.approx(snr_of(expected, found), abs=0.01)
 
 
-def test_the_file_is_calibrated_with_the_samples_held_out_and_the_comparison_is_without_them(
+def test_the_file_is_calibrated_with_all_samples_and_compared_with_the_folds_without_them(
     tmp_path: Path,
 ) -> None:
     source = models.saved(models.conv_net(), tmp_path / "m.onnx")
     x = np.random.default_rng(5).standard_normal((2, 3, 16, 16)).astype(np.float32)
-    x[0] *= 2  # the held-out one is louder: linspace(0, 1, 3)[1] rounds to the even number
+    x[0] *= 2  # the held-out sample is louder: linspace(0, 1, 3)[1] rounds to the even number
     np.save(tmp_path / "x.npy", x)
     result = models.quantize(source, tmp_path / "q.onnx", tmp_path / "x.npy", held_out=1, activation_type="uint8")
     np.save(tmp_path / "rest.npy", x[1:])
@@ -375,8 +375,8 @@ def test_the_file_is_calibrated_with_the_samples_held_out_and_the_comparison_is_
     assert f"{written:.1f} dB on the CPU" in told
 
 
-def test_the_limits_of_a_clip_stay_where_they_are(tmp_path: Path) -> None:
-    """The quantizer takes the Clip away: with wider ranges, values above its limit come out."""
+def test_the_limits_of_a_clip_are_not_changed(tmp_path: Path) -> None:
+    """The quantizer removes the Clip: with wider ranges, values above its limit would be returned."""
     made = models.model(
         [
             onnx.helper.make_node("Conv", ["x", "w"], ["c"], name="conv"),
@@ -400,7 +400,7 @@ def test_the_limits_of_a_clip_stay_where_they_are(tmp_path: Path) -> None:
     assert result.snr_db > 60
 
 
-def test_a_poor_result_is_warned_about_with_what_to_try(tmp_path: Path) -> None:
+def test_a_poor_result_causes_a_warning_with_suggestions(tmp_path: Path) -> None:
     samples = masked_samples(tmp_path / "samples")
     # Too small to count as a mask, and too large for 256 steps.
     source = models.saved(models.attention(-9e3), tmp_path / "m.onnx")
@@ -410,7 +410,7 @@ def test_a_poor_result_is_warned_about_with_what_to_try(tmp_path: Path) -> None:
     assert "more samples" in warning
 
 
-def test_a_poor_model_comes_with_the_command_that_makes_it_better(tmp_path: Path) -> None:
+def test_a_poor_model_is_printed_with_the_command_that_improves_it(tmp_path: Path) -> None:
     samples = masked_samples(tmp_path / "my samples")
     source = models.saved(models.attention(-9e3), tmp_path / "m.onnx")
     target = tmp_path / "q.onnx"
@@ -428,7 +428,7 @@ def test_a_poor_model_comes_with_the_command_that_makes_it_better(tmp_path: Path
     assert "For a better model" not in better.stdout
 
 
-def test_types_of_weights_on_which_the_quantizer_fails_are_no_candidates(
+def test_weight_types_on_which_the_quantizer_fails_are_not_candidates(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = candidates.with_headroom
@@ -447,7 +447,7 @@ def test_types_of_weights_on_which_the_quantizer_fails_are_no_candidates(
     assert result.outputs
 
 
-def test_random_samples_are_only_used_when_asked_for_and_warned_about(tmp_path: Path) -> None:
+def test_random_samples_are_used_only_on_request_and_with_a_warning(tmp_path: Path) -> None:
     source = models.saved(models.conv_net(), tmp_path / "m.onnx")
     with pytest.raises(OptionError, match="No calibration samples"):
         models.quantize(source, tmp_path / "q.onnx")
@@ -461,7 +461,7 @@ def test_random_samples_are_only_used_when_asked_for_and_warned_about(tmp_path: 
         models.quantize(source, tmp_path / "s.onnx", tmp_path, random=4)
 
 
-def test_nodes_in_branches_are_told_to_stay_float(tmp_path: Path) -> None:
+def test_nodes_in_branches_are_reported_as_staying_float(tmp_path: Path) -> None:
     source = models.saved(models.branching(), tmp_path / "m.onnx")
     samples = models.samples_for(source, {}, 4, tmp_path / "samples")
     result = models.quantize(source, tmp_path / "q.onnx", samples)
@@ -477,7 +477,7 @@ def test_external_weights_are_quantised_and_stay_external(tmp_path: Path) -> Non
         [models.weights("w", 64, 64)],
     )
     source = models.saved(made, tmp_path / "m.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
-    (tmp_path / "second-name").hardlink_to(tmp_path / "w.bin")  # as package caches have it
+    (tmp_path / "second-name").hardlink_to(tmp_path / "w.bin")  # as package caches store it
     np.save(tmp_path / "x.npy", np.random.default_rng(1).standard_normal((5, 1, 64)).astype(np.float32))
     result = models.quantize(source, tmp_path / "out" / "q.onnx", tmp_path / "x.npy", dims={"N": 1})
     assert result.snr_db is not None
@@ -489,7 +489,7 @@ def test_external_weights_are_quantised_and_stay_external(tmp_path: Path) -> Non
         models.quantize(source, tmp_path / "r.onnx", tmp_path / "x.npy", dims={"N": 1})
 
 
-def test_nothing_is_left_after_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from onnxruntime.quantization import qdq_quantizer
 
     def fails(*arguments: object) -> None:
@@ -514,7 +514,7 @@ def test_existing_files_and_the_input_are_not_overwritten(tmp_path: Path) -> Non
     assert (tmp_path / "q.onnx").read_bytes() == b"mine"
 
 
-def test_the_report_and_the_document_hold_the_figures(tmp_path: Path) -> None:
+def test_the_report_and_the_document_contain_the_figures(tmp_path: Path) -> None:
     source = models.saved(models.conv_net(), tmp_path / "m.onnx")
     samples = models.samples_for(source, {}, 12, tmp_path / "samples")
     arguments = [source, "-o", tmp_path / "q.onnx", "--calibration", samples]
@@ -533,7 +533,7 @@ def test_the_report_and_the_document_hold_the_figures(tmp_path: Path) -> None:
     assert told["qnn"] is None
 
 
-# --- odd models -----------------------------------------------------------------------------------------
+# --- unusual models -------------------------------------------------------------------------------------
 
 
 def sequence_input() -> Any:
@@ -592,7 +592,7 @@ def test_models_that_cannot_be_quantised_are_refused_with_an_explanation(
     assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"]
 
 
-def test_functions_of_the_models_own_are_written_out(tmp_path: Path) -> None:
+def test_functions_of_the_model_are_inlined(tmp_path: Path) -> None:
     node, opset = onnx.helper.make_node, onnx.helper.make_opsetid("", 17)
     twice = onnx.helper.make_function("my", "Twice", ["a"], ["b"], [node("Add", ["a", "a"], ["b"])], [opset])
     made = models.model(
@@ -609,7 +609,7 @@ def test_functions_of_the_models_own_are_written_out(tmp_path: Path) -> None:
     assert "Twice" not in op_types(tmp_path / "q.onnx")
 
 
-def test_a_mask_of_minus_infinity_leaves_room_for_the_scores(tmp_path: Path) -> None:
+def test_a_mask_of_minus_infinity_is_reduced_so_that_scores_keep_their_steps(tmp_path: Path) -> None:
     node = onnx.helper.make_node
     made = models.model(
         [
@@ -634,7 +634,7 @@ def test_a_mask_of_minus_infinity_leaves_room_for_the_scores(tmp_path: Path) -> 
     assert result.snr_db > 16
 
 
-def test_a_model_that_gives_only_nan_is_reported_before_it_is_quantised(tmp_path: Path) -> None:
+def test_a_model_that_returns_only_nan_is_reported_before_it_is_quantised(tmp_path: Path) -> None:
     source = models.saved(models.attention(float("-inf")), tmp_path / "m.onnx")  # 0 times infinity
     with pytest.raises(ModelError, match=r'output "y" .* NaN or infinite'):
         models.quantize(source, tmp_path / "q.onnx", masked_samples(tmp_path / "samples"))

@@ -30,7 +30,7 @@ def normal(shape: Any) -> Any:
 
 
 def quantized(made: Any, folder: Path, **settings: Any) -> tuple[QuantizeResult, list[float]]:
-    """The result, and the true SNR of each output on samples that it has not seen."""
+    """Return the result, and the true SNR of each output on samples that were not used."""
     source = models.saved(made, folder / "m.onnx")
     calibration = models.samples_for(source, {}, 12, folder / "samples")
     result = models.quantize(source, folder / "q.onnx", calibration, **settings)
@@ -66,7 +66,7 @@ def test_gemm_keeps_its_factors_and_any_bias(shape: tuple[int, ...], attributes:
 
 
 @pytest.mark.parametrize("reader", ["Gather", "Reshape", "Add"])
-def test_a_weight_that_is_read_in_two_ways_serves_both(reader: str, tmp_path: Path) -> None:
+def test_a_weight_that_is_used_in_two_ways_is_quantised_for_both(reader: str, tmp_path: Path) -> None:
     first = {
         "Gather": node("Gather", ["table", "ids"], ["e"], name="first"),
         "Reshape": node("Reshape", ["table", "form"], ["e"], name="first"),
@@ -100,7 +100,9 @@ def test_a_weight_that_is_read_in_two_ways_serves_both(reader: str, tmp_path: Pa
     ],
 )
 @pytest.mark.parametrize("place", ["inside", "input", "output"])
-def test_names_that_the_quantizer_makes_up_may_be_those_of_the_model(name: str, place: str, tmp_path: Path) -> None:
+def test_generated_names_of_the_quantizer_may_also_occur_in_the_model(
+    name: str, place: str, tmp_path: Path
+) -> None:
     names = {"x2": "x2", "t": "t", "y2": "y2", {"inside": "t", "input": "x2", "output": "y2"}[place]: name}
     made = models.model(
         [
@@ -123,7 +125,7 @@ def test_names_that_the_quantizer_makes_up_may_be_those_of_the_model(name: str, 
 
 @pytest.mark.parametrize("settings", [{}, {"activation_type": "uint8", "symmetric_activations": True}], ids=str)
 @pytest.mark.parametrize(("op", "limits"), [("Relu", ()), ("Clip", (-0.1, 0.2)), ("Clip", (0.1, 0.6))])
-def test_relu_and_clip_stay_where_no_range_does_their_work(
+def test_relu_and_clip_are_kept_if_no_range_replaces_them(
     op: str, limits: tuple[float, ...], settings: Any, tmp_path: Path
 ) -> None:
     constants = [models.constant(f"limit{number}", np.float32(limit)) for number, limit in enumerate(limits)]
@@ -135,7 +137,7 @@ def test_relu_and_clip_stay_where_no_range_does_their_work(
             node(op, ["b", *(tensor.name for tensor in constants)], ["z"], name="last"),
         ],
         [models.value("x", [4, 8])],
-        # What the first one takes is an output itself.
+        # The input of the first node is also an output.
         [models.value("a", [4, 8]), models.value("z", [4, 8])],
         [models.weights("w", 8, 8), models.weights("v", 8, 8), *constants],
     )
@@ -160,8 +162,8 @@ def test_scatter_elements_stays_float(tmp_path: Path) -> None:
     assert any("ScatterElements stay float" in change for change in result.changes)
 
 
-def test_what_the_writer_changes_is_seen() -> None:
-    """Not by a run: a lost factor may look like few bits."""
+def test_changes_by_the_quantizer_are_detected_in_the_written_file() -> None:
+    """Check the file, not a run: a lost factor may resemble the noise of few bits."""
     plain = gemm(normal(10), beta=2.0)
     scale, zero = np.float32(0.01), np.int32(0)
     bias = onnx.numpy_helper.to_array(plain.graph.initializer[1])
@@ -189,8 +191,8 @@ def test_what_the_writer_changes_is_seen() -> None:
     assert "constant 2 (b) is off by" in line
 
 
-def test_what_the_preparation_adds_is_not_taken_for_a_change_of_the_writer(tmp_path: Path) -> None:
-    """Casts at the edges of a float16 model, and nodes that have the names of the quantizer's."""
+def test_changes_by_the_preparation_are_not_attributed_to_the_quantizer(tmp_path: Path) -> None:
+    """Use casts at inputs and outputs of a float16 model, and nodes with the names of the quantizer's."""
     source = models.saved(models.conv_net(np.float16), tmp_path / "m.onnx")
     calibration = models.samples_for(source, {}, 6, tmp_path / "samples")
     result = models.quantize(source, tmp_path / "q.onnx", calibration)
@@ -199,7 +201,7 @@ def test_what_the_preparation_adds_is_not_taken_for_a_change_of_the_writer(tmp_p
     assert not any("writes other operators" in change for change in result.changes)
 
 
-def test_a_form_that_fails_is_reported_and_the_next_one_taken(
+def test_a_form_of_the_file_that_fails_is_reported_and_the_next_one_is_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write = CalibratedModel.write
@@ -217,7 +219,7 @@ def test_a_form_that_fails_is_reported_and_the_next_one_taken(
     assert onnx.TensorProto.INT32 not in kinds.values()
 
 
-def test_an_output_that_is_nearly_constant_in_each_column_is_not_shown() -> None:
+def test_an_output_that_is_nearly_constant_in_each_column_gets_the_verdict_not_shown() -> None:
     rng = np.random.default_rng(1)
     expected = [np.float32([[-1.07, 1.07]]) * (1 + 0.01 * rng.standard_normal((1, 2))) for _ in range(20)]
     found = [one + 3e-4 * rng.standard_normal((1, 2)) for one in expected]
@@ -231,7 +233,7 @@ def test_an_output_that_is_nearly_constant_in_each_column_is_not_shown() -> None
     assert measure(["y"], [[v] for v in expected], close)[0].verdict == "good", "the changes are right, too"
 
 
-def test_a_useless_verdict_gives_its_reason_where_the_length_depends_on_values(tmp_path: Path) -> None:
+def test_a_useless_verdict_gives_its_reason_if_the_length_depends_on_values(tmp_path: Path) -> None:
     rows = [[np.arange(3.0)] for _ in range(4)]
     other = [[np.arange(3.0 + (number == 2))] for number in range(4)]
     one = measure(["y"], rows, other)[0]

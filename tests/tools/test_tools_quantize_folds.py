@@ -27,7 +27,7 @@ def sets(calibrating: int, held: int) -> SampleSets:
 
 
 @pytest.mark.parametrize(("calibrating", "held", "count"), [(15, 5, 4), (190, 10, 4), (2, 1, 3), (20, 0, 4)])
-def test_every_sample_is_left_out_once(calibrating: int, held: int, count: int) -> None:
+def test_every_sample_is_held_out_exactly_once(calibrating: int, held: int, count: int) -> None:
     samples = sets(calibrating, held)
     every = samples.every
     compared = FloatResults(["y"], samples.compared, [[feeds["x"]] for feeds in samples.compared])
@@ -42,13 +42,13 @@ def test_every_sample_is_left_out_once(calibrating: int, held: int, count: int) 
 
 
 @pytest.mark.parametrize(("calibrating", "held", "by_sample"), [(1, 0, True), (1, 1, True), (15, 5, False)])
-def test_where_samples_cannot_be_left_out_there_is_one_fold(calibrating: int, held: int, by_sample: bool) -> None:
+def test_there_is_one_fold_if_no_samples_can_be_held_out(calibrating: int, held: int, by_sample: bool) -> None:
     samples = sets(calibrating, held)
     (only,) = folds_of(samples, FloatResults(["y"], samples.compared, []), by_sample, lambda feeds: [])
     assert only.left_out == samples.held_numbers
 
 
-def test_ranges_are_those_of_the_samples_that_count() -> None:
+def test_ranges_are_those_of_the_samples_in_use() -> None:
     def end(value: float) -> Any:
         return np.asarray([value], np.float32)
 
@@ -71,7 +71,7 @@ def test_ranges_are_those_of_the_samples_that_count() -> None:
     ("before_db", "after_db", "lost"),
     [(30, 35, False), (30, 29.5, False), (30, 28, True), (60, 58, False), (60, 55, True), (41, 38.5, True)],
 )
-def test_the_last_calibration_is_not_kept_where_it_loses(before_db: float, after_db: float, lost: bool) -> None:
+def test_the_last_calibration_is_not_kept_if_it_loses(before_db: float, after_db: float, lost: bool) -> None:
     expected = np.random.default_rng(0).standard_normal((1, 400)).astype(np.float32)
 
     def with_noise(db: float) -> Comparison:
@@ -86,11 +86,11 @@ def test_the_last_calibration_is_not_kept_where_it_loses(before_db: float, after
     ("verdict", "samples", "shown"),
     [("good", 7, "not shown"), ("fair", 2, "not shown"), ("good", 8, "good"), ("useless", 1, "useless")],
 )
-def test_a_few_samples_prove_what_is_bad_and_nothing_that_is_good(verdict: Any, samples: int, shown: str) -> None:
+def test_a_few_samples_can_prove_a_bad_result_but_not_a_good_one(verdict: Any, samples: int, shown: str) -> None:
     assert shown_by(verdict, samples) == shown
 
 
-def test_two_samples_held_out_are_called_few_and_the_others_judge_by_folds(tmp_path: Path) -> None:
+def test_two_held_out_samples_are_reported_as_few_and_the_others_judge_by_folds(tmp_path: Path) -> None:
     source = models.saved(models.conv_net(), tmp_path / "m.onnx")
     x = np.random.default_rng(5).standard_normal((12, 3, 16, 16)).astype(np.float32)
     x[0] *= 40  # no other sample gives such ranges

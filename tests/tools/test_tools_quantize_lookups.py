@@ -1,5 +1,6 @@
-"""The quantizer with quick lookups, known weights and a float model that is read once writes the same bytes as without
-them."""
+"""The quantizer with cached lookups, cached weights and a cached float model writes the same bytes as without
+caches.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +21,8 @@ from qnnbridge_models.quantize.quick_lookups import FloatModel, KnownWeights
 from qnnbridge_models.quantize.samples import SampleSets, gather
 
 
-def test_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Folds and types that share what is known of weights."""
+def test_cached_lookups_write_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compare folds and types that share cached data about weights."""
     from onnxruntime.quantization import quant_utils
 
     made = models.conv_net()
@@ -58,7 +59,9 @@ def test_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_weight_is_quantised_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the next fold no weight is quantised again, no scale of one computed, and the float model is not read."""
+    """In the next fold no weight is quantised again, no scale of a weight is computed, and the float model is not
+    read.
+    """
     from onnxruntime.quantization import qdq_quantizer, quant_utils
 
     made = models.conv_net()
@@ -96,7 +99,7 @@ def test_a_weight_is_quantised_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert set(calls) == {"quantize_onnx_initializer", "compute_data_quant_params"}, "another type of weights"
 
 
-def test_a_large_float_model_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_float_model_is_not_kept_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = FloatModel(models.saved(models.conv_net(), tmp_path / "m.onnx"), KnownWeights())
     first = model.inferred()
     first.graph.name = "changed"
@@ -107,7 +110,7 @@ def test_a_large_float_model_is_not_kept(tmp_path: Path, monkeypatch: pytest.Mon
     assert model.inferred() == FloatModel(model.path, KnownWeights()).inferred()
 
 
-def test_what_is_known_of_a_weight_has_all_that_it_rests_on_as_its_key(tmp_path: Path) -> None:
+def test_the_cache_key_of_a_quantised_weight_has_all_its_parameters(tmp_path: Path) -> None:
     model = FloatModel(models.saved(models.conv_net(), tmp_path / "m.onnx"), KnownWeights())
     weight, other = model.inferred().graph.initializer[:2]
     calls = []

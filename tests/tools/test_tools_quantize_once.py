@@ -32,7 +32,7 @@ from qnnbridge_protocol.specs import Placement
 
 
 class Counting:
-    """Stands for QNN: gives what a function makes of a sample, and counts its runs."""
+    """Replacement of QNN: returns a function of a sample, and counts the runs."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, answer: Any) -> None:
         self.runs: list[int] = []
@@ -71,7 +71,7 @@ def saved(folder: Path, name: str, note: str = "", scale: float = 1.0) -> Path:
     return models.saved(made, folder / name)
 
 
-def test_what_ran_on_qnn_does_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_samples_that_ran_on_qnn_do_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     qnn = Counting(monkeypatch, lambda value: value * 2)
     samples = numbers(6)
     first = qnn.runner.run(saved(tmp_path, "a.onnx"), samples, ["y"])
@@ -90,7 +90,7 @@ def test_what_ran_on_qnn_does_not_run_again(tmp_path: Path, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("count", [3, 5, 9, 10, 14, 20, 23])
-def test_a_hopeless_model_is_run_by_few_samples_and_the_others_are_judged_as_before(
+def test_a_hopeless_model_runs_on_few_samples_and_others_are_judged_as_before(
     count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     samples = numbers(count)
@@ -113,7 +113,7 @@ def test_a_hopeless_model_is_run_by_few_samples_and_the_others_are_judged_as_bef
     assert qnn.runs[3] == 1
 
 
-def test_a_way_that_was_judged_in_a_fold_is_not_judged_again(
+def test_a_precision_that_was_judged_in_a_fold_is_not_judged_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = models.conv_net()
@@ -170,7 +170,7 @@ def test_phases_count_each_second_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [(one.name, one.seconds, one.times) for one in phases.found] == [("outer", 5.0, 1), ("inner", 4.0, 2)]
 
 
-def test_the_report_says_what_took_the_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_report_lists_the_phases_that_took_the_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = models.saved(models.conv_net(), tmp_path / "m.onnx")
     found = models.quantize(source, tmp_path / "q.onnx", random=8)
     phases = document(found)["phases"]
@@ -185,7 +185,7 @@ def test_the_report_says_what_took_the_time(tmp_path: Path, capsys: pytest.Captu
     assert " times)" in line
 
 
-def test_the_report_says_what_the_clock_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_report_lists_the_work_that_the_time_limit_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = models.saved(models.conv_net(), tmp_path / "m.onnx")
     found = models.quantize(source, tmp_path / "p.onnx", random=8)
     assert not [note for note in found.changes if "time" in note or "too long" in note]
@@ -199,8 +199,10 @@ def test_the_report_says_what_the_clock_cut(tmp_path: Path, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 4])
-def test_samples_that_run_at_once_come_in_their_order(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And no more of them are asked for than come with the one that is enough."""
+def test_samples_that_run_concurrently_are_returned_in_their_order(
+    at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No more samples are requested than are run together with the decisive one."""
     runs: list[float] = []
 
     class Session:
@@ -216,7 +218,7 @@ def test_samples_that_run_at_once_come_in_their_order(at_once: int, monkeypatch:
         def run(self, names: list[str], feeds: dict[str, Any]) -> list[Any]:
             number = float(feeds["x"][0])
             runs.append(number)
-            time.sleep(0.05 / (1 + number))  # the later ones are done first
+            time.sleep(0.05 / (1 + number))  # the later samples finish first
             return [number]
 
     monkeypatch.setattr("qnnbridge.InferenceSession", Session)

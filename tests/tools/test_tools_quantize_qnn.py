@@ -33,7 +33,7 @@ def assert_on_qnn(result: QuantizeResult, agrees: float = 17.0) -> None:
         assert output.snr_db > agrees, output
 
 
-# From the end: the first one, which reads lines of text, takes half a minute of the simulator.
+# Start from the end: the first model, which reads lines of text, takes half a minute on the simulator.
 @pytest.mark.parametrize("name", needs.some(reversed(models.FIXED_SIZES)))
 def test_every_real_model_is_on_qnn_as_a_whole(name: str, tmp_path: Path) -> None:
     sizes = models.FIXED_SIZES[name]
@@ -84,8 +84,8 @@ def test_a_transformer_is_on_qnn_with_every_combination_of_types(settings: dict[
     assert_on_qnn(models.quantize(source, tmp_path / "q.onnx", samples, qnn=X_ELITE, **settings))
 
 
-def test_the_command_tells_placement_and_difference_in_one_document(tmp_path: Path) -> None:
-    """Runs in a separate process: stdout may contain the document only, whatever the quantizer and QNN print."""
+def test_the_command_reports_placement_and_difference_in_one_document(tmp_path: Path) -> None:
+    """Run in a separate process: stdout may contain only the document, whatever the quantizer and QNN print."""
     samples = models.samples_for(models.MODELS / "rnet.onnx", {"N": 1}, 5, tmp_path / "samples")
     arguments = [str(models.MODELS / "rnet.onnx"), "-o", str(tmp_path / "q.onnx"), "--calibration", str(samples)]
     options = ["--dim", "N=1", "--check-qnn", "--provider-option", "soc_model=60", "--method", "entropy", "--json"]
@@ -131,7 +131,9 @@ def test_a_host_that_cannot_be_started_does_not_undo_the_result(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("shape", [(1, 8, 24), (1, 8, 6, 5)], ids=["time", "picture"])
-def test_a_normalization_that_no_conv_takes_in_is_right_on_qnn(shape: tuple[int, ...], tmp_path: Path) -> None:
+def test_a_normalization_that_cannot_be_merged_into_a_conv_is_right_on_qnn(
+    shape: tuple[int, ...], tmp_path: Path
+) -> None:
     """Without the rewrite, the channel with the largest offset gets the opposite offset."""
     import onnx
     from onnx import helper

@@ -32,7 +32,11 @@ from qnnbridge_protocol.errors import OptionError
 
 
 class ByHand:
-    """A model that the recipe has quantised: in its folder m.onnx, r.onnx and what calibrated it. snr: of that."""
+    """A model that the recipe has quantised.
+
+    Its folder contains the model (m.onnx), the result of the recipe (r.onnx) and the calibration samples. snr: SNR
+    of the recipe's result.
+    """
 
     def __init__(self, name: str, folder: Path) -> None:
         case = next(case for case in CASES if case.name == name)
@@ -52,11 +56,11 @@ class ByHand:
         self.snr = self._snr_of(folder / "r.onnx")
 
     def _snr_of(self, model: Path) -> float:
-        """On samples that calibrated nothing."""
+        """Return the SNR on samples that were not used for calibration."""
         return snr(self._expected, on_cpu(model, self._compared))
 
     def ours(self, path: Path, **options: Any) -> tuple[float, QuantizeResult]:
-        """The SNR of ours, and our result."""
+        """Return the SNR of our result, and the result."""
         result = models.quantize(self._fixed, path, self.folder / "samples", held_out=0, **options)
         return self._snr_of(path), result
 
@@ -72,8 +76,8 @@ def test_the_defaults_are_better_than_the_recipe(tmp_path: Path) -> None:
     assert by_hand.ours(tmp_path / "q.onnx")[0] > by_hand.snr
 
 
-def test_where_8_bits_spoil_a_model_the_recipe_is_taken(text_direction: ByHand, tmp_path: Path) -> None:
-    """The recipe leaves all weights of this model in float, because they come out of Constant nodes."""
+def test_the_recipe_is_used_if_8_bits_ruin_a_model(text_direction: ByHand, tmp_path: Path) -> None:
+    """The recipe leaves all weights of this model in float, because they are outputs of Constant nodes."""
     ours, result = text_direction.ours(tmp_path / "q.onnx")
     by_hand = text_direction.snr
     assert recipe.leaves_weights_float(text_direction.folder / "r.onnx")
@@ -86,16 +90,18 @@ def test_where_8_bits_spoil_a_model_the_recipe_is_taken(text_direction: ByHand, 
 
 
 @needs.long_form
-def test_where_8_bits_spoil_a_model_16_are_tried(text_direction: ByHand, tmp_path: Path) -> None:
-    """With QNN at hand the result has them; the program does it, since QNN compiles int16 weights for a minute."""
+def test_16_bits_are_tried_if_8_bits_ruin_a_model(text_direction: ByHand, tmp_path: Path) -> None:
+    """With QNN available the result has 16-bit weights; `python -m lab.quantize_truth` checks that, since QNN needs
+    a minute.
+    """
     narrow, result = text_direction.ours(tmp_path / "q.onnx", per_channel=True)
     assert narrow < text_direction.snr - 5
     (told,) = [change for change in result.changes if "weights of 16 bits would give" in change]
     assert float(re.findall(r"give (\d+\.\d) dB", told)[0]) > narrow + 5
 
 
-def test_one_scale_for_all_channels_is_taken_where_it_is_better(tmp_path: Path) -> None:
-    """Weights that are all positive: uint8 has twice the steps of int8 for them."""
+def test_one_scale_for_all_channels_is_used_if_it_is_better(tmp_path: Path) -> None:
+    """Use weights that are all positive: uint8 has twice as many steps as int8 for them."""
     rng = np.random.default_rng(3)
     names = ["x", *"abc", "y"]
     made = models.model(
@@ -118,7 +124,7 @@ def test_one_scale_for_all_channels_is_taken_where_it_is_better(tmp_path: Path) 
     assert chosen.snr_db > signed.snr_db + 2
 
 
-def test_a_target_that_the_default_meets_needs_no_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_target_that_the_default_reaches_needs_no_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any) -> Any:
         raise AssertionError("searched")
 
@@ -130,10 +136,10 @@ def test_a_target_that_the_default_meets_needs_no_search(tmp_path: Path, monkeyp
 
 
 @pytest.mark.parametrize(("only_on_qnn", "refused"), [(False, True), (True, False)])
-def test_a_search_that_leaves_all_float_gives_way_to_a_type_that_meets_the_target(
+def test_a_type_that_reaches_the_target_is_preferred_to_a_search_that_leaves_everything_float(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, only_on_qnn: bool, refused: bool
 ) -> None:
-    """The type leaves a part of the model to the CPU, and the search found nothing that does not."""
+    """The type leaves a part of the model on the CPU, and the search found no solution without that."""
     monkeypatch.setattr(Candidate, "meets", lambda self, target, *, whole: only_on_qnn and not whole)
     monkeypatch.setattr(
         search,
@@ -148,6 +154,6 @@ def test_a_search_that_leaves_all_float_gives_way_to_a_type_that_meets_the_targe
 
 
 def sigmoid(folder: Path) -> tuple[Path, Path, Path]:
-    """The model, the place of the result, and samples."""
+    """Return the model, the path of the result, and samples."""
     source = models.MODELS / "sigmoid.onnx"
     return source, folder / "q.onnx", models.samples_for(source, {}, 8, folder / "samples")

@@ -23,7 +23,7 @@ def array(*shape: int, dtype: Any = np.float32) -> Any:
     return np.arange(np.prod(shape), dtype=np.int64).reshape(shape).astype(dtype)
 
 
-def test_each_archive_of_a_folder_is_a_sample_in_natural_order(tmp_path: Path) -> None:
+def test_each_archive_in_a_folder_is_a_sample_in_natural_order(tmp_path: Path) -> None:
     for number in (10, 9, 1):
         np.savez(
             tmp_path / f"s{number}.npz", x=np.full((1, 3, 4), number, np.float32), state=array(2, dtype=np.int64)
@@ -38,7 +38,9 @@ def test_each_archive_of_a_folder_is_a_sample_in_natural_order(tmp_path: Path) -
     ("shape", "count"),
     [((1, 3, 4), 1), ((3, 4), 1), ((5, 3, 4), 5), ((5, 1, 3, 4), 5), ((1, 1, 3, 4), 1)],
 )
-def test_stacked_samples_and_one_without_its_batch(shape: tuple[int, ...], count: int, tmp_path: Path) -> None:
+def test_stacked_samples_and_a_single_sample_without_its_batch_are_accepted(
+    shape: tuple[int, ...], count: int, tmp_path: Path
+) -> None:
     np.save(tmp_path / "x.npy", array(*shape))
     samples, _ = load([tmp_path / "x.npy"], [IMAGE])
     assert len(samples) == count
@@ -46,7 +48,7 @@ def test_stacked_samples_and_one_without_its_batch(shape: tuple[int, ...], count
     assert np.array_equal(np.concatenate([sample["x"] for sample in samples]).ravel(), array(*shape).ravel())
 
 
-def test_stacks_in_an_archive_go_together(tmp_path: Path) -> None:
+def test_stacks_in_an_archive_are_split_together(tmp_path: Path) -> None:
     np.savez(
         tmp_path / "s.npz", x=array(4, 3, 4), state=array(4, 2, dtype=np.int64), on=np.array([1, 0, 1, 0], bool)
     )
@@ -57,20 +59,20 @@ def test_stacks_in_an_archive_go_together(tmp_path: Path) -> None:
     assert isinstance(samples[3]["on"], np.ndarray)
 
 
-def test_a_scalar_stays_one(tmp_path: Path) -> None:
+def test_a_scalar_stays_a_scalar(tmp_path: Path) -> None:
     np.savez(tmp_path / "s.npz", on=np.array(True))
     samples, _ = load([tmp_path], [SCALAR])
     assert samples[0]["on"].shape == ()
 
 
-def test_arrays_of_other_orders_arrive_as_they_are_meant(tmp_path: Path) -> None:
+def test_arrays_with_another_memory_order_have_the_same_values(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.asfortranarray(array(1, 3, 4)).astype(">f4"))
     samples, _ = load([tmp_path], [IMAGE])
     assert samples[0]["x"].dtype.isnative
     assert np.array_equal(samples[0]["x"], array(1, 3, 4))
 
 
-def test_arrays_that_are_no_input_are_told_and_not_used(tmp_path: Path) -> None:
+def test_arrays_that_are_not_an_input_are_reported_and_not_used(tmp_path: Path) -> None:
     np.savez(tmp_path / "s.npz", x=array(1, 3, 4), label=np.array(3))
     samples, notes = load([tmp_path], [IMAGE])
     assert list(samples[0]) == ["x"]
@@ -90,7 +92,7 @@ def test_arrays_that_are_no_input_are_told_and_not_used(tmp_path: Path) -> None:
     ],
     ids=["name", "dtype", "pixels", "shape", "rank", "nan", "empty"],
 )
-def test_what_does_not_fit_names_file_and_input(
+def test_the_error_for_a_sample_that_does_not_fit_names_file_and_input(
     arrays: dict[str, Any], words: tuple[str, str], tmp_path: Path
 ) -> None:
     np.savez(tmp_path / "sample7.npz", **arrays)
@@ -108,13 +110,13 @@ def test_different_numbers_of_stacked_samples_are_refused(tmp_path: Path) -> Non
         load([tmp_path], [IMAGE, STATE])
 
 
-def test_one_array_does_not_do_for_two_inputs(tmp_path: Path) -> None:
+def test_one_array_is_not_used_for_two_inputs(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", array(1, 3, 4))
     with pytest.raises(OptionError, match="contains one array, but the model has 2 inputs: x, state"):
         load([tmp_path], [IMAGE, STATE])
 
 
-def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+def test_the_error_for_unreadable_files_names_them(tmp_path: Path) -> None:
     (tmp_path / "cut.npz").write_bytes(b"PK\x03\x04 cut off")
     with pytest.raises(OptionError, match=r"cut\.npz"):
         load([tmp_path], [IMAGE])
@@ -125,7 +127,7 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
         load([tmp_path], [IMAGE])
 
 
-def test_folders_without_samples_and_missing_paths_are_named(tmp_path: Path) -> None:
+def test_the_error_for_folders_without_samples_and_missing_paths_names_them(tmp_path: Path) -> None:
     (tmp_path / "image.png").write_bytes(b"")
     with pytest.raises(OptionError, match=r"contains no \.npz or \.npy files"):
         load([tmp_path], [IMAGE])
@@ -135,7 +137,7 @@ def test_folders_without_samples_and_missing_paths_are_named(tmp_path: Path) -> 
         load([tmp_path / "image.png"], [IMAGE])
 
 
-def test_a_large_set_is_not_kept_in_memory(tmp_path: Path) -> None:
+def test_a_large_data_set_is_not_kept_in_memory(tmp_path: Path) -> None:
     for number in range(5):
         np.savez(tmp_path / f"{number}.npz", x=array(1, 3, 4))
     samples, _ = load([tmp_path], [IMAGE])
@@ -152,7 +154,7 @@ def test_shapes_for_suggestions_never_fail(tmp_path: Path) -> None:
     assert shapes_in([tmp_path], ["y"]) == {"y": (3,)}
 
 
-def test_texts_of_any_width_and_arrays_of_any_rank_are_samples(tmp_path: Path) -> None:
+def test_strings_of_any_length_and_arrays_of_any_rank_are_samples(tmp_path: Path) -> None:
     np.savez(tmp_path / "s.npz", words=np.array(["ab", "long one"]), free=array(3, 4))
     (sample,), _ = load(
         [tmp_path / "s.npz"],
@@ -164,7 +166,7 @@ def test_texts_of_any_width_and_arrays_of_any_rank_are_samples(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("kind", ["seq(tensor(float))", "tensor(bfloat16)", "sparse_tensor(float)"])
-def test_what_no_file_of_samples_holds_is_named(kind: str, tmp_path: Path) -> None:
+def test_the_error_for_a_value_that_sample_files_cannot_hold_names_it(kind: str, tmp_path: Path) -> None:
     np.savez(tmp_path / "s.npz", x=array(2))
     with pytest.raises(OptionError, match=r"cannot contain"):
         load([tmp_path / "s.npz"], [NodeInfo("x", kind, (2,))])

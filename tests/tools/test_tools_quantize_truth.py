@@ -41,7 +41,7 @@ def detector(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 def speech(count: int) -> npt.NDArray[np.float32]:
-    """Vowels with pauses between them, at 16 kHz."""
+    """Return vowels with pauses between them, at 16 kHz."""
     rng = np.random.default_rng(0)
     t = np.arange(int(0.6 * 16000)) / 16000
     sound = 0.003 * rng.standard_normal(count)
@@ -83,7 +83,7 @@ def speech_samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
     ids=["one text of many", "texts of a file", "probabilities by name", "a sequence", "a sequence of many forms"],
 )
-def test_outputs_that_are_no_tensors_of_numbers_are_compared_whole(
+def test_outputs_that_are_not_numeric_tensors_are_compared_as_a_whole(
     expected: Callable[[int], Any], found: Callable[[int], Any], verdict: str
 ) -> None:
     numbers = range(8)
@@ -94,8 +94,8 @@ def test_outputs_that_are_no_tensors_of_numbers_are_compared_whole(
 # --- measures -------------------------------------------------------------------------------------------
 
 
-def test_one_number_is_no_perfect_output() -> None:
-    """A speech detector that is 66.7 % off had a cosine of 1."""
+def test_an_output_of_a_single_number_is_not_perfect_because_of_its_cosine() -> None:
+    """A speech detector that was wrong by 66.7 % had a cosine of 1."""
     one = measure(
         ["p"], [[np.float32([[0.9]])], [np.float32([[0.6]])]], [[np.float32([[0.3]])], [np.float32([[0.2]])]]
     )[0]
@@ -104,7 +104,7 @@ def test_one_number_is_no_perfect_output() -> None:
     assert one.verdict == "useless"
 
 
-def test_boxes_that_are_off_are_seen_beside_each_other() -> None:
+def test_wrong_boxes_are_detected_in_their_own_channel() -> None:
     expected = np.random.default_rng(0).uniform(0, 320, (1, 4, 100)).astype(np.float32)
     found = expected.copy()
     found[0, 2] = np.abs(expected[0, 2] - 150)
@@ -115,7 +115,7 @@ def test_boxes_that_are_off_are_seen_beside_each_other() -> None:
     assert one.whole.judged.max_abs > 100
 
 
-def test_scores_that_are_gone_are_useless_beside_boxes_that_are_right() -> None:
+def test_wrong_scores_are_useless_even_with_right_boxes() -> None:
     rng = np.random.default_rng(0)
     expected = np.concatenate([rng.uniform(0, 320, (1, 4, 50)), rng.random((1, 8, 50))], axis=1).astype(np.float32)
     found = expected.copy()
@@ -128,8 +128,8 @@ def test_scores_that_are_gone_are_useless_beside_boxes_that_are_right() -> None:
     assert one.verdict == "useless"
 
 
-def test_small_probabilities_are_no_group_of_their_own() -> None:
-    """No false alarm: classes that are never seen have scores near 0, and their errors do not matter."""
+def test_small_probabilities_are_not_a_separate_group() -> None:
+    """No false alarm: classes that never occur have scores near 0, and their errors do not matter."""
     expected = np.zeros((4, 50, 40), np.float32)
     expected[..., :3] = np.random.default_rng(0).random((4, 50, 3))
     expected[..., 3:] = 1e-5
@@ -156,13 +156,13 @@ def test_small_probabilities_are_no_group_of_their_own() -> None:
         (np.array(["a"], object), np.array(["a"], object), "exact"),
     ],
 )
-def test_verdicts(expected: Any, found: Any, verdict: str) -> None:
+def test_outputs_get_the_expected_verdicts(expected: Any, found: Any, verdict: str) -> None:
     one = measured(expected, found)
     assert one.verdict == verdict
     json.dumps(one.document(), default=str)
 
 
-def test_a_group_of_columns_is_named_by_its_place() -> None:
+def test_a_group_of_columns_is_named_by_its_axis_and_range() -> None:
     mask = np.zeros((1, 12, 80), bool)
     mask[:, 4:] = True
     assert labelled("scores", mask) == "scores (columns 4 to 11 of axis 1)"
@@ -176,7 +176,9 @@ def test_a_group_of_columns_is_named_by_its_place() -> None:
 # --- outputs that join branches -----------------------------------------------------------------------------
 
 
-def test_branches_of_unlike_magnitude_are_quantised_apart(detector: tuple[Path, Path], tmp_path: Path) -> None:
+def test_branches_of_different_magnitude_are_quantised_separately(
+    detector: tuple[Path, Path], tmp_path: Path
+) -> None:
     source, samples = detector
     apart = models.quantize(source, tmp_path / "a.onnx", samples, activation_type="uint8")
     joined = models.quantize(source, tmp_path / "j.onnx", samples, activation_type="uint8", split_outputs=False)
@@ -198,8 +200,8 @@ def test_branches_of_unlike_magnitude_are_quantised_apart(detector: tuple[Path, 
     assert [value.name for value in graph.output] == ["output0"], "the interface stays"
 
 
-def test_columns_of_unlike_magnitude_that_nothing_joins_are_computed_in_float(tmp_path: Path) -> None:
-    """One MatMul gives pixels and scores: 8 bits for all of its weights leave nothing of those of the scores."""
+def test_columns_of_different_magnitude_without_a_join_are_computed_in_float(tmp_path: Path) -> None:
+    """One MatMul returns pixels and scores: 8 bits for all of its weights lose the weights of the scores."""
     node = onnx.helper.make_node
     weights = np.random.default_rng(1).standard_normal((16, 12)).astype(np.float32) / 4
     weights[:, :4] *= 300
@@ -224,7 +226,7 @@ def test_columns_of_unlike_magnitude_that_nothing_joins_are_computed_in_float(tm
     assert mixed.snr_db > 25
 
 
-def test_a_useless_result_ends_with_exit_code_1(detector: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_useless_result_exits_with_1(detector: tuple[Path, Path], tmp_path: Path) -> None:
     source, samples = detector
     given = [
         "quantize",
@@ -241,7 +243,7 @@ def test_a_useless_result_ends_with_exit_code_1(detector: tuple[Path, Path], tmp
     assert (tmp_path / "q.onnx").exists(), "to be looked into"
 
 
-def test_branches_of_like_magnitude_stay_quantised(tmp_path: Path) -> None:
+def test_branches_of_similar_magnitude_stay_quantised(tmp_path: Path) -> None:
     source = models.saved(models.conv_net(), tmp_path / "m.onnx")
     samples = models.samples_for(source, {}, 4, tmp_path / "samples")
     assert not models.quantize(source, tmp_path / "q.onnx", samples).precision.float_nodes
@@ -281,7 +283,7 @@ def test_wide_nodes_have_16_bits(detector: tuple[Path, Path], tmp_path: Path) ->
         ({"target_snr": -3.0}, "not a valid target"),
     ],
 )
-def test_names_that_name_nothing_are_refused(
+def test_unknown_node_names_are_refused(
     given: dict[str, Any], words: str, detector: tuple[Path, Path], tmp_path: Path
 ) -> None:
     source, samples = detector
@@ -296,8 +298,8 @@ def test_names_that_name_nothing_are_refused(
 # --- the search ---------------------------------------------------------------------------------------------
 
 
-def test_the_layers_that_cost_most_are_found() -> None:
-    """100 layers; three of them make nearly all the noise, which adds up."""
+def test_the_layers_with_the_largest_loss_are_found() -> None:
+    """Return 100 layers, three of which cause nearly all the noise, which adds up."""
     layers = [precision.Layer(f"n{n}", "Conv", frozenset((f"t{n}",))) for n in range(100)]
     noise = {f"t{n}": 1e-6 for n in range(100)} | {"t7": 3e-3, "t50": 1e-2, "t51": 2e-3}
     runs = 0
@@ -314,7 +316,7 @@ def test_the_layers_that_cost_most_are_found() -> None:
     assert len(precision.noisiest(layers, snr_of, 0.0, 10)) <= 100, "the budget ends it"
 
 
-def test_the_smallest_part_that_has_to_stay_float_is_found() -> None:
+def test_the_smallest_part_that_must_stay_float_is_found() -> None:
     nodes = [f"n{n}" for n in range(64)]
     kept = smallest(nodes, lambda part: {"n5", "n40"} <= set(part), 100, 1e12)
     assert kept == ["n5", "n40"]
@@ -324,10 +326,12 @@ def test_the_smallest_part_that_has_to_stay_float_is_found() -> None:
     assert {"n5", "n40"} <= set(few)
 
 
-def test_a_model_with_all_tensors_quantised_is_the_quantised_model(
+def test_a_model_with_all_tensors_quantised_equals_the_quantised_model(
     detector: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    """The figures of single layers rest on it: nothing quantised is the float model, everything the whole one."""
+    """The figures of single layers rely on this: with nothing quantised, the model is the float model, and with
+    everything quantised, it is the whole quantised model.
+    """
     source, samples = detector
     with_report = models.quantize(source, tmp_path / "q.onnx", samples, activation_type="uint8", layer_report=True)
     assert with_report.layers
@@ -336,8 +340,10 @@ def test_a_model_with_all_tensors_quantised_is_the_quantised_model(
     assert with_report.snr_db == pytest.approx(total, abs=3.0), "noises nearly add up"
 
 
-def test_a_target_is_met_with_what_is_least(speech_samples: Path, tmp_path: Path) -> None:
-    """A speech detector: its spectrogram has squares of tiny and of large numbers, for which 8 bits are no scale."""
+def test_a_target_is_reached_with_the_fewest_changes(speech_samples: Path, tmp_path: Path) -> None:
+    """Return a speech detector whose spectrogram has squares of tiny and of large numbers, for which 8 bits are too
+    few.
+    """
     source = models.MODELS / "silero_vad_openvino_16k.onnx"
     plain = models.quantize(source, tmp_path / "p.onnx", speech_samples, activation_type="uint8")
     assert plain.snr_db is not None
@@ -352,7 +358,7 @@ def test_a_target_is_met_with_what_is_least(speech_samples: Path, tmp_path: Path
     assert quantised >= 10, "only what has to is left in float"
 
 
-def test_a_target_that_cannot_be_met_is_reported(tmp_path: Path) -> None:
+def test_an_unreachable_target_is_reported(tmp_path: Path) -> None:
     source = models.saved(models.conv_net(), tmp_path / "m.onnx")
     samples = models.samples_for(source, {}, 4, tmp_path / "samples")
     result = models.quantize(source, tmp_path / "q.onnx", samples, target_snr=20.0, search_timeout_s=0.0)
@@ -375,7 +381,7 @@ def on_qnn(result: QuantizeResult) -> float:
 @needs.long_form
 @pytest.mark.simulator
 @pytest.mark.process
-def test_the_target_is_met_on_qnn(detector: tuple[Path, Path], tmp_path: Path) -> None:
+def test_the_target_is_reached_on_qnn(detector: tuple[Path, Path], tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime_qnn")
     source, samples = detector
     result = models.quantize(
@@ -389,7 +395,7 @@ def test_the_target_is_met_on_qnn(detector: tuple[Path, Path], tmp_path: Path) -
 
 
 @pytest.mark.process
-def test_a_machine_without_qnn_is_told_and_no_error(tmp_path: Path) -> None:
+def test_a_machine_without_qnn_is_reported_and_not_an_error(tmp_path: Path) -> None:
     source = models.saved(models.conv_net(), tmp_path / "m.onnx")
     nowhere = QnnHostOptions(python="/no/such/python", required=False)
     result = models.quantize(source, tmp_path / "q.onnx", random=4, qnn=nowhere)

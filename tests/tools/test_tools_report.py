@@ -91,7 +91,7 @@ LEAKS = (
         "pa55/w0rd+x and pa55%2Fw0rd%2Bx",
     ],
 )
-def test_no_spelling_of_a_name_or_secret_is_left(text: str) -> None:
+def test_no_spelling_of_a_name_or_secret_remains(text: str) -> None:
     cleaned, counts = without_personal(text, ANNABELL)
     assert not [leak for leak in LEAKS if leak in cleaned.lower()], cleaned
     assert counts
@@ -111,7 +111,7 @@ def test_no_spelling_of_a_name_or_secret_is_left(text: str) -> None:
         r"\\.\pipe\qnnbridge-1",
     ],
 )
-def test_what_a_maintainer_needs_stays(text: str) -> None:
+def test_information_for_maintainers_is_kept(text: str) -> None:
     assert without_personal(text, ANNABELL) == (text, {})
 
 
@@ -122,13 +122,13 @@ def test_the_rest_of_a_path_stays_readable() -> None:
     assert without_personal("/data/people/annabell.meyer2/x", ANNABELL)[0] == "/data/people/annabell.meyer2/x"
 
 
-def test_usual_words_as_names_do_not_garble_the_report() -> None:
+def test_common_words_as_user_names_do_not_garble_the_report() -> None:
     named = Identity(users=("qn", "model"), computers=("host",))
     assert without_personal("qn model host /home/model/x", named)[0] == "qn model host /home/USER/x"
     assert "3 of this computer's names" in report_text([], named)
 
 
-def test_digits_are_a_password_and_not_a_token() -> None:
+def test_a_number_may_be_a_password_and_is_not_a_token() -> None:
     assert without_personal('password=123456 "secret": "42" tokens=123456', ANNABELL)[0] == (
         'password=SECRET "secret": "SECRET" tokens=123456'
     )
@@ -149,7 +149,7 @@ def test_a_line_of_any_length_is_searched_in_linear_time() -> None:
 
 
 @needs.posix
-def test_the_home_folder_behind_a_link_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_home_folder_behind_a_link_is_recognised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "real" / "qn").mkdir(parents=True)
     (tmp_path / "home").symlink_to(tmp_path / "real")
     home = tmp_path / "home" / "qn"
@@ -159,14 +159,14 @@ def test_the_home_folder_behind_a_link_is_known(tmp_path: Path, monkeypatch: pyt
         assert without_personal(f"{folder}/models", found)[0] == "~/models"
 
 
-def test_secrets_of_the_environment_are_known() -> None:
+def test_secrets_in_the_environment_are_recognised() -> None:
     found = this_identity({"HF_TOKEN": "abcdefgh", "USERNAME": "annabell", "COMPUTERNAME": "NB17", "PATH": "/usr"})
     assert found.secrets == ("abcdefgh",)
     assert "annabell" in found.users
     assert "NB17" in found.computers
 
 
-def test_a_part_that_fails_costs_only_itself() -> None:
+def test_a_failing_part_of_the_report_does_not_affect_the_others() -> None:
     def run(words: Sequence[str]) -> Outcome:
         if words[0] == "doctor":
             return Outcome("", "", None, "no end within 3 s")
@@ -183,14 +183,14 @@ def test_a_part_that_fails_costs_only_itself() -> None:
         assert f"answer of {answered}" in text
 
 
-def test_only_the_newest_crash_reports_are_in_it() -> None:
+def test_only_the_newest_crash_reports_are_included() -> None:
     listed = json.dumps({"reports": [{"id": f"id{number}"} for number in range(9)]})
     shown = [part.title for part in parts(lambda words: Outcome(listed, code=0)) if "Crash report" in part.title]
     assert shown == [f"Crash report {number + 1}: id{number}" for number in range(CRASH_REPORTS)]
 
 
 def test_a_command_that_hangs_is_ended() -> None:
-    # Follows a log until Ctrl+C.
+    # This command follows a log until Ctrl+C.
     outcome = run_command(["host", "logs", "--follow"], 3)
     assert outcome.problem == "the command did not end within 3 s"
     assert outcome.code is None
@@ -199,7 +199,7 @@ def test_a_command_that_hangs_is_ended() -> None:
 @pytest.mark.skipif(
     sys.version_info < (3, 11), reason="needs Python 3.11: older ones import from the current folder first"
 )
-def test_files_in_the_current_folder_do_not_reach_the_commands(
+def test_files_in_the_current_folder_do_not_affect_the_commands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "typer.py").write_text("raise SystemExit(3)")
@@ -218,7 +218,7 @@ def test_a_long_output_keeps_its_end() -> None:
         assert len(shown) <= bug_report.MAX_PART_CHARS + len("[...]\n")
 
 
-def test_the_report_of_this_computer_names_nobody_and_is_a_snapshot(tmp_path: Path) -> None:
+def test_the_report_of_this_computer_contains_no_names_and_is_a_snapshot(tmp_path: Path) -> None:
     home = tmp_path / "people" / "Annabell.Meyer"
     state = home / "state"
     (state / "crashes").mkdir(parents=True)

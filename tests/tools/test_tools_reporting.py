@@ -1,4 +1,4 @@
-"""How commands end."""
+"""Exit codes and error output of commands."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def ended(error: BaseException, *, as_json: bool = False) -> int:
     return caught.value.exit_code
 
 
-def test_an_error_is_reported_with_cause_evidence_and_fix_and_without_a_stack_trace(
+def test_an_error_is_reported_with_cause_evidence_and_fix_and_without_a_traceback(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     error = errors.ProviderUnavailable("No QNN.", cause="Missing library.", fix="Install it.", evidence=["line 1"])
@@ -34,7 +34,7 @@ def test_an_error_is_reported_with_cause_evidence_and_fix_and_without_a_stack_tr
     assert captured.out == ""
 
 
-def test_the_stack_trace_is_shown_when_debugging(
+def test_the_traceback_is_shown_when_debugging(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("QNNBRIDGE_DEBUG", "1")
@@ -64,23 +64,23 @@ def test_with_json_the_error_is_a_document_on_stdout_too(capsys: pytest.CaptureF
         (errors.RemoteMemoryError("x"), 1),
     ],
 )
-def test_bad_input_ends_with_2_and_failed_work_with_1(error: errors.BridgeError, code: int) -> None:
+def test_bad_input_exits_with_2_and_failed_work_with_1(error: errors.BridgeError, code: int) -> None:
     assert ended(error) == code
 
 
-def test_ctrl_c_ends_with_130(capsys: pytest.CaptureFixture[str]) -> None:
+def test_ctrl_c_exits_with_130(capsys: pytest.CaptureFixture[str]) -> None:
     assert ended(KeyboardInterrupt()) == 130
     assert capsys.readouterr().err == "Interrupted.\n"
 
 
-def test_a_full_disk_is_told_without_a_stack_trace(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_full_disk_is_reported_without_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     assert ended(OSError(errno.ENOSPC, "No space left on device", "out/y.npy")) == 1
     assert capsys.readouterr().err == (
         "Error: out/y.npy: No space left on device\n  Fix: Free some space, or choose a folder on another disk.\n"
     )
 
 
-def test_a_folder_without_the_right_to_write_is_named_and_not_a_file_of_ours(
+def test_a_folder_without_write_permission_is_named_and_not_a_temporary_file(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     ours = os.path.join("out", f"{TEMPORARY}12-ab.part")
@@ -93,7 +93,7 @@ def test_a_folder_without_the_right_to_write_is_named_and_not_a_file_of_ours(
 
 
 @needs.linux
-def test_a_full_disk_behind_stdout_is_told_without_a_stack_trace_with_json_too() -> None:
+def test_a_full_disk_behind_stdout_is_reported_without_a_traceback_with_json_too() -> None:
     with open("/dev/full", "wb") as full:
         done = subprocess.run(
             [sys.executable, "-m", "qnnbridge_tools", "explain", "127", "--json"],
@@ -117,21 +117,21 @@ def test_a_full_disk_behind_stdout_is_told_without_a_stack_trace_with_json_too()
         (["serve", "--drain", "nan"], "--drain nan"),
     ],
 )
-def test_a_time_that_is_no_number_is_bad_input(arguments: list[str], words: str) -> None:
+def test_a_timeout_that_is_not_a_number_is_bad_input(arguments: list[str], words: str) -> None:
     done = qnnbridge(*arguments)
     assert done.returncode == 2
     assert f"{words} is not a number of seconds" in done.stderr
 
 
-def test_a_closed_pipe_is_left_to_the_command_line_library() -> None:
+def test_a_closed_pipe_is_handled_by_the_command_line_library() -> None:
     with pytest.raises(BrokenPipeError), reporting.work():
         raise BrokenPipeError(errno.EPIPE, "Broken pipe")
 
 
-def test_a_name_that_windows_does_not_allow_is_a_file_s_error(
+def test_a_name_that_windows_does_not_allow_is_an_error_about_the_file(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Windows has one number for it and for a closed pipe."""
+    """Windows has the same error number for this and for a closed pipe."""
     monkeypatch.setattr(sys, "platform", "win32")
     with pytest.raises(typer.Exit), reporting.work():
         raise OSError(errno.EINVAL, "Invalid argument", "a?.html")
@@ -140,12 +140,12 @@ def test_a_name_that_windows_does_not_allow_is_a_file_s_error(
         raise OSError(errno.EINVAL, "Invalid argument")
 
 
-def test_a_fault_of_our_own_says_how_to_report_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_internal_error_explains_how_to_report_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert ended(ZeroDivisionError("division by zero")) == 1
     told = capsys.readouterr().err
     assert "Unexpected ZeroDivisionError: division by zero" in told
     assert "QNNBRIDGE_DEBUG=1" in told
 
 
-def test_a_wanted_exit_code_passes_through() -> None:
+def test_an_intended_exit_code_is_kept() -> None:
     assert ended(typer.Exit(7)) == 7

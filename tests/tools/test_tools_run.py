@@ -55,7 +55,7 @@ def dynamic(tmp_path: Path) -> Path:
     )
 
 
-def test_inputs_come_from_files_and_outputs_go_to_files(add: Path, tmp_path: Path) -> None:
+def test_inputs_are_read_from_files_and_outputs_are_written_to_files(add: Path, tmp_path: Path) -> None:
     a, b = np.arange(8, dtype=np.float32).reshape(2, 4), np.full((2, 4), 0.5, np.float32)
     np.save(tmp_path / "a.npy", a)
     np.savez(tmp_path / "b.npz", other=a, b=b)
@@ -67,7 +67,7 @@ def test_inputs_come_from_files_and_outputs_go_to_files(add: Path, tmp_path: Pat
     assert output["name"] == "out/sum:0"
     assert Path(output["file"]) == out / "out_sum_0.npy"
     assert [path.name for path in out.iterdir()] == ["out_sum_0.npy"]
-    # The HTP computes in half precision and its simulator is off by one bit more.
+    # The HTP computes in half precision, and its simulator has one more bit of error.
     np.testing.assert_allclose(np.load(output["file"], allow_pickle=False), a + b, rtol=1e-3)
     assert [output["min"], output["max"], output["mean"]] == pytest.approx([0.5, 7.5, 4.0], rel=1e-3)
     assert output["shape"] == [2, 4]
@@ -93,7 +93,7 @@ def test_random_inputs_depend_on_the_seed_and_runs_are_timed(add: Path) -> None:
     assert first["placement"]["qnn_nodes"] == 0
 
 
-def test_a_person_is_told_inputs_outputs_placement_and_times(add: Path) -> None:
+def test_the_text_shows_inputs_outputs_placement_and_times(add: Path) -> None:
     result = in_a_process("run", add, "--random", "--repeat", "3")
     assert result.returncode == 0, result.stderr
     for text in ("random, seed 0", "out/sum:0", "2x4", "1 node on QNN, 0 on the CPU", "SoC model 60", "2 more"):
@@ -102,8 +102,8 @@ def test_a_person_is_told_inputs_outputs_placement_and_times(add: Path) -> None:
     assert all(line == line.rstrip() for line in result.stdout.splitlines())
 
 
-def test_what_a_session_rewrites_is_reported(tmp_path: Path) -> None:
-    """The numbers and the placement are those of the copy."""
+def test_rewrites_of_a_session_are_reported(tmp_path: Path) -> None:
+    """The results and the placement are those of the copy."""
     from lab.sweep.cases import float_model
 
     from qnnbridge_host.numerics.cases import Case
@@ -125,7 +125,7 @@ def test_a_free_dimension_must_be_sized_for_random_inputs(dynamic: Path) -> None
     assert document["placement"]["qnn_nodes"] == 1, "a sized dimension is fixed for QNN as well"
 
 
-def test_what_qnn_needs_is_named_in_options_of_the_command_line(dynamic: Path) -> None:
+def test_the_requirements_of_qnn_are_expressed_in_options_of_the_command_line(dynamic: Path) -> None:
     refused = run(dynamic, "--random")
     assert refused.returncode == 1
     assert "Fix the dimensions: --dim batch=SIZE, or" in refused.stderr
@@ -140,7 +140,7 @@ def test_sizes_by_input_and_axis_fix_a_model_for_qnn(dynamic: Path) -> None:
     assert document["placement"]["qnn_nodes"] == 1
 
 
-def test_axes_without_a_name_of_their_own_are_named_by_input_and_axis() -> None:
+def test_axes_without_a_dimension_name_are_addressed_by_input_and_axis() -> None:
     """The input x of a PaddleOCR model has the shape (no name), 3, "?", "?"."""
     model = Path(__file__).parents[1] / "models" / "ch_ppocr_mobile_v2.0_cls_infer.onnx"
     refused = run(model, "--random")
@@ -151,13 +151,13 @@ def test_axes_without_a_name_of_their_own_are_named_by_input_and_axis() -> None:
     assert "Replace SIZE with a whole number" in pasted.stderr
 
 
-def test_a_dimension_that_the_model_does_not_have_is_bad_input(dynamic: Path) -> None:
+def test_an_unknown_dimension_is_bad_input(dynamic: Path) -> None:
     result = run(dynamic, "--random", "--dim", "batch=1", "--dim", "Q=3", "--host-python", "/nonexistent/python")
     assert result.returncode == 2
     assert 'The model has no free dimension "Q".\n  Cause: Its free dimensions: batch.' in result.stderr
 
 
-def test_trouble_with_the_cache_is_said_once_and_in_our_words(tmp_path: Path) -> None:
+def test_a_problem_with_the_cache_is_reported_once(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     model = Path(__file__).parent.parent / "models" / "f.onnx"
     environment = {"QNNBRIDGE_CACHE": "1", "QNNBRIDGE_CACHE_DIR": str(tmp_path / "file" / "cache")}
@@ -167,7 +167,7 @@ def test_trouble_with_the_cache_is_said_once_and_in_our_words(tmp_path: Path) ->
     assert line.startswith("The cache of compiled models in")
 
 
-def test_outputs_are_not_written_to_a_file(add: Path, tmp_path: Path) -> None:
+def test_outputs_cannot_be_written_to_a_file(add: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for there in ("file", "file/below"):
         result = run(add, "--random", "--output", tmp_path / there, "--host-python", "/nonexistent/python")
@@ -176,13 +176,13 @@ def test_outputs_are_not_written_to_a_file(add: Path, tmp_path: Path) -> None:
         assert "Give --output a folder" in result.stderr
 
 
-def test_no_time_at_all_is_bad_input(add: Path) -> None:
+def test_a_timeout_of_zero_is_bad_input(add: Path) -> None:
     result = run(add, "--random", "--timeout", "0", "--host-python", "/nonexistent/python")
     assert result.returncode == 2
     assert "--timeout 0 is not above 0" in result.stderr
 
 
-def test_a_missing_input_is_refused_with_both_ways_out(add: Path, tmp_path: Path) -> None:
+def test_a_missing_input_is_refused_with_both_alternatives(add: Path, tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.zeros((2, 4), np.float32))
     result = run(add, "--input", f"a={tmp_path / 'a.npy'}", "--provider", "cpu")
     assert result.returncode == 2
@@ -204,13 +204,13 @@ def test_a_wrong_input_is_bad_input(add: Path, tmp_path: Path, name: str, value:
     np.save(tmp_path / "v.npy", value)
     result = run(add, "--input", f"{name}={tmp_path / 'v.npy'}", "--random", "--provider", "cpu", "--json")
     assert result.returncode == 2, result.stderr
-    # Further lines of a message are marked, so that none passes for a part of the report.
+    # Continuation lines of a message are marked, so that none looks like a part of the report.
     for line in json.loads(result.stdout)["error"]["message"].rstrip().splitlines():
         assert line in result.stderr
     assert "Traceback" not in result.stderr
 
 
-def test_what_qnn_cannot_run_is_refused_and_runs_with_fallback(tmp_path: Path) -> None:
+def test_a_model_that_qnn_cannot_run_is_refused_and_runs_with_fallback(tmp_path: Path) -> None:
     model = made(
         tmp_path,
         [onnx.helper.make_node("Det", ["x"], ["d"]), onnx.helper.make_node("Relu", ["x"], ["y"])],
@@ -243,7 +243,9 @@ def test_an_unknown_provider_option_is_bad_input_with_a_suggestion(add: Path) ->
     ],
     ids=["a text", "empty", "cut off"],
 )
-def test_a_file_that_is_no_model_is_bad_input_in_words(add: Path, contents: bytes | None, words: str) -> None:
+def test_a_file_that_is_not_a_model_is_bad_input_with_an_explanation(
+    add: Path, contents: bytes | None, words: str
+) -> None:
     add.write_bytes(add.read_bytes()[:-20] if contents is None else contents)
     result = run(add, "--random", "--host-python", "/nonexistent/python")
     assert result.returncode == 2, result.stderr
@@ -270,8 +272,8 @@ def test_outputs_that_are_sequences_and_strings_are_written(tmp_path: Path) -> N
     assert np.load(text["file"], allow_pickle=False).tolist() == ["häßlich"]
 
 
-def test_the_report_has_the_numbers_of_the_first_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The comparison in the background is waited for."""
+def test_the_report_has_the_comparison_of_the_first_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command waits for the comparison in the background."""
     monkeypatch.setenv("QNNBRIDGE_VERIFY", "warn")
     done = run(MUL, "--random")
     assert "agree on 1 of 1 call" in done.stdout, done.output
@@ -281,7 +283,9 @@ def test_the_report_has_the_numbers_of_the_first_run(monkeypatch: pytest.MonkeyP
     assert document["numbers"]["outputs"][0]["output"] == "Y"
 
 
-def test_numbers_that_differ_come_with_the_command_that_finds_the_node(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outputs_that_differ_are_reported_with_the_command_that_finds_the_node(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     found = NumbersReport("differs", (OutputNumbers("differs", 6, 3.5, output="Y"),), reason="Y: SNR 3.5 dB")
     monkeypatch.setattr(NumbersCheck, "_ask", lambda *_: found)
     monkeypatch.setenv("QNNBRIDGE_VERIFY", "warn")

@@ -1,8 +1,8 @@
 """`qnnbridge setup`, from the command line to a host that answers.
 
-pip installs from a folder of wheels instead of an index: the one of this project, built from the checkout, and for
-what it needs empty ones. That of onnxruntime-qnn puts the packages of this very interpreter on the path, so that the
-new environment runs the real ONNX Runtime and QNN without a download.
+pip installs from a folder of wheels instead of an index: the project's own wheel, built from the checkout, and
+empty wheels for its requirements. The wheel of onnxruntime-qnn puts the packages of this very interpreter on the
+path, so that the new environment runs the real ONNX Runtime and QNN without a download.
 """
 
 from __future__ import annotations
@@ -42,10 +42,11 @@ ROOT = Path(__file__).parents[2]
 SOURCE_ROOTS = [ROOT / name for name in ("protocol", "host_arm64", "bridge_x86", "daemon", "tools")]
 TIMEOUT_S = 180.0
 
-# An environment takes eight seconds on an idle machine, and a minute on one with much else to do.
+# An environment takes eight seconds on an idle machine, and a minute on a busy one.
 pytestmark = pytest.mark.timeout(2 * TIMEOUT_S)
 
-# Half of that is pip, which Python unpacks and compiles anew in each environment. This one links the pip that is there.
+# Half of that is pip, which Python unpacks and compiles in each environment. This code links the existing pip
+# instead.
 QUICK_VENV = """
 import sys
 if sys.orig_argv[1:3] == ["-m", "venv"]:
@@ -59,7 +60,8 @@ if sys.orig_argv[1:3] == ["-m", "venv"]:
 
     venv.EnvBuilder._setup_pip = link_pip
 """
-# The command takes Python's variables from what it starts, which is right and tested beside `setup_environment`.
+# The command removes Python's variables for its child processes, which is right; tests of `setup_environment` check
+# it.
 QUICK_COMMAND = """
 import sys
 from qnnbridge_tools.setup_host import steps
@@ -71,7 +73,7 @@ sys.exit(main())
 
 
 def make_wheel(folder: Path, name: str, version: str, files: dict[str, str], extras: dict[str, str]) -> Path:
-    """A wheel that pip accepts. extras: requirement by extra."""
+    """Write a wheel that pip accepts. extras: requirement by extra."""
     info = f"{name}-{version}.dist-info"
     lines = [
         f"Provides-Extra: {extra}\nRequires-Dist: {need}; extra == '{extra}'" for extra, need in extras.items()
@@ -97,7 +99,7 @@ def best_release() -> str:
 
 
 def built_index(folder: Path) -> Path:
-    """The project's wheel and a stand-in for everything that it asks for. Returns the project's."""
+    """Write the project's wheel and a stand-in for each of its requirements; return the project's wheel."""
     folder.mkdir()
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=TIMEOUT_S)
@@ -116,8 +118,10 @@ def built_index(folder: Path) -> Path:
 
 
 def link_modules(folder: Path, stand_ins: set[str]) -> None:
-    """The packages of this interpreter, without the notes on those that are installed as stand-ins: the doctor
-    would rightly say that they are there twice."""
+    """Link the packages of this interpreter, without the metadata of those that are installed as stand-ins.
+
+    With the metadata, the doctor would rightly report that these packages are installed twice.
+    """
     folder.mkdir()
     for place in map(Path, site.getsitepackages()):
         for entry in place.iterdir():
@@ -133,7 +137,9 @@ def needed_by_host(line: str) -> bool:
 
 
 def host_wheels(folder: Path, *, whole: bool = True) -> Path:
-    """What a set-up asks for; not `whole`: without the host, as a broken package would be. Returns qnnbridge's."""
+    """Write the wheels that a set-up requests; return qnnbridge's. whole: include the host, unlike a broken
+    package.
+    """
     folder.mkdir()
     make_wheel(folder, "onnxruntime_qnn", best_release(), {}, {})
     paths = "".join(f"{path}\n" for path in [*SOURCE_ROOTS, *site.getsitepackages()])
@@ -142,7 +148,7 @@ def host_wheels(folder: Path, *, whole: bool = True) -> Path:
 
 
 def quick_venv(home: Path) -> dict[str, str]:
-    """Variables with which an environment takes half a second. In the long form it has the pip that Python brings."""
+    """Return variables that let Python create an environment in half a second; none in the long form."""
     pip = importlib.util.find_spec("pip")
     if os.name != "posix" or pip is None or pip.origin is None or needs.length(0, 1):
         return {}
@@ -208,7 +214,7 @@ def setup(tmp_path: Path) -> Setup:
     return Setup(tmp_path)
 
 
-# --- it works --------------------------------------------------------------------------------------
+# --- success ---------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -223,7 +229,7 @@ def ready(tmp_path_factory: pytest.TempPathFactory) -> tuple[Setup, dict[str, An
 
 
 @pytest.mark.simulator
-def test_from_nothing_to_a_host_that_answers(ready: tuple[Setup, dict[str, Any]]) -> None:
+def test_set_up_on_an_empty_machine_makes_a_host_that_answers(ready: tuple[Setup, dict[str, Any]]) -> None:
     setup, told = ready
     python = python_in(setup.folder)
     assert told["done"] is True
@@ -238,7 +244,7 @@ def test_from_nothing_to_a_host_that_answers(ready: tuple[Setup, dict[str, Any]]
 
 
 @pytest.mark.simulator
-def test_the_host_in_the_environment_is_the_projects_own_wheel(ready: tuple[Setup, dict[str, Any]]) -> None:
+def test_the_host_in_the_environment_uses_the_wheel_of_the_project(ready: tuple[Setup, dict[str, Any]]) -> None:
     setup, told = ready
     code = "import qnnbridge_host; print(qnnbridge_host.__file__)"
     python = python_in(setup.folder)
@@ -248,7 +254,7 @@ def test_the_host_in_the_environment_is_the_projects_own_wheel(ready: tuple[Setu
 
 
 @pytest.mark.simulator
-def test_the_doctor_has_examined_the_new_host(ready: tuple[Setup, dict[str, Any]]) -> None:
+def test_doctor_has_examined_the_new_host(ready: tuple[Setup, dict[str, Any]]) -> None:
     setup, told = ready
     doctor = told["doctor"]
     assert doctor["exit_code"] == 0, doctor["findings"]
@@ -259,7 +265,7 @@ def test_the_doctor_has_examined_the_new_host(ready: tuple[Setup, dict[str, Any]
 
 @pytest.mark.simulator
 def test_the_application_finds_the_new_host_by_itself(ready: tuple[Setup, dict[str, Any]]) -> None:
-    """The configuration file suffices: a session runs in the new host, and the command lists it."""
+    """The configuration file is sufficient: a session runs in the new host, and the command lists the host."""
     setup, _ = ready
     model = ROOT / "tests" / "models" / "mul_1.onnx"
     code = (
@@ -279,8 +285,8 @@ def test_the_application_finds_the_new_host_by_itself(ready: tuple[Setup, dict[s
 
 
 @pytest.mark.simulator
-def test_the_doctor_sets_up_a_host_after_two_times_yes(ready: tuple[Setup, dict[str, Any]], tmp_path: Path) -> None:
-    """`doctor --fix` in an interpreter that has qnnbridge and no onnxruntime, at a terminal."""
+def test_doctor_sets_up_a_host_after_two_confirmations(ready: tuple[Setup, dict[str, Any]], tmp_path: Path) -> None:
+    """Run `doctor --fix` in a terminal, with an interpreter that has qnnbridge but not onnxruntime."""
     pty = pytest.importorskip("pty")
     setup, _ = ready
     python = application_without_a_host(tmp_path / "application", setup.wheels)
@@ -288,7 +294,7 @@ def test_the_doctor_sets_up_a_host_after_two_times_yes(ready: tuple[Setup, dict[
         **setup.environ,
         "QNNBRIDGE_CONFIG": str(tmp_path / "config.toml"),
         "XDG_DATA_HOME": str(tmp_path / "data"),
-        "PATH": str(tmp_path),  # no other interpreter than the one that the application's was made of
+        "PATH": str(tmp_path),  # only the interpreter from which the application's environment was created
     }
     environ.pop("PYTHONPATH", None)  # this environment has Python's own pip in the short form, too
     (tmp_path / "config.toml").write_text("", "utf-8")
@@ -309,7 +315,7 @@ def test_the_doctor_sets_up_a_host_after_two_times_yes(ready: tuple[Setup, dict[
 
 
 def application_without_a_host(folder: Path, wheels: Path) -> Path:
-    """An environment with the project's wheel and this interpreter's packages, but for onnxruntime."""
+    """An environment with the project's wheel and this interpreter's packages, except onnxruntime."""
     base = os.path.realpath(sys.executable)
     subprocess.run([base, "-m", "venv", "--without-pip", str(folder)], check=True, timeout=TIMEOUT_S)
     python = python_in(folder)
@@ -342,7 +348,7 @@ def test_the_next_set_up_finds_a_healthy_host_and_changes_nothing(ready: tuple[S
 
 
 @pytest.mark.simulator
-def test_another_version_or_source_than_the_one_there_is_refused(ready: tuple[Setup, dict[str, Any]]) -> None:
+def test_another_version_or_source_than_the_installed_one_is_refused(ready: tuple[Setup, dict[str, Any]]) -> None:
     setup, _ = ready
     for words in (("--version", "2.4.0"), ("--ep-path", str(setup.home))):
         refused = setup.run("--yes", *words)
@@ -352,7 +358,7 @@ def test_another_version_or_source_than_the_one_there_is_refused(ready: tuple[Se
 
 
 @pytest.mark.simulator
-def test_a_replacement_whose_host_does_not_start_brings_the_old_one_back(
+def test_a_replacement_whose_host_does_not_start_restores_the_old_one(
     ready: tuple[Setup, dict[str, Any]], tmp_path: Path
 ) -> None:
     setup, _ = ready
@@ -370,10 +376,8 @@ def test_a_replacement_whose_host_does_not_start_brings_the_old_one_back(
 
 
 @pytest.mark.simulator
-def test_a_host_that_qnn_cannot_be_used_in_stays_and_is_reported(
-    setup: Setup, ready: tuple[Setup, dict[str, Any]]
-) -> None:
-    """It starts, so the set-up did its work; what is wrong with QNN is the doctor's to say."""
+def test_a_host_that_cannot_use_qnn_is_kept_and_reported(setup: Setup, ready: tuple[Setup, dict[str, Any]]) -> None:
+    """The host starts, so the set-up succeeded; doctor reports the fault of QNN."""
     done, told = ready
     modules = setup.home / "modules"
     modules.mkdir()
@@ -400,10 +404,10 @@ def test_a_host_that_qnn_cannot_be_used_in_stays_and_is_reported(
     assert configured_host(setup.config) == str(python_in(setup.folder))
 
 
-# --- it fails --------------------------------------------------------------------------------------
+# --- failures --------------------------------------------------------------------------------------
 
 
-def test_what_pip_said_is_the_evidence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_output_of_pip_is_the_evidence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
     lines: list[str] = []
@@ -416,7 +420,9 @@ def test_what_pip_said_is_the_evidence(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert lines
 
 
-def test_a_network_that_does_not_answer_is_named_as_such(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_network_that_does_not_answer_is_reported_as_such(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
     monkeypatch.setenv("PIP_EXTRA_INDEX_URL", "")
     monkeypatch.setenv("PIP_RETRIES", "1")
@@ -427,7 +433,7 @@ def test_a_network_that_does_not_answer_is_named_as_such(monkeypatch: pytest.Mon
 
 @needs.posix
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_one_that_is_interrupted_leaves_nothing_that_is_used(setup: Setup, number: signal.Signals) -> None:
+def test_an_interrupted_set_up_leaves_nothing_that_is_used(setup: Setup, number: signal.Signals) -> None:
     host_wheels(setup.wheels)
     process = subprocess.Popen(
         setup.command("--yes"), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=setup.environ
@@ -461,7 +467,7 @@ def test_one_that_is_interrupted_leaves_nothing_that_is_used(setup: Setup, numbe
 
 
 @needs.posix
-def test_a_program_is_ended_with_all_that_it_has_started() -> None:
+def test_a_program_is_ended_with_all_its_children() -> None:
     code = (
         "import subprocess, sys\n"
         "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
@@ -481,7 +487,7 @@ def test_a_program_is_ended_with_all_that_it_has_started() -> None:
         psutil.Process(pids[0]).wait(timeout=10)
 
 
-def test_a_program_over_its_time_is_ended() -> None:
+def test_a_program_over_its_time_limit_is_ended() -> None:
     code, lines = run_program(
         [sys.executable, "-c", "import time; print('here', flush=True); time.sleep(600)"],
         os.environ,
@@ -501,7 +507,7 @@ def dry_run(setup: Setup) -> Iterator[dict[str, Any]]:
     setup.assert_nothing_was_made()
 
 
-def test_a_dry_run_makes_nothing_and_prints_all(setup: Setup, dry_run: dict[str, Any]) -> None:
+def test_a_dry_run_changes_nothing_and_prints_everything(setup: Setup, dry_run: dict[str, Any]) -> None:
     assert dry_run["done"] is False
     assert dry_run["host"] is None
     make, install = dry_run["commands"]
@@ -529,14 +535,14 @@ def test_the_printed_commands_do_the_same_work_by_hand(setup: Setup, ready: tupl
     assert "Verdict: QNN works here" in by_hand.stdout, "the last one is the doctor"
 
 
-def test_where_nobody_can_answer_it_does_not_ask(setup: Setup) -> None:
+def test_set_up_asks_no_question_without_a_terminal(setup: Setup) -> None:
     done = setup.run()
     assert done.returncode == 2
     assert "--yes" in done.stderr
     setup.assert_nothing_was_made()
 
 
-def test_another_host_in_the_configuration_is_not_replaced_unasked(setup: Setup) -> None:
+def test_another_host_in_the_configuration_is_not_replaced_without_permission(setup: Setup) -> None:
     setup.config.parent.mkdir(exist_ok=True)
     setup.config.write_text("[host]\npython = '/opt/other/python'\n", "utf-8")
     done = setup.run("--dry-run")
@@ -547,6 +553,6 @@ def test_another_host_in_the_configuration_is_not_replaced_unasked(setup: Setup)
     assert setup.document("--dry-run", "--no-config")["configuration"] is None
 
 
-def test_a_variable_that_wins_over_the_configuration_is_reported(setup: Setup) -> None:
+def test_a_variable_that_overrides_the_configuration_is_reported(setup: Setup) -> None:
     done = setup.run("--dry-run", QNNBRIDGE_HOST_PYTHON=sys.executable)
     assert f"QNNBRIDGE_HOST_PYTHON names {sys.executable}, and wins" in done.stdout

@@ -49,7 +49,7 @@ def provider_folder(folder: Path) -> Path:
 
 
 def plan_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: str = "", **options: Any) -> SetupPlan:
-    """The plan on Windows on Arm with a Python 3.13, and this configuration file."""
+    """Return the plan on Windows on Arm with a Python 3.13 and this configuration file."""
     file = tmp_path / "config.toml"
     file.write_text(settings, "utf-8")
     python = tmp_path / "arm" / "python.exe"
@@ -64,7 +64,7 @@ def plan_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: str = "
     return make_plan(given, NpuTraits("2.51", 73), around, lambda path: traits)
 
 
-def test_the_catalogue_comes_in_the_place_of_the_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_catalogue_is_installed_instead_of_the_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = plan_with(tmp_path, monkeypatch, engine="windowsml")
     (_, install) = plan.commands
     words = list(install[install.index("--prefer-binary") + 1 :])
@@ -76,7 +76,7 @@ def test_the_catalogue_comes_in_the_place_of_the_wheel(tmp_path: Path, monkeypat
     assert told["download_command"] == [str(plan.python), "-m", "qnnbridge_host.windows_ml", "download"]
 
 
-def test_the_plan_says_the_source_and_the_download(
+def test_the_plan_names_the_source_and_the_download(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     print_plan(plan_with(tmp_path, monkeypatch, engine="windowsml"))
@@ -89,7 +89,7 @@ def test_the_plan_says_the_source_and_the_download(
     assert "-m qnnbridge_host.windows_ml download" in capsys.readouterr().out
 
 
-def test_after_the_set_up_the_download_is_named_if_the_host_has_no_qnn(
+def test_after_the_set_up_the_download_is_named_if_the_host_lacks_qnn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plan = plan_with(tmp_path, monkeypatch, engine="windowsml", write_config=False)
@@ -101,7 +101,9 @@ def test_after_the_set_up_the_download_is_named_if_the_host_has_no_qnn(
         assert "set QNNBRIDGE_ENGINE=windowsml" in said
 
 
-def test_a_folder_is_a_source_with_what_its_release_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_can_be_a_source_and_is_installed_with_what_its_release_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = provider_folder(tmp_path / "provider")
     plan = plan_with(tmp_path, monkeypatch, ep_path=folder)
     assert plan.engine == "folder"
@@ -123,7 +125,7 @@ def test_a_folder_is_a_source_with_what_its_release_needs(tmp_path: Path, monkey
         ({"download": True}, "--download has no meaning with the engine 'wheel'"),
     ],
 )
-def test_options_that_exclude_each_other_are_refused(
+def test_mutually_exclusive_options_are_refused(
     options: dict[str, Any], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(OptionError, match=said):
@@ -139,7 +141,7 @@ def test_a_folder_without_a_provider_and_a_catalogue_without_windows_are_refused
         make_plan(SetupOptions(engine="windowsml"), NpuTraits(), surroundings([]))
 
 
-def test_the_setting_of_another_source_is_replaced_only_when_asked(
+def test_the_setting_of_another_source_is_replaced_only_on_request(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old = "[host]\nengine = 'folder'\nquiet = true\nep_path = '/mine'\n"
@@ -154,7 +156,7 @@ def test_the_setting_of_another_source_is_replaced_only_when_asked(
     assert plan_with(tmp_path, monkeypatch, "[host]\nengine = 'auto'\n").config_text == f"{path}engine = 'auto'\n"
 
 
-def test_a_setting_that_was_written_during_the_set_up_stays(
+def test_a_setting_that_was_written_during_the_set_up_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = plan_with(tmp_path, monkeypatch, "retry = 1\n", engine="windowsml")
@@ -170,7 +172,7 @@ def test_a_setting_that_was_written_during_the_set_up_stays(
     assert plan.config.read_text("utf-8") == "host = 1\n"
 
 
-def test_a_download_that_fails_says_what_windows_said(tmp_path: Path) -> None:
+def test_a_failed_download_reports_the_message_of_windows(tmp_path: Path) -> None:
     wire = ProviderUnavailable("Windows could not download it.", cause="No network.", fix="Connect.").to_wire()
     for line, said in (
         (json.dumps({"error": wire}), "Connect. The host can also be set up"),
@@ -185,7 +187,7 @@ def test_a_download_that_fails_says_what_windows_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.simulator
-def test_a_host_is_checked_with_the_source_that_it_will_have(tmp_path: Path) -> None:
+def test_a_host_is_checked_with_the_source_that_it_will_use(tmp_path: Path) -> None:
     package = pytest.importorskip("onnxruntime_qnn")
     folder = os.path.dirname(package.get_library_path())
     plan = make_plan(

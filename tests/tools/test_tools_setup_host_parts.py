@@ -57,22 +57,22 @@ texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
 # --- the configuration file ------------------------------------------------------------------------
 
 
-def test_a_new_file_names_the_host() -> None:
+def test_a_new_configuration_file_names_the_host() -> None:
     assert with_host("", {"python": r"C:\my hosts\python.exe"}) == "[host]\npython = 'C:\\my hosts\\python.exe'\n"
 
 
-def test_everything_else_in_the_file_stays_comments_too() -> None:
+def test_everything_else_in_the_file_is_kept_including_comments() -> None:
     old = "# mine\nretry = 1\n\n[host] # the host\nquiet = true # yes\npython = '/old' # old\n\n[other]\na = '''\nx'''\n"
     new = "# mine\nretry = 1\n\n[host] # the host\nquiet = true # yes\npython = '/new'\n\n[other]\na = '''\nx'''\n"
     assert with_host(old, {"python": "/new"}) == new
 
 
-def test_a_table_without_the_setting_gets_it_and_a_file_without_the_table_gets_both() -> None:
+def test_a_missing_table_or_setting_is_added_to_the_file() -> None:
     assert with_host("[host]\nquiet = true\n", {"python": "/new"}) == "[host]\npython = '/new'\nquiet = true\n"
     assert with_host("[other]\na = 1", {"python": "/new"}) == "[other]\na = 1\n\n[host]\npython = '/new'\n"
 
 
-def test_line_ends_stay_as_they_are() -> None:
+def test_line_ends_are_kept() -> None:
     assert (
         with_host("# a\x85b\r\n[host]\r\npython = 'x'\r\n", {"python": "/y"})
         == "# a\x85b\r\n[host]\r\npython = '/y'\r\n"
@@ -91,7 +91,7 @@ def test_line_ends_stay_as_they_are() -> None:
         "[host]\npython = '''\n/old'''\n",
     ],
 )
-def test_a_file_that_would_change_in_more_than_that_is_left_alone(text: str) -> None:
+def test_a_file_that_would_change_in_other_places_is_not_written(text: str) -> None:
     assert with_host(text, {"python": "/new"}) is None
 
 
@@ -104,14 +104,14 @@ def test_any_path_can_be_written_and_is_read_back(path: str, before: str) -> Non
     assert toml.loads(f"x = {toml_string(path)}")["x"] == path
 
 
-def test_the_text_is_what_the_application_reads(tmp_path: Path) -> None:
+def test_the_written_text_is_what_the_application_reads(tmp_path: Path) -> None:
     file = tmp_path / "settings" / "config.toml"
     write_text(file, with_host("", {"python": "/opt/it's mine/bin/python"}) or "")
     assert configured_host(file) == "/opt/it's mine/bin/python"
 
 
 @needs.posix
-def test_a_file_keeps_its_permissions_and_stays_the_link_that_it_is(tmp_path: Path) -> None:
+def test_a_file_keeps_its_permissions_and_a_link_stays_a_link(tmp_path: Path) -> None:
     kept = tmp_path / "dotfiles" / "config.toml"
     kept.parent.mkdir()
     kept.write_text("a = 1\n")
@@ -137,7 +137,7 @@ def environment(folder: Path, content: str = "old") -> Path:
     return folder
 
 
-def test_a_finished_environment_stays_and_nothing_else(tmp_path: Path) -> None:
+def test_only_a_finished_environment_remains(tmp_path: Path) -> None:
     with NewEnvironment(tmp_path / "deep" / "host", replace=False) as made:
         (made.folder / "content").write_text("new")
         made.keep()
@@ -146,14 +146,14 @@ def test_a_finished_environment_stays_and_nothing_else(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
-def test_one_that_failed_leaves_nothing(tmp_path: Path, error: type[BaseException]) -> None:
+def test_a_failed_set_up_leaves_no_file(tmp_path: Path, error: type[BaseException]) -> None:
     with pytest.raises(error), NewEnvironment(tmp_path / "host", replace=False) as made:
         (made.folder / "content").write_text("half")
         raise error
     assert list(tmp_path.iterdir()) == []
 
 
-def test_one_that_failed_removes_the_folders_above_that_it_made_and_no_other(tmp_path: Path) -> None:
+def test_a_failed_set_up_removes_only_the_parent_folders_that_it_created(tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
     with pytest.raises(ValueError), NewEnvironment(tmp_path / "there" / "deep" / "er" / "host", replace=False):
         raise ValueError
@@ -165,7 +165,7 @@ def test_one_that_failed_removes_the_folders_above_that_it_made_and_no_other(tmp
     assert [path.name for path in (tmp_path / "deep").iterdir()] == ["notes.txt"]
 
 
-def test_a_replacement_that_failed_brings_the_old_one_back(tmp_path: Path) -> None:
+def test_a_failed_replacement_restores_the_old_environment(tmp_path: Path) -> None:
     folder = environment(tmp_path / "host")
     with pytest.raises(ValueError), NewEnvironment(folder, replace=True) as made:
         assert not (made.folder / "content").exists()
@@ -174,7 +174,7 @@ def test_a_replacement_that_failed_brings_the_old_one_back(tmp_path: Path) -> No
     assert [path.name for path in tmp_path.iterdir()] == ["host"]
 
 
-def test_a_replacement_that_worked_leaves_only_the_new_one(tmp_path: Path) -> None:
+def test_a_successful_replacement_leaves_only_the_new_environment(tmp_path: Path) -> None:
     folder = environment(tmp_path / "host")
     with NewEnvironment(folder, replace=True) as made:
         (made.folder / "content").write_text("new")
@@ -183,7 +183,7 @@ def test_a_replacement_that_worked_leaves_only_the_new_one(tmp_path: Path) -> No
     assert [path.name for path in tmp_path.iterdir()] == ["host"]
 
 
-def test_the_next_set_up_clears_up_after_one_that_was_killed(tmp_path: Path) -> None:
+def test_the_next_set_up_cleans_up_after_a_killed_one(tmp_path: Path) -> None:
     folder = tmp_path / "host"
     folder.mkdir()
     (folder / MARKER).write_text("")
@@ -195,7 +195,7 @@ def test_the_next_set_up_clears_up_after_one_that_was_killed(tmp_path: Path) -> 
     assert folder.is_dir()
 
 
-def test_one_that_was_killed_while_replacing_gives_the_old_one_back(tmp_path: Path) -> None:
+def test_a_set_up_that_was_killed_while_replacing_restores_the_old_environment(tmp_path: Path) -> None:
     folder = tmp_path / "host"
     environment(folder.with_name("host" + OLD_SUFFIX))
     folder.mkdir()
@@ -205,7 +205,7 @@ def test_one_that_was_killed_while_replacing_gives_the_old_one_back(tmp_path: Pa
     assert [path.name for path in tmp_path.iterdir()] == ["host"]
 
 
-def test_one_that_was_killed_before_it_could_mark_its_folder_gives_the_old_one_back(tmp_path: Path) -> None:
+def test_a_set_up_that_was_killed_before_it_marked_its_folder_restores_the_old_environment(tmp_path: Path) -> None:
     folder = tmp_path / "host"
     environment(folder.with_name("host" + OLD_SUFFIX))
     folder.mkdir()
@@ -213,9 +213,7 @@ def test_one_that_was_killed_before_it_could_mark_its_folder_gives_the_old_one_b
     assert (folder / "content").read_text() == "old"
 
 
-def test_an_environment_that_is_half_removed_does_not_come_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_partially_removed_environment_does_not_reappear(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QNNBRIDGE_CONFIG", str(tmp_path / "settings" / "config.toml"))
     folder, options = environment(tmp_path / "host"), SetupOptions(folder=tmp_path / "host")
     (folder / RECORD).write_text("{}")
@@ -234,7 +232,7 @@ def test_an_environment_that_is_half_removed_does_not_come_back(
     assert [path.name for path in tmp_path.iterdir()] == []
 
 
-def test_what_interrupted_set_ups_left_is_removed(tmp_path: Path) -> None:
+def test_leftovers_of_interrupted_set_ups_are_removed(tmp_path: Path) -> None:
     folder = tmp_path / "host"
     python = python_folder(folder)
     environment(folder.with_name("host" + OLD_SUFFIX))
@@ -244,7 +242,7 @@ def test_what_interrupted_set_ups_left_is_removed(tmp_path: Path) -> None:
         (one / "content").write_text("half")
     assert len(made_host.remove_host(folder, None)) == 3
     assert [path.name for path in tmp_path.iterdir()] == []
-    # Without a record it is not of a set-up.
+    # A folder without a record is not from a set-up.
     python.mkdir()
     (python / "content").write_text("of somebody else")
     assert made_host.to_remove(folder, None) == []
@@ -266,7 +264,7 @@ def test_a_removal_does_not_follow_links(tmp_path: Path) -> None:
 
 
 @needs.posix
-def test_a_link_that_cannot_be_removed_keeps_the_rights_of_its_target(tmp_path: Path) -> None:
+def test_a_link_that_cannot_be_removed_keeps_the_permissions_of_its_target(tmp_path: Path) -> None:
     target = tmp_path / "target"
     target.write_text("of somebody else")
     target.chmod(0o400)
@@ -284,7 +282,7 @@ def test_a_link_that_cannot_be_removed_keeps_the_rights_of_its_target(tmp_path: 
     assert stat.S_IMODE(target.stat().st_mode) == 0o400
 
 
-def test_one_that_was_killed_after_it_had_finished_stays_finished(tmp_path: Path) -> None:
+def test_a_set_up_that_was_killed_after_finishing_stays_finished(tmp_path: Path) -> None:
     folder = environment(tmp_path / "host", "new")
     environment(folder.with_name("host" + OLD_SUFFIX))
     recover(folder)
@@ -292,7 +290,7 @@ def test_one_that_was_killed_after_it_had_finished_stays_finished(tmp_path: Path
     assert [path.name for path in tmp_path.iterdir()] == ["host"]
 
 
-def test_nothing_is_replaced_that_nobody_offered(tmp_path: Path) -> None:
+def test_only_a_folder_with_an_environment_is_replaced(tmp_path: Path) -> None:
     folder = environment(tmp_path / "host")
     with pytest.raises(AlreadyThere, match=r"environment in .* already") as raised:
         check_free(folder, replace=False)
@@ -305,7 +303,7 @@ def test_nothing_is_replaced_that_nobody_offered(tmp_path: Path) -> None:
     assert (folder / "content").read_text() == "old"
 
 
-def test_a_place_that_cannot_hold_it_is_reported_before_the_work(tmp_path: Path) -> None:
+def test_a_place_that_cannot_hold_the_environment_is_reported_before_the_work(tmp_path: Path) -> None:
     check_folder(tmp_path / "deep" / "host")
     (tmp_path / "file").write_text("")
     with pytest.raises(SetupFailed, match=r"cannot be made: .*file is a file"):
@@ -385,7 +383,7 @@ def asker(answers: dict[str, PythonTraits | str]) -> Callable[[str], PythonTrait
     return lambda path: answers[path]
 
 
-def test_a_real_interpreter_tells_what_it_is() -> None:
+def test_a_real_interpreter_reports_its_version_and_machine() -> None:
     told = ask(sys.executable)
     assert isinstance(told, PythonTraits)
     assert told.version == sys.version_info[:3]
@@ -403,7 +401,7 @@ def test_a_real_interpreter_tells_what_it_is() -> None:
         ("#!/no/such/shell\n", "cannot be started"),
     ],
 )
-def test_an_interpreter_that_does_not_run_says_why(tmp_path: Path, script: str, told: str) -> None:
+def test_the_reason_why_an_interpreter_does_not_run_is_reported(tmp_path: Path, script: str, told: str) -> None:
     path = tmp_path / "python3.13"
     path.write_text(script)
     path.chmod(0o755)
@@ -413,7 +411,7 @@ def test_an_interpreter_that_does_not_run_says_why(tmp_path: Path, script: str, 
 
 
 @needs.posix
-def test_a_script_for_a_python_that_is_not_installed_is_reported_as_that_with_its_first_line(
+def test_a_script_for_a_python_that_is_not_installed_is_reported_with_its_first_line(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "python3.13"
@@ -425,7 +423,7 @@ def test_a_script_for_a_python_that_is_not_installed_is_reported_as_that_with_it
 
 @pytest.mark.parametrize("text", ["3.9", "python3.10", "3.10.14", "2.7"])
 @pytest.mark.parametrize("is_there", [False, True])
-def test_a_named_version_that_is_too_old_is_refused_for_that_whether_it_runs_or_not(
+def test_a_requested_version_that_is_too_old_is_refused_whether_it_runs_or_not(
     text: str, is_there: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if is_there:
@@ -436,7 +434,7 @@ def test_a_named_version_that_is_too_old_is_refused_for_that_whether_it_runs_or_
         candidates(surroundings(), text, [], lambda path: "does not run as Python does: exit code 1")
 
 
-def test_candidates_come_from_the_path_newest_first_and_each_once(tmp_path: Path) -> None:
+def test_candidates_on_the_path_are_listed_newest_first_and_each_once(tmp_path: Path) -> None:
     old, new = program(tmp_path / "a" / "python3.11"), program(tmp_path / "b" / "python3.13")
     (tmp_path / "c").mkdir()
     (tmp_path / "c" / "python3").symlink_to(new)
@@ -450,13 +448,13 @@ def test_candidates_come_from_the_path_newest_first_and_each_once(tmp_path: Path
     assert [one.path for one in found] == [new, old]
 
 
-def test_an_interpreter_that_was_named_and_is_none_is_bad_input(tmp_path: Path) -> None:
+def test_an_invalid_interpreter_that_was_requested_is_bad_input(tmp_path: Path) -> None:
     with pytest.raises(HostNotFound) as refused:
         candidates(surroundings(), str(tmp_path / "python"), [])
     assert exit_code_of(refused.value) == 2
 
 
-def test_a_python_of_the_current_folder_is_none_of_the_path(
+def test_a_python_in_the_current_folder_is_not_found_through_the_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program(tmp_path / "python3")
@@ -464,7 +462,7 @@ def test_a_python_of_the_current_folder_is_none_of_the_path(
     assert candidates(surroundings(path=os.pathsep.join(("", ".", os.devnull))), None, []) == []
 
 
-def test_folders_of_a_path_are_listed_once_without_quotes_and_relative_ones() -> None:
+def test_folders_on_the_path_are_listed_once_without_quotes_or_relative_ones() -> None:
     text = r'"C:\Program Files\Py";.;C:\A;;py;C:\A'
     assert path_folders(text, "Windows") == [r"C:\Program Files\Py", r"C:\A"]
     assert path_folders("/b:.:/a b:/b:", "Linux") == ["/b", "/a b"]
@@ -479,7 +477,9 @@ def test_folders_of_a_path_are_listed_once_without_quotes_and_relative_ones() ->
         ("does not run: exit code 1", "does not run: exit code 1"),
     ],
 )
-def test_why_an_interpreter_was_passed_over_is_reported(tmp_path: Path, told: PythonTraits | str, why: str) -> None:
+def test_the_reason_for_skipping_an_interpreter_is_reported(
+    tmp_path: Path, told: PythonTraits | str, why: str
+) -> None:
     path = program(tmp_path / "python3.12")
     looked_at: list[str] = []
     assert candidates(surroundings(path=str(tmp_path)), None, looked_at, asker({path: told})) == []
@@ -511,7 +511,7 @@ def test_on_windows_on_arm_an_x64_python_is_never_run(tmp_path: Path) -> None:
     assert "Windows installer (ARM64)" in str(raised.value.fix)
 
 
-def test_a_named_interpreter_that_does_not_exist_is_reported_with_the_registered_ones(tmp_path: Path) -> None:
+def test_a_requested_interpreter_that_does_not_exist_is_reported_with_the_registered_ones(tmp_path: Path) -> None:
     registered = [RegisteredPython("PythonCore", "3.12-arm64", (3, 12), "C:/python.exe", "C:/")]
     with pytest.raises(HostNotFound, match="there is no such interpreter") as raised:
         candidates(surroundings(registered=registered), str(tmp_path / "none"), [])
@@ -531,14 +531,14 @@ def chosen(
     return choose(found, version, NpuTraits(system_sdk, 73), surroundings("ARM64"), [], force=force)
 
 
-def test_the_release_decides_which_interpreter_is_taken() -> None:
+def test_the_release_decides_which_interpreter_is_used() -> None:
     choice = chosen(arm((3, 14), (3, 13), (3, 11)))
     assert choice.release.version == "1.23.2"
     assert choice.candidate.answer.minor == (3, 13), "3.14 has no wheel whose QNN is old enough"
     assert chosen(arm((3, 14), (3, 13)), system_sdk="2.51").candidate.answer.minor == (3, 14)
 
 
-def test_if_nothing_fits_it_says_why_and_what_would() -> None:
+def test_if_nothing_fits_the_reason_and_an_alternative_are_reported() -> None:
     with pytest.raises(NothingFits) as raised:
         chosen(arm((3, 14)))
     assert "newer than the 2.40 of the NPU driver" in str(raised.value)
@@ -552,7 +552,7 @@ def test_a_version_that_does_not_fit_is_refused_and_can_be_forced() -> None:
     assert chosen(arm((3, 13)), "2.7.0", force=True).release.version == "2.7.0"
 
 
-def test_what_has_no_wheel_cannot_be_forced() -> None:
+def test_a_release_without_a_wheel_cannot_be_forced() -> None:
     with pytest.raises(NothingFits) as raised:
         chosen(arm((3, 14)), "1.23.2", force=True)
     assert "--force" not in str(raised.value.fix)
@@ -576,14 +576,14 @@ def test_an_unknown_version_is_bad_input() -> None:
         assert "update qnnbridge" in str(raised.value.fix)
 
 
-def test_without_any_interpreter_it_says_what_to_install() -> None:
+def test_without_any_interpreter_the_error_names_what_to_install() -> None:
     with pytest.raises(HostNotFound) as raised:
         choose([], None, NpuTraits(), surroundings("x64", "ARM64"), ["PATH: nothing"], force=False)
     assert raised.value.evidence == ("PATH: nothing",)
     assert "Windows installer (ARM64)" in str(raised.value.fix)
 
 
-# --- what pip is told ------------------------------------------------------------------------------
+# --- arguments of pip ------------------------------------------------------------------------------
 
 
 def only(version: str, platform: str = "win_arm64") -> Release:
@@ -591,27 +591,27 @@ def only(version: str, platform: str = "win_arm64") -> Release:
     return release
 
 
-def test_a_release_of_today_comes_with_the_extra() -> None:
+def test_a_current_release_is_installed_through_the_extra() -> None:
     assert requirements(only("2.7.0"), Source()) == [f"qnnbridge[host]=={__version__}", "onnxruntime-qnn==2.7.0"]
 
 
-def test_a_release_that_is_an_onnxruntime_comes_without_another_one() -> None:
+def test_a_release_that_contains_onnxruntime_is_installed_without_another_one() -> None:
     words = requirements(only("1.23.2"), Source())
     assert words == [f"qnnbridge=={__version__}", "onnxruntime-qnn==1.23.2", *COMPANIONS]
 
 
-def test_an_old_plugin_comes_with_an_onnxruntime_that_it_works_with() -> None:
+def test_an_old_plugin_is_installed_with_an_onnxruntime_that_works() -> None:
     assert "onnxruntime>=1.24.2,<1.28" in requirements(only("2.3.0"), Source())
 
 
-def test_the_packages_are_those_of_the_extra() -> None:
+def test_the_packages_equal_those_of_the_extra() -> None:
     toml = pytest.importorskip("tomllib" if sys.version_info >= (3, 11) else "tomli")
     extra = toml.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]["host"]
     assert [text for text in extra if not text.startswith("onnxruntime")] == list(COMPANIONS)
     assert any(text.startswith("onnxruntime-qnn>=2.4;") for text in extra), "HOST_EXTRA_TAKES says the same"
 
 
-def test_a_wheel_a_checkout_and_what_is_installed_can_be_the_source(tmp_path: Path) -> None:
+def test_a_wheel_a_checkout_and_the_installed_package_can_be_the_source(tmp_path: Path) -> None:
     wheel = tmp_path / "with space" / f"qnnbridge-{__version__}-py3-none-any.whl"
     wheel.parent.mkdir()
     wheel.touch()
@@ -639,7 +639,7 @@ def test_a_folder_that_qnnbridge_was_installed_from_is_found_whatever_its_name(
     assert find_source(None) == Source(folder, editable=True)
 
 
-def test_pip_keeps_its_index_and_loses_what_points_elsewhere() -> None:
+def test_pip_keeps_its_index_and_loses_settings_for_other_target_folders() -> None:
     base = {
         "PIP_INDEX_URL": "kept",
         "PIP_TARGET": "/elsewhere",
@@ -659,7 +659,7 @@ def test_pip_keeps_its_index_and_loses_what_points_elsewhere() -> None:
 
 
 @pytest.mark.process
-def test_a_place_that_pip_s_configuration_names_does_not_count(tmp_path: Path) -> None:
+def test_a_target_folder_in_the_configuration_of_pip_is_ignored(tmp_path: Path) -> None:
     file = tmp_path / "pip.conf"
     environ = {**setup_environment(os.environ), "PIP_CONFIG_FILE": str(file), "PIP_TIMEOUT": "9"}
     file.write_text("[global]\nindex-url = http://127.0.0.1:9/simple\n")

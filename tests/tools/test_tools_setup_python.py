@@ -70,7 +70,7 @@ def brought(
     return told
 
 
-def test_on_windows_on_arm_the_install_manager_brings_an_arm64_python(tmp_path: Path) -> None:
+def test_on_windows_on_arm_the_install_manager_installs_an_arm64_python(tmp_path: Path) -> None:
     told = brought(on_arm(), tmp_path / "host", found(pymanager="pymanager.exe", uv="uv.exe"))
     target = tmp_path / "host-python" / "python"
     assert told.commands == (("pymanager.exe", "install", "--yes", "--target", str(target), "3.13-arm64"),)
@@ -78,7 +78,7 @@ def test_on_windows_on_arm_the_install_manager_brings_an_arm64_python(tmp_path: 
     assert told.candidate.answer.platform == "win-arm64"
 
 
-def test_without_the_install_manager_or_with_a_mirror_uv_brings_it(tmp_path: Path) -> None:
+def test_without_the_install_manager_or_with_a_mirror_uv_installs_it(tmp_path: Path) -> None:
     folder = tmp_path / "host-python"
     expected = (
         *("uv.exe", "python", "install", "--install-dir", str(folder), "--no-bin", "--no-registry"),
@@ -91,12 +91,12 @@ def test_without_the_install_manager_or_with_a_mirror_uv_brings_it(tmp_path: Pat
         assert told.candidate.path == str(folder / "cpython-3.13-windows-aarch64-none" / "python.exe")
 
 
-def test_the_launcher_of_older_installers_is_not_taken_for_the_install_manager(tmp_path: Path) -> None:
+def test_the_launcher_of_older_installers_is_not_mistaken_for_the_install_manager(tmp_path: Path) -> None:
     told = brought(on_arm(), tmp_path / "host", found(py="py.exe", uv="uv.exe"))
     assert told.by == "uv"
 
 
-def test_without_any_program_pip_brings_uv_first(tmp_path: Path) -> None:
+def test_without_any_program_pip_installs_uv_first(tmp_path: Path) -> None:
     first, second = brought(on_arm(), tmp_path / "host", found()).commands
     assert first[:4] == (sys.executable, "-m", "pip", "install")
     assert first[-3:] == ("--target", str(tmp_path / "host-python" / "uv"), "uv")
@@ -130,7 +130,7 @@ def test_a_program_in_the_current_folder_is_not_run(tmp_path: Path, monkeypatch:
 
 
 @needs.posix
-def test_on_windows_a_program_is_a_file_with_its_ending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_windows_a_program_is_a_file_with_an_extension(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     monkeypatch.setenv("PATH", r"C:\bin;relative;D:\x")
     monkeypatch.setattr(this_machine.shutil, "which", asked.append)
@@ -146,7 +146,7 @@ def test_on_windows_a_program_is_a_file_with_its_ending(tmp_path: Path, monkeypa
         ("aarch64", "aarch64", "cpython-3.13-linux-aarch64-gnu", "linux-aarch64"),
     ],
 )
-def test_other_computers_get_a_python_of_their_own_kind(
+def test_other_computers_get_a_python_of_their_own_type(
     tmp_path: Path, process: str, computer: str, request_: str, platform: str
 ) -> None:
     told = brought(surroundings(process, computer), tmp_path / "host", found(uv="uv"))
@@ -158,7 +158,7 @@ def test_a_platform_without_such_a_python_gets_the_address_instead(tmp_path: Pat
     assert python_to_bring(surroundings("riscv64"), tmp_path / "host", Source(), nobody, found(uv="uv")) is None
 
 
-def test_a_folder_of_another_program_is_left_alone(tmp_path: Path) -> None:
+def test_a_folder_of_another_program_is_not_changed(tmp_path: Path) -> None:
     python_folder(tmp_path / "host").mkdir()
     (tmp_path / "host-python" / "notes.txt").write_text("mine")
     with pytest.raises(AlreadyThere, match="was not created by"):
@@ -168,8 +168,8 @@ def test_a_folder_of_another_program_is_left_alone(tmp_path: Path) -> None:
         brought(on_arm(), tmp_path / "other", found(uv="uv.exe"))
 
 
-def test_a_bare_windows_on_arm_machine_gets_a_whole_plan(tmp_path: Path) -> None:
-    """No Python but an emulated one, which is named with the reason and never the host."""
+def test_a_windows_on_arm_machine_without_python_gets_a_complete_plan(tmp_path: Path) -> None:
+    """The only Python is an emulated one, which is named with the reason and never becomes the host."""
     options = SetupOptions(folder=tmp_path / "host", write_config=False)
     machine = on_arm()
     plan = make_plan(options, NpuTraits("2.40", 73), machine, nobody, found(pymanager="pymanager.exe"))
@@ -247,7 +247,7 @@ REFUSED = """error: Failed to install cpython-3.13.18-windows-aarch64-none
         ("error: Hash mismatch for `cpython-3.13.18`", None, "nstall Python 3.1"),
     ],
 )
-def test_the_fix_goes_by_what_the_program_said(lines: str, free: int | None, fix: str) -> None:
+def test_the_fix_depends_on_the_output_of_the_program(lines: str, free: int | None, fix: str) -> None:
     error = steps._why("python", 1, lines.splitlines(), free)
     assert error.message == "Python cannot be downloaded."
     assert fix in str(error.fix)
@@ -268,7 +268,7 @@ def _kept(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
 
 @pytest.fixture(scope="module")
 def mirror(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder as a mirror holds it, with uv's list of downloads beside it."""
+    """Write a folder as a mirror has it, with uv's list of downloads."""
     pytest.importorskip("uv")
     folder = tmp_path_factory.mktemp("mirror")
     archive = folder / RELEASE / ARCHIVE
@@ -297,7 +297,7 @@ def mirror(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Mirror:
-    """Serves the folder on loopback. `break_off`: closes the connection in the middle; `stall`: sends no end."""
+    """Serve the folder on loopback. `break_off`: close the connection in the middle; `stall`: never send the end."""
 
     def __init__(self, folder: Path) -> None:
         mirror = self
@@ -339,7 +339,7 @@ class Mirror:
         self.server.server_close()
 
 
-def test_uv_knows_every_python_that_it_is_asked_for() -> None:
+def test_uv_knows_every_python_that_is_requested() -> None:
     uv = pytest.importorskip("uv").find_uv_bin()
     version = "{}.{}".format(*bring_python.BROUGHT_VERSION)
     for target in (*bring_python._WINDOWS.values(), *bring_python._LINUX.values()):
@@ -366,7 +366,7 @@ BARE = (
 
 
 class BareSetup(Setup):
-    """The command on a machine without a Python that could be the host's."""
+    """Run the command on a machine without a Python that could be the host's."""
 
     def __init__(self, home: Path, mirror: Path, url: str, *, with_uv: bool = True) -> None:
         super().__init__(home)
@@ -403,7 +403,9 @@ def served(mirror: Path) -> Iterator[Mirror]:
 
 @linux_x64
 @pytest.mark.simulator
-def test_from_no_python_to_a_host_and_back_to_nothing(tmp_path: Path, mirror: Path, served: Mirror) -> None:
+def test_set_up_installs_a_python_and_a_host_and_removal_removes_both(
+    tmp_path: Path, mirror: Path, served: Mirror
+) -> None:
     pytest.importorskip("onnxruntime_qnn")
     setup = BareSetup(tmp_path, mirror, served.url)
     setup.config.parent.mkdir(exist_ok=True)
@@ -411,7 +413,7 @@ def test_from_no_python_to_a_host_and_back_to_nothing(tmp_path: Path, mirror: Pa
     assert dry.returncode == 0, dry.stderr
     assert "cpython-" in dry.stdout
     assert served.asked == []
-    # The Python arrives, the packages do not: it stays for the next try.
+    # The Python is downloaded, but the packages are not: it is kept for the next attempt.
     wheel = str(host_wheels(tmp_path / "later"))
     setup.wheels.mkdir()
     failed = setup.run("--yes", "--from", wheel)
@@ -428,7 +430,7 @@ def test_from_no_python_to_a_host_and_back_to_nothing(tmp_path: Path, mirror: Pa
     assert str(setup.python) in home, "its base is the Python that was brought"
     again = setup.run("--yes")
     assert again.stdout.startswith("Already set up"), again.stdout + again.stderr
-    # Broken: named with the command that mends it, which does.
+    # A broken Python is named with the command that repairs it, and that command works.
     (setup.folder / "pyvenv.cfg").write_text("home = /nowhere\n")
     for module in setup.folder.glob("lib/*/site-packages/everything.pth"):
         module.unlink()
@@ -463,7 +465,7 @@ def test_a_folder_with_all_downloads_needs_no_network(tmp_path: Path, mirror: Pa
 
 
 def uv_wheel(folder: Path) -> None:
-    """The installed uv as the wheel that it came from."""
+    """Return the installed uv as the wheel from which it was installed."""
     import uv
 
     version = importlib.metadata.version("uv")
@@ -482,7 +484,7 @@ def uv_wheel(folder: Path) -> None:
 
 @linux_x64
 @pytest.mark.parametrize("kind", ["cut", "closed", "wrong"])
-def test_a_download_that_fails_leaves_nothing_and_says_what_to_do(
+def test_a_failed_download_leaves_nothing_and_names_the_fix(
     tmp_path: Path, mirror: Path, served: Mirror, kind: str
 ) -> None:
     served.break_off = kind == "cut"
@@ -512,10 +514,10 @@ def test_an_interrupted_download_leaves_nothing(tmp_path: Path, mirror: Path, se
     setup.assert_nothing_was_made()
 
 
-# --- two at once, and what is not ours -------------------------------------------------------------
+# --- simultaneous set-ups and foreign folders ------------------------------------------------------
 
 
-def test_two_at_once_are_kept_apart(tmp_path: Path) -> None:
+def test_two_simultaneous_set_ups_do_not_collide(tmp_path: Path) -> None:
     from filelock import FileLock
 
     setup = Setup(tmp_path)
@@ -539,13 +541,13 @@ def test_an_environment_of_another_tool_is_neither_removed_nor_repaired(tmp_path
     assert "was not created by" in setup.run("--remove", "--yes").stderr
 
 
-def test_only_one_thing_can_be_asked_for(tmp_path: Path) -> None:
+def test_only_one_action_can_be_requested(tmp_path: Path) -> None:
     done = Setup(tmp_path).run("--repair", "--remove", "--yes")
     assert done.returncode == 2
     assert "--repair does not go with --remove" in done.stderr
 
 
-def test_the_version_to_bring_has_wheels_for_windows_on_arm() -> None:
+def test_the_installed_version_has_wheels_for_windows_on_arm() -> None:
     from qnnbridge_tools.versions.fitness import HostMachine, newest_fitting
 
     for sdk in (None, "2.40"):

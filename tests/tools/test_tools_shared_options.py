@@ -20,7 +20,7 @@ from qnnbridge_tools.cli import app
 
 RUN_A_MODEL = {"run", "profile", "verify", "prepare", "compile", "bench"}
 TAKE_AN_ORIGINAL = {"run", "compile", "bench", "analyze", "fix", "optimize", "prepare", "profile", "verify"}
-# The commands that can use each option. A new command has to be entered here, or this test fails.
+# The commands that can use each option. A new command must be entered here, or this test fails.
 WHO_CAN_USE = {
     "--dim": TAKE_AN_ORIGINAL | {"quantize", "doctor", "serve", "exec"},
     "--shape": TAKE_AN_ORIGINAL,
@@ -48,7 +48,7 @@ WHO_CAN_USE = {
         ),
     },
 }
-# Commands of later work, whose options these are too.
+# Options with another meaning, and commands whose options are planned.
 OTHER_MEANING = {("evaluate", "--input")}  # a folder of samples
 ALSO_POSSIBLE = {"evaluate", "fix", "quantize", "sweep"}
 
@@ -59,18 +59,18 @@ def commands() -> dict[str, Any]:
 
 
 def declared(option: str) -> list[typer.models.OptionInfo]:
-    """How options.py declares it: once, or once for one and once for several."""
+    """Return the declarations of an option in options.py: one, or one for a single value and one for several."""
     found = []
     for value in vars(options).values():
         for information in get_args(value)[1:]:
-            # typer keeps the first name where a default would be.
+            # typer stores the first name in the field of the default.
             names = [getattr(information, "default", None), *(getattr(information, "param_decls", None) or ())]
             found += [information] if option in names else []
     return found
 
 
 @pytest.mark.parametrize("option", WHO_CAN_USE)
-def test_an_option_is_on_every_command_that_can_use_it_with_the_same_words(option: str) -> None:
+def test_an_option_is_on_every_command_that_can_use_it_with_the_same_help(option: str) -> None:
     known = {(one.metavar, one.help) for one in declared(option)}
     assert 1 <= len(known) <= 2
     found = set()
@@ -91,11 +91,11 @@ def test_an_option_is_on_every_command_that_can_use_it_with_the_same_words(optio
     )
 
 
-def test_every_command_was_looked_at() -> None:
+def test_every_command_was_considered() -> None:
     assert {"run", "compile", "analyze", "verify"} <= set(commands())
 
 
-def test_the_forms_of_input_are_the_same(tmp_path: Path) -> None:
+def test_the_formats_of_inputs_are_the_same(tmp_path: Path) -> None:
     np.savez(tmp_path / "all.npz", x=np.ones(2))
     files, archives = arguments.read_input_files(["x=a.npy", str(tmp_path / "all.npz"), "y=b.npz:k"])
     assert [(file.name, str(file.path), file.key) for file in files] == [("x", "a.npy", None), ("y", "b.npz", "k")]
@@ -104,7 +104,7 @@ def test_the_forms_of_input_are_the_same(tmp_path: Path) -> None:
 
 
 def summed(folder: Path) -> Path:
-    """x of a free size plus a number from outside."""
+    """Return x of a free size plus a number from an input."""
     node = models.helper.make_node
     made = models.model(
         [node("Add", ["x", "plus"], ["y"], name="add")],
@@ -115,7 +115,7 @@ def summed(folder: Path) -> Path:
 
 
 @pytest.mark.process
-def test_run_takes_shapes_constants_and_one_archive(tmp_path: Path) -> None:
+def test_run_accepts_shapes_constants_and_one_archive(tmp_path: Path) -> None:
     model = summed(tmp_path)
     np.savez(tmp_path / "in.npz", x=np.ones((2, 4), np.float32))
     sized = ["--shape", "x=2,4", "--constant", "plus=3", "--provider", "cpu", "--json"]
@@ -129,7 +129,7 @@ def test_run_takes_shapes_constants_and_one_archive(tmp_path: Path) -> None:
 
 
 @pytest.mark.simulator
-def test_verify_takes_single_files_shapes_and_constants(tmp_path: Path) -> None:
+def test_verify_accepts_single_files_shapes_and_constants(tmp_path: Path) -> None:
     model = summed(tmp_path)
     np.save(tmp_path / "x.npy", np.linspace(0, 1, 8, dtype=np.float32).reshape(2, 4))
     arguments_ = ["--input", f"x={tmp_path / 'x.npy'}", "--shape", "x=2,4", "--constant", "plus=3"]
@@ -142,7 +142,7 @@ def test_verify_takes_single_files_shapes_and_constants(tmp_path: Path) -> None:
 
 
 @pytest.mark.simulator
-def test_compile_takes_shapes_and_constants_and_writes_beside_the_model(tmp_path: Path) -> None:
+def test_compile_accepts_shapes_and_constants_and_writes_to_the_folder_of_the_model(tmp_path: Path) -> None:
     model = summed(tmp_path)
     options_ = ["--shape", "x=2,4", "--constant", "plus=3", "--soc-model", "60", "--json"]
     done = qnnbridge("compile", model, *options_)
@@ -151,7 +151,7 @@ def test_compile_takes_shapes_and_constants_and_writes_beside_the_model(tmp_path
 
 
 def sized_by_value(folder: Path) -> Path:
-    """The second input holds the size of the result."""
+    """Return a model whose second input contains the size of the result."""
     node = models.helper.make_node
     made = models.model(
         [
@@ -167,7 +167,7 @@ def sized_by_value(folder: Path) -> Path:
 
 
 @pytest.mark.process
-def test_run_fix_and_optimize_take_several_numbers_as_a_constant(tmp_path: Path) -> None:
+def test_run_fix_and_optimize_accept_several_numbers_as_a_constant(tmp_path: Path) -> None:
     model = sized_by_value(tmp_path)
     done = qnnbridge("run", model, "--constant", "size=12,20", "--provider", "cpu", "--random", "--json")
     assert done.returncode == 0, done.output
@@ -184,7 +184,7 @@ def test_run_fix_and_optimize_take_several_numbers_as_a_constant(tmp_path: Path)
 
 
 @pytest.mark.simulator
-def test_verify_compile_and_analyze_take_several_numbers_as_a_constant(tmp_path: Path) -> None:
+def test_verify_compile_and_analyze_accept_several_numbers_as_a_constant(tmp_path: Path) -> None:
     model = sized_by_value(tmp_path)
     given = ["--constant", "size=12,20", "--soc-model", "60", "--json"]
     done = qnnbridge("verify", model, "--no-extreme", *given)
@@ -199,7 +199,7 @@ def test_verify_compile_and_analyze_take_several_numbers_as_a_constant(tmp_path:
 
 @pytest.mark.parametrize("command", ["analyze", "verify"])
 def test_two_chips_are_refused_before_a_host_is_started(command: str, tmp_path: Path) -> None:
-    """Sessions refuse them, too. Earlier one command used the first chip and another one the second."""
+    """Sessions refuse two chips, too. Earlier one command used the first chip and another one the second."""
     model = models.saved(models.conv_net(), tmp_path / "m.onnx")
     given = [command, model, "--soc-model", "60", "--provider-option", "soc_model=88"]
     done = qnnbridge(*given)
@@ -207,7 +207,7 @@ def test_two_chips_are_refused_before_a_host_is_started(command: str, tmp_path: 
     assert '"soc_model" is given two values' in done.output
 
 
-def test_optimize_never_writes_over_its_model(tmp_path: Path) -> None:
+def test_optimize_never_overwrites_its_model(tmp_path: Path) -> None:
     model = summed(tmp_path)
     done = qnnbridge("optimize", model, "-o", model, "--overwrite", "--shape", "x=2,4")
     assert done.returncode == 2
@@ -215,10 +215,10 @@ def test_optimize_never_writes_over_its_model(tmp_path: Path) -> None:
 
 
 @pytest.mark.simulator
-def test_run_goes_to_the_cpu_where_qnn_fails_if_that_is_allowed_and_says_so(tmp_path: Path) -> None:
+def test_run_uses_the_cpu_if_qnn_fails_and_that_is_allowed_and_reports_it(tmp_path: Path) -> None:
     import verify_models
 
-    model = models.saved(verify_models.zero_size(), tmp_path / "m.onnx")  # ends the host, at every attempt
+    model = models.saved(verify_models.zero_size(), tmp_path / "m.onnx")  # crashes the host at every attempt
     command = ["run", str(model), "--random", "--soc-model", "60", "--json"]
     refused = qnnbridge(*command)
     assert refused.returncode == 1

@@ -19,7 +19,7 @@ TRANSCRIPT = Transcript("de", "transcribe", 3727.25, SEGMENTS, 44100, 1)
 NOTHING = Transcript(None, "translate", 1.0, (), 16000, 0)
 
 
-def test_srt() -> None:
+def test_srt_has_numbered_segments_with_times() -> None:
     assert written("srt", TRANSCRIPT) == (
         "1\n00:00:00,000 --> 00:00:02,500\nHello <b>there</b> & you\n\n"
         "2\n00:00:02,500 --> 00:00:02,501\n->\n\n"
@@ -27,7 +27,7 @@ def test_srt() -> None:
     )
 
 
-def test_vtt() -> None:
+def test_vtt_has_segments_with_times() -> None:
     assert written("vtt", TRANSCRIPT) == (
         "WEBVTT\n\n"
         "00:00:00.000 --> 00:00:02.500\nHello &lt;b&gt;there&lt;/b&gt; &amp; you\n\n"
@@ -36,12 +36,12 @@ def test_vtt() -> None:
     )
 
 
-def test_text_and_json() -> None:
+def test_text_and_json_have_the_transcript() -> None:
     assert written("text", TRANSCRIPT) == f"{TRANSCRIPT.text}\n"
     assert json.loads(written("json", TRANSCRIPT)) == {"text": TRANSCRIPT.text}
 
 
-def test_verbose_json() -> None:
+def test_verbose_json_has_segments_and_words() -> None:
     found = json.loads(written("verbose_json", TRANSCRIPT))
     segments = found.pop("segments")
     assert found == {
@@ -62,7 +62,7 @@ def test_verbose_json() -> None:
 
 
 @pytest.mark.parametrize("form", SPEECH_FORMATS)
-def test_a_transcript_without_words_has_every_form(form: str) -> None:
+def test_a_transcript_without_words_has_every_format(form: str) -> None:
     expected = {"text": "\n", "srt": "", "vtt": "WEBVTT\n\n"}
     if form in expected:
         assert written(form, NOTHING) == expected[form]  # type: ignore[arg-type]
@@ -70,7 +70,7 @@ def test_a_transcript_without_words_has_every_form(form: str) -> None:
         assert json.loads(written(form, NOTHING))["text"] == ""  # type: ignore[arg-type]
 
 
-def test_pieces_come_one_by_one_and_make_the_text() -> None:
+def test_pieces_are_emitted_one_by_one_and_form_the_text() -> None:
     pieces = list(text_pieces(SEGMENTS))
     assert "".join(pieces) == TRANSCRIPT.text
     assert pieces == ["Hello <b>there</b> &\n\n you", " -->", "   süß."]

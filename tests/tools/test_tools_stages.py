@@ -15,7 +15,7 @@ from qnnbridge_tools import stages
     ("terminal", "first", "piped", "is_shown"),
     [(True, 0.05, 60.0, True), (True, 60.0, 0.05, False), (False, 60.0, 0.05, True), (False, 0.05, 60.0, False)],
 )
-def test_work_shows_itself_when_its_time_has_come(
+def test_long_work_is_shown_after_its_delay(
     terminal: bool, first: float, piped: float, is_shown: bool, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     monkeypatch.setattr(stages, "FIRST_S", first)
@@ -32,7 +32,7 @@ def test_work_shows_itself_when_its_time_has_come(
     capsys.readouterr()
 
 
-def test_quick_work_shows_nothing_and_an_error_comes_through(capsys: Any) -> None:
+def test_quick_work_shows_nothing_and_an_error_is_raised(capsys: Any) -> None:
     begun = time.monotonic()
     with pytest.raises(KeyError), stages.waiting("running", "m.onnx"):
         raise KeyError

@@ -43,7 +43,7 @@ def crowd(clients: int, models: int) -> Figures:
     return figures(document)
 
 
-def test_a_page_has_what_matters() -> None:
+def test_a_page_has_the_important_figures() -> None:
     text = "\n".join(drawn(page(figures())))
     for words in (
         "qnnbridge 0.3.0 daemon, pid 4711, up 3 h 10 min",
@@ -60,7 +60,7 @@ def test_a_page_has_what_matters() -> None:
         assert words in text, words
 
 
-def test_calls_of_clients_that_have_left_count_where_the_daemon_tells_of_them() -> None:
+def test_calls_of_disconnected_clients_count_if_the_daemon_reports_them() -> None:
     document = busy_daemon()
     document["clients"] = []
     assert read_figures(document).calls_per_s == 41.2
@@ -69,7 +69,7 @@ def test_calls_of_clients_that_have_left_count_where_the_daemon_tells_of_them() 
     assert read_figures(older).calls_per_s == pytest.approx(33.8)
 
 
-def test_names_that_a_terminal_would_obey_are_shown_as_text() -> None:
+def test_names_with_control_characters_are_shown_escaped() -> None:
     document = busy_daemon()
     document["clients"][1]["name"] = "a\x1b[2Jb"
     document["models"][1]["label"] = "x\x1b]0;y\x07"
@@ -89,7 +89,7 @@ def test_a_page_fits_its_window_and_ends_with_the_keys(width: int, height: int, 
     assert any(line == f"Clients: {clients}" or (not clients and line == "Clients: none") for line in lines)
 
 
-def test_what_does_not_fit_is_counted() -> None:
+def test_omitted_lines_are_counted() -> None:
     lines = drawn(page(crowd(40, 1)), 120, 24)
     shown = [line for line in lines if "camera.py" in line]
     assert f"... and {40 - len(shown)} more" in lines
@@ -106,7 +106,7 @@ def test_what_does_not_fit_is_counted() -> None:
         (SortOrder.NAME, [5001, 5002]),
     ],
 )
-def test_orders(order: SortOrder, clients: list[int]) -> None:
+def test_rows_are_sorted_by_each_order(order: SortOrder, clients: list[int]) -> None:
     document = busy_daemon()
     document["clients"].reverse()
     assert [client.pid for client in in_order(figures(document), order).clients] == clients
@@ -114,7 +114,7 @@ def test_orders(order: SortOrder, clients: list[int]) -> None:
     assert [model.label for model in in_order(figures(), order).models] == ["detector.onnx", "ocr.onnx"]
 
 
-def test_keys_change_order_and_direction_and_others_nothing() -> None:
+def test_keys_change_order_and_direction_and_others_do_nothing() -> None:
     seen = [page()]
     for key in ("s", "s", "r", "x", ""):
         seen.append(after_key(seen[-1], key))
@@ -130,7 +130,7 @@ def test_keys_change_order_and_direction_and_others_nothing() -> None:
     assert list(SortOrder)[-1].next is SortOrder.RATE
 
 
-def test_a_daemon_that_goes_away_leaves_the_last_figures_with_the_reason() -> None:
+def test_a_daemon_that_ends_leaves_the_last_figures_with_the_reason() -> None:
     def gone() -> Figures:
         raise HostCrashed("The qnnbridge daemon closed the connection.")
 
@@ -142,7 +142,7 @@ def test_a_daemon_that_goes_away_leaves_the_last_figures_with_the_reason() -> No
     assert refreshed(after, lambda: figures()).note == ""
 
 
-def test_whoever_only_looks_is_no_client_and_whoever_works_is() -> None:
+def test_a_client_that_only_watches_is_not_counted_and_a_working_one_is() -> None:
     document = busy_daemon()
     document["clients"][0].update(pid=os.getpid(), sessions=0)
     document["clients"][1].update(pid=os.getpid(), sessions=1)
@@ -158,7 +158,7 @@ def test_a_daemon_without_work_has_a_page() -> None:
 
 
 @needs.posix
-def test_a_terminal_that_goes_away_ends_it_and_the_line_mode_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_closed_terminal_ends_the_view_and_restores_the_line_mode(monkeypatch: pytest.MonkeyPatch) -> None:
     import pty
     import sys
     import termios

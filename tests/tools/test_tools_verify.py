@@ -50,7 +50,7 @@ def names_of(result: Verification) -> set[str]:
     return {trap.name for trap in result.traps}
 
 
-def test_a_real_model_agrees_and_every_row_has_its_numbers() -> None:
+def test_a_real_model_agrees_and_every_row_has_its_figures() -> None:
     result = verify(models.MODELS / "rnet.onnx", "--dim", "N=1", "--soc-model", "60", "--json")
     told = json.loads(result.stdout)
     assert result.returncode == 0, result.output
@@ -67,8 +67,8 @@ def test_a_real_model_agrees_and_every_row_has_its_numbers() -> None:
     assert all(0 < one["max_abs"] < 0.01 and not one["differs"] for one in ordinary), "half floats, not equal"
 
 
-def test_memory_that_qnn_does_not_write_is_seen(tmp_path: Path) -> None:
-    """In a new process it is zero, which is right for zeros."""
+def test_memory_that_qnn_does_not_write_is_detected(tmp_path: Path) -> None:
+    """In a new process the memory is zero, which is right for zeros."""
     result = verified(verify_models.padded_behind(), tmp_path, ORDINARY)
     zeros = next(row for row in result.rows if row.name == "made up: zeros")
     assert zeros.status == "differs"
@@ -76,7 +76,7 @@ def test_memory_that_qnn_does_not_write_is_seen(tmp_path: Path) -> None:
     assert result.divergence.node == "pad"
 
 
-def test_nan_is_told_and_counts_only_if_asked_for(tmp_path: Path) -> None:
+def test_nan_is_reported_and_counts_only_on_request(tmp_path: Path) -> None:
     model = models.saved(models.conv_net(), tmp_path / "m.onnx")
     lenient = verify_model(model, soc_model="60", how=VerifyOptions(bisect=False))
     strict = verify_model(model, soc_model="60", how=VerifyOptions(bisect=False, strict=True))
@@ -110,14 +110,14 @@ def test_the_first_node_that_differs_is_found_in_few_sessions(tmp_path: Path) ->
     assert "average-pool-padding" in names_of(result)
 
 
-def test_a_value_beyond_half_floats_between_two_nodes_is_seen_there(tmp_path: Path) -> None:
+def test_a_value_outside_of_float16_between_two_nodes_is_found(tmp_path: Path) -> None:
     result = verified(verify_models.towers(), tmp_path, ORDINARY)
     assert result.divergence is not None
     assert result.divergence.node == "exp3"
     assert "half-range" in names_of(result)
 
 
-def test_a_model_that_kills_the_host_is_a_finding_with_its_node(tmp_path: Path) -> None:
+def test_a_model_that_crashes_the_host_is_a_finding_with_its_node(tmp_path: Path) -> None:
     result = verify(models.saved(verify_models.zero_size(), tmp_path / "m.onnx"), "--soc-model", "60", "--json")
     told = json.loads(result.stdout)
     assert result.returncode == 1
@@ -129,7 +129,7 @@ def test_a_model_that_kills_the_host_is_a_finding_with_its_node(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("what", ["not_for_qnn", "random_numbers"])
-def test_nothing_compared_is_not_called_agreement(what: str, tmp_path: Path) -> None:
+def test_nothing_compared_is_not_reported_as_agreement(what: str, tmp_path: Path) -> None:
     result = verify(models.saved(getattr(verify_models, what)(), tmp_path / "m.onnx"), "--soc-model", "60")
     assert result.returncode == 1
     # Random numbers that QNN draws only once cause another difference.
@@ -152,9 +152,9 @@ def test_indices_that_only_the_cpu_refuses_are_reported(tmp_path: Path) -> None:
     assert result.verdict == "agrees"
 
 
-def test_given_inputs_are_rows_and_say_the_sizes(tmp_path: Path) -> None:
+def test_given_inputs_are_rows_and_supply_the_sizes(tmp_path: Path) -> None:
     np.savez(tmp_path / "one.npz", x=np.ones((5, 4), np.float32))
-    for named in (True, False):  # a session can be told a size by name; without one the model is copied
+    for named in (True, False):  # a session accepts a size by name; without a name the model is copied
         result = verified(verify_models.free_batch(named=named), tmp_path, ORDINARY, inputs=[tmp_path / "one.npz"])
         assert result.rows[0].name == "given: one.npz"
         assert result.sizes == ({"batch": 5} if named else {"x:0": 5})
@@ -198,7 +198,7 @@ def bad_inputs(folder: Path) -> dict[str, tuple[list[str], str]]:
 @pytest.mark.parametrize(
     "what", ["no size", "no such dimension", "other names", "other shape", "no file", "no such chip"]
 )
-def test_bad_input_ends_with_2_and_says_what_to_give(what: str, tmp_path: Path) -> None:
+def test_bad_input_exits_with_2_and_names_what_to_give(what: str, tmp_path: Path) -> None:
     arguments, told = bad_inputs(tmp_path)[what]
     result = verify(models.saved(verify_models.free_batch(), tmp_path / "m.onnx"), *arguments)
     assert result.returncode == 2, result.output
@@ -213,7 +213,7 @@ SILENT: dict[str, tuple[Any, str, str]] = {
     "padded maximum": (verify_models.maximum(), "30", "max-pool-padding"),
     "test for NaN": (verify_models.tests_for_nan(), "60", "isnan"),
 }
-# Of traps that are there already.
+# Further examples of the same traps.
 MORE_SILENT: dict[str, tuple[Any, str, str]] = {
     "negative indices to write to": (verify_models.indexed("ScatterElements"), "60", "negative-indices"),
     "nearest, smaller": (verify_models.resized("nearest", 0.6, 4), "60", "resize"),
@@ -222,18 +222,18 @@ SILENT |= MORE_SILENT if needs.length(0, 1) else {}
 
 
 @pytest.mark.parametrize("what", SILENT)
-def test_each_silent_trap_that_the_simulator_has_is_named(what: str, tmp_path: Path) -> None:
+def test_each_silent_trap_of_the_simulator_is_named(what: str, tmp_path: Path) -> None:
     made, chip, name = SILENT[what]
     result = verify_model(models.saved(made, tmp_path / "m.onnx"), soc_model=chip)
     assert name in names_of(result), (result.verdict, result.rows, result.divergence)
-    if name != "isnan":  # which goes wrong on extreme inputs alone
+    if name != "isnan":  # this trap shows only on extreme inputs
         assert result.verdict == "differs"
         assert result.divergence is not None
         assert result.divergence.alone is not None
         assert result.divergence.alone.agrees is False
 
 
-def test_a_model_that_refuses_made_up_zeros_is_tried_with_ones(tmp_path: Path) -> None:
+def test_a_model_that_refuses_generated_zeros_is_tried_with_ones(tmp_path: Path) -> None:
     result = verified(verify_models.divided(), tmp_path, ORDINARY)
     assert result.rows[0].status == "agrees"
     assert result.rows[-1].status == "unchecked", "zeros, which the CPU refuses"
@@ -256,7 +256,7 @@ def test_a_negative_index_in_a_quantised_model_is_found_in_its_group_and_proven(
 
 
 def masked_text_model() -> Any:
-    """Adds a mask as text encoders do: (1 - mask) * -10000, which is 20000 for a mask of -1 and more for others."""
+    """Return a model that adds a mask as text encoders do: (1 - mask) * -10000, which is 20000 for a mask of -1."""
     nodes = [
         models.helper.make_node("Gather", ["table", "input_ids"], ["words"], name="embed"),
         models.helper.make_node("Cast", ["attention_mask"], ["kept"], name="cast", to=1),
@@ -275,7 +275,7 @@ def masked_text_model() -> Any:
     return models.model(nodes, ids, [models.value("y", [1, 8])], constants)
 
 
-def test_ids_and_masks_that_nobody_gives_are_no_reason_to_differ(tmp_path: Path) -> None:
+def test_unrealistic_ids_and_masks_are_not_a_reason_to_differ(tmp_path: Path) -> None:
     result = verified(masked_text_model(), tmp_path)
     assert result.verdict == "agrees", result.reason
     assert {row.kind for row in result.rows} == {"made up"}
@@ -283,7 +283,7 @@ def test_ids_and_masks_that_nobody_gives_are_no_reason_to_differ(tmp_path: Path)
     assert strict.verdict == "differs", "a mask of -1 leaves the range of half floats"
 
 
-def test_a_fault_that_sessions_cure_is_named_with_its_cure(tmp_path: Path) -> None:
+def test_a_fault_that_sessions_fix_is_reported_with_its_rewrite(tmp_path: Path) -> None:
     fault = next(row for row in known_wrong.table() if row.name == "conv-equal-padding")
     result = verified(float_model(Case.from_words(fault.example)), tmp_path, ORDINARY)
     assert result.verdict == "differs"
@@ -294,7 +294,7 @@ def test_a_fault_that_sessions_cure_is_named_with_its_cure(tmp_path: Path) -> No
     assert "dB" in result.cure.words
 
 
-def test_a_gate_that_qnn_merges_is_named_with_the_rewrite_that_was_tried(tmp_path: Path) -> None:
+def test_a_gate_that_qnn_merges_is_reported_with_the_rewrite_that_was_tried(tmp_path: Path) -> None:
     result = verified(verify_models.close_gates(), tmp_path, ORDINARY)
     assert result.verdict == "differs"
     assert result.cure is not None
@@ -324,7 +324,7 @@ def test_an_optimizer_that_changes_the_model_is_named_and_not_qnn(tmp_path: Path
 
 
 @pytest.mark.parametrize("made", ["weights_in_8_bits", "normalised_without_keepdims", "int8_behind_a_reshape"])
-def test_the_cpu_that_qnn_is_compared_with_is_not_optimised(made: str, tmp_path: Path) -> None:
+def test_the_cpu_reference_is_not_optimised(made: str, tmp_path: Path) -> None:
     harmed = getattr(optimizer_models, made)()
     np.savez(tmp_path / "x.npz", **harmed.feeds)
     (tmp_path / "m.onnx").write_bytes(harmed.data)
@@ -334,21 +334,21 @@ def test_the_cpu_that_qnn_is_compared_with_is_not_optimised(made: str, tmp_path:
     assert result.verdict == "agrees", result.reason
 
 
-def test_the_logarithm_of_what_half_floats_lack_is_named(tmp_path: Path) -> None:
+def test_a_logarithm_of_a_value_outside_of_float16_is_named(tmp_path: Path) -> None:
     result = verified(verify_models.logarithm_of_small_and_large(), tmp_path, ORDINARY)
     assert result.divergence is not None
     assert result.divergence.node == "log"
     assert "half-underflow" in names_of(result)
 
 
-def test_nan_on_the_cpu_is_not_called_a_difference(tmp_path: Path) -> None:
+def test_nan_on_the_cpu_is_not_reported_as_a_difference(tmp_path: Path) -> None:
     result = verified(verify_models.undefined_for_zeros(), tmp_path, ORDINARY)
     rows = {row.name: row.status for row in result.rows}
     assert rows["made up: zeros"] == "not shown"
     assert result.verdict == "agrees", result.reason
 
 
-def test_an_output_that_no_input_moves_is_not_shown_and_given_inputs_show_it(tmp_path: Path) -> None:
+def test_an_output_that_no_input_changes_is_not_shown_until_given_inputs_show_it(tmp_path: Path) -> None:
     result = verified(verify_models.saturated(), tmp_path, ORDINARY)
     assert result.verdict == "not shown"
     states = {one.name: one.state for one in result.outputs}
@@ -369,7 +369,7 @@ def test_an_output_that_no_input_moves_is_not_shown_and_given_inputs_show_it(tmp
     assert "y, " in shown.stdout or "p, " in shown.stdout
 
 
-def test_the_worst_row_is_the_one_in_the_summary(tmp_path: Path) -> None:
+def test_the_summary_has_the_worst_row(tmp_path: Path) -> None:
     result = verified(verify_models.padded_pooling(), tmp_path, VerifyOptions(extreme=False, bisect=False))
     worst = min((one.snr_db, row.name) for row in result.rows for _, one in row.outputs if one.snr_db)
     assert result.worst is not None
@@ -378,7 +378,7 @@ def test_the_worst_row_is_the_one_in_the_summary(tmp_path: Path) -> None:
     assert result.snr_db == worst[0]
 
 
-def test_an_interrupted_verification_continues_and_leaves_nothing(
+def test_an_interrupted_verification_continues_and_leaves_no_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("QNNBRIDGE_STATE_DIR", str(tmp_path / "state"))
@@ -398,7 +398,7 @@ def test_an_interrupted_verification_continues_and_leaves_nothing(
     assert len(list((tmp_path / "state" / "verify").rglob("*.npz"))) == 2
     other = verify_model(model, soc_model="60", how=VerifyOptions(extreme=False, seed=5))
     assert not any(row.kept for row in other.rows), "other inputs are other rows"
-    # The folder of that one is gone with it; nothing of the first is used with other options.
+    # The folder of the second verification is removed; nothing of the first is used with other options.
     again = verify_model(model, soc_model="60", how=VerifyOptions(extreme=False, resume=False))
     assert not any(row.kept for row in again.rows)
     with pytest.raises(KeyboardInterrupt):
@@ -410,7 +410,7 @@ def test_an_interrupted_verification_continues_and_leaves_nothing(
     assert list((tmp_path / "state" / "verify").iterdir()) == []
 
 
-def test_a_model_that_is_replaced_between_the_two_sides_is_not_said_to_differ(tmp_path: Path) -> None:
+def test_a_model_that_is_replaced_between_the_two_sides_is_not_reported_as_differing(tmp_path: Path) -> None:
     path = Path(models.saved(models.conv_net(), tmp_path / "m.onnx"))
     weights = onnx.load(path)
     weights.graph.initializer[0].CopyFrom(
@@ -427,7 +427,7 @@ def test_a_model_that_is_replaced_between_the_two_sides_is_not_said_to_differ(tm
         verify_model(path, soc_model="60", how=VerifyOptions(bisect=False, extreme=False), on_progress=replace)
 
 
-def test_reports_of_deaths_in_analyze_and_verify_name_the_model(tmp_path: Path) -> None:
+def test_crash_reports_in_analyze_and_verify_name_the_model(tmp_path: Path) -> None:
     ins = [("x", [1, 128, 1], models.FLOAT), ("step", [], models.INT64), ("length", [], models.INT64)]
     made = models.model(
         [models.helper.make_node("STFT", ["x", "step", "", "length"], ["y"])],
@@ -439,7 +439,7 @@ def test_reports_of_deaths_in_analyze_and_verify_name_the_model(tmp_path: Path) 
     assert analysis.truth is not None
     assert analysis.truth.error is not None
     assert "stft.onnx" in analysis.truth.error.message
-    # The rule that foresaw the death says what to do; the advice about compiled models is not for this one.
+    # The rule that predicted the crash has the advice; the advice about compiled models does not apply here.
     assert not any("Compiled" in advice.what for advice in analysis.advice)
     verify_model(model, soc_model="60")
     reports = [json.loads(path.read_text(encoding="utf-8")) for path in (state_dir() / "crashes").glob("*.json")]
@@ -448,7 +448,7 @@ def test_reports_of_deaths_in_analyze_and_verify_name_the_model(tmp_path: Path) 
     assert all(name.startswith("stft.") for name in named), named
 
 
-def test_two_chips_share_the_cpus_answers_and_another_model_does_not(
+def test_two_chips_share_the_cpu_results_and_another_model_does_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     on_cpu: list[str] = []
@@ -478,7 +478,7 @@ def test_two_chips_share_the_cpus_answers_and_another_model_does_not(
     assert len(set(on_cpu)) == 2, "another model"
 
 
-def test_a_result_of_another_shape_is_said_once(tmp_path: Path) -> None:
+def test_a_result_with_another_shape_is_reported_once(tmp_path: Path) -> None:
     (row,) = (one for one in known_wrong.table() if one.name == "conv-transpose-3d-same-output-padding")
     path = models.saved(float_model(Case.from_words(row.example)), tmp_path / "m.onnx")
     result = verify_model(path, soc_model="60", how=VerifyOptions(extreme=False, bisect=False))

@@ -18,7 +18,9 @@ pytestmark = pytest.mark.simulator
 
 
 def pair_model(folder: Path) -> Path:
-    """Sigmoid(a + b), where both must be equally long though their names differ; and a border that QNN gets wrong."""
+    """Return Sigmoid(a + b), where both must have the same length though their names differ, and a border that QNN
+    computes wrong.
+    """
     nodes = [
         build.node("Add", ["a", "b"], ["s"]),
         build.node("Sigmoid", ["s"], ["y"]),
@@ -30,7 +32,7 @@ def pair_model(folder: Path) -> Path:
     return build.saved(made, folder / "pair.onnx")
 
 
-def test_each_size_has_its_verdict_and_others_are_left_out(tmp_path: Path) -> None:
+def test_each_size_has_its_verdict_and_others_are_omitted(tmp_path: Path) -> None:
     path = pair_model(tmp_path)
     command = ["verify", str(path), "--soc-model", "60", "--no-extreme", "--no-bisect", "--no-resume"]
     done = qnnbridge(*command, "--buckets", "n=16,20", "--buckets", "m=16,20", "--json")
@@ -42,7 +44,7 @@ def test_each_size_has_its_verdict_and_others_are_left_out(tmp_path: Path) -> No
     assert told["agrees"] is False
 
 
-def test_a_model_that_takes_none_of_the_sizes_is_refused(tmp_path: Path) -> None:
+def test_a_model_that_accepts_none_of_the_sizes_is_refused(tmp_path: Path) -> None:
     path = pair_model(tmp_path)
     done = qnnbridge("verify", path, "--no-resume", "--buckets", "n=16", "--buckets", "m=20")
     assert done.returncode != 0

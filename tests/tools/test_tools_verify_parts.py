@@ -36,17 +36,17 @@ def names_for(dtype: str) -> set[str]:
         ("int32", {"negative numbers (-1)"}, {"integers beyond 32 bits"}),
     ],
 )
-def test_each_extreme_goes_where_the_type_takes_it(dtype: str, there: set[str], not_there: set[str]) -> None:
+def test_each_extreme_value_is_used_if_the_type_allows_it(dtype: str, there: set[str], not_there: set[str]) -> None:
     assert there <= names_for(dtype)
     assert not not_there & names_for(dtype)
 
 
 @pytest.mark.parametrize("dtype", ["bool", "uint8", "int8"])
-def test_data_that_has_no_extremes_gets_none(dtype: str) -> None:
+def test_types_without_extreme_values_get_none(dtype: str) -> None:
     assert names_for(dtype) == set()
 
 
-def test_extremes_change_only_what_takes_them_and_keep_types() -> None:
+def test_extremes_change_only_suitable_inputs_and_keep_types() -> None:
     feeds = {
         "x": np.full((2, 9), 0.25, np.float32),
         "ids": np.ones(4, np.int64),
@@ -61,7 +61,7 @@ def test_extremes_change_only_what_takes_them_and_keep_types() -> None:
     assert np.isnan(applied(EXTREMES[0], feeds)["x"]).any()  # type: ignore[index]
 
 
-def test_numbers_that_may_be_sizes_are_not_made_huge() -> None:
+def test_integers_that_may_be_sizes_are_not_made_huge() -> None:
     wide = next(one for one in EXTREMES if one.as_sizes)
     assert "Range" in why_not(wide, {"Range": 1, "Add": 2})
     assert why_not(wide, {"Gather": 1}) == ""
@@ -77,13 +77,13 @@ VALUES: dict[str, tuple[Any, Any]] = {
 
 
 @pytest.mark.parametrize("name", VALUES)
-def test_each_rule_about_values_sees_its_trap_and_no_other(name: str) -> None:
+def test_each_rule_about_values_detects_its_trap_and_no_other(name: str) -> None:
     found = traps.of_values("y", *VALUES[name])
     assert [trap.name for trap in found] == [name]
     assert found[0].evidence.startswith("y: 1 of 2 values, the first at 0: ")
 
 
-def test_every_rule_has_a_case_here_and_says_what_to_do() -> None:
+def test_every_rule_has_a_case_in_this_file_and_an_advice() -> None:
     assert {trap.name for trap in traps.VALUE_TRAPS} == set(VALUES)
     assert {trap.name for trap in traps.NODE_TRAPS} == {name for name, _ in NODES}
     for rule in (*traps.VALUE_TRAPS, *traps.NODE_TRAPS):
@@ -99,7 +99,7 @@ def test_a_trap_that_does_not_explain_the_error_is_not_named() -> None:
     assert explained[0].proof == "1 values show it, and the other values agree"
 
 
-def test_what_is_only_rounding_shows_no_trap() -> None:
+def test_a_rounding_difference_matches_no_trap() -> None:
     same = np.float32([1.0, 1e5, 1e-4, 0])
     assert traps.of_values("y", same, same * np.float32(1.001)) == ()
     assert traps.of_values("y", np.array([2**33]), np.array([7])) == (), "wrong, and not by a multiple of 2**32"
@@ -128,7 +128,7 @@ NODES = [
 
 
 @pytest.mark.parametrize(("name", "node"), NODES)
-def test_each_rule_about_nodes_sees_its_trap_and_can_change_its_cause(name: str, node: NodeAt) -> None:
+def test_each_rule_about_nodes_detects_its_trap_and_can_change_its_cause(name: str, node: NodeAt) -> None:
     (trap, seen), *others = traps.suspected(node)
     assert (trap.name, others) == (name, [])
     assert node.op.rpartition(".")[2] in seen
@@ -146,7 +146,7 @@ def test_indices_are_counted_from_the_start_of_their_own_axis() -> None:
     assert trap.changes(NodeAt("Gather", {}, (None, np.array([-1])))) == [], "the length is not known"
 
 
-def test_small_values_beside_large_ones_are_raised_by_themselves() -> None:
+def test_small_values_are_also_raised_without_scaling_the_large_ones() -> None:
     given = np.float32([1e-10, -1e-9, 0, 1e4])
     trap = traps.suspected(NodeAt("Log", {}, (given,)))[0][0]
     *scaled, raised = trap.changes(NodeAt("Log", {}, (given,)))
@@ -161,7 +161,7 @@ def test_a_proof_is_reported() -> None:
     assert found.proof == "with no pads the node agrees"
 
 
-def test_what_is_no_mask_of_an_attention_stays_as_it_is() -> None:
+def test_inputs_of_an_attention_that_are_not_masks_are_not_changed() -> None:
     mask = np.array([[0, 1]])
     inputs = (SOME, SOME, SOME, SOME, mask, np.zeros((1, 1, 2, 2), np.float32), SOME, SOME)
     trap = traps.suspected(NodeAt("com.microsoft.MultiHeadAttention", {}, inputs))[0][0]
@@ -174,8 +174,8 @@ def test_what_is_no_mask_of_an_attention_stays_as_it_is() -> None:
     )
 
 
-def test_an_upsample_is_changed_into_one_that_onnx_knows() -> None:
-    """With attributes of Resize it would be no model, and the trap never proven."""
+def test_an_upsample_is_changed_into_a_valid_upsample() -> None:
+    """With attributes of Resize the model would be invalid, and the trap could never be proven."""
     x, scales = np.zeros((1, 1, 4, 4), np.float32), np.float32([1, 1, 1.4, 1.4])
     node = NodeAt("Upsample", {"mode": "nearest"}, (x, scales), (), ((1, 1, 4, 4), (4,)))
     changes = traps.suspected(node)[0][0].changes(node)
@@ -205,14 +205,14 @@ def test_an_upsample_is_changed_into_one_that_onnx_knows() -> None:
         NodeAt("Mul", {}, (np.float32([0, 1e-5]),)),
     ],
 )
-def test_a_harmless_node_is_not_accused(node: NodeAt) -> None:
+def test_a_harmless_node_is_not_suspected(node: NodeAt) -> None:
     assert traps.suspected(node) == []
 
 
 INPUTS = (NodeInfo("ids", "tensor(int64)", ("batch", "seq")), NodeInfo("x", "tensor(float)", (None, "?", "?")))
 
 
-def test_a_name_that_stands_for_two_sizes_cannot_be_told_to_a_session() -> None:
+def test_a_name_with_two_sizes_cannot_be_passed_to_a_session() -> None:
     dims = Dimensions({"batch": 1, "seq": 8}, {("x", 0): 1, ("x", 1): 4, ("x", 2): 9})
     sizes = trying.sizes_of(INPUTS, Dimensions(dims.by_name, dims.by_axis), ())
     assert not sizes.all_named
@@ -222,7 +222,7 @@ def test_a_name_that_stands_for_two_sizes_cannot_be_told_to_a_session() -> None:
         trying.sizes_of(INPUTS, Dimensions({"batch": 1, "seq": 8}), ())
 
 
-def test_ids_and_masks_get_no_numbers_that_nobody_gives() -> None:
+def test_ids_and_masks_get_no_unrealistic_numbers() -> None:
     feeds = {"x": np.ones(4, np.float32), "ids": np.ones(4, np.int64), "count": np.ones(4, np.int64)}
     negative = next(one for one in EXTREMES if one.name == "negative numbers (-1)")
     changed = applied(negative, feeds, {"ids"})
@@ -243,7 +243,7 @@ def verdicts(**found: tuple[str, float]) -> list[str]:
     return [one.state for one in trying.verdicts_of(prepared, answers)]
 
 
-def test_an_output_that_no_input_reaches_agrees_without_following_them() -> None:
+def test_an_output_that_no_input_reaches_agrees_although_it_is_constant() -> None:
     same = np.linspace(0, 1, 50)
     trials = tuple(trying.Trial(name, "made up", True, {}, RunAnswer([same])) for name in "ab")
     prepared = trying.TrialSet(trials, True, ("y",), "fp16", {"y": 1.0})
@@ -257,7 +257,7 @@ def test_an_output_that_no_input_reaches_agrees_without_following_them() -> None
         assert [one.state for one in trying.verdicts_of(trial_set, found)] == [state]
 
 
-def test_outputs_that_no_input_reaches_are_known(tmp_path: Path) -> None:
+def test_outputs_that_no_input_reaches_are_detected(tmp_path: Path) -> None:
     kind = TensorProto.FLOAT
     graph = helper.make_graph(
         [helper.make_node("Relu", ["x"], ["y"]), helper.make_node("Neg", ["w"], ["anchors"])],
@@ -272,13 +272,13 @@ def test_outputs_that_no_input_reaches_are_known(tmp_path: Path) -> None:
     assert (nodes, constant) == (1, {"anchors", "w"})
 
 
-def test_real_inputs_beat_made_up_ones() -> None:
+def test_real_inputs_override_generated_ones() -> None:
     assert verdicts(a=("given", 0.001), b=("given", 0.0), c=("made up", 0.9)) == ["agrees"]
     assert verdicts(a=("given", 0.9), b=("made up", 0.0)) == ["differs"]
     assert verdicts(a=("made up", 0.9), b=("made up", 0.0)) == ["differs"]
 
 
-def test_what_real_inputs_do_not_show_made_up_ones_may_show() -> None:
+def test_generated_inputs_may_show_what_real_ones_do_not() -> None:
     same, other = np.linspace(0, 1, 50), np.linspace(2, 5, 50)
     kinds = {"a": ("given", same), "b": ("given", same), "c": ("made up", other)}
     trials = tuple(
@@ -298,7 +298,7 @@ def trial(values: list[Any] | None, error: Any = None) -> trying.Trial:
 
 
 class Answering:
-    """A side of which nothing but the answer is used."""
+    """A provider of which only the result is used."""
 
     def __init__(self, answer: RunAnswer) -> None:
         self.given = answer
@@ -320,7 +320,7 @@ class Answering:
         (RunAnswer(None, HostCrashed("gone")), RunAnswer([np.ones(3)]), "skipped"),
     ],
 )
-def test_what_both_sides_answer_makes_the_row(cpu: RunAnswer, qnn: RunAnswer, status: str) -> None:
+def test_the_answers_of_both_sides_determine_the_row(cpu: RunAnswer, qnn: RunAnswer, status: str) -> None:
     prepared = trying.TrialSet((), True, ("y",), "fp16", {"y": 1.0})
     side: Any = Answering(qnn)
     row, answer = trying.try_on_qnn(side, trial(cpu.values, cpu.error), prepared)
@@ -331,13 +331,13 @@ def test_what_both_sides_answer_makes_the_row(cpu: RunAnswer, qnn: RunAnswer, st
     assert bool(row.reason) == (status in ("failed", "unchecked", "refused", "skipped"))
 
 
-def test_the_words_for_extremes_are_unique() -> None:
+def test_the_names_of_extremes_are_unique() -> None:
     assert len({one.name for one in trying.EXTREMES}) == len(trying.EXTREMES)
 
 
 @pytest.mark.parametrize("kind", ["given", "made up"])
-def test_only_beside_real_inputs_the_verdict_speaks_of_them(kind: Any) -> None:
-    """Without real ones a set of inputs that does not count is a guess at what the model takes."""
+def test_the_verdict_mentions_real_inputs_only_if_they_were_given(kind: Any) -> None:
+    """Without real inputs, a set of inputs that does not count is a guess at what the model accepts."""
     trials = (trying.Trial("first", kind, True, {"x": np.zeros(1)}, RunAnswer([np.zeros(1)])),)
     rows = (InputSetResult("guess", "made up", False, "differs"),)
     tried = verifier._Tried(trying.TrialSet(trials, True, ("y",), "fp16", {}), rows, {}, None, {})
@@ -347,7 +347,7 @@ def test_only_beside_real_inputs_the_verdict_speaks_of_them(kind: Any) -> None:
     assert ("if real inputs are given" in reason) == (kind == "given")
 
 
-def test_a_session_that_the_search_stopped_for_its_time_blames_no_node(
+def test_a_session_that_the_time_limit_of_the_search_stopped_blames_no_node(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nodes = [helper.make_node("Relu", [f"t{number}"], [f"t{number + 1}"], name=f"n{number}") for number in range(9)]

@@ -1,4 +1,4 @@
-"""`qnnbridge versions`."""
+"""`qnnbridge versions`: verdicts, limits of the table, and output."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def table_lines(told: str) -> list[str]:
     return lines[start + 1 : lines.index("", start)]
 
 
-def test_the_best_one_comes_first_and_every_refusal_has_its_reason() -> None:
+def test_the_best_release_comes_first_and_every_refusal_has_its_reason() -> None:
     exit_code, told = versions(*X_ELITE)
     assert exit_code == 0
     lines = table_lines(told)
@@ -74,7 +74,7 @@ def test_the_best_one_comes_first_and_every_refusal_has_its_reason() -> None:
         ("--platform", "win32"),
     ],
 )
-def test_it_fits_into_80_columns_and_explains_every_word_of_the_table(
+def test_the_table_fits_into_80_columns_and_explains_each_of_its_terms(
     arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
@@ -94,7 +94,7 @@ def test_it_fits_into_80_columns_and_explains_every_word_of_the_table(
         assert f"\n{word}: " in told
 
 
-def test_every_reason_that_can_be_given_has_a_word_of_its_own() -> None:
+def test_every_possible_reason_has_its_own_text() -> None:
     codes = {
         reason["code"]
         for platform in ("win_arm64", "win_amd64", "linux_x86_64", "linux_aarch64")
@@ -112,14 +112,14 @@ def test_every_reason_that_can_be_given_has_a_word_of_its_own() -> None:
     assert max(map(len, words.values())) <= 15
 
 
-def test_a_development_build_is_left_out_in_words_and_is_in_the_document() -> None:
+def test_a_development_build_is_mentioned_in_the_text_and_listed_in_the_document() -> None:
     _, told = versions(*X_ELITE)
     assert not any("dev" in line for line in table_lines(told))
     assert "Not listed: development builds (1.20.2.dev20250213004)" in told
     assert "1.20.2.dev20250213004" in {release["version"] for release in document(*X_ELITE)["releases"]}
 
 
-def test_the_document_has_all_that_the_table_knows_of_the_platform() -> None:
+def test_the_document_has_all_data_of_the_table_for_the_platform() -> None:
     told = document(*X_ELITE)
     assert told["schema"] == 1
     assert told["best"] == "1.23.2"
@@ -133,12 +133,12 @@ def test_the_document_has_all_that_the_table_knows_of_the_platform() -> None:
     assert all(release["reasons"] for release in told["releases"] if release["verdict"] == "refused")
 
 
-def test_only_what_works_can_be_asked_for() -> None:
+def test_the_list_can_be_limited_to_working_releases() -> None:
     told = document(*X_ELITE, "--working")
     assert {release["verdict"] for release in told["releases"]} == {"works", "doubtful"}
 
 
-def test_if_nothing_fits_it_says_what_would_have_to_be_different() -> None:
+def test_if_nothing_fits_the_required_change_is_named() -> None:
     exit_code, told = versions("--platform", "win_arm64", "--system-sdk", "2.40", "--python", "3.14")
     assert exit_code == 0
     assert "No release of onnxruntime-qnn works here." in told
@@ -149,14 +149,14 @@ def test_if_nothing_fits_it_says_what_would_have_to_be_different() -> None:
     assert "Use an ARM64 Python for the host." in told
 
 
-def test_an_onnxruntime_that_is_wanted_counts() -> None:
+def test_a_given_onnxruntime_version_is_considered() -> None:
     told = document("--platform", "linux_x86_64", "--python", "3.12", "--ort", "1.31.1")
     verdicts = {release["version"]: release["verdict"] for release in told["releases"]}
     assert verdicts["2.3.0"] == "refused"
     assert verdicts["2.4.0"] == "works"
 
 
-def test_of_an_onnxruntime_that_is_newer_than_the_table_nothing_is_claimed() -> None:
+def test_an_onnxruntime_newer_than_the_table_gets_no_definite_verdict() -> None:
     arguments = ("--platform", "win_arm64", "--python", "3.13", "--chip", "V73", "--ort")
     told = document(*arguments, "1.40.0")
     assert {one["version"]: one["verdict"] for one in told["releases"]}["2.7.0"] == "doubtful"
@@ -168,7 +168,7 @@ def test_of_an_onnxruntime_that_is_newer_than_the_table_nothing_is_claimed() -> 
     assert {one["verdict"] for one in document(*arguments, "1.32.0", "--working")["releases"]} == {"works"}
 
 
-def test_without_options_it_is_about_this_computer() -> None:
+def test_without_options_the_result_is_for_this_computer() -> None:
     told = document()
     assert told["machine"]["python"] == "{}.{}".format(*sys.version_info[:2])
     assert told["best"] is not None
@@ -176,8 +176,8 @@ def test_without_options_it_is_about_this_computer() -> None:
     assert "cp{}{}".format(*sys.version_info[:2]) in best["python"]
 
 
-def test_an_application_on_an_older_python_is_not_told_that_nothing_works() -> None:
-    """Its host runs on another one."""
+def test_an_application_on_an_older_python_is_judged_for_a_newer_host() -> None:
+    """The host runs on another Python."""
     assert host_python((3, 10)) is None
     assert host_python((3, 11)) == (3, 11)
     assert host_python(None) is None
@@ -194,14 +194,14 @@ def test_an_application_on_an_older_python_is_not_told_that_nothing_works() -> N
         (["--ort", "any"], "any"),
     ],
 )
-def test_what_is_not_understood_is_bad_input_with_an_example(arguments: list[str], word: str) -> None:
+def test_an_unknown_value_is_bad_input_with_an_example(arguments: list[str], word: str) -> None:
     exit_code, told = versions(*arguments)
     assert exit_code == 2
     assert f"'{word}'" in told
     assert "Fix:" in told
 
 
-def test_what_says_nothing_about_a_kind_of_computer_is_told_to_do_so() -> None:
+def test_an_option_without_an_effect_on_the_platform_is_reported() -> None:
     note = "--chip and --system-sdk have no effect here: this kind of computer has no Qualcomm NPU."
     arguments = ("--platform", "linux_x86_64", "--chip", "V73", "--system-sdk", "2.40")
     exit_code, told = versions(*arguments)
@@ -213,7 +213,7 @@ def test_what_says_nothing_about_a_kind_of_computer_is_told_to_do_so() -> None:
     assert document("--platform", "linux_x86_64")["notes"] == []
 
 
-def test_it_works_without_numpy_and_onnxruntime() -> None:
+def test_versions_works_without_numpy_and_onnxruntime() -> None:
     code = (
         "import sys\n"
         "for name in ('numpy', 'onnxruntime', 'onnxruntime_qnn', 'onnx', 'msgpack', 'psutil', 'rich'):\n"

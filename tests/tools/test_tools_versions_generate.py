@@ -48,7 +48,7 @@ def make_wheel(folder: Path, name: str, files: dict[str, bytes]) -> Path:
 
 
 def plugin_wheel(folder: Path, python: str = "cp313", **more: bytes) -> Path:
-    """One for win_amd64, with both sets of libraries."""
+    """Write a wheel for win_amd64 with both sets of libraries."""
     x64, arm64x, arm64ec = ((HEADERS / f"{name}.dll").read_bytes() for name in ("x64", "arm64x", "arm64ec"))
     files = {
         "onnxruntime_qnn/libs/amd64/QnnHtp.dll": x64 + resource(BUILD),
@@ -89,7 +89,7 @@ def test_a_wheel_with_two_sets_of_libraries_is_read(tmp_path: Path) -> None:
     assert release.wheels[0].requires == ("numpy", "onnxruntime>=1.24.2")
 
 
-def test_a_wheel_that_is_onnxruntime_itself_names_its_version(tmp_path: Path) -> None:
+def test_a_wheel_that_contains_onnxruntime_names_its_version(tmp_path: Path) -> None:
     files = {
         "onnxruntime/__init__.py": b'"""Doc."""\n__version__ = "1.23.2"\n',
         "onnxruntime/capi/QnnHtp.dll": (HEADERS / "arm64.dll").read_bytes()
@@ -102,7 +102,7 @@ def test_a_wheel_that_is_onnxruntime_itself_names_its_version(tmp_path: Path) ->
     assert release.qnn_sdk == "2.37.1.250807093845_124904"
 
 
-def test_a_library_of_one_python_alone_does_not_make_another_release(tmp_path: Path) -> None:
+def test_a_library_for_one_python_does_not_create_another_release(tmp_path: Path) -> None:
     own = {"onnxruntime_qnn__libs__amd64__libDlModelToolsPy312_DOT_pyd": (HEADERS / "x64.dll").read_bytes()}
     reader = WheelReader()
     entries = [reader.read(plugin_wheel(tmp_path, "cp312", **own)), reader.read(plugin_wheel(tmp_path, "cp313"))]
@@ -119,7 +119,7 @@ def test_a_wheel_with_other_contents_is_another_release(tmp_path: Path) -> None:
     assert len(generate.make_document(entries, "2026-01-01")["releases"]) == 2
 
 
-def test_a_file_that_is_no_such_wheel_is_refused(tmp_path: Path) -> None:
+def test_an_unrelated_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BridgeError, match="not named like a wheel"):
         WheelReader().read(make_wheel(tmp_path, "numpy-2.0-cp313-cp313-win_arm64.whl", {}))
 
@@ -134,7 +134,7 @@ def test_a_backend_without_a_build_is_refused(tmp_path: Path) -> None:
         WheelReader().read(wheel)
 
 
-def test_the_interface_is_read_only_where_there_is_no_doubt(tmp_path: Path) -> None:
+def test_the_interface_is_read_only_if_it_is_unambiguous(tmp_path: Path) -> None:
     header = (HEADERS / "aarch64.so").read_bytes()
     told = struct.pack("<6I", 2, 34, 0, 5, 45, 0)
     library = tmp_path / "libQnnHtp.so"
@@ -158,7 +158,7 @@ def test_the_build_is_read_from_a_resource_or_else_from_the_text(tmp_path: Path)
     assert wheels.build_of(library) == BUILD
 
 
-def test_an_interface_is_known_for_all_libraries_of_its_build(tmp_path: Path) -> None:
+def test_an_interface_is_known_for_all_libraries_of_the_same_build(tmp_path: Path) -> None:
     windows = WheelReader().read(plugin_wheel(tmp_path))
     linux = copy.deepcopy(windows)
     linux["platform"] = "manylinux_2_34_aarch64"
@@ -180,7 +180,7 @@ def test_an_interface_is_known_for_all_libraries_of_its_build(tmp_path: Path) ->
         ("stubs", [68], "library_sets[0].stubs: the table says [68], the wheel []"),
     ],
 )
-def test_a_difference_names_the_place(tmp_path: Path, key: str, value: Any, told: str) -> None:
+def test_a_difference_names_its_location(tmp_path: Path, key: str, value: Any, told: str) -> None:
     found = WheelReader().read(plugin_wheel(tmp_path))
     stated = copy.deepcopy(found)
     stated["library_sets"][0][key] = value
@@ -188,7 +188,7 @@ def test_a_difference_names_the_place(tmp_path: Path, key: str, value: Any, told
     assert line.startswith(told)
 
 
-def test_what_is_equal_has_no_difference_and_what_is_missing_has_one(tmp_path: Path) -> None:
+def test_equal_data_has_no_difference_and_a_missing_part_is_one(tmp_path: Path) -> None:
     found = WheelReader().read(plugin_wheel(tmp_path))
     assert list(generate.differences(copy.deepcopy(found), found)) == []
     less = copy.deepcopy(found)
@@ -196,7 +196,7 @@ def test_what_is_equal_has_no_difference_and_what_is_missing_has_one(tmp_path: P
     assert len(list(generate.differences(less, found))) == 1
 
 
-def test_a_part_can_be_checked_and_never_written() -> None:
+def test_a_selection_of_wheels_can_only_be_verified() -> None:
     result = CliRunner().invoke(generate_app(), ["1.18.1"])
     assert result.exit_code == 2
     assert "Only --verify accepts a selection of wheels" in result.output
@@ -223,7 +223,7 @@ def test_an_index_that_does_not_answer_is_not_an_empty_one(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize(("version", "family", "python"), needs.some(VERIFIED_WHEELS))
-def test_the_table_equals_what_is_inside_wheels_of_the_index(
+def test_the_table_equals_the_contents_of_the_wheels_in_the_index(
     version: str, family: str, python: str, tmp_path: Path
 ) -> None:
     target = wheels.WheelTarget(family, python)
@@ -238,10 +238,8 @@ def test_the_table_equals_what_is_inside_wheels_of_the_index(
     assert found["wheels"][0]["sha256"] == hashlib.sha256(next(tmp_path.iterdir()).read_bytes()).hexdigest()
 
 
-def test_a_table_that_states_something_else_than_a_wheel_is_reported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The whole check, with pip and a folder of wheels as the index: each line reports one wrong entry."""
+def test_a_table_that_disagrees_with_a_wheel_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run the whole check, with pip and a folder of wheels as the index: each line reports one wrong entry."""
     folder = tmp_path / "wheels"
     folder.mkdir()
     made = generate.make_document(

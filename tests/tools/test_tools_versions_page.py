@@ -21,12 +21,12 @@ BEGIN, END = RELEASES_MARKS
 PAGE = Path(__file__).parents[2] / "docs" / "versions.md"
 
 
-def test_the_page_has_the_tables_that_the_data_gives() -> None:
+def test_the_page_has_the_tables_of_the_data() -> None:
     text = PAGE.read_text("utf-8")
     assert with_tables(text) == text, "run: python -m scripts.makers.page_tables docs/versions.md"
 
 
-def test_the_page_of_options_has_the_table_that_the_libraries_give() -> None:
+def test_the_page_of_options_has_the_table_of_the_libraries() -> None:
     text = PAGE.with_name("qnn-options.md").read_text("utf-8")
     assert with_tables(text) == text, "run: python -m scripts.makers.page_tables docs/qnn-options.md"
 
@@ -45,7 +45,7 @@ def test_every_release_has_a_line_in_the_table_of_its_platform() -> None:
     assert widths == {9, 6, 4}
 
 
-def test_only_what_is_between_the_marks_is_written(tmp_path: Path) -> None:
+def test_only_the_text_between_the_marks_is_written(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(f"above\n{BEGIN}\nwhat was there before\n{END}\nbelow\n", "utf-8")
     writer = Typer()
@@ -58,13 +58,13 @@ def test_only_what_is_between_the_marks_is_written(tmp_path: Path) -> None:
     assert releases_tables() in text
 
 
-def test_a_page_without_a_place_for_the_table_is_refused() -> None:
+def test_a_page_without_marks_for_the_table_is_refused() -> None:
     with pytest.raises(OptionError, match="no marks for the table"):
         with_tables("nothing here")
 
 
 @pytest.mark.parametrize("command", ["versions", "setup-host"])
-def test_the_page_of_a_command_names_every_option_and_no_other(command: str) -> None:
+def test_the_page_of_a_command_lists_every_option_and_no_other(command: str) -> None:
     text = PAGE.with_name(f"{command}.md").read_text("utf-8")
     commands: Any = get_command(app)
     options = {name for one in commands.commands[command].params for name in one.opts if name.startswith("--")}

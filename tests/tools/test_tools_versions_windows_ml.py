@@ -25,7 +25,7 @@ def wheel(folder: Path, name: str, metadata: str, **files: str) -> Path:
     return path
 
 
-def test_wheels_are_read_and_those_of_a_release_become_one(tmp_path: Path) -> None:
+def test_the_wheels_of_a_release_are_read_and_merged(tmp_path: Path) -> None:
     paths = [
         wheel(
             tmp_path,
@@ -53,7 +53,7 @@ def test_wheels_are_read_and_those_of_a_release_become_one(tmp_path: Path) -> No
         read_wheel(wheel(tmp_path, "numpy-2.0-py3-none-win_arm64.whl", ""))
 
 
-def test_the_table_names_the_newest_that_fits() -> None:
+def test_the_table_names_the_newest_version_that_fits() -> None:
     keys = [(one.package, version_key(one.version)) for one in ml_releases()]
     assert len(set(keys)) == len(keys)
     for package in (READER, RUNTIME):
@@ -72,7 +72,7 @@ def test_the_table_names_the_newest_that_fits() -> None:
     assert newest(RUNTIME, "win_arm64", (3, 15)) is None
 
 
-def test_a_computer_with_windows_hears_of_them_and_no_other() -> None:
+def test_the_catalogue_is_mentioned_only_on_windows_computers() -> None:
     text = windows_ml_text(HostMachine("win_arm64", "ARM64", (3, 13)))
     assert "windowsml 2.5.96 reads the catalogue" in text
     assert "onnxruntime-windowsml 1.30.0.202609102321 is onnxruntime 1.30.0" in text

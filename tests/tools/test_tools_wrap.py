@@ -63,7 +63,7 @@ def expected(host: qnnbridge.Host) -> dict[str, list[Any]]:
 
 
 @pytest.mark.parametrize("release", SDK)
-def test_a_session_of_the_binary_computes_what_its_model_computes(
+def test_a_session_of_the_context_binary_computes_what_its_model_computes(
     release: str, host: qnnbridge.Host, expected: dict[str, list[Any]]
 ) -> None:
     with session(host, RELEASES / f"{release}_qnn.bin") as made:
@@ -93,7 +93,7 @@ def test_inspect_shows_graph_types_scales_and_verdict(release: str) -> None:
     assert "ufixed8[4,8] scale 0.05 offset -128" in shown
 
 
-def test_a_binary_in_the_folder_stays_there_and_damage_is_found(
+def test_a_context_binary_in_the_folder_is_kept_and_damage_is_detected(
     host: qnnbridge.Host, expected: dict[str, list[Any]], tmp_path: Path
 ) -> None:
     binary = Path(shutil.copy(RELEASES / NEWEST, tmp_path / "model.bin"))
@@ -113,14 +113,14 @@ def test_a_binary_in_the_folder_stays_there_and_damage_is_found(
         session(host, target)
 
 
-def test_a_binary_is_not_overwritten_by_the_model_around_it(tmp_path: Path) -> None:
+def test_a_context_binary_is_not_overwritten_by_the_model_around_it(tmp_path: Path) -> None:
     binary = Path(shutil.copy(RELEASES / NEWEST, tmp_path / "model.onnx"))
     error = command("wrap", binary, "-o", binary, "--overwrite")["error"]
     assert "is the context binary itself" in error["message"]
     assert binary.read_bytes() == (RELEASES / NEWEST).read_bytes()
 
 
-def test_float_inputs_and_outputs_are_the_same_numbers(
+def test_float_inputs_and_outputs_have_the_same_values(
     host: qnnbridge.Host, expected: dict[str, list[Any]], tmp_path: Path
 ) -> None:
     target = tmp_path / "models" / "float_ctx.onnx"
@@ -136,7 +136,7 @@ def test_float_inputs_and_outputs_are_the_same_numbers(
     ]
     assert same(run(host, target, feeds), wanted)
     assert same(run(host, RELEASES / NEWEST, feeds, entries={"qnnbridge.wrap_float_io": "1"}), wanted)
-    # The CPU may convert, and nothing else: a node more, and the session says so.
+    # The CPU may only convert: with a further node, the session reports that node.
     model = onnx.load(target)
     model.graph.node.append(onnx.helper.make_node("Neg", ["y"], ["n"]))
     model.graph.output.append(onnx.helper.make_tensor_value_info("n", 1, [4, 8]))
@@ -183,7 +183,7 @@ def parts(path: Path) -> list[Any]:
 def test_graphs_with_common_weights_get_the_models_that_onnx_runtime_made(
     host: qnnbridge.Host, tmp_path: Path
 ) -> None:
-    """The simulator loads no such binary (it ends the process), so the models are held against each other."""
+    """The simulator crashes on such a context binary, so the models are compared."""
     told = command("wrap", RELEASES / "shared_qnn.bin", "-o", tmp_path / "m.onnx")
     assert told["source"]["shares_weights"]
     found = {one["graphs"][0]: parts(Path(one["path"])) for one in told["models"]}
@@ -194,14 +194,16 @@ def test_graphs_with_common_weights_get_the_models_that_onnx_runtime_made(
             session(host, path)
 
 
-def test_a_killed_host_costs_a_pause(host: qnnbridge.Host, expected: dict[str, list[Any]]) -> None:
+def test_a_killed_host_only_delays_the_run(host: qnnbridge.Host, expected: dict[str, list[Any]]) -> None:
     with session(host, RELEASES / NEWEST) as made:
         made.run(OUTPUTS, FEEDS)
         os.kill(host.info.pid, getattr(signal, "SIGKILL", signal.SIGTERM))
         assert same([np.array(one) for one in made.run(OUTPUTS, FEEDS)], expected["2.7.0"])
 
 
-def test_the_cache_keeps_the_model_and_not_the_binary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_keeps_the_model_and_not_the_context_binary(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("QNNBRIDGE_CACHE", "1")
     monkeypatch.setenv("QNNBRIDGE_CACHE_DIR", str(tmp_path / "cache"))
     binary = Path(shutil.copy(RELEASES / "2.6.0_qnn.bin", tmp_path / "of its own name.bin"))
@@ -217,8 +219,10 @@ def test_the_cache_keeps_the_model_and_not_the_binary(tmp_path: Path, monkeypatc
 
 
 @pytest.mark.parametrize("at", [759, 925, 548, 4096])
-def test_a_damaged_description_is_refused_and_the_host_lives(at: int, host: qnnbridge.Host, tmp_path: Path) -> None:
-    """QNN's library does not survive some of these."""
+def test_a_damaged_description_is_refused_and_the_host_survives(
+    at: int, host: qnnbridge.Host, tmp_path: Path
+) -> None:
+    """QNN's library crashes on some of these."""
     data = bytearray((RELEASES / NEWEST).read_bytes())
     data[at : at + 64] = b"\xff" * 64
     binary = tmp_path / "model.bin"
@@ -236,7 +240,7 @@ def test_a_damaged_description_is_refused_and_the_host_lives(at: int, host: qnnb
     assert not list(tmp_path.glob("*.onnx"))
 
 
-def test_a_dlc_in_the_place_of_a_model_is_named(host: qnnbridge.Host, tmp_path: Path) -> None:
+def test_the_error_for_a_dlc_in_place_of_a_model_names_it(host: qnnbridge.Host, tmp_path: Path) -> None:
     import zipfile
 
     for name in ("model.dlc", "model.bin"):
@@ -247,7 +251,7 @@ def test_a_dlc_in_the_place_of_a_model_is_named(host: qnnbridge.Host, tmp_path: 
         assert "Genie" in str(refused.value.cause)
 
 
-def test_a_model_whose_part_genie_runs_is_named(host: qnnbridge.Host, tmp_path: Path) -> None:
+def test_the_error_for_a_model_that_genie_runs_partly_names_genie(host: qnnbridge.Host, tmp_path: Path) -> None:
     from tests.unit import epcontext_models as models
 
     node = models.context_node(ep_context_type="dlc", ep_dlc_context="weights.dlc", ep_cache_context=None)

@@ -1,5 +1,4 @@
-"""The commands of docs/tutorial.md are carried out exactly as written, and so are the programs of the other
-pages."""
+"""The commands of docs/tutorial.md are executed exactly as written, and so are the programs of the other pages."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ def test_the_tutorial_shows_what_its_commands_print(tmp_path: Path) -> None:
         assert expected == found, f"$ {command}\n{difference}\nrun: python -m tests.tools.tutorial"
 
 
-def test_what_is_compared_sees_another_count_of_nodes() -> None:
+def test_the_comparison_of_outputs_notices_another_count_of_nodes() -> None:
     said = "181 nodes on QNN, loaded in 0.3 s, 2.7.0"
     assert tutorial.comparable(said) == tutorial.comparable("181 nodes on QNN, loaded  in 12.9 s, 2.8.1")
     assert tutorial.comparable(said) != tutorial.comparable("180 nodes on QNN, loaded in 0.3 s, 2.7.0")

@@ -1,8 +1,8 @@
-"""Carry out docs/tutorial.md: run its commands, write its programs. ``python -m tests.tools.tutorial`` writes the
+"""Execute docs/tutorial.md: run its commands, write its programs. ``python -m tests.tools.tutorial`` writes the
 outputs into the page.
 
-In a block ``console`` each line after ``$`` is typed, and the lines below it are what it prints: its standard output,
-and its errors if it fails. A block ``python`` that begins with a comment ``# NAME.py`` is written to that file.
+In a block ``console`` each line after ``$`` is a command, and the lines below it are its standard output, and its
+errors if it fails. A block ``python`` that begins with a comment ``# NAME.py`` is written to that file.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _FILE = re.compile(r"# (?P<name>\w+\.py)\n")
 
 
 def done(page: str, home: Path) -> Iterator[tuple[str, str, str]]:
-    """Do the page in `home`. Yield each command, what the page shows, and what was printed."""
+    """Execute the page in `home`. Yield each command, the text on the page, and the printed text."""
     folder = home / "tutorial"
     folder.mkdir(parents=True)
     with _surroundings(home) as environment:
@@ -56,7 +56,7 @@ def done(page: str, home: Path) -> Iterator[tuple[str, str, str]]:
 
 @contextlib.contextmanager
 def _surroundings(home: Path) -> Iterator[dict[str, str]]:
-    """The environment of a new user: an empty home, a hub on loopback, and the commands of this very Python."""
+    """Yield the environment of a new user: an empty home, a hub on loopback, and the commands of this very Python."""
     programs = home / "bin"
     programs.mkdir()
     for name, module in (("qnnbridge", "-m qnnbridge_tools"), ("python", "")):
@@ -81,7 +81,9 @@ def _surroundings(home: Path) -> Iterator[dict[str, str]]:
 
 
 def comparable(text: str) -> str:
-    """Text without what differs between two computers: times, sizes, versions, dates, widths of columns."""
+    """Return the text without parts that differ between computers: times, sizes, versions, dates, widths of
+    columns.
+    """
     text = re.sub(r"\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}(:\d{2})?Z?", "DATE", text)
     text = re.sub(r"\b[0-9a-f]{8,64}\b", "HASH", text)
     text = re.sub(r"\b(?:\d+ min )?\d+(?:\.\d+)? (?:ms|s|min)\b", "TIME", text)
@@ -90,7 +92,7 @@ def comparable(text: str) -> str:
 
 
 def rewritten(page: str, home: Path) -> str:
-    """Return the page with what was printed in the place of what it shows."""
+    """Return the page with its outputs replaced by the printed text."""
     printed = iter([text for _, _, text in done(page, home)])
 
     def block(found: re.Match[str]) -> str:

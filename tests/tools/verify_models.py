@@ -21,7 +21,7 @@ def wide_integers() -> Any:
 
 
 def padded_behind() -> Any:
-    """A padding whose last column QNN does not write."""
+    """Return a padding whose last column QNN does not write."""
     pad = node("Pad", ["x", "sizes"], ["y"], name="pad")
     return chain([pad], [1, 3, 15, 15], [1, 3, 16, 16], [constant("sizes", np.array([0, 0, 0, 0, 0, 0, 1, 1]))])
 
@@ -38,7 +38,9 @@ def padded_pooling(before: int = 1, after: int = 1) -> Any:
 
 
 def close_gates(gates: int = 4) -> Any:
-    """x times (gate - a half), gate after gate: a merged Sigmoid has a slope that is wrong by 4 in 100 near 0."""
+    """Return a model that computes x times (gate - 0.5) repeatedly: a merged Sigmoid has a slope that is 4 % wrong
+    near 0.
+    """
     random = np.random.default_rng(0)
     nodes, constants, last = [], [constant("half", np.float32(0.5)), constant("large", np.float32(20))], "x"
     for n in range(gates):
@@ -56,14 +58,14 @@ def close_gates(gates: int = 4) -> Any:
 
 
 def towers() -> Any:
-    """e to the e to the e to the x: leaves the range of half floats in the middle, and comes back."""
+    """Return e to the e to the e to the x, which exceeds half floats in the middle, and comes back."""
     names = ["x", "a", "b", "c"]
     exps = [node("Exp", [names[n]], [names[n + 1]], name=f"exp{n + 1}") for n in range(3)]
     return chain([*exps, node("Log", ["c"], ["y"], name="log")], [1, 16], [1, 16])
 
 
 def zero_size() -> Any:
-    """Ends the host: a Slice that leaves nothing, multiplied."""
+    """Return a model that crashes the host: a multiplied Slice without elements."""
     nodes = [
         node("Relu", ["x"], ["a"], name="relu"),
         node("Slice", ["a", "two", "two"], ["none"], name="slice"),
@@ -96,7 +98,7 @@ def free_batch(*, named: bool = True) -> Any:
 
 
 def indexed(op: str) -> Any:
-    """GatherElements or ScatterElements with indices from outside."""
+    """Return GatherElements or ScatterElements with indices from an input."""
     inputs = [value("x", [4, 5]), value("i", [4, 2], models.INT64)]
     names = ["x", "i"]
     if op == "ScatterElements":
@@ -129,14 +131,16 @@ def tests_for_nan() -> Any:
 
 
 def divided() -> Any:
-    """Integers by integers: the CPU refuses zeros."""
+    """Return a division of integers by integers: the CPU refuses zeros."""
     inputs = [value("x", [4], models.TensorProto.INT32), value("by", [4], models.TensorProto.INT32)]
     divide = node("Div", ["x", "by"], ["y"], name="divide")
     return models.model([divide], inputs, [value("y", [4], models.TensorProto.INT32)])
 
 
 def quantised(ops: list[str]) -> Any:
-    """Unary operators and a Gather with indices from outside, each between QuantizeLinear and DequantizeLinear."""
+    """Return unary operators and a Gather with indices from an input, each between QuantizeLinear and
+    DequantizeLinear.
+    """
     nodes, last = [], "x"
 
     def steps(name: str) -> str:
@@ -159,7 +163,7 @@ def quantised(ops: list[str]) -> Any:
 
 
 def saturated() -> Any:
-    """A probability that is 1 for nearly everything, beside an output that moves."""
+    """Return a probability that is 1 for nearly all inputs, and an output that varies."""
     nodes = [
         node("Add", ["x", "large"], ["a"], name="add"),
         node("Sigmoid", ["a"], ["p"], name="probability"),
@@ -182,6 +186,6 @@ def logarithm_of_small_and_large() -> Any:
 
 
 def undefined_for_zeros() -> Any:
-    """0 / 0 for zeros."""
+    """Return a model that computes 0 / 0 for zeros."""
     nodes = [node("Abs", ["x"], ["a"], name="abs"), node("Div", ["x", "a"], ["y"], name="divide")]
     return chain(nodes, [1, 8], [1, 8])

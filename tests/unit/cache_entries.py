@@ -31,7 +31,7 @@ def put(
     created: float = 1.0,
     warning: str = "",
 ) -> CacheEntry:
-    """Make an entry. Its .onnx file is another one for each key."""
+    """Create an entry. Its .onnx file differs for each key."""
     store.prepare()
     files = {MODEL: f"model {key}".encode(), BLOB: blob}
     with store.draft() as draft:
@@ -58,5 +58,5 @@ def put(
 
 
 def tree(folder: Path) -> set[str]:
-    """All files under a folder."""
+    """Return all files under a folder."""
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}

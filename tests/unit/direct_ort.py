@@ -11,7 +11,7 @@ import pytest
 def session(
     nodes: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any], initializers: Sequence[Any] = ()
 ) -> Any:
-    """A session of onnxruntime's CPU provider."""
+    """Return a session of onnxruntime's CPU provider."""
     onnxruntime = pytest.importorskip("onnxruntime")
     helper = pytest.importorskip("onnx.helper")
     domains = [
@@ -36,7 +36,7 @@ def error_of(call: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def outcome(call: Callable[..., Any], *arguments: Any) -> Any:
-    """The result, or the error."""
+    """Return the result, or the error."""
     try:
         return call(*arguments)
     except Exception as error:
@@ -44,7 +44,7 @@ def outcome(call: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def assert_same_class(ours: BaseException, theirs: BaseException) -> None:
-    """An ``except`` clause for theirs catches ours: builtin classes by inheritance, onnxruntime's by their name."""
+    """Return whether an ``except`` clause for their error catches ours: builtins by inheritance, others by name."""
     cls = type(theirs)
     if cls.__module__ == "builtins":
         assert isinstance(ours, cls), f"{ours!r} is no {cls.__name__}, but direct: {theirs!r}"

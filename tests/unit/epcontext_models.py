@@ -19,7 +19,7 @@ FLOAT = TensorProto.FLOAT
 
 
 def context_node(name: str = "part_0", domain: str = "com.microsoft", **attributes: Any) -> Any:
-    """An EPContext node with the attributes that QNN writes; `attributes` replace them, ``None`` leaves one out."""
+    """Return an EPContext node as QNN writes it. `attributes` replace attributes; ``None`` removes one."""
     written = {
         "main_context": 1,
         "embed_mode": 0,
@@ -70,7 +70,7 @@ def function_with(*nodes: Any) -> Any:
     return helper.make_function("own", "Block", ["x"], ["y"], list(nodes), [helper.make_opsetid("", 21)])
 
 
-# Where a compiled part may be: what makes the model of the node.
+# Possible locations of a compiled part: functions that return the model for a node.
 PLACES = {
     "at top level": lambda node: model_of(node),
     "in a branch of If": lambda node: model_of(in_if(node)),
@@ -91,7 +91,7 @@ def save(model: Any, path: Path) -> Path:
 
 
 def real(folder: Path, name: str = "good.onnx", binary: str = "a_qnn.bin") -> Path:
-    """A compiled model that QNN made, with its context binary."""
+    """Copy a compiled model that QNN wrote, with its context binary; return its path."""
     shutil.copy(COMPILED / name, folder)
     shutil.copy(COMPILED / binary, folder)
     return folder / name
@@ -123,7 +123,7 @@ def set_compatibility(path: Path, text: str | None) -> Path:
 
 
 def retarget(binary: Path, soc: str, arch: int, sdk: str | None = None) -> None:
-    """Make a context binary say that it is for another chip, or of another SDK, without a change of its length."""
+    """Change the chip or SDK that a context binary records, without a change of its length."""
     data = binary.read_bytes()
     old = b"soc_type=SC8380XP;arch=73"
     new = b"soc_type=%s;arch=%d" % (soc.encode(), arch)

@@ -1,6 +1,6 @@
 """The rules of `docs/dev/architecture.md` that a program can check, on the syntax trees of all modules.
 
-Imports count wherever they stand: at the top, inside a function, and for type checkers only.
+All imports count: at the top, inside of functions, and for type checkers only.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SOURCES = {
 MOST_LINES = 640
 MOST_LINES_WITH_COMMENTS = 750
 
-# Of the host, what runs without a process of it. The workshop is a second package of tools.
+# Parts of the host that run without a host process. The workshop is a second package of the tools.
 PARTS_FOR_TOOLS = (
     "qnnbridge_host.model",
     "qnnbridge_host.cache",
@@ -40,15 +40,15 @@ PARTS_FOR_TOOLS = (
     # Installed packages and the provider in a folder: read from disk, without loading anything.
     "qnnbridge_host.machine",
     "qnnbridge_host.engine.sources",
-    # Work on the ONNX model itself, which commands do in the application's interpreter.
+    # Parts that change ONNX models, which commands do in the application's interpreter.
     "qnnbridge_host.graph",
     "qnnbridge_host.numerics",
     "qnnbridge_host.rewrite",
     "qnnbridge_host.engine.cpu",
 )
 
-# What each package may import of the others. `test_layout.py` checks the packages; this table names the parts of the
-# host that the daemon and the tools may use.
+# Imports that each package may use of the others. `test_layout.py` checks the packages; this table names the parts
+# of the host that the daemon and the tools may use.
 PARTS_OF_THE_HOST = {
     "qnnbridge_daemon": (
         "qnnbridge_host.serve.server",
@@ -66,7 +66,8 @@ NEEDING_ONNX = ("qnnbridge_host.graph", "qnnbridge_host.numerics", "qnnbridge_ho
 # `model/` and `cache/` of the host run in tools and in tests without ONNX Runtime.
 PURE = ("qnnbridge_host.model", "qnnbridge_host.cache")
 PURE_MAY_IMPORT = {*sys.stdlib_module_names, "filelock", "platformdirs", "qnnbridge_os", "qnnbridge_protocol"}
-# Its waits and its children raise our errors, and a host's process has a name of the wire.
+# The package's waits and children raise the project's errors, and a host process has a name defined in the
+# protocol.
 OS_MAY_IMPORT = ("qnnbridge_protocol.errors", "qnnbridge_protocol.process_names", "qnnbridge_os")
 
 PUBLIC_MODULES = {
@@ -79,7 +80,7 @@ PUBLIC_MODULES = {
     "qnnbridge.speech",
     "qnnbridge.testing",
 }
-# It has the modules that onnxruntime has.
+# The package has the modules of onnxruntime.
 MIMICRY = "qnnbridge.ort"
 # The session for asyncio has the name of the session.
 NAMES_TWICE = {"InferenceSession"}
@@ -133,7 +134,7 @@ HANDING_OVER = ("", ".dropin", "._inference_session", "._runner", "._session_arg
 
 
 def modules_of_products() -> dict[str, tuple[str, ...]]:
-    """The table of the page: product -> modules of the runtime that it may import."""
+    """Return the table of the page: product -> modules of the runtime that it may import."""
     rows = re.findall(r"^\| `(\w+)` \| ((?:those of `\w+`, )?`_.*) \|$", architecture(), re.MULTILINE)
     table: dict[str, tuple[str, ...]] = {}
     for product, text in rows:
@@ -173,7 +174,7 @@ def test_the_runtime_imports_no_product() -> None:
 
 
 @pytest.mark.parametrize("package", PARTS_OF_THE_HOST)
-def test_only_some_parts_of_the_host_are_used_by_others(package: str) -> None:
+def test_only_some_parts_of_the_host_are_used_by_other_packages(package: str) -> None:
     wrong = [
         f"{module}: {name}"
         for module in MODULES
@@ -195,7 +196,7 @@ def test_model_and_cache_need_neither_onnxruntime_nor_numpy() -> None:
     assert wrong == []
 
 
-def test_the_room_of_the_operating_system_needs_errors_and_names_alone() -> None:
+def test_the_package_of_the_operating_system_imports_only_errors_and_names() -> None:
     wrong = [
         f"{module}: {name}"
         for module in MODULES
@@ -213,13 +214,13 @@ def test_only_the_engine_of_the_host_imports_onnxruntime() -> None:
     assert {module for module in of_the_host if not within(module, "qnnbridge_host.engine")} == set()
 
 
-def test_only_the_rooms_for_onnx_models_import_onnx() -> None:
+def test_only_the_packages_for_onnx_models_import_onnx() -> None:
     users = {m for m in MODULES if within(m, "qnnbridge_host") and any(within(n, "onnx") for n in imports(m))}
     assert users
     assert {module for module in users if not within(module, *NEEDING_ONNX)} == set()
 
 
-def test_model_does_not_know_the_cache() -> None:
+def test_model_does_not_import_the_cache() -> None:
     users = [
         module for module in MODULES if within(module, PURE[0]) if any(within(n, PURE[1]) for n in imports(module))
     ]
@@ -241,7 +242,7 @@ def reachable(start: str) -> set[str]:
 
 
 def circles() -> Iterator[list[str]]:
-    """Groups of modules of which each imports, directly or not, each other one."""
+    """Yield groups of modules that import each other, directly or indirectly."""
     reaches = {module: reachable(module) - {module} | ({module} & imports(module)) for module in MODULES}
     done: set[str] = set()
     for module in sorted(MODULES):
@@ -258,7 +259,7 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
 # --- files -----------------------------------------------------------------------------------------------
 
 
-def test_no_file_is_too_long_to_be_read_at_once() -> None:
+def test_no_file_is_too_long() -> None:
     lengths: dict[str, tuple[int, int]] = {}
     for module, path in MODULES.items():
         lines = path.read_text("utf-8").splitlines()
@@ -283,7 +284,7 @@ def forwards(statements: list[ast.stmt]) -> bool:
         if isinstance(statement, ast.Assign) and getattr(statement.targets[0], "id", "") == "__all__":
             continue
         if isinstance(statement, ast.If) and "sys.platform" in ast.unparse(statement.test):
-            return False  # it chooses
+            return False  # it chooses between modules
         if isinstance(statement, ast.If) and forwards([*statement.body, *statement.orelse]):
             continue
         return False
@@ -323,7 +324,7 @@ REPLACED = {
     "time": {"sleep"},
     "os": {"waitpid"},
 }
-# The original, and a thread that is started inside of one of the operating system's.
+# The unpatched original, and a thread that is started inside of a thread of the operating system.
 MAY_BE_REPLACED = {
     ("qnnbridge_os.native", "Popen"),
     ("qnnbridge_os.shield", "Thread"),
@@ -337,7 +338,7 @@ MAY_BE_REPLACED = {
 }
 
 
-def test_the_bridge_waits_with_what_greenlets_do_not_replace() -> None:
+def test_the_bridge_waits_with_primitives_that_greenlets_do_not_replace() -> None:
     found = set()
     for name in [name for name in MODULES if within(name, "qnnbridge", "qnnbridge_os")]:
         for node in ast.walk(tree(name)):
@@ -350,7 +351,7 @@ def test_the_bridge_waits_with_what_greenlets_do_not_replace() -> None:
     assert found <= MAY_BE_REPLACED
 
 
-def test_a_class_name_has_one_meaning() -> None:
+def test_a_class_name_is_used_for_one_class() -> None:
     """Exceptions are the two implementations per platform, and classes with deliberate names of onnxruntime."""
     homes: dict[str, list[str]] = {}
     for module in MODULES:
@@ -362,10 +363,10 @@ def test_a_class_name_has_one_meaning() -> None:
     assert {name: modules for name, modules in several.items() if name not in NAMES_TWICE} == {}
 
 
-# --- what is public --------------------------------------------------------------------------------------
+# --- public interface ------------------------------------------------------------------------------------
 
 
-def test_the_bridge_is_private_but_for_what_is_documented() -> None:
+def test_the_bridge_is_private_except_for_documented_modules() -> None:
     public = {
         module
         for module in MODULES
@@ -403,7 +404,7 @@ def test_every_path_that_the_architecture_names_exists() -> None:
     assert {path for path in named if not (ROOT / path).exists()} == set()
 
 
-# --- the check of the checks -----------------------------------------------------------------------------
+# --- the checks themselves -------------------------------------------------------------------------------
 
 
 def test_lazy_imports_and_those_for_type_checkers_count() -> None:

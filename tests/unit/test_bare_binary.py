@@ -54,7 +54,7 @@ def test_common_weights_are_distinguished_from_several_graphs() -> None:
         ((MODELS / "f.onnx").read_bytes(), OptionError, "is an ONNX model"),
     ],
 )
-def test_what_is_none_is_refused_with_cause_and_fix(
+def test_a_file_that_is_not_a_context_binary_is_refused_with_cause_and_fix(
     data: bytes, error: type[BridgeError], words: str, tmp_path: Path
 ) -> None:
     with pytest.raises(error, match=words) as refused:
@@ -64,7 +64,7 @@ def test_what_is_none_is_refused_with_cause_and_fix(
 
 
 @pytest.mark.parametrize("first", ["dlc.metadata", "htp.cache.sc8380xp.0", "model.params"])
-def test_a_dlc_is_recognised_and_genie_named(first: str, tmp_path: Path) -> None:
+def test_a_dlc_is_recognised_and_genie_is_named(first: str, tmp_path: Path) -> None:
     path = tmp_path / "model.bin"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr(first, DATA)
@@ -74,12 +74,12 @@ def test_a_dlc_is_recognised_and_genie_named(first: str, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("name", ["", "not there.bin"])
-def test_a_folder_and_a_missing_file(name: str, tmp_path: Path) -> None:
+def test_a_folder_and_a_missing_file_are_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(NoSuchFile):
         look_at_binary(str(tmp_path / name))
 
 
-def test_another_format_is_left_to_the_library_but_no_session_takes_it(tmp_path: Path) -> None:
+def test_another_format_is_unknown_and_no_session_accepts_it(tmp_path: Path) -> None:
     path = saved(tmp_path, bytes(range(1, 256)) * 40)
     assert look_at_binary(path).kind == "unknown"
     assert facts_of(path) is None
@@ -91,7 +91,7 @@ def judged(name: str, host: HostTraits = HOST) -> str:
     return examine(path, sketch(path, look_at_binary(path)), host).verdict.message
 
 
-def test_chip_and_sdk_are_judged_by_the_header_alone() -> None:
+def test_chip_and_sdk_are_judged_from_the_header_alone() -> None:
     assert judged("2.3.0_qnn.bin") == "ok"
     assert "cannot run" in judged("2.7.0_qnn.bin", HostTraits("1.32.0", "2.4.0", "2.48.0", simulator=True))
     old = HostTraits("1.32.0", "2.7.0", "2.51.0", simulator=False, soc_model=30, htp_arch=68)

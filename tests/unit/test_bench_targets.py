@@ -1,4 +1,4 @@
-"""The targets of the developers' bench, and the comparison of two results."""
+"""The targets of the developers' benchmark, and the comparison of two results."""
 
 from __future__ import annotations
 
@@ -22,36 +22,36 @@ LARGER = Target("l", "x", 0.6, 0.9, lambda f: f["a"] / f["b"], more=True)
         (LARGER, 0.5, "missed"),
     ],
 )
-def test_a_target_is_met_well_met_or_missed(target: Target, a: float, verdict: str) -> None:
+def test_a_target_is_exceeded_met_or_missed(target: Target, a: float, verdict: str) -> None:
     assert target.verdict({"a": a, "b": 1.0}) == verdict
 
 
-def test_what_was_not_measured_is_no_success() -> None:
+def test_a_target_without_a_measurement_is_not_a_success() -> None:
     assert SMALLER.value({"a": 1.0}) is None
     assert SMALLER.verdict({"a": 1.0}) == "not measured"
 
 
-def test_what_the_bridge_adds_is_what_its_call_takes_longer() -> None:
+def test_the_overhead_of_the_bridge_is_the_additional_time_of_its_call() -> None:
     zero_copy = next(target for target in TARGETS if "zero-copy, 4 KB" in target.name)
     figures = {"zero-copy 4 KB": 30e-6, "direct 4 KB": 20e-6, "raw ping": 5e-6}
     assert zero_copy.value(figures) == pytest.approx(2.0)
     assert zero_copy.verdict(figures) == "must"
 
 
-def test_bandwidth_is_that_of_both_ways_without_the_ping() -> None:
+def test_bandwidth_counts_both_directions_without_the_ping() -> None:
     bandwidth = next(target for target in TARGETS if target.name == "bandwidth, plain arrays, 600 KB")
     figures = {"copy 600 KB": 10e-6, "bridge 600 KB": 50e-6, "direct 600 KB": 15e-6, "ping": 10e-6}
     assert bandwidth.value(figures) == pytest.approx(20 / 25)
 
 
-def test_a_target_is_relative_to_the_time_of_a_bridge_that_does_nothing() -> None:
+def test_a_target_is_relative_to_the_time_of_a_bridge_without_work() -> None:
     zero_copy = next(target for target in TARGETS if "zero-copy, 4 KB" in target.name)
     figures = {"zero-copy 4 KB": 30e-6, "direct 4 KB": 20e-6, "raw ping": 5e-6, "floor 4 KB": 25e-6}
     assert zero_copy.value(of_the_floor(figures)) == pytest.approx(1.0)
     assert zero_copy.value(figures) == pytest.approx(2.0)
 
 
-def test_an_aim_is_never_easier_than_a_must() -> None:
+def test_an_aim_is_never_easier_than_a_requirement() -> None:
     for target in TARGETS:
         assert target.aim >= target.must if target.more else target.aim <= target.must, target.name
 
@@ -76,5 +76,5 @@ def test_two_results_are_compared_target_by_target(before: float, after: float, 
     assert bad is worse
 
 
-def test_of_several_results_the_medians_count() -> None:
+def test_of_several_results_the_medians_are_used() -> None:
     assert medians([result(1.0), result(9.0), result(2.0), result(None)]) == {"ping": 2.0}

@@ -51,12 +51,12 @@ def test_several_suspects_share_the_point_and_must_run_alone() -> None:
     assert not blame.must_run_alone("x" * 64)
 
 
-def test_the_same_model_twice_in_flight_is_one_suspect() -> None:
+def test_two_calls_of_the_same_model_are_one_suspect() -> None:
     blame = Blame()
     assert blame.on_death(SEGV, [A, A]) == [Points(A, 1.0)]
 
 
-def test_a_death_without_native_calls_blames_no_model() -> None:
+def test_a_crash_without_native_calls_blames_no_model() -> None:
     blame = Blame()
     assert blame.on_death(SEGV, []) == []
     assert blame.on_death(SEGV, [NativeCall("", "", "importing")]) == []
@@ -92,7 +92,7 @@ def test_an_unused_suspect_is_forgotten_after_a_time(monkeypatch: pytest.MonkeyP
     assert blame.quiet
 
 
-def test_a_death_alone_leaves_one_suspect() -> None:
+def test_a_crash_with_a_single_running_call_leaves_one_suspect() -> None:
     blame = Blame()
     blame.on_death(SEGV, [A, B])
     assert blame.on_death(SEGV, [A]) == [Points(A, 1.0)]
@@ -129,7 +129,7 @@ def test_a_host_that_was_killed_from_outside_blames_no_model(status: ExitStatus 
         assert blame.on_death(status, [A]) == []
 
 
-def test_a_host_that_we_ended_blames_no_model_unless_it_hung() -> None:
+def test_a_host_that_the_bridge_ended_blames_no_model_unless_it_hung() -> None:
     blame = Blame()
     assert blame.on_death(KILL, [A], "ended-by-us") == []
     assert blame.on_death(KILL, [A], "hung") == [Points(A, 1.0)]
@@ -143,7 +143,7 @@ def test_only_the_third_out_of_memory_kill_in_a_row_blames_the_model() -> None:
     assert blame.on_death(KILL, [A], "memory-ran-out") == [Points(A, 1.0)]
 
 
-def test_a_crash_while_the_memory_runs_out_somewhere_counts_as_any_other() -> None:
+def test_a_crash_during_memory_shortage_counts_as_any_other() -> None:
     assert Blame().on_death(SEGV, [A], "memory-ran-out") == [Points(A, 1.0)]
 
 
@@ -156,7 +156,7 @@ def test_a_good_reply_between_the_kills_starts_the_count_again() -> None:
     assert blame.on_death(KILL, [A], "memory-ran-out") == []
 
 
-def test_kills_of_different_models_do_not_add_up() -> None:
+def test_kills_of_different_models_are_not_added_up() -> None:
     blame = Blame()
     assert [blame.on_death(KILL, [one], "memory-ran-out") for one in (A, B, C, A, B, C)] == [[]] * 6
 
@@ -252,7 +252,7 @@ def waiting(gate: IsolationLock) -> None:
         time.sleep(0.001)
 
 
-def test_the_others_run_together() -> None:
+def test_models_without_suspicion_run_together() -> None:
     gate = gate_with_suspects(SUSPECT)
     first = Caller(gate, OTHER)
     assert first.inside.wait(GRACE_S)
@@ -269,7 +269,7 @@ def test_a_suspect_runs_alone() -> None:
     assert enters_at_once(gate, OTHER)
 
 
-def test_a_new_call_waits_behind_a_waiting_suspect() -> None:
+def test_a_new_call_waits_for_a_waiting_suspect() -> None:
     """Under steady load another call is always running, so that the suspect would never get its turn."""
     gate = gate_with_suspects(SUSPECT)
     first = Caller(gate, OTHER)
@@ -298,7 +298,7 @@ def test_a_nested_call_does_not_wait_for_the_outer_call_of_its_thread(
     assert not gate._inside
 
 
-def test_a_nested_call_does_not_wait_behind_the_outer_wait_of_its_thread() -> None:
+def test_a_nested_call_does_not_wait_for_the_queued_call_of_its_thread() -> None:
     gate = gate_with_suspects(SUSPECT)
     other = Caller(gate, OTHER)
     assert other.inside.wait(GRACE_S)
@@ -317,7 +317,7 @@ def test_a_nested_call_does_not_wait_behind_the_outer_wait_of_its_thread() -> No
     other.leave()
 
 
-def test_a_suspect_that_gave_up_waiting_blocks_no_calls() -> None:
+def test_a_suspect_that_stopped_waiting_blocks_no_calls() -> None:
     gate = gate_with_suspects(SUSPECT)
     first = Caller(gate, OTHER)
     assert first.inside.wait(GRACE_S)
@@ -326,7 +326,7 @@ def test_a_suspect_that_gave_up_waiting_blocks_no_calls() -> None:
     first.leave()
 
 
-def test_calls_behind_a_waiting_suspect_continue_when_it_gives_up() -> None:
+def test_calls_queued_after_a_waiting_suspect_continue_when_it_stops_waiting() -> None:
     gate = gate_with_suspects(SUSPECT)
     first = Caller(gate, OTHER)
     assert first.inside.wait(GRACE_S)
@@ -334,7 +334,7 @@ def test_calls_behind_a_waiting_suspect_continue_when_it_gives_up() -> None:
     seen = threading.Event()
 
     def give_up() -> None:
-        while not seen.is_set():  # repeat if the wait was too short for this test to see
+        while not seen.is_set():  # repeat if the wait was too short to be observed
             with contextlib.suppress(CallTimedOut), gate.isolate(SUSPECT, time.monotonic() + 0.3):
                 pass
 

@@ -69,7 +69,9 @@ def plan_of(buckets: Any, *inputs: NodeInfo, scan: ModelDescription | None = Non
         ({"buckets": {"seq": [16]}, "cut": {"logits": [None, 1.5]}}, "1.5 is not a dimension"),
     ],
 )
-def test_what_cannot_be_meant_is_refused_with_the_way_out(keywords: dict[str, Any], words: str) -> None:
+def test_contradictory_bucket_arguments_are_refused_with_an_alternative(
+    keywords: dict[str, Any], words: str
+) -> None:
     with pytest.raises(OptionError) as caught:
         make_arguments(**keywords)
     assert words in caught.value.message
@@ -78,20 +80,20 @@ def test_what_cannot_be_meant_is_refused_with_the_way_out(keywords: dict[str, An
 
 
 @pytest.mark.parametrize("keywords", [{"pad": 0}, {"cut": {}}, {"split": "batch"}, {"overflow": "cpu"}])
-def test_words_about_buckets_without_buckets_are_refused(keywords: dict[str, Any]) -> None:
+def test_arguments_for_buckets_are_refused_without_buckets(keywords: dict[str, Any]) -> None:
     given = {"pad": None, "cut": None, "split": None, "overflow": "error", **keywords}
     (name,) = keywords
     with pytest.raises(OptionError, match=f"{name}= is for a session with buckets"):
         bucket_arguments(None, **given)
 
 
-def test_sizes_are_sorted_and_each_is_there_once() -> None:
+def test_sizes_are_sorted_and_unique() -> None:
     made = make_arguments({"seq": (32, np.int64(16), 32), "other": {8}})
     assert made.sizes == {"seq": (16, 32), "other": (8,)}
     assert not made.split
 
 
-def test_only_what_is_called_a_batch_is_done_in_parts_unless_it_is_said() -> None:
+def test_only_a_dimension_called_batch_is_split_by_default() -> None:
     assert make_arguments({"batch": 4, "seq": 16}).split == {"batch"}
     assert make_arguments({"Batch_Size": [1, 4], "seq": [16]}).split == {"Batch_Size"}
     assert make_arguments({"batch": 4, "seq": [16]}, split=()).split == set()
@@ -100,7 +102,7 @@ def test_only_what_is_called_a_batch_is_done_in_parts_unless_it_is_said() -> Non
     assert make_arguments({"N": 4, "seq": [16]}, split=["seq", "N"]).split == {"N", "seq"}
 
 
-def test_relations_of_outputs_are_read() -> None:
+def test_relations_of_outputs_are_parsed() -> None:
     made = make_arguments({"seq": [16]}, cut={"logits": ["seq // 2", None, 8]})
     assert made.cut == {"logits": (Relation("seq", 1, 0, 2), None, None)}
 
@@ -108,7 +110,7 @@ def test_relations_of_outputs_are_read() -> None:
 # --- with a model ---
 
 
-def test_an_unknown_dimension_is_refused_with_the_known_ones_and_a_guess() -> None:
+def test_the_error_for_an_unknown_dimension_lists_the_known_ones_and_a_guess() -> None:
     with pytest.raises(OptionError, match=r"no input of m\.onnx has a dimension 'sec'") as caught:
         plan_of({"sec": [16]})
     assert "'batch', 'seq'" in str(caught.value.fix)
@@ -118,7 +120,7 @@ def test_an_unknown_dimension_is_refused_with_the_known_ones_and_a_guess() -> No
     assert "Did you mean 'seq'?" in str(longer.value.fix)
 
 
-def test_dimensions_without_names_and_models_of_fixed_sizes_are_told_apart() -> None:
+def test_dimensions_without_names_and_models_with_fixed_sizes_have_different_errors() -> None:
     with pytest.raises(OptionError, match="no input") as nameless:
         plan_of({"seq": [16]}, NodeInfo("x", "tensor(float)", (1, None)))
     assert "Without a name are x:1" in str(nameless.value.cause)
@@ -145,21 +147,21 @@ def test_dimensions_without_names_and_models_of_fixed_sizes_are_told_apart() -> 
         ({"input_ids": 0, "attention_mask": True}, "True is not a value", "hold exactly"),
     ],
 )
-def test_what_an_input_is_padded_with_must_be_said_and_must_fit(pad: Any, words: str, fix: str) -> None:
+def test_the_padding_value_of_an_input_must_be_given_and_must_fit(pad: Any, words: str, fix: str) -> None:
     with pytest.raises(OptionError) as caught:
         plan_of({"seq": [16, 32]}, pad=pad)
     assert words in caught.value.message
     assert fix in str(caught.value.fix)
 
 
-def test_a_single_size_is_fixed_unless_something_is_said_of_its_padding() -> None:
+def test_a_single_size_is_fixed_unless_a_padding_value_is_given() -> None:
     assert plan_of({"seq": [16]}, pad=None).fixed == {0}
     assert plan_of({"seq": [16]}, pad={"attention_mask": 0, "input_ids": 0}).fixed == frozenset()
     assert plan_of({"seq": [16]}, pad=0).fixed == frozenset()
     assert plan_of({"seq": [16, 32]}, pad=0).fixed == frozenset()
 
 
-def test_only_what_is_the_first_axis_everywhere_is_called_a_batch() -> None:
+def test_only_a_dimension_that_is_the_first_axis_everywhere_is_suggested_as_a_batch() -> None:
     rows, length = NodeInfo("x", "tensor(float)", ("rows", 4)), NodeInfo("x", "tensor(float)", (1, "rows"))
     for node, may in ((rows, True), (length, False)):
         with pytest.raises(OptionError) as caught:
@@ -167,7 +169,7 @@ def test_only_what_is_the_first_axis_everywhere_is_called_a_batch() -> None:
         assert ("is a batch" in str(caught.value.fix)) is may
 
 
-def test_an_input_that_is_never_padded_has_no_value_for_it() -> None:
+def test_an_input_that_is_never_padded_refuses_a_padding_value() -> None:
     with pytest.raises(OptionError, match="input 'scale' is never padded"):
         plan_of({"seq": [16]}, IDS, NodeInfo("scale", "tensor(float)", (1,)), pad={"input_ids": 0, "scale": 1})
     assert set(plan_of({"seq": [16]}, IDS, NodeInfo("scale", "tensor(float)", (1,))).inputs) == {"input_ids"}
@@ -188,7 +190,9 @@ def test_an_input_that_is_never_padded_has_no_value_for_it() -> None:
         ("double", np.float32(2), np.float64(2)),
     ],
 )
-def test_values_of_every_kind_are_taken_as_their_input_has_them(element: str, pad: Any, stored: Any) -> None:
+def test_padding_values_of_every_kind_are_converted_to_the_type_of_their_input(
+    element: str, pad: Any, stored: Any
+) -> None:
     plan = plan_of({"n": [4]}, NodeInfo("x", f"tensor({element})", ("n",)), pad={"x": pad})
     value = plan.inputs["x"].value
     assert value is not None
@@ -201,19 +205,19 @@ def test_types_that_cannot_be_padded_are_refused(type_text: str) -> None:
         plan_of({"n": [4]}, NodeInfo("x", type_text, ("n",)))
 
 
-def test_a_dimension_that_is_split_needs_no_value() -> None:
+def test_a_dimension_that_is_split_needs_no_padding_value() -> None:
     plan = plan_of({"batch": 4}, NodeInfo("x", "tensor(float)", ("batch", 3)), pad=None)
     assert plan.inputs["x"].value is None
 
 
-def test_compiled_models_and_what_is_no_onnx_model_are_refused() -> None:
+def test_compiled_models_and_other_files_are_refused() -> None:
     with pytest.raises(CompiledModelRefused, match="cannot have buckets"):
         plan_of({"seq": [16]}, scan=scan_of(IDS, compiled=True))
     with pytest.raises(OptionError, match="cannot be read"):
         plan_of({"seq": [16]}, scan=scan_of(readable=False))
 
 
-def test_dimensions_that_stay_free_are_named_with_what_to_do() -> None:
+def test_the_error_for_dimensions_that_stay_free_names_them_and_the_fix() -> None:
     scan = scan_of(IDS, MASK, NodeInfo("x", "tensor(float)", (None,)))
     plan = plan_of({"seq": [16]}, scan=scan)
     left = dimensions_left(plan, scan, {})
@@ -225,21 +229,21 @@ def test_dimensions_that_stay_free_are_named_with_what_to_do() -> None:
     assert [dim.symbol for dim in dimensions_left(plan, scan, {"batch": 1})] == [None]
 
 
-def test_a_dimension_with_buckets_cannot_be_fixed_as_well() -> None:
+def test_a_dimension_with_buckets_cannot_be_fixed_too() -> None:
     with pytest.raises(OptionError, match="the session options fix it to 8"):
         check_overrides(plan_of({"seq": [16]}), {"seq": 8})
 
 
-# --- which variants ---
+# --- variants ---
 
 
-def test_the_variants_are_all_combinations_the_smallest_first() -> None:
+def test_the_variants_are_all_combinations_in_ascending_order() -> None:
     plan = plan_of({"batch": [1, 4], "seq": [16, 32]})
     assert list(plan.variants()) == [(1, 16), (1, 32), (4, 16), (4, 32)]
     assert plan.text((1, 16)) == "batch=1, seq=16"
 
 
-def test_variants_to_warm_are_named_by_their_sizes() -> None:
+def test_variants_to_warm_are_selected_by_their_sizes() -> None:
     plan = plan_of({"batch": 1, "seq": [16, 32]})
     assert wanted_variants(plan, None) == [(1, 16), (1, 32)]
     assert wanted_variants(plan, {"seq": 32}) == [(1, 32)]
@@ -277,7 +281,7 @@ def test_unknown_variants_to_warm_are_refused(sizes: Any, words: str) -> None:
         ("seq - 9", 4, 0),
     ],
 )
-def test_an_expression_means_what_python_would_compute(text: str, size: int, expected: int) -> None:
+def test_an_expression_is_computed_as_by_python(text: str, size: int, expected: int) -> None:
     assert parse(text).size(size) == expected
     assert parse(str(parse(text))) == parse(text)
 
@@ -299,27 +303,27 @@ def test_an_expression_means_what_python_would_compute(text: str, size: int, exp
         "(" * 500,
     ],
 )
-def test_what_is_no_such_expression_is_refused_with_examples(text: str) -> None:
+def test_an_invalid_expression_is_refused_with_examples(text: str) -> None:
     with pytest.raises(OptionError, match="is not a relation between a dimension") as caught:
         parse(text)
     assert "'seq'" in str(caught.value.fix)
 
 
-def test_a_length_that_stays_the_same_is_found_from_two_sizes() -> None:
+def test_an_unchanged_length_is_recognised_from_two_sizes() -> None:
     assert fit("seq", {16: 16, 15: 15}) == Relation("seq")
 
 
-def test_what_does_not_depend_on_the_size_or_shrinks_is_no_relation() -> None:
+def test_a_length_that_is_constant_or_shrinks_is_not_a_relation() -> None:
     assert fit("seq", {16: 3, 15: 3}) is None
     assert fit("seq", {16: 3, 15: 4}) is None
     assert fit("seq", {16: 16}) is None
 
 
-def test_a_length_that_grows_with_the_square_is_no_relation() -> None:
+def test_a_length_that_grows_quadratically_is_not_a_relation() -> None:
     assert fit("seq", {size: size * size for size in range(4, 24)}) is None
 
 
-def test_any_rounded_length_is_found_from_a_row_of_sizes() -> None:
+def test_any_rounded_length_is_recognised_from_a_series_of_sizes() -> None:
     random = Random(33)
     for _ in range(300):
         true = Relation("n", random.randint(1, 6), random.randint(0, 30), random.randint(1, MAX_DENOMINATOR))
@@ -333,18 +337,18 @@ def test_any_rounded_length_is_found_from_a_row_of_sizes() -> None:
 
 @pytest.mark.parametrize("divisor", [2, 3, 4, 8, 16, 32])
 @pytest.mark.parametrize("up", [False, True])
-def test_strides_are_found_exactly(divisor: int, up: bool) -> None:
+def test_strides_are_recognised_exactly(divisor: int, up: bool) -> None:
     true = Relation("n", 1, divisor - 1 if up else 0, divisor)
     found = fit("n", {size: true.size(size) for size in (*range(64, 64 + MAX_DENOMINATOR + 1), 63, 32)})
     assert found == true
 
 
-def test_axes_that_an_exporter_calls_all_alike_are_named_by_their_place() -> None:
+def test_axes_with_the_same_placeholder_name_are_addressed_by_input_and_axis() -> None:
     node = NodeInfo("x", "tensor(float)", (None, 3, "?", "?", "width"))
     assert [axis.option for axis in free_dimensions([node])] == ["x:0", "x:2", "x:3", "width"]
 
 
-def test_a_padded_call_too_large_to_compare_leaves_that_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_padded_call_that_is_small_enough_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     from qnnbridge._buckets import padding
 
     monkeypatch.setattr(padding, "MAX_BYTES", 100)

@@ -63,7 +63,7 @@ def test_sizes_are_taken_from_all_inputs_and_must_agree() -> None:
         sizes_of(plan, {"x": (2, 5, 2), "m": (6,)})
 
 
-def test_a_call_that_is_too_large_names_the_largest_bucket() -> None:
+def test_the_error_for_a_call_that_is_too_large_names_the_largest_bucket() -> None:
     plan = plan_of({"seq": [4, 8], "batch": 1})
     assert too_large(plan, (9, 1)) == (0,)
     assert variant_for(plan, (9, 1)) is None
@@ -73,7 +73,7 @@ def test_a_call_that_is_too_large_names_the_largest_bucket() -> None:
     assert "overflow='cpu'" in str(error.fix)
 
 
-def test_padding_keeps_what_is_there_and_fills_the_rest() -> None:
+def test_padding_keeps_the_values_and_fills_the_rest() -> None:
     plan = plan_of({"seq": [4], "batch": [2]}, pad={"x": 7, "m": False}, split=())
     x = np.arange(6, dtype=np.float32).reshape(1, 3, 2)
     padded = pad_feeds(plan, {"x": x, "m": np.ones(3, bool), "other": 1}, (4, 2))
@@ -85,13 +85,13 @@ def test_padding_keeps_what_is_there_and_fills_the_rest() -> None:
     assert padded["other"] == 1
 
 
-def test_what_fills_a_bucket_is_not_copied() -> None:
+def test_an_input_that_fills_a_bucket_is_not_copied() -> None:
     plan = plan_of({"seq": [4], "batch": [1]})
     x = np.zeros((1, 4, 2), np.float32)
     assert pad_feeds(plan, {"x": x, "m": np.ones(4, bool)}, (4, 1))["x"] is x
 
 
-def test_rows_that_fill_up_a_batch_repeat_the_last_real_one() -> None:
+def test_rows_that_pad_a_batch_repeat_the_last_real_one() -> None:
     plan = plan_of({"batch": 4, "seq": [3]}, pad={"x": 9, "m": False})
     x = np.arange(8, dtype=np.float32).reshape(2, 2, 2)
     padded = pad_feeds(plan, {"x": x, "m": np.ones(2, bool)}, (4, 3))["x"]
@@ -103,7 +103,7 @@ def test_rows_that_fill_up_a_batch_repeat_the_last_real_one() -> None:
     assert not empty.any()
 
 
-def test_texts_are_padded_with_a_text() -> None:
+def test_strings_are_padded_with_a_string() -> None:
     plan = plan_of({"n": [3]}, NodeInfo("x", "tensor(string)", ("n",)), pad={"x": "[PAD]"})
     padded = pad_feeds(plan, {"x": np.array(["a"], object)}, (3,))
     assert padded["x"].tolist() == ["a", "[PAD]", "[PAD]"]
@@ -112,7 +112,7 @@ def test_texts_are_padded_with_a_text() -> None:
 # --- cutting ---
 
 
-def test_outputs_are_cut_along_the_dimensions_that_follow_from_a_size() -> None:
+def test_outputs_are_cut_along_the_dimensions_that_depend_on_a_size() -> None:
     plan = plan_of({"seq": [8], "batch": [2]})
     shapes = OutputShapes({"y": (Relation("batch"), Relation("seq", 1, 1, 2), None), "z": (None,)})
     y, z = np.arange(2 * 4 * 3).reshape(2, 4, 3), np.arange(5)
@@ -133,7 +133,7 @@ def test_raw_tensors_are_cut_too() -> None:
         cut(plan, shapes, ["y"], [packed], (3, 1), (4, 1))
 
 
-def test_a_dimension_that_is_not_what_was_declared_is_an_error_and_not_a_wrong_cut() -> None:
+def test_a_dimension_that_differs_from_its_declaration_is_an_error_and_not_a_wrong_cut() -> None:
     plan = plan_of({"seq": [8], "batch": 1})
     shapes = OutputShapes({"y": (Relation("seq"),)})
     with pytest.raises(ModelError, match=r"has the unexpected shape \(9,\)") as caught:
@@ -143,7 +143,7 @@ def test_a_dimension_that_is_not_what_was_declared_is_an_error_and_not_a_wrong_c
         cut(plan, shapes, ["y"], [np.zeros((8, 1))], (5, 1), (8, 1))
 
 
-def test_what_cannot_be_cut_is_refused_only_if_something_was_padded() -> None:
+def test_an_output_that_cannot_be_cut_is_refused_only_if_something_was_padded() -> None:
     plan = plan_of({"seq": [8], "batch": 1})
     shapes = OutputShapes({}, {"y": "It is seq(tensor(float))."})
     assert cut(plan, shapes, ["y"], [[1]], (8, 1), (8, 1)) == [[1]]
@@ -152,12 +152,12 @@ def test_what_cannot_be_cut_is_refused_only_if_something_was_padded() -> None:
     assert "seq(tensor(float))" in str(caught.value.cause)
 
 
-# --- parts ---
+# --- splitting and joining ---
 
 
 @pytest.mark.parametrize("largest", [1, 2, 3, 6])
 @pytest.mark.parametrize("rows", [1, 2, 3, 6, 7, 20])
-def test_parts_put_together_are_the_whole(rows: int, largest: int) -> None:
+def test_joined_parts_equal_the_whole(rows: int, largest: int) -> None:
     plan = plan_of({"batch": largest, "seq": [3]})
     shapes = OutputShapes({"y": (Relation("batch"), None)})
     x = np.arange(rows * 6, dtype=np.float32).reshape(rows, 3, 2)
@@ -171,7 +171,7 @@ def test_parts_put_together_are_the_whole(rows: int, largest: int) -> None:
     assert np.array_equal(joined(results, axes)[0], x.reshape(rows, 6))
 
 
-def test_an_output_without_the_dimension_cannot_be_put_together() -> None:
+def test_an_output_without_the_dimension_cannot_be_joined() -> None:
     plan = plan_of({"batch": 2, "seq": [3]})
     shapes = OutputShapes({"y": (None,), "z": (Relation("batch"), Relation("batch"))})
     for name in "yz":
@@ -179,13 +179,13 @@ def test_an_output_without_the_dimension_cannot_be_put_together() -> None:
             joints(plan, shapes, [name], 0)
 
 
-def test_raw_parts_are_put_together() -> None:
+def test_raw_parts_are_joined() -> None:
     raw = [Typed(np.full(n, n, np.uint16), ElementType.BFLOAT16, (n,)) for n in (1, 2)]
     (whole,) = joined([[one] for one in raw], [0])
     assert (whole.shape, whole.data.tolist()) == ((3,), [1, 2, 2])
 
 
-# --- finding out how outputs follow from sizes ---
+# --- relations between sizes and outputs ---
 
 
 def find(
@@ -201,13 +201,13 @@ def never(sizes: Any) -> Any:
     raise AssertionError("the model was run though it declares everything")
 
 
-def test_names_that_the_model_declares_are_enough() -> None:
+def test_declared_dimension_names_are_sufficient() -> None:
     plan = plan_of({"seq": [8], "batch": 1})
     found = find(plan, {"y": ("batch", "seq", 8), "z": ("other",)}, never, others=("other",))
     assert found.texts() == {"y": ("batch", "seq", None), "z": (None,)}
 
 
-def test_what_is_not_declared_is_found_by_running_small_sizes() -> None:
+def test_undeclared_output_sizes_are_measured_by_running_small_sizes() -> None:
     plan = plan_of({"seq": [8, 16], "batch": [2]})
     seen = []
 
@@ -225,7 +225,7 @@ def test_what_is_not_declared_is_found_by_running_small_sizes() -> None:
     assert max(seq for seq, _ in seen) <= 8 + MAX_DENOMINATOR
 
 
-def test_a_model_that_takes_multiples_only_is_seen_at_its_buckets() -> None:
+def test_a_model_that_accepts_only_multiples_is_measured_at_its_buckets() -> None:
     plan = plan_of({"seq": [32, 64], "batch": 1})
 
     def run(sizes: tuple[int, ...]) -> dict[str, Any]:
@@ -251,7 +251,7 @@ def test_a_model_that_takes_multiples_only_is_seen_at_its_buckets() -> None:
     ],
 )
 @pytest.mark.parametrize("buckets", [[4000, 16000], [8000], [1600, 3200, 64000]])
-def test_hops_and_sampling_rates_are_found_exactly(text: str, buckets: list[int]) -> None:
+def test_hops_and_sampling_rates_are_recognised_exactly(text: str, buckets: list[int]) -> None:
     plan, seen = plan_of({"seq": buckets, "batch": 1}), []
 
     frames: Callable[[int], int] = eval(f"lambda seq: {text}")
@@ -278,13 +278,13 @@ def test_hops_and_sampling_rates_are_found_exactly(text: str, buckets: list[int]
     ],
     ids=["a root", "a jump", "a stride beyond the largest", "whole blocks"],
 )
-def test_a_dimension_that_follows_otherwise_stays_uncut(frames: Callable[[int], int]) -> None:
+def test_an_output_size_that_follows_no_simple_rule_is_not_cut(frames: Callable[[int], int]) -> None:
     plan = plan_of({"seq": [4000, 16000], "batch": 1})
     found = find(plan, {"y": (None,)}, lambda sizes: {"y": (frames(sizes[0]),)})
     assert "by no simple rule" in found.uncut["y"]
 
 
-def test_what_cannot_be_found_out_is_left_uncut_with_the_reason() -> None:
+def test_an_output_whose_size_cannot_be_measured_is_not_cut_and_has_a_reason() -> None:
     plan = plan_of({"seq": [8, 16], "batch": [2]})
 
     def run(sizes: tuple[int, ...]) -> dict[str, Any]:
@@ -296,7 +296,7 @@ def test_what_cannot_be_found_out_is_left_uncut_with_the_reason() -> None:
     assert "by no simple rule" in found.uncut["square"]
 
 
-def test_a_model_that_fails_on_zeros_leaves_its_outputs_uncut_and_a_dead_host_is_reported() -> None:
+def test_outputs_of_a_model_that_fails_on_zeros_are_not_cut_and_a_crashed_host_is_reported() -> None:
     plan = plan_of({"seq": [8], "batch": 1})
 
     def fails(sizes: Any) -> Any:
@@ -316,7 +316,7 @@ def test_a_model_that_fails_on_zeros_leaves_its_outputs_uncut_and_a_dead_host_is
         find(plan, {"y": (None,)}, late)
 
 
-def test_what_the_application_says_is_not_looked_for() -> None:
+def test_outputs_that_the_application_declared_are_not_measured() -> None:
     plan = plan_of({"seq": [8], "batch": 1})
     found = find(plan, {"y": None}, never, cut={"y": ["seq // 2", None]})
     assert found.texts() == {"y": ("seq // 2", None)}

@@ -45,7 +45,7 @@ def zeros(size: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize("context", [Context(0, 0), Context(3, 0), Context(2, 5)])
 @pytest.mark.parametrize("length", [8, 11])
-def test_windows_cover_every_step_once_with_enough_around_it(context: Context, length: int) -> None:
+def test_windows_cover_every_step_once_with_sufficient_context(context: Context, length: int) -> None:
     for size in range(length, 60):
         cuts = windows(size, length, context)
         assert [one.keep_from for one in cuts] == [0, *(one.keep_to for one in cuts[:-1])]
@@ -57,7 +57,7 @@ def test_windows_cover_every_step_once_with_enough_around_it(context: Context, l
 
 
 @pytest.mark.parametrize(("left", "right"), [(0, 0), (2, 2), (4, 1)])
-def test_windows_give_what_the_whole_gives(left: int, right: int) -> None:
+def test_joined_windows_equal_the_unsplit_result(left: int, right: int) -> None:
     run, context, length = convolution(left, right), Context(left, right), 9
     for size in (9, 10, 17, 40):
         feeds = {"x": np.random.default_rng(size).standard_normal((2, size))}
@@ -67,7 +67,7 @@ def test_windows_give_what_the_whole_gives(left: int, right: int) -> None:
         np.testing.assert_allclose(joined, run(feeds)[0])
 
 
-def test_one_step_less_around_a_window_shows() -> None:
+def test_one_step_of_context_less_is_detected() -> None:
     run = convolution(2, 2)
     with pytest.raises(OptionError, match="other results than the whole"):
         check_exact(plan(9), 0, ENDS, Context(1, 2), zeros, run, {})
@@ -80,7 +80,7 @@ def test_the_context_is_measured(left: int, right: int) -> None:
     assert found == Context(left + 1, right + 1)
 
 
-def test_a_model_that_looks_at_everything_is_refused() -> None:
+def test_a_model_with_unlimited_context_is_refused() -> None:
     def normalized(feeds: Mapping[str, Any]) -> Sequence[Any]:
         return [np.repeat(feeds["x"] - feeds["x"].mean(1, keepdims=True), HOP, 1)]
 
@@ -93,7 +93,7 @@ def test_buckets_that_are_too_short_are_refused() -> None:
         check_exact(plan(8), 0, ENDS, Context(4, 4), zeros, convolution(4, 4), {})
 
 
-def test_the_longest_bucket_that_is_not_longer_is_taken() -> None:
+def test_the_largest_bucket_that_is_not_longer_is_used() -> None:
     context = Context(2, 2)
     assert window_length((4, 8, 16), 15, context) == 8
     assert window_length((4, 8, 16), 16, context) == 16
@@ -109,7 +109,7 @@ def described() -> ModelDescription:
     return ModelDescription(ModelIdentity("f", "m.onnx"), inputs=inputs, outputs=())
 
 
-def test_a_list_of_sizes_makes_only_these_variants() -> None:
+def test_a_list_of_sizes_creates_only_these_variants() -> None:
     arguments = make_arguments([{"text": 16, "frames": 64}, {"text": 32, "frames": 128}], 0.0)
     made = make_plan(arguments, described(), "m.onnx")
     assert list(made.variants()) == [(16, 64), (32, 128)]
@@ -118,28 +118,30 @@ def test_a_list_of_sizes_makes_only_these_variants() -> None:
         assert variant_for(made, (text, frames)) == ((16, 64) if text <= 16 and frames <= 64 else (32, 128))
 
 
-def test_no_pair_of_a_list_may_be_large_enough() -> None:
+def test_no_variant_is_used_if_none_in_the_list_is_large_enough() -> None:
     arguments = make_arguments([{"text": 16, "frames": 128}, {"text": 32, "frames": 64}], 0.0)
     assert variant_for(make_plan(arguments, described(), "m.onnx"), (32, 128)) is None
 
 
 @pytest.mark.parametrize("buckets", [[], [{}], [{"a": 1}, {"b": 1}], [{"a": 0}], ["a"]])
-def test_a_wrong_list_is_refused(buckets: Any) -> None:
+def test_an_invalid_list_of_sizes_is_refused(buckets: Any) -> None:
     with pytest.raises(OptionError, match="buckets"):
         make_arguments(buckets, 0)
 
 
 @pytest.mark.parametrize("chunk", ["other", {"seq": -1}, {"seq": 1, "more": 2}, 5, {"seq": True}])
-def test_a_wrong_chunk_is_refused(chunk: Any) -> None:
+def test_an_invalid_chunk_is_refused(chunk: Any) -> None:
     with pytest.raises(OptionError, match="chunk"):
         make_arguments({"seq": 16}, 0, chunk=chunk)
 
 
-# --- evidence: a measurement counts only if something moved ----------------------------------------------------
+# --- a measurement counts only if an output changed ------------------------------------------------------------
 
 
 def of_ids(table: np.ndarray[Any, Any], reach: int) -> Callable[[Mapping[str, Any]], Sequence[Any] | None]:
-    """ids [1, n] to y [1, n]: rows of a table, averaged over `reach` neighbours; refuses ids beyond the table."""
+    """Return ids [1, n] to y [1, n]: rows of a table, averaged over `reach` neighbours; refuses ids beyond the
+    table.
+    """
 
     def run(feeds: Mapping[str, Any]) -> Sequence[Any] | None:
         if feeds["ids"].max() >= len(table):
@@ -161,7 +163,7 @@ def zero_ids(size: int) -> dict[str, Any]:
 IDS_END = [(Relation("n"), 1)]
 
 
-def test_ids_are_drawn_over_the_table_since_its_first_rows_may_be_equal() -> None:
+def test_ids_are_drawn_from_the_whole_table_since_its_first_rows_may_be_equal() -> None:
     table = np.concatenate([np.zeros(2), np.random.default_rng(0).standard_normal(40)])
     run = of_ids(table, 3)
     highest = highest_valid(zero_ids(8), ["ids"], run)
@@ -171,7 +173,7 @@ def test_ids_are_drawn_over_the_table_since_its_first_rows_may_be_equal() -> Non
         check_exact(plan_of_ids(9), 0, IDS_END, Context(1, 1), zero_ids, run, highest)
 
 
-def test_where_nothing_moves_there_is_no_window() -> None:
+def test_inputs_that_change_no_output_give_no_window() -> None:
     run = of_ids(np.zeros(40), 3)
     with pytest.raises(OptionError, match="do not show how far") as told:
         measure(plan_of_ids(8), 0, IDS_END, zero_ids, run, {"ids": 31})
@@ -180,8 +182,10 @@ def test_where_nothing_moves_there_is_no_window() -> None:
         check_exact(plan_of_ids(9), 0, IDS_END, Context(1, 1), zero_ids, run, {"ids": 31})
 
 
-def test_an_influence_that_fades_has_no_end() -> None:
-    """Halved with each step, it is lost in 32 bits after some 25 steps; other inputs may carry it further."""
+def test_an_influence_that_decays_without_end_is_refused() -> None:
+    """The influence is halved with each step and lost in 32 bits after about 25 steps; with other inputs it may
+    reach further.
+    """
 
     def recurrent(feeds: Mapping[str, Any]) -> Sequence[Any]:
         y = np.asarray(feeds["x"], np.float32).copy()
@@ -192,11 +196,11 @@ def test_an_influence_that_fades_has_no_end() -> None:
     with pytest.raises(OptionError, match="do not show how far") as told:
         measure(plan(16), 0, ENDS, zeros, recurrent, {}, ["LSTM"])
     assert "fades (LSTM)" in str(told.value)
-    # Layers of convolutions fade, too, and end.
+    # Layers of convolutions fade, too, but have an end.
     assert measure(plan(8), 0, ENDS, zeros, convolution(3, 1), {}, ["Conv", "Softmax"]) == Context(4, 2)
 
 
-def test_a_value_that_changes_a_size_is_not_made_larger() -> None:
+def test_an_input_value_that_changes_an_output_size_is_not_increased() -> None:
     def repeated(feeds: Mapping[str, Any]) -> Sequence[Any]:
         assert feeds["times"].max() < 100
         return [np.repeat(np.ones(4), feeds["times"])]
@@ -205,7 +209,7 @@ def test_a_value_that_changes_a_size_is_not_made_larger() -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.bool_, np.int64, np.float16, np.float32])
-def test_masks_are_of_both_kinds_and_each_change_changes(dtype: Any) -> None:
+def test_generated_masks_have_zeros_and_ones_and_each_change_alters_them(dtype: Any) -> None:
     feeds = {"mask": np.zeros((1, 64), dtype)}
     seen = [draw(feeds, {}, number)["mask"] for number in draws(feeds, feeds)]
     assert any((one == 1).all() for one in seen)

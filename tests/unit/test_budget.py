@@ -20,7 +20,7 @@ _ROW = re.compile(r"\| `(?P<what>[^`]+)` \| (?P<most>[\d,.]+) \|")
 
 @functools.cache
 def budget(heading: str) -> dict[str, float]:
-    """The rows of one section: what is bounded -> its number."""
+    """Return the rows of one section: item -> its number."""
     section = PAGE.read_text("utf-8").partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
     rows = {row["what"]: float(row["most"].replace(",", "")) for row in _ROW.finditer(section)}
     assert rows, f"{PAGE} has no section {heading!r}"
@@ -46,21 +46,21 @@ def lines_of(module: str) -> int:
 HOW = 'run: python -m scripts.makers.budget --reason "WHY"'
 
 
-def test_no_place_has_more_lines_than_its_budget() -> None:
+def test_no_package_has_more_lines_than_its_budget() -> None:
     found = list(lines.over(lines.counted(), lines.rows(PAGE.read_text("utf-8"))))
     assert found == [], HOW
 
 
-def test_a_number_far_above_the_code_is_lowered() -> None:
+def test_a_budget_far_above_the_code_is_lowered() -> None:
     found = list(lines.unused(lines.counted(), lines.rows(PAGE.read_text("utf-8"))))
     assert found == [], HOW
 
 
-def test_the_script_counts_the_modules_that_the_rules_are_checked_on() -> None:
+def test_the_script_counts_the_modules_that_the_rules_check() -> None:
     assert lines.counted()[lines.TOTAL] == sum(map(lines_of, MODULES))
 
 
-def test_a_place_has_five_percent_of_slack_and_the_total_has_none() -> None:
+def test_a_package_has_five_percent_of_slack_and_the_total_has_none() -> None:
     budget = {"large": lines.Row(1000, ""), "small": lines.Row(100, ""), lines.TOTAL: lines.Row(1100, "")}
     assert list(lines.over({"large": 1050, "small": 130, lines.TOTAL: 1100}, budget)) == []
     assert list(lines.over({"large": 1051, "small": 131, lines.TOTAL: 1101, "new": 1}, budget)) == [
@@ -71,7 +71,7 @@ def test_a_place_has_five_percent_of_slack_and_the_total_has_none() -> None:
     ]
 
 
-def test_raising_writes_the_reason_into_the_rows_that_need_it_and_changes_nothing_else() -> None:
+def test_raising_a_budget_changes_only_the_rows_that_need_it() -> None:
     page = "# Page\n\n## Lines\n\n| place | lines | why |\n|---|---|---|\n| `a` | 1,000 | old |\n| `gone` | 5 | x |\n\n## Next\n\n| `a` | 1 |\n"
     new = lines.renewed(page, {"a": 1100, "b": 10}, "a feature")
     rows = "| `a` | 1,100 | a feature |\n| `b` | 10 | a feature |\n"
@@ -79,12 +79,12 @@ def test_raising_writes_the_reason_into_the_rows_that_need_it_and_changes_nothin
     assert lines.renewed(new, {"a": 1100, "b": 10}, "another") == new
 
 
-# --- floors and circles of folders -------------------------------------------------------------------------
+# --- layers and circular imports of folders ----------------------------------------------------------------
 
 
 @functools.cache
 def edges() -> dict[str, frozenset[str]]:
-    """Room -> rooms of the same package that it imports, also for type checkers only."""
+    """Return, for each folder, the folders of the same package that it imports, also for type checkers only."""
     found: dict[str, set[str]] = {room_of(module): set() for module in MODULES}
     for module in MODULES:
         for name in imports(module):
@@ -107,13 +107,13 @@ def reached(room: str) -> frozenset[str]:
 
 @functools.cache
 def group_of(room: str) -> frozenset[str]:
-    """The room, and those that import it and that it imports, directly or not."""
+    """Return the folder, and the folders that import it and are imported by it, directly or indirectly."""
     return frozenset({room} | {other for other in reached(room) if room in reached(other)})
 
 
 @functools.cache
 def floor_of(group: frozenset[str]) -> int:
-    """1 for rooms that import no other; else one above the highest that they import."""
+    """Return 1 for folders that import no other; otherwise one more than the highest layer that they import."""
     below = {group_of(other) for room in group for other in edges()[room]} - {group}
     return 1 + max(map(floor_of, below), default=0)
 
@@ -122,14 +122,14 @@ def circles() -> Iterator[frozenset[str]]:
     yield from {group_of(room) for room in edges() if len(group_of(room)) > 1}
 
 
-def test_folders_that_import_each_other_in_a_circle_are_those_of_the_budget() -> None:
+def test_circular_imports_of_folders_equal_those_of_the_budget() -> None:
     found = {" - ".join(sorted(name.partition(".")[2] for name in circle)): 1.0 for circle in circles()}
     known = budget("Circles of folders")
     assert found.keys() <= known.keys() - {"none"}, "a new circle, or one that has grown"
     assert known.keys() - {"none"} <= found.keys(), "cut: take it out of docs/dev/budget.md"
 
 
-def test_no_package_stands_on_more_floors_than_its_budget() -> None:
+def test_no_package_has_more_layers_than_its_budget() -> None:
     found = {
         package: max(floor_of(group_of(room)) for room in edges() if package_of(room) == package)
         for package in SOURCES
@@ -148,7 +148,9 @@ def comment_lines(path: Path) -> int:
 
 
 def test_private_words_become_fewer_and_comments_do_not() -> None:
-    """`told` is this project's own word for what a log, an error or a report says: a stranger has to guess."""
+    """Count `told`, this project's own word for what a log, an error or a report contains: a stranger has to guess
+    it.
+    """
     told = sum(
         len(re.findall(r"\btold\b", line)) > 0
         for path in MODULES.values()
@@ -159,7 +161,7 @@ def test_private_words_become_fewer_and_comments_do_not() -> None:
     assert 100 * share >= budget("Words")["comment lines in 100"]
 
 
-# Private words, with what a stranger understands. In comments, docstrings and messages, not in names.
+# Private words, with words that a stranger understands. Checked in comments, docstrings and messages, not in names.
 PRIVATE_WORDS = {
     "in words": "as text",
     "so many": "this many",
@@ -178,16 +180,16 @@ _TEXTS = {tokenize.COMMENT, tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE",
 
 
 def private_words(text: str) -> Iterator[tuple[int, str]]:
-    """Line and word of each private word in the comments and strings of a program."""
+    """Yield line and word of each private word in the comments and strings of a program."""
     if not _PRIVATE.search(" ".join(text.split())):
-        return  # most modules: taking them apart takes seconds
+        return  # skip most modules: parsing them all takes seconds
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type in _TEXTS:
             for found in _PRIVATE.finditer(" ".join(token.string.split())):
                 yield token.start[0], found[0].lower()
 
 
-def test_texts_have_no_private_words() -> None:
+def test_messages_have_no_private_words() -> None:
     found = [
         f"{module}:{line}: {word!r}: write {PRIVATE_WORDS[word]}"
         for module, path in MODULES.items()
@@ -196,13 +198,13 @@ def test_texts_have_no_private_words() -> None:
     assert found == []
 
 
-def test_private_words_are_found_in_texts_alone() -> None:
+def test_private_words_are_found_only_in_text() -> None:
     program = 'so_many = wished  # so\n# So many\nx = f\'{so} in words\'\ny = """now\n    and then"""\n'
     assert {word for _, word in private_words(program)} == {"so many", "in words", "now and then"}
     assert list(private_words("wished = [word for word in words]\n")) == []
 
 
-def test_a_docstring_says_what_the_thing_is_and_does_not_send_the_reader_elsewhere() -> None:
+def test_no_docstring_only_refers_to_the_module() -> None:
     found = [
         f"{module}:{number}"
         for module, path in MODULES.items()
@@ -213,7 +215,7 @@ def test_a_docstring_says_what_the_thing_is_and_does_not_send_the_reader_elsewhe
 
 
 @pytest.mark.parametrize("heading", ["Lines", "Circles of folders", "Floors", "Words"])
-def test_every_row_of_the_page_is_read(heading: str) -> None:
+def test_every_row_of_the_budget_page_is_read(heading: str) -> None:
     section = PAGE.read_text("utf-8").partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
     rows = [line for line in section.splitlines() if line.startswith("| `")]
     assert len(rows) == len(budget(heading))

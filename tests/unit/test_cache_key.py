@@ -1,4 +1,4 @@
-"""The key of a compiled model: everything that changes the result changes it, and nothing else does."""
+"""The key of a compiled model changes with everything that changes the result, and with nothing else."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ SPEC = SessionSpec(
 VALUES = (np.ones(3, np.float32),)
 
 
-# Fields that do not have to be in the key. Each other field of `SessionSpec` is in it.
+# Fields that need not be in the key. Each other field of `SessionSpec` is in the key.
 NOT_IN_THE_KEY = {
     "model_path": "the fingerprint has the model's contents",
     "files_in_memory": "among the values",
@@ -69,8 +69,8 @@ NOT_IN_THE_KEY = {
 }
 
 
-def test_each_field_of_a_session_is_in_the_key_or_has_a_reason() -> None:
-    """A field that changes the compiled model and is not in the key gives sessions the wrong model."""
+def test_each_field_of_a_session_is_in_the_key_or_has_a_reason_not_to_be() -> None:
+    """A field that changes the compiled model, but is not in the key, would give sessions the wrong model."""
     read = set(re.findall(r"\bspec\.(\w+)", inspect.getsource(key_parts))) - {"value_names"} | {"initializers"}
     assert read | NOT_IN_THE_KEY.keys() == {field.name for field in dataclasses.fields(SessionSpec)}
     assert not read & NOT_IN_THE_KEY.keys()
@@ -162,12 +162,12 @@ THE_SAME: dict[str, Callable[[], str]] = {
 
 
 @pytest.mark.parametrize("what", CHANGES)
-def test_what_changes_the_result_changes_the_key(what: str) -> None:
+def test_a_setting_that_changes_the_result_changes_the_key(what: str) -> None:
     assert CHANGES[what]() != key()
 
 
 @pytest.mark.parametrize("what", THE_SAME)
-def test_what_does_not_change_the_result_does_not_change_the_key(what: str) -> None:
+def test_a_setting_that_does_not_change_the_result_does_not_change_the_key(what: str) -> None:
     assert THE_SAME[what]() == key()
 
 
@@ -181,12 +181,12 @@ def test_another_schema_is_another_key(monkeypatch: pytest.MonkeyPatch) -> None:
     assert key() != before
 
 
-def test_no_providers_mean_qnn() -> None:
+def test_no_providers_give_the_same_key_as_qnn() -> None:
     asked = dataclasses.replace(SPEC, providers=(ProviderSpec(QNN),))
     assert key(spec=dataclasses.replace(SPEC, providers=())) == key(spec=asked)
 
 
-def test_of_a_library_that_an_option_names_the_contents_count_and_not_the_folder(tmp_path: Path) -> None:
+def test_a_library_in_an_option_is_keyed_by_its_contents_and_not_its_folder(tmp_path: Path) -> None:
     def named(folder: str, contents: bytes) -> str:
         library = tmp_path / folder / "libQnnHtp.so"
         library.parent.mkdir(exist_ok=True)
@@ -198,7 +198,7 @@ def test_of_a_library_that_an_option_names_the_contents_count_and_not_the_folder
 
 
 @pytest.mark.parametrize("option", ["backend_path", "op_affinity"])
-def test_a_file_that_a_session_entry_names_counts_as_one_of_a_provider_option(option: str, tmp_path: Path) -> None:
+def test_a_file_in_a_session_entry_is_keyed_as_one_in_a_provider_option(option: str, tmp_path: Path) -> None:
     file = tmp_path / "file"
     keys = set()
     for contents in (b"1", b"2"):
@@ -208,7 +208,7 @@ def test_a_file_that_a_session_entry_names_counts_as_one_of_a_provider_option(op
     assert len(keys) == 2
 
 
-def test_a_replaced_library_is_seen_and_a_text_beside_it_is_not(tmp_path: Path) -> None:
+def test_a_replaced_library_is_detected_and_other_files_in_its_folder_are_ignored(tmp_path: Path) -> None:
     library = tmp_path / "libQnnHtp.so"
     library.write_bytes(b"one")
     os.utime(library, ns=(1, 1))
@@ -220,5 +220,5 @@ def test_a_replaced_library_is_seen_and_a_text_beside_it_is_not(tmp_path: Path) 
     assert key(host=dataclasses.replace(HOST, library_folder=str(tmp_path))) != key()
 
 
-def test_a_folder_of_libraries_that_is_gone_is_no_error() -> None:
+def test_a_deleted_folder_of_libraries_is_not_an_error() -> None:
     assert libraries_digest("/nowhere/at/all") is None

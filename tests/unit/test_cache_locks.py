@@ -28,7 +28,7 @@ HOLDER = """
 
 
 def other_process(path: Path) -> subprocess.Popen[str]:
-    """Holds the lock until its stdin is closed."""
+    """Program that holds the lock until its stdin is closed."""
     process = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(HOLDER), str(path)],
         stdin=subprocess.PIPE,
@@ -45,7 +45,7 @@ def end(process: subprocess.Popen[str]) -> None:
         process.kill()
 
 
-def test_a_lock_has_one_holder_also_in_one_process(tmp_path: Path) -> None:
+def test_a_lock_has_one_holder_also_within_one_process(tmp_path: Path) -> None:
     first = try_hold(tmp_path / "a.lock")
     assert first is not None
     assert try_hold(tmp_path / "a.lock") is None
@@ -56,7 +56,7 @@ def test_a_lock_has_one_holder_also_in_one_process(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
-def test_the_lock_of_a_killed_process_is_free_at_once(tmp_path: Path) -> None:
+def test_the_lock_of_a_killed_process_is_free_immediately(tmp_path: Path) -> None:
     process = other_process(tmp_path / "a.lock")
     try:
         assert try_hold(tmp_path / "a.lock") is None
@@ -76,7 +76,7 @@ def test_waiting_ends_with_the_deadline(tmp_path: Path) -> None:
     held.release()
 
 
-def test_whoever_waits_is_told_and_may_give_up(tmp_path: Path) -> None:
+def test_waiting_reports_its_duration_and_can_be_stopped(tmp_path: Path) -> None:
     held = try_hold(tmp_path / "a.lock")
     assert held is not None
     told: list[float] = []
@@ -91,19 +91,19 @@ def test_whoever_waits_is_told_and_may_give_up(tmp_path: Path) -> None:
     held.release()
 
 
-def test_a_lock_in_a_folder_that_is_not_there_is_an_error_of_the_system(tmp_path: Path) -> None:
+def test_a_lock_in_a_missing_folder_is_an_os_error(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="nowhere"):
         try_hold(Path("/proc/nowhere/a.lock") if sys.platform == "linux" else tmp_path / "a\0nowhere")
 
 
-def test_a_compiler_that_shows_signs_of_life_is_waited_for_and_another_is_not(tmp_path: Path) -> None:
+def test_a_compiler_with_a_heartbeat_is_waited_for_and_a_stalled_one_is_not(tmp_path: Path) -> None:
     now = [0.0]
     beat = Heartbeat(tmp_path / "beat", lambda _: None)
     patience = WaitPolicy(tmp_path / "beat", lambda _: None, clock=lambda: now[0], stalled_s=60.0)
     for second in range(0, 300, 30):
         now[0] = float(second)
         beat(float(second))
-        os.utime(tmp_path / "beat", ns=(second * 10**9, second * 10**9))  # as its date would be
+        os.utime(tmp_path / "beat", ns=(second * 10**9, second * 10**9))  # as the file's date would be
         assert patience(float(second))
     now[0] += 59.0
     assert patience(now[0])
@@ -126,7 +126,7 @@ def used(store: Store, number: int, when: float) -> None:
 
 
 def fill(store: Store, count: int) -> int:
-    """Entries 0, 1 ... of which the first was used longest ago. The size of each."""
+    """Create the entries 0, 1 ... of which the first is the least recently used. Return the size of each."""
     before = 0
     for number in range(count):
         put(store, key_number(number), f"{number:04}".encode() * 25_000)
@@ -140,7 +140,7 @@ def numbers(store: Store) -> set[int]:
     return {number for number in range(20) if key_number(number) in store.all_keys()}
 
 
-def test_what_was_used_longest_ago_goes_first(store: Store) -> None:
+def test_the_least_recently_used_entry_is_evicted_first(store: Store) -> None:
     size = fill(store, 5)
     used(store, 0, 2000.0)
     gone = shrink(store, 3 * size + size // 2)
@@ -149,13 +149,13 @@ def test_what_was_used_longest_ago_goes_first(store: Store) -> None:
     assert total_bytes(store) <= 3 * size + size // 2
 
 
-def test_nothing_goes_while_there_is_room(store: Store) -> None:
+def test_nothing_is_evicted_while_there_is_space(store: Store) -> None:
     size = fill(store, 3)
     assert shrink(store, 4 * size) == []
 
 
 @pytest.mark.process
-def test_what_is_in_use_stays_also_for_another_process(store: Store) -> None:
+def test_entries_in_use_are_kept_also_for_another_process(store: Store) -> None:
     fill(store, 3)
     mine = store.use(key_number(0))
     process = other_process(store.root / "uses" / key_number(1) / "1-2.lock")
@@ -168,7 +168,7 @@ def test_what_is_in_use_stays_also_for_another_process(store: Store) -> None:
     assert shrink(store, 0) == [key_number(0), key_number(1)]
 
 
-def test_what_is_being_made_or_checked_stays(store: Store) -> None:
+def test_entries_being_created_or_checked_are_kept(store: Store) -> None:
     fill(store, 1)
     held = store.try_lock(key_number(0))
     assert held is not None
@@ -177,13 +177,13 @@ def test_what_is_being_made_or_checked_stays(store: Store) -> None:
     assert evict(store, key_number(0))
 
 
-def test_the_entry_that_was_just_made_stays(store: Store) -> None:
+def test_the_newly_created_entry_is_kept(store: Store) -> None:
     fill(store, 2)
     shrink(store, 0, keep=key_number(0))
     assert numbers(store) == {0}
 
 
-def test_a_shared_blob_counts_once_and_is_freed_with_its_last_entry(store: Store) -> None:
+def test_a_shared_context_binary_counts_once_and_is_deleted_with_its_last_entry(store: Store) -> None:
     blob = b"shared" * 20_000
     put(store, key_number(0), blob)
     alone = total_bytes(store)
@@ -197,7 +197,7 @@ def test_a_shared_blob_counts_once_and_is_freed_with_its_last_entry(store: Store
     assert total_bytes(store) == 0
 
 
-def test_entries_that_were_set_aside_go_before_good_ones(store: Store) -> None:
+def test_invalidated_entries_are_evicted_before_valid_ones(store: Store) -> None:
     size = fill(store, 2)
     store.quarantine_entry(key_number(1), "damaged", "x")
     assert shrink(store, size + size // 2) == []
@@ -205,7 +205,7 @@ def test_entries_that_were_set_aside_go_before_good_ones(store: Store) -> None:
     assert numbers(store) == {0}
 
 
-def test_two_that_evict_at_once_do_not_evict_twice(store: Store) -> None:
+def test_two_concurrent_evictions_do_not_evict_twice(store: Store) -> None:
     fill(store, 2)
     held = try_hold(store.root / "locks" / "evict.lock")
     assert held is not None

@@ -25,14 +25,14 @@ def file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def rested(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The clock is an hour ahead, so that every file has rested."""
+    """Set the clock one hour ahead, so that every file counts as unchanged for long enough."""
     now = time.time_ns
     monkeypatch.setattr(time, "time_ns", lambda: now() + 3600 * 10**9)
 
 
 @pytest.fixture
 def hashed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The files that were really read."""
+    """List of the files that were really read."""
     read: list[str] = []
     real = memo.hash_file
 
@@ -49,27 +49,25 @@ def sha256(data: bytes) -> str:
 
 
 def look(tmp_path: Path, file: Path) -> str:
-    """Each time with a new memo, as a new process does it."""
+    """Use a new memo each time, as a new process does."""
     found = HashMemo(tmp_path / "cache").look(file)
     assert found is not None
     return found.sha256
 
 
 @pytest.mark.usefixtures("rested")
-def test_a_file_that_has_not_changed_is_read_once(tmp_path: Path, file: Path, hashed: list[str]) -> None:
+def test_an_unchanged_file_is_read_once(tmp_path: Path, file: Path, hashed: list[str]) -> None:
     assert [look(tmp_path, file) for _ in range(3)] == [sha256(b"contents")] * 3
     assert len(hashed) == 1
 
 
-def test_a_file_that_was_just_written_is_read_again_each_time(
-    tmp_path: Path, file: Path, hashed: list[str]
-) -> None:
+def test_a_recently_written_file_is_read_again_each_time(tmp_path: Path, file: Path, hashed: list[str]) -> None:
     assert look(tmp_path, file) == look(tmp_path, file)
     assert len(hashed) == 2
 
 
-def test_a_change_within_one_tick_of_the_clock_is_seen(tmp_path: Path, file: Path) -> None:
-    """The same size and the same times: what a coarse clock shows of two writes right after another."""
+def test_a_change_within_one_tick_of_the_clock_is_detected(tmp_path: Path, file: Path) -> None:
+    """Use the same size and the same times, which a coarse clock shows for two consecutive writes."""
     before = file.stat()
     assert look(tmp_path, file) == sha256(b"contents")
     file.write_bytes(b"CONTENTS")
@@ -78,7 +76,7 @@ def test_a_change_within_one_tick_of_the_clock_is_seen(tmp_path: Path, file: Pat
 
 
 @pytest.mark.usefixtures("rested")
-def test_a_change_with_the_old_date_set_back_is_seen(tmp_path: Path, file: Path) -> None:
+def test_a_change_with_the_old_date_restored_is_detected(tmp_path: Path, file: Path) -> None:
     before = file.stat()
     look(tmp_path, file)
     file.write_bytes(b"CONTENTS")
@@ -88,8 +86,8 @@ def test_a_change_with_the_old_date_set_back_is_seen(tmp_path: Path, file: Path)
 
 @needs.posix
 @pytest.mark.usefixtures("rested")
-def test_a_change_through_a_mapping_is_seen(tmp_path: Path, file: Path) -> None:
-    """`numpy.memmap` writes so. Only the first write to a page since that went to the disk dates the file."""
+def test_a_change_through_a_mapping_is_detected(tmp_path: Path, file: Path) -> None:
+    """`numpy.memmap` writes in this way. Only the first write to a page after a flush updates the file's date."""
     with open(file, "rb+") as opened, mmap.mmap(opened.fileno(), 0) as mapping:
         mapping[:1] = b"C"
         os.fsync(opened.fileno())
@@ -105,7 +103,7 @@ def test_a_change_through_a_mapping_is_seen(tmp_path: Path, file: Path) -> None:
 
 
 @pytest.mark.usefixtures("rested")
-def test_another_file_under_the_same_name_is_seen(tmp_path: Path, file: Path) -> None:
+def test_another_file_under_the_same_name_is_detected(tmp_path: Path, file: Path) -> None:
     look(tmp_path, file)
     other = tmp_path / "other"
     other.write_bytes(b"CONTENTS")
@@ -113,7 +111,7 @@ def test_another_file_under_the_same_name_is_seen(tmp_path: Path, file: Path) ->
     assert look(tmp_path, file) == sha256(b"CONTENTS")
 
 
-def test_a_stamp_is_settled_when_the_file_has_rested_and_not_before() -> None:
+def test_a_stamp_is_trusted_only_if_the_file_has_not_changed_recently() -> None:
     def stamp(modified: int, changed: int) -> FileStamp:
         return FileStamp(1, modified, changed, 1, 1, taken_ns=10**12)
 
@@ -121,13 +119,13 @@ def test_a_stamp_is_settled_when_the_file_has_rested_and_not_before() -> None:
     assert stamp(old, old).settled
     assert not stamp(new, old).settled
     assert not stamp(old, new).settled
-    assert not stamp(10**15, old).settled  # from the future
+    assert not stamp(10**15, old).settled  # a date in the future
     assert not stamp(new, new).proves(stamp(new, new))
     assert stamp(old, old).proves(stamp(old, old))
 
 
 @pytest.mark.usefixtures("rested")
-def test_a_file_that_is_written_while_it_is_hashed_is_not_remembered(
+def test_a_file_that_is_written_during_hashing_is_not_remembered(
     tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = memo.hash_file
@@ -145,7 +143,7 @@ def test_a_file_that_is_written_while_it_is_hashed_is_not_remembered(
 
 @pytest.mark.usefixtures("rested")
 @pytest.mark.parametrize("damage", [b"", b"{", b"[]", b'{"content": {}, "sha256": ""}', b"\0" * 100])
-def test_a_damaged_record_is_not_believed(tmp_path: Path, file: Path, damage: bytes, hashed: list[str]) -> None:
+def test_a_damaged_record_is_not_used(tmp_path: Path, file: Path, damage: bytes, hashed: list[str]) -> None:
     look(tmp_path, file)
     (record,) = (tmp_path / "cache" / "memo").glob("*.json")
     record.write_bytes(damage)
@@ -154,7 +152,7 @@ def test_a_damaged_record_is_not_believed(tmp_path: Path, file: Path, damage: by
 
 
 @pytest.mark.usefixtures("rested")
-def test_a_flipped_digit_in_a_record_is_not_believed(tmp_path: Path, file: Path) -> None:
+def test_a_record_with_a_changed_digit_is_not_used(tmp_path: Path, file: Path) -> None:
     look(tmp_path, file)
     (record,) = (tmp_path / "cache" / "memo").glob("*.json")
     text = record.read_text()
@@ -164,7 +162,7 @@ def test_a_flipped_digit_in_a_record_is_not_believed(tmp_path: Path, file: Path)
     assert look(tmp_path, file) == digest
 
 
-def test_what_is_not_there_and_what_is_no_file_has_no_hash(tmp_path: Path) -> None:
+def test_a_missing_path_and_a_folder_have_no_hash(tmp_path: Path) -> None:
     found = HashMemo(tmp_path / "cache")
     assert found.look(tmp_path / "nothing") is None
     assert found.look(tmp_path) is None
@@ -172,13 +170,13 @@ def test_what_is_not_there_and_what_is_no_file_has_no_hash(tmp_path: Path) -> No
 
 
 @pytest.mark.usefixtures("rested")
-def test_a_folder_that_cannot_be_made_costs_only_time(tmp_path: Path, file: Path) -> None:
+def test_a_folder_that_cannot_be_created_costs_only_time(tmp_path: Path, file: Path) -> None:
     (tmp_path / "cache").write_text("a file, not a folder")
     assert look(tmp_path, file) == sha256(b"contents")
 
 
 @pytest.mark.usefixtures("rested")
-def test_records_of_files_that_are_gone_are_forgotten(tmp_path: Path, file: Path) -> None:
+def test_records_of_deleted_files_are_removed(tmp_path: Path, file: Path) -> None:
     kept = tmp_path / "kept"
     kept.write_bytes(b"k")
     look(tmp_path, file)
@@ -189,7 +187,7 @@ def test_records_of_files_that_are_gone_are_forgotten(tmp_path: Path, file: Path
 
 
 @pytest.mark.usefixtures("rested")
-def test_a_model_that_has_not_changed_is_not_read_for_its_fingerprint(
+def test_the_fingerprint_of_an_unchanged_model_is_computed_without_reading(
     tmp_path: Path, file: Path, hashed: list[str]
 ) -> None:
     first = ModelSource.open(file, memo=HashMemo(tmp_path / "cache"))

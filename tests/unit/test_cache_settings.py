@@ -1,4 +1,4 @@
-"""The cache's place and size, and the sessions that use it."""
+"""The cache's folder and size, and the sessions that use the cache."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ QNN = "QNNExecutionProvider"
 CPU = "CPUExecutionProvider"
 
 
-def test_by_default_it_is_on_and_in_the_users_cache_folder() -> None:
+def test_by_default_the_cache_is_on_and_in_the_cache_folder_of_the_user() -> None:
     settings = cache_settings({})
     assert settings.enabled
     assert Path(settings.folder).name in ("qnnbridge", "Cache")
@@ -28,11 +28,13 @@ def test_by_default_it_is_on_and_in_the_users_cache_folder() -> None:
 
 
 @pytest.mark.parametrize("text", ["0", "off", "No", "FALSE"])
-def test_it_can_be_switched_off(text: str) -> None:
+def test_the_cache_can_be_switched_off(text: str) -> None:
     assert not cache_settings({"QNNBRIDGE_CACHE": text}).enabled
 
 
-def test_a_relative_folder_is_that_of_the_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relative_folder_is_resolved_when_the_settings_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert cache_settings({"QNNBRIDGE_CACHE_DIR": "c"}).folder == str(tmp_path / "c")
     assert cache_settings({"QNNBRIDGE_CACHE_DIR": "~/c"}).folder == os.path.expanduser("~/c")
@@ -46,13 +48,13 @@ def test_sizes_may_have_units(text: str, size: int) -> None:
     assert cache_settings({"QNNBRIDGE_CACHE_MAX_BYTES": text}).max_bytes == size
 
 
-def test_a_size_that_is_none_is_said_and_not_used() -> None:
+def test_an_invalid_size_is_reported_and_ignored() -> None:
     settings = cache_settings({"QNNBRIDGE_CACHE_MAX_BYTES": "much"})
     assert settings.max_bytes == MAX_BYTES
     assert "QNNBRIDGE_CACHE_MAX_BYTES='much'" in settings.problems[0]
 
 
-# --- which sessions ---
+# --- sessions that use the cache ---
 
 SETTINGS = CacheSettings("/cache")
 MODEL = MODELS / "f.onnx"
@@ -63,13 +65,13 @@ def against(spec: SessionSpec = SPEC, wanted: bool | None = None, model: Path = 
     return reason_against(ModelSource.open(model), spec, dataclasses.replace(SETTINGS, wanted=wanted))
 
 
-def test_a_model_for_qnn_is_for_the_cache() -> None:
+def test_a_model_for_qnn_is_cached() -> None:
     assert against() is None
     assert against(dataclasses.replace(SPEC, providers=(ProviderSpec(QNN, {"backend_type": "htp"}),))) is None
     assert against(dataclasses.replace(SPEC, providers=(ProviderSpec(QNN), ProviderSpec(CPU)))) is None
 
 
-def test_small_models_are_only_if_the_application_wants_it() -> None:
+def test_small_models_are_cached_only_if_the_application_requests_it() -> None:
     small = MODELS / "mul_1.onnx"
     assert "130 bytes" in (against(model=small) or "")
     assert against(wanted=True, model=small) is None
@@ -77,7 +79,7 @@ def test_small_models_are_only_if_the_application_wants_it() -> None:
     assert not is_small(ModelSource.open(small), dataclasses.replace(SETTINGS, wanted=True))
 
 
-def test_external_data_counts_for_the_size(tmp_path: Path) -> None:
+def test_external_data_counts_towards_the_size(tmp_path: Path) -> None:
     model = onnx.load(MODELS / "f.onnx")
     onnx.save(model, tmp_path / "m.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
     assert (tmp_path / "m.onnx").stat().st_size < MIN_MODEL_BYTES
@@ -107,7 +109,7 @@ def spec(provider: dict[str, str] | None = None, **changes: object) -> SessionSp
         (dataclasses.replace(SPEC, providers=(ProviderSpec(CPU), ProviderSpec(QNN))), "does not ask for"),
     ],
 )
-def test_sessions_that_are_about_compiling_itself_are_left_alone(session: SessionSpec, words: str) -> None:
+def test_sessions_with_compile_options_are_not_cached(session: SessionSpec, words: str) -> None:
     assert words in (against(session) or "")
     assert words in (against(session, wanted=True) or "")
 
@@ -121,21 +123,21 @@ def test_sessions_that_are_about_compiling_itself_are_left_alone(session: Sessio
         spec(config_entries={"ep.context_enable": "0"}),
     ],
 )
-def test_what_is_switched_off_does_not_matter(session: SessionSpec) -> None:
+def test_disabled_compile_options_do_not_prevent_caching(session: SessionSpec) -> None:
     assert against(session) is None
 
 
-def test_a_compiled_model_is_left_alone(tmp_path: Path) -> None:
+def test_a_compiled_model_is_not_cached(tmp_path: Path) -> None:
     compiled = MODELS / "compiled" / "F.onnx"
     assert against(model=compiled, wanted=True) == "the model is compiled already"
 
 
-def test_what_is_no_model_is_left_to_the_host(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_model_is_left_to_the_host(tmp_path: Path) -> None:
     (tmp_path / "m.onnx").write_bytes(b"no model" * 10_000)
     assert against(model=tmp_path / "m.onnx") == "the model is not an ONNX model"
 
 
-def test_the_environment_has_the_last_word() -> None:
+def test_the_environment_overrides_the_application() -> None:
     off = dataclasses.replace(SETTINGS, enabled=False, wanted=True)
     assert "QNNBRIDGE_CACHE" in (reason_against(ModelSource.open(MODEL), SPEC, off) or "")
     assert against(wanted=False) == "cache=False"

@@ -1,4 +1,4 @@
-"""Entries of the cache are complete or absent, checked to the last byte, and set aside if they are damaged."""
+"""Entries of the cache are complete or absent, checked to the last byte, and invalidated if they are damaged."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def edit_manifest(store: Store, **changes: object) -> None:
     write_json(path, {**content, **changes})
 
 
-def test_an_entry_is_found_as_it_was_made(store: Store) -> None:
+def test_an_entry_is_found_as_it_was_created(store: Store) -> None:
     made = put(store, KEY)
     found = store.find(KEY)
     assert found == made
@@ -60,7 +60,7 @@ def test_an_entry_is_found_as_it_was_made(store: Store) -> None:
     assert store.find(key_number(2)) is None
 
 
-def test_nothing_is_left_of_the_making(store: Store) -> None:
+def test_no_temporary_file_is_left_after_a_creation(store: Store) -> None:
     put(store, KEY)
     assert list((store.root / "tmp").iterdir()) == []
 
@@ -94,7 +94,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_entry_is_never_given(store: Store, damage: str) -> None:
+def test_a_damaged_entry_is_never_returned(store: Store, damage: str) -> None:
     entry = put(store, KEY)
     assert store.find(KEY) is not None
     spoil, reason = DAMAGES[damage]
@@ -103,7 +103,7 @@ def test_a_damaged_entry_is_never_given(store: Store, damage: str) -> None:
         store.find(KEY)
 
 
-def test_a_blob_that_is_a_link_to_somewhere_else_is_not_taken(store: Store, tmp_path: Path) -> None:
+def test_a_context_binary_that_is_a_link_to_another_folder_is_not_used(store: Store, tmp_path: Path) -> None:
     entry = put(store, KEY)
     outside = tmp_path / "outside"
     outside.write_bytes((entry.folder / BLOB).read_bytes())
@@ -113,7 +113,7 @@ def test_a_blob_that_is_a_link_to_somewhere_else_is_not_taken(store: Store, tmp_
         store.find(KEY)
 
 
-def test_every_flipped_byte_of_the_manifest_is_noticed(store: Store) -> None:
+def test_every_flipped_byte_of_the_manifest_is_detected(store: Store) -> None:
     entry = put(store, KEY)
     manifest = entry.folder / FILE_NAME
     good = manifest.read_bytes()
@@ -125,13 +125,13 @@ def test_every_flipped_byte_of_the_manifest_is_noticed(store: Store) -> None:
             found = store.find(KEY)
         except Damaged:
             continue
-        # White space between the values means nothing.
+        # White space between the values has no meaning.
         assert found == entry, f"byte {position}: {good[position : position + 1]!r}"
     manifest.write_bytes(good)
     assert store.find(KEY) == entry
 
 
-def test_the_entry_of_another_key_is_foreign(store: Store) -> None:
+def test_the_entry_of_another_key_is_not_used(store: Store) -> None:
     entry = put(store, KEY)
     os.rename(entry.folder, store.entry_folder(key_number(2)))
     with pytest.raises(Damaged, match="another key"):
@@ -139,7 +139,7 @@ def test_the_entry_of_another_key_is_foreign(store: Store) -> None:
 
 
 @pytest.mark.parametrize("name", ["../model_ctx_qnn.bin", "/etc/passwd", "..", "sub/x"])
-def test_a_manifest_cannot_point_outside(store: Store, name: str) -> None:
+def test_a_manifest_cannot_refer_to_files_outside(store: Store, name: str) -> None:
     put(store, KEY)
     content = read_json(store.entry_folder(KEY) / FILE_NAME)
     assert content is not None
@@ -155,7 +155,7 @@ def test_a_manifest_of_another_version_is_not_read(store: Store) -> None:
         store.find(KEY)
 
 
-def test_a_bad_entry_is_set_aside_with_the_reason(store: Store) -> None:
+def test_a_bad_entry_is_invalidated_with_the_reason(store: Store) -> None:
     put(store, KEY)
     store.quarantine_entry(KEY, "damaged", "a byte was flipped")
     assert store.find(KEY) is None
@@ -166,17 +166,17 @@ def test_a_bad_entry_is_set_aside_with_the_reason(store: Store) -> None:
     assert store.find(KEY) is not None
 
 
-def test_only_so_many_invalid_entries_are_kept(store: Store) -> None:
+def test_only_a_limited_number_of_invalid_entries_is_kept(store: Store) -> None:
     for number in range(MAX_INVALID + 3):
         put(store, KEY)
         store.quarantine_entry(KEY, "damaged", str(number))
     assert len(store.invalid_entries()) == MAX_INVALID
-    # Of one second; with four digits of chance two of them had the same name once in three hundred runs.
+    # Entries of one second: with four random digits, two of them had the same name once in three hundred runs.
     assert all(len(bad.folder.name.split("-")[2]) >= 16 for bad in store.invalid_entries())
 
 
 @pytest.mark.parametrize("write", ["sync_file", "EntryManifest.write", "os.rename", "sync_folder"])
-def test_a_disk_that_fails_at_any_write_leaves_a_whole_entry_or_none(
+def test_a_disk_that_fails_at_any_write_leaves_a_complete_entry_or_none(
     store: Store, monkeypatch: pytest.MonkeyPatch, write: str
 ) -> None:
     def full(*_: object, **__: object) -> None:
@@ -187,7 +187,7 @@ def test_a_disk_that_fails_at_any_write_leaves_a_whole_entry_or_none(
         with pytest.raises(OSError, match="No space left"):
             put(store, KEY)
     assert list((store.root / "tmp").iterdir()) == []
-    assert (store.find(KEY) is not None) == (write == "sync_folder")  # the last step: it is in its place
+    assert (store.find(KEY) is not None) == (write == "sync_folder")  # the last step: the entry is in place
     assert put(store, KEY) == store.find(KEY)
 
 
@@ -199,7 +199,7 @@ def test_an_entry_that_is_created_again_replaces_the_old_one(store: Store) -> No
     assert (found.folder / BLOB).read_bytes() == b"other"
 
 
-def test_a_removed_entry_leaves_nothing_but_its_lock(store: Store) -> None:
+def test_a_removed_entry_leaves_only_its_lock(store: Store) -> None:
     entry = put(store, KEY)
     store.count_hit(KEY)
     store.remove(KEY)
@@ -238,7 +238,7 @@ def run_python(code: str, *arguments: object) -> subprocess.CompletedProcess[str
 
 
 @pytest.mark.process
-def test_what_a_killed_process_left_is_swept(store: Store) -> None:
+def test_leftovers_of_a_killed_process_are_removed(store: Store) -> None:
     put(store, KEY)
     code = """
         import os, signal, sys
@@ -253,7 +253,7 @@ def test_what_a_killed_process_left_is_swept(store: Store) -> None:
     assert len(list((store.root / "tmp").iterdir())) == 2
     with store.draft() as mine:
         assert store.sweep() == 1
-        assert mine.folder.exists()  # its maker lives
+        assert mine.folder.exists()  # the process that created it still runs
     assert list((store.root / "tmp").iterdir()) == []
     assert list((store.root / "uses" / KEY).iterdir()) == []
 
@@ -271,7 +271,7 @@ def left_by_a_killed_user(store: Store, key: str) -> list[str]:
 
 
 @pytest.mark.process
-def test_the_next_user_clears_away_what_a_killed_one_left(store: Store) -> None:
+def test_the_next_user_removes_the_leftovers_of_a_killed_one(store: Store) -> None:
     put(store, KEY)
     (left,) = left_by_a_killed_user(store, KEY)
     use = store.use(KEY)
@@ -281,7 +281,7 @@ def test_the_next_user_clears_away_what_a_killed_one_left(store: Store) -> None:
 
 
 @pytest.mark.process
-def test_uses_of_an_entry_that_is_gone_are_swept(store: Store) -> None:
+def test_records_of_use_for_a_missing_entry_are_removed(store: Store) -> None:
     put(store, KEY)
     with_use = store.use(KEY)
     store.count_hit(KEY)
@@ -302,11 +302,11 @@ def test_uses_of_an_entry_that_is_gone_are_swept(store: Store) -> None:
 def test_sessions_that_are_never_closed_do_not_fill_the_folder(store: Store) -> None:
     put(store, KEY)
     for _ in range(3 * MANY_USES):
-        store.use(KEY)  # dropped at once, as by a process that ends
+        store.use(KEY)  # dropped immediately, as by a process that ends
     assert len(list((store.root / "uses" / KEY).iterdir())) <= MANY_USES + 2
 
 
-def test_equal_blobs_of_two_entries_are_one_file(store: Store) -> None:
+def test_equal_context_binaries_of_two_entries_are_one_file(store: Store) -> None:
     first = put(store, KEY)
     second = put(store, key_number(2))
     assert os.path.samefile(first.folder / BLOB, second.folder / BLOB)
@@ -315,7 +315,7 @@ def test_equal_blobs_of_two_entries_are_one_file(store: Store) -> None:
     assert store.find(key_number(2)) == second
 
 
-def test_a_damaged_blob_is_not_shared(store: Store) -> None:
+def test_a_damaged_context_binary_is_not_shared(store: Store) -> None:
     first = put(store, KEY)
     flip(first.folder / BLOB, 5)
     put(store, key_number(2))
@@ -324,7 +324,7 @@ def test_a_damaged_blob_is_not_shared(store: Store) -> None:
         store.find(KEY)
 
 
-def test_a_path_that_windows_cannot_open_is_refused_at_once(
+def test_a_path_too_long_for_windows_is_refused_immediately(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = Store(tmp_path / ("d" * 100) / ("e" * 100))
@@ -333,7 +333,7 @@ def test_a_path_that_windows_cannot_open_is_refused_at_once(
         store.prepare()
 
 
-def test_the_manifest_is_readable_by_people_and_programs(store: Store) -> None:
+def test_the_manifest_is_readable_json(store: Store) -> None:
     entry = put(store, KEY)
     content = json.loads((entry.folder / FILE_NAME).read_text())["content"]
     assert content["label"] == "m.onnx"
@@ -342,7 +342,7 @@ def test_the_manifest_is_readable_by_people_and_programs(store: Store) -> None:
     assert entry.manifest.versions == {"onnxruntime": "1.31.1", "qnn_sdk": "2.51.0"}
 
 
-def test_notes_are_kept_by_key_and_grow_old(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_notes_are_stored_by_key_and_expire(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     notes = NegativeEntries(store.root)
     notes.write(KEY, "refused", "nodes on the CPU", "m.onnx")
     notes.write(key_number(2), "crashes", "twice", "n.onnx")
@@ -360,7 +360,7 @@ def test_notes_are_kept_by_key_and_grow_old(store: Store, monkeypatch: pytest.Mo
     assert notes.read(KEY) is None
 
 
-def test_a_damaged_note_is_no_note(store: Store) -> None:
+def test_a_damaged_note_is_ignored(store: Store) -> None:
     notes = NegativeEntries(store.root)
     notes.write(KEY, "refused", "nodes on the CPU", "m.onnx")
     (store.root / "notes" / f"{KEY}.json").write_text("{")
@@ -370,7 +370,7 @@ def test_a_damaged_note_is_no_note(store: Store) -> None:
 @pytest.mark.parametrize(
     ("host", "notices"), [("x", 0), (None, 0), ({"versions": "x"}, 0), ({"versions": {"ep_source": "wheel"}}, 1)]
 )
-def test_a_damaged_manifest_of_the_same_model_stops_no_session(host: object, notices: int, tmp_path: Path) -> None:
+def test_a_damaged_manifest_of_the_same_model_fails_no_session(host: object, notices: int, tmp_path: Path) -> None:
     store = Store(tmp_path)
     made = put(store, key_number(1))
     dataclasses.replace(made.manifest, parts={"model": "f" * 64, "host": host}).write(made.folder)

@@ -32,7 +32,7 @@ def frame(kind: Kind, header: dict[str, Any], values: tuple[Any, ...] = ()) -> F
 
 
 class Host:
-    """Calls back to a client that the test plays: `answer` is called with each CALL_BACK, in a thread."""
+    """Calls back to a client that the test simulates: `answer` is called with each CALL_BACK, in a thread."""
 
     def __init__(self, answer: Callable[[Frame], Frame | None], timeout_s: Any = 5.0, names: Any = None) -> None:
         self.request = SimpleNamespace(id=NUMBER, withdrawn=False)
@@ -54,7 +54,7 @@ def twice(sent: Frame) -> Frame:
     return frame(Kind.RETURN, {"call": sent.header["call"], "result": sent.header["arguments"]["x"] * 2})
 
 
-def test_a_call_gives_what_the_function_returned() -> None:
+def test_a_call_returns_the_result_of_the_function() -> None:
     host = Host(twice)
     assert [host.calls.call("f", {"x": x}).result for x in (1, 2, 3)] == [2, 4, 6]
     assert [sent.header["call"] for sent in host.sent] == [1, 2, 3]
@@ -63,7 +63,7 @@ def test_a_call_gives_what_the_function_returned() -> None:
     }
 
 
-def test_values_travel_beside_the_header_in_both_directions() -> None:
+def test_values_are_sent_after_the_header_in_both_directions() -> None:
     def back(sent: Frame) -> Frame:
         assert sum(memoryview(buffer).nbytes for buffer in sent.buffers) == 12
         return frame(Kind.RETURN, {"call": 1, "result": None}, (np.arange(3), np.array(["a"], object)))
@@ -72,7 +72,7 @@ def test_values_travel_beside_the_header_in_both_directions() -> None:
     assert [value.tolist() for value in found.values] == [[0, 1, 2], ["a"]]
 
 
-def test_only_functions_that_the_request_names_are_there() -> None:
+def test_only_functions_that_the_request_names_can_be_called() -> None:
     assert "f" in Host(twice).calls
     assert "g" not in Host(twice).calls
     for names in (None, "f", {"f": 1}, 3):
@@ -80,7 +80,7 @@ def test_only_functions_that_the_request_names_are_there() -> None:
         assert "f" not in CallsBack(request, names, None, lambda _: None)
 
 
-def test_a_function_that_raised_is_an_error_and_the_last_call() -> None:
+def test_a_function_that_raises_is_an_error_and_ends_the_calls() -> None:
     def raised(sent: Frame) -> Frame:
         return frame(Kind.RETURN, {"call": sent.header["call"], "error": {"type": "KeyError", "text": "'x'"}})
 
@@ -93,7 +93,7 @@ def test_a_function_that_raised_is_an_error_and_the_last_call() -> None:
     assert isinstance(host.calls.failure, CallBackFailed)
 
 
-def test_a_function_that_hangs_has_its_time_and_its_late_answer_is_dropped() -> None:
+def test_a_function_that_hangs_has_a_timeout_and_its_late_answer_is_dropped() -> None:
     go = threading.Event()
 
     def late(sent: Frame) -> Frame:
@@ -112,14 +112,14 @@ def test_a_function_that_hangs_has_its_time_and_its_late_answer_is_dropped() -> 
     assert len(host.sent) == 1
 
 
-def test_a_request_that_is_withdrawn_ends_its_wait() -> None:
+def test_cancelling_a_request_ends_its_wait() -> None:
     host = Host(lambda _: None)
     threading.Timer(0.1, lambda: setattr(host.request, "withdrawn", True)).start()
     with pytest.raises(Cancelled):
         host.calls.call("f", {"x": 1})
 
 
-def test_a_client_that_leaves_is_no_defect() -> None:
+def test_a_client_that_disconnects_is_not_an_internal_error() -> None:
     def closed(_sent: Frame) -> None:
         raise RuntimeError("host may not send CALL_BACK in state closing")
 
@@ -135,7 +135,7 @@ def test_an_answer_to_another_call_is_dropped(number: Any) -> None:
         host.calls.call("f")
 
 
-def test_calls_of_several_threads_are_one_at_a_time() -> None:
+def test_calls_of_several_threads_run_one_at_a_time() -> None:
     inside, most = [0], [0]
 
     def slow(sent: Frame) -> Frame:
@@ -158,7 +158,7 @@ def test_calls_of_several_threads_are_one_at_a_time() -> None:
 
 
 class Channel:
-    """Takes what is given back."""
+    """Channel that records what is returned."""
 
     def __init__(self, features: frozenset[str] = frozenset({"callback"})) -> None:
         self.agreement = SimpleNamespace(features=features)
@@ -191,7 +191,7 @@ def call(function: str = "f", number: int = 1, **arguments: Any) -> Frame:
     return frame(Kind.CALL_BACK, {"call": number, "function": function, "arguments": arguments})
 
 
-def test_a_function_gets_arguments_and_gives_values(channel: Channel) -> None:
+def test_a_function_gets_arguments_and_returns_values(channel: Channel) -> None:
     called = CalledFunctions({"f": lambda arguments, _: (arguments["x"] + 1, [np.zeros(2, np.float32)])})
     with called.around(channel):
         called(call(x=1))
@@ -200,7 +200,7 @@ def test_a_function_gets_arguments_and_gives_values(channel: Channel) -> None:
     assert called.header()["functions"] == ["f"]
 
 
-def test_what_a_function_raises_replaces_the_hosts_error(channel: Channel) -> None:
+def test_an_exception_of_the_function_replaces_the_error_of_the_host(channel: Channel) -> None:
     error = LookupError("mine")
 
     def fails(*_: Any) -> Any:
@@ -214,7 +214,7 @@ def test_what_a_function_raises_replaces_the_hosts_error(channel: Channel) -> No
     assert caught.value is error
 
 
-def test_the_death_of_a_host_is_told_all_the_same(channel: Channel) -> None:
+def test_a_crash_of_the_host_is_reported_even_if_the_function_raised(channel: Channel) -> None:
     def fails(*_: Any) -> Any:
         raise LookupError("mine")
 
@@ -225,7 +225,7 @@ def test_the_death_of_a_host_is_told_all_the_same(channel: Channel) -> None:
         raise HostCrashed("it ended")
 
 
-def test_a_request_that_goes_well_though_its_function_raised_is_well(channel: Channel) -> None:
+def test_an_exception_of_the_function_does_not_fail_a_successful_request(channel: Channel) -> None:
     def fails(*_: Any) -> Any:
         raise LookupError("mine")
 
@@ -235,7 +235,7 @@ def test_a_request_that_goes_well_though_its_function_raised_is_well(channel: Ch
         channel.answer()
 
 
-def test_a_function_that_is_not_there_and_an_answer_that_cannot_travel(channel: Channel) -> None:
+def test_an_unknown_function_and_a_result_that_cannot_be_encoded_are_errors(channel: Channel) -> None:
     called = CalledFunctions({"f": lambda *_: (object(), ())})
     with pytest.raises(TypeError, match="can not serialize"), called.around(channel):
         called(call("g"))
@@ -261,7 +261,7 @@ def test_a_daemon_calls_no_functions() -> None:
     assert "QNNBRIDGE_HOST" in str(caught.value.fix)
 
 
-def test_other_news_go_where_they_went_before(channel: Channel) -> None:
+def test_other_events_reach_the_earlier_handler(channel: Channel) -> None:
     news: list[Frame] = []
     called = CalledFunctions({}, news.append)
     with called.around(channel):
@@ -270,7 +270,7 @@ def test_other_news_go_where_they_went_before(channel: Channel) -> None:
     assert not any(thread.name == "qnnbridge function" for thread in threading.enumerate())
 
 
-def test_a_log_function_gets_its_line_and_never_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_function_gets_its_line_and_never_fails_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
     lines: list[Any] = []
     told: list[Any] = []
     monkeypatch.setattr("sys.unraisablehook", told.append)

@@ -21,7 +21,7 @@ ANSWERING = {Kind.REPLY, Kind.ERROR, Kind.PONG}
 TELLING = {Kind.PHASE, Kind.EVENT}
 CALLING = {Kind.CALL_BACK}
 
-# The rules of `docs/dev/protocol.md`, written down a second time: the state of each side, the frames it may send, the
+# The rules of `docs/dev/protocol.md`, written a second time: the state of each side, the frames it may send, the
 # next state.
 MAY_SEND: dict[tuple[Role, State], dict[Kind, State]] = {
     (CLIENT, State.START): {Kind.HELLO: State.GREETING},
@@ -50,14 +50,14 @@ OPEN_REQUEST, OPEN_PING, OPEN_CANCEL = 1, 2, 3
 
 
 def bare(kind: Kind, request_id: int = 0, **header: object) -> Frame:
-    """The smallest frame of a kind that is well-formed."""
+    """Return the smallest valid frame of a kind."""
     if kind in (Kind.HELLO, Kind.HELLO_OK):
         return Frame(kind, 0, Hello().to_wire())
     return Frame(kind, request_id, dict(header))
 
 
 def in_state(role: Role, state: State) -> Connection:
-    """A connection that came into `state` as it does in life. A client has three questions open, if it can."""
+    """Return a connection that reached `state` by regular steps. A client has three open requests, if possible."""
     connection = Connection(role, Hello())
     if state is State.START:
         return connection
@@ -85,14 +85,14 @@ def in_state(role: Role, state: State) -> Connection:
 
 
 def request_id_for(kind: Kind) -> int:
-    """An id with which a frame of this kind makes sense in the connections of `in_state`."""
+    """Return an id with which a frame of this kind is valid in the connections of `in_state`."""
     if kind in ANSWERING | CALLING:
         return OPEN_PING if kind is Kind.PONG else OPEN_REQUEST
     return 4 if kind in ASKING else 0
 
 
 def ready(role: Role, ours: Hello | None = None, theirs: Hello | None = None) -> Connection:
-    """A connection after its HELLOs, with no question open."""
+    """Return a connection after its HELLOs, without open requests."""
     connection = Connection(role, ours or Hello())
     if role is CLIENT:
         connection.send_hello()
@@ -103,11 +103,11 @@ def ready(role: Role, ours: Hello | None = None, theirs: Hello | None = None) ->
     return connection
 
 
-# --- the tables ------------------------------------------------------------------------------------------
+# --- tables of states and kinds --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("role", "state", "kind"), SITUATIONS)
-def test_only_what_the_state_allows_is_heard(role: Role, state: State, kind: Kind) -> None:
+def test_only_frames_that_the_state_allows_are_accepted(role: Role, state: State, kind: Kind) -> None:
     connection = in_state(role, state)
     frame = bare(kind, request_id_for(kind))
     after = MAY_HEAR.get((role, state), {}).get(kind)
@@ -121,7 +121,7 @@ def test_only_what_the_state_allows_is_heard(role: Role, state: State, kind: Kin
 
 
 @pytest.mark.parametrize(("role", "state", "kind"), SITUATIONS)
-def test_only_what_the_state_allows_is_said(role: Role, state: State, kind: Kind) -> None:
+def test_only_frames_that_the_state_allows_are_sent(role: Role, state: State, kind: Kind) -> None:
     connection = in_state(role, state)
     frame = bare(kind, request_id_for(kind))
     after = MAY_SEND.get((role, state), {}).get(kind)
@@ -134,14 +134,14 @@ def test_only_what_the_state_allows_is_said(role: Role, state: State, kind: Kind
         assert connection.state is after
 
 
-def test_whatever_one_side_may_say_the_other_side_can_hear_in_some_state() -> None:
+def test_each_kind_that_one_side_may_send_is_accepted_by_the_other_in_some_state() -> None:
     for speaker, listener in ((CLIENT, HOST), (HOST, CLIENT)):
         said = {kind for (role, _), kinds in MAY_SEND.items() if role is speaker for kind in kinds}
         heard = {kind for (role, _), kinds in MAY_HEAR.items() if role is listener for kind in kinds}
         assert said == heard
 
 
-def test_a_frame_that_was_not_allowed_leaves_no_question_open() -> None:
+def test_a_frame_that_was_not_allowed_leaves_no_request_open() -> None:
     connection = in_state(CLIENT, State.CLOSING)
     with pytest.raises(RuntimeError):
         connection.ask(Kind.REQUEST, {})
@@ -153,7 +153,7 @@ def test_a_frame_that_was_not_allowed_leaves_no_question_open() -> None:
 
 
 def called_back(client: Connection) -> int:
-    """A client with a request in which the host waits for a function."""
+    """Return a client with a request in which the host waits for a function."""
     number, _ = client.ask(Kind.REQUEST, {})
     assert len(hear(client, wire(Frame(Kind.CALL_BACK, number, {"call": 1})))) == 1
     return number
@@ -170,7 +170,7 @@ def test_a_call_back_is_answered_once() -> None:
     assert client.give_back(number, {}) is None
 
 
-def test_a_call_back_that_was_answered_may_be_followed_by_the_next() -> None:
+def test_an_answered_call_back_may_be_followed_by_the_next() -> None:
     client = ready(CLIENT)
     number = called_back(client)
     client.give_back(number, {})
@@ -192,14 +192,14 @@ def test_only_an_open_request_calls_back(kind: Kind | None) -> None:
         hear(client, wire(Frame(Kind.CALL_BACK, number, {})))
 
 
-def test_a_request_that_was_answered_meanwhile_takes_no_return() -> None:
+def test_a_request_that_was_already_answered_accepts_no_return() -> None:
     client = ready(CLIENT)
     number = called_back(client)
     hear(client, wire(Frame(Kind.ERROR, number, {})))
     assert client.give_back(number, {}) is None
 
 
-def test_a_call_back_of_a_request_that_was_given_up_is_dropped() -> None:
+def test_a_call_back_of_an_abandoned_request_is_dropped() -> None:
     client = ready(CLIENT)
     number, _ = client.ask(Kind.REQUEST, {})
     client.give_up(number)
@@ -220,7 +220,7 @@ def test_a_return_that_is_too_large_can_be_replaced_by_an_error() -> None:
 
 @pytest.mark.parametrize("role", list(Role))
 @pytest.mark.parametrize("state", list(State))
-def test_the_stream_may_only_end_after_goodbye(role: Role, state: State) -> None:
+def test_the_stream_may_end_only_after_goodbye(role: Role, state: State) -> None:
     connection = in_state(role, state)
     assert connection.received_eof() is (state in (State.CLOSING, State.CLOSED))
     assert connection.state is State.CLOSED
@@ -235,7 +235,7 @@ def test_the_stream_may_not_end_within_a_frame() -> None:
 
 # --- text before the first frame -------------------------------------------------------------------------
 
-UTF8_TEXT = "Überprüfung: café, ÉNP, É\n".encode()  # holds the first byte of the magic
+UTF8_TEXT = "Überprüfung: café, ÉNP, É\n".encode()  # contains the first byte of the magic
 
 
 @pytest.mark.parametrize(
@@ -273,7 +273,7 @@ def test_any_bytes_without_the_magic_may_come_before_hello_ok(text: bytes, sizes
 
 
 @pytest.mark.parametrize("size", [100, 2**20])
-def test_more_than_64_kib_of_text_is_not_skipped(size: int) -> None:
+def test_more_than_64_kib_of_text_are_not_skipped(size: int) -> None:
     connection = in_state(CLIENT, State.GREETING)
     text = b"Traceback " + b"x" * (MAX_PREAMBLE_BYTES - 9)
     with pytest.raises(ProtocolDesync, match=f"more than {MAX_PREAMBLE_BYTES} bytes of text") as caught:
@@ -281,7 +281,7 @@ def test_more_than_64_kib_of_text_is_not_skipped(size: int) -> None:
     assert caught.value.details["bytes"].startswith(b"Traceback")
 
 
-def test_endless_text_is_given_up_soon_after_64_kib() -> None:
+def test_endless_text_is_an_error_soon_after_64_kib() -> None:
     connection = in_state(CLIENT, State.GREETING)
     heard = 0
 
@@ -304,7 +304,7 @@ def test_text_after_hello_ok_is_an_error_with_256_bytes_of_it_as_evidence() -> N
     assert "Logs will be sent" in str(caught.value)
 
 
-def test_a_host_takes_no_text_before_hello() -> None:
+def test_a_host_accepts_no_text_before_hello() -> None:
     with pytest.raises(ProtocolDesync, match="does not continue with a frame"):
         hear(Connection(HOST, Hello()), b"GET / HTTP/1.1\r\n")
 
@@ -322,7 +322,7 @@ def test_both_sides_know_each_other_after_the_hellos() -> None:
     assert client.agreement is not None
 
 
-def test_a_host_of_other_versions_refuses_in_words_that_reach_the_client() -> None:
+def test_a_host_with_other_versions_refuses_with_a_message_that_reaches_the_client() -> None:
     from qnnbridge_protocol.errors import from_wire
 
     client, host = Connection(CLIENT, Hello(api=(1, 1))), Connection(HOST, Hello(api=(5, 6)))
@@ -343,7 +343,7 @@ def test_a_client_refuses_a_host_that_accepts_without_a_common_version() -> None
 
 
 @pytest.mark.parametrize("header", [{}, {"api": [1, 1]}, {"api": [2, 1], "limits": {}}, {"limits": {}}], ids=str)
-def test_a_hello_that_is_none_is_refused(header: dict[str, object]) -> None:
+def test_an_invalid_hello_is_refused(header: dict[str, object]) -> None:
     with pytest.raises(ProtocolDesync, match="HELLO"):
         hear(Connection(HOST, Hello()), wire(Frame(Kind.HELLO, 0, header)))
     with pytest.raises(ProtocolDesync, match="HELLO"):
@@ -363,7 +363,7 @@ TOO_MUCH = [
 
 @pytest.mark.parametrize(("ours", "theirs"), [(SMALL, LARGE), (LARGE, SMALL)], ids=["ours", "theirs"])
 @pytest.mark.parametrize(("header", "buffers"), TOO_MUCH)
-def test_the_smaller_limit_holds_for_what_is_sent(
+def test_the_smaller_limit_applies_to_sent_frames(
     ours: Hello, theirs: Hello, header: dict[str, object], buffers: tuple[bytes, ...]
 ) -> None:
     client = ready(CLIENT, ours, theirs)
@@ -376,7 +376,7 @@ def test_the_smaller_limit_holds_for_what_is_sent(
 
 @pytest.mark.parametrize(("ours", "theirs"), [(SMALL, LARGE), (LARGE, SMALL)], ids=["ours", "theirs"])
 @pytest.mark.parametrize(("header", "buffers"), TOO_MUCH)
-def test_the_smaller_limit_holds_for_what_is_received(
+def test_the_smaller_limit_applies_to_received_frames(
     ours: Hello, theirs: Hello, header: dict[str, object], buffers: tuple[bytes, ...]
 ) -> None:
     host = ready(HOST, ours, theirs)
@@ -387,7 +387,7 @@ def test_the_smaller_limit_holds_for_what_is_received(
 # --- request ids -----------------------------------------------------------------------------------------
 
 
-def test_a_client_counts_its_questions_from_one() -> None:
+def test_a_client_numbers_its_requests_from_one() -> None:
     client = ready(CLIENT)
     kinds = [Kind.REQUEST, Kind.CANCEL, Kind.PING, Kind.REQUEST]
     assert [client.ask(kind, {})[0] for kind in kinds] == [1, 2, 3, 4]
@@ -395,15 +395,15 @@ def test_a_client_counts_its_questions_from_one() -> None:
 
 @pytest.mark.parametrize("kind", sorted(ASKING))
 @pytest.mark.parametrize("number", [0, 1, 4, 5])
-def test_a_number_that_does_not_rise_is_refused(kind: Kind, number: int) -> None:
+def test_a_request_id_that_does_not_increase_is_refused(kind: Kind, number: int) -> None:
     host = ready(HOST)
     hear(host, wire(Frame(Kind.REQUEST, 5, {})))
     with pytest.raises(ProtocolDesync, match=f"request id {number} after 5"):
         hear(host, wire(Frame(kind, number, {})))
 
 
-def test_numbers_may_be_left_out() -> None:
-    """One that was given to a request which then was not sent."""
+def test_request_ids_may_be_skipped() -> None:
+    """The id belongs to a request that was then not sent."""
     host = ready(HOST)
     hear(host, wire(Frame(Kind.REQUEST, 5, {})) + wire(Frame(Kind.PING, 2**64 - 1, {})))
 
@@ -411,7 +411,7 @@ def test_numbers_may_be_left_out() -> None:
 @pytest.mark.parametrize(
     ("asked", "answer"), [(Kind.REQUEST, Kind.REPLY), (Kind.REQUEST, Kind.ERROR), (Kind.CANCEL, Kind.REPLY)]
 )
-def test_answers_come_in_any_order(asked: Kind, answer: Kind) -> None:
+def test_answers_arrive_in_any_order(asked: Kind, answer: Kind) -> None:
     client = ready(CLIENT)
     numbers = [client.ask(asked, {})[0] for _ in range(3)]
     stream = b"".join(wire(Frame(answer, number, {})) for number in numbers[::-1])
@@ -420,7 +420,7 @@ def test_answers_come_in_any_order(asked: Kind, answer: Kind) -> None:
 
 @pytest.mark.parametrize("answer", sorted(ANSWERING))
 @pytest.mark.parametrize("number", [0, 4, 2**64 - 1])
-def test_an_answer_to_nothing_is_refused(answer: Kind, number: int) -> None:
+def test_an_answer_without_a_request_is_refused(answer: Kind, number: int) -> None:
     with pytest.raises(ProtocolDesync, match=f"{answer.name} to request {number}, which is not open"):
         hear(in_state(CLIENT, State.READY), wire(Frame(answer, number, {})))
 
@@ -447,7 +447,7 @@ def test_an_answer_of_the_wrong_kind_is_refused(number: int, answer: Kind) -> No
         hear(in_state(CLIENT, State.READY), wire(Frame(answer, number, {})))
 
 
-def test_the_answer_to_a_request_that_was_given_up_is_dropped_and_counted() -> None:
+def test_the_answer_to_an_abandoned_request_is_dropped_and_counted() -> None:
     client = in_state(CLIENT, State.READY)
     client.give_up(OPEN_REQUEST)
     stream = wire(Frame(Kind.REPLY, OPEN_REQUEST, {}, (b"late",))) + wire(Frame(Kind.PONG, OPEN_PING, {}))
@@ -455,7 +455,7 @@ def test_the_answer_to_a_request_that_was_given_up_is_dropped_and_counted() -> N
     assert client.unclaimed_answers == 1
 
 
-def test_a_given_up_request_is_answered_only_once_as_any_other() -> None:
+def test_an_abandoned_request_is_answered_only_once() -> None:
     client = in_state(CLIENT, State.READY)
     client.give_up(OPEN_REQUEST)
     hear(client, wire(Frame(Kind.ERROR, OPEN_REQUEST, {})))
@@ -463,7 +463,7 @@ def test_a_given_up_request_is_answered_only_once_as_any_other() -> None:
         hear(client, wire(Frame(Kind.REPLY, OPEN_REQUEST, {})))
 
 
-def test_giving_up_what_is_not_open_changes_nothing() -> None:
+def test_abandoning_a_request_that_is_not_open_changes_nothing() -> None:
     client = in_state(CLIENT, State.READY)
     hear(client, wire(Frame(Kind.REPLY, OPEN_REQUEST, {})))
     client.give_up(OPEN_REQUEST)
@@ -473,26 +473,26 @@ def test_giving_up_what_is_not_open_changes_nothing() -> None:
     assert client.unclaimed_answers == 0
 
 
-def test_answers_still_come_after_goodbye() -> None:
+def test_answers_may_arrive_after_goodbye() -> None:
     client = in_state(CLIENT, State.CLOSING)
     stream = wire(Frame(Kind.REPLY, OPEN_REQUEST, {})) + wire(bare(Kind.GOODBYE))
     assert [frame.kind for frame in hear(client, stream)] == [Kind.REPLY, Kind.GOODBYE]
 
 
-def test_notices_may_be_about_any_request_or_none() -> None:
+def test_events_may_refer_to_any_request_or_none() -> None:
     client = ready(CLIENT)
     stream = b"".join(wire(Frame(Kind.PHASE, number, {"phase": "running"})) for number in (0, 1, 77))
     assert [frame.request_id for frame in hear(client, stream)] == [0, 1, 77]
 
 
-def test_unknown_header_keys_are_let_through() -> None:
-    """A later version may add some; an older version ignores them."""
+def test_unknown_header_keys_are_accepted() -> None:
+    """A later version may add header keys, and an older version ignores them."""
     host = ready(HOST)
     (frame,) = hear(host, wire(Frame(Kind.REQUEST, 1, {"op": "host.info", "since_version_9": [1]})))
     assert frame.header["op"] == "host.info"
 
 
-def test_a_whole_conversation_cut_into_single_bytes_is_the_same_on_both_sides() -> None:
+def test_a_conversation_cut_into_single_bytes_is_the_same_on_both_sides() -> None:
     client, host = Connection(CLIENT, Hello()), Connection(HOST, Hello())
     hear(host, b"".join(client.send_hello()), itertools.repeat(1))
     hear(client, b"".join(host.accept_hello()), itertools.repeat(1))

@@ -24,7 +24,7 @@ def feeds(dtype: type = np.float32) -> dict[str, np.ndarray]:
     return {f"n{n}": np.array([n, 1], dtype) for n in range(COUNT)}
 
 
-def test_many_inputs_compute_the_same_as_by_themselves(session: object) -> None:
+def test_a_stack_of_many_inputs_gives_the_same_results_as_single_runs(session: object) -> None:
     total = [COUNT * (COUNT - 1) / 2, COUNT]
     first, second = cpu.run(session, feeds(), "it")
     assert (first.tolist(), second.tolist()) == (total, [-one for one in total])

@@ -23,7 +23,9 @@ START = ("starting", "importing", "registering")
 def record(
     log: str | None, phase: str, code: int | None, platform: Platform = "posix", op: str = "", **more: Any
 ) -> CrashRecord:
-    """A host that died with this code in this phase, having written this file to stderr."""
+    """Return the record of a host that crashed in this phase with this code, after it had written this file to
+    stderr.
+    """
     text = ""
     if log is not None:
         text = decode_stderr((DATA / (log if "." in log else f"{log}.txt")).read_bytes())
@@ -44,7 +46,7 @@ def record(
 
 
 REAL_DEATHS = [
-    # stderr, phase, exit code, words of the cause, words of the fix
+    # stderr, phase, exit code, text in the cause, text in the fix
     ("zero_size_dimension", "compiling", -8, "dimension of size 0", "give it a size"),
     ("zero_size_dimension", "creating", 136, "dimension of size 0", "give it a size"),
     ("run_option_not_a_number", "running", -6, "must be a number is not one (stoul failed)", "Correct the option"),
@@ -79,7 +81,7 @@ REAL_DEATHS = [
     REAL_DEATHS,
     ids=[f"{row[0]}-{row[1]}-{row[2]}" for row in REAL_DEATHS],
 )
-def test_a_real_death_is_explained(log: str | None, phase: str, code: int, cause: str, fix: str) -> None:
+def test_a_real_crash_is_explained(log: str | None, phase: str, code: int, cause: str, fix: str) -> None:
     best = diagnose(record(log, phase, code))[0]
     assert cause in best.cause
     assert fix in best.fix
@@ -94,19 +96,19 @@ def test_a_real_death_is_explained(log: str | None, phase: str, code: int, cause
     ],
 )
 @pytest.mark.parametrize("phase", ["running", "idle", "starting"])
-def test_a_kill_is_distinguished_from_used_up_memory_where_the_kernel_counts(
+def test_a_kill_is_distinguished_from_used_up_memory_if_the_kernel_counts(
     phase: str, ran_out: bool | None, says: str
 ) -> None:
     assert says in diagnose(record(None, phase, -9, memory_ran_out=ran_out))[0].cause
 
 
-def test_used_up_memory_does_not_explain_another_death() -> None:
+def test_used_up_memory_does_not_explain_another_crash() -> None:
     assert diagnose(record(None, "running", -11, memory_ran_out=True)) == diagnose(record(None, "running", -11))
 
 
 @pytest.mark.parametrize("log", ["check_failed", None])
 @pytest.mark.parametrize("code", [-6, -11, 0xC0000409, 0xC0000005])
-def test_a_compiler_that_dies_is_not_explained_by_files_that_it_did_not_read(log: str | None, code: int) -> None:
+def test_a_crash_of_the_compiler_is_not_explained_by_files_that_it_did_not_read(log: str | None, code: int) -> None:
     platform: Platform = "win32" if code > 0 else "posix"
     for died in diagnose(record(log, "compiling", code, platform, op="worker.compile"))[:2]:
         assert not re.search(r"Windows|\.bin|EPContext|compile[^.]* again", f"{died.cause} {died.fix}"), died
@@ -115,7 +117,7 @@ def test_a_compiler_that_dies_is_not_explained_by_files_that_it_did_not_read(log
 
 
 @pytest.mark.parametrize("op", ["session.create", "worker.compile"])
-def test_an_abort_without_a_message_speaks_of_windows_only_there(op: str) -> None:
+def test_an_abort_without_a_message_mentions_windows_only_on_windows(op: str) -> None:
     for phase in ("creating", "compiling", "running"):
         assert "Windows" not in diagnose(record(None, phase, -6, op=op))[0].cause
 
@@ -146,7 +148,7 @@ WINDOWS_DEATHS = [
     WINDOWS_DEATHS,
     ids=[f"{row[0]}-{row[1]}-{row[2]:X}" for row in WINDOWS_DEATHS],
 )
-def test_a_windows_death_is_explained(log: str | None, phase: str, code: int, cause: str) -> None:
+def test_a_windows_crash_is_explained(log: str | None, phase: str, code: int, cause: str) -> None:
     assert cause in diagnose(record(log, phase, code, "win32"))[0].cause
 
 
@@ -175,13 +177,13 @@ def test_a_python_that_cannot_be_a_host_is_explained(line: str, cause: str, cura
 
 
 def test_a_bad_dynamic_option_is_distinguished_from_a_thread_at_exit() -> None:
-    # Both leave the same line: `terminate called without an active exception`.
+    # Both crashes leave the same line: `terminate called without an active exception`.
     by_option = record("dynamic_option_not_a_number", "running", -6, op="session.set_ep_dynamic_options")
     assert "dynamic option" in diagnose(by_option)[0].cause
     assert "all work was done" in diagnose(record("thread_at_exit", "idle", -6))[0].cause
 
 
-def test_there_is_always_an_answer_and_the_exit_code_is_part_of_it() -> None:
+def test_there_is_always_an_explanation_and_it_contains_the_exit_code() -> None:
     statuses = [
         *(ExitStatus(row.number, "win32") for row in WINDOWS),
         *(ExitStatus(row.number, "posix") for row in POSIX),
@@ -197,7 +199,7 @@ def test_there_is_always_an_answer_and_the_exit_code_is_part_of_it() -> None:
     assert "could not be read" in diagnose(record(None, "running", None))[0].cause
 
 
-def test_no_rule_speaks_of_a_fault_or_a_phase_that_does_not_exist() -> None:
+def test_no_rule_mentions_a_fault_or_a_phase_that_does_not_exist() -> None:
     faults = {row.fault for row in (*WINDOWS, *SIGNALS, *POSIX)} | {"unknown"}
     phases = {*START, "creating", "compiling", "running", "idle", "closing"}
     for rule in DEATH_RULES:
@@ -207,13 +209,13 @@ def test_no_rule_speaks_of_a_fault_or_a_phase_that_does_not_exist() -> None:
 
 
 @pytest.mark.parametrize("because", ["a call ran past its deadline", "a call ran past its deadline."])
-def test_what_we_did_ourselves_is_no_riddle(because: str) -> None:
+def test_the_only_cause_of_a_host_that_qnnbridge_ended_is_the_reason_of_qnnbridge(because: str) -> None:
     died = record("damaged_bin_at_run", "running", -9, killed_because=because)
     (only,) = diagnose(died)
     assert only.cause == "qnnbridge ended the host: a call ran past its deadline."
 
 
-def test_a_log_line_of_an_earlier_failure_does_not_outdo_what_the_death_itself_says() -> None:
+def test_a_log_line_of_an_earlier_failure_has_less_weight_than_evidence_of_the_crash_itself() -> None:
     both = "backend_missing"
     died = record(both, "compiling", -8)
     causes = [d.cause for d in diagnose(died)]
@@ -221,14 +223,14 @@ def test_a_log_line_of_an_earlier_failure_does_not_outdo_what_the_death_itself_s
     assert any("libQnnHtp.so does not exist" in cause for cause in causes[1:])
 
 
-def test_a_death_while_nothing_runs_is_not_explained_by_a_failure_that_an_earlier_call_survived() -> None:
+def test_a_crash_while_idle_is_not_explained_by_a_failure_that_an_earlier_call_survived() -> None:
     line = "REASON : Cannot get shape"
     causes = [d.cause for d in diagnose(CrashRecord(ExitStatus(-11, "posix"), stderr_tail=line))]
     assert causes[0].startswith("SIGSEGV: ")
     assert any("needs fixed dimensions" in cause for cause in causes[1:])
 
 
-def test_a_stderr_full_of_long_lines_is_read_in_a_moment() -> None:
+def test_a_stderr_full_of_long_lines_is_read_quickly() -> None:
     line = "2026-11-21 09:59:38.9 [V:onnxruntime:, x.cc:1 F] " + "name=a id=1 type=QNN_TENSOR_TYPE_NATIVE " * 50
     died = CrashRecord(ExitStatus(1, "posix"), stderr_tail="\n".join([line] * 40 + ["x" * 20_000]))
     clock = FairClock()
@@ -239,7 +241,7 @@ def test_a_stderr_full_of_long_lines_is_read_in_a_moment() -> None:
 # --- evidence ---
 
 
-def test_the_stack_of_the_thread_that_died_is_read() -> None:
+def test_the_stack_of_the_crashed_thread_is_read() -> None:
     died = record("damaged_bin_at_run", "running", -11)
     title, innermost, *_ = died.python_stack
     assert title == "Fatal Python error: Segmentation fault"
@@ -254,19 +256,19 @@ def stack_of(*threads: str) -> tuple[str, ...]:
     return CrashRecord(ExitStatus(-6, "posix"), stderr_tail=text).python_stack
 
 
-def test_the_thread_that_died_is_the_one_called_current() -> None:
+def test_the_crashed_thread_is_the_one_marked_as_current() -> None:
     idle = 'Thread 0x01 (most recent call first):\n  File "idle.py", line 9 in read'
     died = 'Current thread 0x02 (most recent call first):\n  File "a.py", line 1 in f'
     for threads in ((idle, died), (died, idle)):
         assert stack_of(*threads) == ("Fatal Python error: Aborted", 'File "a.py", line 1 in f')
 
 
-def test_a_thread_of_native_code_does_not_borrow_the_frames_of_others() -> None:
+def test_a_thread_of_native_code_gets_no_frames_of_other_threads() -> None:
     idle = 'Thread 0x01 (most recent call first):\n  File "idle.py", line 9 in read'
     assert stack_of(idle, idle) == ("Fatal Python error: Aborted",)
 
 
-def test_the_words_of_the_cpp_runtime_are_kept_with_the_exception_text() -> None:
+def test_the_message_of_the_cpp_runtime_is_kept_with_the_exception_text() -> None:
     died = record("two_qnn_versions", "creating", -6)
     assert died.terminate_line == (
         "terminate called after throwing an instance of 'std::runtime_error': duplicate op key @BlockZap"
@@ -318,7 +320,7 @@ def test_only_requests_in_native_code_are_suspects() -> None:
         (3, "win32", {}, False),
     ],
 )
-def test_an_end_from_outside_is_distinguished_from_a_death_of_its_own(
+def test_a_kill_from_outside_is_distinguished_from_a_crash(
     code: int | None, platform: Platform, more: dict[str, Any], from_outside: bool
 ) -> None:
     died = record(None, "running", code, platform, **more)
@@ -329,7 +331,7 @@ def test_an_end_from_outside_is_distinguished_from_a_death_of_its_own(
 # --- the error ---
 
 
-def test_requests_that_were_waiting_are_not_passed_over_in_silence() -> None:
+def test_waiting_requests_are_named_in_the_message() -> None:
     one = OpenCall(1, "session.create", "model_v8.onnx", "a" * 64)
     died = CrashRecord(ExitStatus(-9, "posix"), in_flight=(one,))
     assert to_error(died).message == (
@@ -361,7 +363,7 @@ KNOWN = "pnet.onnx: QNN is known to compute one operator of it wrong: AveragePoo
 
 
 @pytest.mark.parametrize("log", [None, "damaged_bin_at_run"])
-def test_a_fault_that_was_known_before_the_crash_is_the_cause_with_its_cure(log: str | None) -> None:
+def test_a_fault_that_was_known_before_the_crash_is_the_cause_with_its_fix(log: str | None) -> None:
     plain = record(log, "running", -11)
     known = dataclasses.replace(plain, in_flight=(dataclasses.replace(plain.in_flight[0], known=KNOWN),))
     error = to_error(known)
@@ -370,7 +372,7 @@ def test_a_fault_that_was_known_before_the_crash_is_the_cause_with_its_cure(log:
     assert error.details["diagnoses"][0]["cause"] == error.cause, "as the crash report has it"
 
 
-def test_a_known_fault_is_not_blamed_for_a_kill_or_where_qnn_had_no_part() -> None:
+def test_a_known_fault_is_not_blamed_for_a_kill_or_a_crash_without_qnn() -> None:
     killed, without = record(None, "running", -9), record(None, "running", -11)
     killed = dataclasses.replace(killed, in_flight=(dataclasses.replace(killed.in_flight[0], known=KNOWN),))
     call = dataclasses.replace(without.in_flight[0], known=KNOWN, without_qnn=True)
@@ -383,7 +385,7 @@ def test_a_windows_code_is_named_by_number_hex_and_name() -> None:
     assert "3221226505 (0xC0000409, STATUS_STACK_BUFFER_OVERRUN)" in error.message
 
 
-def test_a_host_that_never_got_ready_failed_to_start() -> None:
+def test_a_host_that_never_became_ready_failed_to_start() -> None:
     error = to_error(record("host_package_missing", "starting", 1))
     assert type(error) is HostStartFailed
     assert error.message == "The QNN host process ended before it was ready: exit code 1."
@@ -391,7 +393,7 @@ def test_a_host_that_never_got_ready_failed_to_start() -> None:
     assert to_error(record(None, "starting", -9)).retry == "safe"
 
 
-def test_the_details_hold_everything_and_travel() -> None:
+def test_the_details_are_complete_and_survive_encoding() -> None:
     died = record(
         "bin_of_another_model",
         "creating",
@@ -416,7 +418,7 @@ def test_the_details_hold_everything_and_travel() -> None:
     assert BridgeError.__reduce__(error)[1][0]["details"]["phase"] == "creating"
 
 
-# --- the last line ---------------------------------------------------------------------------------------
+# --- the last line of stderr -----------------------------------------------------------------------------
 
 WRONG_PROGRAM = "/bin/cat: invalid option -- 'I'\nTry '/bin/cat --help' for more information.\n\n"
 
@@ -428,13 +430,13 @@ def died_with(stderr: str, phase: str = "starting", code: int = 2) -> CrashRecor
 
 
 @pytest.mark.parametrize("code", [1, 2, 64])
-def test_where_nothing_is_proved_the_last_line_of_stderr_is_the_evidence(code: int) -> None:
+def test_without_a_proven_cause_the_last_line_of_stderr_is_the_evidence(code: int) -> None:
     best = diagnose(died_with(WRONG_PROGRAM, code=code))[0]
     assert best.evidence == ("/bin/cat: invalid option -- 'I'",)
     assert "Nothing on stderr" not in best.cause
 
 
-def test_the_last_line_comes_without_time_stamp_and_colours() -> None:
+def test_the_last_line_is_shown_without_time_stamp_and_colours() -> None:
     line = "\x1b[1;31m2026-01-02 03:04:05.678 [E:onnxruntime:, file.cc:1 ort::Function] what went wrong\x1b[m\n"
     assert diagnose(died_with(decode_stderr(line.encode()), "running", -4))[0].evidence == ("what went wrong",)
 
@@ -455,14 +457,14 @@ PYTHON_2 = (
         (PYTHON_2, 2, "too old for qnnbridge"),
     ],
 )
-def test_a_program_that_cannot_be_the_host_is_called_so(stderr: str, code: int, cause: str) -> None:
+def test_a_program_that_cannot_be_the_host_is_reported_as_such(stderr: str, code: int, cause: str) -> None:
     best = diagnose(died_with(stderr, code=code))[0]
     assert cause in best.cause
     assert "sys.exit" not in best.fix
     assert cause not in diagnose(died_with(stderr, "idle", code))[0].cause, "it was ready: it is a host"
 
 
-def test_what_python_itself_says_of_its_command_line_is_not_taken_for_another_program() -> None:
+def test_an_error_of_python_about_its_command_line_is_not_mistaken_for_another_program() -> None:
     said = "/opt/bin/python: can't open file '/opt/host.py': [Errno 2] No such file or directory\n"
     best = diagnose(died_with(said))[0]
     assert "could not open the program" in best.cause
@@ -476,7 +478,7 @@ def test_a_proof_is_not_mixed_with_the_last_line() -> None:
     assert "something else" not in " ".join(diagnose(died_with(text, code=1))[0].evidence)
 
 
-def test_silence_stays_silence() -> None:
+def test_an_empty_stderr_gives_no_evidence() -> None:
     assert diagnose(died_with("\n  \n"))[0].evidence == ()
 
 
@@ -498,12 +500,12 @@ def test_silence_stays_silence() -> None:
         (77, "Windows fatal exception: code 0x0000004d\n", 77),
     ],
 )
-def test_a_windows_code_is_found_again_by_the_eight_bits_that_linux_passes_on(
+def test_a_windows_code_is_recovered_from_the_eight_bits_that_linux_passes_on(
     raw: int, stderr: str, expected: int
 ) -> None:
     status = from_low_byte(raw, stderr)
     assert (status.unsigned, status.platform) == (expected, "win32")
 
 
-def test_a_signal_stays_one_whatever_the_host_was() -> None:
+def test_a_signal_stays_a_signal_whatever_the_host_was() -> None:
     assert from_low_byte(-9, "Windows fatal exception: access violation").signal == 9

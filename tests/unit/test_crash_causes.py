@@ -18,7 +18,7 @@ START = ("starting", "importing", "registering")
 
 
 def with_qnn(code: int, platform: Platform, phase: str, **more: Any) -> CrashRecord:
-    """A death of a host in this phase; if a session was in it, QNN had a part in that."""
+    """Return the record of a crash in this phase; a session in it uses QNN."""
     if phase not in ("creating", "compiling", "running"):
         return CrashRecord(ExitStatus(code, platform), host_phase=phase, ready=phase not in START, **more)
     call = OpenCall(7, "session.run", "pnet.onnx", "f" * 64, "0" * 64, phase)
@@ -26,21 +26,19 @@ def with_qnn(code: int, platform: Platform, phase: str, **more: Any) -> CrashRec
 
 
 def alone(code: int, platform: Platform, phase: str, stderr: str = "", **others: Any) -> CrashRecord:
-    """A death of a host within a session that has nothing on QNN."""
+    """Return the record of a crash within a session that has nothing on QNN."""
     call = OpenCall(7, "session.run", "pnet.onnx", "f" * 64, "0" * 64, phase, without_qnn=True)
     return CrashRecord(ExitStatus(code, platform), in_flight=(call, *others.values()), stderr_tail=stderr)
 
 
-# --- an instruction that is not there ---
+# --- missing instructions ---
 
 ILLEGAL = [(-4, "posix"), (132, "posix"), (0xC000001D, "win32")]
 
 
 @pytest.mark.parametrize(("code", "platform"), ILLEGAL)
 @pytest.mark.parametrize("phase", [*START, "creating", "compiling", "running", "idle"])
-def test_an_instruction_that_is_missing_is_reported_with_the_processor(
-    code: int, platform: Platform, phase: str
-) -> None:
+def test_an_illegal_instruction_is_reported_with_the_processor(code: int, platform: Platform, phase: str) -> None:
     best = diagnose(with_qnn(code, platform, phase, processor="Some Processor (x64), under Wine 8.0"))[0]
     assert "used an instruction that the processor, or the emulator that runs it, does not have" in best.cause
     assert "Some Processor (x64), under Wine 8.0" in best.cause
@@ -48,19 +46,19 @@ def test_an_instruction_that_is_missing_is_reported_with_the_processor(
     assert "another version of onnxruntime" in best.fix
 
 
-def test_behind_a_missing_instruction_the_other_way_to_get_there_is_named() -> None:
-    """A jump into data ends so, too."""
+def test_after_an_illegal_instruction_the_alternative_cause_is_named() -> None:
+    """A jump into data crashes with the same signal."""
     causes = [one.cause for one in diagnose(with_qnn(-4, "posix", "running"))]
     assert "Processor: not known." in causes[0]
     assert "QNN or the driver crashed" in causes[1]
     assert not any("QNN or the driver" in one.cause for one in diagnose(alone(-4, "posix", "running")))
 
 
-def test_a_jump_into_data_is_no_missing_instruction() -> None:
+def test_a_jump_into_data_is_not_an_illegal_instruction() -> None:
     assert "QNN or the driver crashed" in diagnose(with_qnn(0xC0000096, "win32", "running"))[0].cause
 
 
-def test_what_is_known_of_the_processor_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_known_facts_about_the_processor_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     listing = tmp_path / "cpuinfo"
     listing.write_text(
         "processor\t: 0\nmodel name\t: Some (R) CPU @ 2 GHz \n\nprocessor\t: 1\nmodel name\t: Other\n"
@@ -91,7 +89,7 @@ OWN_DEATHS: list[tuple[int, Platform]] = [
 
 @pytest.mark.parametrize(("code", "platform"), OWN_DEATHS, ids=[f"{code:X}" for code, _ in OWN_DEATHS])
 @pytest.mark.parametrize("phase", ["creating", "running"])
-def test_qnn_is_not_blamed_where_it_had_no_part(code: int, platform: Platform, phase: str) -> None:
+def test_qnn_is_not_blamed_if_it_was_not_involved(code: int, platform: Platform, phase: str) -> None:
     before = "[E:onnxruntime:, qnn_execution_provider.cc:1 X] QNN SetupBackend failed Failed to create device. "
     for stderr in ("", f"{before}Error: QNN_DEVICE_ERROR_INVALID_CONFIG\n", "what():  std::out_of_range\n"):
         best = diagnose(alone(code, platform, phase, stderr))[0]
@@ -101,7 +99,7 @@ def test_qnn_is_not_blamed_where_it_had_no_part(code: int, platform: Platform, p
 
 
 @pytest.mark.parametrize("code", [-11, -6, -4])
-def test_a_session_with_qnn_beside_it_is_suspected_first(code: int) -> None:
+def test_a_session_on_qnn_is_suspected_first(code: int) -> None:
     other = OpenCall(8, "session.run", "on_npu.onnx", "e" * 64, "0" * 64, "running")
     both = alone(code, "posix", "running", other=other)
     assert not both.without_qnn
@@ -112,7 +110,7 @@ def test_a_session_with_qnn_beside_it_is_suspected_first(code: int) -> None:
     ("code", "cause"),
     [(-11, "crashed on this model: it is on the CPU"), (-8, "integer division"), (-7, "mapped into memory")],
 )
-def test_a_crash_on_the_cpu_says_what_is_known_of_it(code: int, cause: str) -> None:
+def test_a_crash_on_the_cpu_reports_its_known_cause(code: int, cause: str) -> None:
     assert cause in diagnose(alone(code, "posix", "running"))[0].cause
 
 
@@ -121,7 +119,7 @@ def test_a_crash_on_the_cpu_says_what_is_known_of_it(code: int, cause: str) -> N
 
 @pytest.mark.parametrize("phase", ["creating", "compiling", "running"])
 @pytest.mark.parametrize("source", ["windowsml", "folder", "wheel", ""])
-def test_an_access_violation_of_the_catalogues_provider_has_its_own_cause(phase: str, source: str) -> None:
+def test_an_access_violation_of_the_catalogue_provider_has_its_own_cause(phase: str, source: str) -> None:
     versions = {"ep_source": source} if source else {}
     causes = [one.cause for one in diagnose(with_qnn(0xC0000005, "win32", phase, versions=versions))]
     named = [index for index, cause in enumerate(causes) if "microsoft/WindowsML#22" in cause]

@@ -64,7 +64,7 @@ def test_a_report_is_written_as_text_and_as_json(reports: CrashReports) -> None:
     assert data["qnnbridge"]
 
 
-def test_requests_that_were_waiting_are_counted_beside_the_phase(reports: CrashReports) -> None:
+def test_waiting_requests_are_counted_in_the_report(reports: CrashReports) -> None:
     path = reports.write(a_death(in_flight=(OpenCall(7, "session.create", "model_v8.onnx"),)))
     assert path is not None
     text = path.read_text(encoding="utf-8")
@@ -86,7 +86,7 @@ def test_requests_that_were_waiting_are_counted_beside_the_phase(reports: CrashR
         (2, "idle", True, True),
     ],
 )
-def test_the_start_of_what_is_no_host_is_no_crash(
+def test_a_failed_start_of_a_program_that_is_not_a_host_is_not_listed_as_a_crash(
     reports: CrashReports, code: int, phase: str, ready: bool, crashed: bool
 ) -> None:
     died = a_death(exit=ExitStatus(code, "posix"), host_phase=phase, ready=ready, in_flight=(), stderr_tail="")
@@ -97,7 +97,7 @@ def test_the_start_of_what_is_no_host_is_no_crash(
     assert path.read_text(encoding="utf-8").startswith(f"qnnbridge {kind} ")
 
 
-def test_the_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_folder_follows_the_environment_variable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("QNNBRIDGE_STATE_DIR", str(tmp_path / "state"))
     path = CrashReports().write(a_death())
     assert path is not None
@@ -107,7 +107,7 @@ def test_the_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp
 
 
 @needs.posix
-def test_the_folder_is_private_also_when_a_compilation_makes_it_first(
+def test_the_folder_is_private_even_if_a_compilation_creates_it_first(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("QNNBRIDGE_STATE_DIR", str(tmp_path / "state"))
@@ -115,7 +115,7 @@ def test_the_folder_is_private_also_when_a_compilation_makes_it_first(
         assert stat.S_IMODE((tmp_path / "state").stat().st_mode) == 0o700
 
 
-def test_reports_are_listed_newest_first_and_read_by_the_beginning_of_their_id(tmp_path: Path) -> None:
+def test_reports_are_listed_newest_first_and_selected_by_a_prefix_of_their_id(tmp_path: Path) -> None:
     times = iter([NOON, NOON + 60, NOON + 120])
     reports = CrashReports(tmp_path, wall_clock=lambda: next(times))
     for code in (-11, -6, -8):
@@ -131,7 +131,7 @@ def test_reports_are_listed_newest_first_and_read_by_the_beginning_of_their_id(t
 
 
 @pytest.mark.parametrize("wanted", ["nonsense", "2027", "", "../../etc/passwd"])
-def test_a_report_that_is_not_there_or_not_the_only_one_is_refused(tmp_path: Path, wanted: str) -> None:
+def test_an_unknown_or_ambiguous_report_id_is_refused(tmp_path: Path, wanted: str) -> None:
     times = iter([NOON, NOON + 60])
     reports = CrashReports(tmp_path, wall_clock=lambda: next(times))
     reports.write(a_death())
@@ -140,7 +140,7 @@ def test_a_report_that_is_not_there_or_not_the_only_one_is_refused(tmp_path: Pat
         reports.read(wanted)
 
 
-def test_no_report_at_all_is_no_fault_until_one_is_asked_for(tmp_path: Path) -> None:
+def test_missing_reports_are_an_error_only_if_one_is_requested(tmp_path: Path) -> None:
     reports = CrashReports(tmp_path / "never made")
     assert reports.summaries() == []
     with pytest.raises(OptionError, match="no crash report"):
@@ -156,7 +156,7 @@ def test_only_the_newest_fifty_are_kept(tmp_path: Path) -> None:
     assert reports.summaries()[-1].id.startswith("20270115-080005")
 
 
-def test_a_damaged_report_is_left_out_of_the_list(reports: CrashReports) -> None:
+def test_a_damaged_report_is_not_listed(reports: CrashReports) -> None:
     good = reports.write(a_death())
     assert good is not None
     for number, content in enumerate(["", "{", "[]", "{}", '{"id": 3, "exit": 7}']):
@@ -167,17 +167,17 @@ def test_a_damaged_report_is_left_out_of_the_list(reports: CrashReports) -> None
         reports.read("20270115-080001-aaaaaaaa")
 
 
-def test_nothing_is_written_and_nothing_raised_where_nothing_can_be_written(tmp_path: Path) -> None:
+def test_nothing_is_written_or_raised_if_nothing_can_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way", encoding="utf-8")
     assert CrashReports(tmp_path / "file" / "crashes").write(a_death()) is None
 
 
-def test_a_clock_that_tells_nonsense_costs_the_report_and_no_exception(tmp_path: Path) -> None:
+def test_an_invalid_clock_prevents_the_report_without_an_exception(tmp_path: Path) -> None:
     assert CrashReports(tmp_path, wall_clock=lambda: 1e30).write(a_death()) is None
     assert CrashReports(tmp_path, wall_clock=lambda: float("nan")).write(a_death()) is None
 
 
-def test_a_full_disk_leaves_no_half_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_no_partial_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
@@ -186,7 +186,7 @@ def test_a_full_disk_leaves_no_half_report(tmp_path: Path, monkeypatch: pytest.M
     assert list(tmp_path.iterdir()) == []
 
 
-def test_secrets_of_the_environment_and_the_home_folder_stay_out(
+def test_secrets_of_the_environment_and_the_home_folder_are_removed(
     reports: CrashReports, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home = str(Path.home())
@@ -219,14 +219,14 @@ def test_the_home_folder_is_written_as_a_tilde(text: str, home: str, expected: s
     assert without_home({"a": [text, 3, None]}, home) == {"a": [expected, 3, None]}
 
 
-def test_text_that_is_no_unicode_does_not_stop_a_report(reports: CrashReports) -> None:
+def test_text_that_is_not_unicode_does_not_prevent_a_report(reports: CrashReports) -> None:
     call = OpenCall(1, "session.run", os.fsdecode(b"/models/\xff.onnx"), "f", "0", "running")
     path = reports.write(a_death(in_flight=(call,), stderr_tail="\ufffd\U0001f600\x00\n"))
     assert path is not None
     assert len(reports.summaries()) == 1
 
 
-def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_is_replaced_completely_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target = tmp_path / "deep" / "state.json"
     write_whole(target, "old")
     monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError("no")))

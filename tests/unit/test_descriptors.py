@@ -1,4 +1,4 @@
-"""Reading and writing real pipes: no data is lost, duplicated or reordered, even by Ctrl+C."""
+"""Reading and writing real pipes: no data is lost, duplicated or reordered, not even by Ctrl+C."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ needs_signals = needs.posix
 
 @pytest.fixture
 def pipe() -> Iterator[tuple[int, int]]:
-    """A reading and a writing end. A test may close either."""
+    """The reading and the writing end of a pipe. A test may close either."""
     ends = os.pipe()
     yield ends
     for fd in ends:
@@ -39,9 +39,10 @@ def pipe() -> Iterator[tuple[int, int]]:
 
 @pytest.fixture
 def interrupt() -> Iterator[Callable[..., None]]:
-    """Sets what happens at SIGALRM: the given function runs, then comes a KeyboardInterrupt, as at Ctrl+C.
+    """Function that installs an action for SIGALRM: a given function runs, then KeyboardInterrupt is raised, as at
+    Ctrl+C.
 
-    An alarm that goes off before the driver is entered, or after, is put off, so that it always strikes the driver.
+    An alarm before or after the driver is postponed, so that it always interrupts the driver.
     """
     drivers = {ByteReader.read_into.__code__, ByteWriter.write_some.__code__}
 
@@ -69,7 +70,7 @@ def pattern(size: int) -> bytes:
 
 
 class Sink:
-    """Where read bytes go."""
+    """Destination of read bytes."""
 
     def __init__(self, fd: int, size: int = 4096) -> None:
         self.reader = ByteReader(fd)
@@ -102,14 +103,14 @@ def read_all(fd: int) -> tuple[threading.Thread, Sink]:
 # --- reading ---------------------------------------------------------------------------------------------
 
 
-def test_what_was_written_is_read(pipe: tuple[int, int]) -> None:
+def test_written_bytes_are_read(pipe: tuple[int, int]) -> None:
     os.write(pipe[1], b"abc")
     sink = Sink(pipe[0])
     assert sink.read() == 3
     assert sink.data == b"abc"
 
 
-def test_no_more_is_read_than_the_buffer_takes(pipe: tuple[int, int]) -> None:
+def test_no_more_is_read_than_the_buffer_holds(pipe: tuple[int, int]) -> None:
     os.write(pipe[1], b"abcdef")
     sink = Sink(pipe[0], size=4)
     assert [sink.read(), sink.read()] == [4, 2]
@@ -122,8 +123,8 @@ def test_the_end_of_the_stream_is_a_count_of_zero_every_time(pipe: tuple[int, in
     assert [sink.read(), sink.read()] == [0, 0]
 
 
-def test_nothing_yet_is_not_the_end_of_the_stream(pipe: tuple[int, int]) -> None:
-    """On a non-blocking descriptor: a socket that is shared with a writer is one."""
+def test_no_data_yet_is_not_the_end_of_the_stream(pipe: tuple[int, int]) -> None:
+    """Use a non-blocking descriptor, as a socket that is shared with a writer."""
     os.set_blocking(pipe[0], False)
     sink = Sink(pipe[0])
     with pytest.raises(BlockingIOError):
@@ -134,12 +135,12 @@ def test_nothing_yet_is_not_the_end_of_the_stream(pipe: tuple[int, int]) -> None
     assert sink.read() == 3
 
 
-def test_the_result_of_the_consumer_is_handed_back(pipe: tuple[int, int]) -> None:
+def test_the_result_of_the_consumer_is_returned(pipe: tuple[int, int]) -> None:
     os.write(pipe[1], b"abc")
     assert ByteReader(pipe[0]).read_into(memoryview(bytearray(9)), lambda count: "x" * count) == "xxx"
 
 
-def test_a_consumer_that_fails_leaves_the_place_in_the_stream_unknown(pipe: tuple[int, int]) -> None:
+def test_a_consumer_that_fails_marks_the_stream_as_torn(pipe: tuple[int, int]) -> None:
     os.write(pipe[1], b"abc")
     reader = ByteReader(pipe[0])
     with pytest.raises(ZeroDivisionError):
@@ -147,7 +148,7 @@ def test_a_consumer_that_fails_leaves_the_place_in_the_stream_unknown(pipe: tupl
     assert reader.torn
 
 
-def test_the_descriptor_stays_open_when_the_reader_goes(pipe: tuple[int, int]) -> None:
+def test_the_descriptor_stays_open_when_the_reader_is_deleted(pipe: tuple[int, int]) -> None:
     reader = ByteReader(pipe[0])
     del reader
     os.write(pipe[1], b"abc")
@@ -176,7 +177,7 @@ def each_way_of_writing(request: pytest.FixtureRequest, monkeypatch: pytest.Monk
     ],
     ids=["one", "with an empty one", "3000", "3 MiB", "mixed"],
 )
-def test_chunks_arrive_whole_and_in_order(pipe: tuple[int, int], chunks: list[bytes]) -> None:
+def test_chunks_arrive_complete_and_in_order(pipe: tuple[int, int], chunks: list[bytes]) -> None:
     thread, sink = read_all(pipe[0])
     writer = ByteWriter(blocking_write(pipe[1]))
     writer.write_all(map(memoryview, chunks))
@@ -188,7 +189,7 @@ def test_chunks_arrive_whole_and_in_order(pipe: tuple[int, int], chunks: list[by
 
 
 @pytest.mark.usefixtures("each_way_of_writing")
-def test_a_full_pipe_keeps_the_rest_for_later(pipe: tuple[int, int]) -> None:
+def test_the_rest_of_a_write_to_a_full_pipe_stays_pending(pipe: tuple[int, int]) -> None:
     os.set_blocking(pipe[1], False)
     chunks = [pattern(n) for n in (10, 3 * PIPE_BYTES, 7, PIPE_BYTES)]
     writer = ByteWriter(blocking_write(pipe[1]))
@@ -207,7 +208,7 @@ def test_a_full_pipe_keeps_the_rest_for_later(pipe: tuple[int, int]) -> None:
     assert read == b"".join(chunks)
 
 
-def test_what_is_added_goes_behind_what_is_pending(pipe: tuple[int, int]) -> None:
+def test_added_bytes_follow_the_pending_ones(pipe: tuple[int, int]) -> None:
     writer = ByteWriter(blocking_write(pipe[1]))
     writer.add([memoryview(b"one "), memoryview(b"two ")])
     writer.add([memoryview(b"three "), memoryview(b"")])
@@ -216,7 +217,7 @@ def test_what_is_added_goes_behind_what_is_pending(pipe: tuple[int, int]) -> Non
 
 
 @pytest.mark.parametrize("portion", [1, 2, 3, 5, 100])
-def test_a_write_that_takes_only_a_part_is_continued_where_it_stopped(portion: int) -> None:
+def test_a_partial_write_continues_where_it_stopped(portion: int) -> None:
     written = bytearray()
 
     def write(chunks: list[memoryview]) -> int:
@@ -230,7 +231,7 @@ def test_a_write_that_takes_only_a_part_is_continued_where_it_stopped(portion: i
     assert not writer.pending
 
 
-def test_a_broken_pipe_is_an_error_that_loses_nothing_by_itself(pipe: tuple[int, int]) -> None:
+def test_a_broken_pipe_is_an_error_that_discards_nothing(pipe: tuple[int, int]) -> None:
     os.close(pipe[0])
     writer = ByteWriter(blocking_write(pipe[1]))
     with pytest.raises(BrokenPipeError):
@@ -239,7 +240,7 @@ def test_a_broken_pipe_is_an_error_that_loses_nothing_by_itself(pipe: tuple[int,
     assert not writer.torn
 
 
-def test_pending_bytes_can_be_forgotten() -> None:
+def test_pending_bytes_can_be_discarded() -> None:
     writer = ByteWriter(lambda _chunks: 0)
     writer.add([memoryview(b"abc")])
     writer.discard()
@@ -253,7 +254,7 @@ def test_pending_bytes_can_be_forgotten() -> None:
 def test_an_interrupt_while_waiting_for_bytes_loses_nothing(
     pipe: tuple[int, int], interrupt: Callable[..., None]
 ) -> None:
-    """The bytes come in the very moment of the interrupt."""
+    """The bytes arrive in the very moment of the interrupt."""
     pieces = (bytes([65 + n]) * (n + 1) for n in itertools.count())
     interrupt(lambda: os.write(pipe[1], next(pieces)))
     sink = Sink(pipe[0])
@@ -268,15 +269,15 @@ def test_an_interrupt_while_waiting_for_bytes_loses_nothing(
 
 @needs_signals
 @needs.linux
-def test_an_interrupt_right_after_the_read_keeps_the_count_for_the_next_call(
+def test_an_interrupt_directly_after_the_read_keeps_the_count_for_the_next_call(
     pipe: tuple[int, int], interrupt: Callable[..., None]
 ) -> None:
-    """The kernel has delivered the bytes, and the interrupt strikes before their number is read."""
+    """The kernel has delivered the bytes, and the interrupt occurs before their number is read."""
     interrupt()
     sink = Sink(pipe[0])
     waits_in_read = f"0 {pipe[0]:#x} "
     here = threading.get_native_id()
-    libc = ctypes.PyDLL(None)  # its calls keep the GIL, so that the reader comes back only after the signal
+    libc = ctypes.PyDLL(None)  # its calls keep the GIL, so that the reader returns only after the signal
 
     def strike() -> None:
         while not Path(f"/proc/self/task/{here}/syscall").read_text().startswith(waits_in_read):
@@ -303,7 +304,7 @@ def test_an_interrupt_right_after_the_read_keeps_the_count_for_the_next_call(
 
 
 @needs_signals
-def test_interrupts_at_random_moments_lose_nothing_or_say_so(
+def test_interrupts_at_random_moments_lose_nothing_or_raise_an_error(
     pipe: tuple[int, int], interrupt: Callable[..., None]
 ) -> None:
     interrupt()
@@ -316,7 +317,7 @@ def test_interrupts_at_random_moments_lose_nothing_or_say_so(
         os.close(pipe[1])
 
     def read() -> bool:
-        """Whether it was interrupted."""
+        """Return whether the write was interrupted."""
         try:
             signal.setitimer(signal.ITIMER_REAL, 0.0005)
             while not sink.ended and not sink.reader.torn:
@@ -334,14 +335,14 @@ def test_interrupts_at_random_moments_lose_nothing_or_say_so(
         interrupts += 1
     torn = sink.reader.torn
     while os.read(pipe[0], 10_000):
-        pass  # so that the writer comes to its end
+        pass  # so that the writer can finish
     thread.join()
     assert interrupts
     assert torn or sink.data == data
 
 
 def iter_bytes(fd: int, count: int) -> bytes:
-    """The next `count` bytes of a pipe."""
+    """Read the next `count` bytes of a pipe."""
     data = b""
     while len(data) < count:
         data += os.read(fd, count - len(data))
@@ -349,7 +350,9 @@ def iter_bytes(fd: int, count: int) -> bytes:
 
 
 @needs_signals
-def test_an_interrupted_write_continues_where_it_was(pipe: tuple[int, int], interrupt: Callable[..., None]) -> None:
+def test_an_interrupted_write_continues_where_it_stopped(
+    pipe: tuple[int, int], interrupt: Callable[..., None]
+) -> None:
     interrupt()
     data = bytes(range(256)) * (4 * PIPE_BYTES // 256)
     writer = ByteWriter(blocking_write(pipe[1]))
@@ -366,8 +369,8 @@ def test_an_interrupted_write_continues_where_it_was(pipe: tuple[int, int], inte
     assert sink == data
 
 
-def test_a_pipe_that_a_thread_writes_to_is_not_asked_what_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Windows would answer after the write, which may never end."""
+def test_a_pipe_is_not_inspected_during_a_write_of_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Windows would answer only after the write, which may never end."""
     connection: Any = SimpleNamespace(_marks={0: None}, fail=lambda error: error, _on_silence=lambda: None)
     with pytest.raises(HostCrashed, match="has closed its descriptors"):
         Channel._check_ours(connection, 0)

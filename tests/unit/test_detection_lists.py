@@ -1,4 +1,4 @@
-"""Lists of detections without NMS: columns by kind, pictures without objects, rows in any order."""
+"""Lists of detections without NMS: columns by kind, images without objects, rows in any order."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Parts = tuple[Any, Any, Any]
 
 
 def picture(found: int, size: float, rng: np.random.Generator) -> Parts:
-    """Boxes, scores and classes of rows sorted by score, of which some are objects."""
+    """Return boxes, scores and classes of rows sorted by score, of which some are objects."""
     corner = rng.random((ROWS, 2)) * 0.7 + 0.1
     boxes = np.concatenate([corner, corner + rng.random((ROWS, 2)) * 0.2 + 0.01], axis=1) * size
     scores = np.concatenate([rng.uniform(0.4, 0.95, found), rng.random(ROWS - found) ** 4 * 5e-4])
@@ -24,7 +24,7 @@ def picture(found: int, size: float, rng: np.random.Generator) -> Parts:
 
 
 def on_qnn(parts: Parts, found: int, size: float, rng: np.random.Generator) -> Parts:
-    """The same objects with the noise of half floats; the other rows are any."""
+    """Return the same objects with the noise of half floats; the other rows are arbitrary."""
     boxes, scores, classes = picture(0, size, rng)
     scores = scores * 0
     order = np.argsort(-(parts[1][:found] + rng.normal(0, 1e-3, found)))
@@ -59,7 +59,7 @@ def states(layout: str, expected: Parts, found: Parts, number_format: Any = "fp1
 
 @pytest.mark.parametrize("size", [1.0, 640.0])
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_the_same_detections_agree_and_an_empty_picture_shows_nothing(layout: str, size: float) -> None:
+def test_the_same_detections_agree_and_an_empty_image_is_inconclusive(layout: str, size: float) -> None:
     rng = np.random.default_rng(5)
     for number_format in ("fp16", "quantized"):
         for found in (0, 1, 3, 20):
@@ -71,7 +71,7 @@ def test_the_same_detections_agree_and_an_empty_picture_shows_nothing(layout: st
 @pytest.mark.parametrize("size", [1.0, 640.0])
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("fault", ["scores lost", "scores halved", "classes", "boxes", "one coordinate", "ghosts"])
-def test_a_fault_in_each_kind_of_column_is_found(fault: str, layout: str, size: float) -> None:
+def test_a_fault_in_each_kind_of_column_is_detected(fault: str, layout: str, size: float) -> None:
     if fault == "classes" and layout in ("one class", "[1, N, 5]"):
         return
     rng = np.random.default_rng(7)
@@ -93,7 +93,7 @@ def test_a_fault_in_each_kind_of_column_is_found(fault: str, layout: str, size: 
         assert "differs" in states(layout, expected, (boxes, scores, classes)), found
 
 
-def test_scores_that_are_all_0_are_those_of_an_empty_picture() -> None:
+def test_scores_that_are_all_0_count_as_an_empty_image() -> None:
     rng = np.random.default_rng(9)
     one, other = picture(0, 640.0, rng), picture(0, 640.0, rng)
     for layout in ("[1, N, 6]", "[N, 7]", "apart"):
@@ -104,7 +104,9 @@ def test_scores_that_are_all_0_are_those_of_an_empty_picture() -> None:
 
 @pytest.mark.parametrize("turned", [False, True], ids=["[1, N, 5 + C]", "[1, 5 + C, N]"])
 @pytest.mark.parametrize("size", [1.0, 640.0])
-def test_the_scores_of_a_dense_head_are_judged_apart_from_normalised_boxes_too(size: float, turned: bool) -> None:
+def test_the_scores_of_a_dense_head_are_judged_separately_from_normalised_boxes_too(
+    size: float, turned: bool
+) -> None:
     rng = np.random.default_rng(3)
     expected = np.concatenate([rng.random((900, 4)) * size, rng.random((900, 21)) ** 8 * 0.02], axis=1)
     silent = expected[None].copy()
@@ -130,7 +132,7 @@ def test_the_scores_of_a_dense_head_are_judged_apart_from_normalised_boxes_too(s
     assert state(expected, other) == "differs", "the class of each is another one"
 
 
-def test_one_step_of_the_outputs_own_quantisation_is_no_finding() -> None:
+def test_a_difference_of_one_quantisation_step_of_the_output_is_not_a_finding() -> None:
     rng = np.random.default_rng(2)
     step = 0.03
     expected = np.round(rng.uniform(-1, 1, (1, 8, 4, 4)) / step) * step
@@ -147,6 +149,6 @@ def test_one_step_of_the_outputs_own_quantisation_is_no_finding() -> None:
     assert (one.state, "one step of its quantisation" in one.reason) == ("unknown", True)
 
 
-def test_an_output_that_moves_less_than_the_noise_is_not_called_wrong() -> None:
+def test_an_output_that_changes_less_than_the_noise_is_not_reported_as_wrong() -> None:
     pairs = [(np.full(4, 1e-3 + n * 2e-4), np.full(4, 1e-3 + 2e-4)) for n in range(3)]
     assert judge_over_inputs(pairs)[0] == "unknown"

@@ -1,5 +1,6 @@
 """Options, JSON documents and rewritten models equal the golden files of `tests/golden/doors`, unless they were
-changed on purpose."""
+changed deliberately.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ def test_an_interface_matches_its_golden_file(name: str) -> None:
     )
 
 
-def test_a_difference_at_any_depth_is_found() -> None:
+def test_a_difference_at_any_depth_is_detected() -> None:
     assert differences({"a": {"b": [1]}, "new": 1}, {"a": {"b": [2]}, "gone": 1}) == [
         "/a/b: [2] -> [1]",
         "/new is new",

@@ -14,9 +14,9 @@ MODULES = sorted(
     for path in (ROOT / package).rglob("*.py")
     if "__pycache__" not in path.parts
 )
-# So many strings in one literal are a table.
+# A literal with at least this many strings is a table.
 KEYS_IN_A_TABLE = 10
-# Two tables of which one holds so much of the other are one table.
+# Two tables count as one if one contains this share of the other.
 SHARED = 0.8
 
 
@@ -50,7 +50,7 @@ def tables(path: Path) -> list[frozenset[str]]:
     return found
 
 
-def test_no_table_is_kept_in_two_packages() -> None:
+def test_no_table_exists_in_two_packages() -> None:
     known = [(path, table) for path in MODULES for table in tables(path)]
     twice = []
     for number, (path, table) in enumerate(known):

@@ -42,7 +42,7 @@ TEXTS = [
 ]
 
 
-def test_numbers_and_names_are_those_of_the_installed_onnx() -> None:
+def test_numbers_and_names_equal_those_of_the_installed_onnx() -> None:
     onnx = pytest.importorskip("onnx")
     theirs = {name: number for name, number in onnx.TensorProto.DataType.items() if name != "UNDEFINED"}
     ours = {e.name: int(e) for e in E}
@@ -71,17 +71,17 @@ def test_dtypes_of_ml_dtypes_are_recognised(element: ElementType) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["U3", "S3", "O", ">U3"])
-def test_text_dtypes_mean_string(dtype: str) -> None:
+def test_text_dtypes_are_strings(dtype: str) -> None:
     assert element_of(np.dtype(dtype)) is E.STRING
 
 
 @pytest.mark.parametrize("dtype", ["M8[s]", "m8[s]", "V4", [("a", "f4")]])
-def test_other_dtypes_mean_nothing(dtype: object) -> None:
+def test_other_dtypes_have_no_element_type(dtype: object) -> None:
     assert element_of(np.dtype(dtype)) is None  # type: ignore[call-overload]
 
 
 @pytest.mark.skipif(np.dtype(np.longdouble).itemsize == 8, reason="long double is double here")
-def test_a_long_double_is_not_taken_for_a_double() -> None:
+def test_a_long_double_is_not_mistaken_for_a_double() -> None:
     assert element_of(np.dtype(np.longdouble)) is None
 
 
@@ -102,7 +102,7 @@ def test_impossible_shapes_are_refused(shape: list[int]) -> None:
 
 
 @pytest.mark.parametrize("element", NAMED, ids=lambda e: e.name)
-def test_numpy_accepts_the_largest_empty_shape_that_passes(element: ElementType) -> None:
+def test_numpy_accepts_the_largest_empty_shape_that_is_allowed(element: ElementType) -> None:
     bits = LAYOUTS[element].bits
     shape = (0, 2**62 * 8 // bits)
     assert nbytes(element, shape) == 0
@@ -114,7 +114,7 @@ def test_a_string_tensor_has_no_byte_count() -> None:
         nbytes(E.STRING, [1])
 
 
-def test_byte_counts_take_numpy_integers_but_not_floats() -> None:
+def test_byte_counts_accept_numpy_integers_but_not_floats() -> None:
     assert nbytes(E.FLOAT, [np.int32(3)]) == 12
     with pytest.raises(errors.InvalidArgument):
         nbytes(E.FLOAT, [1.0])  # type: ignore[list-item]
@@ -124,16 +124,16 @@ def test_byte_counts_take_numpy_integers_but_not_floats() -> None:
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_type_texts_come_back_as_they_were(text: str) -> None:
+def test_type_strings_survive_parsing(text: str) -> None:
     assert str(from_ort_type(text)) == text
 
 
 @pytest.mark.parametrize("element", E, ids=lambda e: e.name)
-def test_every_element_type_has_a_text(element: ElementType) -> None:
+def test_every_element_type_has_a_type_string(element: ElementType) -> None:
     assert from_ort_type(f"tensor({element.text})") == ValueType("tensor", element=element)
 
 
-def test_a_nested_type_is_a_tree() -> None:
+def test_a_nested_type_is_parsed_into_a_tree() -> None:
     parsed = from_ort_type("seq(map(int64,tensor(float)))")
     assert parsed.kind == "sequence"
     assert parsed.item == ValueType("map", key=E.INT64, item=ValueType("tensor", element=E.FLOAT))
@@ -157,7 +157,7 @@ FOREIGN_TEXTS = {
 
 
 @pytest.mark.parametrize("text", FOREIGN_TEXTS.values(), ids=FOREIGN_TEXTS)
-def test_unknown_types_are_named_in_the_error(text: str) -> None:
+def test_the_error_for_an_unknown_type_names_it(text: str) -> None:
     with pytest.raises(errors.NotImplemented, match="cannot be carried"):
         from_ort_type(text)
 
@@ -174,12 +174,12 @@ def test_unpacking_undoes_packing(bits: int, data: st.DataObject) -> None:
     assert unpack(packed, bits, len(codes)).tolist() == codes.tolist()
 
 
-def test_the_first_of_two_is_the_low_nibble() -> None:
+def test_the_first_of_two_elements_is_the_low_nibble() -> None:
     assert pack(np.array([0x1, 0x2, 0x3], np.uint8), 4).tolist() == [0x21, 0x03]
 
 
 @pytest.mark.parametrize("element", RAW, ids=lambda e: e.name)
-def test_raw_bytes_are_those_of_onnx(element: ElementType) -> None:
+def test_raw_bytes_equal_those_of_onnx(element: ElementType) -> None:
     numpy_helper = pytest.importorskip("onnx.numpy_helper")
     dtype = ml_dtype(element)
     if dtype is None:
@@ -193,7 +193,7 @@ def test_raw_bytes_are_those_of_onnx(element: ElementType) -> None:
 
 @pytest.mark.parametrize("element", RAW, ids=lambda e: e.name)
 @pytest.mark.parametrize("shape", [(), (0, 3), (5,), (2, 3)])
-def test_ml_dtypes_arrays_survive_the_raw_form(element: ElementType, shape: tuple[int, ...]) -> None:
+def test_ml_dtypes_arrays_survive_the_conversion_to_raw_bytes(element: ElementType, shape: tuple[int, ...]) -> None:
     dtype = ml_dtype(element)
     if dtype is None:
         pytest.skip("this ml_dtypes does not have the type yet")
@@ -206,13 +206,13 @@ def test_ml_dtypes_arrays_survive_the_raw_form(element: ElementType, shape: tupl
     assert back.tobytes() == array.tobytes()
 
 
-def test_without_ml_dtypes_the_raw_bytes_are_given(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_ml_dtypes_the_raw_bytes_are_returned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ml_dtypes", None)
     tensor = Typed(np.array([0x21], np.uint8), E.UINT4, (2,))
     assert tensor.numpy() is tensor.data
 
 
-def test_an_older_ml_dtypes_without_the_type_gives_the_raw_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_older_ml_dtypes_without_the_type_returns_the_raw_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     ml_dtypes = pytest.importorskip("ml_dtypes")
     monkeypatch.delattr(ml_dtypes, "float4_e2m1fn")
     tensor = Typed(np.array([0x21], np.uint8), E.FLOAT4E2M1, (2,))
@@ -233,7 +233,7 @@ def test_an_older_ml_dtypes_without_the_type_gives_the_raw_bytes(monkeypatch: py
     ],
     ids=["size", "kind", "width", "packed-size", "named-type", "no-type", "negative", "text-dimension"],
 )
-def test_a_typed_tensor_that_does_not_fit_is_refused(data: object, element: object, shape: object) -> None:
+def test_a_typed_tensor_with_inconsistent_parts_is_refused(data: object, element: object, shape: object) -> None:
     with pytest.raises(errors.InvalidArgument):
         Typed(data, element, shape)  # type: ignore[arg-type]
 
@@ -243,7 +243,7 @@ def test_only_ml_dtypes_arrays_have_a_raw_form() -> None:
         Typed.of(np.zeros(1, np.float32))
 
 
-def test_a_typed_tensor_knows_its_elements_and_its_bytes() -> None:
+def test_a_typed_tensor_reports_its_elements_and_its_bytes() -> None:
     tensor = Typed(np.zeros(3, np.uint8), E.FLOAT6E2M3, (2, 2))
     assert (tensor.size, tensor.nbytes) == (4, 3)
 
@@ -252,7 +252,7 @@ def test_a_typed_tensor_knows_its_elements_and_its_bytes() -> None:
 
 
 @pytest.mark.process
-def test_importing_values_loads_numpy_and_nothing_heavy() -> None:
+def test_importing_values_loads_numpy_and_nothing_else_heavy() -> None:
     code = (
         "import sys, numpy; before = set(sys.modules); import qnnbridge_protocol.values;"
         "print(*sorted({m.split('.')[0] for m in set(sys.modules) - before}))"

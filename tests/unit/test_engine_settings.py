@@ -30,7 +30,9 @@ CATALOGUED = Installed({"windowsml": "2.5.96"}, onnxruntime="1.32.0")
         ({"QNNBRIDGE_ENGINE": "folder", "QNNBRIDGE_EP_PATH": "/p"}, ("folder", "/p")),
     ],
 )
-def test_the_environment_names_the_engine(environ: dict[str, str], engine: tuple[str, str | None]) -> None:
+def test_the_environment_variable_selects_the_engine(
+    environ: dict[str, str], engine: tuple[str, str | None]
+) -> None:
     assert engine_of(environ) == engine
 
 
@@ -43,7 +45,7 @@ def test_the_environment_names_the_engine(environ: dict[str, str], engine: tuple
         ({"QNNBRIDGE_ENGINE": "windowsml", "QNNBRIDGE_EP_PATH": "/p"}, "as well: /p"),
     ],
 )
-def test_settings_that_say_nothing_or_two_things_are_refused(environ: dict[str, str], words: str) -> None:
+def test_missing_or_contradictory_engine_settings_are_refused(environ: dict[str, str], words: str) -> None:
     with pytest.raises(OptionError, match=words) as caught:
         engine_of(environ)
     assert caught.value.fix
@@ -60,7 +62,7 @@ def test_an_argument_overrides_both_variables(tmp_path: Path) -> None:
     }
 
 
-def test_the_configuration_file_counts_where_nothing_else_says_it(tmp_path: Path) -> None:
+def test_the_configuration_file_is_used_if_nothing_else_sets_the_engine(tmp_path: Path) -> None:
     file = tmp_path / "config.toml"
     file.write_text("[host]\nengine = 'folder'\nep_path = 'qnn'\n", "utf-8")
     environ = {"QNNBRIDGE_CONFIG": str(file)}
@@ -80,7 +82,7 @@ def test_the_configuration_file_counts_where_nothing_else_says_it(tmp_path: Path
         engine_setting({}, environ)
 
 
-def test_hello_does_not_name_a_wheel_that_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hello_does_not_report_a_wheel_that_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("QNNBRIDGE_ENGINE", raising=False)
     monkeypatch.delenv("QNNBRIDGE_EP_PATH", raising=False)
     before = installed_versions()
@@ -100,7 +102,7 @@ def entry(folder: Path) -> CatalogueEntry:
     return CatalogueEntry("QNNExecutionProvider", "1.8.21.0", "A_b", str(library), "Ready")
 
 
-def test_the_catalogue_is_taken_where_no_wheel_is(tmp_path: Path) -> None:
+def test_the_catalogue_is_used_if_no_wheel_is_installed(tmp_path: Path) -> None:
     source = choose(CATALOGUED, {}, lambda: entry(tmp_path))
     assert source.engine == "windowsml"
     assert source.sdk == "2.45.40.251028153101_1"
@@ -114,7 +116,7 @@ def test_the_catalogue_is_taken_where_no_wheel_is(tmp_path: Path) -> None:
     }
 
 
-def test_nothing_asks_the_catalogue_where_its_package_is_not_installed(tmp_path: Path) -> None:
+def test_the_catalogue_is_not_queried_if_its_package_is_not_installed(tmp_path: Path) -> None:
     def never() -> CatalogueEntry:
         raise AssertionError("the catalogue was asked")
 
@@ -125,7 +127,7 @@ def test_nothing_asks_the_catalogue_where_its_package_is_not_installed(tmp_path:
         choose(CATALOGUED, {"QNNBRIDGE_ENGINE": "wheel"}, never)
 
 
-def test_a_folder_may_hold_the_library_one_level_down(tmp_path: Path) -> None:
+def test_a_folder_may_contain_the_library_one_level_down(tmp_path: Path) -> None:
     inner = tmp_path / "ExecutionProvider"
     inner.mkdir()
     library = entry(inner).library
@@ -150,7 +152,7 @@ class Provider:
         return self._library
 
 
-def test_a_provider_that_windows_does_not_describe_hides_no_other(
+def test_a_provider_without_a_description_in_windows_hides_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def windows_has(*providers: Provider) -> None:

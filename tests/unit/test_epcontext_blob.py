@@ -1,4 +1,4 @@
-"""The metadata of context binaries, read from binaries that QNN wrote."""
+"""The metadata of context binaries, read from context binaries that QNN wrote."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GRAPH = "QNNExecutionProvider_QNNExecutionProvider_10254387147049496059_1_0"
 
 
 @pytest.mark.parametrize("path", BINARIES, ids=lambda path: path.name)
-def test_a_real_binary_says_sdk_chip_graphs_and_its_own_size(path: Path) -> None:
+def test_a_real_context_binary_records_sdk_chip_graphs_and_its_size(path: Path) -> None:
     with path.open("rb") as file:
         facts = read_blob(file)
     assert (facts.kind, facts.is_whole, facts.sdk) == ("context", True, "2.51.0.260929181845")
@@ -29,27 +29,27 @@ def test_a_real_binary_says_sdk_chip_graphs_and_its_own_size(path: Path) -> None
     assert len(facts.graphs) == 1
 
 
-def test_the_graphs_are_named_as_the_model_names_its_parts() -> None:
+def test_the_graphs_have_the_names_of_the_parts_in_the_model() -> None:
     assert blob_facts(DATA, len(DATA)).graphs == (GRAPH,)
 
 
-def test_a_binary_inside_of_another_file() -> None:
+def test_a_context_binary_inside_of_another_file_is_read() -> None:
     file = io.BytesIO(b"before" + DATA + b"behind")
     assert read_blob(file, 6, len(DATA)) == blob_facts(DATA, len(DATA))
 
 
 @pytest.mark.parametrize("size", [100, len(DATA) // 2, len(DATA) - 1, len(DATA) + 1])
-def test_another_size_than_it_says_is_noticed(size: int) -> None:
+def test_a_size_other_than_the_recorded_one_is_detected(size: int) -> None:
     data = (DATA + b"\0")[:size]
     assert read_blob(io.BytesIO(data)).is_whole is False
 
 
-def test_a_compiler_that_was_told_no_chip() -> None:
+def test_a_context_binary_compiled_without_a_chip_records_the_architecture_only() -> None:
     data = DATA.replace(b"soc_type=SC8380XP;arch=73", b"soc_type=UNKNOWN_S;arch=68")
     assert blob_facts(data, len(data)).targets == (BlobTarget(None, 68),)
 
 
-def test_a_binary_for_several_chips_is_an_archive(tmp_path: Path) -> None:
+def test_a_context_binary_for_several_chips_is_an_archive(tmp_path: Path) -> None:
     path = tmp_path / "several.bin"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("htp.cache.sc8380xp.0", DATA)
@@ -74,18 +74,18 @@ def test_a_binary_for_several_chips_is_an_archive(tmp_path: Path) -> None:
         (DATA[:16], "unknown"),
     ],
 )
-def test_what_is_no_binary_is_known_or_called_unknown(data: bytes, kind: str) -> None:
+def test_a_file_that_is_not_a_context_binary_is_recognised_or_unknown(data: bytes, kind: str) -> None:
     facts = blob_facts(data, len(data))
     assert facts.kind == kind
     assert facts.is_whole is None
 
 
-def test_the_head_is_enough() -> None:
+def test_the_header_alone_is_sufficient() -> None:
     size = len(DATA) * 1000
     assert blob_facts(DATA[:30_000], size).sdk == "2.51.0.260929181845"
 
 
 @given(st.binary(max_size=200), st.integers(0, 2000))
-def test_nothing_raises(data: bytes, at: int) -> None:
+def test_no_damaged_header_raises(data: bytes, at: int) -> None:
     broken = DATA[:at] + data + DATA[at + len(data) : 4000]
     blob_facts(broken, len(broken))

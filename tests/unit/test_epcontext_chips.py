@@ -1,4 +1,4 @@
-"""The table of chips, the choice of one for the simulator, and names of processors."""
+"""The table of chips, the choice of a chip for the simulator, and names of processors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def test_both_sides_choose_the_same_chip_for_the_simulator(model: str | None, ar
     assert chips.simulated_chip(model, arch) == expected
 
 
-def test_a_chip_that_nobody_knows_is_none() -> None:
+def test_an_unknown_chip_is_not_resolved() -> None:
     assert chips.simulated_chip("SC9999", None) is None
     assert chips.chip_named("SC9999") is None
     assert chips.chip_label(4711) == "SoC 4711"
@@ -36,10 +36,10 @@ def test_a_chip_that_nobody_knows_is_none() -> None:
         ("", None),
     ],
 )
-def test_the_chip_of_a_windows_pc(processor: str, name: str | None) -> None:
+def test_the_chip_of_a_windows_pc_is_recognised(processor: str, name: str | None) -> None:
     chip = chips.chip_of_processor(processor)
     assert (chip.name if chip else None) == name
 
 
-def test_a_digit_of_another_script_is_no_number_of_a_chip() -> None:
+def test_a_digit_of_another_script_is_not_part_of_a_chip_number() -> None:
     assert chips.simulated_chip("\u00b2", None) is None

@@ -19,7 +19,7 @@ from qnnbridge_host.model.compatibility import CompiledTarget, parse
         ("v2:6:2.51.0:5.51.0:0,0:60,88:0,0:0", [CompiledTarget(soc_model=60), CompiledTarget(soc_model=88)]),
     ],
 )
-def test_the_second_form(text: str, targets: list[CompiledTarget]) -> None:
+def test_the_second_format_is_parsed(text: str, targets: list[CompiledTarget]) -> None:
     found = parse(text)
     assert found is not None
     assert (found.form, found.backend, found.sdk, found.backend_api) == (2, 6, "2.51.0", "5.51.0")
@@ -27,7 +27,7 @@ def test_the_second_form(text: str, targets: list[CompiledTarget]) -> None:
     assert not found.user_driver
 
 
-def test_the_first_form() -> None:
+def test_the_first_format_is_parsed() -> None:
     found = parse("6:2.48.40:5.48.0:0.0.0:68:1")
     assert found is not None
     assert (found.form, found.sdk, found.context_blob, found.targets) == (
@@ -50,11 +50,13 @@ def test_the_first_form() -> None:
     ],
     ids=["nothing", "a chip", "the chip wins over another architecture", "only an architecture", "unknown chip"],
 )
-def test_what_a_target_means(target: CompiledTarget, arch: int | None, label: str) -> None:
+def test_a_target_is_interpreted_as_chip_and_architecture(
+    target: CompiledTarget, arch: int | None, label: str
+) -> None:
     assert (target.known_arch, target.label) == (arch, label)
 
 
-def test_it_is_explained() -> None:
+def test_a_compatibility_string_is_explained() -> None:
     found = parse("v2:6:2.51.0:5.51.0:0,0:60,88:0,8:0")
     assert found is not None
     assert found.words == (
@@ -76,10 +78,10 @@ def test_it_is_explained() -> None:
         "1:2:3",
     ],
 )
-def test_what_has_neither_form_is_nothing(text: str) -> None:
+def test_a_string_in_neither_format_is_ignored(text: str) -> None:
     assert parse(text) is None
 
 
 @given(st.text(alphabet="v026:,.x-", max_size=40))
-def test_no_text_raises(text: str) -> None:
+def test_no_string_raises(text: str) -> None:
     parse(text)

@@ -38,7 +38,7 @@ def change(path: Path, at: int, data: bytes) -> None:
         ("pnet60.onnx", "pnet60_qnn.bin", "a_qnn.bin"),
     ],
 )
-def test_a_whole_one_is_ok(name: str, binary: str, beside: str, tmp_path: Path) -> None:
+def test_a_complete_compiled_model_is_ok(name: str, binary: str, beside: str, tmp_path: Path) -> None:
     shutil.copy(models.COMPILED / name, tmp_path)
     shutil.copy(models.COMPILED / binary, tmp_path / beside)
     verdict = judge(tmp_path / name)
@@ -71,7 +71,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize("case", DAMAGE)
-def test_what_is_wrong_with_a_bare_model_is_said(case: str, tmp_path: Path) -> None:
+def test_faults_of_a_model_without_a_manifest_are_reported(case: str, tmp_path: Path) -> None:
     path = models.real(tmp_path)
     do, words = DAMAGE[case]
     do(tmp_path / "a_qnn.bin")
@@ -81,10 +81,10 @@ def test_what_is_wrong_with_a_bare_model_is_said(case: str, tmp_path: Path) -> N
     assert verdict.fix
 
 
-def test_a_binary_that_cannot_be_read(tmp_path: Path) -> None:
+def test_an_unreadable_context_binary_is_reported(tmp_path: Path) -> None:
     path = models.real(tmp_path)
     (tmp_path / "a_qnn.bin").unlink()
-    os.symlink("a_qnn.bin", tmp_path / "a_qnn.bin")  # a link to itself; rights do not stop an administrator
+    os.symlink("a_qnn.bin", tmp_path / "a_qnn.bin")  # a link to itself; permissions do not stop an administrator
     assert "cannot be read" in judge(path).reason
 
 
@@ -101,14 +101,14 @@ def test_a_binary_that_cannot_be_read(tmp_path: Path) -> None:
         ("NUL", "device"),
     ],
 )
-def test_a_binary_outside_of_the_folder_is_never_opened(name: str, words: str, tmp_path: Path) -> None:
+def test_a_context_binary_outside_of_the_folder_is_never_opened(name: str, words: str, tmp_path: Path) -> None:
     verdict = judge(models.edit(models.real(tmp_path), ep_cache_context=name))
     assert verdict.level == "cannot run here"
     assert words in verdict.reason
     assert "its own folder" in (verdict.cause or "")
 
 
-def test_two_dots_in_a_plain_name_are_told_how_to_avoid(tmp_path: Path) -> None:
+def test_the_verdict_for_two_dots_in_a_file_name_suggests_a_rename(tmp_path: Path) -> None:
     path = models.edit(models.real(tmp_path), ep_cache_context="a..b_qnn.bin")
     (tmp_path / "a_qnn.bin").rename(tmp_path / "a..b_qnn.bin")
     verdict = judge(path)
@@ -116,7 +116,7 @@ def test_two_dots_in_a_plain_name_are_told_how_to_avoid(tmp_path: Path) -> None:
     assert "Rename the original model" in (verdict.fix or "")
 
 
-def test_a_link_to_outside_is_no_way_out(tmp_path: Path) -> None:
+def test_a_link_to_a_file_outside_of_the_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     path = models.real(tmp_path / "model")
     shutil.move(tmp_path / "model" / "a_qnn.bin", tmp_path / "real.bin")
@@ -127,7 +127,7 @@ def test_a_link_to_outside_is_no_way_out(tmp_path: Path) -> None:
     assert "its own folder" in (verdict.cause or "")
 
 
-def test_the_cache_of_a_model_hub_links_to_one_folder(tmp_path: Path) -> None:
+def test_the_links_in_the_cache_of_a_model_hub_are_accepted(tmp_path: Path) -> None:
     """`huggingface_hub` keeps all files in ``blobs``, and makes a folder of links for each revision."""
     (tmp_path / "blobs").mkdir()
     (tmp_path / "snapshots" / "main").mkdir(parents=True)
@@ -138,14 +138,14 @@ def test_the_cache_of_a_model_hub_links_to_one_folder(tmp_path: Path) -> None:
     assert judge(tmp_path / "snapshots" / "main" / made.name).level == "ok"
 
 
-def test_a_binary_in_a_folder_below(tmp_path: Path) -> None:
+def test_a_context_binary_in_a_subfolder_is_accepted(tmp_path: Path) -> None:
     path = models.edit(models.real(tmp_path), ep_cache_context="sub/a_qnn.bin")
     (tmp_path / "sub").mkdir()
     (tmp_path / "a_qnn.bin").rename(tmp_path / "sub" / "a_qnn.bin")
     assert judge(path).level == "ok"
 
 
-def test_a_name_by_which_onnx_runtime_takes_it_for_something_else(tmp_path: Path) -> None:
+def test_a_file_name_that_onnx_runtime_treats_as_another_format_is_refused(tmp_path: Path) -> None:
     path = models.real(tmp_path).rename(tmp_path / "good.ort")
     assert "its name ends in .ort" in judge(path).reason
     assert "Rename it to good.onnx" in (judge(path).fix or "")
@@ -154,7 +154,7 @@ def test_a_name_by_which_onnx_runtime_takes_it_for_something_else(tmp_path: Path
 # --- embedded --------------------------------------------------------------------------------------------
 
 
-def test_an_embedded_binary_is_looked_at_too(tmp_path: Path) -> None:
+def test_an_embedded_context_binary_is_checked_too(tmp_path: Path) -> None:
     data = (models.COMPILED / "a_qnn.bin").read_bytes()
     path = models.embed(models.real(tmp_path), data)
     (tmp_path / "a_qnn.bin").unlink()
@@ -166,13 +166,13 @@ def test_an_embedded_binary_is_looked_at_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", [None, 1])
-def test_a_path_where_the_binary_should_be(mode: int | None, tmp_path: Path) -> None:
+def test_a_path_in_place_of_an_embedded_context_binary_is_refused(mode: int | None, tmp_path: Path) -> None:
     verdict = judge(models.edit(models.real(tmp_path), embed_mode=mode))
     assert "contains no context binary" in verdict.reason
     assert "'a_qnn.bin'" in (verdict.cause or "")
 
 
-def test_a_binary_where_the_path_should_be(tmp_path: Path) -> None:
+def test_an_embedded_context_binary_in_place_of_a_path_is_refused(tmp_path: Path) -> None:
     data = (models.COMPILED / "a_qnn.bin").read_bytes()
     verdict = judge(models.edit(models.real(tmp_path), embed_mode=0, ep_cache_context=data))
     assert verdict.level == "cannot run here"
@@ -183,28 +183,28 @@ def test_a_binary_where_the_path_should_be(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("main", [0, 2, -1])
-def test_without_a_main_node_there_is_no_binary(main: int, tmp_path: Path) -> None:
+def test_without_a_main_node_there_is_no_context_binary(main: int, tmp_path: Path) -> None:
     verdict = judge(models.edit(models.real(tmp_path), main_context=main))
     assert "none of its compiled parts owns a context binary" in verdict.reason
 
 
-def test_a_node_that_does_not_say_is_a_main_node(tmp_path: Path) -> None:
+def test_a_node_without_the_attribute_is_a_main_node(tmp_path: Path) -> None:
     assert judge(models.edit(models.real(tmp_path), main_context=None)).level == "ok"
 
 
 @pytest.mark.parametrize("source", ["OpenVINOExecutionProvider", None])
-def test_another_providers_model_is_not_for_this_host(source: str | None, tmp_path: Path) -> None:
+def test_a_model_of_another_provider_cannot_run_on_this_host(source: str | None, tmp_path: Path) -> None:
     verdict = judge(models.edit(models.real(tmp_path), source=source))
     assert verdict.level == "cannot run here"
     assert (source or "an unnamed execution provider") in verdict.reason
 
 
-def test_the_short_name_of_qnn_counts(tmp_path: Path) -> None:
+def test_the_short_provider_name_qnn_is_accepted(tmp_path: Path) -> None:
     assert judge(models.edit(models.real(tmp_path), source="QNN")).level == "ok"
 
 
 def with_part(path: Path, **attributes: object) -> Path:
-    """One more part in the same binary, as QNN writes it."""
+    """Add one more part in the same context binary, as QNN writes it."""
     model = onnx.load(path)
     (main,) = (node for node in model.graph.node if node.op_type == "EPContext")
     names = [attribute.s for attribute in main.attribute if attribute.name == "partition_name"]
@@ -213,11 +213,11 @@ def with_part(path: Path, **attributes: object) -> Path:
     return models.save(model, path)
 
 
-def test_a_secondary_part_needs_no_binary_of_its_own(tmp_path: Path) -> None:
+def test_a_secondary_part_needs_no_context_binary(tmp_path: Path) -> None:
     assert judge(with_part(models.real(tmp_path))).level == "ok"
 
 
-def test_a_part_that_is_not_in_the_binary(tmp_path: Path) -> None:
+def test_a_part_that_is_not_in_the_context_binary_is_reported(tmp_path: Path) -> None:
     path = models.real(tmp_path)
     model = onnx.load(path)
     model.graph.node.append(models.context_node("lost_part", main_context=0, ep_cache_context=None))
@@ -238,10 +238,10 @@ def test_embedded_parts_load_only_in_newer_releases(tmp_path: Path) -> None:
     assert "embed_mode 0" in (verdict.fix or "")
 
 
-def test_a_shared_binary_ends_the_simulator_and_suits_an_npu(tmp_path: Path) -> None:
+def test_a_shared_context_binary_crashes_the_simulator_and_works_on_an_npu(tmp_path: Path) -> None:
     path = models.real(tmp_path)
     binary = tmp_path / "a_qnn.bin"
-    # A second graph in the free space behind the description, and weights in the table of contents.
+    # A second graph in the free space after the description, and weights in the table of contents.
     change(binary, 2000, b"QNNExecutionProvider_QNNExecutionProvider_5557084727266556725_1_0\0")
     assert judge(path).level == "ok", "several graphs without common weights run on the simulator"
     change(binary, 4200, b"WEIGHTS/0\0")
@@ -268,8 +268,10 @@ def test_unchanged_files_are_ok(recorded: Path) -> None:
 
 
 @pytest.mark.parametrize("at", [34993, 36906, 35278, 0, 73727])
-def test_one_changed_byte_is_found(at: int, recorded: Path) -> None:
-    """At the first three it crashes QNN when it is created or run, or hangs; see tests/fault."""
+def test_a_changed_byte_is_detected(at: int, recorded: Path) -> None:
+    """At the first three positions the change crashes QNN when the model is loaded or run, or hangs it; see
+    tests/fault.
+    """
     binary = recorded.parent / "a_qnn.bin"
     change(binary, at, bytes([binary.read_bytes()[at] ^ 0xFF]))
     verdict = judge(recorded)
@@ -278,18 +280,18 @@ def test_one_changed_byte_is_found(at: int, recorded: Path) -> None:
     assert "recompile" in (verdict.fix or "")
 
 
-def test_a_zeroed_page_is_found(recorded: Path) -> None:
+def test_a_zeroed_page_is_detected(recorded: Path) -> None:
     change(recorded.parent / "a_qnn.bin", 45056, bytes(4096))
     assert "contents have changed" in (judge(recorded).cause or "")
 
 
-def test_a_changed_model_file_is_found(recorded: Path) -> None:
+def test_a_changed_model_file_is_detected(recorded: Path) -> None:
     models.edit(recorded, ep_sdk_version="v2.50.0.1")
     assert "good.onnx is not as it was compiled" in judge(recorded).reason
 
 
 @pytest.mark.parametrize("name", ["a_qnn.bin", "good.onnx"])
-def test_another_size_is_found_without_a_hash(name: str, recorded: Path) -> None:
+def test_another_size_is_detected_without_a_hash(name: str, recorded: Path) -> None:
     scan = scan_model(recorded)
     (recorded.parent / name).write_bytes((recorded.parent / name).read_bytes() + b"\0")
     hashed: list[str] = []
@@ -303,17 +305,17 @@ def test_another_size_is_found_without_a_hash(name: str, recorded: Path) -> None
     assert name not in hashed
 
 
-def test_a_missing_file_is_found(recorded: Path) -> None:
+def test_a_missing_file_is_detected(recorded: Path) -> None:
     (recorded.parent / "a_qnn.bin").unlink()
     assert "its file a_qnn.bin is missing" in judge(recorded).reason
 
 
-def test_a_binary_that_is_not_in_the_manifest(recorded: Path) -> None:
+def test_a_context_binary_that_the_manifest_does_not_list_is_refused(recorded: Path) -> None:
     write_manifest(recorded.parent, "good.onnx")
     assert "is not listed in its manifest" in judge(recorded).reason
 
 
-def test_a_damaged_manifest_is_a_reason(recorded: Path) -> None:
+def test_a_damaged_manifest_is_reported(recorded: Path) -> None:
     Path(manifest_path(recorded)).write_text("{")
     verdict = judge(recorded)
     assert verdict.level == "cannot run here"

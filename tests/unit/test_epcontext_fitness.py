@@ -34,7 +34,7 @@ def simulator(chip: int = 60, sdk: str = "2.51.0") -> HostTraits:
 
 
 def model_for(folder: Path, chip: int, sdk: str | None = None) -> Path:
-    """Return a model as QNN writes it: chip and SDK are in the binary, in the metadata and in the node."""
+    """Return a model as QNN writes it: chip and SDK are in the context binary, in the metadata and in the node."""
     path = models.real(folder)
     models.retarget(folder / "a_qnn.bin", *CHIPS[chip], sdk=sdk)
     version = short_sdk(sdk) if sdk else "2.51"
@@ -66,7 +66,7 @@ def judge(path: Path, host: HostTraits) -> Verdict:
         (36, 30, CANNOT),
     ],
 )
-def test_an_npu_takes_its_own_architecture_and_older_ones_of_its_kind(
+def test_an_npu_accepts_its_own_architecture_and_older_ones_of_its_kind(
     made_for: int, host: int, level: str, tmp_path: Path
 ) -> None:
     verdict = judge(model_for(tmp_path, made_for), npu(host))
@@ -77,7 +77,7 @@ def test_an_npu_takes_its_own_architecture_and_older_ones_of_its_kind(
         assert f"soc_model={host}" in (verdict.fix or "")
 
 
-def test_the_sentence_that_a_person_gets(tmp_path: Path) -> None:
+def test_the_verdict_is_a_readable_sentence(tmp_path: Path) -> None:
     verdict = judge(model_for(tmp_path, 88), npu(60, "2.37.1", "1.23.2"))
     assert verdict.message == (
         "cannot run here: compiled with QNN 2.51 for SoC 88 (V81); this host has QNN 2.37 on V73"
@@ -89,20 +89,20 @@ def test_the_sentence_that_a_person_gets(tmp_path: Path) -> None:
     assert "Fix: Recompile from the original model" in text
 
 
-def test_a_chip_that_is_not_known_is_not_judged(tmp_path: Path) -> None:
+def test_an_unknown_chip_is_not_judged(tmp_path: Path) -> None:
     verdict = judge(model_for(tmp_path, 88), npu(None))
     assert verdict.level == OK
     assert "chip of the host is not known" in verdict.notes[0]
 
 
-def test_the_larger_fast_memory_of_another_chip_is_too_much(tmp_path: Path) -> None:
+def test_a_model_for_a_chip_with_more_vtcm_is_refused(tmp_path: Path) -> None:
     host = HostTraits("1.31.1", "2.7.0", "2.51.0", False, 68, 73)  # SM8635, also a V73, but with 4 MB
     verdict = judge(models.real(tmp_path), host)
     assert verdict.level == CANNOT
     assert "8 MB of VTCM; this host's chip has 4 MB" in verdict.reason
 
 
-def test_one_for_several_chips_suits_any_of_them(tmp_path: Path) -> None:
+def test_a_model_for_several_chips_runs_on_each_of_them(tmp_path: Path) -> None:
     path = models.edit(models.real(tmp_path), is_multi_soc_ep_context=1)
     models.set_compatibility(path, "v2:6:2.51.0:5.51.0:0,0:60,88:0,0:0")
     assert judge(path, npu(60)).level == OK
@@ -110,7 +110,7 @@ def test_one_for_several_chips_suits_any_of_them(tmp_path: Path) -> None:
     assert judge(path, npu(30)).level == CANNOT
 
 
-def test_one_made_on_the_runtime_driver(tmp_path: Path) -> None:
+def test_a_model_compiled_on_the_runtime_driver_should_be_recompiled(tmp_path: Path) -> None:
     path = models.set_compatibility(models.real(tmp_path), "v2:6:2.51.0:5.51.0:0:60:0:1")
     assert judge(path, npu(60)).level == RECOMPILE
     assert "HNRD" in judge(path, npu(60)).reason
@@ -132,7 +132,9 @@ def test_one_made_on_the_runtime_driver(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("host_of", [npu, simulator])
-def test_a_newer_sdk_cannot_be_read(made_with: str, host: str, level: str, host_of: object, tmp_path: Path) -> None:
+def test_a_model_of_a_newer_sdk_cannot_be_loaded(
+    made_with: str, host: str, level: str, host_of: object, tmp_path: Path
+) -> None:
     verdict = judge(model_for(tmp_path, 60, made_with), host_of(60, host))  # type: ignore[operator]
     assert verdict.level == level
     if level == CANNOT:
@@ -140,7 +142,7 @@ def test_a_newer_sdk_cannot_be_read(made_with: str, host: str, level: str, host_
         assert "or install " in (verdict.fix or "")
 
 
-def test_the_release_to_install_is_the_oldest_that_is_new_enough() -> None:
+def test_the_suggested_release_is_the_oldest_that_is_new_enough() -> None:
     releases = pytest.importorskip("qnnbridge_host.model.releases").load_releases()
     assert release_with_sdk("v2.51.0.260929181845") == "onnxruntime-qnn 2.7.0"
     assert release_with_sdk("2.99") is None
@@ -150,7 +152,7 @@ def test_the_release_to_install_is_the_oldest_that_is_new_enough() -> None:
         assert (sdk_numbers(bundled) or ())[:2] == (sdk_numbers(sdk) or ())[:2]
 
 
-def test_of_releases_with_one_sdk_the_oldest_is_the_one_with_the_least_version(
+def test_of_releases_with_the_same_sdk_the_lowest_version_is_suggested(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     releases = pytest.importorskip("qnnbridge_host.model.releases")
@@ -160,27 +162,27 @@ def test_of_releases_with_one_sdk_the_oldest_is_the_one_with_the_least_version(
     assert release_with_sdk(newest.qnn_sdk) == "onnxruntime-qnn 2.9.0"
 
 
-def test_an_older_sdk_is_only_worth_a_note(tmp_path: Path) -> None:
+def test_an_older_sdk_only_causes_a_note(tmp_path: Path) -> None:
     verdict = judge(model_for(tmp_path, 60, "v2.48.0.260929181845"), npu())
     assert verdict.notes == ("Compiled with older QNN (2.48) than the host's (2.51).",)
 
 
-def test_without_a_version_nothing_is_concluded(tmp_path: Path) -> None:
+def test_without_a_version_no_verdict_is_given(tmp_path: Path) -> None:
     verdict = judge(model_for(tmp_path, 60), HostTraits("1.31.1", "2.7.0", None, True, 60, 73))
     assert verdict.level == OK
     assert "could not be compared" in verdict.notes[0]
 
 
-def test_a_host_without_qnn(tmp_path: Path) -> None:
+def test_a_host_without_qnn_cannot_run_a_compiled_model(tmp_path: Path) -> None:
     verdict = judge(model_for(tmp_path, 60), HostTraits("1.31.1"))
     assert verdict.level == CANNOT
     assert "this host has no onnxruntime-qnn" in verdict.reason
 
 
-# --- which source is believed ----------------------------------------------------------------------------
+# --- priority of the sources -----------------------------------------------------------------------------
 
 
-def test_the_binary_is_believed_more_than_what_is_written_around_it(tmp_path: Path) -> None:
+def test_the_context_binary_overrides_the_metadata(tmp_path: Path) -> None:
     path = models.edit(models.real(tmp_path), ep_sdk_version="v9.9.9.1")
     models.set_compatibility(path, "v2:6:2.60.0:5.60.0:81:88:0:0")
     verdict = judge(path, npu(60))
@@ -191,7 +193,7 @@ def test_the_binary_is_believed_more_than_what_is_written_around_it(tmp_path: Pa
     }
 
 
-def test_where_the_binary_says_nothing_the_metadata_count(tmp_path: Path) -> None:
+def test_the_metadata_are_used_if_the_context_binary_records_nothing(tmp_path: Path) -> None:
     path = models.real(tmp_path)
     (tmp_path / "a_qnn.bin").write_bytes(b"\1\2\3\4" * 5000)  # of an unknown format
     models.set_compatibility(path, "6:2.60.0:5.60.0:0.0.0:81:0")
@@ -204,12 +206,12 @@ def test_where_the_binary_says_nothing_the_metadata_count(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("text", ["garbage", "v7:1:2", ""])
-def test_garbage_in_the_metadata_is_nothing(text: str, tmp_path: Path) -> None:
+def test_invalid_metadata_are_ignored(text: str, tmp_path: Path) -> None:
     path = models.edit(models.set_compatibility(models.real(tmp_path), text), ep_sdk_version="garbage")
     assert judge(path, npu(60)).level == OK
 
 
-def test_another_backend_is_not_the_htp(tmp_path: Path) -> None:
+def test_a_model_for_another_backend_is_refused_by_the_htp(tmp_path: Path) -> None:
     path = models.set_compatibility(models.real(tmp_path), "v2:4:2.51.0:5.51.0:0:0:0:0")
     assert "QNN's backend 4" in judge(path, npu(60)).reason
 
@@ -219,7 +221,7 @@ def test_another_backend_is_not_the_htp(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("made_for", [30, 36, 60, 57, 69])
 @pytest.mark.parametrize("host", [30, 60, 69, 88])
-def test_the_simulator_loads_all_before_v81(made_for: int, host: int, tmp_path: Path) -> None:
+def test_the_simulator_loads_all_architectures_before_v81(made_for: int, host: int, tmp_path: Path) -> None:
     assert judge(model_for(tmp_path, made_for), simulator(host)).level == OK
 
 
@@ -231,14 +233,14 @@ def test_v81_does_not_load_on_an_older_simulated_chip(host: int, tmp_path: Path)
     assert judge(model_for(tmp_path, 88), simulator(88)).level == OK
 
 
-def test_one_for_several_chips_does_not_load_on_the_simulator(tmp_path: Path) -> None:
+def test_a_model_for_several_chips_does_not_load_on_the_simulator(tmp_path: Path) -> None:
     path = models.edit(models.real(tmp_path), is_multi_soc_ep_context=1)
     models.set_compatibility(path, "v2:6:2.51.0:5.51.0:0,0:60,88:0,0:0")
     assert judge(path, simulator()).level == CANNOT
     assert "several chips" in judge(path, simulator()).reason
 
 
-def test_another_backend_of_the_session_is_not_judged(tmp_path: Path) -> None:
+def test_a_session_on_another_backend_is_not_judged(tmp_path: Path) -> None:
     host = HostTraits("1.31.1", "2.7.0", "2.51.0", True, 60, 73, backend="gpu")
     verdict = judge(model_for(tmp_path, 88), host)
     assert verdict.level == OK

@@ -1,4 +1,4 @@
-"""A session checks a compiled model first: one that cannot run is never sent to the host."""
+"""A session checks a compiled model first: a model that cannot run is never sent to the host."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ def ask(model: Path | bytes, providers: Any = QNN, host: Any = HELLO, **entries:
     return before_session(ModelSource.open(model), providers, host, config)
 
 
-def test_an_original_model_passes_whatever_the_host_is() -> None:
+def test_an_original_model_is_accepted_on_any_host() -> None:
     class Nothing:
-        """Touching the host of a model that is not compiled would cost its start."""
+        """Accessing the host for a model that is not compiled would start the host."""
 
     assert ask(MODELS / "q.onnx", host=Nothing()) == ()
     assert ask(MODELS / "q.onnx", CPU, host=Nothing()) == ()
     assert ask(b"no model at all", host=Nothing()) == ()
 
 
-def test_a_whole_compiled_model_passes(tmp_path: Path) -> None:
+def test_a_complete_compiled_model_is_accepted(tmp_path: Path) -> None:
     path = models.real(tmp_path)
     assert ask(path) == ask(path, ()) == ask(path, (*QNN, *CPU)) == ()
 
 
-def test_a_broken_one_does_not(tmp_path: Path) -> None:
+def test_a_broken_compiled_model_is_refused(tmp_path: Path) -> None:
     path = models.real(tmp_path)
     (tmp_path / "a_qnn.bin").unlink()
     with pytest.raises(
@@ -54,7 +54,7 @@ def test_a_broken_one_does_not(tmp_path: Path) -> None:
         ask(path)
 
 
-def test_one_that_the_manifest_does_not_know_any_more_does_not(tmp_path: Path) -> None:
+def test_a_compiled_model_that_differs_from_its_manifest_is_refused(tmp_path: Path) -> None:
     path = models.real(tmp_path)
     write_manifest(tmp_path, "good.onnx", ["a_qnn.bin"])
     data = bytearray((tmp_path / "a_qnn.bin").read_bytes())
@@ -72,7 +72,7 @@ def test_files_are_hashed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert before_session(source, QNN, HELLO) == ()
 
 
-def test_on_the_cpu_the_words_are_ours(tmp_path: Path) -> None:
+def test_the_refusal_on_the_cpu_has_an_explanation_of_qnnbridge(tmp_path: Path) -> None:
     with pytest.raises(CompiledModelRefused) as caught:
         ask(models.real(tmp_path), CPU)
     text = str(caught.value)
@@ -82,13 +82,13 @@ def test_on_the_cpu_the_words_are_ours(tmp_path: Path) -> None:
     assert "the original ONNX model" in text
 
 
-def test_compiling_what_is_compiled_is_refused(tmp_path: Path) -> None:
+def test_compiling_a_compiled_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CompiledModelRefused, match=r"a session that compiles \(ep\.context_enable=1\)"):
         ask(models.real(tmp_path), ep_context_enable="1")
     assert ask(models.real(tmp_path), ep_context_enable="0") == ()
 
 
-def test_the_chip_of_the_session_counts_on_the_simulator(tmp_path: Path) -> None:
+def test_the_chip_of_the_session_is_used_on_the_simulator(tmp_path: Path) -> None:
     path = models.real(tmp_path)
     models.retarget(tmp_path / "a_qnn.bin", "SC8480XP", 81)
     with pytest.raises(ContextUnusable, match=r"SoC 88 \(V81\); this host has QNN 2\.51 and simulates V73"):
@@ -97,17 +97,17 @@ def test_the_chip_of_the_session_counts_on_the_simulator(tmp_path: Path) -> None
         assert ask(path, (ProviderSpec("QNNExecutionProvider", options),)) == ()
 
 
-def test_what_is_only_recommended_is_a_warning(tmp_path: Path) -> None:
+def test_a_recommended_recompilation_is_a_warning(tmp_path: Path) -> None:
     host = HostTraits("1.31.1", "2.7.0", "2.51.0", False, 88, 81)
     (warning,) = ask(models.real(tmp_path), host=host)
     assert warning.startswith("good.onnx: recompile recommended: compiled with QNN 2.51 for SoC 60 (V73)")
 
 
-def test_a_host_without_qnn_explains_that_itself(tmp_path: Path) -> None:
+def test_a_host_without_qnn_is_left_to_report_that_itself(tmp_path: Path) -> None:
     assert ask(models.real(tmp_path), host=Hello(machine="x86_64", versions={"onnxruntime": "1.31.1"})) == ()
 
 
-def test_the_context_binary_given_as_the_model_is_recognised(tmp_path: Path) -> None:
+def test_a_context_binary_given_as_the_model_is_recognised(tmp_path: Path) -> None:
     models.real(tmp_path)
     with pytest.raises(InvalidProtobuf, match="it is a QNN context binary") as caught:
         ask(tmp_path / "a_qnn.bin")
@@ -117,7 +117,7 @@ def test_the_context_binary_given_as_the_model_is_recognised(tmp_path: Path) -> 
 # --- models given as bytes -------------------------------------------------------------------------------
 
 
-def test_bytes_count_from_the_current_folder_or_the_context_path(
+def test_models_given_as_bytes_refer_to_the_current_folder_or_the_context_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "here").mkdir()
@@ -131,10 +131,10 @@ def test_bytes_count_from_the_current_folder_or_the_context_path(
     assert ask(data) == ()
 
 
-# --- let through all the same ----------------------------------------------------------------------------
+# --- disabled check --------------------------------------------------------------------------------------
 
 
-def test_the_check_can_be_made_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_check_can_be_reduced_to_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = models.real(tmp_path)
     os.truncate(tmp_path / "a_qnn.bin", 500)
     monkeypatch.setenv("QNNBRIDGE_CONTEXT_CHECK", "warn")
@@ -150,7 +150,7 @@ def test_the_check_can_be_made_a_warning(tmp_path: Path, monkeypatch: pytest.Mon
 # --- a path that must not be followed --------------------------------------------------------------------
 
 
-def test_a_file_outside_of_the_folder_is_not_even_looked_at(tmp_path: Path) -> None:
+def test_a_file_outside_of_the_folder_is_never_opened(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_bytes(b"x")
     (tmp_path / "model").mkdir()

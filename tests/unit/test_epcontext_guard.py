@@ -27,7 +27,7 @@ def test_a_compiled_model_is_refused(place: str, tmp_path: Path) -> None:
             refuse_compiled(source, "qnnbridge optimize")
 
 
-def test_the_message_says_what_it_is_why_not_and_what_to_do(tmp_path: Path) -> None:
+def test_the_message_says_what_the_file_is_and_what_to_do(tmp_path: Path) -> None:
     path = models.real(tmp_path)
     with pytest.raises(CompiledModelRefused) as caught:
         refuse_compiled(path, "qnnbridge quantize")
@@ -57,7 +57,7 @@ def test_many_parts_are_not_all_listed() -> None:
     assert caught.value.evidence[-1] == "and 35 more compiled parts"
 
 
-def test_the_error_travels_and_is_final() -> None:
+def test_the_error_survives_pickling_and_is_not_retried() -> None:
     with pytest.raises(CompiledModelRefused) as caught:
         refuse_compiled(models.model_of(models.context_node()).SerializeToString(), "x")
     assert caught.value.retry == "pointless"
@@ -76,7 +76,7 @@ def test_the_error_travels_and_is_final() -> None:
     ids=["a foreign domain", "ONNX's own domain", "only the name", "a longer name", "another case"],
 )
 @pytest.mark.parametrize("place", models.PLACES)
-def test_what_only_looks_compiled_is_not_refused(node: object, place: str) -> None:
+def test_a_similar_operator_of_another_domain_is_not_refused(node: object, place: str) -> None:
     refuse_compiled(models.PLACES[place](node).SerializeToString(), "x")
 
 
@@ -85,7 +85,7 @@ def test_original_models_are_not_refused(path: Path) -> None:
     refuse_compiled(path, "x")
 
 
-def test_onnx_runtimes_own_format_is_refused_with_an_explanation(tmp_path: Path) -> None:
+def test_the_ort_format_of_onnx_runtime_is_refused_with_an_explanation(tmp_path: Path) -> None:
     (tmp_path / "m.ort").write_bytes(b"\x18\x00\x00\x00ORTM" + bytes(100))
     with pytest.raises(InvalidProtobuf, match=r"m\.ort is in ONNX Runtime's own format") as caught:
         refuse_compiled(tmp_path / "m.ort", "qnnbridge optimize")

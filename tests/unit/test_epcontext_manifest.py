@@ -37,13 +37,13 @@ def change(folder: Path, **fields: Any) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
 
 
-def test_it_lies_beside_the_model_under_its_name(folder: Path) -> None:
+def test_the_manifest_is_in_the_folder_of_the_model_under_its_name(folder: Path) -> None:
     written(folder)
     assert manifest_path(folder / "m_ctx.onnx") == str(folder / "m_ctx.qnnbridge.json")
     assert {path.name for path in folder.iterdir()} == {"m_ctx.onnx", "m_ctx_qnn.bin", "m_ctx.qnnbridge.json"}
 
 
-def test_what_was_written_is_read(folder: Path) -> None:
+def test_a_written_manifest_is_read_back(folder: Path) -> None:
     made = written(
         folder,
         source_name="größe.onnx",
@@ -64,7 +64,7 @@ def test_what_was_written_is_read(folder: Path) -> None:
     assert read.created.endswith("+00:00")
 
 
-def test_a_hash_in_capitals_is_the_same_hash(folder: Path) -> None:
+def test_a_hash_in_upper_case_is_the_same_hash(folder: Path) -> None:
     made = written(folder)
     change(folder, files=[{"name": r.name, "size": r.size, "sha256": r.sha256.upper()} for r in made.files])
     assert read_manifest(folder / "m_ctx.onnx") == made
@@ -93,7 +93,7 @@ def test_a_failure_leaves_the_old_manifest_and_no_temporary_file(
         assert len(list(folder.iterdir())) == 3
 
 
-def test_it_reaches_the_disk_before_it_has_its_name(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_manifest_reaches_the_disk_before_it_is_renamed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     steps: list[str] = []
     for step in ("fsync", "replace"):
         real = getattr(os, step)
@@ -103,7 +103,7 @@ def test_it_reaches_the_disk_before_it_has_its_name(folder: Path, monkeypatch: p
 
 
 @needs.posix
-def test_others_may_read_it_as_they_may_read_the_model(folder: Path) -> None:
+def test_the_manifest_has_the_permissions_of_the_model(folder: Path) -> None:
     written(folder)
     assert (folder / "m_ctx.qnnbridge.json").stat().st_mode == (folder / "m_ctx.onnx").stat().st_mode
 
@@ -124,14 +124,14 @@ def test_others_may_read_it_as_they_may_read_the_model(folder: Path) -> None:
         b" " * 2_000_000,
     ],
 )
-def test_a_damaged_manifest_is_refused_and_not_passed_over(data: bytes, tmp_path: Path) -> None:
+def test_a_damaged_manifest_is_refused_and_not_ignored(data: bytes, tmp_path: Path) -> None:
     (tmp_path / "m.qnnbridge.json").write_bytes(data)
     with pytest.raises(ContextUnusable, match=r"m\.qnnbridge\.json.*damaged|newer") as caught:
         read_manifest(tmp_path / "m.onnx")
     assert "delete the manifest" in (caught.value.fix or "")
 
 
-def test_one_of_a_newer_qnnbridge_says_so(folder: Path) -> None:
+def test_a_manifest_of_a_newer_qnnbridge_is_reported_as_such(folder: Path) -> None:
     written(folder)
     change(folder, schema=SCHEMA + 1)
     with pytest.raises(ContextUnusable, match="a newer qnnbridge wrote it") as caught:
@@ -139,14 +139,14 @@ def test_one_of_a_newer_qnnbridge_says_so(folder: Path) -> None:
     assert "Upgrade qnnbridge" in (caught.value.fix or "")
 
 
-def test_fields_of_later_versions_are_passed_over(folder: Path) -> None:
+def test_fields_of_later_versions_are_ignored(folder: Path) -> None:
     made = written(folder)
     change(folder, color="blue")
     assert read_manifest(folder / "m_ctx.onnx") == made
 
 
 @pytest.mark.parametrize("name", ["../m_qnn.bin", "/etc/passwd", "C:x.bin", "\\\\server\\x", "a..b.bin"])
-def test_it_cannot_name_files_elsewhere(name: str, folder: Path) -> None:
+def test_a_manifest_cannot_refer_to_files_in_other_folders(name: str, folder: Path) -> None:
     written(folder)
     change(folder, files=[{"name": name, "size": 1, "sha256": "0"}])
     with pytest.raises(ContextUnusable, match="damaged"):

@@ -1,4 +1,4 @@
-"""Where QNN opens context binaries by the system's code page, it never gets a path with other characters."""
+"""Where QNN opens context binaries through the system's code page, it never gets a path with other characters."""
 
 from __future__ import annotations
 
@@ -28,16 +28,18 @@ def code_page(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     return monkeypatch
 
 
-def test_elsewhere_the_path_is_used_as_it_is(compiled: ModelSource) -> None:
+def test_on_other_systems_the_path_is_not_changed(compiled: ModelSource) -> None:
     assert path_for_qnn(compiled) == compiled.path
 
 
-def test_the_folders_short_name_stands_in_for_it(code_page: pytest.MonkeyPatch, compiled: ModelSource) -> None:
+def test_the_short_name_of_the_folder_replaces_a_non_ascii_path(
+    code_page: pytest.MonkeyPatch, compiled: ModelSource
+) -> None:
     code_page.setattr(native_path, "short_path", lambda _path: "C:\\MODELS~1")
     assert path_for_qnn(compiled) in ("C:\\MODELS~1/F.onnx", "C:\\MODELS~1\\F.onnx")
 
 
-def test_without_a_short_name_it_is_refused_with_what_to_do(
+def test_without_a_short_name_the_path_is_refused_with_the_fix(
     code_page: pytest.MonkeyPatch, compiled: ModelSource
 ) -> None:
     code_page.setattr(native_path, "short_path", lambda path: path)
@@ -47,9 +49,7 @@ def test_without_a_short_name_it_is_refused_with_what_to_do(
     assert "plain English name" in str(refused.value.fix)
 
 
-def test_a_model_without_a_context_binary_beside_it_goes_anywhere(
-    code_page: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_model_without_a_context_binary_may_have_any_path(code_page: pytest.MonkeyPatch, tmp_path: Path) -> None:
     code_page.setattr(native_path, "short_path", lambda path: path)
     folder = tmp_path / "ü"
     folder.mkdir()

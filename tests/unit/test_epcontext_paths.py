@@ -49,7 +49,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("path", GOOD)
-def test_a_path_in_the_folder_is_fine(path: str) -> None:
+def test_a_path_inside_of_the_folder_is_accepted(path: str) -> None:
     assert path_problem(path) is None
 
 
@@ -58,7 +58,7 @@ def test_any_other_path_is_refused_with_an_explanation(path: str) -> None:
     assert BAD[path] in (path_problem(path) or "nothing")
 
 
-def test_a_link_out_of_the_folder_is_noticed(tmp_path: Path) -> None:
+def test_a_link_to_a_file_outside_of_the_folder_is_detected(tmp_path: Path) -> None:
     folder = tmp_path / "model"
     (folder / "inner").mkdir(parents=True)
     (tmp_path / "real.bin").write_bytes(b"x")
@@ -70,7 +70,7 @@ def test_a_link_out_of_the_folder_is_noticed(tmp_path: Path) -> None:
     assert leaves_folder(str(folder), "inner/real.bin") is None
 
 
-def test_a_folder_that_is_itself_a_link_is_no_way_out(tmp_path: Path) -> None:
+def test_a_folder_that_is_itself_a_link_cannot_leave_the_folder(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     os.symlink(tmp_path / "real", tmp_path / "link")
     assert leaves_folder(str(tmp_path / "link"), "m.bin") is None

@@ -53,11 +53,11 @@ def test_a_compiled_part_is_found(place: str, count_nodes: bool) -> None:
         ("in the body of a function", "the function Block"),
     ],
 )
-def test_the_place_of_a_compiled_part_is_reported(place: str, words: str) -> None:
+def test_the_location_of_a_compiled_part_is_reported(place: str, words: str) -> None:
     assert scan(models.PLACES[place](models.context_node())).ep_contexts[0].where == words
 
 
-def test_nodes_that_only_look_compiled_are_told_apart() -> None:
+def test_similar_nodes_are_distinguished_from_compiled_parts() -> None:
     foreign = models.context_node("foreign", domain="someone.else")
     named = helper.make_node("Relu", ["x"], ["y"], name="EPContext")
     local = models.context_node("local", domain="")
@@ -70,14 +70,14 @@ def test_nodes_that_only_look_compiled_are_told_apart() -> None:
     ]
 
 
-def test_a_text_that_holds_the_word_is_nothing() -> None:
+def test_a_string_that_contains_the_operator_name_is_ignored() -> None:
     talks = helper.make_node("Relu", ["EPContext"], ["com.microsoft"], doc_string="EPContext of com.microsoft")
     found = scan(models.model_of(talks))
     assert not found.is_compiled
     assert not found.lookalikes
 
 
-def test_an_embedded_binary_is_placed_and_not_read(tmp_path: Path) -> None:
+def test_an_embedded_context_binary_is_located_and_not_read(tmp_path: Path) -> None:
     data = bytes(range(256)) * 4000
     path = models.save(
         models.model_of(models.context_node(embed_mode=1, ep_cache_context=data)), tmp_path / "m.onnx"
@@ -89,21 +89,21 @@ def test_an_embedded_binary_is_placed_and_not_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", [None, 1])
-def test_a_path_in_the_place_of_an_embedded_binary_is_no_path(mode: int | None) -> None:
+def test_a_path_in_place_of_an_embedded_context_binary_is_not_treated_as_a_path(mode: int | None) -> None:
     (node,) = scan(models.model_of(models.context_node(embed_mode=mode))).ep_contexts
     assert node.embeds
     assert node.cache_path is None
     assert node.embedded == b"m_qnn.bin"
 
 
-def test_negative_numbers_are_negative() -> None:
+def test_negative_numbers_are_read_as_negative() -> None:
     (node,) = scan(models.model_of(models.context_node(main_context=-1))).ep_contexts
     assert node.main_context == -1
     assert not node.owns_blob
 
 
 @pytest.mark.parametrize("path", sorted(models.COMPILED.glob("*.onnx")), ids=lambda path: path.name)
-def test_models_that_qnn_compiled_are_compiled(path: Path) -> None:
+def test_models_that_qnn_compiled_are_recognised(path: Path) -> None:
     found = scan_model(path)
     assert found.is_compiled
     assert found.sources == (models.QNN,)
@@ -126,7 +126,7 @@ def operators(graph: Any, counted: Counter[str]) -> Counter[str]:
 @pytest.mark.parametrize(
     "path", sorted((*MODELS.glob("*.onnx"), *models.COMPILED.glob("*.onnx"))), ids=lambda path: path.name
 )
-def test_a_real_model_is_understood_as_onnx_understands_it(path: Path) -> None:
+def test_a_real_model_is_read_as_onnx_reads_it(path: Path) -> None:
     found, model = scan_model(path), onnx.load(path, load_external_data=False)
     assert found.ops == dict(operators(model.graph, Counter()))
     assert found.node_count == sum(found.ops.values())
@@ -143,14 +143,14 @@ def test_a_real_model_is_understood_as_onnx_understands_it(path: Path) -> None:
     assert [node.name for node in found.outputs] == [o.name for o in model.graph.output]
 
 
-def test_metadata_is_read_as_far_as_it_fits_into_a_message() -> None:
+def test_metadata_are_read_up_to_the_size_of_a_message() -> None:
     model = models.model_of()
     helper.set_model_props(model, {"long": "x" * 100_000, "empty": "", "too long": "x" * (MAX_METADATA_BYTES + 1)})
     assert scan(model).metadata == {"long": "x" * 100_000, "empty": ""}
 
 
 @pytest.mark.parametrize("path", sorted(MODELS.glob("*.onnx")), ids=lambda path: path.name)
-def test_inputs_and_outputs_are_those_of_onnx_runtime(path: Path) -> None:
+def test_inputs_and_outputs_equal_those_of_onnx_runtime(path: Path) -> None:
     ort = pytest.importorskip("onnxruntime")
     session, found = ort.InferenceSession(path, providers=["CPUExecutionProvider"]), scan_model(path)
     for ours, theirs in ((found.inputs, session.get_inputs()), (found.outputs, session.get_outputs())):
@@ -178,7 +178,7 @@ def test_types_are_written_as_onnx_runtime_writes_them(made: Any, text: str) -> 
         assert node.shape == (2, "n", None)
 
 
-def test_a_weight_that_is_listed_as_an_input_is_none_in_an_old_model() -> None:
+def test_a_weight_that_an_old_model_lists_as_an_input_is_not_an_input() -> None:
     model = models.model_of(initializer=[helper.make_tensor("x", 1, [1, 8], [0.0] * 8)])
     model.ir_version = 3
     assert scan(model).inputs == ()
@@ -197,7 +197,7 @@ def test_a_call_of_a_function_counts_as_the_nodes_of_its_body() -> None:
     assert found.ops == {"Relu": 2}
 
 
-def test_training_graphs_are_not_looked_at() -> None:
+def test_training_graphs_are_ignored() -> None:
     model = models.model_of()
     model.training_info.add().algorithm.node.append(models.context_node())
     assert not scan(model).is_compiled
@@ -223,10 +223,10 @@ except CompiledModelRefused:
 @pytest.mark.process
 @needs.linux
 @pytest.mark.parametrize("embedded", [False, True], ids=["2 GB of weights", "2 GB of context binary"])
-def test_a_file_of_2_gb_is_judged_in_half_a_second_and_100_mb(embedded: bool, tmp_path: Path) -> None:
+def test_a_file_of_2_gb_is_scanned_in_half_a_second_and_100_mb(embedded: bool, tmp_path: Path) -> None:
     path = tmp_path / "huge.onnx"
     if embedded:
-        # The mark is a field of the same kind as the binary, of which only the length is changed.
+        # The marker is a field of the same kind as the context binary, with a changed length.
         size = 2_000_000_000
         node = models.context_node(embed_mode=1, ep_cache_context=None).SerializeToString()
         cache = b"\x0a\x10ep_cache_context\xa0\x01\x03\x22" + models.varint(size)
@@ -262,7 +262,7 @@ class CountingFile(io.BytesIO):
         return data
 
 
-def test_neither_weights_nor_binaries_are_read() -> None:
+def test_neither_weights_nor_context_binaries_are_read() -> None:
     blob = models.context_node(embed_mode=1, ep_cache_context=bytes(5_000_000))
     weights = onnx.TensorProto(name="w", data_type=1, dims=[5_000_000], raw_data=bytes(20_000_000))
     file = CountingFile(models.model_of(blob, initializer=[weights]).SerializeToString())
@@ -285,7 +285,7 @@ NO_MODELS = {
 
 
 @pytest.mark.parametrize("case", NO_MODELS)
-def test_what_is_no_model_is_refused_with_an_explanation(case: str, tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_model_is_refused_with_an_explanation(case: str, tmp_path: Path) -> None:
     data, words = NO_MODELS[case]
     path = tmp_path / "broken.onnx"
     path.write_bytes(data)
@@ -304,7 +304,7 @@ def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
         scan_model(tmp_path)
 
 
-def test_onnx_runtimes_own_format_is_known_by_its_mark(tmp_path: Path) -> None:
+def test_the_ort_format_of_onnx_runtime_is_recognised_by_its_signature(tmp_path: Path) -> None:
     ort = pytest.importorskip("onnxruntime")
     options = ort.SessionOptions()
     options.optimized_model_filepath = str(tmp_path / "m.ort")
@@ -318,7 +318,7 @@ WHOLE = models.PLACES["in an If in a function"](models.context_node()).Serialize
 
 
 @given(st.integers(0, len(WHOLE) - 1))
-def test_a_model_that_is_cut_off_raises_or_gives_no_more_than_the_whole(length: int) -> None:
+def test_a_truncated_model_raises_or_gives_no_more_than_the_complete_one(length: int) -> None:
     try:
         found = scan_model(WHOLE[:length])
     except InvalidProtobuf:
@@ -330,7 +330,7 @@ def test_a_model_that_is_cut_off_raises_or_gives_no_more_than_the_whole(length: 
     st.binary(max_size=300)
     | st.builds(lambda at, put: WHOLE[:at] + put + WHOLE[at:], st.integers(0, len(WHOLE)), st.binary(max_size=20))
 )
-def test_garbage_raises_nothing_but_the_typed_error(data: bytes) -> None:
+def test_garbage_raises_only_the_typed_error(data: bytes) -> None:
     for count_nodes in (True, False):
         try:
             scan_model(data, count_nodes=count_nodes)

@@ -58,7 +58,7 @@ def compiled(host: qnnbridge.Host, tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.mark.parametrize("simulated", ["60", "88"])
 @pytest.mark.parametrize("made_for", TARGETS)
-def test_the_verdict_is_what_happens(
+def test_the_verdict_predicts_whether_the_session_loads(
     made_for: str, simulated: str, compiled: dict[str, Path], host: qnnbridge.Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = compiled[made_for]
@@ -73,7 +73,9 @@ def test_the_verdict_is_what_happens(
     assert verdict.can_run == loads, verdict
 
 
-def test_the_same_is_refused_before_the_host_sees_it(compiled: dict[str, Path], host: qnnbridge.Host) -> None:
+def test_a_model_for_another_chip_is_refused_before_it_is_loaded(
+    compiled: dict[str, Path], host: qnnbridge.Host
+) -> None:
     with pytest.raises(ContextUnusable, match=r"compiled with QNN .* for SoC 88 \(V81\)"):
         qnnbridge.InferenceSession(compiled["88"], providers=providers(soc_model="60"), host=host)
     session = qnnbridge.InferenceSession(compiled["88"], providers=providers(soc_model="88"), host=host)
@@ -86,7 +88,7 @@ def test_an_embedded_model_of_several_parts_loads_in_this_release(host: qnnbridg
     weights = [numpy_helper.from_array(np.eye(8, dtype=np.float32) * 2, name) for name in ("v", "w")]
     nodes = [
         helper.make_node("MatMul", ["x", "v"], ["a"]),
-        helper.make_node("Erf", ["a"], ["b"]),  # QNN has no such operator: a part before it and one behind
+        helper.make_node("Erf", ["a"], ["b"]),  # QNN lacks this operator: one part before it and one after it
         helper.make_node("MatMul", ["b", "w"], ["y"]),
     ]
     model = build.model(nodes, [build.tensor("x", [4, 8])], [build.tensor("y", [4, 8])], weights)
@@ -109,7 +111,7 @@ def test_an_embedded_model_of_several_parts_loads_in_this_release(host: qnnbridg
     assert np.abs(result - 2 * np.vectorize(math.erf)(2 * x)).max() < 0.01
 
 
-def test_the_binary_says_what_it_was_compiled_for(compiled: dict[str, Path]) -> None:
+def test_the_context_binary_records_what_it_was_compiled_for(compiled: dict[str, Path]) -> None:
     made = {name: examine(path, scan_model(path), HostTraits()).made for name, path in compiled.items()}
     assert [target.soc_model for target in made["60"].targets] == [60]
     assert [target.known_arch for target in made["88"].targets] == [81]
@@ -118,10 +120,10 @@ def test_the_binary_says_what_it_was_compiled_for(compiled: dict[str, Path]) -> 
     assert not made["88"].notes
 
 
-def test_a_model_of_other_weights_beside_this_ones_name_is_noticed(
+def test_a_context_binary_of_other_weights_under_the_same_name_is_detected(
     compiled: dict[str, Path], host: qnnbridge.Host, tmp_path: Path
 ) -> None:
-    """Two compilers that write to one path may leave such files: they would load and compute wrong results."""
+    """Two compilers that write to the same path may leave such files: they would load and compute wrong results."""
     import shutil
 
     import onnx
@@ -140,7 +142,9 @@ def test_a_model_of_other_weights_beside_this_ones_name_is_noticed(
         qnnbridge.InferenceSession(tmp_path / "60_ctx.onnx", providers=providers(soc_model="60"), host=host)
 
 
-def test_the_cpu_is_refused_in_our_words(compiled: dict[str, Path], host: qnnbridge.Host) -> None:
+def test_a_session_on_the_cpu_is_refused_with_an_explanation(
+    compiled: dict[str, Path], host: qnnbridge.Host
+) -> None:
     with pytest.raises(CompiledModelRefused, match="a session on the CPU cannot work on it"):
         qnnbridge.InferenceSession(compiled["60"], providers=["CPUExecutionProvider"], host=host)
     with qnnbridge.InferenceSession(compiled["60"], host=host) as session:
@@ -149,10 +153,10 @@ def test_the_cpu_is_refused_in_our_words(compiled: dict[str, Path], host: qnnbri
         session.run(None, X)
 
 
-def test_bytes_count_from_the_folder_of_the_application(
+def test_models_given_as_bytes_refer_to_the_folder_of_the_application(
     compiled: dict[str, Path], host: qnnbridge.Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The host was started in another folder, and QNN takes a model without a name to be in its own."""
+    """The host was started in another folder, and QNN assumes that a model without a name is in the host's folder."""
     data = compiled["60"].read_bytes()
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ContextUnusable, match="is missing"):
@@ -164,5 +168,5 @@ def test_bytes_count_from_the_folder_of_the_application(
         assert session.run(None, X)[0].shape == (1, 10)
 
 
-def test_an_interpreter_that_is_asked_says_what_its_running_host_says(host: qnnbridge.Host) -> None:
+def test_the_facts_of_an_interpreter_equal_those_of_its_running_host(host: qnnbridge.Host) -> None:
     assert installation_of(host.info.executable).traits({}) == traits_of(host)

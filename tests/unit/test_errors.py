@@ -49,7 +49,7 @@ def test_every_code_belongs_to_one_class() -> None:
 
 
 @every_class
-def test_an_error_comes_over_the_wire_complete(cls: type[errors.BridgeError]) -> None:
+def test_an_error_is_transferred_completely(cls: type[errors.BridgeError]) -> None:
     error = full(cls)
     wire = msgpack.unpackb(msgpack.packb(error.to_wire()), strict_map_key=False)
     arrived = errors.from_wire(wire)
@@ -59,7 +59,7 @@ def test_an_error_comes_over_the_wire_complete(cls: type[errors.BridgeError]) ->
 
 
 @every_class
-def test_an_error_with_nothing_but_a_message_comes_over_the_wire(cls: type[errors.BridgeError]) -> None:
+def test_an_error_with_only_a_message_is_transferred(cls: type[errors.BridgeError]) -> None:
     arrived = errors.from_wire(cls("Only this.").to_wire())
     assert type(arrived) is cls
     assert (arrived.cause, arrived.fix, arrived.evidence, arrived.details) == (None, None, (), {})
@@ -74,7 +74,7 @@ def test_an_error_can_be_pickled(cls: type[errors.BridgeError]) -> None:
 
 
 @every_class
-def test_the_text_names_cause_evidence_and_fix(cls: type[errors.BridgeError]) -> None:
+def test_the_text_contains_cause_evidence_and_fix(cls: type[errors.BridgeError]) -> None:
     assert str(full(cls)).splitlines() == [
         "It broke.",
         "  Cause: A cable.",
@@ -84,7 +84,7 @@ def test_the_text_names_cause_evidence_and_fix(cls: type[errors.BridgeError]) ->
     ]
 
 
-def test_an_unknown_code_of_a_newer_peer_survives_with_all_it_says() -> None:
+def test_an_unknown_code_of_a_newer_peer_keeps_all_its_fields() -> None:
     wire = {**full(errors.Fail).to_wire(), "code": "future.Thing", "something": "new"}
     error = errors.from_wire(wire)
     assert type(error) is errors.BridgeError
@@ -107,7 +107,7 @@ def test_a_malformed_error_is_still_an_error(wire: dict[str, object]) -> None:
     str(error)
 
 
-def test_the_tree_in_the_docstring_is_the_tree_of_classes() -> None:
+def test_the_tree_in_the_docstring_equals_the_tree_of_classes() -> None:
     """Every class is drawn once, below its base."""
     drawn: dict[str, str | None] = {}
     stack: list[tuple[int, str]] = []
@@ -141,7 +141,7 @@ def test_the_public_module_exports_every_class_and_nothing_else() -> None:
     assert all(getattr(public, name) is getattr(errors, name) for name in names)
 
 
-def test_remote_python_errors_are_their_builtins_and_keep_our_text() -> None:
+def test_remote_python_errors_are_instances_of_their_builtins_and_keep_their_text() -> None:
     for cls in CLASSES:
         if cls.__name__.startswith("Remote") and cls is not errors.RemoteError:
             builtin = getattr(builtins, cls.__name__.removeprefix("Remote"))
@@ -151,7 +151,7 @@ def test_remote_python_errors_are_their_builtins_and_keep_our_text() -> None:
             assert error.code == f"py.{builtin.__name__}"
 
 
-def test_deadlines_are_timeouts_and_options_are_value_errors() -> None:
+def test_deadline_errors_are_timeouts_and_option_errors_are_value_errors() -> None:
     late = errors.DeadlineExceeded("Late.", details={"state": "stopped"})
     assert isinstance(late, TimeoutError)
     assert late.state == "stopped"
@@ -160,7 +160,7 @@ def test_deadlines_are_timeouts_and_options_are_value_errors() -> None:
 
 @pytest.mark.process
 def test_the_error_modules_import_nothing_heavy() -> None:
-    """They must work in a half-broken installation, where numpy or msgpack cannot be imported."""
+    """Error modules must work in a half-broken installation, where numpy or msgpack cannot be imported."""
     script = (
         "import sys; sys.modules['numpy'] = sys.modules['msgpack'] = None; "
         "import qnnbridge_protocol.errors as e; raise SystemExit(e.Fail('x').to_wire()['message'] != 'x')"
@@ -168,7 +168,7 @@ def test_the_error_modules_import_nothing_heavy() -> None:
     assert subprocess.run([sys.executable, "-c", script]).returncode == 0
 
 
-# --- beside onnxruntime ----------------------------------------------------------------------------------
+# --- comparison with onnxruntime -------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -181,7 +181,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
     return module
 
 
-def test_without_onnxruntime_the_error_is_returned_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_onnxruntime_the_error_is_returned_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, ORT_MODULE, raising=False)
     error = errors.Fail("x")
     assert public.as_onnxruntime(error) is error
@@ -189,7 +189,7 @@ def test_without_onnxruntime_the_error_is_returned_as_it_is(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("name", errors.ORT_ERRORS)
-def test_an_error_is_also_of_onnxruntimes_class_where_that_is_imported(
+def test_an_error_is_also_an_instance_of_the_onnxruntime_class_if_that_is_imported(
     name: str, stand_in: types.ModuleType
 ) -> None:
     error = full(errors.ORT_ERRORS[name])
@@ -205,7 +205,7 @@ def test_an_error_is_also_of_onnxruntimes_class_where_that_is_imported(
     assert_same(back, error)
 
 
-def test_errors_that_onnxruntime_does_not_have_stay_ours(stand_in: types.ModuleType) -> None:
+def test_errors_that_onnxruntime_does_not_have_are_unchanged(stand_in: types.ModuleType) -> None:
     for cls in CLASSES:
         if cls.__name__ not in errors.ORT_ERRORS:
             error = cls("x")
@@ -236,7 +236,7 @@ def test_traceback_cause_and_own_attributes_are_kept(stand_in: types.ModuleType)
     assert twin.retry == "safe"
 
 
-def test_except_clauses_written_for_the_real_onnxruntime_catch_it() -> None:
+def test_except_clauses_for_the_real_onnxruntime_catch_the_error() -> None:
     pytest.importorskip("onnxruntime")
     module = sys.modules[ORT_MODULE]
     for name, cls in errors.ORT_ERRORS.items():
@@ -257,14 +257,14 @@ def test_the_table_has_every_exception_class_of_the_real_onnxruntime() -> None:
     assert theirs == set(errors.ORT_ERRORS)
 
 
-def test_a_pickled_death_that_no_repetition_cures_stays_one() -> None:
+def test_retry_pointless_survives_pickling_of_a_crash_error() -> None:
     error = errors.HostCrashed("It died.")
     error.retry = "pointless"
     assert pickle.loads(pickle.dumps(error)).retry == error.copy().retry == "pointless"
 
 
-def test_whether_a_repetition_helps_travels_where_it_is_not_what_the_code_says() -> None:
-    """Through a daemon an application gets the death of the NPU host by the wire alone."""
+def test_the_retry_field_is_transferred_if_it_differs_from_the_default_of_the_code() -> None:
+    """Through a daemon, an application gets the crash of the NPU host only by the wire."""
     error = errors.HostCrashed("It died.")
     assert "retry" not in error.to_wire()
     error.retry = "pointless"

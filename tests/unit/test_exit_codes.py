@@ -14,7 +14,7 @@ from qnnbridge._diagnosis.log_rules import QNN_CODES, find_qnn_code, qnn_code
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_tools.explanations import explain_code
 
-# Representations of one crash by different observers; rows of the project's notes on Windows exit codes.
+# Forms in which different observers see one crash; from the project's notes on Windows exit codes.
 SEEN = [
     # name, Python, cmd and PowerShell, Git Bash
     ("STATUS_ACCESS_VIOLATION", 3221225477, -1073741819, 139),
@@ -46,14 +46,14 @@ def names(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("table", [WINDOWS, SIGNALS, POSIX], ids=["windows", "signals", "posix"])
-def test_every_row_has_its_own_number_and_says_something(table: tuple) -> None:
+def test_every_row_has_a_unique_number_and_an_explanation(table: tuple) -> None:
     numbers = [row.number for row in table]
     assert len(set(numbers)) == len(numbers)
     for row in table:
         assert row.name, row
         assert len(row.meaning) > 5, row
         assert row.advice.endswith((".", ":")), row
-        assert not row.meaning.endswith("."), row  # the texts around add it
+        assert not row.meaning.endswith("."), row  # surrounding texts add it
 
 
 @needs.posix
@@ -62,7 +62,7 @@ def test_the_signals_are_those_of_this_system(row) -> None:
     assert signal.Signals(row.number).name == row.name
 
 
-def test_only_deaths_by_own_fault_can_be_blamed_on_a_model() -> None:
+def test_only_crashes_can_be_blamed_on_a_model() -> None:
     for row in (*WINDOWS, *SIGNALS, *POSIX):
         assert row.blame == (row.kind == "crash"), row.name
     for status in (
@@ -74,7 +74,7 @@ def test_only_deaths_by_own_fault_can_be_blamed_on_a_model() -> None:
         assert not status.code.blame, status.describe()
 
 
-def test_a_missing_library_is_not_cured_by_a_restart() -> None:
+def test_a_missing_library_is_not_fixed_by_a_restart() -> None:
     assert not ExitStatus(0xC0000135, "win32").code.curable
     assert not ExitStatus(0xC000007B, "win32").code.curable
     assert not ExitStatus(127, "posix").code.curable
@@ -82,7 +82,7 @@ def test_a_missing_library_is_not_cured_by_a_restart() -> None:
 
 
 @pytest.mark.parametrize(("name", "python", "cmd", "git_bash"), SEEN, ids=[row[0] for row in SEEN])
-def test_one_death_has_the_same_name_for_every_observer(name: str, python: int, cmd: int, git_bash: int) -> None:
+def test_one_crash_has_the_same_name_for_every_observer(name: str, python: int, cmd: int, git_bash: int) -> None:
     for raw in (python, cmd):
         status = ExitStatus(raw, "win32")
         assert (status.name, status.unsigned, status.signed, status.number) == (name, python, cmd, python)
@@ -109,7 +109,7 @@ def test_one_death_has_the_same_name_for_every_observer(name: str, python: int, 
         (ExitStatus(77, "posix"), "77"),
     ],
 )
-def test_a_status_describes_itself_in_one_phrase(status: ExitStatus, text: str) -> None:
+def test_a_status_has_a_description_in_one_phrase(status: ExitStatus, text: str) -> None:
     assert status.describe() == text
 
 
@@ -119,12 +119,12 @@ def test_a_wrapper_that_does_not_exec_changes_the_number_and_not_the_signal(raw:
     assert (status.signal, status.code.fault) == (11, "access-violation")
 
 
-def test_259_is_a_dead_process_with_a_name() -> None:
+def test_259_is_an_ended_process_with_a_name() -> None:
     assert ExitStatus(259, "win32").name == "STILL_ACTIVE"
     assert "never take 259 for alive" in explain_code("259").to_text()
 
 
-def test_127_has_three_meanings_and_all_are_given() -> None:
+def test_127_has_three_meanings_and_all_are_listed() -> None:
     explanation = explain_code("127")
     shell, git_bash, load_error, *_ = explanation.readings
     assert (shell.kind, git_bash.kind, load_error.kind) == ("loader", "crash", "load-error")
@@ -135,7 +135,7 @@ def test_127_has_three_meanings_and_all_are_given() -> None:
     assert load_error.name == "ERROR_PROC_NOT_FOUND"
 
 
-def test_a_load_error_is_told_apart_from_an_exit_code() -> None:
+def test_a_load_error_is_distinguished_from_an_exit_code() -> None:
     assert [reading.kind for reading in explain_code("WinError 127").readings] == ["load-error"]
     assert [reading.kind for reading in explain_code("[WinError 193]").readings] == ["load-error"]
     assert "load-error" not in [reading.kind for reading in explain_code("exit code 127").readings]
@@ -176,15 +176,15 @@ def test_a_load_error_is_told_apart_from_an_exit_code() -> None:
         ("12345", ["exit 12345"]),
     ],
 )
-def test_a_copied_code_is_understood(text: str, expected: list[str]) -> None:
+def test_a_copied_code_is_parsed(text: str, expected: list[str]) -> None:
     assert names(text) == expected
 
 
 @pytest.mark.parametrize(
     ("low_byte", "code"), [(5, "C0000005"), (9, "C0000409"), (29, "C000001D"), (253, "C00000FD")]
 )
-def test_a_linux_parent_of_a_windows_process_sees_the_low_byte(low_byte: int, code: str) -> None:
-    # These four pairs were seen with Windows processes under Wine.
+def test_a_linux_parent_of_a_windows_process_gets_the_low_byte(low_byte: int, code: str) -> None:
+    # These four pairs were observed with Windows processes under Wine.
     cut = explain_code(str(low_byte)).readings[-1]
     assert "low byte" in cut.seen
     assert code in [f"{row.number:X}" for row in cut.candidates]
@@ -193,19 +193,19 @@ def test_a_linux_parent_of_a_windows_process_sees_the_low_byte(low_byte: int, co
 @pytest.mark.parametrize(
     "text", ["", "   ", "banana", "0xZZ", "12.5", "--3", "-99999999999", "9" * 30, "exit", "0x"]
 )
-def test_nonsense_is_refused_with_an_example_of_what_is_wanted(text: str) -> None:
+def test_an_invalid_code_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(OptionError) as caught:
         explain_code(text)
     assert "0xC0000409" in str(caught.value.fix)
 
 
-def test_a_misspelt_name_is_recognized() -> None:
+def test_a_misspelt_name_is_recognised() -> None:
     with pytest.raises(OptionError, match="is not an exit code") as caught:
         explain_code("STATUS_HEAP_CORUPTION")
     assert "Did you mean STATUS_HEAP_CORRUPTION?" in str(caught.value.fix)
 
 
-def test_a_message_is_referred_to_the_command_that_explains_messages() -> None:
+def test_the_error_for_a_message_refers_to_the_command_that_explains_messages() -> None:
     with pytest.raises(OptionError) as caught:
         explain_code("Empty cache file encountered")
     assert "qnnbridge doctor --explain" in str(caught.value.fix)
@@ -231,7 +231,7 @@ def test_a_qnn_code_is_found_by_name_before_number() -> None:
 
 
 @pytest.mark.simulator
-def test_the_qnn_names_are_those_of_the_real_library() -> None:
+def test_the_qnn_names_equal_those_of_the_real_library() -> None:
     package = pytest.importorskip("onnxruntime_qnn")
     library = Path(package.get_qnn_htp_path())
     if not library.is_file():

@@ -1,4 +1,4 @@
-"""External tensors get the length that ONNX leaves optional; everything else of the model stays byte for byte."""
+"""External tensors get the length that ONNX makes optional; all other bytes of the model stay the same."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def external(name: str, dims: list[int], element: int = TensorProto.FLOAT, **ent
 
 
 def lengths(model: bytes) -> dict[str, dict[str, str]]:
-    """The entries of each external tensor, wherever it is."""
+    """Return the entries of each external tensor, anywhere in the model."""
     found: dict[str, dict[str, str]] = {}
 
     def look(graph: onnx.GraphProto) -> None:
@@ -57,7 +57,7 @@ def with_tensors(*tensors: TensorProto) -> onnx.ModelProto:
 
 @pytest.mark.parametrize("element", SIZES)
 @pytest.mark.parametrize("dims", [[], [3], [5, 7], [0, 4], [1000, 301]])
-def test_the_length_follows_from_type_and_shape(element: int, dims: list[int]) -> None:
+def test_the_length_is_computed_from_type_and_shape(element: int, dims: list[int]) -> None:
     model = with_tensors(external("w", dims, element))
     changed = with_lengths(model.SerializeToString())
     assert changed is not None
@@ -69,7 +69,7 @@ def test_the_length_follows_from_type_and_shape(element: int, dims: list[int]) -
     assert made == model
 
 
-def test_tensors_of_nodes_and_subgraphs_get_theirs_and_others_stay() -> None:
+def test_tensors_without_a_length_get_one_in_nodes_and_subgraphs() -> None:
     branch = helper.make_graph(
         [build.node("Identity", ["inner"], ["z"])], "branch", [], [build.tensor("z", [2])], [external("inner", [2])]
     )
@@ -93,7 +93,7 @@ def test_tensors_of_nodes_and_subgraphs_get_theirs_and_others_stay() -> None:
     assert found["constant"]["offset"] == "64"
 
 
-def test_a_model_that_lacks_nothing_is_left_alone(tmp_path: Path) -> None:
+def test_a_model_with_all_lengths_is_not_changed(tmp_path: Path) -> None:
     whole = with_tensors(external("w", [2], length=8)).SerializeToString()
     assert with_lengths(whole) is None
     # The tensor contains its data, so its external location is ignored.

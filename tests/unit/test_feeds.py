@@ -34,7 +34,7 @@ Y = NodeInfo("y", "tensor(float)", (4, "N"))
 GOOD = {"x": f32(4, 2), "y": f32(4, 2)}
 
 
-# --- beside onnxruntime ----------------------------------------------------------------------------------
+# --- comparison with onnxruntime -------------------------------------------------------------------------
 
 
 def _add() -> Any:
@@ -197,7 +197,7 @@ BAD_FEEDS: dict[str, list[dict[Any, Any]]] = {
     "optional sequence": [{"a": [np.zeros(2)]}, {"a": f32(2)}],
 }
 
-# Texts that hold something of ONNX Runtime's build (source paths) or of pybind11 are not repeated here.
+# Messages that contain source paths of ONNX Runtime or text of pybind11 are not repeated here.
 _OTHER_WORDS = re.compile(r"onnxruntime_src|incompatible function arguments|cannot be linked")
 
 
@@ -213,7 +213,7 @@ def _through_the_wire(feeds: list[Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("model", GOOD_FEEDS)
-def test_what_onnxruntime_accepts_is_accepted_and_computes_the_same(model: str) -> None:
+def test_feeds_that_onnxruntime_accepts_are_accepted_with_the_same_results(model: str) -> None:
     direct = MODELS[model]()
     for feeds in GOOD_FEEDS[model]:
         expected = direct.run(None, feeds)
@@ -223,7 +223,7 @@ def test_what_onnxruntime_accepts_is_accepted_and_computes_the_same(model: str) 
 
 
 @pytest.mark.parametrize("model", BAD_FEEDS)
-def test_what_onnxruntime_refuses_is_refused_with_the_same_class_and_words(model: str) -> None:
+def test_feeds_that_onnxruntime_refuses_are_refused_with_the_same_class_and_message(model: str) -> None:
     direct = MODELS[model]()
     for feeds in BAD_FEEDS[model]:
         theirs = error_of(direct.run, None, feeds)
@@ -255,7 +255,7 @@ def test_an_overridable_initializer_may_be_fed_and_is_checked_like_an_input() ->
         assert ours.message == str(theirs)
 
 
-def test_ort_values_of_the_wrong_type_are_refused_as_onnxruntime_refuses_its_own() -> None:
+def test_ort_values_of_the_wrong_type_are_refused_as_by_onnxruntime() -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
     direct = _add()
     theirs_from, ours_from = onnxruntime.OrtValue, OrtValue
@@ -271,10 +271,10 @@ def test_ort_values_of_the_wrong_type_are_refused_as_onnxruntime_refuses_its_own
         assert ours.message == str(theirs)
 
 
-# --- without -----------------------------------------------------------------------------------------------
+# --- without a comparison ----------------------------------------------------------------------------------
 
 
-def test_feeds_come_back_in_the_order_given_with_their_declared_types() -> None:
+def test_feeds_are_returned_in_the_given_order_with_their_declared_types() -> None:
     a, b = f32(4, 1), f32(4, 2)
     checked = check_feeds([X, Y], {"y": b, "x": a})
     assert [(name, str(kind)) for name, _, kind in checked] == [("y", "tensor(float)"), ("x", "tensor(float)")]
@@ -282,7 +282,7 @@ def test_feeds_come_back_in_the_order_given_with_their_declared_types() -> None:
     assert checked[1][1] is a
 
 
-def test_a_mistyped_name_gets_a_suggestion() -> None:
+def test_the_error_for_a_mistyped_name_has_a_suggestion() -> None:
     inputs = [NodeInfo("input_ids", "tensor(int64)", ("N",)), NodeInfo("mask", "optional(tensor(float))", (2,))]
     ids = np.array([1])
     with pytest.raises(ValueError, match="Did you mean 'input_ids'") as missing:
@@ -292,12 +292,12 @@ def test_a_mistyped_name_gets_a_suggestion() -> None:
         check_feeds(inputs, {"input_ids": ids, "masc": f32(2)})
 
 
-def test_a_wrong_dtype_is_answered_with_the_conversion() -> None:
+def test_the_error_for_a_wrong_dtype_names_the_conversion() -> None:
     with pytest.raises(errors.InvalidArgument, match=r"astype\(numpy\.float32\)"):
         check_feeds([X, Y], {**GOOD, "x": np.zeros((4, 2))})
 
 
-def test_a_wrong_shape_is_answered_with_the_shape_that_is_taken() -> None:
+def test_the_error_for_a_wrong_shape_names_the_expected_shape() -> None:
     with pytest.raises(errors.InvalidArgument, match=r"the model takes \(4, \?\)"):
         check_feeds([X, Y], {**GOOD, "x": f32(3, 2)})
 
@@ -306,12 +306,12 @@ def test_dimensions_of_the_same_name_need_not_agree() -> None:
     assert len(check_feeds([X, Y], {"x": f32(4, 2), "y": f32(4, 3)})) == 2
 
 
-def test_something_that_is_no_mapping_is_refused_like_in_onnxruntime() -> None:
+def test_feeds_that_are_not_a_mapping_are_refused_as_in_onnxruntime() -> None:
     with pytest.raises(AttributeError):
         check_feeds([X], [f32(4, 2)])  # type: ignore[arg-type]
 
 
-def test_none_is_left_out_where_the_input_may_be_absent_and_refused_where_it_is_required() -> None:
+def test_none_means_absent_for_an_optional_input_and_is_refused_for_a_required_one() -> None:
     optional = NodeInfo("o", "optional(tensor(float))", (2,))
     assert check_feeds([optional], {"o": None}) == []
     assert check_feeds([], {"w": None}, [NodeInfo("w", "tensor(float)", (2,))]) == []
@@ -358,7 +358,7 @@ def test_sparse_tensors_are_checked_and_passed_on() -> None:
         check_feeds([X], {"x": good})
 
 
-def test_sequences_of_maps_are_taken_as_lists_and_as_other_iterables() -> None:
+def test_sequences_of_maps_are_accepted_as_lists_and_as_other_iterables() -> None:
     node = NodeInfo("x", "seq(map(string,tensor(float)))", ())
     rows = [{"k": 1.0}, {"k": 2.0}]
     assert check_feeds([node], {"x": rows})[0][1] == rows
@@ -367,33 +367,33 @@ def test_sequences_of_maps_are_taken_as_lists_and_as_other_iterables() -> None:
         check_feeds([node], {"x": [f32(2)]})
 
 
-def test_an_ort_value_that_holds_a_list_is_no_tensor() -> None:
+def test_an_ort_value_that_contains_a_list_is_not_a_tensor() -> None:
     with pytest.raises(errors.InvalidArgument, match="received a tensor sequence"):
         check_feeds([X], {"x": OrtValue([f32(4, 2)], "seq(tensor(float))")})
 
 
-def test_arrays_of_the_other_byte_order_pass_unchanged_for_the_encoder_to_turn() -> None:
+def test_arrays_with_the_other_byte_order_are_accepted_for_the_encoder_to_convert() -> None:
     array = np.ones((4, 2), np.dtype(np.float32).newbyteorder())
     assert check_feeds([X], {"x": array})[0][1].dtype == array.dtype
 
 
-def test_arrays_of_bytes_pass_for_strings() -> None:
+def test_arrays_of_bytes_are_accepted_as_strings() -> None:
     """onnxruntime reads beyond the items of arrays without a terminating zero, so results are not compared."""
     texts = np.array([b"a", "ü".encode()])
     assert check_feeds([NodeInfo("x", "tensor(string)", ("N",))], {"x": texts})[0][1] is texts
 
 
-def test_node_args_serve_as_well_as_node_infos() -> None:
+def test_node_args_work_as_well_as_node_infos() -> None:
     assert check_feeds([NodeArg(X), NodeArg(Y)], GOOD)[0][1] is GOOD["x"]
 
 
-def test_a_type_that_cannot_be_carried_is_refused_when_the_checker_is_made() -> None:
+def test_a_type_that_cannot_be_transferred_is_refused_when_the_checker_is_created() -> None:
     with pytest.raises(errors.NotImplemented, match="opaque"):
         FeedChecker([NodeInfo("x", "opaque(a,b)", ())])
 
 
-def test_the_good_case_takes_microseconds() -> None:
-    """Ten inputs. The bound is twenty times what was measured (5 us), so that a busy machine does not fail it."""
+def test_a_valid_feed_is_checked_in_microseconds() -> None:
+    """Check ten inputs. The limit is twenty times the measured 5 us, so that a busy machine does not exceed it."""
     nodes = [NodeInfo(f"input_{i}", "tensor(float)", (1, 3, "H", 224)) for i in range(10)]
     feeds = {node.name: f32(1, 3, 2, 224) for node in nodes}
     checker = FeedChecker(nodes)
@@ -407,7 +407,7 @@ def _timed(call: Callable[[], Any]) -> float:
     return time.perf_counter() - start
 
 
-def test_direct_and_checked_agree_on_random_mixtures() -> None:
+def test_the_checker_accepts_exactly_the_random_feeds_that_onnxruntime_accepts() -> None:
     """For any mixture of valid and invalid feeds, either both sides refuse or both accept."""
     direct = _add()
     values = [f32(4, 2), f32(3, 2), np.zeros((4, 2)), [[1, 2]] * 4, "s", 1, f32(4), np.full((4, 2), "a")]

@@ -30,7 +30,9 @@ SPEC = SessionSpec("/a.onnx", (ProviderSpec("CPU", {"a": "b"}),), initializers=(
         ("Mapping[str, Mapping[str, str]]", [{"a": {"b": "c"}}], [{"a": "b"}, {"a": {"b": 1}}]),
     ],
 )
-def test_each_declared_type_takes_its_values_and_no_others(declared: str, good: list[Any], bad: list[Any]) -> None:
+def test_each_declared_type_accepts_its_values_and_no_others(
+    declared: str, good: list[Any], bad: list[Any]
+) -> None:
     read = reader(declared, {})
     for value in good:
         assert read(value, "x") == value
@@ -66,12 +68,12 @@ def test_each_declared_type_takes_its_values_and_no_others(declared: str, good: 
         (CompileResult, {"path": "p"}, "CompileResult has no"),
     ],
 )
-def test_a_record_is_refused_with_the_name_of_its_field(record: Any, data: Any, named: str) -> None:
+def test_a_refused_record_is_reported_with_the_name_of_its_field(record: Any, data: Any, named: str) -> None:
     with pytest.raises(ProtocolDesync, match=named):
         record.from_wire(data)
 
 
-def test_a_field_of_a_request_is_named_with_the_operation() -> None:
+def test_the_error_for_a_field_of_a_request_names_the_operation() -> None:
     header = {"op": "session.run", "outputs": None, "inputs": 5}
     with pytest.raises(ProtocolDesync, match="inputs is int 5, not"):
         field(header, "inputs", "tuple[tuple[str, Any], ...]")

@@ -28,7 +28,7 @@ from qnnbridge_protocol.limits import EVIDENCE_BYTES, MAX_HELLO_BYTES, Limits
 
 LIMITS = Limits(max_header=1000, max_buffers=3, max_body=5000)
 CRC_OFFSET = 32
-FIELDS = {  # name: offset and struct code, written down a second time on purpose
+FIELDS = {  # name: offset and struct code, written a second time deliberately
     "magic": (0, "4s"),
     "wire_version": (4, "B"),
     "kind": (5, "B"),
@@ -43,7 +43,7 @@ FIELDS = {  # name: offset and struct code, written down a second time on purpos
 
 
 def changed(prefix: bytes, field: str, value: int | bytes) -> bytes:
-    """A prefix with another value in one field."""
+    """Return a prefix with another value in one field."""
     offset, code = FIELDS[field]
     raw = struct.pack(code, value)
     return prefix[:offset] + raw + prefix[offset + len(raw) :]
@@ -53,7 +53,7 @@ REQUEST = pack_prefix(Kind.REQUEST, 7, b"\x80", 2, 4000)
 HELLO = pack_prefix(Kind.HELLO, 0, b"\x80", 0, 0)
 
 
-def test_each_field_is_where_the_protocol_says_and_little_endian() -> None:
+def test_each_field_has_the_offset_of_the_protocol_and_is_little_endian() -> None:
     header = b"\x81\xa1a\x01"
     prefix = pack_prefix(Kind.REPLY, 0x0102030405060708, header, 0x11121314, 0x2122232425262728)
     crc = zlib.crc32(prefix[:CRC_OFFSET] + header)
@@ -69,7 +69,7 @@ def test_the_first_byte_of_the_magic_is_not_ascii() -> None:
     assert MAGIC[0] >= 0x80
 
 
-def test_a_prefix_comes_back_as_it_was_packed() -> None:
+def test_a_packed_prefix_is_unpacked_unchanged() -> None:
     prefix = parse_prefix(REQUEST, LIMITS)
     crc = struct.unpack_from("<I", REQUEST, CRC_OFFSET)[0]
     assert prefix == Prefix(WIRE_VERSION, Kind.REQUEST, 7, 1, 2, 4000, crc)
@@ -118,7 +118,7 @@ def test_a_damaged_magic_is_refused(at: int, bit: int) -> None:
 @pytest.mark.parametrize(
     ("field", "limit"), [("header_bytes", 1000), ("buffer_count", 3), ("body_bytes", 5000)], ids=lambda v: str(v)
 )
-def test_a_number_at_the_limit_is_taken_and_one_above_it_is_refused(field: str, limit: int) -> None:
+def test_a_number_at_the_limit_is_accepted_and_one_above_is_refused(field: str, limit: int) -> None:
     assert getattr(parse_prefix(changed(REQUEST, field, limit), LIMITS), field) == limit
     with pytest.raises(ProtocolDesync, match=f"{limit + 1} .*allowed are {limit}"):
         parse_prefix(changed(REQUEST, field, limit + 1), LIMITS)
@@ -149,8 +149,8 @@ def test_a_huge_number_is_refused_before_memory_is_allocated_for_it(field: str, 
 
 
 @pytest.mark.parametrize("kind", sorted(HELLO_KINDS))
-def test_a_hello_has_limits_of_its_own(kind: Kind) -> None:
-    """They hold before anything is agreed, and whatever is agreed."""
+def test_a_hello_has_separate_limits(kind: Kind) -> None:
+    """The limits for a hello apply before any agreement, and whatever the agreement is."""
     hello = pack_prefix(kind, 0, b"", 0, 0)
     assert parse_prefix(changed(hello, "header_bytes", MAX_HELLO_BYTES), LIMITS).header_bytes == MAX_HELLO_BYTES
     with pytest.raises(ProtocolDesync, match=f"allowed are {MAX_HELLO_BYTES}"):
@@ -165,7 +165,7 @@ def test_a_body_without_buffers_is_refused() -> None:
         parse_prefix(changed(REQUEST, "buffer_count", 0), LIMITS)
 
 
-def test_buffers_without_a_body_are_fine_because_they_may_be_empty() -> None:
+def test_buffers_without_a_body_are_accepted_because_they_may_be_empty() -> None:
     assert parse_prefix(changed(REQUEST, "body_bytes", 0), LIMITS).buffer_count == 2
 
 
@@ -187,7 +187,7 @@ def test_the_checksum_covers_every_bit_of_the_prefix_before_it_and_of_the_header
 
 
 @pytest.mark.parametrize("offset", [0, 1, 63, 64, 65, 128, 2**31 - 1, 2**40 + 1])
-def test_alignment_goes_up_to_the_next_multiple(offset: int) -> None:
+def test_alignment_rounds_up_to_the_next_multiple(offset: int) -> None:
     assert aligned(offset) % ALIGNMENT == 0
     assert 0 <= aligned(offset) - offset < ALIGNMENT
 

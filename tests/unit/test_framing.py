@@ -45,7 +45,7 @@ FRAMES = st.builds(
 
 
 def filled(size: int, seed: int = 0) -> bytes:
-    """Bytes that differ from their neighbours, also 64 and 256 further on."""
+    """Return bytes that differ from their neighbours, also at a distance of 64 and 256."""
     return ((np.arange(size, dtype=np.uint32) * 2654435761 + seed) >> 13).astype(np.uint8).tobytes()
 
 
@@ -54,7 +54,7 @@ def message(*sizes: int, **header: Any) -> Frame:
 
 
 def raw_frame(header: bytes, count: int = 0, body_bytes: int = 0) -> bytes:
-    """A frame with any header and any numbers, under a right checksum."""
+    """Return a frame with any header and any sizes, with a correct checksum."""
     return pack_prefix(Kind.REQUEST, 1, header, count, body_bytes) + header
 
 
@@ -62,7 +62,7 @@ def described(sizes: Any, count: int, body_bytes: int) -> bytes:
     return raw_frame(msgpack.packb({"bufs": sizes}), count, body_bytes)
 
 
-# --- pieces ----------------------------------------------------------------------------------------------
+# --- pieces of the stream --------------------------------------------------------------------------------
 
 
 @settings(deadline=None)
@@ -90,14 +90,14 @@ def test_large_and_small_buffers_are_the_same_however_the_stream_is_cut(data: st
 
 
 @pytest.mark.parametrize("size", THRESHOLDS)
-def test_a_buffer_of_every_size_around_the_thresholds_comes_byte_by_byte(size: int) -> None:
+def test_a_buffer_of_every_size_around_the_thresholds_is_read_byte_by_byte(size: int) -> None:
     frames = feed(FrameReader(Limits()), wire(message(size)) + PING, itertools.repeat(1))
     assert [frame.kind for frame in frames] == [Kind.REQUEST, Kind.PING]
     assert bytes(frames[0].buffers[0]) == filled(size)
 
 
 @pytest.mark.parametrize("sizes", [*itertools.product(THRESHOLDS, repeat=2), (65, 0, 0, 65), (0, 0, 0)], ids=str)
-def test_neighbours_of_every_size_do_not_disturb_each_other(sizes: tuple[int, ...]) -> None:
+def test_adjacent_buffers_of_every_size_do_not_disturb_each_other(sizes: tuple[int, ...]) -> None:
     (frame, ping) = feed(FrameReader(Limits()), wire(message(*sizes)) + PING, itertools.repeat(10_007))
     assert [bytes(buffer) for buffer in frame.buffers] == [filled(size, at) for at, size in enumerate(sizes)]
     assert ping.kind is Kind.PING
@@ -107,7 +107,7 @@ def test_neighbours_of_every_size_do_not_disturb_each_other(sizes: tuple[int, ..
     "length", [*range(PREFIX_BYTES - 2, PREFIX_BYTES + 3), *range(60, 70), 4096, STAGING_BYTES]
 )
 def test_a_frame_may_end_anywhere_in_the_staging_buffer(length: int) -> None:
-    """The next frame then begins in every possible place, also cut by the end of the buffer."""
+    """The next frame then begins at every possible position, also cut by the end of the buffer."""
     text = "x" * length
     frames = [Frame(Kind.EVENT, number, {"t": text}) for number in range(STAGING_BYTES // length + 3)]
     got = feed(FrameReader(Limits()), b"".join(map(wire, frames)))
@@ -119,7 +119,7 @@ def test_a_thousand_frames_in_one_read_are_a_thousand_frames() -> None:
     assert [frame.request_id for frame in feed(FrameReader(Limits()), stream)] == list(range(1000))
 
 
-def test_the_reader_knows_whether_the_stream_may_end_here() -> None:
+def test_the_reader_reports_whether_the_stream_may_end_here() -> None:
     stream = wire(message(10, 70_000, 0, a=1))
     reader = FrameReader(Limits())
     assert not reader.mid_frame
@@ -132,7 +132,7 @@ def test_the_reader_knows_whether_the_stream_may_end_here() -> None:
     assert not reader.mid_frame
 
 
-# --- what is received ------------------------------------------------------------------------------------
+# --- received frames -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("size", THRESHOLDS)
@@ -147,7 +147,7 @@ def test_received_buffers_are_writable_arrays_of_bytes(size: int) -> None:
     assert bytes(frame.buffers[1]) == filled(5, 1)
 
 
-def test_buffers_stay_what_they_are_when_more_is_read() -> None:
+def test_buffers_do_not_change_when_more_is_read() -> None:
     reader = FrameReader(Limits())
     sizes = (10, 100, OWN_ARRAY_BYTES, 3)
     (first,) = feed(reader, wire(message(*sizes)))
@@ -155,13 +155,13 @@ def test_buffers_stay_what_they_are_when_more_is_read() -> None:
     assert [bytes(buffer) for buffer in first.buffers] == [filled(size, at) for at, size in enumerate(sizes)]
 
 
-def test_small_buffers_start_at_multiples_of_64_of_their_block() -> None:
+def test_small_buffers_start_at_multiples_of_64_in_their_block() -> None:
     (frame,) = feed(FrameReader(Limits()), wire(message(1, 64, 3)))
     first, *others = (buffer.__array_interface__["data"][0] for buffer in frame.buffers)
     assert [other - first for other in others] == [ALIGNMENT, 2 * ALIGNMENT]
 
 
-def test_a_large_tensor_is_received_straight_into_its_own_array() -> None:
+def test_a_large_tensor_is_received_directly_into_its_own_array() -> None:
     size = 8 * STAGING_BYTES
     reader = FrameReader(Limits())
     data = wire(message(size))
@@ -173,12 +173,12 @@ def test_a_large_tensor_is_received_straight_into_its_own_array() -> None:
     assert frame.buffers[0].ctypes.data == target.ctypes.data
 
 
-def test_the_header_that_is_handed_out_does_not_show_the_sizes_of_buffers() -> None:
+def test_the_returned_header_does_not_contain_the_sizes_of_buffers() -> None:
     (frame,) = feed(FrameReader(Limits()), wire(message(1, 2, a=1)))
     assert frame.header == {"a": 1}
 
 
-# --- what is written -------------------------------------------------------------------------------------
+# --- written frames --------------------------------------------------------------------------------------
 
 
 def test_each_buffer_starts_at_a_multiple_of_64_and_the_last_is_not_padded() -> None:
@@ -231,20 +231,20 @@ LIMITS = Limits(max_header=200, max_buffers=3, max_body=1000)
     [message(a="x" * 200), message(1, 1, 1, 1), message(1001), message(64 * 15, 41)],
     ids=["header", "buffers", "body", "body with padding"],
 )
-def test_what_the_other_side_would_refuse_is_not_sent(frame: Frame) -> None:
+def test_a_frame_that_the_other_side_would_refuse_is_not_sent(frame: Frame) -> None:
     with pytest.raises(TooLarge) as caught:
         write_frame(frame, LIMITS)
     assert caught.value.fix
 
 
 @pytest.mark.parametrize("frame", [message(a="x" * 190), message(1, 1, 1), message(1000), message(64 * 15, 40)])
-def test_what_is_just_within_the_limits_is_sent_and_taken(frame: Frame) -> None:
+def test_a_frame_exactly_at_the_limits_is_sent_and_accepted(frame: Frame) -> None:
     assert [plain(got) for got in feed(FrameReader(LIMITS), wire(frame, LIMITS))] == [plain(frame)]
 
 
 @pytest.mark.parametrize("kind", sorted(HELLO_KINDS))
-def test_a_hello_is_bound_by_the_limit_for_hellos_alone(kind: Kind) -> None:
-    """Also under limits so small, or so large, that they would decide differently."""
+def test_a_hello_is_limited_only_by_the_limit_for_hellos(kind: Kind) -> None:
+    """Use also limits so small, or so large, that they would decide differently."""
     overhead = len(msgpack.packb({"a": "x" * 60_000})) - 60_000
     largest = Frame(kind, 0, {"a": "x" * (MAX_HELLO_BYTES - overhead)})
     assert feed(FrameReader(LIMITS), wire(largest, LIMITS)) == [largest]
@@ -258,7 +258,7 @@ def test_a_hello_is_bound_by_the_limit_for_hellos_alone(kind: Kind) -> None:
 @pytest.mark.parametrize("whole", [PING, wire(message(5, 70)), wire(Frame(Kind.HELLO_OK, 0, {"a": 1}))], ids=len)
 @pytest.mark.parametrize("at", range(PREFIX_BYTES))
 def test_no_flipped_bit_of_a_prefix_is_ever_accepted(whole: bytes, at: int) -> None:
-    """It is refused, at the latest with the header: a flipped header size asks for more bytes first."""
+    """The frame is refused, at the latest with the header: a flipped header size requests more bytes first."""
     for bit in range(8):
         damaged = bytearray(whole)
         damaged[at] ^= 1 << bit
@@ -319,7 +319,7 @@ def test_sizes_of_buffers_that_do_not_fit_the_prefix_are_refused_before_memory_i
     assert peak < 2 * 1024 * 1024
 
 
-def test_a_body_is_only_allocated_after_its_header_came() -> None:
+def test_a_body_is_only_allocated_after_its_header_has_arrived() -> None:
     data = described([2**30], 1, 2**30)
     reader = FrameReader(Limits())
     tracemalloc.start()
@@ -339,15 +339,15 @@ def test_text_instead_of_a_frame_is_refused_with_its_first_byte() -> None:
         feed(FrameReader(Limits()), b"E")
 
 
-def test_text_between_frames_is_refused_with_what_came_as_evidence() -> None:
+def test_text_between_frames_is_refused_with_the_received_bytes_as_evidence() -> None:
     text = b"Starting stage: Graph Preparation Initializing\n" * 10
     with pytest.raises(ProtocolDesync) as caught:
         feed(FrameReader(Limits()), PING + text)
     assert caught.value.details["bytes"] == text[:256]
 
 
-def test_the_padding_before_and_between_buffers_is_skipped_whatever_is_in_it() -> None:
-    """It is under no checksum, and means nothing."""
+def test_the_padding_before_and_between_buffers_is_skipped_whatever_it_contains() -> None:
+    """The padding has no checksum and no meaning."""
     data = bytearray(wire(message(1, 1)))
     data[-2] = data[-3] = 0xEE
     data[PREFIX_BYTES + int.from_bytes(data[16:20], "little")] = 0xEE

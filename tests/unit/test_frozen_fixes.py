@@ -22,7 +22,7 @@ def frozen(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("frozen")
 @pytest.mark.parametrize("named", ["{}/python3", "", "{}"])
-def test_a_host_that_was_named_wrongly_is_the_shippers_affair(named: str, tmp_path: Path) -> None:
+def test_the_fix_for_a_wrong_host_of_a_frozen_application_addresses_its_author(named: str, tmp_path: Path) -> None:
     here = dataclasses.replace(Surroundings.current(), environ={"XDG_CONFIG_HOME": str(tmp_path)})
     with pytest.raises(HostNotFound) as caught:
         find_host_in(here, named.format(tmp_path))
@@ -31,7 +31,9 @@ def test_a_host_that_was_named_wrongly_is_the_shippers_affair(named: str, tmp_pa
     assert "qnnbridge setup" not in caught.value.fix
 
 
-def test_an_older_host_is_upgraded_where_there_is_no_setup(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_fix_for_an_older_host_of_a_frozen_application_does_not_mention_setup(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     sides = Hello(api=(3, 4), qnnbridge="0.9.0"), Hello(api=(1, 2), qnnbridge="0.3.0")
     with pytest.raises(VersionMismatch, match=r"Upgrade the host: qnnbridge setup --upgrade"):
         negotiate(*sides)
@@ -42,7 +44,9 @@ def test_an_older_host_is_upgraded_where_there_is_no_setup(monkeypatch: pytest.M
     assert "setup" not in str(caught.value.fix)
 
 
-def test_packages_of_an_extra_come_with_a_new_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_fix_for_a_missing_extra_of_a_frozen_application_is_a_new_build(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert extra_fix("speech") == install_command("speech")
     monkeypatch.setattr(sys, "frozen", True, raising=False)
     monkeypatch.setitem(sys.modules, "tokenizers", None)

@@ -52,15 +52,13 @@ def test_a_hostile_config_is_refused(text: str, words: str, tmp_path: Path) -> N
         ({"decoder": DECODER}, ("overlay", "[]")),
     ],
 )
-def test_a_change_of_a_config_that_does_not_fit_it_is_refused(
-    model: Any, step: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_an_invalid_change_of_a_config_is_refused(model: Any, step: tuple[str, ...], tmp_path: Path) -> None:
     (tmp_path / CONFIG).write_text(json.dumps({"model": model}), "utf-8")
     with pytest.raises(GenerationFolderInvalid):
         read_folder(str(tmp_path), [step])
 
 
-def test_the_place_of_a_stage_is_determined_again_for_another_file_of_the_same_size_and_date(
+def test_the_placement_of_a_stage_is_determined_again_for_another_file_of_the_same_size_and_date(
     tmp_path: Path,
 ) -> None:
     file, cache = tmp_path / "stage.onnx", str(tmp_path / "cache")
@@ -81,7 +79,7 @@ def test_the_place_of_a_stage_is_determined_again_for_another_file_of_the_same_s
     assert len(probed) == 2
 
 
-def test_the_fingerprint_is_of_contents_and_not_of_dates(tmp_path: Path) -> None:
+def test_the_fingerprint_depends_on_contents_and_not_on_dates(tmp_path: Path) -> None:
     (tmp_path / CONFIG).write_text(json.dumps({"model": {"decoder": DECODER}}), "utf-8")
     stage, found = tmp_path / "model.onnx", []
     model = (MODELS / "mul_1.onnx").read_bytes()

@@ -11,7 +11,7 @@ from qnnbridge_protocol.errors import GenerationFolderInvalid, GenerationUnsuppo
 
 
 @pytest.mark.parametrize("name", UNAVAILABLE)
-def test_a_member_says_why(name: str) -> None:
+def test_the_error_for_an_unavailable_member_has_the_reason(name: str) -> None:
     with pytest.raises(GenerationUnsupported, match=UNAVAILABLE[name]):
         getattr(genai, name).open  # noqa: B018
     assert not hasattr(getattr(genai, name), "open")
@@ -20,7 +20,7 @@ def test_a_member_says_why(name: str) -> None:
 @pytest.mark.parametrize(
     "text", ["Error opening /m/genai_config.json", "Error encountered while parsing 'x' JSON Error: model"]
 )
-def test_a_damaged_folder_has_a_cause(text: str) -> None:
+def test_the_error_for_a_damaged_folder_has_a_cause(text: str) -> None:
     error = from_genai(text, "0.18.0")
     assert isinstance(error, GenerationFolderInvalid)
     assert error.cause

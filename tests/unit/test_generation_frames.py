@@ -15,7 +15,7 @@ from qnnbridge_host.request.client import StopSignal
 
 
 class _Paced(Generation):
-    """Each token takes the next number of seconds."""
+    """Generation in which each token takes the next number of seconds."""
 
     def __init__(self, paces: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
         self._now = 100.0
@@ -37,20 +37,20 @@ class _Paced(Generation):
         return self.generate(count, StopSignal(), self.emitted.append)
 
 
-def test_fast_tokens_share_the_reply(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fast_tokens_are_sent_together_in_one_reply(monkeypatch: pytest.MonkeyPatch) -> None:
     made = _Paced([HOLD_S / 40] * 32, monkeypatch)
     assert made.step(32) == list(range(1, 33))
     assert made.emitted == []
 
 
-def test_slow_tokens_go_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_tokens_are_sent_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     made = _Paced([0.05] * 4, monkeypatch)
     assert made.step(4) == [4]
     assert made.emitted == [[1], [2], [3]]
 
 
 @pytest.mark.parametrize("pace", [HOLD_S * part for part in (0.1, 0.3, 0.45, 0.51, 0.9, 1.0)])
-def test_no_token_of_an_even_pace_waits_longer_than_the_limit(monkeypatch: pytest.MonkeyPatch, pace: float) -> None:
+def test_no_token_at_an_even_pace_waits_longer_than_the_limit(monkeypatch: pytest.MonkeyPatch, pace: float) -> None:
     made = _Paced([pace] * 32, monkeypatch)
     rest = made.step(32)
     frames = [*made.emitted, rest]

@@ -17,7 +17,7 @@ from qnnbridge_host.request.client import StopSignal
 
 
 class _StoppedAtTheEnd(Generation):
-    """The stop comes when native code has taken the prompt."""
+    """The stop arrives when native code has processed the prompt."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
@@ -37,7 +37,7 @@ class _StoppedAtTheEnd(Generation):
         return 3
 
 
-def test_a_native_generator_that_was_terminated_is_not_used_again() -> None:
+def test_a_terminated_native_generator_is_not_used_again() -> None:
     one = _StoppedAtTheEnd()
     with one.stop.calling(one.interrupt):
         assert not one._append([1, 2, 3], one.stop)
@@ -45,7 +45,7 @@ def test_a_native_generator_that_was_terminated_is_not_used_again() -> None:
     assert one._native is None
 
 
-def test_a_wait_for_another_threads_load_ends_with_the_time_of_the_call() -> None:
+def test_waiting_for_the_load_of_another_thread_ends_with_the_timeout_of_the_call() -> None:
     made = Remade(None, "model")  # type: ignore[arg-type]
     process: Any = SimpleNamespace(generation=1)
     with made._lock:

@@ -1,4 +1,4 @@
-"""Golden frames of released versions must always be readable, and are written again byte for byte."""
+"""Golden frames of released versions must always be readable, and are encoded again byte for byte."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def golden(name: str) -> Frame:
 
 
 @pytest.mark.parametrize(("path", "frame"), ALL)
-def test_the_bytes_are_read_as_the_frame(path: Path, frame: Frame) -> None:
+def test_the_bytes_are_decoded_into_the_frame(path: Path, frame: Frame) -> None:
     assert [plain(got) for got in feed(FrameReader(Limits()), load(path))] == [plain(frame)]
 
 
 @pytest.mark.parametrize(("path", "frame"), ALL)
-def test_the_frame_is_written_as_the_bytes(path: Path, frame: Frame) -> None:
+def test_the_frame_is_encoded_into_the_bytes(path: Path, frame: Frame) -> None:
     assert wire(frame) == load(path)
 
 
@@ -43,11 +43,11 @@ def test_there_is_a_golden_frame_of_every_kind() -> None:
     assert {frame.kind for frames in CONVERSATIONS.values() for frame in frames.values()} == set(Kind)
 
 
-def test_there_is_no_file_that_no_test_reads() -> None:
+def test_every_golden_file_is_read_by_a_test() -> None:
     assert {param.values[0] for param in ALL} == set(FOLDER.rglob("*.*"))
 
 
-def test_the_generator_finds_nothing_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_golden_files_equal_those_of_their_generator(capsys: pytest.CaptureFixture[str]) -> None:
     assert make_golden.main() == 0
     assert capsys.readouterr().out == "all others are the same\n"
 
@@ -74,16 +74,16 @@ def test_each_conversation_is_legal_to_both_sides(conversation: str) -> None:
     assert client.state is host.state is State.CLOSED
 
 
-def test_the_golden_hellos_are_understood() -> None:
+def test_the_golden_hellos_are_accepted() -> None:
     hello = Hello.from_wire(golden("02-host-hello_ok").header)
-    assert hello.to_wire() == {**make_golden.HELLO_OK, "system": ""}  # 0.1.0 did not name its system
+    assert hello.to_wire() == {**make_golden.HELLO_OK, "system": ""}  # 0.1.0 did not send its operating system
 
 
 @pytest.mark.parametrize(
     ("conversation", "name", "code"),
     [("served", "14-host-error", "ort.Fail"), ("refused", "02-host-hello_err", None)],
 )
-def test_the_golden_errors_come_back_whole(conversation: str, name: str, code: str | None) -> None:
+def test_the_golden_errors_are_decoded_completely(conversation: str, name: str, code: str | None) -> None:
     (frame,) = feed(FrameReader(Limits()), load(path_of(conversation, name)))
     error = from_wire(frame.header["error"])
     assert error.to_wire() == frame.header["error"]

@@ -19,7 +19,7 @@ from qnnbridge_host.rewrite import constants
 from qnnbridge_protocol.errors import InvalidGraph, NoSuchFile
 
 
-def test_functions_that_are_too_many_nodes_when_written_out_are_refused() -> None:
+def test_functions_that_expand_to_too_many_nodes_are_refused() -> None:
     with pytest.raises(InvalidGraph, match=r"more than 1,000,000 nodes") as caught:
         bounds.check_functions(models.exponential_functions())
     assert "40 functions have 10^12 nodes" in str(caught.value.cause)
@@ -31,7 +31,7 @@ def test_a_function_that_calls_itself_is_refused() -> None:
         bounds.check_functions(models.recursive_function())
 
 
-def test_tensors_of_sizes_that_grow_without_end_are_not_computed() -> None:
+def test_tensors_of_unlimited_size_are_not_computed() -> None:
     assert bounds.computes_many_sizes(models.gigantic_range())
     assert bounds.computes_many_sizes(models.doubling_sizes())
     assert not bounds.computes_many_sizes(models.doubling_sizes(depth=10))
@@ -39,7 +39,7 @@ def test_tensors_of_sizes_that_grow_without_end_are_not_computed() -> None:
 
 
 @pytest.mark.parametrize("make", [models.gigantic_constant, models.gigantic_tile, models.gigantic_expand])
-def test_gigantic_constants_are_not_folded(make: object, tmp_path: Path) -> None:
+def test_huge_constants_are_not_folded(make: object, tmp_path: Path) -> None:
     model = make()  # type: ignore[operator]
     assert constants.fold(Editor(model, tmp_path)) == 0
 
@@ -64,8 +64,8 @@ def test_other_models_are_run(make: object) -> None:
     runnable.check_runnable(make())  # type: ignore[operator]
 
 
-def test_a_loop_with_a_condition_may_have_any_number_of_repetitions() -> None:
-    """Exporters write the largest number there is for a loop that ends by its condition."""
+def test_a_loop_with_a_condition_may_have_any_iteration_limit() -> None:
+    """Exporters write the largest possible number for a loop that ends by its condition."""
     model = models.endless_loop()
     body = model.graph.node[0].attribute[0].g
     body.node[0].op_type = "Not"
@@ -73,7 +73,7 @@ def test_a_loop_with_a_condition_may_have_any_number_of_repetitions() -> None:
 
 
 @pytest.mark.parametrize("way", ["no number of repetitions", "a Constant node", "a constant condition"])
-def test_a_loop_without_an_end_is_refused_however_it_is_written(way: str) -> None:
+def test_an_endless_loop_is_refused_however_it_is_written(way: str) -> None:
     model = models.endless_loop()
     graph = model.graph
     body = graph.node[0].attribute[0].g
@@ -89,7 +89,7 @@ def test_a_loop_without_an_end_is_refused_however_it_is_written(way: str) -> Non
         runnable.check_runnable(model)
 
 
-def test_a_damaged_number_of_repetitions_is_left_to_onnx_runtime() -> None:
+def test_a_damaged_iteration_count_is_left_to_onnx_runtime() -> None:
     model = models.endless_loop()
     model.graph.initializer[0].raw_data = b""
     runnable.check_runnable(model)
@@ -98,7 +98,7 @@ def test_a_damaged_number_of_repetitions_is_left_to_onnx_runtime() -> None:
 
 
 def test_weights_of_two_bits_have_their_data() -> None:
-    # Older releases of onnx have none of two bits.
+    # Older releases of onnx lack types of two bits.
     kind, in_a_byte = (TensorProto.INT2, 4) if hasattr(TensorProto, "INT2") else (TensorProto.INT4, 2)
     model, count = models.endless_loop(), 4 * bounds.SMALL_MESSAGE
     model.graph.initializer.append(helper.make_tensor("w", kind, [count], bytes(count // in_a_byte), raw=True))
@@ -111,7 +111,7 @@ def test_a_tensor_without_its_data_is_refused() -> None:
 
 
 def _added(*nodes: object, weights: tuple[object, ...] = (), functions: tuple[object, ...] = ()) -> Any:
-    """A model that adds `w` to its input x, of shape [1, 4]."""
+    """Return a model that adds `w` to its input x of shape [1, 4]."""
     x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 4]) for name in "xy")
     graph = helper.make_graph([*nodes, helper.make_node("Add", ["x", "w"], ["y"])], "g", [x], [y], list(weights))
     imports = [helper.make_opsetid("", 17), helper.make_opsetid("d", 1)]
@@ -145,7 +145,7 @@ def _loaded(model: Any, folder: Path, *replaced: bytes) -> Any:
         (_tensor(dims=(-1, -4)), "has a negative size"),
     ],
 )
-def test_a_damaged_tensor_is_refused_with_its_name(tensor: Any, says: str, tmp_path: Path) -> None:
+def test_the_error_for_a_damaged_tensor_names_it(tensor: Any, says: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidGraph, match=f"The tensor w of the model {says}"):
         _loaded(_added(weights=(tensor,)), tmp_path)
     constant = helper.make_node("Constant", [], ["w"], value=tensor)
@@ -153,7 +153,7 @@ def test_a_damaged_tensor_is_refused_with_its_name(tensor: Any, says: str, tmp_p
         _loaded(_added(constant), tmp_path)
 
 
-def test_nodes_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
+def test_unreadable_nodes_are_refused(tmp_path: Path) -> None:
     broken = _added(helper.make_node("Softmax", ["x"], ["w"]))
     broken.graph.node[0].attribute.add(name="axis", ref_attr_name="k", type=2)
     with pytest.raises(InvalidGraph, match="axis of the node Softmax has no value"):
@@ -174,7 +174,7 @@ def test_nodes_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
         ([_function(f"f{n}") for n in range(20_000)], "cannot be inlined"),
     ],
 )
-def test_functions_that_cannot_be_written_out_are_refused(functions: list[Any], says: str, tmp_path: Path) -> None:
+def test_functions_that_cannot_be_inlined_are_refused(functions: list[Any], says: str, tmp_path: Path) -> None:
     call = helper.make_node("f0", ["x"], ["w"], domain="d")
     with pytest.raises(InvalidGraph, match=says):
         graphs.inlined(_loaded(_added(call, functions=tuple(functions)), tmp_path))
@@ -190,7 +190,7 @@ def test_functions_that_cannot_be_written_out_are_refused(functions: list[Any], 
         ({"offset": "1e3"}, "from 1e3 on in the file w.bin"),
     ],
 )
-def test_weights_in_a_file_that_lacks_them_are_refused(entries: dict[str, str], says: str, tmp_path: Path) -> None:
+def test_weights_in_a_truncated_file_are_refused(entries: dict[str, str], says: str, tmp_path: Path) -> None:
     tensor = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[4], data_location=TensorProto.EXTERNAL)
     for key, value in {"location": "w.bin", **entries}.items():
         tensor.external_data.add(key=key, value=value)
@@ -207,8 +207,8 @@ def test_weights_without_a_length_are_as_long_as_their_shape(tmp_path: Path) -> 
     assert tensor.raw_data == bytes(range(16))
 
 
-def test_a_division_that_ends_the_process_is_not_computed(tmp_path: Path) -> None:
-    """ONNX Runtime divides as the processor does: SIGFPE."""
+def test_a_division_that_would_crash_the_process_is_not_computed(tmp_path: Path) -> None:
+    """ONNX Runtime divides as the processor does, which raises SIGFPE."""
     smallest = numpy_helper.from_array(np.array(np.iinfo(np.int64).min), "a")
     division = [helper.make_node("Div", ["a", "b"], ["q"]), helper.make_node("Cast", ["q"], ["w"], to=1)]
     model = _added(*division, weights=(smallest, numpy_helper.from_array(np.array(-1), "b")))
@@ -218,14 +218,14 @@ def test_a_division_that_ends_the_process_is_not_computed(tmp_path: Path) -> Non
         runnable.check_runnable(model)
 
 
-def test_a_division_whose_smallest_number_meets_another_divisor_is_computed(tmp_path: Path) -> None:
+def test_a_division_of_the_smallest_number_by_another_divisor_is_computed(tmp_path: Path) -> None:
     smallest = numpy_helper.from_array(np.array([np.iinfo(np.int64).min, 5]), "a")
     division = [helper.make_node("Div", ["a", "b"], ["q"]), helper.make_node("Cast", ["q"], ["w"], to=1)]
     model = _added(*division, weights=(smallest, numpy_helper.from_array(np.array([1, -1]), "b")))
     runnable.check_runnable(model)
 
 
-def test_texts_count_with_their_letters() -> None:
+def test_strings_count_with_their_characters() -> None:
     text = helper.make_tensor("s", TensorProto.STRING, [1], [b"a" * 1_000_000])
     times = numpy_helper.from_array(np.array([100_000]), "k")
     model = _added(helper.make_node("Expand", ["s", "k"], ["w"]), weights=(text, times))
@@ -233,14 +233,14 @@ def test_texts_count_with_their_letters() -> None:
         runnable.check_runnable(model)
 
 
-def test_a_gigantic_window_is_refused() -> None:
+def test_a_huge_window_is_refused() -> None:
     pool = helper.make_node("AveragePool", ["x"], ["w"], kernel_shape=[2**40, 2**40])
     with pytest.raises(InvalidGraph, match="has a window of"):
         runnable.check_runnable(_added(pool))
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no pipes in folders")
-def test_a_pipe_in_the_place_of_a_model_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_pipe_in_place_of_a_model_does_not_block(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "m.onnx")
     with pytest.raises(NoSuchFile, match="cannot be read") as caught:
         scan_model(tmp_path / "m.onnx")

@@ -1,5 +1,6 @@
-"""Which schemas are passed to the guidance library, and which are refused before:
-`qnnbridge_host.genai.guidance`."""
+"""Schemas that are passed to the guidance library, and those that are refused before:
+`qnnbridge_host.genai.guidance`.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +55,7 @@ ACCEPTED: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", REFUSED)
 @pytest.mark.parametrize("form", ["{}", 'start: "a" %json {}'])
-def test_refused(name: str, form: str) -> None:
+def test_dangerous_schemas_are_refused(name: str, form: str) -> None:
     kind = "json_schema" if form == "{}" else "lark_grammar"
     with pytest.raises(GenerationError) as caught:
         check_guidance(kind, form.replace("{}", json.dumps(REFUSED[name])))
@@ -63,18 +64,18 @@ def test_refused(name: str, form: str) -> None:
 
 
 @pytest.mark.parametrize("name", ACCEPTED)
-def test_accepted(name: str) -> None:
+def test_ordinary_schemas_are_accepted(name: str) -> None:
     check_guidance("json_schema", json.dumps(ACCEPTED[name]))
 
 
-def test_all_schemas_of_a_grammar_count_together() -> None:
+def test_all_schemas_of_a_grammar_are_counted_together() -> None:
     one = json.dumps({"properties": {f"k{n}": {} for n in range(600)}})
     check_guidance("lark_grammar", f"start: %json {one}")
     with pytest.raises(GenerationError, match="properties"):
         check_guidance("lark_grammar", f'start: "a" %json {one} | %json {one}')
 
 
-def test_a_number_of_many_digits_and_what_is_no_json() -> None:
+def test_very_long_numbers_are_refused_and_invalid_json_is_left_to_the_library() -> None:
     with pytest.raises(GenerationError):
         check_guidance("json_schema", '{"const": 1' + "0" * 5000 + "}")
     check_guidance("json_schema", "{")  # the library reports the error

@@ -26,7 +26,7 @@ from qnnbridge_protocol.specs import ProviderSpec, SessionSpec
 from qnnbridge_protocol.values import Decoder, Encoder
 
 X = np.arange(4, dtype=np.float32)
-# Only a defect waits this long.
+# Timeout that only a defect reaches.
 GRACE_S = 20.0
 
 
@@ -39,7 +39,7 @@ def refuse() -> None:
 
 
 class Client:
-    """Asks the handlers as the server does. sessions: those that the engine made, the newest last."""
+    """Client that calls the handlers as the server does. sessions: sessions that the engine created, oldest first."""
 
     def __init__(self) -> None:
         self.sessions: list[RecordingSession] = []
@@ -92,7 +92,7 @@ class Client:
 
 
 class RecordingSession:
-    """A session of the scripted engine that remembers what was set."""
+    """A session of the scripted engine that records the dynamic options."""
 
     def __init__(self, session: FakeSession, client: Client) -> None:
         self._session, self._client = session, client
@@ -114,11 +114,11 @@ def reset_on_run(tmp_path: Path, **more: Any) -> dict[str, Any]:
     return {"on_run": ["raise:ort.DeviceReset"], "once": str(tmp_path / "reset"), **more}
 
 
-# --- creating --------------------------------------------------------------------------------------------
+# --- creation --------------------------------------------------------------------------------------------
 
 
-def test_a_session_has_the_number_of_the_request_that_made_it() -> None:
-    """So a client that did not wait for the answer can close it."""
+def test_a_session_has_the_id_of_the_request_that_created_it() -> None:
+    """Therefore a client that did not wait for the answer can close the session."""
     client = Client()
     request = client.creation({})
     reply, _ = client.handlers.handle(request, nothing)
@@ -127,7 +127,7 @@ def test_a_session_has_the_number_of_the_request_that_made_it() -> None:
     assert client.sessions[0].closed
 
 
-def test_a_creation_that_nobody_waits_for_leaves_no_session_behind() -> None:
+def test_an_abandoned_creation_leaves_no_session() -> None:
     client = Client()
     request = client.creation({})
     client.on_create = lambda: setattr(request, "withdrawn", True)
@@ -137,10 +137,10 @@ def test_a_creation_that_nobody_waits_for_leaves_no_session_behind() -> None:
     assert client.open_sessions == 0
 
 
-def test_a_creation_withdrawn_behind_its_native_step_leaves_no_session_behind(
+def test_a_creation_that_is_cancelled_after_its_native_step_leaves_no_session(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its `session.close` may be there before the session is."""
+    """The `session.close` may arrive before the session exists."""
     made = Sessions.create
 
     def withdrawn_at_last(sessions: Sessions, request: Request, *arguments: Any, **keywords: Any) -> Any:
@@ -157,8 +157,8 @@ def test_a_creation_withdrawn_behind_its_native_step_leaves_no_session_behind(
     assert client.open_sessions == 0
 
 
-def test_a_creation_that_waits_to_set_an_entry_aside_can_be_withdrawn(tmp_path: Path) -> None:
-    """Another process holds the entry's lock: it compiles it, for as long as that takes."""
+def test_a_creation_that_waits_to_invalidate_an_entry_can_be_cancelled(tmp_path: Path) -> None:
+    """Another process holds the entry's lock while it compiles, however long that takes."""
     client, store, caught = Client(), Store(tmp_path), []
     store.prepare()
     held = store.try_lock("k" * 32)
@@ -209,13 +209,13 @@ SPEC = SessionSpec(None, (ProviderSpec("QNNExecutionProvider"),)).to_wire()
         ("worker.compile", {"spec": {"session": SPEC, "output": ""}}),
     ],
 )
-def test_a_field_of_a_wrong_type_is_named_as_such(op: str, fields: dict[str, Any]) -> None:
+def test_the_error_for_a_field_of_a_wrong_type_names_the_field(op: str, fields: dict[str, Any]) -> None:
     named = r"without a proper description|SessionSpec\.|CacheSettings\.|EntryFault has|CompileSpec"
     with pytest.raises(errors.ProtocolDesync, match=named):
         Client().ask(op, (np.frombuffer(b"{}", np.uint8),) if fields.get("jobs") != [] else (), **fields)
 
 
-def test_a_time_without_end_is_no_timer_that_overflows() -> None:
+def test_an_infinite_timeout_does_not_overflow_a_timer() -> None:
     assert Client().create({}, budget_s=float("inf"))
 
 
@@ -225,7 +225,7 @@ def test_dynamic_options_can_come_with_the_creation() -> None:
     assert client.sessions[0].dynamic == {"ep.dynamic.workload_type": "Efficient"}
 
 
-def test_a_session_whose_dynamic_options_are_refused_is_not_left_behind() -> None:
+def test_a_session_whose_dynamic_options_are_refused_is_closed() -> None:
     client = Client()
     client.refuse_dynamic = errors.OptionError("no such option")
     with pytest.raises(errors.OptionError):
@@ -234,8 +234,8 @@ def test_a_session_whose_dynamic_options_are_refused_is_not_left_behind() -> Non
     assert client.open_sessions == 0
 
 
-def test_an_engine_that_cannot_be_loaded_is_a_fresh_error_for_each_caller() -> None:
-    """Raised again and again, one error would gather the traceback and the notes of all callers."""
+def test_an_engine_that_cannot_be_loaded_raises_a_new_error_for_each_caller() -> None:
+    """A single error raised repeatedly would collect the traceback and the notes of all callers."""
 
     def fail(_on_phase: Any) -> Any:
         raise errors.ProviderUnavailable("no onnxruntime", cause="ImportError", details={"python": "3.10"})
@@ -269,7 +269,7 @@ def test_any_other_failure_of_the_engine_keeps_no_frames_of_earlier_callers() ->
 # --- resets of the NPU -----------------------------------------------------------------------------------
 
 
-def test_a_session_that_could_not_be_made_again_is_tried_again_by_the_next_run(tmp_path: Path) -> None:
+def test_a_session_that_could_not_be_recreated_is_tried_again_by_the_next_run(tmp_path: Path) -> None:
     client = Client()
     session = client.create(reset_on_run(tmp_path, scale=3))
     client.on_create = refuse
@@ -281,7 +281,7 @@ def test_a_session_that_could_not_be_made_again_is_tried_again_by_the_next_run(t
     assert [made.closed for made in client.sessions] == [True, False]
 
 
-def test_a_session_that_could_not_be_made_again_can_be_closed(tmp_path: Path) -> None:
+def test_a_session_that_could_not_be_recreated_can_be_closed(tmp_path: Path) -> None:
     client = Client()
     session = client.create(reset_on_run(tmp_path))
     client.on_create = refuse
@@ -294,7 +294,7 @@ def test_a_session_that_could_not_be_made_again_can_be_closed(tmp_path: Path) ->
     assert client.open_sessions == 0
 
 
-def test_a_session_that_is_closed_while_it_is_created_again_is_not_left_behind(tmp_path: Path) -> None:
+def test_a_session_that_is_closed_during_its_recreation_is_not_kept(tmp_path: Path) -> None:
     client = Client()
     session = client.create(reset_on_run(tmp_path))
     begun, go = threading.Event(), threading.Event()
@@ -332,7 +332,7 @@ def test_dynamic_options_are_set_again_after_a_reset(tmp_path: Path) -> None:
     assert second.dynamic == first.dynamic == {"a": "3", "b": "2"}
 
 
-def test_dynamic_options_that_were_refused_are_not_set_again(tmp_path: Path) -> None:
+def test_refused_dynamic_options_are_not_set_again(tmp_path: Path) -> None:
     client = Client()
     session = client.create(reset_on_run(tmp_path))
     client.refuse_dynamic = errors.OptionError("no such option")
@@ -344,7 +344,7 @@ def test_dynamic_options_that_were_refused_are_not_set_again(tmp_path: Path) -> 
 
 
 def model_beside(folder: Path, script: dict[str, Any], beside: str) -> None:
-    """An ONNX model with external data, which the scripted engine takes for `script`."""
+    """Return an ONNX model with external data, which the scripted engine reads as `script`."""
     onnx = pytest.importorskip("onnx")
     tensor = onnx.TensorProto(name="w", data_type=1, dims=[1], data_location=1)
     tensor.external_data.add(key="location", value=beside)
@@ -354,7 +354,7 @@ def model_beside(folder: Path, script: dict[str, Any], beside: str) -> None:
 
 
 @pytest.mark.parametrize("content", [b"no model at all", b"\0\0\0\0ORTM" + bytes(100)], ids=["text", "ort"])
-def test_a_file_that_is_no_onnx_model_is_identified_and_not_described(tmp_path: Path, content: bytes) -> None:
+def test_a_file_that_is_not_an_onnx_model_is_identified_and_not_described(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "m.onnx").write_bytes(content)
     reply, _ = Client().ask("model.identify", path=str(tmp_path / "m.onnx"), folder=str(tmp_path))
     described = ModelDescription.from_wire(reply)
@@ -364,7 +364,7 @@ def test_a_file_that_is_no_onnx_model_is_identified_and_not_described(tmp_path: 
     assert described.inputs == ()
 
 
-def test_a_model_is_identified_with_its_inputs_and_files_and_nothing_is_loaded(tmp_path: Path) -> None:
+def test_a_model_is_identified_with_its_inputs_and_files_and_not_loaded(tmp_path: Path) -> None:
     def fail(_on_phase: Any) -> Any:
         raise errors.ProviderUnavailable("no onnxruntime")
 
@@ -382,7 +382,7 @@ def test_a_model_is_identified_with_its_inputs_and_files_and_nothing_is_loaded(t
 
 
 @pytest.mark.parametrize("changed", ["m.onnx", "w.bin"])
-def test_a_model_of_which_any_file_changed_is_not_made_again(tmp_path: Path, changed: str) -> None:
+def test_a_model_with_any_changed_file_is_not_recreated(tmp_path: Path, changed: str) -> None:
     client = Client()
     (tmp_path / "w.bin").write_bytes(b"1234")
     model_beside(tmp_path, reset_on_run(tmp_path), "w.bin")
@@ -407,7 +407,9 @@ def test_a_model_of_which_any_file_changed_is_not_made_again(tmp_path: Path, cha
         ("ort.Fail", False),
     ],
 )
-def test_what_is_a_reset(error: str, is_reset: bool, tmp_path: Path) -> None:
+def test_errors_that_mean_a_reset_of_the_npu_recreate_the_session(
+    error: str, is_reset: bool, tmp_path: Path
+) -> None:
     client = Client()
     session = client.create({"on_run": [f"raise:{error}"], "once": str(tmp_path / "once"), "scale": 3})
     if is_reset:

@@ -21,7 +21,7 @@ from qnnbridge_protocol.frames import decode_header, encode_header
 from qnnbridge_protocol.limits import MAX_DEPTH, MAX_HELLO_BYTES
 from qnnbridge_protocol.values import Encoder, Sparse
 
-# CPU time. Building what these headers announce would take minutes, if it were possible at all.
+# Limit of CPU time. Building the values that these headers announce would take minutes, if it were possible at all.
 MAX_REFUSAL_S = 0.1
 
 MAX_REFUSAL_BYTES = 1024 * 1024
@@ -46,7 +46,7 @@ HEADERS = st.dictionaries(
 
 
 def nested(depth: int, leaf: Any = None) -> dict[str, Any]:
-    """`depth` containers one in the other, the header itself being the first."""
+    """Return `depth` nested containers, including the header itself."""
     node: Any = leaf
     for level in range(depth - 1):
         node = [node] if level % 2 else {"k": node}
@@ -54,7 +54,7 @@ def nested(depth: int, leaf: Any = None) -> dict[str, Any]:
 
 
 @given(HEADERS)
-def test_a_header_comes_back_as_it_was(fields: dict[str, Any]) -> None:
+def test_an_encoded_header_is_decoded_unchanged(fields: dict[str, Any]) -> None:
     assert decode_header(encode_header(fields)) == fields
 
 
@@ -67,35 +67,35 @@ def test_arbitrary_bytes_are_a_header_or_refused(data: bytes) -> None:
     assert all(type(key) is str for key in fields)
 
 
-def test_it_can_be_read_from_any_kind_of_buffer() -> None:
+def test_a_header_is_read_from_any_kind_of_buffer() -> None:
     data = encode_header({"a": [1]})
     assert decode_header(bytearray(data)) == decode_header(memoryview(data)) == {"a": [1]}
 
 
-def test_tuples_and_numbers_of_enumerations_travel_as_lists_and_numbers() -> None:
+def test_tuples_and_enumerations_are_encoded_as_lists_and_numbers() -> None:
     from qnnbridge_protocol.frames import Kind
 
     assert decode_header(encode_header({"a": (1, Kind.PING)})) == {"a": [1, 10]}
 
 
-def test_not_a_number_is_a_number() -> None:
-    """Values of maps travel in headers of errors and statistics, and NaN is one of them."""
+def test_nan_is_encoded_as_a_number() -> None:
+    """Values of maps occur in headers of errors and statistics, and may be NaN."""
     value = decode_header(encode_header({"a": math.nan, "b": -math.inf}))
     assert math.isnan(value["a"])
     assert value["b"] == -math.inf
 
 
 @pytest.mark.parametrize("value", [{1, 2}, object(), 1j, pytest], ids=lambda v: type(v).__name__)
-def test_what_msgpack_cannot_carry_is_a_mistake_of_our_own(value: object) -> None:
+def test_a_value_that_msgpack_cannot_encode_is_an_internal_error(value: object) -> None:
     with pytest.raises(TypeError):
         encode_header({"a": value})
 
 
-def test_the_deepest_header_that_is_allowed_is_taken() -> None:
+def test_the_deepest_allowed_header_is_accepted() -> None:
     assert decode_header(encode_header(nested(MAX_DEPTH))) == nested(MAX_DEPTH)
 
 
-def test_one_level_more_is_refused() -> None:
+def test_a_header_that_is_one_level_too_deep_is_refused() -> None:
     with pytest.raises(ProtocolDesync, match=f"deeper than {MAX_DEPTH}"):
         decode_header(encode_header(nested(MAX_DEPTH + 1)))
 
@@ -137,7 +137,7 @@ HOSTILE = {
 @pytest.mark.parametrize("data", HOSTILE.values(), ids=HOSTILE.keys())
 def test_a_hostile_header_is_refused_quickly_and_with_little_memory(data: bytes) -> None:
     times = []
-    for _ in range(3):  # the best of three: another process may be in the way
+    for _ in range(3):  # the best of three: another process may interfere
         start = time.process_time()
         with pytest.raises(ProtocolDesync):
             decode_header(data)
@@ -154,7 +154,7 @@ def test_a_hostile_header_is_refused_quickly_and_with_little_memory(data: bytes)
 
 
 def test_a_hello_full_of_empty_lists_takes_little_memory() -> None:
-    """Legal msgpack, one byte for each list: the worst that a stranger can send before anything is agreed."""
+    """Valid msgpack, one byte per list: the worst message that a stranger can send before any agreement."""
     data = b"\x81\xa1a\xdd" + struct.pack(">I", MAX_HELLO_BYTES - 8) + b"\x90" * (MAX_HELLO_BYTES - 8)
     tracemalloc.start()
     try:
@@ -165,13 +165,13 @@ def test_a_hello_full_of_empty_lists_takes_little_memory() -> None:
     assert peak < 8 * 1024 * 1024
 
 
-def test_the_refusal_shows_what_came() -> None:
+def test_the_refusal_shows_the_received_bytes() -> None:
     with pytest.raises(ProtocolDesync) as caught:
         decode_header(b"\x81\xa1aTraceback")
     assert "aTraceback" in "\n".join(caught.value.evidence)
 
 
-LEAVES: dict[str, tuple[Any, int]] = {  # and how many levels of values they take
+LEAVES: dict[str, tuple[Any, int]] = {  # and the number of levels of a value
     "tensor": (np.zeros(1), 1),
     "sparse": (Sparse(np.ones(1), (3,), "coo", (np.array([0]),)), 1),
     "map": ({"a": 1}, 1),

@@ -29,7 +29,7 @@ RANGES = st.tuples(st.integers(0, 9), st.integers(0, 9)).map(lambda pair: (min(p
 
 
 def on_the_wire(**changes: Any) -> dict[str, Any]:
-    """The header of a good HELLO with some of its fields changed."""
+    """Return the header of a valid HELLO with some changed fields."""
     return {**FULL.to_wire(), **changes}
 
 
@@ -38,7 +38,7 @@ def without(*names: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("tiny", [1, MIN_HEADER_BYTES - 1])
-def test_a_limit_under_which_no_error_could_be_told_is_refused_with_the_numbers(tiny: int) -> None:
+def test_a_header_limit_too_small_for_errors_is_refused_with_the_numbers(tiny: int) -> None:
     small, usual = Hello(limits=Limits(max_header=tiny)), Hello()
     with pytest.raises(
         HandshakeFailed, match=f"application side accepts headers of at most {tiny} bytes; at least 4096"
@@ -49,20 +49,20 @@ def test_a_limit_under_which_no_error_could_be_told_is_refused_with_the_numbers(
     assert negotiate(Hello(limits=Limits(MIN_HEADER_BYTES, 1, 1, 1)), usual).limits == (MIN_HEADER_BYTES, 1, 1, 1)
 
 
-def test_a_hello_comes_back_as_it_was_said() -> None:
+def test_an_encoded_hello_is_decoded_unchanged() -> None:
     assert Hello.from_wire(decode_header(encode_header(FULL.to_wire()))) == FULL
 
 
-def test_a_real_hello_is_far_from_the_limit() -> None:
+def test_a_real_hello_is_far_below_the_limit() -> None:
     assert 50 * len(encode_header(FULL.to_wire())) < MAX_HELLO_BYTES
 
 
-def test_the_range_that_this_build_speaks_is_one() -> None:
+def test_the_supported_versions_are_a_valid_range() -> None:
     assert API_VERSIONS[0] <= API_VERSIONS[1]
     assert Hello().api == API_VERSIONS
 
 
-def test_what_only_informs_may_be_missing() -> None:
+def test_informative_fields_may_be_missing() -> None:
     hello = Hello.from_wire({"api": [1, 1], "limits": {}})
     assert hello == Hello(api=(1, 1), features=frozenset(), limits=Limits(), qnnbridge="?")
 
@@ -98,27 +98,27 @@ def test_unknown_fields_and_unknown_limits_are_ignored() -> None:
     ],
     ids=lambda data: str({k: v for k, v in data.items() if FULL.to_wire()[k] != v}),
 )
-def test_a_hello_with_a_wrong_type_is_none(data: dict[str, Any]) -> None:
+def test_a_hello_with_a_wrong_type_is_invalid(data: dict[str, Any]) -> None:
     with pytest.raises(ProtocolDesync, match="HELLO"):
         Hello.from_wire(data)
 
 
 @pytest.mark.parametrize("field", ["qnnbridge", "machine", "python", "executable", "platform", "system", "pid"])
 @pytest.mark.parametrize("value", [None, [1], {"a": 1}, b"\xff", 1.5, 10**18])
-def test_what_only_informs_is_taken_as_text_whatever_it_is(field: str, value: object) -> None:
-    """A greeting does not fail for something that is only shown."""
+def test_informative_fields_are_read_as_text_whatever_they_are(field: str, value: object) -> None:
+    """A HELLO does not fail because of a field that is only shown."""
     got = getattr(Hello.from_wire(on_the_wire(**{field: value})), field)
     assert type(got) is (int if field == "pid" else str)
 
 
-def test_features_and_versions_are_taken_as_text_whatever_they_hold() -> None:
+def test_features_and_versions_are_read_as_text_whatever_they_contain() -> None:
     hello = Hello.from_wire(on_the_wire(features=[["x"], 1, "phase"], versions={"a": 1, "b": None}))
     assert hello.features == {"['x']", "1", "phase"}
     assert hello.versions == {"a": "1", "b": "None"}
 
 
 def outcome(client: Hello, host: Hello) -> Agreement | str:
-    """The agreement, or why there is none."""
+    """Return the agreement, or the reason why there is none."""
     try:
         return negotiate(client, host)
     except VersionMismatch as error:
@@ -129,7 +129,7 @@ def outcome(client: Hello, host: Hello) -> Agreement | str:
 
 
 @given(RANGES, RANGES)
-def test_the_highest_version_that_both_speak_is_taken(ours: tuple[int, int], theirs: tuple[int, int]) -> None:
+def test_the_highest_common_version_is_used(ours: tuple[int, int], theirs: tuple[int, int]) -> None:
     common = set(range(ours[0], ours[1] + 1)) & set(range(theirs[0], theirs[1] + 1))
     client, host = Hello(api=ours), Hello(api=theirs)
     if common:
@@ -139,7 +139,7 @@ def test_the_highest_version_that_both_speak_is_taken(ours: tuple[int, int], the
             negotiate(client, host)
 
 
-def test_only_features_that_both_have_are_used() -> None:
+def test_only_features_of_both_sides_are_used() -> None:
     client = Hello(features=frozenset({"phase", "cancel", "time-travel"}))
     host = Hello(features=frozenset({"phase", "shm1"}))
     assert negotiate(client, host).features == {"phase"}
@@ -151,7 +151,7 @@ LIMITS = st.builds(
 
 
 @given(LIMITS, LIMITS)
-def test_of_every_limit_the_smaller_one_holds(ours: Limits, theirs: Limits) -> None:
+def test_the_smaller_limit_of_both_sides_is_used(ours: Limits, theirs: Limits) -> None:
     agreed = negotiate(Hello(limits=ours), Hello(limits=theirs)).limits
     for name in Limits._fields:
         assert getattr(agreed, name) == min(getattr(ours, name), getattr(theirs, name))
@@ -173,7 +173,7 @@ def test_both_sides_come_to_the_same_agreement(
         (Hello(api=(3, 4), qnnbridge="0.9.0"), Hello(api=(1, 2), qnnbridge="0.3.0"), "host"),
     ],
 )
-def test_without_a_common_version_both_are_named_and_the_older_is_to_be_upgraded(
+def test_without_a_common_version_both_are_named_and_the_older_should_be_upgraded(
     client: Hello, host: Hello, older: str
 ) -> None:
     with pytest.raises(VersionMismatch) as caught:
@@ -190,4 +190,4 @@ def test_sides_of_different_systems_share_neither_streams_nor_memory() -> None:
     here, there = Hello(system="linux:1:pid:[1]"), Hello(system="win32:ARM")
     assert negotiate(here, there).features == FEATURES - SHARING_FEATURES
     assert negotiate(here, here).features == FEATURES
-    assert negotiate(here, Hello()).features == FEATURES  # a side that does not say
+    assert negotiate(here, Hello()).features == FEATURES  # a side that does not report its system

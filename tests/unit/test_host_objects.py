@@ -104,7 +104,7 @@ def client() -> Client:
     return Client()
 
 
-def test_an_object_has_the_number_of_its_request_and_facts(client: Client) -> None:
+def test_an_object_has_the_id_of_its_request_and_its_facts(client: Client) -> None:
     made = client.create()
     assert made == {"object": 10, "result": {"value": 1}}
     assert len(client.objects) == 1
@@ -112,7 +112,7 @@ def test_an_object_has_the_number_of_its_request_and_facts(client: Client) -> No
     assert client.objects.lane_of(11) is None
 
 
-def test_operations_take_and_give_plain_facts_and_tensors(client: Client) -> None:
+def test_operations_accept_and_return_plain_facts_and_tensors(client: Client) -> None:
     number = client.create()["object"]
     reply, values = client.call(number, "add", (np.array([3, 4]),), by=2)
     assert reply["result"] == 10
@@ -121,19 +121,19 @@ def test_operations_take_and_give_plain_facts_and_tensors(client: Client) -> Non
     assert client.call(number, "nothing")[0]["result"] is None
 
 
-def test_an_object_is_made_from_others(client: Client) -> None:
+def test_an_object_is_created_from_others(client: Client) -> None:
     first = client.create()["object"]
     assert client.create(objects=[first, first])["result"] == {"value": 3}
 
 
-def test_an_operation_makes_a_further_object(client: Client) -> None:
+def test_an_operation_creates_a_further_object(client: Client) -> None:
     number = client.create()["object"]
     twin = client.call(number, "twin")[0]["object"]
     assert twin not in (None, number)
     assert client.call(twin, "value")[0]["result"] == 1
 
 
-def test_a_released_object_is_closed_once_and_gone(client: Client) -> None:
+def test_a_released_object_is_closed_once_and_removed(client: Client) -> None:
     number = client.create()["object"]
     client.release(number, number, 99, "x", None)
     assert MADE[0].closed == 1
@@ -143,7 +143,7 @@ def test_a_released_object_is_closed_once_and_gone(client: Client) -> None:
             use()
 
 
-def test_all_are_closed_with_their_client(client: Client) -> None:
+def test_all_objects_are_closed_with_their_client(client: Client) -> None:
     for _ in range(3):
         client.create()
     client.objects.close_all()
@@ -151,7 +151,7 @@ def test_all_are_closed_with_their_client(client: Client) -> None:
 
 
 @pytest.mark.parametrize("kind", ["", "os", "qnnbridge_host.serve.handlers", "Counter ", "Twin", None, 3])
-def test_only_kinds_of_the_table_are_made(client: Client, kind: Any) -> None:
+def test_only_listed_kinds_are_created(client: Client, kind: Any) -> None:
     with pytest.raises(errors.UnknownOperation, match="does not support"):
         client.create(kind)
     assert len(client.objects) == 0
@@ -165,7 +165,7 @@ def test_only_operations_of_the_kind_are_called(client: Client, operation: Any) 
     assert client.call(number, "add", by=1)[0]["result"] == 2
 
 
-def test_no_more_than_the_limit(client: Client) -> None:
+def test_the_number_of_objects_is_limited(client: Client) -> None:
     numbers = [client.create()["object"] for _ in range(LIMIT)]
     for more in (client.create, lambda: client.call(numbers[0], "twin")):
         with pytest.raises(errors.Busy) as caught:
@@ -176,14 +176,14 @@ def test_no_more_than_the_limit(client: Client) -> None:
 
 
 @pytest.mark.parametrize("number", [None, "10", 10.0, True, -1, 2**70])
-def test_a_number_that_is_none_of_the_clients(client: Client, number: Any) -> None:
+def test_an_id_that_the_client_does_not_own_is_refused(client: Client, number: Any) -> None:
     client.create()
     with pytest.raises(errors.Closed):
         client.call(number, "add", by=1)
 
 
 @pytest.mark.parametrize("arguments", [{"by": "1"}, {"by": True}, {"by": None}, {}])
-def test_an_argument_of_a_wrong_type(client: Client, arguments: dict[str, Any]) -> None:
+def test_an_argument_of_a_wrong_type_is_refused(client: Client, arguments: dict[str, Any]) -> None:
     number = client.create()["object"]
     with pytest.raises(errors.RemoteTypeError, match="The argument 'by' is"):
         client.call(number, "add", **arguments)
@@ -191,19 +191,19 @@ def test_an_argument_of_a_wrong_type(client: Client, arguments: dict[str, Any]) 
 
 
 @pytest.mark.parametrize("header", [{"arguments": 3}, {"arguments": [1]}, {"objects": 3}, {"objects": {"a": 1}}])
-def test_a_request_without_a_proper_description(client: Client, header: dict[str, Any]) -> None:
+def test_an_invalid_object_request_is_refused(client: Client, header: dict[str, Any]) -> None:
     with pytest.raises(errors.ProtocolDesync):
         client.create(**header)
 
 
-def test_errors_of_an_operation_have_their_class(client: Client) -> None:
+def test_errors_of_an_operation_keep_their_class(client: Client) -> None:
     number = client.create()["object"]
     with pytest.raises(errors.RemoteError, match="division by zero"):
         client.call(number, "fail")
     assert client.call(number, "add", by=1)[0]["result"] == 2
 
 
-def test_calls_of_one_object_are_one_at_a_time(client: Client) -> None:
+def test_calls_of_one_object_run_one_at_a_time(client: Client) -> None:
     number = client.create()["object"]
     threads = [
         threading.Thread(target=client.call, args=(number, "add"), kwargs={"by": 1, "pause": True})
@@ -217,7 +217,7 @@ def test_calls_of_one_object_are_one_at_a_time(client: Client) -> None:
     assert MADE[0].value == 5
 
 
-def test_an_object_of_a_client_that_gave_up_is_not_kept(client: Client) -> None:
+def test_an_object_of_an_abandoned_request_is_not_kept(client: Client) -> None:
     request = client.request("object.create", kind="Counter", arguments={"start": 1})
     request.withdrawn = True
     with pytest.raises(errors.Cancelled):

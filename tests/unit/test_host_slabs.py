@@ -32,7 +32,7 @@ def attach(slabs: Slabs, slab: Slab, asked: int) -> None:
     slabs.attach(NUMBER, slab.share_handle(os.getpid()), slab.size, host_writes=True, asked=asked)
 
 
-def test_a_release_that_overtakes_what_it_releases_is_not_lost(slab: Slab) -> None:
+def test_a_release_that_arrives_before_its_allocation_is_not_lost(slab: Slab) -> None:
     """Separate threads handle the requests. A client that abandoned the attaching sends no further release."""
     slabs = Slabs()
     slabs.release(NUMBER, asked=2)
@@ -41,7 +41,7 @@ def test_a_release_that_overtakes_what_it_releases_is_not_lost(slab: Slab) -> No
     assert NUMBER not in slabs
 
 
-def test_what_is_attached_behind_a_release_is_there(slab: Slab) -> None:
+def test_memory_that_is_attached_after_a_release_is_available(slab: Slab) -> None:
     slabs = Slabs()
     slabs.release(NUMBER, asked=1)
     attach(slabs, slab, asked=2)
@@ -56,7 +56,7 @@ class Session:
 
 
 class FakeSink:
-    """In the place of a server."""
+    """Replacement of the server."""
 
     limits = Limits()
 
@@ -84,8 +84,8 @@ class Interfering(Slabs):
         return found
 
 
-def test_memory_that_is_released_while_a_plan_is_made_is_not_kept_by_it(slab: Slab) -> None:
-    """Nothing else would release it before the channel ends."""
+def test_memory_that_is_released_while_a_plan_is_made_is_not_kept_by_the_plan(slab: Slab) -> None:
+    """Nothing else would release the memory before the channel ends."""
     slabs = Interfering()
     slabs.channels = channels = OpenChannels(FakeSink(), slabs)
     attach(slabs, slab, asked=1)

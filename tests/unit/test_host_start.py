@@ -25,7 +25,7 @@ def told_by(program: str) -> list[str]:
 
 
 @pytest.mark.process
-def test_no_garbage_is_looked_for_while_the_host_imports() -> None:
+def test_garbage_collection_is_off_while_the_host_imports() -> None:
     told = told_by(
         "import gc, runpy, sys, qnnbridge_host.start as host\n"
         "host.main = lambda *_: print(gc.isenabled(), file=sys.stderr)\n"
@@ -36,7 +36,7 @@ def test_no_garbage_is_looked_for_while_the_host_imports() -> None:
 
 @pytest.mark.process
 @pytest.mark.parametrize("fails", [False, True])
-def test_garbage_is_collected_again_when_the_engine_is_there_or_never_will_be(fails: bool) -> None:
+def test_garbage_collection_is_on_again_when_the_engine_is_loaded_or_has_failed(fails: bool) -> None:
     told = told_by(
         "import contextlib, gc, sys, qnnbridge_host.start as host\n"
         "gc.disable()\n"
@@ -51,7 +51,7 @@ def test_garbage_is_collected_again_when_the_engine_is_there_or_never_will_be(fa
 
 
 @pytest.mark.process
-def test_a_session_is_ready_without_what_only_runs_and_mistakes_need() -> None:
+def test_a_session_is_ready_before_modules_for_runs_and_errors_are_loaded() -> None:
     told = told_by(
         "import sys, qnnbridge_host.start, qnnbridge_host.serve.handlers, qnnbridge_host.serve.server\n"
         "import qnnbridge_host.engine.ort_engine, qnnbridge_host.engine.providers, qnnbridge_host.engine.providers\n"
@@ -68,7 +68,7 @@ def test_a_session_is_ready_without_what_only_runs_and_mistakes_need() -> None:
 
 
 @pytest.mark.process
-def test_what_runs_need_is_loaded_behind_the_answer_that_a_session_is_there() -> None:
+def test_modules_for_runs_are_loaded_after_the_session_was_answered() -> None:
     told = told_by(
         "import sys, numpy\n"
         "from qnnbridge_host.serve.handlers import HostHandlers\n"
@@ -90,7 +90,7 @@ def test_what_runs_need_is_loaded_behind_the_answer_that_a_session_is_there() ->
     assert told[-6:] == ["False"] * 3 + ["True"] * 3
 
 
-def test_what_is_installed_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_installed_packages_are_searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[None] = []
     look = machine.installed
 

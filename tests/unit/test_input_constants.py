@@ -48,7 +48,7 @@ def spec(constants: dict[str, Any]) -> SessionSpec:
         ([2**63 - 1, 2], [2**63 - 1, 2.0]),
     ],
 )
-def test_numbers_and_tensors_travel_exactly(given: Any, expected: Any) -> None:
+def test_numbers_and_tensors_are_transferred_exactly(given: Any, expected: Any) -> None:
     assert plain(given) == expected
     header = msgpack.unpackb(msgpack.packb(spec({"c": given}).to_wire()))
     again = SessionSpec.from_wire(header)
@@ -61,14 +61,14 @@ def test_numbers_and_tensors_travel_exactly(given: Any, expected: Any) -> None:
     "given",
     ["16000", None, [1, "2"], [[1, 2], [3]], [1, [2]], {"a": 1}, 1j, np.array(["a"]), 2**70 + 1, 10**400],
 )
-def test_anything_else_is_refused(given: Any) -> None:
+def test_other_kinds_of_constants_are_refused(given: Any) -> None:
     with pytest.raises((TypeError, ValueError)):
         plain(given)
     with pytest.raises((TypeError, ValueError)):
         FixSpec({"c": given})
 
 
-def test_the_size_is_bounded_also_on_the_wire() -> None:
+def test_the_size_is_limited_on_the_wire_too() -> None:
     plain(np.zeros(MOST_NUMBERS))
     for many in (np.zeros(MOST_NUMBERS + 1), [0] * (MOST_NUMBERS + 1), np.zeros((2, MOST_NUMBERS))):
         with pytest.raises(ValueError, match="at most"):
@@ -93,8 +93,8 @@ def test_numbers_keep_the_hashes_of_earlier_releases_and_each_vector_has_its_own
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_the_option_of_a_message_is_read_as_the_same_tensor(seed: int) -> None:
-    """Any tensor of any type, as text and back: its dimensions follow from the input."""
+def test_the_option_in_a_message_is_parsed_into_the_same_tensor(seed: int) -> None:
+    """Format any tensor of any type and parse it again: the input determines its dimensions."""
     rng = np.random.default_rng(seed)
     for text, dtype in TYPES.items():
         shape = tuple(int(size) for size in rng.integers(1, 4, rng.integers(0, 4)))
@@ -141,7 +141,9 @@ def test_a_number_fills_an_input_and_a_list_of_one_is_a_vector_or_a_scalar() -> 
         (1.0, "string", [1], "cannot become a constant"),
     ],
 )
-def test_what_does_not_fit_the_input_is_named(constant: Any, type_text: str, shape: list[int], named: str) -> None:
+def test_the_error_for_a_constant_that_does_not_fit_names_the_input(
+    constant: Any, type_text: str, shape: list[int], named: str
+) -> None:
     with pytest.raises(OptionError) as refused:
         array_of(constant, "size", f"tensor({type_text})", shape)
     assert named in f"{refused.value.message} {refused.value.fix}"
@@ -149,7 +151,7 @@ def test_what_does_not_fit_the_input_is_named(constant: Any, type_text: str, sha
     assert refused.value.fix
 
 
-def test_inputs_that_are_no_tensors_are_refused() -> None:
+def test_inputs_that_are_not_tensors_are_refused() -> None:
     for kind in ("seq(tensor(float))", "sequence_type", "optional(tensor(float))", "sparse_tensor(float)"):
         with pytest.raises(OptionError, match="cannot become a constant"):
             array_of(1.0, "c", kind, [1])
@@ -163,7 +165,7 @@ def test_free_dimensions_get_the_sizes_of_a_constant_with_as_many_dimensions() -
     assert resolved(1.0, None, {}) == []
 
 
-def test_commands_read_numbers_and_vectors() -> None:
+def test_commands_accept_numbers_and_vectors() -> None:
     read = read_constants(["n=5", "size=480,640", "on=true", "mask=true,false", "big=9007199254740993", "a=b=1e-3"])
     assert read == {
         "n": 5.0,

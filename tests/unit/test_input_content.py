@@ -1,4 +1,4 @@
-"""Made-up inputs have plausible content, derived from the graph and from the input's type and name."""
+"""Generated inputs have plausible content, derived from the graph and from the input's type and name."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from qnnbridge_protocol.specs import NodeInfo
 
 
 def encoder() -> object:
-    """Embeds ids, which pass a Cast; quantises a picture."""
+    """Return a model that embeds ids after a Cast, and quantises an image."""
     nodes = [
         helper.make_node("Cast", ["input_ids"], ["cast"], to=TensorProto.INT32),
         helper.make_node("Gather", ["table", "cast"], ["words"]),
@@ -58,13 +58,13 @@ INPUTS = [
 ]
 
 
-def test_the_graph_says_which_ids_are_valid_and_what_an_input_can_hold() -> None:
+def test_valid_ids_and_ranges_of_inputs_are_read_from_the_graph() -> None:
     known = knowledge_of(encoder())
     assert known.rows == {"input_ids": 30000, "token_type_ids": 2}
     assert known.ranges == {"image": (-64.0, 63.5)}
 
 
-def test_ordinary_inputs_have_content_and_are_the_same_everywhere() -> None:
+def test_ordinary_inputs_have_content_and_are_reproducible() -> None:
     known = InputKnowledge({"input_ids": 30000})
     sets, again = ordinary_inputs(INPUTS, known, seed=3), ordinary_inputs(INPUTS, known, seed=3)
     assert [one.name for one in sets] == ["values in 0..1", "values with both signs", "zeros"]
@@ -84,7 +84,7 @@ def test_ordinary_inputs_have_content_and_are_the_same_everywhere() -> None:
     assert not sets[2].feeds["image"].any()
 
 
-def test_further_inputs_reach_the_range_and_look_like_something() -> None:
+def test_further_inputs_cover_the_quantised_range_and_contain_patterns() -> None:
     sets = {one.name: one.feeds for one in further_inputs(INPUTS, InputKnowledge({}, {"image": (-64.0, 63.5)}))}
     assert sets["the range that it is quantised to"]["image"].min() < -50
     assert sets["a pattern in 0..255"]["image"].max() > 200
@@ -95,7 +95,7 @@ def test_further_inputs_reach_the_range_and_look_like_something() -> None:
     assert "the range that it is quantised to" not in [one.name for one in further_inputs(INPUTS)]
 
 
-def test_a_variation_changes_floats_alone() -> None:
+def test_a_variation_changes_only_floats() -> None:
     feeds = ordinary_inputs(INPUTS)[0].feeds
     changed = varied(feeds, InputKnowledge(), np.random.default_rng(1))
     assert not np.array_equal(changed["image"], feeds["image"])
@@ -103,7 +103,7 @@ def test_a_variation_changes_floats_alone() -> None:
     assert all(np.array_equal(changed[name], feeds[name]) for name in feeds if name != "image")
 
 
-def test_values_beyond_the_ordinary_are_guesses_unless_the_model_says_that_it_takes_them() -> None:
+def test_values_outside_of_the_ordinary_range_are_guesses_unless_the_model_is_quantised_for_them() -> None:
     assert not any(is_guess(one.feeds) for one in ordinary_inputs(INPUTS))
     sets = {one.name: one.feeds for one in further_inputs(INPUTS)}
     guesses = {name for name, feeds in sets.items() if is_guess(feeds)}
@@ -112,17 +112,17 @@ def test_values_beyond_the_ordinary_are_guesses_unless_the_model_says_that_it_ta
     assert not any(is_guess(one.feeds, known) for one in further_inputs(INPUTS, known))
 
 
-def test_what_cannot_be_made_up_is_refused() -> None:
+def test_inputs_that_cannot_be_generated_are_refused() -> None:
     with pytest.raises(NotMade, match="sequence"):
         ordinary_inputs([NodeInfo("s", "seq(tensor(float))", None)])
 
 
-def test_ids_masks_and_lengths_are_codes_and_other_numbers_are_not() -> None:
+def test_ids_masks_and_lengths_are_codes_and_other_integers_are_not() -> None:
     assert codes(INPUTS) == {"input_ids", "token_type_ids", "attention_mask", "position_ids", "lengths", "sr"}
     assert "flags" in codes(INPUTS, InputKnowledge({"flags": 7}, {}))
 
 
-def test_what_a_session_makes_up_has_masks_of_ones_and_lengths() -> None:
+def test_generated_inputs_of_a_session_have_masks_of_ones_and_valid_lengths() -> None:
     feeds = made_up(INPUTS, 3)
     assert feeds["attention_mask"].min() == 1
     assert set(np.unique(feeds["input_ids"])) <= {0, 1}
@@ -131,7 +131,7 @@ def test_what_a_session_makes_up_has_masks_of_ones_and_lengths() -> None:
         made_up([NodeInfo("x", "tensor(float)", ("batch", 3))], 0)
 
 
-def test_a_quantised_table_has_as_many_rows() -> None:
+def test_the_rows_of_a_quantised_table_are_counted() -> None:
     nodes = [
         helper.make_node("DequantizeLinear", ["steps", "scale"], ["table"]),
         helper.make_node("Slice", ["x", "from", "to"], ["part"]),

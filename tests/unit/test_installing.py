@@ -45,25 +45,25 @@ def origin(monkeypatch: pytest.MonkeyPatch) -> Any:
     return use
 
 
-def test_what_was_installed_from_a_folder_is_installed_from_there_again(origin: Any) -> None:
+def test_a_package_that_was_installed_from_a_folder_is_installed_from_that_folder_again(origin: Any) -> None:
     origin(Origin("/src/my qnnbridge"))
     assert install_command("host,genai") == 'python -m pip install "/src/my qnnbridge[host,genai]"'
     again = install_command(python="/opt/python", options="--force-reinstall")
     assert again == '/opt/python -m pip install --force-reinstall "/src/my qnnbridge"'
 
 
-def test_without_a_record_the_command_is_for_a_checkout_and_says_so(origin: Any) -> None:
+def test_without_a_record_the_command_is_for_a_checkout_with_a_comment(origin: Any) -> None:
     origin(None)
     assert install_command("models") == 'python -m pip install ".[models]"   (in a checkout of qnnbridge)'
 
 
-def test_an_upgrade_needs_a_newer_checkout_whatever_was_installed_from(origin: Any) -> None:
+def test_an_upgrade_needs_a_newer_checkout_whatever_the_source_was(origin: Any) -> None:
     origin(Origin("/src/qnnbridge"))
     upgrade = install_command(options="--upgrade")
     assert upgrade == 'python -m pip install --upgrade "."   (in a newer checkout of qnnbridge)'
 
 
-def test_once_an_index_has_it_the_name_is_enough(origin: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_if_an_index_has_the_package_its_name_is_sufficient(origin: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     origin(None)
     monkeypatch.setattr(installing, "ON_INDEX", True)
     assert install_command("host") == 'python -m pip install "qnnbridge[host]"'
@@ -71,7 +71,7 @@ def test_once_an_index_has_it_the_name_is_enough(origin: Any, monkeypatch: pytes
     assert install_command(options="--upgrade") == 'python -m pip install --upgrade "qnnbridge"'
 
 
-def test_a_folder_that_is_gone_is_no_origin(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_deleted_folder_is_not_a_source(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     class Installed:
         def read_text(self, _name: str) -> str:
             return record((tmp_path / "gone").as_uri())
@@ -82,7 +82,7 @@ def test_a_folder_that_is_gone_is_no_origin(monkeypatch: pytest.MonkeyPatch, tmp
     assert installed_from() == Origin(str(tmp_path / "gone"))
 
 
-# The package by its name, as an index would have it, in one sentence.
+# An installation of the package by its name, within one sentence.
 _BY_NAME = re.compile(r"pip install(?: (?:(?!\. )[^\n`#])*?)? [\"']?qnnbridge(?:\[[\w,]+\])?(?=[\s\"'`.),=]|$)")
 _TEXTS = ("bridge_x86", "daemon", "docs", "examples", "host_arm64", "protocol", "tools")
 
@@ -91,7 +91,7 @@ def installs_by_name(text: str) -> list[str]:
     return [found[0] for found in _BY_NAME.finditer(text)]
 
 
-def test_the_check_itself_sees_an_installation_by_name() -> None:
+def test_the_check_detects_an_installation_by_name() -> None:
     for text in (
         'pip install "qnnbridge[host]"',
         "python -m pip install --upgrade qnnbridge",

@@ -77,10 +77,12 @@ def arm64_python(
 BOTH = ("qnnbridge_host", "onnxruntime")
 
 
-# --- the order -------------------------------------------------------------------------------------------------
+# --- order of the sources --------------------------------------------------------------------------------------
 
 
-def test_the_argument_comes_first_then_the_variable_then_the_file_then_this_interpreter(tmp_path: Path) -> None:
+def test_the_interpreter_is_taken_from_argument_variable_file_and_this_process_in_that_order(
+    tmp_path: Path,
+) -> None:
     first, second, third = (str(program(tmp_path / name)) for name in ("first", "second", "third"))
     config = tmp_path / "config.toml"
     config.write_text(f"[host]\npython = '{third}'\n")
@@ -96,7 +98,7 @@ def test_the_argument_comes_first_then_the_variable_then_the_file_then_this_inte
     assert found({}) == HostInterpreter(sys.executable, "running interpreter", "x86_64")
 
 
-def test_a_path_object_a_bare_name_and_a_link_are_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_path_object_a_bare_name_and_a_link_are_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = program(tmp_path / "bin" / "python3.99")
     link = tmp_path / "venv" / "python"
     link.parent.mkdir()
@@ -118,10 +120,10 @@ def test_an_arm64_program_is_left_to_the_kernel_on_linux(tmp_path: Path) -> None
     assert find_host_in(surroundings(), python).machine == "aarch64"
 
 
-# --- what is set and broken is refused, never passed over --------------------------------------------------------
+# --- invalid settings are refused, never skipped -----------------------------------------------------------------
 
 
-def test_a_broken_setting_is_refused_with_its_place(tmp_path: Path) -> None:
+def test_the_error_for_a_wrong_setting_names_its_source(tmp_path: Path) -> None:
     config = tmp_path / "config.toml"
     config.write_text("[host]\npython = 'gone/python'\n")
     gone = str(tmp_path / "gone" / "python")
@@ -137,7 +139,7 @@ def test_a_broken_setting_is_refused_with_its_place(tmp_path: Path) -> None:
         assert "does not exist" in caught.value.message
 
 
-def test_what_is_no_program_is_refused_with_an_explanation(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_program_is_refused_with_an_explanation(tmp_path: Path) -> None:
     text = tmp_path / "python.txt"
     text.write_text("")
     stub = tmp_path / "Microsoft" / "WindowsApps" / "python.exe"
@@ -173,7 +175,7 @@ def test_on_windows_an_interpreter_of_the_wrong_machine_is_refused(
         find_host_in(surroundings(process="x64", computer=computer), python)
 
 
-def test_on_windows_on_arm_an_arm64_interpreter_is_taken_from_an_x86_application(tmp_path: Path) -> None:
+def test_on_windows_on_arm_an_arm64_interpreter_is_used_from_an_x86_application(tmp_path: Path) -> None:
     python = program(tmp_path / "python.exe", "arm64.dll")
     found = find_host_in(surroundings(process="x86", computer="ARM64"), python)
     assert found == HostInterpreter(str(python), "argument", "ARM64")
@@ -182,7 +184,7 @@ def test_on_windows_on_arm_an_arm64_interpreter_is_taken_from_an_x86_application
 # --- the configuration file ---------------------------------------------------------------------------------------
 
 
-def test_the_file_is_the_users_own_unless_the_variable_names_another(
+def test_the_configuration_file_is_that_of_the_user_unless_the_variable_names_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
@@ -190,7 +192,7 @@ def test_the_file_is_the_users_own_unless_the_variable_names_another(
     assert configuration_file({"QNNBRIDGE_CONFIG": "/etc/q.toml"}) == Path("/etc/q.toml")
 
 
-def test_a_path_in_the_file_is_relative_to_the_file_and_may_begin_at_home(
+def test_a_path_in_the_file_is_relative_to_the_file_and_may_start_with_a_tilde(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     python = program(tmp_path / "env" / "python")
@@ -211,7 +213,7 @@ def test_a_path_in_the_file_is_relative_to_the_file_and_may_begin_at_home(
         ("[host]\npython = ''\n", "empty"),
     ],
 )
-def test_a_file_that_cannot_be_understood_is_refused(tmp_path: Path, text: str, says: str) -> None:
+def test_an_invalid_configuration_file_is_refused(tmp_path: Path, text: str, says: str) -> None:
     config = tmp_path / "config.toml"
     config.write_text(text)
     with pytest.raises(HostNotFound, match=says) as caught:
@@ -219,14 +221,14 @@ def test_a_file_that_cannot_be_understood_is_refused(tmp_path: Path, text: str, 
     assert str(config) in caught.value.message
 
 
-def test_a_byte_order_mark_of_an_editor_is_passed_over(tmp_path: Path) -> None:
+def test_a_byte_order_mark_is_ignored(tmp_path: Path) -> None:
     python = program(tmp_path / "env" / "python")
     config = tmp_path / "config.toml"
     config.write_text(f"[host]\r\npython = '{python}'\r\n", encoding="utf-8-sig", newline="")
     assert find_host_in(surroundings(config)).path == str(python)
 
 
-def test_a_file_that_was_named_has_to_exist(tmp_path: Path) -> None:
+def test_a_configuration_file_that_a_variable_names_must_exist(tmp_path: Path) -> None:
     with pytest.raises(HostNotFound, match="does not exist"):
         find_host_in(surroundings(tmp_path / "none.toml"))
 
@@ -247,13 +249,13 @@ def test_the_newest_arm64_python_that_has_the_packages_is_chosen(tmp_path: Path)
     assert found == HostInterpreter(pythons[1].executable, "registry", "ARM64")
 
 
-def test_the_registry_is_not_asked_on_a_computer_without_arm64(tmp_path: Path) -> None:
+def test_the_registry_is_not_read_on_a_computer_without_arm64(tmp_path: Path) -> None:
     pythons = [arm64_python(tmp_path / "313", (3, 13), *BOTH)]
     found = find_host_in(surroundings(process="x64", registered=pythons))
     assert found.source == "running interpreter"
 
 
-def test_why_each_python_of_the_registry_was_passed_over_is_said(tmp_path: Path) -> None:
+def test_the_reason_for_skipping_each_registered_python_is_reported(tmp_path: Path) -> None:
     gone = RegisteredPython("PythonCore", "3.12-arm64", (3, 12), str(tmp_path / "gone.exe"), str(tmp_path))
     pythons = [
         gone,
@@ -303,7 +305,7 @@ def test_with_nothing_installed_on_windows_on_arm_each_step_is_named() -> None:
 # --- the running interpreter -----------------------------------------------------------------------------------
 
 
-def test_an_environment_inside_of_a_folder_of_pythonpath_is_seen_by_the_host() -> None:
+def test_the_host_finds_an_environment_inside_of_a_folder_on_pythonpath() -> None:
     """A project with its environment in ``.venv``, and ``PYTHONPATH=.``."""
     names = ("qnnbridge_host", "onnxruntime")
     packages = {name: f"/project/.venv/lib/site-packages/{name}/__init__.py" for name in names}
@@ -324,7 +326,7 @@ def test_an_environment_inside_of_a_folder_of_pythonpath_is_seen_by_the_host() -
         ({"process": "x86", "computer": "x64"}, "x86 Python and this computer is x64"),
     ],
 )
-def test_the_running_interpreter_is_taken_only_if_the_host_would_run_in_it(
+def test_the_running_interpreter_is_used_only_if_the_host_would_run_in_it(
     changes: dict[str, object], says: str
 ) -> None:
     with pytest.raises(HostNotFound) as caught:
@@ -334,8 +336,8 @@ def test_the_running_interpreter_is_taken_only_if_the_host_would_run_in_it(
     assert f"By hand: {install_command('host')}" in str(caught.value.fix)
 
 
-def test_packages_are_looked_for_without_importing_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Importing onnxruntime in the application would be the end of what this project is for."""
+def test_packages_are_located_without_importing_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Importing onnxruntime in the application would defeat the purpose of this project."""
     monkeypatch.setenv("QNNBRIDGE_CONFIG", "")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     package = tmp_path / "onnxruntime"
@@ -351,7 +353,7 @@ def test_packages_are_looked_for_without_importing_them(monkeypatch: pytest.Monk
     assert "onnxruntime" not in sys.modules
 
 
-def test_a_registry_entry_is_understood_with_what_it_has() -> None:
+def test_a_registry_entry_is_parsed_with_its_fields() -> None:
     from qnnbridge_os.programs import registered_python
 
     def read(values: dict[str, str], install: dict[str, str], tag: str = "3.13-arm64") -> RegisteredPython | None:
@@ -368,7 +370,7 @@ def test_a_registry_entry_is_understood_with_what_it_has() -> None:
     assert read({}, {"": "/py"}, "nameless") is None
 
 
-def test_the_interpreter_is_isolated_unbuffered_and_names_its_parent() -> None:
+def test_the_interpreter_is_isolated_and_unbuffered_and_gets_the_id_of_its_parent() -> None:
     command = host_command("/py", "--role", "compile")
     assert command[0] == "/py"
     assert command[1:9] == ["-I", "-u", "-X", "utf8", "-X", "faulthandler", "-m", "qnnbridge_host"]
@@ -383,7 +385,7 @@ def test_the_interpreter_is_isolated_unbuffered_and_names_its_parent() -> None:
 
 
 @pytest.mark.process
-def test_the_flags_are_what_a_real_interpreter_understands() -> None:
+def test_a_real_interpreter_accepts_the_flags() -> None:
     flags = host_command(sys.executable)[1:7]
     code = (
         "import faulthandler, os, sys\n"
@@ -414,16 +416,16 @@ def test_the_flags_are_what_a_real_interpreter_understands() -> None:
         "LD_PRELOAD",
     ],
 )
-def test_what_describes_another_interpreter_is_dropped(name: str) -> None:
+def test_variables_that_describe_another_interpreter_are_dropped(name: str) -> None:
     assert name not in host_environment(base={name: "poison", "PATH": "/bin"})
 
 
 @pytest.mark.parametrize("name", ["PATH", "LD_LIBRARY_PATH", "ADSP_LIBRARY_PATH", "SYSTEMROOT", "TMPDIR", "LANG"])
-def test_what_the_host_needs_is_kept(name: str) -> None:
+def test_variables_that_the_host_needs_are_kept(name: str) -> None:
     assert host_environment(base={name: "kept"})[name] == "kept"
 
 
-def test_the_caller_has_the_last_word() -> None:
+def test_variables_of_the_caller_override_all_others() -> None:
     defaults = host_environment(base={})
     assert defaults == {"OPENBLAS_NUM_THREADS": "1", "ORT_DISABLE_TELEMETRY": "1"}
     env = host_environment({"OPENBLAS_NUM_THREADS": "4", "PYTHONMALLOC": "debug"}, base={"PYTHONMALLOC": "x"})
@@ -431,7 +433,7 @@ def test_the_caller_has_the_last_word() -> None:
     assert env["PYTHONMALLOC"] == "debug"
 
 
-def test_the_application_s_own_environment_is_the_base_and_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_of_the_application_is_the_base_and_is_not_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QNNBRIDGE_TEST_VALUE", "1")
     monkeypatch.setenv("PYTHONHASHSEED", "1")
     env = host_environment()

@@ -43,7 +43,7 @@ class Session:
 
 
 class AddAndSubtract(Session):
-    """z = x + y and d = x - y, computed here, behind the check that a session makes."""
+    """Session that computes z = x + y and d = x - y here, after the checks of a session."""
 
     inputs = (NodeArg(NodeInfo("x", "tensor(float)", (4, "N"))), NodeArg(NodeInfo("y", "tensor(float)", (4, "N"))))
     outputs = (NodeArg(NodeInfo("z", "tensor(float)", (4, "N"))), NodeArg(NodeInfo("d", "tensor(float)", (4, "N"))))
@@ -81,11 +81,11 @@ def bound(own: Any = None, *, x: Any = None, y: Any = None) -> IOBinding:
     return binding
 
 
-# --- beside onnxruntime ----------------------------------------------------------------------------------
+# --- comparison with onnxruntime -------------------------------------------------------------------------
 
 
 class _Ours:
-    """The same calls as on onnxruntime's session."""
+    """Create both sessions, ours and onnxruntime's, for the same calls."""
 
     OrtValue = OrtValue
 
@@ -257,7 +257,7 @@ def _cleared(side: Any) -> Any:
     ],
     ids=lambda story: story.__name__.lstrip("_"),
 )
-def test_a_binding_does_what_onnxruntimes_does(story: Callable[[Any], Any]) -> None:
+def test_a_binding_behaves_as_in_onnxruntime(story: Callable[[Any], Any]) -> None:
     assert story(_Ours) == story(_Direct())
 
 
@@ -312,7 +312,7 @@ def _out(side: Any, binding: Any, array: Any) -> None:
 
 
 @pytest.mark.parametrize("name", REFUSALS)
-def test_what_onnxruntimes_binding_refuses_is_refused_alike(name: str) -> None:
+def test_calls_that_the_onnxruntime_binding_refuses_are_refused_alike(name: str) -> None:
     theirs, ours = outcome(lambda: REFUSALS[name](_Direct())), outcome(lambda: REFUSALS[name](_Ours))
     assert isinstance(theirs, Exception)
     assert isinstance(ours, errors.BridgeError)
@@ -322,12 +322,12 @@ def test_what_onnxruntimes_binding_refuses_is_refused_alike(name: str) -> None:
         assert ours.message == said
 
 
-def test_no_public_method_of_onnxruntimes_binding_is_missing() -> None:
+def test_no_public_method_of_the_onnxruntime_binding_is_missing() -> None:
     theirs = pytest.importorskip("onnxruntime").IOBinding
     assert not [name for name in vars(theirs) if not name.startswith("_") and not hasattr(IOBinding, name)]
 
 
-# --- on its own ------------------------------------------------------------------------------------------
+# --- without a comparison --------------------------------------------------------------------------------
 
 
 def test_results_are_written_bit_for_bit() -> None:
@@ -345,7 +345,7 @@ def test_results_are_written_bit_for_bit() -> None:
 
 
 def test_all_outputs_are_written_or_none() -> None:
-    """The second one does not fit: the first must not have been touched."""
+    """The second array does not fit: the first one must not have been written."""
     first, second = f32(4, 2, value=-1), f32(4, 3, value=-1)
     binding = bound()
     binding.bind_ortvalue_output("z", OrtValue.ortvalue_from_numpy(first))
@@ -356,7 +356,7 @@ def test_all_outputs_are_written_or_none() -> None:
     assert (second == -1).all()
 
 
-def test_memory_that_cannot_fit_is_refused_before_anything_runs() -> None:
+def test_memory_that_is_too_small_is_refused_before_anything_runs() -> None:
     class Never(AddAndSubtract):
         def run_values(self, *_: Any) -> list[Any]:
             pytest.fail("the model was run")
@@ -391,14 +391,14 @@ def test_an_output_without_memory_may_change_its_shape_from_run_to_run() -> None
 
 
 def test_copies_before_a_run_are_refused() -> None:
-    """onnxruntime crashes here."""
+    """onnxruntime itself crashes here."""
     binding = bound()
     binding.bind_output("z")
     with pytest.raises(RuntimeError, match="has no value yet"):
         binding.copy_outputs_to_cpu()
 
 
-def test_an_address_of_zero_is_refused_unless_nothing_is_there() -> None:
+def test_an_address_of_zero_is_refused_unless_the_tensor_is_empty() -> None:
     with pytest.raises(RuntimeError, match="not a valid address"):
         bound().bind_input("x", "cpu", 0, np.float32, (4, 2), 0)
     bound().bind_input("x", "cpu", 0, np.float32, (4, 0), 0)
@@ -442,7 +442,7 @@ def test_failures_keep_their_cause_fix_and_code() -> None:
     assert isinstance(error.__cause__, errors.DeviceReset)
 
 
-def test_a_death_of_the_host_is_not_disguised() -> None:
+def test_a_crash_of_the_host_keeps_its_error_class() -> None:
     class Dead(AddAndSubtract):
         def run_values(self, *_: Any) -> list[Any]:
             raise errors.HostCrashed("The host died.")
@@ -453,7 +453,7 @@ def test_a_death_of_the_host_is_not_disguised() -> None:
         binding.run()
 
 
-def test_sequences_and_strings_come_out_as_new_values() -> None:
+def test_sequences_and_strings_are_returned_as_new_values() -> None:
     class Words(AddAndSubtract):
         outputs = (
             NodeArg(NodeInfo("z", "tensor(string)", ("N",))),
@@ -475,7 +475,7 @@ def test_sequences_and_strings_come_out_as_new_values() -> None:
     assert sequence.value[0].tolist() == [1]
 
 
-def test_run_options_are_handed_on() -> None:
+def test_run_options_are_passed_on() -> None:
     seen: list[Any] = []
 
     class Listening(AddAndSubtract):

@@ -27,13 +27,13 @@ def test_rounding_agrees(decibel: float) -> None:
 
 
 @pytest.mark.parametrize("decibel", [-10, 3, 19])
-def test_garbage_differs_with_its_numbers(decibel: float) -> None:
+def test_garbage_differs_and_its_figures_are_reported(decibel: float) -> None:
     judged = judge(SIGNAL, at(decibel))
     assert judged.state == "differs"
     assert f"SNR {judged.snr_db:.1f} dB" in judged.reason
 
 
-def test_a_few_values_over_a_threshold_are_no_fault() -> None:
+def test_a_few_values_over_a_threshold_are_not_a_fault() -> None:
     found = SIGNAL.copy()
     found.flat[:4] += 0.5
     judged = judge(SIGNAL, found)
@@ -48,7 +48,7 @@ def test_wrong_border_values_differ() -> None:
     assert (judged.state, judged.max_abs > 1e5) == ("differs", True)
 
 
-def test_between_the_limits_the_places_decide() -> None:
+def test_between_the_limits_the_location_of_errors_decides() -> None:
     picture = np.zeros((1, 1, 64, 64), np.float32) + 1
     blurred, bent = picture.copy(), picture.copy()
     blurred += 0.045
@@ -65,7 +65,7 @@ def test_between_the_limits_a_changed_decision_differs() -> None:
     assert judged.decisions is not None
 
 
-def test_many_values_that_are_far_off_differ_however_high_the_snr_is() -> None:
+def test_many_wrong_values_differ_however_high_the_snr_is() -> None:
     rows = RNG.random((1, 4, 2100)) * 100 + 540
     found = rows.copy()
     found[:, :, :125] -= 230  # 36 % of the range, in 6 % of the values
@@ -76,30 +76,30 @@ def test_many_values_that_are_far_off_differ_however_high_the_snr_is() -> None:
     assert judge(rows, found, "quantized").state == "agrees"
 
 
-def test_nan_on_the_cpu_proves_nothing() -> None:
+def test_nan_on_the_cpu_is_inconclusive() -> None:
     nan = np.full(4, np.nan, np.float32)
     assert judge(nan, np.zeros(4, np.float32)).state == "unknown"
     half = np.float32([np.nan, 1, 2, np.inf])
     assert judge(half, np.float32([7, 1, 2, 65504])).state == "agrees"
 
 
-def test_nan_on_the_npu_alone_differs() -> None:
+def test_nan_only_on_the_npu_differs() -> None:
     judged = judge(np.float32([1, 2]), np.float32([1, np.nan]))
     assert (judged.state, judged.lost) == ("differs", 1)
 
 
-def test_values_that_are_hardly_there_are_not_judged() -> None:
+def test_values_below_the_noise_are_not_judged() -> None:
     assert judge(np.float32([1e-8, 2e-8]), np.float32([0, 0])).state == "unknown"
     probability = judge(np.float32([0.0012]), np.float32([0.0029]))
     assert (probability.state, "noise of the number format" in probability.reason) == ("unknown", True)
-    # 0.05 beside values that reach 100 on other inputs is noise; beside nothing else it is not.
+    # 0.05 is noise if values reach 100 on other inputs; without such values it is not.
     assert judge(np.float32([0.01]), np.float32([0.06]), scale=100.0).state == "unknown"
     assert judge(np.float32([0.01]), np.float32([0.06])).state == "differs"
     assert judge(np.zeros(4, np.float32), np.zeros(4, np.float32)).state == "agrees"
     assert judge(np.zeros(4, np.float32), np.ones(4, np.float32)).state == "differs"
 
 
-def test_integers_may_fall_to_the_other_side_now_and_then() -> None:
+def test_few_integers_may_differ() -> None:
     ids = np.arange(100)
     moved, shuffled = ids.copy(), ids[::-1].copy()
     moved[3] = 50
@@ -109,13 +109,13 @@ def test_integers_may_fall_to_the_other_side_now_and_then() -> None:
     assert judge(np.int64([3]), np.int64([4])).state == "differs"
 
 
-def test_shapes_and_other_values() -> None:
+def test_differences_of_shape_and_of_other_values_are_judged() -> None:
     assert judge(np.zeros(2), np.zeros(3)).state == "differs"
     assert judge(np.zeros(0), np.zeros(0)).state == "unknown"
     assert judge(object(), object()).state == "unknown"
 
 
-def test_texts_sequences_and_maps_are_compared_leaf_by_leaf() -> None:
+def test_strings_sequences_and_maps_are_compared_leaf_by_leaf() -> None:
     assert judge(["a", "b"], ["a", "b"]).state == "agrees"
     assert judge(np.array(["a", "b"], object), np.array(["a", "c"], object)).state == "differs"
     scores = [{0: 0.1, 1: 0.9}, {0: 0.7, 1: 0.3}]
@@ -126,13 +126,13 @@ def test_texts_sequences_and_maps_are_compared_leaf_by_leaf() -> None:
     assert judge(turned, turned.conj()).state == "differs"
 
 
-def test_quantised_steps_are_allowed_more() -> None:
+def test_quantised_outputs_have_a_larger_tolerance() -> None:
     found = at(22)
     assert judge(SIGNAL, found, "quantized").state == "agrees"
     assert judge(SIGNAL, at(5), "quantized").state == "differs"
 
 
-def test_an_output_that_does_not_follow_its_inputs_shows_nothing() -> None:
+def test_an_output_that_does_not_depend_on_its_inputs_is_inconclusive() -> None:
     same = np.float32([[0.3, 0.7]])
     state, reason, judged = judge_over_inputs([(same, same + 1e-4), (same, same - 1e-4)])
     assert [one.state for one in judged] == ["agrees", "agrees"]
@@ -154,13 +154,13 @@ def test_a_large_constant_does_not_hide_a_wrong_answer() -> None:
     assert (state, "it changes by 0.8" in reason or "it changes by 0.7" in reason) == ("unknown", True)
 
 
-def test_an_output_that_is_constant_on_qnn_alone_differs_however_high_its_snr() -> None:
+def test_an_output_that_is_constant_only_on_qnn_differs_however_high_its_snr() -> None:
     state, reason, judged = judge_over_inputs([(np.full(4, v), np.full(4, 1.0)) for v in (0.98, 1.0, 1.02)])
     assert all(one.state == "agrees" for one in judged)
     assert (state, "does not follow the inputs" in reason) == ("differs", True)
 
 
-def test_scores_beside_boxes_are_judged_by_themselves() -> None:
+def test_scores_in_a_box_detector_are_judged_separately() -> None:
     boxes, scores = RNG.random((1, 4, 200)) * 640, RNG.random((1, 80, 200))
     both = np.concatenate([boxes, scores], axis=1)
     assert judge(both, both + RNG.normal(0, 0.002, both.shape)).state == "agrees"
@@ -183,10 +183,10 @@ def head(count: int = 2100, objects: int = 40) -> np.ndarray:
 
 @pytest.mark.parametrize("number_format", ["fp16", "quantized"])
 @pytest.mark.parametrize("turned", [False, True], ids=["columns first", "columns last"])
-def test_sparse_scores_beside_boxes_are_judged_by_themselves(number_format: Any, turned: bool) -> None:
+def test_sparse_scores_in_a_box_detector_are_judged_separately(number_format: Any, turned: bool) -> None:
     expected = head()
     found = expected.copy()
-    found[:, 4:] *= 0.41  # 0.304 came as 0.126
+    found[:, 4:] *= 0.41  # 0.304 was returned as 0.126
     found[:, :4] += RNG.normal(0, 1.0, found[:, :4].shape)
     assert snr_db(expected, found) > 40
     sides = [np.swapaxes(one, 1, 2) if turned else one for one in (expected, found)]
@@ -198,7 +198,7 @@ def test_sparse_scores_beside_boxes_are_judged_by_themselves(number_format: Any,
 
 
 @pytest.mark.parametrize(("number_format", "noise"), [("fp16", 0.003), ("quantized", 0.008)])
-def test_noise_of_the_format_in_scores_that_are_nearly_all_0_is_no_fault(number_format: Any, noise: float) -> None:
+def test_rounding_noise_in_scores_that_are_nearly_all_0_is_not_a_fault(number_format: Any, noise: float) -> None:
     expected = head()
     found = expected + RNG.normal(0, 0.3, expected.shape)
     found[:, 4:] = expected[:, 4:] + RNG.uniform(-noise, noise, expected[:, 4:].shape)
@@ -207,7 +207,7 @@ def test_noise_of_the_format_in_scores_that_are_nearly_all_0_is_no_fault(number_
     assert (judged.state, judged.decisions) == ("agrees", 1.0), judged
 
 
-def test_a_head_that_detects_nothing_shows_nothing_of_its_scores() -> None:
+def test_scores_without_a_detection_are_inconclusive() -> None:
     expected = head(objects=0)
     judged = judge(expected, expected + np.float32(0.001), "quantized")
     assert (judged.state, "nothing is detected" in judged.reason) == ("unknown", True)
@@ -216,7 +216,7 @@ def test_a_head_that_detects_nothing_shows_nothing_of_its_scores() -> None:
     assert judge(expected, found, "quantized").state == "differs", "what is detected on the NPU alone"
 
 
-def test_the_same_detections_speak_for_scores_of_few_decibels() -> None:
+def test_the_same_detections_outweigh_a_low_snr_of_scores() -> None:
     expected = head(objects=6)
     found = expected.copy()
     found[:, 4:][expected[:, 4:] < 0.1] += 0.1
@@ -229,7 +229,7 @@ def test_the_same_detections_speak_for_scores_of_few_decibels() -> None:
 
 
 @pytest.mark.parametrize(("factor", "state"), [(0.85, "agrees"), (0.6, "differs"), (1.5, "differs")])
-def test_a_detection_with_another_score_is_another_one(factor: float, state: str) -> None:
+def test_a_detection_with_another_score_is_a_different_one(factor: float, state: str) -> None:
     expected = head(objects=6)
     best = expected[:, 4:] > 0.3
     expected[:, 4:][best] = (0.55, 0.5, 0.45, 0.4, 0.6, 0.55)
@@ -239,7 +239,7 @@ def test_a_detection_with_another_score_is_another_one(factor: float, state: str
     assert judge(expected, found, "quantized").state == state
 
 
-def test_the_reason_is_that_of_the_columns_whose_figure_is_shown() -> None:
+def test_the_reason_refers_to_the_columns_whose_figure_is_shown() -> None:
     expected = head()
     found = expected.copy()
     found[:, :4] += RNG.normal(0, 150, found[:, :4].shape)
@@ -249,7 +249,7 @@ def test_the_reason_is_that_of_the_columns_whose_figure_is_shown() -> None:
     assert judged.reason.startswith(f"in {judged.part},")
 
 
-def test_columns_that_are_no_table_are_judged_as_before() -> None:
+def test_columns_that_are_not_a_table_are_judged_as_a_whole() -> None:
     channels = RNG.standard_normal((1, 64, 20, 20)) * np.geomspace(0.01, 20, 64)[RNG.permutation(64)][:, None, None]
     step = 40 / 255
     judged = judge(channels.astype(np.float32)[..., :16], np.round(channels / step)[..., :16] * step, "quantized")
@@ -265,7 +265,7 @@ def test_columns_that_are_no_table_are_judged_as_before() -> None:
 
 
 def text_map(shift: int = 0, blur: float = 0.0) -> np.ndarray:
-    """A text detector's: six lines of text."""
+    """Return the output of a text detector: six lines of text."""
     page = np.zeros((1, 1, 320, 320), np.float32)
     for number in range(6):
         page[..., 20 + 48 * number : 44 + 48 * number, 30 + shift : 280 + shift] = 0.95
@@ -276,7 +276,7 @@ def text_map(shift: int = 0, blur: float = 0.0) -> np.ndarray:
     return page
 
 
-def test_the_same_objects_speak_for_a_map_of_few_decibels() -> None:
+def test_the_same_objects_in_a_map_outweigh_a_low_snr() -> None:
     expected, found = text_map(), text_map(blur=0.45)
     judged = judge(expected, found)
     assert 10 < (judged.snr_db or 0) < 20
@@ -290,7 +290,7 @@ def test_the_same_objects_speak_for_a_map_of_few_decibels() -> None:
     assert judge(grey, np.clip(grey + 0.1, 0, 1)).state == "differs", "a picture has no objects"
 
 
-def test_the_same_regions_speak_for_a_segmentation() -> None:
+def test_the_same_regions_of_a_segmentation_outweigh_a_low_snr() -> None:
     expected = np.zeros((1, 3, 64, 64), np.float32)
     expected[0, 0, :, :30], expected[0, 1, :, 30:50], expected[0, 2, :, 50:] = 1, 1, 1
     soft = expected * 0.7 + 0.1
@@ -299,7 +299,7 @@ def test_the_same_regions_speak_for_a_segmentation() -> None:
     assert judge(expected, other).state == "differs"
 
 
-def test_nan_for_some_inputs_leaves_the_others() -> None:
+def test_nan_for_some_inputs_does_not_affect_the_others() -> None:
     nan = np.full((1, 2), np.nan, np.float32)
     good = [(np.float32([[0.3, 0.7]]), np.float32([[0.3, 0.7]])), (np.float32([[2, 1]]), np.float32([[2, 1]]))]
     assert judge_over_inputs([(nan, np.zeros((1, 2), np.float32)), *good])[0] == "agrees"
@@ -315,7 +315,7 @@ def test_8_of_102400_pixels_at_41_db_agree() -> None:
     assert judged.state == "agrees"
 
 
-def test_thresholds_and_the_classes_of_pictures_are_decisions() -> None:
+def test_thresholds_and_classes_of_pixels_count_as_decisions() -> None:
     probabilities = np.float32([0.9, 0.8, 0.1, 0.2, 0.7])
     assert judge(probabilities, probabilities * np.float32(1.02)).decisions == 1.0
     assert judge(probabilities, np.float32([0.9, 0.8, 0.1, 0.6, 0.7])).decisions == pytest.approx(0.8)
@@ -334,7 +334,7 @@ def test_the_worst_output_decides() -> None:
     assert worst([]) is None
 
 
-def test_snr_neither_over_nor_underflows() -> None:
+def test_the_snr_neither_overflows_nor_underflows() -> None:
     huge = np.float64([1e300, -1e300])
     assert snr_db(huge, huge) == NO_ERROR_DB
     assert snr_db(huge, -huge) == pytest.approx(-6.02, abs=0.01)

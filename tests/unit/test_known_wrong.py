@@ -57,7 +57,7 @@ def names_in(model: bytes, **options: Any) -> list[str]:
         (32, 5, 3, True),
         (40, 3, 6, True),
         (48, 3, 6, False),  # beyond 8 * (padding - 1)
-        (33, 3, 6, False),  # no multiple of 8
+        (33, 3, 6, False),  # not a multiple of 8
         (8, 5, 1, True),  # not even dilated
         (16, 5, 1, False),
         (8, 3, 8, False),  # every window has one value inside
@@ -68,7 +68,7 @@ def names_in(model: bytes, **options: Any) -> list[str]:
         (136, 3, 17, False),
     ],
 )
-def test_the_limits_of_convolutions_are_those_that_were_measured(
+def test_the_limits_of_convolutions_equal_the_measured_ones(
     length: int, kernel: int, dilation: int, is_wrong: bool
 ) -> None:
     assert names_in(conv(length, kernel, dilation)) == ["conv-equal-padding"] * is_wrong
@@ -80,14 +80,14 @@ def test_a_convolution_of_another_kind_is_right() -> None:
     assert names_in(conv(32, 3, 6, strides=[2])) == []
 
 
-def test_a_shape_that_is_not_known_gives_no_alarm_and_a_fixed_size_does() -> None:
+def test_an_unknown_shape_causes_no_alarm_and_a_fixed_size_does() -> None:
     model = conv("length", 3, 6)
     assert names_in(model) == []
     assert names_in(model, sizes={"length": 32}) == ["conv-equal-padding"]
     assert names_in(model, sizes={"length": 33}) == []
 
 
-def test_a_chip_without_half_floats_is_right() -> None:
+def test_a_chip_without_float16_is_right() -> None:
     assert names_in(conv(32, 3, 6), arch=68) == []
     assert names_in(conv(32, 3, 6), release="2.2.0") == []
     assert names_in(conv(32, 3, 6), release="2.9.1") == ["conv-equal-padding"]
@@ -115,10 +115,10 @@ def test_quantised_convolutions_are_right() -> None:
         ((65, 3), 1, False),
         ((64,), -1, False),
         ((66,), -1, False),
-        ((1,), -1, False),  # `log-softmax-of-one`
+        ((1,), -1, False),  # row `log-softmax-of-one`
     ],
 )
-def test_the_axis_of_a_log_softmax_that_qnn_reads_too_far(
+def test_a_log_softmax_is_found_on_the_axes_that_qnn_computes_wrong(
     shape: tuple[int, ...], axis: int, is_wrong: bool
 ) -> None:
     node = helper.make_node("LogSoftmax", ["x"], ["y"], axis=axis)
@@ -127,7 +127,7 @@ def test_the_axis_of_a_log_softmax_that_qnn_reads_too_far(
 
 
 @pytest.mark.parametrize(("op", "domain"), [("Relu", ""), ("QuickGelu", "com.microsoft")])
-def test_the_shape_behind_other_operators_is_found_without_onnx(op: str, domain: str) -> None:
+def test_the_shape_after_other_operators_is_inferred_without_onnx(op: str, domain: str) -> None:
     nodes = [
         helper.make_node(op, ["x"], ["a"], domain=domain),
         helper.make_node("Transpose", ["a"], ["b"], perm=[0, 2, 1]),
@@ -150,13 +150,13 @@ def test_the_warning_names_operator_node_condition_and_command() -> None:
     assert known_wrong.warning_of("m.onnx", ()) == ""
 
 
-def test_what_is_no_model_is_for_others_to_refuse(tmp_path: Any) -> None:
+def test_a_file_that_is_not_a_model_is_ignored(tmp_path: Any) -> None:
     assert known_wrong.find_in_model(b"no model", arch=73) == ()
     assert known_wrong.find_in_model(tmp_path / "absent.onnx", arch=73) == ()
 
 
 @pytest.mark.parametrize("row", list(ROWS.values()), ids=list(ROWS))
-def test_each_row_matches_its_own_example_and_says_what_to_do(row: known_wrong.WrongOperator) -> None:
+def test_each_row_matches_its_own_example_and_has_an_advice(row: known_wrong.WrongOperator) -> None:
     pytest.importorskip("onnxruntime")
     from lab.sweep.report import explained
 
@@ -170,7 +170,7 @@ def test_each_row_matches_its_own_example_and_says_what_to_do(row: known_wrong.W
 
 
 @pytest.mark.parametrize("shape", [(1, 4, 9, 7), (2, 3, 8, 16)], ids=["odd", "even"])
-def test_shapes_without_onnx_are_those_of_onnx(shape: tuple[int, ...]) -> None:
+def test_shapes_inferred_without_onnx_equal_those_of_onnx(shape: tuple[int, ...]) -> None:
     """The model is a chain of most operators that `static_shapes` supports."""
     node = helper.make_node
     channels = shape[1]
@@ -230,7 +230,7 @@ def test_shapes_without_onnx_are_those_of_onnx(shape: tuple[int, ...]) -> None:
         ("MaxPool", {"kernel_shape": [6, 6], "dilations": [2, 2], "strides": [3, 3]}, {}, False),
     ],
 )
-def test_a_shape_is_that_of_onnxruntime_or_unknown(
+def test_an_inferred_shape_equals_that_of_onnxruntime_or_is_unknown(
     op: str, attributes: dict[str, Any], constants: dict[str, Any], follows: bool
 ) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
@@ -245,8 +245,8 @@ def test_a_shape_is_that_of_onnxruntime_or_unknown(
     assert graph.about("y").shape == (made.shape if follows else None)
 
 
-def test_sizes_that_a_model_computes_in_floats_are_rounded_as_onnxruntime_does() -> None:
-    """10 times the nearest float of 0.7 is less than 7, and 7 in 32 bits."""
+def test_sizes_that_a_model_computes_in_floats_are_rounded_as_by_onnxruntime() -> None:
+    """The nearest float to 0.7, times 10, is less than 7, but rounds to 7 in 32 bits."""
     nodes = [
         helper.make_node("Mul", ["ten", "factor"], ["product"]),
         helper.make_node("Floor", ["product"], ["whole"]),
@@ -276,7 +276,7 @@ def test_attributes_of_a_wrong_type_make_a_shape_unknown() -> None:
 @pytest.mark.parametrize(
     ("numbers", "size"), [((0, 5, 2), 3), ((5, 0, -2), 3), ((0.0, 5.5, 1.0), 6), ((3, 0, 1), 0)]
 )
-def test_a_range_has_the_size_that_onnx_gives_it(numbers: tuple[float, ...], size: int) -> None:
+def test_a_range_has_the_size_that_onnx_infers(numbers: tuple[float, ...], size: int) -> None:
     constants = {
         name: np.array(number, np.asarray(numbers).dtype) for name, number in zip("abc", numbers, strict=True)
     }
@@ -291,7 +291,7 @@ def test_a_range_has_the_size_that_onnx_gives_it(numbers: tuple[float, ...], siz
     [("INT32", (1, 2)), ("UINT8", (1, 2)), ("BOOL", (1, 2)), ("BFLOAT16", None), ("FLOAT16", None)]
     + [(name, None) for name in ("FLOAT8E4M3FN", "FLOAT8E5M2", "UINT4", "INT4")],
 )
-def test_bits_in_a_list_of_integers_are_no_values(element: str, values: tuple[int, ...] | None) -> None:
+def test_bits_in_a_list_of_integers_are_not_values(element: str, values: tuple[int, ...] | None) -> None:
     tensor = onnx.TensorProto(
         name="c", dims=[2], int32_data=[1, 2], data_type=onnx.TensorProto.DataType.Value(element)
     )
@@ -308,14 +308,14 @@ def node_of(op: str, **attributes: Any) -> GraphNode:
     return GraphNode(0, "n", op, (), (GraphTensor("y"),), attributes)
 
 
-def test_expressions_know_arithmetic_loops_and_nothing_else() -> None:
+def test_expressions_support_only_arithmetic_and_loops() -> None:
     node = node_of("Pad", pads=[1, 0, 2], mode="edge")
     assert is_true(
         ["len(pads) == 3 and max(pads) == 2", "any(one > 1 for one in pads)", "pads[-1] // 2 == 1"], node
     )
     assert not is_true(["pads[0] > 1"], node)
     assert not is_true(["absent == 1"], node)
-    assert not is_true(["shape(0)[0] == 1"], node)  # not known, so not true
+    assert not is_true(["shape(0)[0] == 1"], node)  # unknown, so not true
     assert not is_true(["__import__('os')"], node)
     assert not is_true(["(lambda: True)()"], node)
     assert not is_true(["pads.__class__ == 1 or True"], node)
@@ -324,11 +324,11 @@ def test_expressions_know_arithmetic_loops_and_nothing_else() -> None:
     assert not is_true(["any(one >= 0 for one in pads if one > 5)"], node)
 
 
-def test_nearest_places_are_those_of_onnxruntime() -> None:
+def test_nearest_positions_equal_those_of_onnxruntime() -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
     for coordinate in ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric"):
         for rounding in ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil"):
-            # Scales, too: a third of 39 places, what keeps its size, and products that 32 bits round.
+            # Scales, too: a third of 39, scales that keep the size, and products that 32 bits round.
             for size, made in (
                 (8, 16),
                 (8, 12),
@@ -362,8 +362,8 @@ def test_nearest_places_are_those_of_onnxruntime() -> None:
         ({"backend_path": "C:\\qnn\\QnnCpu.dll"}, 0),
     ],
 )
-def test_the_faults_are_those_of_the_htp(options: dict[str, str], count: int) -> None:
-    """Another backend of QNN computes by other code."""
+def test_the_faults_apply_only_to_the_htp(options: dict[str, str], count: int) -> None:
+    """Another backend of QNN computes with other code."""
     assert len(session_faults({"soc_model": "60", **options})) == count
 
 
@@ -394,7 +394,7 @@ def session_faults(options: dict[str, str]) -> tuple[known_wrong.KnownWrong, ...
         ({"soc_model": "9999"}, 1),
     ],
 )
-def test_the_simulator_without_a_chip_has_the_faults_of_the_chip_that_it_computes_for(
+def test_the_simulator_without_a_chip_has_the_faults_of_its_default_chip(
     options: dict[str, str], count: int
 ) -> None:
     """The host sets a chip for the simulator if the application does not; results are as wrong as on that chip."""
@@ -417,10 +417,10 @@ def test_the_simulator_without_a_chip_has_the_faults_of_the_chip_that_it_compute
         (None, [1, 1, -(2**63), 8]),
     ],
 )
-def test_a_resize_without_sense_takes_neither_time_nor_memory(
+def test_an_invalid_resize_takes_neither_time_nor_memory(
     scales: list[float] | None, sizes: list[int] | None
 ) -> None:
-    """It is looked at before each session; ONNX Runtime then refuses such a model."""
+    """The check precedes each session, and ONNX Runtime then refuses such a model."""
     pytest.importorskip("onnx")
     from onnx import TensorProto, helper
 
@@ -450,7 +450,7 @@ def test_only_the_product_that_qnn_merges_into_a_hard_swish_is_wrong() -> None:
     assert names_in(hard_swish(["x", "h"], more=[helper.make_node("Relu", ["h"], ["r"])])) == []
 
 
-def test_sizes_that_the_model_computes_and_parts_of_a_split_are_known() -> None:
+def test_sizes_that_the_model_computes_and_parts_of_a_split_are_inferred() -> None:
     """PyTorch's older exporter writes `x.view(x.shape[0], 2, -1)`, `chunk` and the pads of `F.pad` like this."""
     node = helper.make_node
     nodes = [
@@ -488,7 +488,7 @@ def test_sizes_that_the_model_computes_and_parts_of_a_split_are_known() -> None:
     assert names_in(data) == ["pad-edge"]
 
 
-def test_numbers_that_grow_without_end_are_not_computed() -> None:
+def test_numbers_that_grow_without_limit_are_not_computed() -> None:
     nodes = [helper.make_node("Shape", ["x"], ["s0"])]
     nodes += [helper.make_node("Mul", [f"s{k}", f"s{k}"], [f"s{k + 1}"]) for k in range(80)]
     nodes += [helper.make_node("Where", ["x"], ["w"]), helper.make_node("Reshape", ["x", "s80"], ["r"])]
@@ -525,7 +525,7 @@ def rms(order: Sequence[str], maker: str = "Reciprocal", shape: Sequence[int] = 
         ((17, 2, 8, 8), True),
     ],
 )
-def test_a_normalization_of_several_dimensions_may_hold_what_was_in_memory(
+def test_a_normalization_of_several_dimensions_may_return_stale_memory(
     shape: tuple[int, ...], merged: bool
 ) -> None:
     assert names_in(rms(["m", "w"], shape=shape)) == ["rms-merged-4d"] * merged
@@ -536,7 +536,7 @@ def test_a_normalization_of_several_dimensions_may_hold_what_was_in_memory(
     assert names_in(data) == ["rms-normalization-4d"] * merged
 
 
-def test_a_condition_follows_the_makers_of_a_tensor() -> None:
+def test_a_condition_follows_the_producers_of_a_tensor() -> None:
     assert names_in(rms(["w", "m"])) == ["rms-weight-first"]
     assert names_in(rms(["m", "w"])) == []
     assert names_in(rms(["w", "m"], "Neg")) == []
@@ -555,7 +555,7 @@ def test_a_condition_follows_the_makers_of_a_tensor() -> None:
         ((1, 1, 4, 1, 1), (1,), ["x", "w"], False),
     ],
 )
-def test_a_vector_behind_a_square_of_five_dimensions_is_found(
+def test_a_vector_after_a_square_of_five_dimensions_is_found(
     shape: Sequence[int], vector: Sequence[int], order: Sequence[str], found: bool
 ) -> None:
     data = model_of([helper.make_node("Mul", order, ["y"])], {"x": shape}, {"w": np.ones(vector, np.float32)})
@@ -575,7 +575,7 @@ def test_a_vector_behind_a_square_of_five_dimensions_is_found(
         ((2, 3, 2, 2, 2), (6, 8), (2, 3, 2, 2, 4), ""),
     ],
 )
-def test_a_product_between_reshapes_of_the_last_size_is_found(
+def test_a_product_between_reshapes_of_the_last_dimension_is_found(
     given: Sequence[int], rows: Sequence[int], made: Sequence[int], found: str
 ) -> None:
     columns = int(np.prod(made)) // rows[0]
@@ -602,7 +602,7 @@ def test_a_product_between_reshapes_of_the_last_size_is_found(
         ([3, 3], [4, 4], [0, 0, 1, 1], 1, False),
     ],
 )
-def test_an_average_of_all_with_padding_is_found(
+def test_a_global_average_with_padding_is_found(
     sizes: list[int], kernel: list[int], pads: list[int], counted: int, found: bool
 ) -> None:
     one = helper.make_node(
@@ -647,7 +647,7 @@ def test_an_average_of_all_with_padding_is_found(
         ([1, 16, 1, 150], {"kernel_shape": [1, 3], "pads": [0, 1, 0, 1]}, ""),
     ],
 )
-def test_averages_that_were_measured_in_used_hosts(
+def test_averages_that_are_wrong_in_used_hosts_are_found(
     shape: list[int], attributes: dict[str, Any], found: str
 ) -> None:
     rank = len(shape) - 2
@@ -671,7 +671,7 @@ def half_model(nodes: Sequence[Any], shape: Sequence[int], constants: Mapping[st
         ("", 1, 0, True),
     ],
 )
-def test_half_floats_of_one_channel_at_the_input_are_averaged_wrong(
+def test_a_float16_average_of_one_channel_at_the_input_is_found(
     in_front: str, channels: int, pads: int, found: bool
 ) -> None:
     shape = [1, channels, 28, 28]
@@ -697,7 +697,7 @@ def test_half_floats_of_one_channel_at_the_input_are_averaged_wrong(
         ((4, 12, 9, 24), [0, 1, 2, 3], False),
     ],
 )
-def test_a_reduction_of_five_dimensions_with_the_first_is_found(
+def test_a_reduction_of_five_dimensions_including_the_first_is_found(
     shape: Sequence[int], axes: list[int] | None, found: bool
 ) -> None:
     given = ["x"] if axes is None else ["x", "axes"]
@@ -722,7 +722,7 @@ def test_casts_that_cancel_each_other_are_found() -> None:
         casts(node("Cast", ["w"], ["n"], to=6), to=10),
         casts(back="w", whole=12),
         [node("Relu", ["x"], ["r"]), *casts(first="r", back="w")],
-        # Another operator takes the whole numbers, too.
+        # Another operator uses the integers, too.
         [*casts(back="w"), node("Add", ["w", "one"], ["z"])],
     ]
     right = [
@@ -742,7 +742,7 @@ def test_casts_that_cancel_each_other_are_found() -> None:
 @pytest.mark.parametrize(
     ("maker", "found"), [("", True), ("Neg", True), ("ArgMax", False), ("Abs", False), ("Max", False)]
 )
-def test_a_one_hot_whose_indices_may_be_negative_is_found(maker: str, found: bool) -> None:
+def test_a_one_hot_with_possibly_negative_indices_is_found(maker: str, found: bool) -> None:
     node = helper.make_node
     given = ["x", "zero"] if maker == "Max" else ["x"]
     nodes = [node(maker, given, ["i"])] if maker else []
@@ -766,7 +766,7 @@ def test_a_one_hot_whose_indices_may_be_negative_is_found(maker: str, found: boo
         ({"kernel_shape": [3, 3, 3], "strides": [2, 2, 2], "auto_pad": "SAME_UPPER"}, ""),
     ],
 )
-def test_transposed_convolutions_in_three_dimensions(attributes: dict[str, Any], found: str) -> None:
+def test_transposed_convolutions_in_three_dimensions_are_found(attributes: dict[str, Any], found: str) -> None:
     one = helper.make_node("ConvTranspose", ["x", "w"], ["y"], **attributes)
     weights = {"w": np.zeros((4, 8, *attributes["kernel_shape"]), np.float32)}
     names = names_in(model_of([one], {"x": [1, 4, 5, 6, 7]}, weights))
@@ -782,7 +782,7 @@ def test_transposed_convolutions_in_three_dimensions(attributes: dict[str, Any],
         ("NOTSET", [1, 1], False),
     ],
 )
-def test_output_padding_beside_auto_pad_is_found(auto_pad: str, added: list[int], found: bool) -> None:
+def test_output_padding_with_auto_pad_is_found(auto_pad: str, added: list[int], found: bool) -> None:
     one = helper.make_node(
         "ConvTranspose", ["x", "w"], ["y"], strides=[2, 2], auto_pad=auto_pad, output_padding=added
     )
@@ -800,7 +800,7 @@ def test_output_padding_beside_auto_pad_is_found(auto_pad: str, added: list[int]
         ("Mul", ["w", "x"], (2, 3, 4, 6, 6), ""),
     ],
 )
-def test_half_floats_of_five_dimensions_beside_a_vector(
+def test_float16_in_five_dimensions_with_a_vector_is_found(
     op: str, order: list[str], shape: Sequence[int], found: str
 ) -> None:
     nodes = [helper.make_node(op, order, ["h"]), helper.make_node("Add", ["h", "w"], ["y"])]
@@ -809,7 +809,7 @@ def test_half_floats_of_five_dimensions_beside_a_vector(
 
 
 @pytest.mark.parametrize("noop", [0, 1])
-def test_an_empty_list_of_axes_reduces_all_or_nothing(noop: int) -> None:
+def test_an_empty_list_of_axes_reduces_all_axes_or_none(noop: int) -> None:
     nodes = [helper.make_node("ReduceSum", ["x", "none"], ["y"], keepdims=1, noop_with_empty_axes=noop)]
     data = model_of(nodes, {"x": [2, 3]}, {"none": np.array([], np.int64)})
     graph = read_graph(io.BytesIO(data), len(data))
@@ -820,7 +820,7 @@ def test_an_empty_list_of_axes_reduces_all_or_nothing(noop: int) -> None:
 def tanh_product(
     shape: Sequence[int], between: str = "", *, integer: str = "uint16", factor: str = "uint16", act: str = "Tanh"
 ) -> bytes:
-    """Quantised: an activation, perhaps an operator with a constant behind it, and a product with a constant."""
+    """Return a quantised activation, perhaps an operator with a constant after it, and a product with a constant."""
     node = helper.make_node
     constants: dict[str, Any] = {"s": np.float32(1e-4), "z": np.zeros((), integer)}
     constants |= {"f": np.ones((1,), factor), "fz": np.zeros((), factor)}
@@ -859,13 +859,13 @@ def tanh_product(
         (tanh_product([1, 16, 40], integer="uint8", factor="uint8"), False),
     ],
 )
-def test_a_tanh_of_16_bits_is_multiplied_wrong_at_one_height(model: bytes, is_wrong: bool) -> None:
+def test_a_16_bit_tanh_is_multiplied_wrong_at_one_range(model: bytes, is_wrong: bool) -> None:
     """Measured: 122 of 125 matching random cases are wrong, and none of 190 others."""
     assert names_in(model) == ["tanh-product"] * is_wrong
     assert names_in(model, release="2.3.0") == []
 
 
-def test_integers_of_a_dequantize_without_zero_point_have_the_type_of_what_is_stored() -> None:
+def test_integers_of_a_dequantize_without_zero_point_have_the_stored_type() -> None:
     node = helper.make_node
     nodes = [node("DequantizeLinear", ["c", "s"], ["d"]), node("Mul", ["d", "d"], ["y"])]
     data = model_of(nodes, {}, {"c": np.zeros(2, np.uint16), "s": np.float32(1)}, opset=21)
@@ -874,7 +874,9 @@ def test_integers_of_a_dequantize_without_zero_point_have_the_type_of_what_is_st
 
 
 def inside(kind: str, *, op: str = "Exp", condition: bool | None = None, depth: int = 1) -> bytes:
-    """An operator in a branch of an If (of which the other one is a Relu), in the body of a Loop, or in a function."""
+    """Return a model with an operator in a branch of an If (whose other branch is a Relu), in a Loop, or in a
+    function.
+    """
     node, shape = helper.make_node, [1, 16]
 
     def value(name: str, element: int = 1, sizes: Sequence[int] = shape) -> Any:
@@ -922,18 +924,14 @@ def inside(kind: str, *, op: str = "Exp", condition: bool | None = None, depth: 
         (inside("function", op="Sin"), ""),
     ],
 )
-def test_operators_in_branches_and_functions_are_found_and_said_to_have_no_rewrite(
-    model: bytes, where: str
-) -> None:
+def test_operators_in_branches_and_functions_are_found_and_have_no_rewrite(model: bytes, where: str) -> None:
     found = known_wrong.find_in_model(model, arch=73)
     assert bool(found) == bool(where)
     assert all(where in one.text and not one.fault.rewrite for one in found)
     assert "qnnbridge fix MODEL" not in known_wrong.warning_of("m", found)
 
 
-def test_an_operator_in_the_branch_that_is_always_taken_is_cured_after_the_branch_takes_the_place_of_the_if() -> (
-    None
-):
+def test_an_operator_in_a_branch_that_is_always_taken_is_fixed_after_the_branch_replaces_the_if() -> None:
     (found,) = known_wrong.find_in_model(inside("If", condition=True), arch=73)
     assert (found.inside, found.node) == ("a branch of the If choice", "b")
     assert found.rewrites == ("shape-computations", "untaken-branches", "exponent-limits")
@@ -942,7 +940,7 @@ def test_an_operator_in_the_branch_that_is_always_taken_is_cured_after_the_branc
 
 
 def test_shapes_and_constants_are_followed_into_a_function() -> None:
-    """Its attributes are those of the call, or the defaults."""
+    """The attributes of the body are those of the call, or the defaults."""
     node = helper.make_node
     flatten = node("Flatten", ["a"], ["r"])
     flatten.attribute.append(onnx.AttributeProto(name="axis", ref_attr_name="at", type=onnx.AttributeProto.INT))
@@ -957,7 +955,7 @@ def test_shapes_and_constants_are_followed_into_a_function() -> None:
     assert [graph.about(name).shape for name in "pq"] == [(2, 12), (6, 4)]
 
 
-def test_functions_that_call_each_other_without_end_are_written_out_in_part() -> None:
+def test_functions_that_call_each_other_without_end_are_inlined_in_part() -> None:
     """Forty levels of two calls each are 2 ** 40 nodes."""
     data = inside("function", depth=40)
     graph = read_graph(io.BytesIO(data), len(data))
@@ -981,7 +979,7 @@ def test_functions_that_call_each_other_without_end_are_written_out_in_part() ->
         ((4, 32, 64), (1, 32, 64), "Softmax", False),
     ],
 )
-def test_the_limits_of_repeated_rows_are_those_that_were_measured(
+def test_the_limits_of_repeated_rows_equal_the_measured_ones(
     left: Sequence[int], right: Sequence[int], reader: str, is_wrong: bool
 ) -> None:
     scale = ["g"] if reader == "LayerNormalization" else []
@@ -994,7 +992,7 @@ def test_the_limits_of_repeated_rows_are_those_that_were_measured(
         assert names_in(model) == ["repeated-rows"] * is_wrong, passed
 
 
-def test_repeated_rows_are_right_before_relu_and_as_a_gate_of_themselves() -> None:
+def test_repeated_rows_before_relu_and_as_their_own_gate_are_right() -> None:
     rows = helper.make_node("Add", ["x", "p"], ["s"])
     inputs = {"x": [4, 32, 64], "p": [1, 32, 64]}
     gate = [helper.make_node("Sigmoid", ["s"], ["g"]), helper.make_node("Mul", ["s", "g"], ["y"])]
@@ -1021,7 +1019,7 @@ def test_repeated_rows_are_right_before_relu_and_as_a_gate_of_themselves() -> No
         (["Transpose"], [-1], ["Relu", "Expand", "Transpose"], False),
     ],
 )
-def test_the_limits_of_vectors_between_transposes_are_those_that_were_measured(
+def test_the_limits_of_vectors_between_transposes_equal_the_measured_ones(
     front: Sequence[str], shape: Sequence[int], behind: Sequence[str], is_wrong: bool
 ) -> None:
     ops = [*front, "Reshape", *behind]
@@ -1045,7 +1043,7 @@ def test_the_limits_of_vectors_between_transposes_are_those_that_were_measured(
 @pytest.mark.parametrize(
     ("shape", "pads", "behind", "fill", "is_wrong"),
     [
-        ([1, 4, 6], [0, 0, 0, 0, 1, 2], "", None, True),  # right in a fresh host
+        ([1, 4, 6], [0, 0, 0, 0, 1, 2], "", None, True),  # the result is right in a new host
         ([1, 4, 8], [0, 0, 0, 0, 1, 2], "Tanh", None, True),
         ([4, 6], [0, 0, 1, 2], "", None, True),
         ([1, 3, 8, 8], [0, 0, 0, 0, 0, 0, 1, 1], "Relu", None, True),
@@ -1060,10 +1058,10 @@ def test_the_limits_of_vectors_between_transposes_are_those_that_were_measured(
         ([4, 6], [0, 0, 0, 2], "", None, False),
     ],
 )
-def test_padding_at_the_end_of_the_last_dimension_and_another(
+def test_one_sided_padding_of_the_last_and_another_dimension_is_found(
     shape: list[int], pads: list[int], behind: str, fill: float | None, is_wrong: bool
 ) -> None:
-    """Wrong or right as measured on QNN 2.7.0 in a host that had computed other models before."""
+    """The expected values were measured on QNN 2.7.0 in a host that had computed other models before."""
     constants = {"pads": np.array(pads), **({} if fill is None else {"fill": np.array(fill, np.float32)})}
     nodes = [helper.make_node("Pad", ["x", *constants], ["p" if behind else "y"])]
     if behind == "Conv":
@@ -1074,7 +1072,7 @@ def test_padding_at_the_end_of_the_last_dimension_and_another(
     assert ("pad-constant-one-sided" in names_in(model_of(nodes, {"x": shape}, constants))) is is_wrong
 
 
-def test_a_vector_of_pads_is_not_between_transposes() -> None:
+def test_a_constant_vector_of_pads_is_not_between_transposes() -> None:
     """PyTorch's older exporter writes such pads: the vector is a constant, which no layout optimizer changes."""
     nodes = [
         helper.make_node("ConstantOfShape", ["n"], ["rows"], value=numpy_helper.from_array(np.zeros(1, np.int64))),
@@ -1102,7 +1100,7 @@ def test_a_vector_of_pads_is_not_between_transposes() -> None:
         (["MaxPool", "MatMul", "ArgMax"], {"axis": 1}, False),
     ],
 )
-def test_an_int64_output_fails_where_it_is_transposed(
+def test_an_int64_output_fails_if_it_is_transposed(
     ops: Sequence[str], attributes: Mapping[str, Any], is_wrong: bool
 ) -> None:
     names = ["x", *(f"t{number}" for number in range(len(ops)))]
@@ -1124,7 +1122,7 @@ def test_an_int64_output_fails_where_it_is_transposed(
         (1, 1, "Squeeze", 1, False),
         (2, 1, "Squeeze", 2, True),
         (1, 1, "Identity", None, True),
-        (1, 1, "Unsqueeze", 0, False),  # of five dimensions, which is another row
+        (1, 1, "Unsqueeze", 0, False),  # of five dimensions, which is another row of the table
     ],
 )
 def test_a_transpose_is_moved_past_operators_that_add_or_drop_a_dimension(
@@ -1150,20 +1148,20 @@ _TO_FIVE = {"s": np.array([1, 2, 3, 2, 4])}
         (["Reshape x s y"], 6, [48], []),  # int32 is right
         (["Add x x y"], 7, [1, 2, 3, 2, 4], [0]),
         (["Add x x y"], 7, [2, 3, 2, 4], []),
-        (["Add x x t", "Cast:1 t y"], 7, [1, 2, 3, 2, 4], [0]),  # only the input is at the edge
+        (["Add x x t", "Cast:1 t y"], 7, [1, 2, 3, 2, 4], [0]),  # only the input of QNN has the type
         (["Reshape x s t", "Add t t u", "Cast:1 u y"], 7, [48], []),  # all of it is on QNN
         (["Reshape x s t", "Transpose t u", "Cast:1 u y"], 7, [48], [0, 2]),  # the CPU has the Transpose
         (["Cast:7 x t", "Add t t u", "Cast:1 u y"], 1, [1, 2, 3, 2, 4], []),
-        (["Cast:7 x y", "Add y y t"], 1, [1, 2, 3, 2, 4], [1]),  # QNN does not take such a Cast to an output
-        (["Reshape x s y", "Cast:1 y z"], 7, [48], [0]),  # an output that is read, too
-        (["ConstantOfShape s t", "Add t t y"], 7, [48], []),  # it follows from constants
+        (["Cast:7 x y", "Add y y t"], 1, [1, 2, 3, 2, 4], [1]),  # QNN refuses such a Cast to an output
+        (["Reshape x s y", "Cast:1 y z"], 7, [48], [0]),  # an output that another node reads, too
+        (["ConstantOfShape s t", "Add t t y"], 7, [48], []),  # follows from constants
         (["Reshape x six t", "Cast:6 t u", "Reshape u s y"], 7, [1, 2, 3, 2, 4], []),  # as converted on the CPU
     ],
 )
-def test_int64_of_five_dimensions_at_the_edge_of_what_qnn_computes(
+def test_int64_with_five_dimensions_at_inputs_and_outputs_of_qnn_is_found(
     nodes: Sequence[str], element: int, shape: list[int], found: list[int]
 ) -> None:
-    """Wrong or right as measured on QNN 2.7.0."""
+    """The expected values were measured on QNN 2.7.0."""
     made = []
     for number, text in enumerate(nodes):
         op, *names = text.split()
@@ -1190,7 +1188,7 @@ def test_int64_of_five_dimensions_at_the_edge_of_what_qnn_computes(
         (2**0.5, 1.0, 0.25, ["gelu-constants"]),
     ],
 )
-def test_a_gelu_is_distinguished_from_what_qnn_takes_for_one(
+def test_a_gelu_is_distinguished_from_patterns_that_qnn_mistakes_for_one(
     scale: float, shift: float, factor: float, found: list[str]
 ) -> None:
     start = [helper.make_node("Div", ["x", "d"], ["a"]), helper.make_node("Erf", ["a"], ["e"])]

@@ -10,12 +10,12 @@ import pytest
 
 from qnnbridge_host.request.in_flight import Lane
 
-# Only a defect waits this long.
+# Timeout that only a defect reaches.
 WAIT_S = 20.0
 
 
 class Bench:
-    """Work that can be held, and that keeps a record."""
+    """A lane whose work can be blocked, and which records the work."""
 
     def __init__(self) -> None:
         self.done: list[int] = []
@@ -51,7 +51,7 @@ class Bench:
         return thread
 
 
-def test_a_free_lane_works_at_once_and_in_the_thread_that_submits() -> None:
+def test_a_free_lane_works_immediately_in_the_submitting_thread() -> None:
     bench = Bench()
     bench.lane.submit(1)
     assert bench.done == [1]
@@ -59,7 +59,7 @@ def test_a_free_lane_works_at_once_and_in_the_thread_that_submits() -> None:
     assert len(bench.lane) == 0
 
 
-def test_a_busy_lane_takes_more_without_waiting_and_keeps_the_order() -> None:
+def test_a_busy_lane_accepts_more_without_waiting_and_keeps_the_order() -> None:
     bench = Bench()
     thread = bench.submit_held(0)
     for item in (1, 2, 3):
@@ -73,7 +73,7 @@ def test_a_busy_lane_takes_more_without_waiting_and_keeps_the_order() -> None:
     assert len(bench.lane) == 0
 
 
-def test_many_threads_get_everything_done_once_in_their_order_and_never_two_at_a_time() -> None:
+def test_many_threads_get_everything_done_once_in_order_and_never_two_at_a_time() -> None:
     bench = Bench()
 
     def submit(first: int) -> None:
@@ -119,7 +119,7 @@ def test_work_that_fails_does_not_close_the_lane() -> None:
     assert done == [1]
 
 
-def test_work_that_fails_does_not_strand_what_waits_behind_it() -> None:
+def test_work_that_fails_does_not_block_work_queued_after_it() -> None:
     bench = Bench()
 
     def work(item: int) -> None:
@@ -136,8 +136,8 @@ def test_work_that_fails_does_not_strand_what_waits_behind_it() -> None:
     assert len(bench.lane) == 0
 
 
-def test_a_thread_with_a_line_to_read_does_its_own_item_and_is_not_kept_by_others() -> None:
-    """Each item brings the next one, as busy clients do: the lane never runs empty before the last."""
+def test_a_connection_thread_does_its_own_item_and_hands_further_work_to_another_thread() -> None:
+    """Each item submits the next one, as busy clients do: the lane is never empty before the last item."""
     by: list[int] = []
     over = threading.Event()
 
@@ -153,10 +153,10 @@ def test_a_thread_with_a_line_to_read_does_its_own_item_and_is_not_kept_by_other
     assert over.wait(WAIT_S)
     assert by[0] == threading.get_ident()
     assert threading.get_ident() not in by[1:]
-    assert len(set(by[1:])) == 1  # not one thread for each
+    assert len(set(by[1:])) == 1  # not a separate thread for each item
 
 
-def test_without_a_thread_to_be_had_the_one_in_the_lane_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_further_thread_the_current_one_continues_in_the_lane(monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[int] = []
 
     def work(item: int) -> None:
@@ -174,7 +174,7 @@ def test_without_a_thread_to_be_had_the_one_in_the_lane_stays(monkeypatch: pytes
     assert len(lane) == 0
 
 
-def test_work_that_fails_in_such_a_thread_does_not_keep_the_lane() -> None:
+def test_work_that_fails_in_another_thread_does_not_block_the_lane() -> None:
     done: list[int] = []
     over = threading.Event()
 
@@ -192,7 +192,7 @@ def test_work_that_fails_in_such_a_thread_does_not_keep_the_lane() -> None:
     assert done == [1]
 
 
-def test_a_free_lane_can_be_entered_and_what_comes_meanwhile_goes_to_another_thread() -> None:
+def test_work_that_is_submitted_to_an_entered_lane_runs_in_another_thread() -> None:
     bench, over = Bench(), threading.Event()
     assert bench.lane.enter()
     assert not bench.lane.enter()

@@ -1,5 +1,6 @@
-"""Work on models of many nodes, constants or inputs takes time in proportion to them: at these sizes, searching the
-whole graph for each node would take minutes."""
+"""Work on models of many nodes, constants or inputs takes linear time: at these sizes, searching the whole graph
+for each node would take minutes.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ from qnnbridge_host.rewrite.removals import strip_inserted_casts
 from qnnbridge_models.analyze.predict import predict_model
 from qnnbridge_protocol.errors import OptionError
 
-# Processor time, on a slow machine beside other work; in proportion it is 0.2 to 1 s.
+# Limit of processor time on a slow, busy machine; linear algorithms take 0.2 to 1 s.
 SOON_S = 8.0
 
 
@@ -42,7 +43,7 @@ SOON_S = 8.0
         (large_models.unused_weights, 20_000),
     ],
 )
-def test_rules_and_folding_take_time_in_proportion_to_the_model(make: Any, count: int) -> None:
+def test_rules_and_folding_take_linear_time_in_the_size_of_the_model(make: Any, count: int) -> None:
     model = make(count // length(2, 1))
     begun = time.process_time()
     predict_model(model, arch=73)
@@ -51,7 +52,7 @@ def test_rules_and_folding_take_time_in_proportion_to_the_model(make: Any, count
     assert time.process_time() - begun < SOON_S
 
 
-def test_what_only_the_dead_use_is_dropped_and_the_rest_keeps_its_order(tmp_path: Path) -> None:
+def test_initializers_used_only_by_dead_nodes_are_dropped_and_the_rest_keeps_its_order(tmp_path: Path) -> None:
     model = large_models.dead_chain(5)
     model.graph.initializer.extend(numpy_helper.from_array(np.ones(n), f"w{n}") for n in range(4))
     model.graph.node[-1].input[1] = "w2"
@@ -62,7 +63,7 @@ def test_what_only_the_dead_use_is_dropped_and_the_rest_keeps_its_order(tmp_path
     assert numpy_helper.to_array(model.graph.initializer[0]).tolist() == [1, 1]
 
 
-def test_what_a_subgraph_of_a_dead_node_uses_is_dead_too(tmp_path: Path) -> None:
+def test_nodes_that_only_a_dead_subgraph_uses_are_dead_too(tmp_path: Path) -> None:
     model = large_models.many_branches(1)
     first = helper.make_node("Abs", ["x"], ["inside"])
     for attribute in model.graph.node[0].attribute:
@@ -85,14 +86,14 @@ def test_constants_are_folded_although_onnxruntime_refuses_others(tmp_path: Path
     assert "r3" not in found
 
 
-def test_constants_that_are_large_only_together_are_computed_up_to_a_bound(tmp_path: Path) -> None:
+def test_constants_that_are_large_only_in_total_are_computed_up_to_a_limit(tmp_path: Path) -> None:
     model = large_models.large_constants(80)
     constants.fold(Editor(model, tmp_path))
     made = sum(int(np.prod(tensor.dims)) for tensor in model.graph.initializer)
     assert 0 < made <= constants.TOTAL_LIMIT + constants.OUTPUT_LIMIT
 
 
-def test_what_leads_to_text_is_computed_though_the_text_is_not(tmp_path: Path) -> None:
+def test_numeric_nodes_before_a_string_node_are_folded_and_the_string_is_not(tmp_path: Path) -> None:
     nodes = [helper.make_node("Add", ["one", "one"], ["two"]), helper.make_node("Cast", ["two"], ["t"], to=8)]
     nodes += [helper.make_node("Identity", ["t"], ["y"]), helper.make_node("Mul", ["two", "x"], ["z"])]
     texts = [helper.make_tensor_value_info(*one) for one in (("x", 1, [1]), ("y", 8, [1]), ("z", 1, [1]))]
@@ -103,7 +104,7 @@ def test_what_leads_to_text_is_computed_though_the_text_is_not(tmp_path: Path) -
     assert [(one.name, one.dims[0]) for one in model.graph.initializer] == [("two", 1)]
 
 
-def test_only_what_others_need_of_computed_nodes_becomes_a_constant(tmp_path: Path) -> None:
+def test_only_computed_values_that_others_need_become_constants(tmp_path: Path) -> None:
     model = large_models.many_ranges(5)
     model.graph.node[-1].input[1] = "f3"
     model.graph.output.add().CopyFrom(helper.make_tensor_value_info("s", 1, []))
@@ -115,7 +116,7 @@ def test_only_what_others_need_of_computed_nodes_becomes_a_constant(tmp_path: Pa
     assert {tensor.name for tensor in model.graph.initializer} - given == {"f3", "s"}
 
 
-def test_branches_whose_nodes_have_the_same_names_can_all_be_written_out(tmp_path: Path) -> None:
+def test_branches_whose_nodes_have_the_same_names_can_all_be_inlined(tmp_path: Path) -> None:
     model = large_models.many_branches(3)
     assert removals.inline_known_branches(Editor(model, tmp_path)) == ["3 branches decided"]
     names = [node.name for node in model.graph.node]
@@ -126,13 +127,13 @@ def test_branches_whose_nodes_have_the_same_names_can_all_be_written_out(tmp_pat
     assert [(step.rewrite, step.kept) for step in steps] == [("untaken-branches", True)]
 
 
-def test_an_if_without_the_branch_that_it_takes_is_left_alone(tmp_path: Path) -> None:
+def test_an_if_without_the_branch_that_it_takes_is_not_changed(tmp_path: Path) -> None:
     model = large_models.many_branches(1)
     del model.graph.node[0].attribute[:]
     assert removals.inline_known_branches(Editor(model, tmp_path)) == []
 
 
-def test_hours_of_work_are_refused_with_the_number_and_the_option() -> None:
+def test_hours_of_work_are_refused_with_the_estimate_and_the_option() -> None:
     bounds.refuse_large(bounds.LARGE_NODES, "m.onnx", "qnnbridge quantize", "hours")
     with pytest.raises(
         OptionError, match=r"m\.onnx has 100,000 nodes, and qnnbridge quantize takes hours"

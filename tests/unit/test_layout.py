@@ -60,18 +60,18 @@ def imported(path: Path) -> set[str]:
 
 
 def loaded_after(code: str) -> set[str]:
-    """The modules of a fresh interpreter that ran `code`."""
+    """Return the modules of a new interpreter that ran `code`."""
     program = f"{code}\nimport sys\nprint(*sys.modules, sep='\\n')"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     return set(done.stdout.split())
 
 
-# --- source ----------------------------------------------------------------------------------------------
+# --- source folders --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("package", SOURCES)
-def test_a_source_root_holds_its_packages_and_nothing_else(package: str) -> None:
+def test_a_source_root_contains_only_its_packages(package: str) -> None:
     root = SOURCES[package]
     importable = [
         entry.name
@@ -98,20 +98,20 @@ def test_a_package_imports_only_those_below_it(package: str) -> None:
 
 
 def test_the_application_side_never_imports_onnxruntime() -> None:
-    """It looks it up in `sys.modules` if the application has it, but does not load it."""
+    """The bridge looks up onnxruntime in `sys.modules` if the application has imported it, but does not import it."""
     users = [str(path) for package, path in MODULES if package == "qnnbridge" and "onnxruntime" in imported(path)]
     assert not users
 
 
-def test_no_module_is_named_like_one_of_the_standard_library() -> None:
-    """It would shadow it for every script that is started in its folder."""
+def test_no_module_has_the_name_of_a_standard_library_module() -> None:
+    """Such a module would shadow the standard one for every script that is started in its folder."""
     paths = [path for _, path in MODULES] + [path.parent for _, path in MODULES]
     assert not {path.stem for path in paths} & set(sys.stdlib_module_names)
 
 
 @pytest.mark.parametrize("package", SOURCES)
 def test_every_folder_of_a_package_can_be_imported(package: str) -> None:
-    """A folder without `__init__.py` would be missed by type checkers and by tools that look for packages."""
+    """Type checkers and tools that search packages would miss a folder without `__init__.py`."""
     folders = {path.parent for owner, path in MODULES if owner == package}
     assert not [str(folder) for folder in folders if not (folder / "__init__.py").is_file()]
 
@@ -120,21 +120,21 @@ def test_every_folder_of_a_package_can_be_imported(package: str) -> None:
 
 
 @pytest.mark.process
-def test_the_errors_load_nothing_that_may_be_broken() -> None:
-    """They have to work in a half-broken installation."""
+def test_the_errors_import_nothing_that_may_be_broken() -> None:
+    """Errors must work in a half-broken installation."""
     loaded = loaded_after("import qnnbridge_protocol.errors, qnnbridge_protocol.limits")
     assert not loaded & {*HEAVY, "msgpack", "psutil"}
 
 
 @pytest.mark.process
-def test_hello_can_be_said_before_anything_heavy_is_loaded() -> None:
+def test_hello_can_be_sent_before_anything_heavy_is_loaded() -> None:
     loaded = loaded_after("import qnnbridge_protocol.connection, qnnbridge_os.descriptors")
     assert not loaded & set(HEAVY)
 
 
 @pytest.mark.process
 @needs.a_host_python
-def test_the_host_introduces_itself_before_anything_heavy_is_loaded() -> None:
+def test_the_host_sends_hello_before_anything_heavy_is_loaded() -> None:
     loaded = loaded_after("import qnnbridge_host.start as main; main.introduction()")
     assert "qnnbridge_host.start" in loaded
     assert not loaded & {*HEAVY, "qnnbridge_host.serve.server"}
@@ -142,30 +142,32 @@ def test_the_host_introduces_itself_before_anything_heavy_is_loaded() -> None:
 
 @pytest.mark.process
 @needs.a_host_python
-def test_what_takes_longer_than_hello_itself_is_loaded_behind_it() -> None:
-    """Each of these takes longer to import than all that HELLO needs."""
+def test_slow_imports_are_loaded_after_hello() -> None:
+    """Each of these modules takes longer to import than all that HELLO needs."""
     loaded = loaded_after("import qnnbridge_host.start as main; main.introduction()")
     assert not loaded & {"typing", "dataclasses", "inspect", "re", "argparse", "logging", "traceback", "ctypes"}
 
 
 @pytest.mark.process
 @needs.a_host_python
-def test_what_explains_deaths_is_loaded_when_the_host_has_said_hello() -> None:
-    """Not for its start, which would wait for it, and not at its death, when there may be no descriptor left."""
+def test_crash_diagnosis_is_loaded_after_the_host_has_sent_hello() -> None:
+    """The diagnosis is not loaded for the start, which would wait, nor at the crash, when no descriptor may be
+    free.
+    """
     program = "import qnnbridge; host = qnnbridge.Host(); "
     assert "qnnbridge._diagnosis.crash" not in loaded_after(program)
     assert "qnnbridge._diagnosis.crash" in loaded_after(program + "host.start(); host.close()")
 
 
 @pytest.mark.process
-def test_a_command_loads_itself_and_no_other() -> None:
+def test_a_command_imports_no_other_command() -> None:
     run = "import sys; from qnnbridge_tools.cli import app; app(sys.argv[1:] or ['explain', '127'], standalone_mode=False)"
     loaded = loaded_after(f"import io, contextlib\nwith contextlib.redirect_stdout(io.StringIO()):\n    {run}")
     assert "qnnbridge_tools.crashes" in loaded
     assert not loaded & {"numpy", "rich", "onnx", "qnnbridge_models", "qnnbridge_serve", "qnnbridge_tools.commands"}
 
 
-def test_what_is_missing_of_an_installation_is_said_by_the_command_that_needs_it(
+def test_a_missing_package_is_reported_by_the_command_that_needs_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from qnnbridge_tools.__main__ import main
@@ -219,7 +221,7 @@ def first_session(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[st
 @pytest.mark.process
 @needs.linux
 @needs.a_host_python
-def test_the_host_starts_before_the_application_loads_what_only_runs_need(
+def test_the_host_starts_before_the_application_loads_modules_for_runs(
     first_session: dict[str, list[str]],
 ) -> None:
     loaded = set(first_session["at the start"])
@@ -232,14 +234,14 @@ def test_the_host_starts_before_the_application_loads_what_only_runs_need(
 @pytest.mark.process
 @needs.linux
 @needs.a_host_python
-def test_numpy_is_loaded_while_the_host_makes_the_session(first_session: dict[str, list[str]]) -> None:
+def test_numpy_is_loaded_while_the_host_creates_the_session(first_session: dict[str, list[str]]) -> None:
     order = first_session["order"]
     assert order.index("start") < order.index("session.create")
     assert order[order.index("session.create") + 1] == "numpy"
     assert order.count("start") == 1
 
 
-def test_what_is_refused_starts_no_host(tmp_path: Path) -> None:
+def test_a_refused_session_starts_no_host(tmp_path: Path) -> None:
     model = ROOT / "tests" / "models" / "sigmoid.onnx"
     with qnnbridge.Host() as host:
         with pytest.raises(qnnbridge.BridgeError):
@@ -258,7 +260,7 @@ def test_the_application_loads_no_model_library_and_no_terminal_library() -> Non
 
 @pytest.mark.process
 @needs.linux
-def test_the_session_class_needs_few_of_our_modules() -> None:
+def test_the_session_class_needs_few_modules() -> None:
     loaded = loaded_after("from qnnbridge import InferenceSession")
     assert len([name for name in loaded if name.partition(".")[0] in SOURCES]) <= 57
 
@@ -268,7 +270,7 @@ def test_the_session_class_needs_few_of_our_modules() -> None:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The distribution as pip builds it, without its isolated environment, which would need a network."""
+    """Build the distribution as pip does, without its isolated environment, which would need a network."""
     folder = tmp_path_factory.mktemp("wheel")
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
@@ -289,20 +291,20 @@ def metadata(wheel: Path, name: str) -> str:
 
 
 @pytest.mark.process
-def test_one_wheel_is_for_every_interpreter_and_machine(wheel: Path) -> None:
+def test_one_wheel_works_for_every_interpreter_and_machine(wheel: Path) -> None:
     assert wheel.name == f"qnnbridge-{qnnbridge_protocol.__version__}-py3-none-any.whl"
     assert "Root-Is-Purelib: true" in metadata(wheel, "WHEEL")
 
 
 @pytest.mark.process
-def test_the_wheel_holds_the_five_packages_and_nothing_else(wheel: Path) -> None:
+def test_the_wheel_contains_the_five_packages_and_nothing_else(wheel: Path) -> None:
     top_level = {name.partition("/")[0] for name in names_in(wheel)}
     assert top_level == {*SOURCES, f"qnnbridge-{qnnbridge_protocol.__version__}.dist-info"}
 
 
 @pytest.mark.process
-def test_the_wheel_holds_every_file_of_the_packages(wheel: Path) -> None:
-    """Modules, the marks for type checkers, and assets such as the scripts of the page of `serve`."""
+def test_the_wheel_contains_every_file_of_the_packages(wheel: Path) -> None:
+    """Check modules, the markers for type checkers, and assets such as the scripts of the page of `serve`."""
     files = {
         path.relative_to(root).as_posix()
         for package, root in SOURCES.items()

@@ -33,7 +33,7 @@ HEADERS = Path(__file__).with_name("data") / "executables"
         ("README.md", None),
     ],
 )
-def test_the_machine_is_read_from_the_header(name: str, expected: str | None) -> None:
+def test_the_machine_type_is_read_from_the_header(name: str, expected: str | None) -> None:
     assert executable_machine(HEADERS / name) == expected
 
 
@@ -46,7 +46,7 @@ def test_a_file_for_two_machines_is_distinguished_from_one_for_arm64_alone() -> 
 
 
 @pytest.mark.parametrize("name", ["arm64ec.dll", "x86.pyd", "x86_64.so"])
-def test_a_file_cut_off_anywhere_is_no_error(name: str, tmp_path: Path) -> None:
+def test_a_truncated_file_is_not_an_error(name: str, tmp_path: Path) -> None:
     whole = (HEADERS / name).read_bytes()
     file = tmp_path / name
     file.write_bytes(whole)
@@ -58,7 +58,7 @@ def test_a_file_cut_off_anywhere_is_no_error(name: str, tmp_path: Path) -> None:
     assert answers <= {executable_machine(HEADERS / name), None}
 
 
-def test_nonsense_in_the_headers_is_no_error(tmp_path: Path) -> None:
+def test_invalid_headers_are_not_an_error(tmp_path: Path) -> None:
     file = tmp_path / "nonsense.dll"
     whole = (HEADERS / "arm64ec.dll").read_bytes()
     for position in range(0x3C, 0x200):
@@ -74,13 +74,13 @@ def test_a_missing_file_is_an_os_error(tmp_path: Path) -> None:
 
 
 @needs.linux
-def test_this_process_is_of_the_machine_of_its_interpreter() -> None:
+def test_this_process_has_the_machine_type_of_its_interpreter() -> None:
     assert _launch.process_machine() == executable_machine(sys.executable)
     assert native_machine() == os.uname().machine
 
 
 @pytest.mark.parametrize(("platform", "expected"), [("win-amd64", "x64"), ("win-arm64", "ARM64"), ("win32", "x86")])
-def test_a_windows_process_is_what_its_python_was_built_for(
+def test_a_windows_process_has_the_machine_type_that_its_python_was_built_for(
     platform: str, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sysconfig.get_platform", lambda: platform)
@@ -88,7 +88,9 @@ def test_a_windows_process_is_what_its_python_was_built_for(
 
 
 @pytest.mark.parametrize("setting", ["home = {folder}\n", "home = /gone\nexecutable = {folder}/python.exe\n"])
-def test_behind_a_virtual_environment_the_real_interpreter_counts(tmp_path: Path, setting: str) -> None:
+def test_in_a_virtual_environment_the_machine_type_is_that_of_the_base_interpreter(
+    tmp_path: Path, setting: str
+) -> None:
     base = tmp_path / "base"
     scripts = tmp_path / "venv" / "Scripts"
     base.mkdir()
@@ -101,7 +103,7 @@ def test_behind_a_virtual_environment_the_real_interpreter_counts(tmp_path: Path
     assert executable_machine(scripts / "python.exe") == "x64"
 
 
-def test_a_virtual_environment_without_its_base_is_judged_by_itself(tmp_path: Path) -> None:
+def test_a_virtual_environment_without_its_base_has_the_machine_type_of_its_own_program(tmp_path: Path) -> None:
     (tmp_path / "pyvenv.cfg").write_text("home = /gone\n")
     (tmp_path / "python.exe").write_bytes((HEADERS / "x64_python.exe").read_bytes())
     assert _launch.interpreter_machine(str(tmp_path / "python.exe")) == "x64"

@@ -1,4 +1,4 @@
-"""Pictures and sound are checked before onnxruntime-genai sees them."""
+"""Images and audio are checked before onnxruntime-genai reads them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def jpeg(
 
 
 def part(data: bytes, marker: int) -> int:
-    """Where the contents of the first part of this kind begin."""
+    """Return the position of the contents of the first segment of this kind."""
     return data.index(bytes((0xFF, marker))) + 4
 
 
@@ -42,11 +42,11 @@ FRAME, TABLE, QUANTISATION, SCAN = (part(BASE, marker) for marker in (0xC0, 0xC4
 @pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
 @pytest.mark.parametrize("progressive", [False, True])
 @pytest.mark.parametrize("subsampling", [0, 1, 2])
-def test_a_whole_jpeg_passes(mode: str, progressive: bool, subsampling: int) -> None:
+def test_a_complete_jpeg_is_accepted(mode: str, progressive: bool, subsampling: int) -> None:
     check_picture(jpeg(mode, progressive=progressive, subsampling=subsampling), 1)
 
 
-def test_parts_that_are_passed_over() -> None:
+def test_unknown_segments_of_a_jpeg_are_skipped() -> None:
     comment = b"\xff\xfe\0\x06text"
     thumbnail = b"\xff\xe1" + (len(BASE) + 2).to_bytes(2, "big") + BASE  # a whole JPEG in it, as cameras write
     check_picture(BASE[:2] + comment + thumbnail + b"\xff\xff" + BASE[2:] + b"rubbish", 1)
@@ -54,7 +54,7 @@ def test_parts_that_are_passed_over() -> None:
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "I;16"])
-def test_a_png_passes(mode: str) -> None:
+def test_a_png_is_accepted(mode: str) -> None:
     stream = io.BytesIO()
     made = Image.fromarray(np.zeros((9, 7), np.uint16)) if mode == "I;16" else Image.new(mode, (7, 9))
     made.save(stream, "PNG")
@@ -112,7 +112,7 @@ def test_a_damaged_jpeg_is_refused(what: str) -> None:
     assert caught.value.details == {"picture": 3}
 
 
-def test_no_jpeg_has_many_scans() -> None:
+def test_a_jpeg_with_many_scans_is_refused() -> None:
     at = part(BASE, 0xDA) - 4
     scan = BASE[at:-2]
     check_picture(BASE[:at] + scan * MOST_SCANS + b"\xff\xd9", 1)
@@ -120,8 +120,8 @@ def test_no_jpeg_has_many_scans() -> None:
         check_picture(BASE[:at] + scan * (MOST_SCANS + 1) + b"\xff\xd9", 1)
 
 
-def test_no_jpeg_keeps_the_check_busy() -> None:
-    """Each of these would take minutes or hours if its parts were all looked at, or looked at again and again."""
+def test_no_jpeg_makes_the_check_slow() -> None:
+    """Each of these files would take minutes or hours if all its segments were read, or read repeatedly."""
     many_parts = BASE[:2] + b"\xff\xfe\0\2" * 2**22
     tables = (b"\0" + bytes(16)) * 3000
     many_tables = BASE[:2] + (b"\xff\xc4" + (len(tables) + 2).to_bytes(2, "big") + tables) * 300
@@ -132,7 +132,7 @@ def test_no_jpeg_keeps_the_check_busy() -> None:
     check_picture(BASE[:-2] + b"\xff" * 2**20 + b"\xff\xd9", 1)
 
 
-def test_random_damage_raises_nothing_else() -> None:
+def test_random_damage_raises_only_the_typed_error() -> None:
     rng = random.Random(7)
     for _ in range(3000):
         data = bytearray(rng.choice((BASE, PROGRESSIVE, picture(), sound(0.01))))
@@ -149,7 +149,7 @@ def test_random_damage_raises_nothing_else() -> None:
 @pytest.mark.parametrize(
     ("width", "height"), [(16_385, 1), (1, 16_385), (10_001, 10_000), (0, 5), (5, 0), (2**31, 2**31)]
 )
-def test_the_size_of_a_picture_is_bounded(width: int, height: int) -> None:
+def test_the_size_of_an_image_is_limited(width: int, height: int) -> None:
     head = width.to_bytes(4, "big") + height.to_bytes(4, "big") + b"\x08\x02\0\0\0"
     data = picture()[:8] + chunk(b"IHDR", head) + picture()[33:]
     with pytest.raises(PromptRefused, match=f"{width} x {height} pixels"):
@@ -160,7 +160,7 @@ def test_the_size_of_a_picture_is_bounded(width: int, height: int) -> None:
             check_picture(sized, 1)
 
 
-def test_the_largest_pictures_pass() -> None:
+def test_the_largest_allowed_images_are_accepted() -> None:
     for width, height in ((16_384, 6_103), (10_000, 10_000)):
         head = width.to_bytes(4, "big") + height.to_bytes(4, "big") + b"\x08\x02\0\0\0"
         check_picture(picture()[:8] + chunk(b"IHDR", head) + picture()[33:], 1)
@@ -172,14 +172,14 @@ def test_other_formats_are_refused(data: bytes) -> None:
         check_picture(data, 1)
 
 
-def test_a_png_without_a_header() -> None:
+def test_a_png_without_a_header_is_refused() -> None:
     for data in (picture()[:20], picture()[:8] + picture()[33:]):
         with pytest.raises(PromptRefused, match="cannot be decoded"):
             check_picture(data, 1)
 
 
 class TestSound:
-    def test_formats_that_pass(self) -> None:
+    def test_known_audio_formats_are_accepted(self) -> None:
         soundfile = pytest.importorskip("soundfile")
         samples, rate = soundfile.read(io.BytesIO(sound(0.2)))
         for kind in ("WAV", "FLAC", "MP3"):
@@ -189,12 +189,12 @@ class TestSound:
         check_sound(b"ID3" + bytes(100), 1)
 
     @pytest.mark.parametrize("data", [b"", b"\xff", b"RIFF\0\0\0\0AVI ", b"OggS" + bytes(50), bytes(100), b"fLaC"])
-    def test_others_are_refused(self, data: bytes) -> None:
+    def test_unknown_audio_formats_are_refused(self, data: bytes) -> None:
         with pytest.raises(PromptRefused, match="Sound 2 cannot be decoded"):
             check_sound(data, 2)
 
-    def test_what_would_take_all_memory_is_refused(self) -> None:
-        """Silence of a day takes 20 kB in a FLAC."""
+    def test_audio_that_would_use_all_memory_is_refused(self) -> None:
+        """A day of silence takes 20 kB in a FLAC."""
 
         def flac(samples: int, channels: int) -> bytes:
             head = (16_000 << 44 | (channels - 1) << 41 | 15 << 36 | samples).to_bytes(8, "big")

@@ -1,4 +1,4 @@
-"""The page of memories lists all state in the sources that outlives a call, with its key."""
+"""The page of memories lists every cache in the sources that outlives a call, with its key."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def name_of(node: ast.expr) -> str:
 
 
 def is_container(value: ast.expr | None, *, empty: bool) -> bool:
-    """empty: one that is to be filled."""
+    """Return whether an expression is a container. empty: only containers that are filled later."""
     if isinstance(value, ast.Dict):
         return not (empty and value.keys)
     if isinstance(value, (ast.List, ast.Set)):
@@ -57,7 +57,7 @@ def targets(node: ast.AST) -> list[ast.expr]:
 
 
 def kept_in(tree: ast.Module) -> Iterator[str]:
-    """Names of a module that keep something: ``Class.attribute``, ``name`` or ``function``."""
+    """Yield the names in a module that store data: ``Class.attribute``, ``name`` or ``function``."""
     changed = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Global):
@@ -93,7 +93,7 @@ def found() -> frozenset[tuple[str, str]]:
 
 
 def listed() -> tuple[set[tuple[str, str]], set[tuple[str, str]]]:
-    """File and name of each row; file and class of those that live for one call."""
+    """Return (file, name) of each row, and (file, class) of those that last for one call."""
     memories, short = set(), set()
     page, one_call = PAGE.read_text("utf-8").split("## Live no longer than one call")
     for text, into in ((page, memories), (one_call, short)):
@@ -111,7 +111,7 @@ def listed() -> tuple[set[tuple[str, str]], set[tuple[str, str]]]:
     return memories, short
 
 
-def test_each_memory_is_on_the_page() -> None:
+def test_each_cache_in_the_code_is_on_the_page() -> None:
     memories, short = listed()
     missing = sorted(
         f"{file}: {name}"
@@ -124,7 +124,7 @@ def test_each_memory_is_on_the_page() -> None:
     )
 
 
-def test_each_row_is_there() -> None:
+def test_each_row_of_the_page_is_in_the_code() -> None:
     memories, short = listed()
     names = found()
     files = {path.relative_to(package).as_posix() for package in PACKAGES for path in package.rglob("*.py")}
@@ -132,7 +132,7 @@ def test_each_row_is_there() -> None:
     for file, name in memories | short:
         if not file.endswith(".py"):
             continue
-        # A name behind another of the same file may be the other's attribute, or stand for itself.
+        # A name after another name of the same file may be an attribute of that name, or a separate name.
         known = {(file, name), (file, name.split(".")[-1])} & names or file in PLAIN_ATTRIBUTES
         if file not in files:
             gone.append(file)
@@ -151,12 +151,12 @@ def test_each_row_is_there() -> None:
         "import collections\nclass A:\n    def __init__(self):\n        self.seen = collections.OrderedDict()",
     ],
 )
-def test_a_new_memory_is_found(source: str) -> None:
+def test_a_new_cache_is_detected(source: str) -> None:
     assert list(kept_in(ast.parse(source)))
 
 
 @pytest.mark.parametrize(
     "source", ["TABLE = {'a': 1}", "class A:\n    def f(self):\n        found = []\n        return found"]
 )
-def test_constants_and_variables_are_no_memories(source: str) -> None:
+def test_constants_and_variables_are_not_caches(source: str) -> None:
     assert not list(kept_in(ast.parse(source)))

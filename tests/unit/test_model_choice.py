@@ -71,7 +71,9 @@ def test_a_model_without_known_faults_is_loaded_as_given(settings: CacheSettings
     assert choice_of(creation_of(str(MODEL), settings)) == AS_GIVEN
 
 
-def test_a_known_fault_leads_to_a_copy_without_it(known_wrong: str, settings: CacheSettings) -> None:
+def test_a_model_with_a_known_fault_is_loaded_from_a_rewritten_copy(
+    known_wrong: str, settings: CacheSettings
+) -> None:
     for kept in (None, settings):
         choice = choice_of(creation_of(known_wrong, kept))
         assert choice.rewrites == ("conv-padding",)
@@ -99,7 +101,7 @@ def test_an_entry_without_a_warning_replaces_the_search_for_faults(
     assert (choice_of(creation) == AS_GIVEN) is given
 
 
-def test_an_entry_that_the_session_will_not_use_decides_nothing(known_wrong: str, settings: CacheSettings) -> None:
+def test_an_entry_that_the_session_will_not_use_is_ignored(known_wrong: str, settings: CacheSettings) -> None:
     creation = creation_of(known_wrong, settings)
     store = Store(Path(settings.folder))
     entry = put(store, key_for(creation))
@@ -113,7 +115,7 @@ def test_an_entry_that_the_session_will_not_use_decides_nothing(known_wrong: str
     assert choice_of(creation).rewrites
 
 
-def test_a_verdict_that_differs_leads_to_a_copy_with_separated_gates(settings: CacheSettings) -> None:
+def test_a_verdict_that_differs_selects_a_copy_with_separated_gates(settings: CacheSettings) -> None:
     creation = creation_of(str(MODEL), settings)
     store = Store(Path(settings.folder))
     store.prepare()
@@ -125,12 +127,12 @@ def test_a_verdict_that_differs_leads_to_a_copy_with_separated_gates(settings: C
     assert choice.fix.only[-1] == parting.GATES
     assert choice.parting is not None
     assert choice.parting.report.reason == DIFFERS.reason
-    # The next session does not try again after a note that it was no better.
+    # The next session does not try again after a record that the copy was no better.
     NegativeEntries(store.root).write(choice.parting.note, "gates", "no better", "m.onnx")
     assert choice_of(creation) == AS_GIVEN
 
 
-def test_a_verdict_with_a_known_cause_or_of_a_disabled_cache_leads_to_no_copy(settings: CacheSettings) -> None:
+def test_a_verdict_with_a_known_cause_or_a_disabled_cache_selects_no_copy(settings: CacheSettings) -> None:
     creation = creation_of(str(MODEL), settings)
     store = Store(Path(settings.folder))
     store.prepare()
@@ -142,7 +144,7 @@ def test_a_verdict_with_a_known_cause_or_of_a_disabled_cache_leads_to_no_copy(se
     assert choice_of(creation) == AS_GIVEN
 
 
-def test_known_faults_come_before_gates(settings: CacheSettings, tmp_path: Path, known_wrong: str) -> None:
+def test_known_faults_are_rewritten_before_gates(settings: CacheSettings, tmp_path: Path, known_wrong: str) -> None:
     import onnx
 
     model = onnx.load(known_wrong)
@@ -168,6 +170,6 @@ def test_known_faults_come_before_gates(settings: CacheSettings, tmp_path: Path,
         {"options": {"optimized_model_filepath": "x.onnx"}},
     ],
 )
-def test_the_host_rewrites_no_model_that_the_application_wants_as_it_is(fields: dict[str, Any]) -> None:
+def test_the_host_does_not_rewrite_a_model_that_the_application_wants_unchanged(fields: dict[str, Any]) -> None:
     assert may_rewrite(creation_of(str(MODEL)))
     assert not may_rewrite(creation_of(str(MODEL), **fields))

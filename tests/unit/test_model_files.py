@@ -23,7 +23,7 @@ MODELS = Path(__file__).parents[1] / "models"
 
 
 def referenced_files(data: bytes | io.BytesIO | io.RawIOBase) -> list[str]:
-    """Return the files to which a model refers; none if it is not a model."""
+    """Return the files to which a model refers; an empty list if it is not a model."""
     try:
         return list(scan_open(io.BytesIO(data) if isinstance(data, bytes) else data).files)
     except InvalidProtobuf:
@@ -57,7 +57,7 @@ def data_of(made: Any, functions: tuple[Any, ...] = ()) -> bytes:
 
 def context_node(embed_mode: int | None, context: bytes, domain: str = "com.microsoft") -> Any:
     node = helper.make_node("EPContext", ["x"], ["y"], domain=domain, main_context=1, source="QNNExecutionProvider")
-    # Before and behind: the order of attributes is not guaranteed.
+    # Before and after: the order of attributes is not guaranteed.
     node.attribute.append(helper.make_attribute("ep_cache_context", context))
     if embed_mode is not None:
         node.attribute.append(helper.make_attribute("embed_mode", embed_mode))
@@ -101,11 +101,11 @@ PLACES = [
 
 
 @pytest.mark.parametrize(("data", "expected"), [row[1:] for row in PLACES], ids=[row[0] for row in PLACES])
-def test_a_file_is_found_in(data: bytes, expected: list[str]) -> None:
+def test_an_external_file_is_found_in_each_kind_of_attribute(data: bytes, expected: list[str]) -> None:
     assert sorted(referenced_files(data)) == sorted(expected)
 
 
-def test_many_tensors_in_one_file_name_it_once_and_the_order_is_that_of_the_model() -> None:
+def test_many_tensors_in_one_file_list_it_once_in_the_order_of_the_model() -> None:
     tensors = [external("two.bin" if n % 2 else "one.bin", f"w{n}") for n in range(2000)]
     assert referenced_files(data_of(graph(initializer=tensors))) == ["one.bin", "two.bin"]
 
@@ -121,11 +121,11 @@ def test_many_tensors_in_one_file_name_it_once_and_the_order_is_that_of_the_mode
     ],
     ids=["blob", "small blob", "default", "other domain", "empty"],
 )
-def test_a_context_binary_inside_the_model_is_no_file(node: Any) -> None:
+def test_an_embedded_context_binary_is_not_a_file(node: Any) -> None:
     assert referenced_files(data_of(graph(node))) == []
 
 
-def test_a_location_of_a_tensor_that_is_not_external_counts_for_nothing() -> None:
+def test_the_location_of_a_tensor_that_is_not_external_is_ignored() -> None:
     tensor = external("unused.bin")
     tensor.data_location = onnx.TensorProto.DEFAULT
     assert referenced_files(data_of(graph(initializer=[tensor]))) == []
@@ -157,7 +157,7 @@ def test_weights_inside_the_model_are_not_read() -> None:
 
 @pytest.mark.parametrize("path", sorted(MODELS.glob("*.onnx")), ids=lambda path: path.name)
 def test_real_models_are_read_to_their_end(path: Path) -> None:
-    """The mark behind the last byte of a real model is found only if everything before was understood."""
+    """The marker after the last byte of a real model is found only if everything before it was parsed."""
     data = path.read_bytes()
     assert referenced_files(data) == []
     mark = onnx.ModelProto()
@@ -169,7 +169,7 @@ WHOLE = data_of(graph(constant("c.bin"), in_lists(), context_node(0, b"m.bin")),
 
 
 @given(st.integers(0, len(WHOLE) - 1))
-def test_a_model_that_is_cut_off_names_no_more_than_the_whole_one(length: int) -> None:
+def test_a_truncated_model_lists_no_more_files_than_the_complete_one(length: int) -> None:
     assert set(referenced_files(WHOLE[:length])) <= set(referenced_files(WHOLE))
 
 
@@ -183,11 +183,11 @@ def test_garbage_raises_nothing(data: bytes) -> None:
 @pytest.mark.parametrize(
     "data", [b"", b"{}", b"\xff" * 100_000, b"ORTM", b"version https://git-lfs.github.com/spec/v1"]
 )
-def test_what_is_no_model_names_no_files(data: bytes) -> None:
+def test_a_file_that_is_not_a_model_has_no_files(data: bytes) -> None:
     assert referenced_files(data) == []
 
 
-def test_messages_one_in_the_other_without_end_are_given_up() -> None:
+def test_endlessly_nested_messages_are_abandoned() -> None:
     data = data_of(graph(constant("bottom.bin")))[-40:]
     for field in (b"\x0a", b"\x2a", b"\x32") * 400:  # node, attribute, graph
         size = len(data)
@@ -198,8 +198,8 @@ def test_messages_one_in_the_other_without_end_are_given_up() -> None:
 
 
 @needs.posix
-def test_of_weights_that_are_links_the_files_are_linked(tmp_path: Path) -> None:
-    """Caches of model hubs keep each file once, and give it its name by a relative link."""
+def test_links_among_external_weights_are_resolved(tmp_path: Path) -> None:
+    """Caches of model hubs store each file once, and give it its name by a relative link."""
     blobs, snapshot, work = (tmp_path / name for name in ("blobs", "snapshot", "work"))
     for folder in (blobs, snapshot, work):
         folder.mkdir()

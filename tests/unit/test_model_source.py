@@ -41,20 +41,20 @@ def model(tmp_path: Path) -> Path:
 
 
 def rewrite(path: Path, data: bytes) -> None:
-    """Other bytes at another time, as a program does that runs later."""
+    """Write other bytes with another time, as a program does that runs later."""
     before = path.stat().st_mtime_ns
     path.write_bytes(data)
     os.utime(path, ns=(before + 10**9, before + 10**9))
 
 
 def again(source: ModelSource, folder: Path | None = None) -> ModelSource:
-    """The model as a session is made from it a second time."""
+    """Return the source from which a session of the model is created a second time."""
     identity = source.identity
     given = source.path if source.path is not None else source.data
     return open_again(given, None if folder is None else str(folder), None, identity.fingerprint, identity.files)
 
 
-def test_it_names_the_files_beside_the_model_by_absolute_paths(model: Path, tmp_path: Path) -> None:
+def test_a_source_lists_the_files_of_the_model_by_absolute_paths(model: Path, tmp_path: Path) -> None:
     assert ModelSource.open(model).files == (str(tmp_path / "w.bin"), str(tmp_path / "sub/v.bin"))
 
 
@@ -70,20 +70,20 @@ def test_a_changed_file_is_named(model: Path, tmp_path: Path, name: str) -> None
 
 
 @pytest.mark.parametrize("name", ["m.onnx", "w.bin"])
-def test_a_file_that_was_only_touched_is_the_same(model: Path, tmp_path: Path, name: str) -> None:
+def test_a_file_whose_timestamp_alone_changed_counts_as_unchanged(model: Path, tmp_path: Path, name: str) -> None:
     source = ModelSource.open(model)
     rewrite(tmp_path / name, (tmp_path / name).read_bytes())
     again(source)
 
 
-def test_a_file_that_went_away_is_named(model: Path, tmp_path: Path) -> None:
+def test_a_deleted_file_is_named(model: Path, tmp_path: Path) -> None:
     source = ModelSource.open(model)
     (tmp_path / "w.bin").unlink()
     with pytest.raises(ModelChanged, match=r"w\.bin.*cannot be read any more"):
         again(source)
 
 
-def test_the_fingerprint_covers_the_data_and_not_the_place(model: Path, tmp_path: Path) -> None:
+def test_the_fingerprint_covers_the_data_and_not_the_path(model: Path, tmp_path: Path) -> None:
     first = ModelSource.open(model).fingerprint
     other = tmp_path / "copy"
     (other / "sub").mkdir(parents=True)
@@ -104,7 +104,7 @@ def test_the_fingerprint_of_a_model_without_other_files_is_its_own_hash(tmp_path
 
 
 def test_a_missing_file_is_left_to_onnx_runtime(tmp_path: Path) -> None:
-    """It may be replaced by initializers that are given as values; then it is not needed later either."""
+    """The file may be replaced by initializers that are given as values; then it is not needed later either."""
     path = tmp_path / "m.onnx"
     path.write_bytes(model_with("w.bin"))
     source = ModelSource.open(path)
@@ -114,7 +114,7 @@ def test_a_missing_file_is_left_to_onnx_runtime(tmp_path: Path) -> None:
 
 
 @needs.posix
-def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_pipe_in_place_of_a_file_does_not_block(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "w.bin")
     (tmp_path / "m.onnx").write_bytes(model_with("w.bin"))
     again(ModelSource.open(tmp_path / "m.onnx"))
@@ -135,7 +135,7 @@ def test_a_model_given_as_bytes_has_its_files_in_the_current_folder(
 
 
 @needs.posix
-def test_a_path_that_is_no_unicode_is_refused_with_an_explanation(tmp_path: Path) -> None:
+def test_a_path_that_is_not_unicode_is_refused_with_an_explanation(tmp_path: Path) -> None:
     path = os.fsencode(tmp_path) + b"/m\xff.onnx"
     with open(path, "wb") as file:
         file.write(model_with())
@@ -145,7 +145,7 @@ def test_a_path_that_is_no_unicode_is_refused_with_an_explanation(tmp_path: Path
     assert str(caught.value).encode("utf-8")
 
 
-def test_a_path_inside_the_model_that_is_no_unicode_is_refused_too(tmp_path: Path) -> None:
+def test_a_path_inside_of_the_model_that_is_not_unicode_is_refused_too(tmp_path: Path) -> None:
     data = model_with("wXY.bin").replace(b"wXY.bin", b"w\xff\xfe.bin")
     (tmp_path / "m.onnx").write_bytes(data)
     with pytest.raises(InvalidArgument):
@@ -156,31 +156,33 @@ def test_a_path_inside_the_model_that_is_no_unicode_is_refused_too(tmp_path: Pat
     ("given", "error"),
     [("nowhere.onnx", NoSuchFile), ("a\0b.onnx", NoSuchFile), (".", InvalidProtobuf), (3, TypeError)],
 )
-def test_what_is_no_model_is_refused(given: Any, error: type[Exception], tmp_path: Path, monkeypatch: Any) -> None:
+def test_a_file_that_is_not_a_model_is_refused(
+    given: Any, error: type[Exception], tmp_path: Path, monkeypatch: Any
+) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(error):
         ModelSource.open(given)
 
 
-def test_it_travels_to_another_process(model: Path) -> None:
+def test_a_source_can_be_pickled(model: Path) -> None:
     source = ModelSource.open(model)
     assert pickle.loads(pickle.dumps(source)) == source
 
 
 @pytest.mark.process
-def test_importing_it_does_not_load_openssl() -> None:
+def test_importing_the_source_does_not_load_openssl() -> None:
     code = "import sys, qnnbridge_host.model.source; assert 'hashlib' not in sys.modules and '_hashlib' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
-# --- the hash: SHA-256, whichever implementation computes it ---
+# --- the hash: SHA-256, whatever implementation computes it ---
 
 SIZES = [0, 1, 63, 64, 4096, _FEW_BYTES, _FEW_BYTES + 1, 2 * _CHUNK_BYTES + 3]
 
 
 @pytest.mark.parametrize("loaded", [True, False], ids=["with OpenSSL", "without OpenSSL"])
 @pytest.mark.parametrize("size", SIZES)
-def test_the_hash_of_a_file_is_that_of_hashlib(
+def test_the_hash_of_a_file_equals_that_of_hashlib(
     size: int, loaded: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = bytes(range(251)) * (size // 251 + 1)
@@ -200,7 +202,7 @@ def test_a_model_as_bytes_has_the_fingerprint_of_its_file(tmp_path: Path, monkey
     assert ModelSource.open(file).fingerprint == ModelSource.open(file.read_bytes()).fingerprint
 
 
-def test_a_file_that_cannot_be_read_any_more_has_changed(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_file_counts_as_changed(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = ModelSource.open(str(model))
 
     def fails(_path: str) -> str:
@@ -213,8 +215,8 @@ def test_a_file_that_cannot_be_read_any_more_has_changed(model: Path, monkeypatc
 
 @needs.posix
 @pytest.mark.timeout(20)
-def test_a_pipe_in_the_place_of_a_manifest_is_not_waited_for(tmp_path: Path) -> None:
-    """Nobody writes to it: to open it as a file would take for ever."""
+def test_a_pipe_in_place_of_a_manifest_does_not_block(tmp_path: Path) -> None:
+    """No process writes to the pipe: opening it as a file would block forever."""
     pipe = tmp_path / "manifest.json"
     os.mkfifo(pipe)
     reads: tuple[Any, ...] = (read_json, hash_file, ModelSource.open)

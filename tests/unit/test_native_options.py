@@ -50,12 +50,12 @@ def test_session_options_need_permission(key: str, value: str, tmp_path: Path) -
     ["/tmp/libQnnHtp.so", "./QnnHtp.dll", "sub/QnnHtp.dll", "..\\QnnHtp.dll", "C:QnnHtp.dll", "evil.dll", "evil"],
 )
 @pytest.mark.parametrize("name", ["QNN", "QNNExecutionProvider", "newer"])
-def test_backends_that_are_not_of_the_host_need_permission(name: str, value: str, tmp_path: Path) -> None:
+def test_backends_from_outside_of_the_host_need_permission(name: str, value: str, tmp_path: Path) -> None:
     provider = [{name: {"backend_path": value}}]
     assert found(tmp_path, session(provider_options=provider)) == [("backend_path", value)]
 
 
-def test_backends_of_the_host_need_none(tmp_path: Path) -> None:
+def test_backends_of_the_host_need_no_permission(tmp_path: Path) -> None:
     own = tmp_path / "onnxruntime_qnn"
     own.mkdir()
     (tmp_path / "link.so").symlink_to("/bin/true")
@@ -65,12 +65,12 @@ def test_backends_of_the_host_need_none(tmp_path: Path) -> None:
         assert found(tmp_path, session(provider_options=[{"QNN": {"backend_path": value}}]), own), value
 
 
-def test_switches_that_are_off_need_none(tmp_path: Path) -> None:
+def test_disabled_switches_need_no_permission(tmp_path: Path) -> None:
     off = {"ep.context_enable": "0", "dump_json_qnn_graph": "0", "dump_qnn_ir_dlc": "", "profiling_level": "basic"}
     assert found(tmp_path, session(**off)) == []
 
 
-def test_a_link_out_of_the_hosts_folder_needs_permission(tmp_path: Path) -> None:
+def test_a_link_out_of_the_folder_of_the_host_needs_permission(tmp_path: Path) -> None:
     own, value = tmp_path / "own", tmp_path / "own" / "libQnnHtp.so"
     own.mkdir()
     value.symlink_to(tmp_path / "evil.so")
@@ -84,8 +84,8 @@ def test_options_of_every_stage_are_found(section: str, tmp_path: Path) -> None:
     assert found(tmp_path, {"model": {section: {"pipeline": stage}}}) == [("custom_ops_library", "a.so")]
 
 
-def test_a_key_that_occurs_twice_is_found(tmp_path: Path) -> None:
-    """onnxruntime-genai merges objects of one name; the JSON of Python keeps the last one."""
+def test_a_duplicate_key_is_found(tmp_path: Path) -> None:
+    """onnxruntime-genai merges objects with the same name; Python's JSON parser keeps the last one."""
     text = (
         '{"model": {"decoder": {"session_options": {"custom_ops_library": "a.so"}, "session_options": {},'
         ' "filename": "m.onnx"}}}'
@@ -102,7 +102,7 @@ def test_files_outside_of_the_folder_need_permission(key: str, value: str, tmp_p
     assert found(tmp_path, {"model": {"decoder": {key: value}}}) == [(key, value)]
 
 
-def test_configs_as_exporters_write_them_need_none(tmp_path: Path) -> None:
+def test_ordinary_exported_configs_need_no_permission(tmp_path: Path) -> None:
     config = session(
         log_id="onnxruntime-genai",
         intra_op_num_threads=4,
@@ -121,7 +121,7 @@ def test_configs_as_exporters_write_them_need_none(tmp_path: Path) -> None:
         assert found(tmp_path, damaged) == []
 
 
-def test_a_permission_is_for_one_name(tmp_path: Path) -> None:
+def test_a_permission_is_for_one_option_name(tmp_path: Path) -> None:
     config = session(custom_ops_library="a.so", enable_profiling="/any/path")
     found(tmp_path, config)
     refuse_native(str(tmp_path), {"custom_ops_library", "enable_profiling"}, None)

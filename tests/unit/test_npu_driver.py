@@ -16,7 +16,7 @@ LIBRARY = rf"C:\Windows\{FOLDER}\libcdsprpc.dll"
 
 
 class Simulated:
-    """A machine: values of the registry, and libraries with their versions."""
+    """A simulated machine: values of the registry, and libraries with their versions."""
 
     def __init__(self, values: dict[tuple[str, str], str], libraries: dict[str, str] | None = None) -> None:
         self._values = values
@@ -44,11 +44,11 @@ def image(path: str, service: str = "qcnspmcdm") -> dict[tuple[str, str], str]:
     return {(rf"{SERVICES}\{service}", "ImagePath"): path}
 
 
-def test_the_device_of_the_service_tells_it() -> None:
+def test_the_version_of_the_driver_is_read_from_the_device_of_the_service() -> None:
     assert driver_version(Simulated({**device(), **image(rf"\SystemRoot\{FOLDER}\x.sys")})) == "30.0.220.3000"
 
 
-def test_an_older_driver_has_another_name() -> None:
+def test_an_older_driver_has_another_device_name() -> None:
     assert driver_version(Simulated(device("qcadsprpc", "1.0.3890.3500"))) == "1.0.3890.3500"
 
 
@@ -62,23 +62,23 @@ def test_an_older_driver_has_another_name() -> None:
         rf"{FOLDER}\qcnspmcdm8380.sys",
     ],
 )
-def test_without_a_device_the_library_beside_the_driver_tells_it(path: str) -> None:
+def test_without_a_device_the_version_is_read_from_the_library_of_the_driver(path: str) -> None:
     assert driver_version(Simulated(image(path), {LIBRARY: "30.0.220.3000"})) == "30.0.220.3000"
 
 
 @pytest.mark.parametrize("left_out", range(3))
-def test_a_chain_that_is_broken_anywhere_says_nothing(left_out: int) -> None:
+def test_a_broken_registry_chain_gives_no_version(left_out: int) -> None:
     values = device()
     del values[list(values)[left_out]]
     assert driver_version(Simulated(values)) is None
 
 
 @pytest.mark.parametrize("text", ["", "   "])
-def test_an_empty_version_is_none(text: str) -> None:
+def test_an_empty_version_is_no_version(text: str) -> None:
     assert driver_version(Simulated(device(version=text))) is None
 
 
-def test_a_machine_that_fails_does_not_keep_the_host_from_starting() -> None:
+def test_a_failing_registry_does_not_prevent_the_host_from_starting() -> None:
     class Failing(Simulated):
         def value(self, key: str, name: str) -> str | None:
             raise PermissionError(key)
@@ -87,11 +87,11 @@ def test_a_machine_that_fails_does_not_keep_the_host_from_starting() -> None:
 
 
 @needs.posix
-def test_elsewhere_there_is_none() -> None:
+def test_other_systems_have_no_driver_version() -> None:
     assert driver_version() is None
     assert "driver" not in machine.installed_versions([])
 
 
-def test_hello_carries_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hello_contains_the_version_of_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "driver_version", lambda: "30.0.220.3000")
     assert machine.installed_versions([])["driver"] == "30.0.220.3000"

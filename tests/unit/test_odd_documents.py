@@ -1,5 +1,6 @@
-"""Documents that qnnbridge reads outside of the cache: any value in any place is handled like a damaged document,
-without an error."""
+"""Documents that qnnbridge reads outside of the cache: any value in any position is handled like a damaged
+document, without an error.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 from tests import needs
-from tests.daemon.doors import new_discovery
+from tests.daemon.daemons import new_discovery
 from tests.fakes.commands import qnnbridge
 from tests.unit.test_odd_records import EXTREMES, places, replaced, write_with_hash
 
@@ -51,7 +52,7 @@ def account() -> QuarantineAccount:
 
 
 def for_each(content: Any, write: Callable[[Any], None], read: Callable[[], None]) -> None:
-    """Write the document with another value in every place, and read it each time."""
+    """Write the document with another value in every position, and read it each time."""
     for at, place in enumerate([(), *places(content)]):
         for value in EXTREMES[at % STEP :: STEP]:
             write(replaced(content, place, value))
@@ -63,7 +64,7 @@ def as_text(path: Path) -> Callable[[Any], None]:
     return lambda content: (path.write_text(json.dumps(content), "utf-8"), None)[1]
 
 
-def test_the_quarantine() -> None:
+def test_an_unexpected_quarantine_file_is_tolerated() -> None:
     path = Quarantine().path
     content = {"schema": QUARANTINE_SCHEMA, "accounts": [dataclasses.asdict(account())]}
     as_text(path)(content)
@@ -81,7 +82,7 @@ def test_the_quarantine() -> None:
         assert "Traceback" not in done.output
 
 
-def test_reports_of_crashes() -> None:
+def test_unexpected_crash_reports_are_tolerated() -> None:
     path = state_dir() / "crashes" / f"{ID}.json"
     as_text(path)(REPORT)
     assert [one.id for one in CrashReports().summaries()] == [ID]
@@ -100,7 +101,7 @@ def test_reports_of_crashes() -> None:
         assert "Traceback" not in qnnbridge(*arguments).output
 
 
-def test_measured_rows() -> None:
+def test_unexpected_measured_rows_are_tolerated() -> None:
     place = MeasuredPlace.of(60, True, {"onnxruntime": "1.32.0", "onnxruntime-qnn": "2.7.0"})
     rows = {"pad-edge": MeasuredRow("wrong", "d" * 32)}
     path = state_dir() / "known-wrong.json"
@@ -110,7 +111,7 @@ def test_measured_rows() -> None:
 
     def write(value: Any) -> None:
         write_with_hash(path, value)
-        # The date of the file is part of the key of what was parsed.
+        # The date of the file is part of the cache key of the parsed document.
         time.sleep(0)
 
     for_each(content, write, lambda: (read_measured(path), None)[1])
@@ -119,7 +120,7 @@ def test_measured_rows() -> None:
 
 
 @needs.posix
-def test_the_address_of_the_daemon() -> None:
+def test_an_unexpected_discovery_file_of_the_daemon_is_tolerated() -> None:
     folder = make_runtime_folder()
     discovery = new_discovery(folder)
     write_discovery(folder, discovery)
@@ -133,7 +134,7 @@ def test_the_address_of_the_daemon() -> None:
     for_each(content, as_text(path), read)
 
 
-def test_a_snapshot_of_the_doctor(tmp_path: Path) -> None:
+def test_an_unexpected_snapshot_of_doctor_is_refused_or_read(tmp_path: Path) -> None:
     made = tmp_path / "made.json"
     assert qnnbridge("doctor", "--quick", "--snapshot", made).returncode in (0, 1, 2)
     document = json.loads(made.read_text("utf-8"))
@@ -154,7 +155,9 @@ def test_a_snapshot_of_the_doctor(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", [b"\xff\xfe", b"[1", b"host = 1\n[host]\n", b"\x00" * 100, b"python = 1e999\n"])
-def test_the_configuration_file(value: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unexpected_configuration_file_is_refused_or_read(
+    value: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "config.toml"
     path.write_bytes(value)
     monkeypatch.setenv("QNNBRIDGE_CONFIG", str(path))

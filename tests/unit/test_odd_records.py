@@ -1,4 +1,4 @@
-"""Records of the cache with a correct hash and values of another build: set aside or ignored, without an error."""
+"""Records of the cache with a correct hash and values of another build are moved away or ignored, without an error."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from qnnbridge_protocol.model_records import NumbersReport, OutputNumbers
 from qnnbridge_protocol.settings import cache_dir
 
 KEY = key_number(1)
-# Unchanged for long enough for its hash to be kept.
+# Unchanged for long enough that its hash is cached.
 RESTED = pytest.__file__
 EXTREMES: tuple[Any, ...] = (
     *(float("inf"), float("-inf"), float("nan"), 10**400, -(10**400), 2**63, -1, 0, 1e300, -0.0),
     *("", "\ud800", "x" * 100_000, "\x1b]0;title\x07", "a\u202eb", None, True, [], {}, [[]], {"": {}}, ["\udfff"]),
 )
-# Of the values, every place in a record gets one in this many.
+# Every position in a record gets one of this many values.
 STEP = needs.length(7, 2)
 COMMANDS = (["list"], ["verify"], ["prune"], ["clear", "--all"])
 
@@ -40,7 +40,7 @@ def write_with_hash(path: Path, content: Any) -> None:
 
 
 def records() -> dict[str, Path]:
-    """One record of each kind, in a cache of the test's own."""
+    """Create one record of each kind, in a separate cache for each test."""
     folder = cache_dir()
     store = Store(folder)
     entry = put(store, KEY)
@@ -85,7 +85,7 @@ def read_everything() -> None:
 
 
 def places(content: Any, before: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Where a record has a value, as keys and indices from its top."""
+    """Yield the positions of values in a record, as keys and indices from its root."""
     inner = (
         content.items() if isinstance(content, dict) else enumerate(content) if isinstance(content, list) else ()
     )
@@ -103,7 +103,7 @@ def replaced(content: Any, place: tuple[Any, ...], value: Any) -> Any:
 
 
 @pytest.mark.parametrize("kind", ["manifest", "hits", "memo", "note", "verdict", "optimizers"])
-def test_every_value_of_a_record_may_be_any_other(kind: str) -> None:
+def test_a_record_with_any_unexpected_value_is_tolerated(kind: str) -> None:
     path = records()[kind]
     content = read_json(path)
     assert content is not None
@@ -118,7 +118,7 @@ def test_every_value_of_a_record_may_be_any_other(kind: str) -> None:
 @pytest.mark.parametrize(
     "value", [float("inf"), 10**400, "\ud800", {"a": [1]}], ids=["inf", "huge", "half", "shape"]
 )
-def test_the_commands_work_and_clear_removes_the_record(kind: str, value: Any) -> None:
+def test_commands_tolerate_an_unexpected_record_and_clear_removes_it(kind: str, value: Any) -> None:
     path = records()[kind]
     content = read_json(path)
     assert content is not None
@@ -139,13 +139,13 @@ json_values = st.recursive(
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(value=json_values)
-def test_a_record_may_be_any_document(value: Any) -> None:
+def test_a_record_with_any_json_document_is_tolerated(value: Any) -> None:
     for path in records().values():
         write_with_hash(path, value)
     read_everything()
 
 
-def test_a_verdict_of_another_build_is_set_aside_and_reported_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_verdict_of_another_build_is_moved_away_and_reported_once(caplog: pytest.LogCaptureFixture) -> None:
     path = records()["verdict"]
     content = read_json(path)
     assert content is not None

@@ -11,7 +11,7 @@ from qnnbridge._transport.open_requests import OneWayRequests
 
 
 class Pipe:
-    """Takes as many as there is room for."""
+    """Pipe that accepts as many bytes as it has space for."""
 
     def __init__(self, room: int = 10) -> None:
         self.lock = threading.RLock()
@@ -31,7 +31,7 @@ class Pipe:
             self.posts.add({"op": "slab.release", "slab": number})
 
 
-def test_a_request_is_written_at_once_if_the_lock_is_free() -> None:
+def test_a_request_is_written_immediately_if_the_lock_is_free() -> None:
     pipe = Pipe()
     pipe.add(1, 2)
     assert pipe.written == [1, 2]
@@ -47,8 +47,8 @@ def test_a_request_is_left_to_the_thread_that_holds_the_lock() -> None:
     assert pipe.written == [1, 2]
 
 
-def test_a_request_posted_during_a_write_is_written_after_it() -> None:
-    """The posting thread finds the lock taken, and returns."""
+def test_a_request_that_is_posted_during_a_write_is_written_after_it() -> None:
+    """The lock is held, so the posting thread returns."""
     pipe = Pipe()
     write = pipe.write
 

@@ -18,7 +18,7 @@ NAMES = tuple(f"o{number}" for number in range(40))
 
 
 @pytest.mark.parametrize("culprits", [("o0",), ("o17",), ("o39",), ("o3", "o30"), ("o0", "o1", "o39")])
-def test_all_culprits_are_found_in_few_attempts(culprits: tuple[str, ...]) -> None:
+def test_all_harmful_optimizers_are_found_in_few_attempts(culprits: tuple[str, ...]) -> None:
     attempts: list[Sequence[str]] = []
 
     def is_right(disabled: Sequence[str]) -> bool:
@@ -29,11 +29,11 @@ def test_all_culprits_are_found_in_few_attempts(culprits: tuple[str, ...]) -> No
     assert len(attempts) <= 3 + 7 * len(culprits)
 
 
-def test_of_two_that_both_cure_the_more_dispensable_is_taken() -> None:
+def test_of_two_optimizers_that_both_fix_the_model_the_less_important_is_disabled() -> None:
     assert harmful(lambda disabled: "o30" in disabled or "o5" in disabled, NAMES) == ("o5",)
 
 
-def test_a_right_model_costs_one_attempt_and_a_hopeless_one_two() -> None:
+def test_a_right_model_takes_one_attempt_and_a_hopeless_one_two() -> None:
     attempts: list[Sequence[str]] = []
 
     def never(disabled: Sequence[str]) -> bool:
@@ -45,25 +45,25 @@ def test_a_right_model_costs_one_attempt_and_a_hopeless_one_two() -> None:
     assert len(attempts) == 2
 
 
-def test_a_predicate_that_changes_its_mind_ends_the_search() -> None:
+def test_a_predicate_with_contradictory_answers_ends_the_search() -> None:
     answers = iter([False, True] + [False] * 100)
     assert harmful(lambda _disabled: next(answers), NAMES) is None
 
 
-def test_a_higher_level_has_the_names_of_the_lower_ones() -> None:
+def test_a_higher_level_includes_the_optimizers_of_the_lower_ones() -> None:
     assert optimizers_of(0) == ()
     assert optimizers_of(LEVEL_ALL)[: len(BASIC_OPTIMIZERS)] == BASIC_OPTIMIZERS == optimizers_of(1)
     assert len(set(optimizers_of(LEVEL_ALL))) == len(optimizers_of(LEVEL_ALL))
 
 
-def test_a_choice_adds_to_what_the_application_left_out() -> None:
+def test_a_choice_extends_the_optimizers_that_the_application_disabled() -> None:
     spec = SessionSpec("m.onnx", disabled_optimizers=("A", "B"))
     assert OptimizerChoice(("B", "C")).applied(spec).disabled_optimizers == ("A", "B", "C")
     assert OptimizerChoice().applied(spec) is spec
     assert OptimizerChoice(off=True).applied(spec).options == {"graph_optimization_level": 0}
 
 
-def test_choices_are_kept_on_the_disk(tmp_path: Path) -> None:
+def test_choices_are_stored_on_disk(tmp_path: Path) -> None:
     choice = OptimizerChoice(("A",), False, "A is wrong")
     OptimizerChoices(tmp_path).write("k", choice)
     assert OptimizerChoices(tmp_path).read("k") == choice
@@ -73,8 +73,8 @@ def test_choices_are_kept_on_the_disk(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("kind", "low", "high"), [("int32", -256, 256), ("int16", -256, 256), ("uint16", 0, 256)])
-def test_inputs_that_are_dequantised_get_values_that_8_bits_do_not_hold(kind: str, low: int, high: int) -> None:
-    """Zeros and ones would not show that an optimizer takes int32 for uint8."""
+def test_dequantised_inputs_get_values_beyond_8_bits(kind: str, low: int, high: int) -> None:
+    """Zeros and ones would not show that an optimizer uses uint8 instead of int32."""
     onnx_type = helper.np_dtype_to_tensor_dtype(np.dtype(kind))
     ends = [helper.make_tensor_value_info("q", onnx_type, [40]), helper.make_tensor_value_info("y", 1, [40])]
     nodes = [

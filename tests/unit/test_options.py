@@ -66,11 +66,11 @@ def _attributes(ort: Any, name: str) -> dict[str, Any]:
     return {key: getattr(cls(), key) for key, value in vars(cls).items() if isinstance(value, property)}
 
 
-# --- beside onnxruntime ----------------------------------------------------------------------------------
+# --- comparison with onnxruntime -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("cls", [SessionOptions, RunOptions], ids=lambda cls: cls.__name__)
-def test_attributes_and_defaults_are_those_of_onnxruntime(cls: Any) -> None:
+def test_attributes_and_defaults_equal_those_of_onnxruntime(cls: Any) -> None:
     theirs = _attributes(pytest.importorskip("onnxruntime"), cls.__name__)
     names = {*cls.fields(), *(name for name in ("terminate",) if hasattr(cls, name))}
     assert names >= set(theirs)  # an older onnxruntime has fewer
@@ -80,7 +80,7 @@ def test_attributes_and_defaults_are_those_of_onnxruntime(cls: Any) -> None:
 
 
 @pytest.mark.parametrize("cls", [SessionOptions, RunOptions], ids=lambda cls: cls.__name__)
-def test_assignment_converts_and_refuses_as_onnxruntime_does(cls: Any) -> None:
+def test_assignment_converts_and_refuses_as_in_onnxruntime(cls: Any) -> None:
     ort = pytest.importorskip("onnxruntime")
 
     def assigned(owner: Any, name: str, value: Any) -> Any:
@@ -228,7 +228,10 @@ def test_enumerations_have_the_members_and_numbers_of_onnxruntime() -> None:
         for key, member in theirs.__members__.items():
             assert getattr(ours, key).value == member.value
             assert repr(getattr(ours, key)) == repr(member)
-            if name not in ("OrtCompileApiFlags", "OrtDeviceVendorId"):  # plain Python enumerations there, too
+            if name not in (
+                "OrtCompileApiFlags",
+                "OrtDeviceVendorId",
+            ):  # onnxruntime has plain Python enumerations, too
                 assert str(getattr(ours, key)) == str(member)
                 assert f"{getattr(ours, key)}" == f"{member}"
 
@@ -239,14 +242,14 @@ def test_every_provider_that_onnxruntime_knows_can_be_added_by_name() -> None:
 
 
 @pytest.mark.parametrize("name", ["ACLExecutionProvider", "NvTensorRTRTXExecutionProvider"])
-def test_a_provider_that_onnxruntime_has_given_up_can_still_be_named(name: str) -> None:
-    """1.32 does not list them any more; applications written before do."""
+def test_a_provider_that_onnxruntime_has_removed_can_still_be_requested(name: str) -> None:
+    """1.32 no longer lists them, but older applications use them."""
     options = SessionOptions()
     options.add_provider(name, {})
     assert options.has_providers()
 
 
-def test_node_arguments_look_like_those_of_onnxruntime() -> None:
+def test_node_arguments_have_the_repr_of_onnxruntime() -> None:
     h = pytest.importorskip("onnx.helper")
     direct = session(
         [h.make_node("Identity", ["x"], ["y"])],
@@ -262,7 +265,7 @@ def test_node_arguments_look_like_those_of_onnxruntime() -> None:
         NodeArg(NodeInfo("x", "tensor(float)")).name = "y"  # type: ignore[misc]
 
 
-def test_model_metadata_has_the_attributes_of_onnxruntimes() -> None:
+def test_model_metadata_has_the_attributes_of_onnxruntime() -> None:
     ort = pytest.importorskip("onnxruntime")
     ours = ModelMetadata({"producer_name": "p", "version": 2**63 - 1, "custom_metadata_map": {"a": "b"}, "new": 1})
     for name in [key for key, value in vars(ort.ModelMetadata).items() if isinstance(value, property)]:
@@ -271,7 +274,7 @@ def test_model_metadata_has_the_attributes_of_onnxruntimes() -> None:
     assert ModelMetadata().graph_name == ""
 
 
-# --- session options on their own ------------------------------------------------------------------------
+# --- session options without a comparison ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -287,7 +290,9 @@ def test_model_metadata_has_the_attributes_of_onnxruntimes() -> None:
         (lambda o: (o.add_session_config_entry("ab.cd", "1"), o.get_session_config_entry("ab.c")), "'ab.cd'"),
     ],
 )
-def test_mistakes_are_answered_with_the_way_out(action: Callable[[SessionOptions], Any], expected: str) -> None:
+def test_the_error_for_a_mistake_names_the_alternative(
+    action: Callable[[SessionOptions], Any], expected: str
+) -> None:
     with pytest.raises((errors.BridgeError, AttributeError), match=re.escape(expected)):
         action(SessionOptions())
 
@@ -295,7 +300,7 @@ def test_mistakes_are_answered_with_the_way_out(action: Callable[[SessionOptions
 @pytest.mark.parametrize(
     "policy", [OrtExecutionProviderDevicePolicy.PREFER_GPU, OrtExecutionProviderDevicePolicy.MAX_PERFORMANCE]
 )
-def test_what_cannot_cross_a_process_is_refused_with_reason_and_alternative(
+def test_options_that_cannot_be_transferred_are_refused_with_reason_and_alternative(
     policy: OrtExecutionProviderDevicePolicy,
 ) -> None:
     with pytest.raises(errors.OptionError, match="qnnbridge") as caught:
@@ -304,12 +309,12 @@ def test_what_cannot_cross_a_process_is_refused_with_reason_and_alternative(
     assert caught.value.fix
 
 
-def test_untouched_options_say_nothing() -> None:
+def test_unchanged_options_produce_an_empty_specification() -> None:
     spec = SessionSpec(model_path=None, **SessionOptions().to_spec_parts())
     assert spec == SessionSpec(model_path=None)
 
 
-def test_only_what_differs_from_the_default_travels_with_enumerations_as_numbers() -> None:
+def test_only_values_that_differ_from_the_default_are_transferred_and_enumerations_as_numbers() -> None:
     options = SessionOptions()
     options.graph_optimization_level = GraphOptimizationLevel.ORT_ENABLE_BASIC
     options.execution_mode = ExecutionMode.ORT_PARALLEL
@@ -329,7 +334,7 @@ def test_only_what_differs_from_the_default_travels_with_enumerations_as_numbers
     assert SessionSpec.from_wire(spec.to_wire()) == spec
 
 
-def test_entries_overrides_tensors_and_providers_travel(tmp_path: pathlib.Path) -> None:
+def test_entries_overrides_tensors_and_providers_are_transferred(tmp_path: pathlib.Path) -> None:
     library = tmp_path / "ops.so"
     library.write_bytes(b"")
     array = np.zeros(3, np.float32)
@@ -360,7 +365,7 @@ def test_entries_overrides_tensors_and_providers_travel(tmp_path: pathlib.Path) 
     assert not np.shares_memory(copy, array)
 
 
-def test_later_changes_do_not_reach_parts_that_were_taken() -> None:
+def test_later_changes_do_not_affect_parts_that_were_created_before() -> None:
     options = SessionOptions()
     options.add_session_config_entry("a", "1")
     parts = options.to_spec_parts()
@@ -370,7 +375,7 @@ def test_later_changes_do_not_reach_parts_that_were_taken() -> None:
     assert "providers" not in parts
 
 
-def test_relative_paths_start_at_the_applications_folder(
+def test_relative_paths_are_resolved_in_the_folder_of_the_application(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -393,7 +398,7 @@ def test_relative_paths_start_at_the_applications_folder(
     assert options.to_spec_parts()["options"]["profile_file_prefix"] == os.path.join(here, "traces", "")
 
 
-def test_relative_paths_in_options_of_qnn_start_at_the_applications_folder(
+def test_relative_paths_in_options_of_qnn_are_resolved_in_the_folder_of_the_application(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -417,7 +422,7 @@ def test_relative_paths_in_options_of_qnn_start_at_the_applications_folder(
     assert parts["config_entries"] == {"ep.qnnexecutionprovider.backend_path": beside}
 
 
-def test_a_policy_that_prefers_the_npu_means_qnn_and_then_the_cpu() -> None:
+def test_a_policy_that_prefers_the_npu_selects_qnn_and_then_the_cpu() -> None:
     options = SessionOptions()
     options.set_provider_selection_policy(OrtExecutionProviderDevicePolicy.PREFER_NPU)
     assert options.has_providers()
@@ -448,7 +453,7 @@ def test_one_name_cannot_be_both_kinds_of_initializer() -> None:
 # --- run options -----------------------------------------------------------------------------------------
 
 
-def test_run_options_travel_as_what_was_set() -> None:
+def test_only_run_options_that_were_set_are_transferred() -> None:
     options = RunOptions()
     assert options.to_spec() == RunSpec()
     options.logid = "r"
@@ -457,7 +462,7 @@ def test_run_options_travel_as_what_was_set() -> None:
     assert options.to_spec() == RunSpec({"logid": "r", "terminate": True}, {"qnn.htp_perf_mode": "burst"})
 
 
-def test_terminate_set_in_another_thread_reaches_the_listeners() -> None:
+def test_terminate_set_in_another_thread_notifies_the_listeners() -> None:
     options = RunOptions()
     heard: list[tuple[bool, int]] = []
     remove = options.add_terminate_listener(lambda flag: heard.append((flag, threading.get_ident())))
@@ -472,7 +477,7 @@ def test_terminate_set_in_another_thread_reaches_the_listeners() -> None:
     assert len(heard) == 1
 
 
-def test_a_listener_may_remove_itself_and_use_the_options_while_it_is_called() -> None:
+def test_a_listener_may_remove_itself_and_use_the_options_during_its_call() -> None:
     options = RunOptions()
     heard: list[bool] = []
 
@@ -488,7 +493,7 @@ def test_a_listener_may_remove_itself_and_use_the_options_while_it_is_called() -
     assert options.terminate is False
 
 
-def test_a_lora_adapter_travels_by_its_path(tmp_path: Path) -> None:
+def test_a_lora_adapter_is_transferred_by_its_path(tmp_path: Path) -> None:
     path = tmp_path / "delta.onnx_adapter"
     path.write_bytes(b"")
     adapter = LoraAdapter()
@@ -498,7 +503,7 @@ def test_a_lora_adapter_travels_by_its_path(tmp_path: Path) -> None:
     assert options.to_spec().options == {"active_adapters": [str(path)]}
 
 
-def test_what_is_no_loaded_lora_adapter_is_refused(tmp_path: Path) -> None:
+def test_an_object_that_is_not_a_loaded_lora_adapter_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="LoraAdapter"):
         RunOptions().add_active_adapter(object())  # type: ignore[arg-type]
     with pytest.raises(RuntimeError, match="Load"):
@@ -508,7 +513,7 @@ def test_what_is_no_loaded_lora_adapter_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
-def test_importing_the_application_side_classes_loads_nothing_heavy() -> None:
+def test_importing_the_classes_of_the_application_loads_nothing_heavy() -> None:
     script = (
         "import sys, qnnbridge._session_options, qnnbridge._session.runs, qnnbridge._values.feeds, qnnbridge._io_binding, qnnbridge.errors, qnnbridge._session.runs; "
         "print([m for m in ('onnxruntime', 'onnx', 'ml_dtypes', 'rich', 'typer', 'asyncio') if m in sys.modules])"
@@ -520,7 +525,7 @@ def test_importing_the_application_side_classes_loads_nothing_heavy() -> None:
 # --- options of a real onnxruntime -----------------------------------------------------------------------
 
 
-def test_ours_and_none_need_no_conversion() -> None:
+def test_options_of_qnnbridge_and_none_need_no_conversion() -> None:
     options, run = SessionOptions(), RunOptions()
     assert coerce_session_options(options) is options
     assert coerce_run_options(run) is run
@@ -529,13 +534,13 @@ def test_ours_and_none_need_no_conversion() -> None:
 
 
 @pytest.mark.parametrize("coerce", [coerce_session_options, coerce_run_options])
-def test_something_else_is_refused(coerce: Callable[[object], object]) -> None:
+def test_other_objects_are_refused_as_options(coerce: Callable[[object], object]) -> None:
     for wrong in (3, "x", {}, object(), RunOptions if coerce is coerce_session_options else SessionOptions):
         with pytest.raises(TypeError, match="must be a"):
             coerce(wrong)
 
 
-def test_attributes_and_entries_of_onnxruntimes_session_options_are_taken_over() -> None:
+def test_session_options_of_onnxruntime_are_converted_with_attributes_and_entries() -> None:
     ort = pytest.importorskip("onnxruntime")
     theirs = ort.SessionOptions()
     theirs.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
@@ -549,7 +554,7 @@ def test_attributes_and_entries_of_onnxruntimes_session_options_are_taken_over()
     assert parts["config_entries"] == {"session.disable_cpu_ep_fallback": "1", "ep.context_enable": "1"}
 
 
-def test_providers_hidden_in_onnxruntimes_session_options_are_refused_unless_others_are_given() -> None:
+def test_session_options_of_onnxruntime_with_hidden_providers_are_refused_unless_others_are_given() -> None:
     ort = pytest.importorskip("onnxruntime")
     theirs = ort.SessionOptions()
     theirs.add_provider(CPU, {})
@@ -559,7 +564,7 @@ def test_providers_hidden_in_onnxruntimes_session_options_are_refused_unless_oth
         assert "providers" not in coerce_session_options(theirs, providers_given=True).to_spec_parts()
 
 
-def test_onnxruntimes_run_options_are_taken_over() -> None:
+def test_run_options_of_onnxruntime_are_converted() -> None:
     ort = pytest.importorskip("onnxruntime")
     theirs = ort.RunOptions()
     theirs.log_severity_level = 3
@@ -570,7 +575,7 @@ def test_onnxruntimes_run_options_are_taken_over() -> None:
     )
 
 
-def test_onnxruntimes_enumerations_may_be_assigned_to_our_options() -> None:
+def test_enumerations_of_onnxruntime_may_be_assigned_to_options_of_qnnbridge() -> None:
     ort = pytest.importorskip("onnxruntime")
     options = SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL

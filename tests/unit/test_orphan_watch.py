@@ -11,7 +11,7 @@ import psutil
 import pytest
 from tests import needs
 
-# Only a defect waits this long.
+# Timeout that only a defect reaches.
 GRACE_S = 30.0
 
 RUN = """
@@ -48,7 +48,7 @@ def run(folder: Path, end: str) -> list[str]:
 @pytest.mark.process
 @needs.posix
 @pytest.mark.parametrize("end", ["SIGTERM", "SIGKILL"])
-def test_what_a_killed_run_started_is_ended(tmp_path: Path, end: str) -> None:
+def test_processes_of_a_killed_test_run_are_ended(tmp_path: Path, end: str) -> None:
     (pid,) = run(tmp_path, end)
     try:
         psutil.Process(int(pid)).wait(GRACE_S)
@@ -58,5 +58,5 @@ def test_what_a_killed_run_started_is_ended(tmp_path: Path, end: str) -> None:
 
 
 @pytest.mark.process
-def test_a_run_that_ends_by_itself_is_left_to_its_own_guards(tmp_path: Path) -> None:
+def test_a_test_run_that_ends_normally_is_left_to_its_own_guards(tmp_path: Path) -> None:
     assert run(tmp_path, "end")[1] == "alive"

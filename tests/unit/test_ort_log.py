@@ -50,7 +50,7 @@ def test_a_windows_log_of_utf16_and_narrow_text_is_decoded() -> None:
 
 
 @pytest.mark.parametrize("cut", [0, 1, 41, 45, 46, 1000, 1001])
-def test_a_piece_cut_out_at_any_byte_is_decoded_to_the_same_lines(cut: int) -> None:
+def test_a_log_cut_at_any_byte_is_decoded_to_the_same_lines(cut: int) -> None:
     data = (DATA / "windows_unknown_soc_model.bin").read_bytes()
     whole, piece = decode_stderr(data).splitlines(), decode_stderr(data[cut:]).splitlines()
     assert piece[-2:] == whole[-2:]
@@ -63,12 +63,12 @@ def test_characters_of_all_languages_survive_in_both_encodings() -> None:
     assert decode_stderr(data) == narrow + wide + narrow + wide * 2
 
 
-def test_a_death_in_the_middle_of_a_wide_line_does_not_garble_what_follows() -> None:
+def test_a_crash_in_the_middle_of_a_wide_line_does_not_garble_the_following_text() -> None:
     data = "[E:onnxruntime:, x.cc] going to".encode("utf-16-le") + b"Fatal Python error: Aborted\n"
     assert decode_stderr(data) == "[E:onnxruntime:, x.cc] going toFatal Python error: Aborted\n"
 
 
-def test_bytes_that_are_no_text_are_kept_as_replacement_characters() -> None:
+def test_bytes_that_are_not_text_are_kept_as_replacement_characters() -> None:
     assert decode_stderr(b"a\xff\xfeb\n") == "a\ufffd\ufffdb\n"
     assert decode_stderr(b"") == ""
 
@@ -77,7 +77,7 @@ def test_colours_and_titles_are_removed() -> None:
     assert decode_stderr(b"\x1b[0;93mwarm\x1b[m \x1b]0;title\x07cold\x1b[1;31m!\x1b[0m") == "warm cold!"
 
 
-def test_megabytes_of_log_are_decoded_and_read_in_a_moment() -> None:
+def test_megabytes_of_log_are_decoded_and_parsed_quickly() -> None:
     lines = (DATA / "refused_nodes_severity0.txt").read_text(encoding="utf-8") * 300
     clock = FairClock()
     text = decode_stderr(lines.encode("utf-16-le"))
@@ -88,7 +88,7 @@ def test_megabytes_of_log_are_decoded_and_read_in_a_moment() -> None:
     assert took_s < 5, f"{len(lines)} characters took {took_s:.1f} s"
 
 
-def test_the_prefix_of_onnxruntime_is_taken_off_a_line() -> None:
+def test_the_prefix_of_onnxruntime_is_removed_from_a_line() -> None:
     linux = (
         "\x1b[1;31m2026-11-21 09:59:36.470044130 [E:onnxruntime:, ep.cc:2290 GetCapabilityImpl] QNN failed\x1b[m"
     )
@@ -102,7 +102,7 @@ def test_the_prefix_of_onnxruntime_is_taken_off_a_line() -> None:
     assert parse_line("plain text").severity == ""
 
 
-def test_a_long_line_is_cut_in_the_middle_so_that_its_end_stays() -> None:
+def test_a_long_line_is_shortened_in_the_middle_and_keeps_its_end() -> None:
     short = shorten("begin " + "x" * 5000 + " the reason")
     assert len(short) == 400
     assert short.startswith("begin xxx")
@@ -148,7 +148,7 @@ def test_a_long_line_is_cut_in_the_middle_so_that_its_end_stays() -> None:
         ("index_out_of_range", "run.index", "the value 100, but that dimension has only 5 elements"),
     ],
 )
-def test_a_real_log_names_its_cause(name: str, rule: str, words: str) -> None:
+def test_a_real_log_gives_its_cause(name: str, rule: str, words: str) -> None:
     best = explain_lines(log(name))[0]
     assert best.rule == rule
     assert words in best.cause
@@ -216,8 +216,8 @@ NPU_LINES = [
 @pytest.mark.parametrize(
     ("line", "rule", "words"), NPU_LINES, ids=[f"{row[1]}-{i}" for i, row in enumerate(NPU_LINES)]
 )
-def test_a_line_of_a_real_npu_names_its_cause(line: str, rule: str, words: str) -> None:
-    if line.startswith(" <"):  # QNN's own lines arrive as verbose ones of ONNX Runtime
+def test_a_line_of_a_real_npu_gives_its_cause(line: str, rule: str, words: str) -> None:
+    if line.startswith(" <"):  # QNN's own lines arrive as verbose lines of ONNX Runtime
         line = f"2026-11-21 10:01:11.5 [V:onnxruntime:Default, qnn_backend_manager.cc:519 QnnLogging] {line}"
     (finding,) = explain_lines([line.replace(" <W> ", " <E> ")])
     assert finding.rule == rule
@@ -234,7 +234,7 @@ def test_all_rules_can_be_filled_in() -> None:
         assert wanted <= (groups | known if "qnn" in groups else groups), rule.name
 
 
-def test_what_went_well_is_not_taken_for_a_fault() -> None:
+def test_success_messages_are_not_mistaken_for_a_fault() -> None:
     noise = [
         "2026-11-21 09:59:43.3 [V:onnxruntime:, qnn_backend_manager.cc:2145 SetupBackend] LoadBackend succeed.",
         "2026-11-21 09:59:43.3 [V:onnxruntime:, x.cc:1 SetupBackend] QNN SetupBackend failed in an earlier try",
@@ -244,7 +244,7 @@ def test_what_went_well_is_not_taken_for_a_fault() -> None:
     assert explain_lines(noise) == []
 
 
-def test_lines_that_say_the_same_are_one_finding() -> None:
+def test_lines_with_the_same_meaning_are_one_finding() -> None:
     findings = explain_lines(log("backend_missing"))
     assert [finding.rule for finding in findings] == ["backend.file-missing", "graph.on-cpu"]
     assert len(findings[0].evidence) == 1  # ONNX Runtime repeats QNN's line inside a longer one
@@ -268,7 +268,7 @@ def test_evidence_is_the_line_without_time_and_colours() -> None:
         ("dynamic_severity2", []),
     ],
 )
-def test_refused_nodes_are_read_once_each(name: str, nodes: list[str]) -> None:
+def test_refused_nodes_are_listed_once_each(name: str, nodes: list[str]) -> None:
     assert [str(node) for node in unsupported_nodes(log(name))] == nodes
 
 
@@ -279,13 +279,13 @@ def test_of_a_quantized_group_the_operator_is_named_with_the_reason_of_its_valid
 
 
 @pytest.mark.parametrize("name", ["refused_rank_severity0", "refused_rank_severity2"])
-def test_a_failed_validation_is_a_reason_also_without_a_report(name: str) -> None:
+def test_a_failed_validation_is_a_reason_without_a_report_too(name: str) -> None:
     (node,) = unsupported_nodes(log(name))
     assert (node.name, node.op_type) == ("n", "Relu")
     assert "3110" in node.reason
 
 
-def test_a_report_that_is_cut_off_harms_nothing() -> None:
+def test_a_truncated_report_does_no_harm() -> None:
     lines = log("refused_nodes_severity0")
     for end in range(len(lines)):
         assert len(unsupported_nodes(lines[:end])) <= 1
@@ -302,7 +302,7 @@ def test_the_generic_error_gets_the_real_cause() -> None:
     assert str(error).count("\n") >= 3
 
 
-def test_a_refused_placement_says_that_qnn_did_not_start_instead_of_what_followed_from_it() -> None:
+def test_a_refused_placement_reports_that_qnn_did_not_start_and_not_its_consequences() -> None:
     guess = "QNN took none of these nodes: Relu. Either it does not support them, or its backend did not start."
     error = enrich(PlacementRefused("No node can run on the NPU.", cause=guess, fix="guess"), log("libcxx_missing"))
     assert "libc++" in str(error.cause)
@@ -322,13 +322,13 @@ def test_a_refused_placement_keeps_its_cause_and_gets_the_reasons_of_the_nodes()
     ]
 
 
-def test_what_an_error_says_already_is_not_overwritten() -> None:
+def test_existing_parts_of_an_error_are_not_overwritten() -> None:
     error = EPFail("failed", cause="I know why", fix="and what to do", evidence=["this"])
     enrich(error, log("finalize_1002_verbose"))
     assert (error.cause, error.fix, error.evidence) == ("I know why", "and what to do", ("this",))
 
 
-def test_the_message_itself_is_explained_when_the_log_is_silent() -> None:
+def test_the_error_message_is_explained_if_the_log_has_nothing() -> None:
     message = (
         "[ONNXRuntimeError] : 11 : EP_FAIL : Failed to finalize QNN graph. Error: QNN_COMMON_ERROR_MEM_ALLOC: x"
     )
@@ -337,7 +337,7 @@ def test_the_message_itself_is_explained_when_the_log_is_silent() -> None:
     assert error.evidence == ()
 
 
-def test_nodes_that_are_on_the_cpu_by_choice_are_no_reason_for_another_error() -> None:
+def test_nodes_that_are_on_the_cpu_deliberately_do_not_explain_another_error() -> None:
     lines = [*log("bin_for_other_chip"), *log("refused_nodes_severity0")]
     error = enrich(
         InvalidGraph("contextCreateFromBinary failed. Error: QNN_CONTEXT_ERROR_CREATE_FROM_BINARY"), lines
@@ -351,7 +351,7 @@ def test_a_provider_that_cannot_be_made_is_explained() -> None:
     assert error.fix == "Set soc_model too (60 for X Elite)."
 
 
-def test_errors_that_have_nothing_to_do_with_the_log_are_left_alone() -> None:
+def test_errors_unrelated_to_the_log_are_not_changed() -> None:
     error: BridgeError = Busy("too many calls")
     assert enrich(error, log("unknown_soc_model")).cause is None
 
@@ -366,7 +366,7 @@ class _Collector:
         return self.data
 
 
-def test_an_error_is_explained_from_what_the_collector_has_for_its_last_request() -> None:
+def test_an_error_is_explained_from_the_log_lines_of_its_last_request() -> None:
     collector = _Collector((DATA / "windows_unknown_soc_model.bin").read_bytes())
     error = enrich_from_stderr(Fail(GENERIC), collector, [6, 7], 0.5)
     assert collector.asked == [(7, 0.5)]

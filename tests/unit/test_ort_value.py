@@ -62,12 +62,12 @@ def _assert_same(ours: Any, theirs: Any) -> None:
         assert ours.message == said
 
 
-# --- beside onnxruntime ----------------------------------------------------------------------------------
+# --- comparison with onnxruntime -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", NUMERIC)
 @pytest.mark.parametrize("shape", [(2, 3), (6,), (), (0, 3)])
-def test_a_tensor_tells_the_same_of_itself(dtype: Any, shape: tuple[int, ...]) -> None:
+def test_a_tensor_has_the_same_properties_as_in_onnxruntime(dtype: Any, shape: tuple[int, ...]) -> None:
     ort = pytest.importorskip("onnxruntime")
     data = np.ones(shape, dtype)
     ours, theirs = OrtValue.ortvalue_from_numpy(data), ort.OrtValue.ortvalue_from_numpy(data)
@@ -77,7 +77,7 @@ def test_a_tensor_tells_the_same_of_itself(dtype: Any, shape: tuple[int, ...]) -
 
 
 @pytest.mark.parametrize("number", range(30))
-def test_a_new_tensor_of_each_onnx_type_tells_the_same_of_itself(number: int) -> None:
+def test_a_new_tensor_of_each_onnx_type_has_the_same_properties_as_in_onnxruntime(number: int) -> None:
     ort = pytest.importorskip("onnxruntime")
     for shape in ([3], [2, 3], [], [0, 4]):
         theirs = outcome(ort.OrtValue.ortvalue_from_shape_and_type, shape, number)
@@ -95,7 +95,9 @@ CASTS = [
 
 
 @pytest.mark.parametrize(("dtype", "number"), CASTS)
-def test_bits_taken_as_another_type_tell_the_same_of_themselves(dtype: Any, number: int) -> None:
+def test_bits_reinterpreted_as_another_type_have_the_same_properties_as_in_onnxruntime(
+    dtype: Any, number: int
+) -> None:
     ort = pytest.importorskip("onnxruntime")
     data = np.zeros((2, 3), dtype)
     theirs = outcome(lambda: ort.OrtValue.ortvalue_from_numpy_with_onnx_type(data, number))
@@ -151,7 +153,7 @@ MAKING: list[Callable[[Any], Any]] = [
 
 
 @pytest.mark.parametrize("index", range(len(MAKING)))
-def test_values_are_made_and_refused_as_in_onnxruntime(index: int) -> None:
+def test_values_are_created_and_refused_as_in_onnxruntime(index: int) -> None:
     ort = pytest.importorskip("onnxruntime")
     theirs, ours = outcome(lambda: MAKING[index](ort)), outcome(lambda: MAKING[index](Ours))
     _assert_same(ours, theirs)
@@ -183,7 +185,7 @@ def test_updates_in_place_write_or_refuse_as_in_onnxruntime(index: int) -> None:
     assert mine.tobytes() == want.tobytes()
 
 
-def test_a_sequence_tells_the_same_of_itself() -> None:
+def test_a_sequence_has_the_same_properties_as_in_onnxruntime() -> None:
     ort = pytest.importorskip("onnxruntime")
     h = pytest.importorskip("onnx.helper")
     sequence = h.make_sequence_type_proto(h.make_tensor_type_proto(1, [2]))
@@ -200,7 +202,7 @@ def test_a_sequence_tells_the_same_of_itself() -> None:
         _assert_same(outcome(getattr(ours, name)), outcome(getattr(theirs, name)))
 
 
-def test_a_sequence_of_maps_tells_the_same_of_itself() -> None:
+def test_a_sequence_of_maps_has_the_same_properties_as_in_onnxruntime() -> None:
     ort = pytest.importorskip("onnxruntime")
     h = pytest.importorskip("onnx.helper")
     maps = h.make_sequence_type_proto(h.make_map_type_proto(7, h.make_tensor_type_proto(1, None)))
@@ -213,7 +215,7 @@ def test_a_sequence_of_maps_tells_the_same_of_itself() -> None:
     theirs = direct.run_with_ort_values(None, {"x": ort.OrtValue.ortvalue_from_numpy(data)})[0]
     ours = OrtValue(direct.run(None, {"x": data})[0], declared=direct.get_outputs()[0].type)
     mine, want = _facts(ours), _facts(theirs)
-    # onnxruntime's own answer to is_tensor... is asked for what it can answer without dereferencing a tensor.
+    # Compare only methods that onnxruntime can answer without dereferencing a tensor.
     assert {k: v for k, v in mine.items() if not isinstance(v, Exception)} == {
         k: v for k, v in want.items() if not isinstance(v, Exception)
     }
@@ -241,7 +243,7 @@ SPARSE: list[Callable[[Any, Any], Any]] = [
 
 
 @pytest.mark.parametrize("index", range(len(SPARSE)))
-def test_sparse_tensors_are_made_and_read_as_in_onnxruntime(index: int) -> None:
+def test_sparse_tensors_are_created_and_read_as_in_onnxruntime(index: int) -> None:
     ort = pytest.importorskip("onnxruntime")
 
     def make(module: Any) -> Any:
@@ -279,14 +281,14 @@ def test_devices_have_the_numbers_of_onnxruntime(name: str) -> None:
             assert getattr(ours, method)() == getattr(theirs, method)()
 
 
-def test_no_public_method_of_onnxruntimes_classes_is_missing() -> None:
+def test_no_public_method_of_the_onnxruntime_classes_is_missing() -> None:
     ort = pytest.importorskip("onnxruntime")
     for name in ("OrtValue", "SparseTensor", "OrtDevice"):
         theirs, ours = getattr(ort, name), getattr(Ours, name)
         assert not [m for m in vars(theirs) if not m.startswith("_") and not hasattr(ours, m)]
 
 
-# --- on its own ------------------------------------------------------------------------------------------
+# --- without a comparison --------------------------------------------------------------------------------
 
 
 def test_a_contiguous_array_is_shared_and_another_is_copied() -> None:
@@ -300,13 +302,13 @@ def test_a_contiguous_array_is_shared_and_another_is_copied() -> None:
     assert np.asarray(shared, dtype=np.float64).dtype == np.float64
 
 
-def test_an_array_of_the_other_byte_order_keeps_its_numbers() -> None:
+def test_an_array_with_the_other_byte_order_keeps_its_numbers() -> None:
     data = array(np.dtype(np.float32).newbyteorder())
     assert OrtValue.ortvalue_from_numpy(data).numpy().tolist() == array().tolist()
 
 
 def test_a_new_tensor_is_zero() -> None:
-    """Memory that was never written would carry what was there before to the host."""
+    """Memory that was never written would send its earlier contents to the host."""
     assert not OrtValue.ortvalue_from_shape_and_type([1000], np.uint8).numpy().any()
 
 
@@ -320,7 +322,7 @@ def test_packed_elements_are_the_first_bytes_of_the_array() -> None:
     assert value.value.data[0] == 0x65
 
 
-def test_types_without_a_numpy_name_come_out_as_ml_dtypes_arrays() -> None:
+def test_types_without_a_numpy_name_are_returned_as_ml_dtypes_arrays() -> None:
     ml_dtypes = pytest.importorskip("ml_dtypes")
     data = np.array([1.5, -2], ml_dtypes.bfloat16)
     value = OrtValue.ortvalue_from_numpy_with_onnx_type(data.view(np.uint16), 16)
@@ -338,7 +340,7 @@ def test_updating_raw_bits_in_place_reaches_the_shared_memory() -> None:
 
 @pytest.mark.parametrize("wrong", [np.ones((2, 3)), np.ones((2, 3), np.float16)])
 def test_an_update_with_elements_of_another_size_is_refused(wrong: Any) -> None:
-    """onnxruntime copies as many bytes as fit, which is neither of the two arrays."""
+    """onnxruntime copies as many bytes as fit, which gives neither of the two arrays."""
     data = array()
     with pytest.raises(RuntimeError, match="does not match the size"):
         OrtValue.ortvalue_from_numpy(data).update_inplace(wrong)
@@ -353,8 +355,8 @@ def test_read_only_memory_is_never_written() -> None:
     assert data.tolist() == array().tolist()
 
 
-def test_tensors_of_strings_give_copies_and_cannot_be_updated() -> None:
-    """onnxruntime offers no way to make them, but outputs are such."""
+def test_tensors_of_strings_return_copies_and_cannot_be_updated() -> None:
+    """onnxruntime has no way to create such values, but outputs can be such values."""
     value = OrtValue(np.array(["a", "b"], object), declared="tensor(string)")
     assert (value.data_type(), value.element_type(), value.is_tensor()) == ("tensor(string)", 8, True)
     value.numpy()[0] = "changed"
@@ -364,8 +366,8 @@ def test_tensors_of_strings_give_copies_and_cannot_be_updated() -> None:
             value.update_inplace(wrong)
 
 
-def test_a_value_that_is_not_there_says_so() -> None:
-    """onnxruntime crashes for most of these questions."""
+def test_a_missing_value_is_reported_as_missing() -> None:
+    """onnxruntime crashes for most of these methods."""
     value = OrtValue(None, declared="optional(tensor(float))")
     assert not value.has_value()
     assert value.is_tensor()
@@ -376,13 +378,13 @@ def test_a_value_that_is_not_there_says_so() -> None:
             getattr(unset, method)()
 
 
-def test_a_sequence_without_a_declared_type_is_known_by_its_members() -> None:
+def test_a_sequence_without_a_declared_type_gets_the_type_of_its_members() -> None:
     assert OrtValue([np.zeros(2, np.int64)]).data_type() == "seq(tensor(int64))"
     assert OrtValue([], declared="seq(tensor(int64))").element_type() == 7
     assert OrtValue([np.zeros(2)], declared="optional(seq(tensor(double)))").is_tensor_sequence()
 
 
-def test_dlpack_shares_memory_both_ways() -> None:
+def test_dlpack_shares_memory_in_both_directions() -> None:
     data = array()
     value = OrtValue.from_dlpack(data)
     assert value.data_ptr() == data.ctypes.data
@@ -392,7 +394,7 @@ def test_dlpack_shares_memory_both_ways() -> None:
         OrtValue(Typed(np.zeros(2, np.uint16), ElementType.BFLOAT16, (2,))).__dlpack__()
 
 
-def test_the_dtype_of_the_source_tells_bool_from_uint8() -> None:
+def test_the_dtype_of_the_source_distinguishes_bool_from_uint8() -> None:
     class Older:
         """An array of a library whose DLPack does not support bool."""
 
@@ -418,12 +420,12 @@ def test_devices_and_allocators_are_refused_with_an_explanation() -> None:
     "indices", [np.array([1, 9]), np.array([-1, 0]), np.array([[0, 3], [0, 0]]), np.array([[0, 0], [-1, 0]])]
 )
 def test_sparse_indices_outside_of_the_tensor_are_refused(indices: Any) -> None:
-    """onnxruntime takes them and reads or writes wherever they point."""
+    """onnxruntime accepts such indices and reads or writes at any address."""
     with pytest.raises(RuntimeError, match="outside"):
         SparseTensor.sparse_coo_from_numpy([3, 3], np.ones(2), indices, OrtDevice.make("cpu", 0))
 
 
-def test_a_sparse_value_is_carried_by_an_ort_value() -> None:
+def test_a_sparse_value_is_accepted_as_an_ort_value() -> None:
     tensor = SparseTensor.sparse_csr_from_numpy(
         [3, 3], np.ones(2, np.float32), np.array([1, 2]), np.array([0, 1, 2, 2]), OrtDevice.make("cpu", 0)
     )

@@ -21,7 +21,7 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_a_file_that_exists_is_replaced_with_overwrite_only(tmp_path: Path) -> None:
+def test_an_existing_file_is_replaced_only_with_overwrite(tmp_path: Path) -> None:
     path = tmp_path / "a.html"
     OutputFile(path, overwrite=False).write(b"one")
     with pytest.raises(OptionError, match="exists already") as refused:
@@ -33,7 +33,7 @@ def test_a_file_that_exists_is_replaced_with_overwrite_only(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("old", [None, b"old"])
-def test_a_failed_write_leaves_what_was_there(old: bytes | None, tmp_path: Path) -> None:
+def test_a_failed_write_keeps_the_existing_file(old: bytes | None, tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     if old is not None:
         path.write_bytes(old)
@@ -64,7 +64,7 @@ def test_the_input_is_never_replaced(overwrite: bool, tmp_path: Path) -> None:
 
 
 @posix
-def test_the_file_behind_a_link_is_replaced_and_keeps_its_rights(tmp_path: Path) -> None:
+def test_the_target_of_a_link_is_replaced_and_keeps_its_permissions(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     target, link = tmp_path / "real" / "a", tmp_path / "link"
     target.write_bytes(b"old")
@@ -78,7 +78,7 @@ def test_the_file_behind_a_link_is_replaced_and_keeps_its_rights(tmp_path: Path)
 
 @posix
 @pytest.mark.parametrize("overwrite", [False, True])
-def test_a_pipe_is_written_through(overwrite: bool, tmp_path: Path) -> None:
+def test_output_to_a_pipe_is_written_into_the_pipe(overwrite: bool, tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     read: list[bytes] = []
@@ -93,7 +93,7 @@ def test_a_pipe_is_written_through(overwrite: bool, tmp_path: Path) -> None:
 @posix
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_a_device_stays_a_device(overwrite: bool, tmp_path: Path) -> None:
-    device = tmp_path / "null"  # one of our own: a fault here must not replace the system's
+    device = tmp_path / "null"  # a device created by the test: a fault here must not replace the system's
     try:
         os.mknod(device, 0o666 | stat.S_IFCHR, os.makedev(1, 3))
         device.open("wb").close()
@@ -109,7 +109,7 @@ def test_a_device_stays_a_device(overwrite: bool, tmp_path: Path) -> None:
 
 
 @posix
-def test_a_descriptor_is_written_through(tmp_path: Path) -> None:
+def test_output_to_a_descriptor_is_written_into_the_descriptor(tmp_path: Path) -> None:
     with (tmp_path / "a").open("wb") as file:
         OutputFile(f"/dev/fd/{file.fileno()}", overwrite=False).write(b"page")
         assert not file.closed

@@ -20,24 +20,24 @@ def test_a_process_of_this_system_is_found_by_its_name() -> None:
 
 
 @pytest.mark.parametrize("name", [ELSEWHERE, "12@", "12@linux", f"12@{this_system()}x"])
-def test_the_number_of_a_process_elsewhere_means_nothing_here(name: str) -> None:
+def test_a_process_name_from_another_system_is_not_resolved(name: str) -> None:
     assert number_here(name) is None
 
 
 @pytest.mark.parametrize("name", ["", "@", "-1", "1.5", "x", "\u0661", f"x@{this_system()}", "@linux"])
-def test_what_names_no_process_is_refused(name: str) -> None:
+def test_an_invalid_process_name_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match="is not the name of a process"):
         number_here(name)
 
 
 @pytest.mark.process
 @needs.linux
-def test_a_process_namespace_is_a_system_of_its_own(tmp_path: Path) -> None:
+def test_a_process_namespace_counts_as_a_separate_system(tmp_path: Path) -> None:
     program = "from qnnbridge_protocol.process_names import this_system; print(this_system())"
     here, there = (
         subprocess.run([*before, sys.executable, "-c", program], capture_output=True, text=True, check=False)
         for before in ([], ["unshare", "--user", "--map-root-user", "--pid", "--fork"])
     )
     assert here.stdout.strip() == this_system()
-    if there.returncode == 0:  # where user namespaces are allowed
+    if there.returncode == 0:  # if user namespaces are allowed
         assert there.stdout.strip() not in ("", this_system())

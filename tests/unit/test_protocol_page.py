@@ -45,7 +45,7 @@ Row = list[str]
 
 
 def section(title: str) -> str:
-    """The text under a heading, up to the next heading of the same or a higher level."""
+    """Return the text under a heading, up to the next heading of the same or a higher level."""
     found = re.search(rf"^(#+) {re.escape(title)}$", PAGE, re.M)
     assert found, f"no heading {title!r}"
     rest = PAGE[found.end() :]
@@ -54,7 +54,7 @@ def section(title: str) -> str:
 
 
 def tables(text: str) -> list[list[Row]]:
-    """All tables of a text: the rows of each, its head included."""
+    """Return all tables of a text, each as rows that include the header."""
     found: list[list[Row]] = []
     previous = ""
     for line in text.splitlines():
@@ -69,13 +69,13 @@ def tables(text: str) -> list[list[Row]]:
 
 
 def rows(title: str, *head: str) -> list[Row]:
-    """The rows of the table with this head."""
+    """Return the rows of the table with this header."""
     (table,) = (table for table in tables(section(title)) if table[0][: len(head)] == list(head))
     return table[1:]
 
 
 def bare(cell: str) -> str:
-    """A name without the marks around it."""
+    """Return a name without the surrounding markup."""
     return cell.strip("[]`")
 
 
@@ -90,7 +90,7 @@ def blocks(title: str, language: str) -> list[str]:
 # --- frames ----------------------------------------------------------------------------------------------
 
 
-def test_the_prefix_is_laid_out_as_the_page_says() -> None:
+def test_the_prefix_has_the_layout_of_the_page() -> None:
     sizes = {"4s": 4, "B": 1, "H": 2, "I": 4, "Q": 8}
     codes = re.findall(r"\d*[a-zA-Z]", frames.PREFIX.format.removeprefix("<"))
     table = rows("Frame", "offset", "size", "field")
@@ -104,7 +104,7 @@ def test_the_prefix_is_laid_out_as_the_page_says() -> None:
     assert frames.PREFIX.format.startswith("<"), "little-endian, without gaps"
 
 
-def test_the_fields_of_the_prefix_stand_in_the_order_in_which_they_are_parsed() -> None:
+def test_the_fields_of_the_prefix_are_listed_in_the_order_of_parsing() -> None:
     fields = [row[2] for row in rows("Frame", "offset", "size", "field")]
     assert fields == [
         *("magic", "wire version", "kind", "flags", "request id", "header bytes", "buffer count", "body bytes"),
@@ -114,14 +114,14 @@ def test_the_fields_of_the_prefix_stand_in_the_order_in_which_they_are_parsed() 
     assert frames.parse_prefix(prefix, Limits())[:-1] == (frames.WIRE_VERSION, Kind.REPLY, 3, 1, 5, 6)
 
 
-def test_magic_wire_version_and_alignment_are_those_of_the_code() -> None:
+def test_magic_wire_version_and_alignment_equal_those_of_the_code() -> None:
     rules = {row[2]: row[3] for row in rows("Frame", "offset", "size", "field")}
     assert f"`{frames.MAGIC.hex(' ').upper()}`" in rules["magic"]
     assert rules["wire version"].startswith(f"{frames.WIRE_VERSION};")
     assert f"multiple of {frames.ALIGNMENT} " in section("Frame")
 
 
-def test_the_body_is_laid_out_by_the_formula_of_the_page() -> None:
+def test_the_body_has_the_layout_of_the_formula_on_the_page() -> None:
     sizes = [1, 0, 64, 65]
     offsets = [0]
     for size in sizes[:-1]:
@@ -148,7 +148,7 @@ def test_the_examples_are_real_frames() -> None:
     assert [plain(again) for again in feed(FrameReader(Limits()), wire(frame))] == [plain(frame)]
 
 
-def test_the_kinds_are_those_of_the_code() -> None:
+def test_the_kinds_equal_those_of_the_code() -> None:
     table = rows("Kinds", "number", "kind", "from")
     assert [(int(row[0]), row[1]) for row in table] == [(int(kind), kind.name) for kind in Kind]
     for _, name, speaker, *_ in table:
@@ -159,11 +159,11 @@ def test_the_kinds_are_those_of_the_code() -> None:
 # --- limits ----------------------------------------------------------------------------------------------
 
 
-def test_the_negotiated_limits_are_those_of_the_code() -> None:
+def test_the_negotiated_limits_equal_those_of_the_code() -> None:
     assert {bare(row[0]): int(row[1]) for row in rows("Limits", "limit", "default")} == Limits().to_wire()
 
 
-def test_the_fixed_limits_are_those_of_the_code() -> None:
+def test_the_fixed_limits_equal_those_of_the_code() -> None:
     fixed = {row[0]: int(row[1]) for row in rows("Limits", "limit", "value")}
     assert fixed == {
         "header of a HELLO": limits.MAX_HELLO_BYTES,
@@ -191,24 +191,24 @@ def test_the_fixed_limits_are_those_of_the_code() -> None:
         ("HELLO", f"speaks version {API_VERSIONS[0]} to {API_VERSIONS[1]}"),
     ],
 )
-def test_a_number_within_a_sentence_is_that_of_the_code(title: str, sentence: str) -> None:
+def test_a_number_in_a_sentence_equals_that_of_the_code(title: str, sentence: str) -> None:
     assert sentence in " ".join(section(title).split())
 
 
 # --- conversations ---------------------------------------------------------------------------------------
 
 
-def test_the_fields_of_hello_are_those_of_the_code() -> None:
+def test_the_fields_of_hello_equal_those_of_the_code() -> None:
     assert names("HELLO", "field", "type") == list(Hello().to_wire())
 
 
-def test_the_features_are_those_of_the_code() -> None:
+def test_the_features_equal_those_of_the_code() -> None:
     assert set(names("HELLO", "feature")) == FEATURES | {DAEMON_FEATURE}
     assert set(names("HELLO", "wish")) == {MAKE_WAY_FEATURE, LEAVE_FEATURE}
 
 
 def moves(cell: str, state: State) -> dict[Kind, State]:
-    """``REQUEST, GOODBYE → closing`` as a row of the tables in the code."""
+    """Parse ``REQUEST, GOODBYE → closing`` into a row of the tables in the code."""
     out = {}
     for item in filter(None, cell.split(", ")):
         kind, _, after = item.partition(" → ")
@@ -217,7 +217,7 @@ def moves(cell: str, state: State) -> dict[Kind, State]:
 
 
 @pytest.mark.parametrize("role", list(Role))
-def test_the_states_are_those_of_the_code(role: Role) -> None:
+def test_the_states_equal_those_of_the_code(role: Role) -> None:
     client, host = (table[1:] for table in tables(section("States")))
     listed = client if role is Role.CLIENT else host
     assert [State(row[0]) for row in listed] == list(State)
@@ -227,13 +227,13 @@ def test_the_states_are_those_of_the_code(role: Role) -> None:
         assert moves(row[2], state) == connection.RECEIVES.get((role, state), {})
 
 
-def test_each_question_has_the_answers_that_the_code_takes() -> None:
+def test_each_request_has_the_answers_that_the_code_accepts() -> None:
     listed = {Kind[row[0]]: {Kind[kind] for kind in row[1].split(" or ")} for row in rows("Requests", "asked")}
     assert listed == connection.ANSWERS
 
 
 def returned_texts(function: Any) -> set[str]:
-    """The texts that a function returns, found in its source."""
+    """Return the strings that a function returns, found in its source."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
     found = (node for returned in ast.walk(tree) if isinstance(returned, ast.Return) for node in ast.walk(returned))
     return {node.value for node in found if isinstance(node, ast.Constant) and type(node.value) is str}
@@ -244,7 +244,7 @@ def test_a_cancel_is_answered_with_the_states_of_the_page() -> None:
 
 
 def declared(call: ast.AST) -> str | None:
-    """The phase that a call declares, if it is one that does."""
+    """Return the phase that a call declares, or ``None``."""
     if not isinstance(call, ast.Call) or not call.args:
         return None
     name = call.func.id if isinstance(call.func, ast.Name) else getattr(call.func, "attr", "")
@@ -254,13 +254,13 @@ def declared(call: ast.AST) -> str | None:
     return str(argument.value)
 
 
-def test_the_phases_are_those_that_the_host_declares() -> None:
+def test_the_phases_equal_those_that_the_host_declares() -> None:
     trees = (ast.parse(path.read_bytes()) for path in HOST.rglob("*.py"))
     found = {phase for tree in trees for node in ast.walk(tree) if (phase := declared(node))}
     assert set(names("Phases", "phase")) == found
 
 
-def test_the_stages_of_progress_are_those_of_the_code() -> None:
+def test_the_stages_of_progress_equal_those_of_the_code() -> None:
     told = re.search(r"A stage is (.*?)\. `label`", section("Events"), re.S)
     assert told
     assert re.findall(r"`(\w+)`", told[1]) == list(get_args(model_records.ProgressStage))
@@ -273,11 +273,11 @@ OPERATIONS: Mapping[str, Any] = handlers.HostHandlers(
 ).operations
 
 
-def test_every_operation_has_a_place_of_its_own() -> None:
+def test_every_operation_has_a_section() -> None:
     assert re.findall(r"^### (.*)$", section("Operations"), re.M) == list(OPERATIONS)
 
 
-# Operations whose requests are read in a module that is loaded with the first of them.
+# Handlers whose requests are read in another module, which is loaded with the first of them.
 ELSEWHERE: Mapping[Any, Sequence[Any]] = {
     handlers.HostHandlers._verify: (NumbersService.verify, NumbersService._comparison),
     handlers.HostHandlers._samples: (NumbersService.samples,),
@@ -290,7 +290,7 @@ def function_nodes(function: Any) -> Iterator[ast.AST]:
 
 
 def fields_read(function: Any) -> tuple[set[str], set[str]]:
-    """The header fields that a handler must have, and those that it asks for."""
+    """Return the header fields that a handler requires, and those that are optional."""
     needed, asked = set(), set()
     for node in function_nodes(function):
         if isinstance(node, ast.Subscript) and ast.unparse(node.value) in ("header", "request.header"):
@@ -307,7 +307,7 @@ def fields_read(function: Any) -> tuple[set[str], set[str]]:
 
 
 def keys_answered(function: Any) -> set[str]:
-    """The keys of the maps that a function returns, found in its source."""
+    """Return the keys of the maps that a function returns, found in its source."""
     returned = (node.value for node in function_nodes(function) if isinstance(node, ast.Return) and node.value)
     maps = (node.elts[0] if isinstance(node, ast.Tuple) else node for node in returned)
     keys = (key for node in maps if isinstance(node, ast.Dict) for key in node.keys)
@@ -315,7 +315,7 @@ def keys_answered(function: Any) -> set[str]:
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_the_fields_of_an_operation_are_those_that_the_host_reads(operation: str) -> None:
+def test_the_fields_of_an_operation_equal_those_that_the_host_reads(operation: str) -> None:
     listed = next((table[1:] for table in tables(section(operation)) if table[0][0] == "field"), [])
     needed, asked = fields_read(OPERATIONS[operation])
     assert {bare(row[0]) for row in listed if not row[0].startswith("[")} == needed
@@ -323,7 +323,7 @@ def test_the_fields_of_an_operation_are_those_that_the_host_reads(operation: str
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_the_reply_to_an_operation_is_what_the_host_answers(operation: str) -> None:
+def test_the_reply_to_an_operation_equals_that_of_the_host(operation: str) -> None:
     listed = next((table[1:] for table in tables(section(operation)) if table[0][0] == "reply"), [])
     answered = keys_answered(OPERATIONS[operation])
     if operation == "host.info":
@@ -347,11 +347,11 @@ def test_the_reply_to_an_operation_is_what_the_host_answers(operation: str) -> N
         ("Numbers report", model_records.NumbersReport),
     ],
 )
-def test_the_fields_of_a_specification_are_those_of_the_code(title: str, record: type[Any]) -> None:
+def test_the_fields_of_a_specification_equal_those_of_the_code(title: str, record: type[Any]) -> None:
     assert names(title, "field") == [field.name for field in dataclasses.fields(record)]
 
 
-def test_the_members_of_an_output_are_those_of_the_code() -> None:
+def test_the_fields_of_an_output_equal_those_of_the_code() -> None:
     listed = names("Numbers report", "member of an output")
     assert listed == [field.name for field in dataclasses.fields(model_records.OutputNumbers)]
 
@@ -363,7 +363,7 @@ def test_the_members_of_an_output_are_those_of_the_code() -> None:
         ("Session information", "inputs", specs.NodeInfo),
     ],
 )
-def test_the_members_of_a_list_are_those_of_the_code(title: str, field: str, record: type[Any]) -> None:
+def test_the_fields_of_a_list_equal_those_of_the_code(title: str, field: str, record: type[Any]) -> None:
     (text,) = (row[1] for row in rows(title, "field") if bare(row[0]) == field)
     assert re.findall(r"`(\w+)`", text) == [item.name for item in dataclasses.fields(record)]
 
@@ -371,14 +371,14 @@ def test_the_members_of_a_list_are_those_of_the_code(title: str, field: str, rec
 # --- values ----------------------------------------------------------------------------------------------
 
 
-def test_the_grammar_of_values_is_that_of_the_code() -> None:
+def test_the_grammar_of_values_equals_that_of_the_code() -> None:
     (grammar,) = blocks("Values", "")
     found = re.search(r"::\n\n(.*?)\n\nValues are nested", values.__doc__ or "", re.S)
     assert found
     assert grammar.rstrip() == textwrap.dedent(found.group(1)).rstrip()
 
 
-def test_the_element_types_are_those_of_the_code() -> None:
+def test_the_element_types_equal_those_of_the_code() -> None:
     table = rows("Values", "number", "element type", "bits")
     assert [(int(row[0]), row[1]) for row in table] == [(int(element), element.text) for element in ElementType]
     bits = {ElementType(int(row[0])): row[2] for row in table}
@@ -394,14 +394,14 @@ BUILTIN = (
 )
 
 
-def test_the_fields_of_an_error_are_those_of_the_code() -> None:
+def test_the_fields_of_an_error_equal_those_of_the_code() -> None:
     error = errors.BridgeError("x")
     assert names("Errors", "field") == [*error.to_wire(), "retry"]
     error.retry = "safe"
     assert names("Errors", "field") == list(error.to_wire())
 
 
-def test_the_codes_are_those_of_the_code() -> None:
+def test_the_error_codes_equal_those_of_the_code() -> None:
     table = [(bare(row[0]), *row[1:]) for row in rows("Errors", "code")]
     expected = [
         (code, cls.__name__, next((also.__name__ for also in BUILTIN if issubclass(cls, also)), ""), cls.retry)
@@ -413,14 +413,14 @@ def test_the_codes_are_those_of_the_code() -> None:
 @pytest.mark.parametrize(
     "code", sorted(set(re.findall(r"`((?:host|wire|call|option|model|ort|py)\.[A-Z]\w+)`", PAGE)))
 )
-def test_every_code_that_the_page_mentions_exists(code: str) -> None:
+def test_every_code_on_the_page_exists(code: str) -> None:
     assert code in errors.BY_CODE
 
 
-# --- the rest --------------------------------------------------------------------------------------------
+# --- markers, links and files ----------------------------------------------------------------------------
 
 
-def test_the_marks_on_stderr_are_those_of_the_code(capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_markers_on_stderr_equal_those_of_the_code(capfd: pytest.CaptureFixture[str]) -> None:
     (expected,) = blocks("stderr", "")
     sessions.mark("begin", 7)
     sessions.mark("end", 7)
@@ -428,7 +428,7 @@ def test_the_marks_on_stderr_are_those_of_the_code(capfd: pytest.CaptureFixture[
     assert lines == expected.splitlines()
 
 
-def test_links_within_the_page_lead_somewhere() -> None:
+def test_links_within_the_page_have_a_target() -> None:
     headings = {
         re.sub(r"[^\w -]", "", title).lower().replace(" ", "-") for title in re.findall(r"^#+ (.*)$", PAGE, re.M)
     }
@@ -437,7 +437,7 @@ def test_links_within_the_page_lead_somewhere() -> None:
     assert linked <= headings
 
 
-def test_files_that_the_page_names_exist() -> None:
+def test_files_on_the_page_exist() -> None:
     named = re.findall(r"`(tests/[\w/.]+)`", PAGE)
     assert named
     assert all((ROOT / name).exists() for name in named)

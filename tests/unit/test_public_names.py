@@ -11,7 +11,7 @@ import qnnbridge
 
 
 @pytest.mark.parametrize("name", qnnbridge.__all__)
-def test_every_public_name_can_be_had(name: str) -> None:
+def test_every_public_name_can_be_imported(name: str) -> None:
     assert getattr(qnnbridge, name) is not None
 
 
@@ -26,7 +26,7 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 
 @pytest.mark.process
-def test_importing_the_package_loads_nothing_but_itself() -> None:
+def test_importing_the_package_loads_nothing_else() -> None:
     script = "import sys; import qnnbridge; print(*sorted(m for m in sys.modules if m.partition('.')[0] in "
     script += "('numpy', 'psutil', 'msgpack', 'rich', 'typer', 'onnx', 'onnxruntime', 'qnnbridge')))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

@@ -35,14 +35,16 @@ def model(domain: str = "", steps: Any = 0.03) -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize("domain", ["", "com.microsoft"])
-def test_the_step_of_an_output_is_that_of_its_dequantize_linear(domain: str, tmp_path: Path) -> None:
+def test_the_quantisation_step_of_an_output_is_the_scale_of_its_dequantize_linear(
+    domain: str, tmp_path: Path
+) -> None:
     onnx.save(model(domain), tmp_path / "m.onnx")
     for source in (str(tmp_path / "m.onnx"), model(domain).SerializeToString()):
         steps = quantised_steps(source)
         assert steps == {"d": pytest.approx(0.03), "y": pytest.approx(0.03)}, "Relu changes values"
 
 
-def test_scales_per_channel_and_what_is_no_model_have_no_step(tmp_path: Path) -> None:
+def test_scales_per_channel_and_invalid_models_have_no_step(tmp_path: Path) -> None:
     assert quantised_steps(model(steps=[0.1, 0.2]).SerializeToString()) == {}
     assert quantised_steps(b"no model") == {}
     assert quantised_steps(str(tmp_path / "gone.onnx")) == {}

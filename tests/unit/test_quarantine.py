@@ -47,7 +47,7 @@ def refused(quarantine: Quarantine, call: NativeCall = POISON) -> bool:
     return False
 
 
-def test_the_second_kill_puts_a_model_in_quarantine(quarantine: Quarantine) -> None:
+def test_the_second_crash_quarantines_a_model(quarantine: Quarantine) -> None:
     assert quarantine.add(Points(POISON, 1.0)) is None
     assert not refused(quarantine)
     account = quarantine.add(Points(POISON, 1.0))
@@ -56,36 +56,36 @@ def test_the_second_kill_puts_a_model_in_quarantine(quarantine: Quarantine) -> N
     assert not refused(quarantine, OTHER)
 
 
-def test_the_same_model_with_other_options_is_another_account(quarantine: Quarantine) -> None:
+def test_the_same_model_with_other_options_is_counted_separately(quarantine: Quarantine) -> None:
     kill(quarantine, times=2)
     assert not refused(quarantine, NativeCall(POISON.fingerprint, "options-2", "running"))
 
 
-def test_kills_in_two_phases_do_not_add_up(quarantine: Quarantine) -> None:
+def test_crashes_in_two_phases_are_not_added_up(quarantine: Quarantine) -> None:
     kill(quarantine)
     kill(quarantine, NativeCall(POISON.fingerprint, POISON.options_hash, "creating"))
     assert not refused(quarantine)
 
 
-def test_shares_of_a_point_add_up(quarantine: Quarantine) -> None:
+def test_shares_of_a_point_are_added_up(quarantine: Quarantine) -> None:
     kill(quarantine, times=5, points=1 / 3)
     assert not refused(quarantine)
     kill(quarantine, points=1 / 3)
     assert refused(quarantine)
 
 
-def test_an_acquittal_takes_a_share_back(quarantine: Quarantine) -> None:
+def test_clearing_a_suspect_removes_its_share(quarantine: Quarantine) -> None:
     kill(quarantine, points=0.5)
     kill(quarantine)
     quarantine.add(Points(POISON, -0.5))
     kill(quarantine, points=0.5)
     assert not refused(quarantine)
-    quarantine.add(Points(OTHER, -0.5))  # nothing there to take back
+    quarantine.add(Points(OTHER, -0.5))  # there is nothing to remove
     kill(quarantine, points=0.5)
     assert refused(quarantine)
 
 
-def test_an_acquittal_can_lift_a_quarantine(quarantine: Quarantine) -> None:
+def test_clearing_a_suspect_can_end_a_quarantine(quarantine: Quarantine) -> None:
     kill(quarantine, times=3, points=0.5)
     kill(quarantine, points=0.5)
     assert refused(quarantine)
@@ -93,14 +93,14 @@ def test_an_acquittal_can_lift_a_quarantine(quarantine: Quarantine) -> None:
     assert not refused(quarantine)
 
 
-def test_deaths_more_than_ten_minutes_apart_do_not_add_up(quarantine: Quarantine, clock: FakeClock) -> None:
+def test_crashes_more_than_ten_minutes_apart_are_not_added_up(quarantine: Quarantine, clock: FakeClock) -> None:
     for _ in range(5):
         kill(quarantine)
         clock.sleep(WINDOW_S + 1)
     assert not refused(quarantine)
 
 
-def test_the_error_names_the_model_its_deaths_the_report_and_the_way_out(quarantine: Quarantine) -> None:
+def test_the_error_names_the_model_its_crashes_the_report_and_the_fix(quarantine: Quarantine) -> None:
     kill(quarantine, times=2)
     with pytest.raises(ModelQuarantined) as caught:
         quarantine.check(POISON.fingerprint, POISON.options_hash)
@@ -115,7 +115,7 @@ def test_the_error_names_the_model_its_deaths_the_report_and_the_way_out(quarant
     json.dumps(error.details)
 
 
-def test_another_process_learns_of_it_within_a_second(path: Path, clock: FakeClock) -> None:
+def test_another_process_reads_the_quarantine_within_a_second(path: Path, clock: FakeClock) -> None:
     mine, theirs = Quarantine(path, VERSIONS, clock), Quarantine(path, VERSIONS, clock)
     assert not refused(theirs)
     kill(mine, times=2)
@@ -126,7 +126,7 @@ def test_another_process_learns_of_it_within_a_second(path: Path, clock: FakeClo
     assert not refused(mine)
 
 
-def test_deaths_seen_by_two_processes_add_up(path: Path, clock: FakeClock) -> None:
+def test_crashes_in_two_processes_are_added_up(path: Path, clock: FakeClock) -> None:
     mine, theirs = Quarantine(path, VERSIONS, clock), Quarantine(path, VERSIONS, clock)
     kill(mine)
     kill(theirs)
@@ -145,7 +145,7 @@ def test_deaths_seen_by_two_processes_add_up(path: Path, clock: FakeClock) -> No
     ],
     ids=str,
 )
-def test_an_account_that_cannot_be_reckoned_with_accuses_no_model(
+def test_an_invalid_record_blames_no_model(
     path: Path, quarantine: Quarantine, clock: FakeClock, change: dict[str, object]
 ) -> None:
     kill(quarantine, times=2)
@@ -158,18 +158,18 @@ def test_an_account_that_cannot_be_reckoned_with_accuses_no_model(
     assert again.accounts() == []
 
 
-def test_a_file_that_is_nested_without_end_accuses_no_model(path: Path, clock: FakeClock) -> None:
+def test_an_endlessly_nested_file_blames_no_model(path: Path, clock: FakeClock) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text('{"schema": 1, "accounts": ' + "[" * 100_000)
     assert not refused(Quarantine(path, VERSIONS, clock))
 
 
-def test_it_survives_the_process(path: Path, quarantine: Quarantine, clock: FakeClock) -> None:
+def test_the_quarantine_survives_the_process(path: Path, quarantine: Quarantine, clock: FakeClock) -> None:
     kill(quarantine, times=2)
     assert refused(Quarantine(path, VERSIONS, clock))
 
 
-def test_other_versions_get_a_new_chance(path: Path, quarantine: Quarantine, clock: FakeClock) -> None:
+def test_a_model_is_tried_again_with_other_versions(path: Path, quarantine: Quarantine, clock: FakeClock) -> None:
     kill(quarantine, times=2)
     updated = Quarantine(path, "onnxruntime 1.32.0, qnn_sdk 2.52.0", clock)
     assert not refused(updated)
@@ -200,7 +200,7 @@ def test_a_quarantine_ends_after_a_day(quarantine: Quarantine, clock: FakeClock)
 
 
 @pytest.mark.parametrize("years", [-1, 1])
-def test_a_wall_clock_that_jumps_by_a_year_refuses_nobody_for_a_year(
+def test_a_wall_clock_that_jumps_by_a_year_quarantines_no_model_for_a_year(
     quarantine: Quarantine, clock: FakeClock, years: int
 ) -> None:
     kill(quarantine, times=2)
@@ -212,9 +212,7 @@ def test_a_wall_clock_that_jumps_by_a_year_refuses_nobody_for_a_year(
     assert refused(quarantine)
 
 
-def test_accounts_are_listed_and_cleared_by_the_beginning_of_their_id(
-    quarantine: Quarantine, clock: FakeClock
-) -> None:
+def test_records_are_listed_and_cleared_by_a_prefix_of_their_id(quarantine: Quarantine, clock: FakeClock) -> None:
     kill(quarantine, times=2)
     clock.sleep(10)
     kill(quarantine, OTHER, times=2)
@@ -230,14 +228,14 @@ def test_accounts_are_listed_and_cleared_by_the_beginning_of_their_id(
     assert not refused(quarantine, OTHER)
 
 
-def test_clearing_a_model_clears_its_accounts_of_all_phases(quarantine: Quarantine) -> None:
+def test_clearing_a_model_clears_its_records_of_all_phases(quarantine: Quarantine) -> None:
     kill(quarantine, times=2)
     kill(quarantine, NativeCall(POISON.fingerprint, POISON.options_hash, "creating"), times=2)
     assert quarantine.clear(quarantine.accounts()[0].id) == 2
     assert not refused(quarantine)
 
 
-def test_the_file_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_file_follows_the_environment_variable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("QNNBRIDGE_STATE_DIR", str(tmp_path))
     quarantine = Quarantine(versions=VERSIONS)
     kill(quarantine, times=2)
@@ -245,7 +243,7 @@ def test_the_file_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert quarantine.path.is_file()
 
 
-def test_a_folder_that_cannot_be_written_is_made_up_for_by_memory(tmp_path: Path, clock: FakeClock) -> None:
+def test_a_folder_that_cannot_be_written_is_replaced_by_memory(tmp_path: Path, clock: FakeClock) -> None:
     (tmp_path / "file").write_text("in the way", encoding="utf-8")
     quarantine = Quarantine(tmp_path / "file" / "quarantine.json", VERSIONS, clock)
     kill(quarantine, times=2)
@@ -260,7 +258,7 @@ def test_a_folder_that_cannot_be_written_is_made_up_for_by_memory(tmp_path: Path
     ["", "{", "[]", "{}", '{"schema": 99, "accounts": []}', '{"schema": 1, "accounts": [{"id": "x"}]}',
      '{"schema": 1, "accounts": {"a": 1}}', '{"schema": 1, "accounts": null}', "\x00\xff"],
 )  # fmt: skip
-def test_a_damaged_file_accuses_nobody_and_is_replaced(path: Path, clock: FakeClock, content: str) -> None:
+def test_a_damaged_file_blames_no_model_and_is_replaced(path: Path, clock: FakeClock, content: str) -> None:
     path.parent.mkdir()
     path.write_text(content, encoding="latin-1")
     quarantine = Quarantine(path, VERSIONS, clock)
@@ -284,7 +282,7 @@ def test_a_check_is_quick(quarantine: Quarantine) -> None:
     assert min(seconds() for _ in range(3)) < 0.001
 
 
-def test_the_file_does_not_grow_for_ever(path: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_file_does_not_grow_forever(path: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("qnnbridge._supervision.blame.MAX_ACCOUNTS", 10)
     quarantine = Quarantine(path, VERSIONS, clock)
     for n in range(30):
@@ -293,7 +291,7 @@ def test_the_file_does_not_grow_for_ever(path: Path, clock: FakeClock, monkeypat
     assert len(json.loads(path.read_text(encoding="utf-8"))["accounts"]) == 10
 
 
-def test_threads_may_check_and_book_at_once(path: Path) -> None:
+def test_threads_may_check_and_record_at_the_same_time(path: Path) -> None:
     quarantine = Quarantine(path, VERSIONS)
     failures: list[BaseException] = []
 

@@ -1,5 +1,6 @@
-"""Rows that a model sorts by a score, may have another order where scores are closer than the number format
-resolves."""
+"""Rows that a model sorts by score may have another order if scores are closer than the resolution of the number
+format.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ np = pytest.importorskip("numpy")
 
 from qnnbridge_host.numerics.pairing import judge_all, paired  # noqa: E402
 
-# Ten rows: 1 and 2 are as good as each other, and so are the last three.
+# Ten rows: 1 and 2 have the same score, and so do the last three.
 SCORES = np.array([0.9, 0.8, 0.79998, 0.7, 0.6, 0.5, 0.4, 0.3, 0.29999, 0.29998], np.float32)
 NOISE = np.linspace(-1, 1, 10, dtype=np.float32) * 2e-4
 
@@ -35,22 +36,22 @@ def one_output(parts: tuple[Any, Any, Any]) -> Any:
     return np.concatenate([parts[2], parts[0][..., None], parts[1][..., None]], axis=-1).astype(np.float32)
 
 
-def test_rows_of_equal_scores_may_change_places() -> None:
+def test_rows_with_equal_scores_may_change_places() -> None:
     order = [0, 2, 1, 3, 4, 5, 6, 9, 7, 8]
     assert states(detections(), in_order(order)) == ["agrees"] * 3
     assert states([one_output(detections())], [one_output(in_order(order))]) == ["agrees"]
 
 
-def test_rows_of_other_scores_may_not() -> None:
+def test_rows_with_different_scores_may_not_change_places() -> None:
     order = [3, 1, 2, 0, 4, 6, 5, 7, 8, 9]
     assert states(detections(), in_order(order))[1:] == ["differs"] * 2
     assert states([one_output(detections())], [one_output(in_order(order))]) == ["differs"]
 
 
-def test_other_rows_differ_but_at_the_end_they_prove_nothing() -> None:
+def test_different_rows_count_unless_they_tie_with_the_last_row() -> None:
     scores, labels, boxes = in_order(list(range(10)))
     labels, boxes = labels.copy(), boxes.copy()
-    labels[0, 9], boxes[0, 9] = 33, 7  # another one that is as good as the last
+    labels[0, 9], boxes[0, 9] = 33, 7  # another row with the same score as the last
     mine, _ = paired(detections(), (scores, labels, boxes), "fp16")
     assert [one.shape for one in mine] == [(1, 10), (9,), (9, 4)]
     assert states(detections(), (scores, labels, boxes)) == ["agrees"] * 3
@@ -63,7 +64,7 @@ def test_a_row_that_is_missing_on_one_side_counts() -> None:
     assert states(detections(), (scores, labels, boxes))[1:] == ["differs"] * 2
 
 
-def test_what_nothing_sorts_stays_as_it_is() -> None:
+def test_outputs_without_sorted_scores_are_not_reordered() -> None:
     _, labels, boxes = detections()
     other = [labels[:, ::-1], boxes[:, ::-1]]
     mine, theirs = paired([labels, boxes], other, "fp16")
@@ -72,7 +73,7 @@ def test_what_nothing_sorts_stays_as_it_is() -> None:
     assert states([labels, boxes], other) == ["differs"] * 2
 
 
-def test_the_order_of_the_cpu_and_what_is_no_array_stay_as_they_are() -> None:
+def test_equal_orders_and_values_that_are_not_arrays_are_not_changed() -> None:
     expected, found = [*detections(), "text", [1, 2]], [*in_order(list(range(10))), "text", [1, 2]]
     mine, theirs = paired(expected, found, "fp16")
     assert all(a is b for a, b in zip(mine + theirs, expected + found, strict=True))

@@ -25,7 +25,7 @@ from qnnbridge_tools.versions.fitness import HostMachine, platform_of, read_chip
         ("Snapdragon(R) X Elite - X1E80100 - Qualcomm(R) Oryon(TM) CPU", 73),
     ],
 )
-def test_a_chip_is_known_by_its_names(text: str, hexagon: int) -> None:
+def test_a_chip_is_recognised_by_its_names(text: str, hexagon: int) -> None:
     assert read_chip(text) == hexagon
 
 
@@ -54,7 +54,7 @@ def test_a_name_that_two_kinds_of_chips_share_is_refused() -> None:
         ("manylinux2014_x86_64", "linux_x86_64"),
     ],
 )
-def test_a_platform_is_known_by_its_tags(text: str, platform: str) -> None:
+def test_a_platform_is_recognised_by_its_tags(text: str, platform: str) -> None:
     assert read_platform(text) == platform
 
 
@@ -67,12 +67,12 @@ def test_an_unknown_platform_is_refused_with_the_known_ones() -> None:
 
 
 @pytest.mark.parametrize("text", ["3.13", "3.13.2", "313", "cp313", "3.13.0rc1"])
-def test_a_python_is_known_however_it_is_written(text: str) -> None:
+def test_a_python_version_is_recognised_in_any_notation(text: str) -> None:
     assert read_python(text) == (3, 13)
 
 
 @pytest.mark.parametrize("text", ["", "2.7", "three", "3", "3.13-arm64x"])
-def test_what_is_no_python_is_refused(text: str) -> None:
+def test_an_invalid_python_version_is_refused(text: str) -> None:
     with pytest.raises(OptionError, match="is not a version of Python"):
         read_python(text)
 
@@ -83,7 +83,7 @@ def test_only_an_x64_python_on_an_arm_computer_is_emulated() -> None:
     assert not HostMachine("win_arm64", "ARM64").is_emulated
 
 
-def test_this_computer_is_of_a_known_kind() -> None:
+def test_this_computer_is_recognised() -> None:
     machine = HostMachine.current()
     assert machine.python is not None
     assert machine.platform.startswith(("linux", "win"))

@@ -1,4 +1,4 @@
-"""The version table that is in the package: its form, and its contents where they can be checked without a network."""
+"""The version table in the package: its format, and its contents where they can be checked without a network."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def only(version: str, platform: str) -> Release:
     return release
 
 
-def test_every_release_is_there_once_and_the_newest_first() -> None:
+def test_every_release_is_listed_once_and_the_newest_first() -> None:
     names = [(release.version, release.platform) for release in load_releases()]
     assert len(set(names)) == len(names)
     versions = [version_key(version) for version, _ in names]
@@ -45,7 +45,7 @@ def test_every_platform_has_its_releases() -> None:
 
 
 @pytest.mark.parametrize("release", load_releases(), ids=lambda release: f"{release.version}-{release.platform}")
-def test_a_release_is_whole(release: Release) -> None:
+def test_a_release_has_all_its_fields(release: Release) -> None:
     assert release.wheels
     for wheel in release.wheels:
         assert (
@@ -60,7 +60,7 @@ def test_a_release_is_whole(release: Release) -> None:
         assert "htp" in libraries.backends
         assert set(libraries.stubs) <= set(libraries.skels), "each stub has its skel"
         assert {"unknown"}.isdisjoint(libraries.machines.values())
-        if libraries.backend_api is not None:  # known since this API counts as the SDK does
+        if libraries.backend_api is not None:  # known because this API has the same numbering as the SDK
             assert libraries.backend_api.split(".")[1] == str(sdk_numbers(libraries.qnn_sdk)[1])
     assert release.layout == ("1.x builtin" if release.version.startswith("1.") else "2.x plugin")
 
@@ -79,7 +79,7 @@ def test_a_release_is_whole(release: Release) -> None:
         ("2.7.0", "manylinux_2_34_aarch64", "2.51.0", (68, 69, 73, 75, 79, 81), {"aarch64"}),
     ],
 )
-def test_what_was_read_from_wheels_by_other_means_is_in_the_table(
+def test_facts_read_from_wheels_by_other_means_are_in_the_table(
     version: str, platform: str, sdk: str, stubs: tuple[int, ...], machines: set[str]
 ) -> None:
     release = only(version, platform)
@@ -89,8 +89,8 @@ def test_what_was_read_from_wheels_by_other_means_is_in_the_table(
     assert {libraries.machine for libraries in release.library_sets} == machines
 
 
-def test_the_installed_package_is_as_the_table_says() -> None:
-    """Every library of it, by its header; the version of the build by its own text."""
+def test_the_installed_package_matches_the_table() -> None:
+    """Compare every library of the package with its header, and the version of the build with its own text."""
     pytest.importorskip("onnxruntime_qnn")
     found = importlib.metadata.distribution("onnxruntime-qnn")
     machine = sysconfig.get_platform().replace("-", "_")
@@ -112,7 +112,7 @@ def test_the_installed_package_is_as_the_table_says() -> None:
 
 
 @pytest.mark.simulator
-def test_the_interface_of_the_installed_backend_is_the_one_of_the_table() -> None:
+def test_the_interface_of_the_installed_backend_matches_the_table() -> None:
     """The installed library shows its interface; the table has that of the same build for another processor."""
     import ctypes
     import subprocess
@@ -134,7 +134,7 @@ def test_the_interface_of_the_installed_backend_is_the_one_of_the_table() -> Non
     assert [release.core_api, release.backend_api] == [".".join(numbers[:3]), ".".join(numbers[3:6])]
 
 
-def test_releases_have_the_sdk_that_was_seen_in_them() -> None:
+def test_releases_have_the_sdk_that_was_found_in_them() -> None:
     found = {(release.version, sdk_numbers(release.qnn_sdk)[:2]) for release in load_releases() if release.qnn_sdk}
     assert {version for version, sdk in found if sdk == (2, 42)} == {
         "1.24.1",
@@ -147,7 +147,7 @@ def test_releases_have_the_sdk_that_was_seen_in_them() -> None:
     assert all(sdk != (2, 41) for _, sdk in found)
 
 
-def test_releases_drive_the_chips_whose_stubs_they_have() -> None:
+def test_releases_support_the_chips_whose_stubs_they_contain() -> None:
     newest_chip = {release.version for release in load_releases() if 81 in release.stubs}
     assert "1.24.1" in newest_chip
     assert "1.23.2" not in newest_chip
@@ -156,12 +156,12 @@ def test_releases_drive_the_chips_whose_stubs_they_have() -> None:
     assert "win_amd64" not in oldest, "its stub is in the ARM64 wheels only"
 
 
-def test_a_version_is_found_however_it_is_written() -> None:
+def test_a_version_is_found_in_any_notation() -> None:
     assert for_version("2.7") == for_version("2.7.0") != ()
     assert for_version("9.9") == ()
 
 
-def test_a_table_of_another_schema_is_not_misread() -> None:
+def test_a_table_with_another_schema_is_refused() -> None:
     with pytest.raises(ValueError, match=r"has schema 99, not 1"):
         read_table({"schema": 99, "releases": []})
 

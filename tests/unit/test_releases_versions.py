@@ -24,7 +24,7 @@ from qnnbridge_protocol.version_numbers import numbers_of
 numbers = st.lists(st.integers(0, 99), min_size=1, max_size=4).map(lambda parts: ".".join(map(str, parts)))
 
 
-def test_releases_sort_as_they_followed_each_other() -> None:
+def test_releases_are_sorted_in_the_order_of_publication() -> None:
     in_order = [
         "1.9.9",
         "1.20.2.dev20250213004",
@@ -45,7 +45,7 @@ def test_the_same_version_may_be_written_in_two_ways(one: str, other: str) -> No
 
 
 @pytest.mark.parametrize("text", ["", "latest", "1.x", "1..2", "-1", "2.0.0 beta"])
-def test_what_is_no_version_is_refused(text: str) -> None:
+def test_an_invalid_version_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is not a version number"):
         version_key(text)
 
@@ -66,12 +66,12 @@ def test_only_a_release_is_final() -> None:
         ("2.45.41", (2, 45, 41)),
     ],
 )
-def test_an_sdk_build_is_known_by_its_numbers_without_the_stamp(text: str, parts: tuple[int, ...]) -> None:
+def test_an_sdk_build_is_recognised_by_its_numbers_without_the_stamp(text: str, parts: tuple[int, ...]) -> None:
     assert sdk_numbers(text) == parts
 
 
 @pytest.mark.parametrize("text", ["", "2", "thirty", "2.x"])
-def test_what_is_no_sdk_version_is_refused(text: str) -> None:
+def test_an_invalid_sdk_version_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is not a QNN SDK version"):
         sdk_numbers(text)
 
@@ -81,7 +81,7 @@ def test_what_is_no_sdk_version_is_refused(text: str) -> None:
     [
         ("2.42.0.251225135753_193295", "2.40", True),
         ("2.37.1.250807093845_124904", "2.40", False),
-        ("2.40.1.250807093845", "2.40", False),  # the system's third number is not known
+        ("2.40.1.250807093845", "2.40", False),  # the third number of the system's version is unknown
         ("2.40.1", "2.40.0", True),
         ("2.40.0.1", "2.40.0", False),
         ("3.0.0", "2.99", True),
@@ -143,7 +143,7 @@ def test_a_specifier_that_cannot_be_judged_is_an_error() -> None:
         ("", "unreadable"),
     ],
 )
-def test_the_position_of_a_version_beside_the_table(version: str, position: str) -> None:
+def test_a_version_is_classified_as_listed_newer_or_older_than_the_table(version: str, position: str) -> None:
     assert standing_of(version) == position
 
 
@@ -152,7 +152,7 @@ def test_every_release_of_the_table_is_listed() -> None:
 
 
 def test_the_table_of_options_ends_with_the_same_release() -> None:
-    """Both tables judge whether an installed release is newer."""
+    """Both tables decide whether an installed release is newer."""
     assert newest_release() == newest_final()
 
 
@@ -170,18 +170,18 @@ def test_the_table_of_options_ends_with_the_same_release() -> None:
         (None, ()),
     ],
 )
-def test_the_numbers_of_a_version(text: str | None, numbers: tuple[int, ...]) -> None:
+def test_the_numbers_of_a_version_are_parsed(text: str | None, numbers: tuple[int, ...]) -> None:
     assert numbers_of(text) == numbers
 
 
 @pytest.mark.parametrize(
     "release", ["2.8.0", "2.8.0rc1", "2.8.0.dev20261101", "2.8rc1", "2.8+site", "2.7+site", "2.7", "nightly", "3.0"]
 )
-def test_operators_that_the_newest_release_computes_wrong_count_as_wrong_with_a_newer_one(release: str) -> None:
+def test_rows_without_an_end_version_also_apply_to_newer_releases(release: str) -> None:
     assert {row.name for row in rows_for(73, release)} == {row.name for row in rows_for(73, newest_final())}
 
 
-def test_an_older_release_does_not_have_the_rows_that_begin_later() -> None:
+def test_rows_with_a_later_first_version_do_not_apply_to_an_older_release() -> None:
     later = {row.name for row in table() if numbers_of(row.first) > (2, 3, 0) and row.least_arch <= 73}
     assert later
     assert not later & {row.name for row in rows_for(73, "2.3.0")}
@@ -189,16 +189,16 @@ def test_an_older_release_does_not_have_the_rows_that_begin_later() -> None:
 
 
 @pytest.mark.parametrize("release", ["2.8.0", "2.8.0rc1", "2.8.0.dev20261101", "2.8.0+site"])
-def test_a_session_with_a_newer_release_says_so(release: str) -> None:
+def test_a_session_with_a_newer_release_logs_that(release: str) -> None:
     (text,) = newer_release(release)
     assert f"onnxruntime-qnn {release} is newer than this table ({newest_final()})" in text
 
 
-def test_a_session_with_a_version_that_is_no_number_says_so() -> None:
+def test_a_session_with_an_unparsable_version_logs_that() -> None:
     (text,) = newer_release("nightly")
     assert "is a version that this table cannot judge" in text
 
 
 @pytest.mark.parametrize("release", ["2.7.0", "2.7.0+site", "2.6.0", "1.23.2", "2.6.7", None])
-def test_a_session_with_another_release_does_not(release: str | None) -> None:
+def test_a_session_with_a_known_release_logs_nothing(release: str | None) -> None:
     assert newer_release(release) == []

@@ -22,7 +22,7 @@ def progress(stage: str) -> Frame:
 PHASE = Frame(Kind.PHASE, 1, {"phase": "creating", "fingerprint": "f" * 64})
 
 
-def test_words_are_few_and_grow_loud(caplog: pytest.LogCaptureFixture) -> None:
+def test_log_messages_about_a_wait_are_few_and_become_warnings(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "qnnbridge.cache")
     words = WaitLog(lambda: "m.onnx")
     for tenth in range(600):

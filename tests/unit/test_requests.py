@@ -40,7 +40,7 @@ class Table:
     def __init__(self, limit: int = 10) -> None:
         self.told: list[tuple[int, str]] = []
         self.in_flight = InFlight(self.tell, limit)
-        # Whether the client reads what is written.
+        # Whether the client reads written data.
         self.has_room = threading.Event()
         self.has_room.set()
         # A thread is about to send a declaration.
@@ -99,7 +99,7 @@ def test_a_request_may_arrive_before_the_previous_answered_one_has_ended() -> No
     assert table.in_flight.add(Request(5, {}, ()))
 
 
-def test_nothing_is_declared_about_a_request_that_is_being_answered() -> None:
+def test_no_phase_is_declared_for_a_request_that_is_being_answered() -> None:
     """The answer may fill the pipe, and the declaration would wait for it and block the table."""
     table = Table()
     first = table.request(1)
@@ -141,17 +141,17 @@ def test_draining_waits_for_the_last_answer() -> None:
     assert drained == [True]
 
 
-# --- cancels ---------------------------------------------------------------------------------------------
+# --- cancellation ----------------------------------------------------------------------------------------
 
 
-def test_a_request_that_still_waits_is_withdrawn() -> None:
+def test_a_waiting_request_is_cancelled() -> None:
     table = Table()
     request = table.request(1, started=False)
     assert table.in_flight.cancel(1, GRACE_S) == "not-started"
     assert not table.in_flight.start(request), "it must not run when its turn comes"
 
 
-def test_a_cancel_does_not_overtake_its_request() -> None:
+def test_a_cancel_is_not_handled_before_its_request() -> None:
     """Another thread has read the request but not yet added it."""
     table = Table()
     table.in_flight.announce(1)
@@ -253,7 +253,7 @@ def test_a_release_request_causes_no_phase_declaration_of_other_requests(op: str
 
 @pytest.mark.parametrize("by_channel", [True, False], ids=["channel", "connection"])
 def test_a_new_request_waits_until_the_running_one_is_declared_to_the_client(by_channel: bool) -> None:
-    """No number of new requests may enter native code together with an undeclared one."""
+    """Until the client knows which request runs, no other request may enter native code."""
     table = Table()
     table.in_flight.enter(table.request(1), "running")
     table.has_room.clear()
@@ -485,7 +485,7 @@ def test_any_exception_of_a_handler_can_be_sent_as_an_error(error: BaseException
     str(travelled).encode()
 
 
-def test_a_withdrawn_request_is_returned_once_for_its_answer() -> None:
+def test_a_cancelled_request_is_returned_once_for_its_answer() -> None:
     table = Table()
     request = table.request(1, started=False)
     assert table.in_flight.take_withdrawn(1) is None, "it is not withdrawn"
@@ -506,8 +506,8 @@ class Tensor:
     """A replacement of a received buffer that supports weak references."""
 
 
-def test_withdrawing_a_queued_request_releases_its_tensors() -> None:
-    """A lane that is stuck in native code would keep the tensors of all callers that gave up."""
+def test_cancelling_a_queued_request_releases_its_tensors() -> None:
+    """A lane that is blocked in native code would keep the tensors of all callers that gave up."""
     table = Table()
     tensor = Tensor()
     gone = weakref.ref(tensor)

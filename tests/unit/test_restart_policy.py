@@ -22,12 +22,12 @@ def clock() -> FakeClock:
 
 
 def full_delay(clock: FakeClock) -> RestartPolicy:
-    """A policy whose jitter always takes the whole delay."""
+    """Return a policy whose jitter always uses the whole delay."""
     return RestartPolicy(clock=clock, jitter=lambda: 1.0)
 
 
 def live(policy: RestartPolicy, clock: FakeClock, seconds: float = 1.0, replies: int = 0) -> None:
-    """One generation: wait as told, start, be ready, answer so many calls, live so long."""
+    """Simulate one generation: wait for the delay, start, become ready, answer calls, run for some seconds."""
     clock.sleep(policy.next_start().delay_s)
     policy.on_start()
     policy.on_ready()
@@ -37,7 +37,7 @@ def live(policy: RestartPolicy, clock: FakeClock, seconds: float = 1.0, replies:
 
 
 def die_at_start(policy: RestartPolicy, clock: FakeClock, status: ExitStatus = CRASHED) -> float:
-    """A start that fails at once; gives the delay before the next one."""
+    """Simulate a start that fails immediately; return the delay before the next one."""
     clock.sleep(policy.next_start().delay_s)
     policy.on_start()
     policy.on_death(status)
@@ -50,7 +50,7 @@ def test_the_first_start_is_immediate(clock: FakeClock) -> None:
 
 
 def open_breaker(policy: RestartPolicy, clock: FakeClock) -> BreakerOpen:
-    """Five starts that crash at once; gives the error of the sixth."""
+    """Simulate five starts that crash immediately; return the error of the sixth."""
     with pytest.raises(BreakerOpen) as caught:
         for _ in range(5):
             die_at_start(policy, clock)
@@ -62,7 +62,7 @@ def test_delays_double_when_every_start_crashes(clock: FakeClock) -> None:
     assert [die_at_start(policy, clock) for _ in range(4)] == [0.25, 0.5, 1.0, 2.0]
 
 
-def test_delays_grow_to_half_a_minute_when_every_start_is_killed_and_the_first_three_are_free(
+def test_delays_grow_to_half_a_minute_when_every_start_is_killed_and_the_first_three_are_immediate(
     clock: FakeClock,
 ) -> None:
     policy = full_delay(clock)
@@ -70,7 +70,7 @@ def test_delays_grow_to_half_a_minute_when_every_start_is_killed_and_the_first_t
     assert delays == [0.25, 0.25, 0.25, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 30.0]
 
 
-def test_jitter_is_full(clock: FakeClock) -> None:
+def test_jitter_covers_the_whole_delay(clock: FakeClock) -> None:
     policy = RestartPolicy(clock=clock, jitter=random.Random(1).random)
     delays = [die_at_start(policy, clock, KILLED) for _ in range(50)][12:]
     assert all(0 <= delay <= 30 for delay in delays)
@@ -78,7 +78,7 @@ def test_jitter_is_full(clock: FakeClock) -> None:
     assert max(delays) > 25
 
 
-def test_time_that_has_passed_since_the_death_counts(clock: FakeClock) -> None:
+def test_time_since_the_crash_counts_towards_the_delay(clock: FakeClock) -> None:
     policy = full_delay(clock)
     for _ in range(4):
         die_at_start(policy, clock)
@@ -88,7 +88,9 @@ def test_time_that_has_passed_since_the_death_counts(clock: FakeClock) -> None:
     assert policy.next_start().delay_s == 0
 
 
-def test_a_host_killed_two_hundred_times_a_minute_while_it_works_is_restarted_at_once(clock: FakeClock) -> None:
+def test_a_host_that_is_killed_two_hundred_times_a_minute_while_it_works_is_restarted_immediately(
+    clock: FakeClock,
+) -> None:
     policy = full_delay(clock)
     waited = 0.0
     for _ in range(200):
@@ -99,7 +101,7 @@ def test_a_host_killed_two_hundred_times_a_minute_while_it_works_is_restarted_at
     assert policy.state == "closed"
 
 
-def test_kills_at_random_moments_never_stop_it(clock: FakeClock) -> None:
+def test_kills_at_random_moments_never_stop_the_restarts(clock: FakeClock) -> None:
     chance = random.Random(7)
     policy = RestartPolicy(clock=clock, jitter=chance.random)
     begin = clock.now
@@ -107,7 +109,7 @@ def test_kills_at_random_moments_never_stop_it(clock: FakeClock) -> None:
         live(policy, clock, seconds=0.3, replies=chance.choice([0, 0, 3]))
         policy.on_death(KILLED)
     assert policy.state == "closed"
-    # Two out of three kills hit the start, and still the waiting is short.
+    # Two out of three kills hit the start, and still the delay is short.
     assert (clock.now - begin) / 200 < 1
 
 
@@ -121,7 +123,7 @@ def test_one_good_reply_ends_the_growth_of_the_delay(clock: FakeClock) -> None:
     assert die_at_start(policy, clock) == 0.25
 
 
-def test_a_minute_of_readiness_counts_though_nobody_asked(clock: FakeClock) -> None:
+def test_a_minute_of_readiness_counts_as_a_success_without_requests(clock: FakeClock) -> None:
     policy = full_delay(clock)
     for _ in range(4):
         die_at_start(policy, clock)
@@ -131,7 +133,7 @@ def test_a_minute_of_readiness_counts_though_nobody_asked(clock: FakeClock) -> N
     assert policy.state == "closed"
 
 
-def test_five_barren_deaths_open_the_breaker(clock: FakeClock) -> None:
+def test_five_crashes_without_a_reply_open_the_breaker(clock: FakeClock) -> None:
     policy = full_delay(clock)
     error = open_breaker(policy, clock)
     assert policy.state == "open"
@@ -141,7 +143,7 @@ def test_five_barren_deaths_open_the_breaker(clock: FakeClock) -> None:
     assert error.retry == "safe"
 
 
-def test_the_breaker_tries_once_after_a_minute_and_doubles_when_that_fails(clock: FakeClock) -> None:
+def test_the_breaker_tries_once_after_a_minute_and_doubles_the_delay_on_a_failure(clock: FakeClock) -> None:
     policy = full_delay(clock)
     open_breaker(policy, clock)
     for open_s in (60, 120, 240, 480, 600, 600):
@@ -158,7 +160,7 @@ def test_the_breaker_tries_once_after_a_minute_and_doubles_when_that_fails(clock
         policy.on_death(CRASHED)
 
 
-def test_a_good_probe_closes_the_breaker_for_good(clock: FakeClock) -> None:
+def test_a_good_probe_closes_the_breaker(clock: FakeClock) -> None:
     policy = full_delay(clock)
     open_breaker(policy, clock)
     clock.sleep(60)
@@ -167,7 +169,7 @@ def test_a_good_probe_closes_the_breaker_for_good(clock: FakeClock) -> None:
     policy.on_death(CRASHED)
     assert policy.next_start().delay_s == 0
     for _ in range(4):
-        die_at_start(policy, clock)  # the old deaths are forgotten
+        die_at_start(policy, clock)  # the old crashes are discarded
     assert policy.state == "closed"
 
 
@@ -182,7 +184,7 @@ def test_a_probe_that_is_killed_from_outside_is_repeated_after_a_delay(clock: Fa
     assert start.delay_s > 0
 
 
-def test_deaths_that_are_far_apart_do_not_open_the_breaker(clock: FakeClock) -> None:
+def test_crashes_that_are_far_apart_do_not_open_the_breaker(clock: FakeClock) -> None:
     policy = full_delay(clock)
     for _ in range(30):  # one every two minutes for an hour
         live(policy, clock, seconds=10)
@@ -199,7 +201,7 @@ def test_a_good_generation_in_between_keeps_the_breaker_closed(clock: FakeClock)
     assert policy.state == "closed"
 
 
-def test_kills_from_outside_slow_it_down_but_do_not_open_the_breaker(clock: FakeClock) -> None:
+def test_kills_from_outside_slow_the_restarts_but_do_not_open_the_breaker(clock: FakeClock) -> None:
     policy = full_delay(clock)
     for _ in range(50):
         delay_s = die_at_start(policy, clock, KILLED)
@@ -207,7 +209,7 @@ def test_kills_from_outside_slow_it_down_but_do_not_open_the_breaker(clock: Fake
     assert delay_s == 30
 
 
-def test_deaths_that_are_booked_on_models_neither_open_the_breaker_nor_delay_the_next_model(
+def test_crashes_that_are_blamed_on_models_neither_open_the_breaker_nor_delay_the_next_model(
     clock: FakeClock,
 ) -> None:
     policy = full_delay(clock)
@@ -218,7 +220,7 @@ def test_deaths_that_are_booked_on_models_neither_open_the_breaker_nor_delay_the
     assert policy.state == "closed"
 
 
-def test_what_a_restart_cannot_cure_is_never_tried_again(clock: FakeClock) -> None:
+def test_a_failure_that_a_restart_cannot_fix_is_never_tried_again(clock: FakeClock) -> None:
     policy = full_delay(clock)
     policy.on_start()
     policy.on_death(incurable=VersionMismatch("The host speaks version 2.", fix="Upgrade it."))
@@ -233,7 +235,7 @@ def test_what_a_restart_cannot_cure_is_never_tried_again(clock: FakeClock) -> No
     assert policy.next_start().delay_s == 0
 
 
-def test_the_error_that_is_raised_again_is_a_fresh_one(clock: FakeClock) -> None:
+def test_the_error_is_a_new_instance_each_time_it_is_raised(clock: FakeClock) -> None:
     policy = full_delay(clock)
     policy.on_death(incurable=HostNotFound("no interpreter"))
     errors = []
@@ -241,10 +243,10 @@ def test_the_error_that_is_raised_again_is_a_fresh_one(clock: FakeClock) -> None
         with pytest.raises(HostNotFound) as caught:
             policy.next_start()
         errors.append(caught.value)
-    assert errors[0] is not errors[1]  # else each raise would add to one traceback
+    assert errors[0] is not errors[1]  # otherwise each raise would extend one traceback
 
 
-def test_the_wall_clock_plays_no_part(clock: FakeClock) -> None:
+def test_a_wall_clock_that_changes_has_no_effect(clock: FakeClock) -> None:
     policy = full_delay(clock)
     die_at_start(policy, clock)
     clock.wall_offset += 365 * 86400
@@ -253,7 +255,7 @@ def test_the_wall_clock_plays_no_part(clock: FakeClock) -> None:
     assert policy.next_start().delay_s == 0.25
 
 
-def test_numbers_can_be_chosen(clock: FakeClock) -> None:
+def test_delays_and_thresholds_can_be_configured(clock: FakeClock) -> None:
     policy = RestartPolicy(
         first_delay_s=1, max_delay_s=3, breaker_deaths=3, open_s=10, max_open_s=15, clock=clock, jitter=lambda: 1.0
     )
@@ -263,14 +265,14 @@ def test_numbers_can_be_chosen(clock: FakeClock) -> None:
     assert caught.value.details["retry_after_s"] == 10
 
 
-def test_a_thousand_deaths_do_not_overflow(clock: FakeClock) -> None:
+def test_a_thousand_crashes_do_not_overflow(clock: FakeClock) -> None:
     policy = full_delay(clock)
     for _ in range(2000):
         policy.on_death(KILLED)
     assert policy.next_start().delay_s == 30
 
 
-def test_many_threads_may_report_good_replies_at_once() -> None:
+def test_many_threads_may_report_good_replies_at_the_same_time() -> None:
     policy = RestartPolicy()
     policy.on_start()
     policy.on_ready()
@@ -287,7 +289,7 @@ PID = 0
 
 
 class Application:
-    """Sessions that are made again on demand, and a host that is replaced when it is due."""
+    """An application whose sessions are recreated on demand, and whose host is replaced when due."""
 
     def __init__(self, creations: int) -> None:
         self.recycler = Recycler(RecycleAfter(creations=creations))
@@ -308,7 +310,7 @@ class Application:
 
 @pytest.mark.parametrize("creations", [1, 2, 3, 5])
 @pytest.mark.parametrize("keys", ["abc", "aaa", "aab", "abcdefgh", "aaaaaaaa"])
-def test_the_same_sessions_used_in_turn_cause_a_few_replacements_at_most(keys: str, creations: int) -> None:
+def test_sessions_used_in_turn_cause_at_most_a_few_replacements(keys: str, creations: int) -> None:
     application = Application(creations)
     for _ in range(200):
         for session, key in enumerate(keys):
@@ -316,7 +318,7 @@ def test_the_same_sessions_used_in_turn_cause_a_few_replacements_at_most(keys: s
     assert application.replacements <= len(keys) / creations
 
 
-def test_sessions_that_are_used_now_and_then_do_not_either() -> None:
+def test_sessions_that_are_used_occasionally_cause_at_most_a_few_replacements() -> None:
     application = Application(1)
     for round_ in range(300):
         application.call(round_ % 7, str(round_ % 7))
@@ -325,22 +327,22 @@ def test_sessions_that_are_used_now_and_then_do_not_either() -> None:
 
 
 @pytest.mark.parametrize("creations", [1, 3, 10])
-def test_always_new_sessions_get_a_fresh_host_each_time(creations: int) -> None:
+def test_new_sessions_get_a_fresh_host_each_time(creations: int) -> None:
     application = Application(creations)
     for session in range(100):
         application.call(session, f"model {session}")
     assert application.replacements == (100 - 1) // creations
 
 
-def test_the_same_model_opened_again_and_again_still_gets_fresh_hosts() -> None:
+def test_the_same_model_opened_repeatedly_gets_fresh_hosts() -> None:
     application = Application(3)
     for session in range(100):
         application.call(session, "model")
-    # With one key for all it cannot be told from sessions that come back, so each time later: 3, 9, 18 ...
+    # With one key, new sessions cannot be distinguished from recreated ones, so the interval grows: 3, 9, 18 ...
     assert application.replacements == 7
 
 
-def test_what_counts_is_forgotten_with_its_host() -> None:
+def test_counts_are_discarded_with_their_host() -> None:
     recycler = Recycler(RecycleAfter(creations=2))
     recycler.created(1, "a")
     recycler.created(2, "b")
@@ -351,14 +353,14 @@ def test_what_counts_is_forgotten_with_its_host() -> None:
     assert not recycler.is_due(3, PID)
 
 
-def test_without_a_number_nothing_is_kept() -> None:
+def test_without_a_limit_nothing_is_recorded() -> None:
     recycler = Recycler(RecycleAfter())
     recycler.created(1, "a")
     assert not recycler.is_due(1, PID)
     assert not recycler._made
 
 
-def test_the_memory_of_keys_is_bounded() -> None:
+def test_the_number_of_recorded_keys_is_limited() -> None:
     recycler = Recycler(RecycleAfter(creations=1))
     for generation in range(1, 4):
         for n in range(MAX_KEYS):

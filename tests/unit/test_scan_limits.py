@@ -53,7 +53,7 @@ def never_hashed() -> None:
     raise AssertionError("it was hashed")
 
 
-# --- files that were never written to their end ----------------------------------------------------------
+# --- files that were not written completely --------------------------------------------------------------
 
 
 @pytest.mark.parametrize("count_nodes", [True, False])
@@ -92,7 +92,7 @@ def test_three_gigabytes_of_zeros_are_neither_read_nor_hashed(tmp_path: Path) ->
         scan_model(path)
 
 
-def test_a_model_that_became_zeros_has_other_contents(tmp_path: Path) -> None:
+def test_a_model_overwritten_with_zeros_has_other_contents(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     path.write_bytes(GOOD)
     identity = ModelSource.open(path).identity
@@ -101,13 +101,13 @@ def test_a_model_that_became_zeros_has_other_contents(tmp_path: Path) -> None:
         open_again(path, None, None, identity.fingerprint, identity.files)
 
 
-def test_the_missing_bytes_of_a_file_that_is_cut_off_are_reported() -> None:
+def test_the_missing_bytes_of_a_truncated_file_are_reported() -> None:
     with pytest.raises(InvalidProtobuf, match="cut off") as caught:
         scan_model(GOOD[:-4])
     assert any("the file lacks" in line for line in caught.value.evidence)
 
 
-# --- files that were made to keep their readers busy -----------------------------------------------------
+# --- files that keep their readers busy ------------------------------------------------------------------
 
 BUSY = {
     "a wanted number": GOOD + b"\x08\x08" * MANY,
@@ -126,7 +126,7 @@ BUSY = {
 
 
 @pytest.mark.parametrize("case", BUSY)
-def test_what_would_take_minutes_is_refused(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_scan_that_would_take_minutes_is_refused(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(protobuf, "MOST_FIELDS", FEW_FIELDS)
     file = CountingFile(BUSY[case])
     with pytest.raises(InvalidProtobuf, match="too many fields") as caught:
@@ -155,15 +155,15 @@ def test_a_list_of_a_million_numbers_is_skipped(
     assert read_graph(io.BytesIO(data), len(data)).nodes[-1].op == "Tree"
 
 
-def test_numbers_at_the_edges_of_windows_are_read_as_they_are() -> None:
-    """Runs of numbers of every length before a field that counts, which no skipped number may swallow."""
+def test_numbers_at_the_boundaries_of_read_windows_are_read_correctly() -> None:
+    """Use runs of numbers of every length before a relevant field, which no skipped number may include."""
     for before, width in itertools.product(range(16), (1, 2, 3)):
         number = b"\x50" + b"\x81" * (width - 1) + b"\x01"
         data = GOOD + b"\x6a" + bytes([before]) + bytes(before) + number * 9000 + field(2, b"me")
         assert scan_model(data).producer == "me"
 
 
-def test_half_a_million_nodes_of_a_usual_model_are_no_busy_file(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_half_a_million_nodes_of_an_ordinary_model_are_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     nodes = 5000
     monkeypatch.setattr(protobuf, "MOST_FIELDS", protobuf.MOST_FIELDS * nodes // 500_000)
     listed, values = [], []
@@ -184,8 +184,8 @@ def test_half_a_million_nodes_of_a_usual_model_are_no_busy_file(monkeypatch: pyt
     assert scan_model(plain.SerializeToString()).node_count == nodes
 
 
-def test_a_shape_of_many_dimensions_and_nodes_of_one_name_take_no_square_of_time() -> None:
-    """Both took minutes: 300,000 dimensions, and 20,000 nodes that all make and take one tensor."""
+def test_many_dimensions_and_nodes_of_one_name_do_not_take_quadratic_time() -> None:
+    """Both took minutes: 300,000 dimensions, and 20,000 nodes that all read and write one tensor."""
     begun = time.process_time()
     many = 300_000
     shape = field(1, b"\x08\x01" + field(2, b"\x0a\0" * many))
@@ -198,7 +198,7 @@ def test_a_shape_of_many_dimensions_and_nodes_of_one_name_take_no_square_of_time
     assert time.process_time() - begun < 20.0
 
 
-# --- what protobuf takes ---------------------------------------------------------------------------------
+# --- compatibility with protobuf -------------------------------------------------------------------------
 
 TAKEN = {
     "an unknown number": b"\xa0\x06\x01",
@@ -225,7 +225,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", [*TAKEN, *REFUSED])
-def test_protobuf_and_the_scan_take_and_refuse_the_same(case: str) -> None:
+def test_protobuf_and_the_scan_accept_and_refuse_the_same_files(case: str) -> None:
     ort = pytest.importorskip("onnxruntime")
     data = GOOD + (TAKEN.get(case) or REFUSED[case])
 
@@ -248,7 +248,7 @@ PIECES = st.binary(max_size=6) | st.sampled_from(sorted({*TAKEN.values(), *REFUS
 
 @settings(max_examples=length(100, 300))
 @given(st.lists(st.tuples(st.integers(0, len(WHOLE)), st.integers(0, 3), PIECES), min_size=1, max_size=3))
-def test_nothing_that_protobuf_takes_is_refused(edits: list[tuple[int, int, bytes]]) -> None:
+def test_every_file_that_protobuf_accepts_is_accepted(edits: list[tuple[int, int, bytes]]) -> None:
     data = WHOLE
     for at, gone, put in edits:
         data = data[:at] + put + data[at + gone :]
@@ -261,8 +261,8 @@ def test_nothing_that_protobuf_takes_is_refused(edits: list[tuple[int, int, byte
                     onnx.ModelProto.FromString(data)
 
 
-def test_the_scan_of_a_file_that_is_replaced_meanwhile_is_of_what_is_hashed(tmp_path: Path) -> None:
-    """The file changes between the two: the first look of the memo replaces it."""
+def test_the_scan_of_a_file_that_is_replaced_meanwhile_is_of_the_hashed_contents(tmp_path: Path) -> None:
+    """The file changes between scan and hash: the first access of the memo replaces it."""
     path, other = tmp_path / "m.onnx", tmp_path / "other.onnx"
     path.write_bytes(GOOD)
     other.write_bytes(WHOLE)
@@ -280,7 +280,7 @@ def test_the_scan_of_a_file_that_is_replaced_meanwhile_is_of_what_is_hashed(tmp_
 
 
 @pytest.mark.parametrize("version", [5 << 64 | 9, 63 << 64 | 9])
-def test_a_number_of_more_than_64_bits_is_cut_off_as_protobuf_does(version: int) -> None:
+def test_a_number_of_more_than_64_bits_is_truncated_as_in_protobuf(version: int) -> None:
     data = GOOD + b"\x08" + models.varint(version)
     assert len(models.varint(version)) == 10
     assert onnx.ModelProto.FromString(data).ir_version == 9

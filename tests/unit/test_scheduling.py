@@ -1,4 +1,4 @@
-"""A worker of ``pytest -n`` that dies fails one test; the others run, each once, and the run ends."""
+"""A worker of ``pytest -n`` that crashes fails one test; the others run, each once, and the run ends."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Worker:
 
 
 def the_run(tests: list[str], deadly: set[str], workers: int, order: random.Random) -> tuple[list[str], list[str]]:
-    """Return the tests that ran and those that killed a worker. Advances like xdist's session."""
+    """Return the tests that ran and those that crashed a worker. Advances like xdist's session."""
     config: Any = SimpleNamespace(
         option=SimpleNamespace(loadscopereorder=False), getvalue=lambda _: ["popen"] * workers
     )
@@ -70,7 +70,7 @@ def the_run(tests: list[str], deadly: set[str], workers: int, order: random.Rand
             continue
         index = worker.waiting.pop(0)
         ran.append(tests[index])
-        # It may be dead before its last report has been read.
+        # The worker may have crashed before its last report has been read.
         worker.dead = worker.begins and tests[worker.waiting[0]] in deadly and order.random() < 0.5
         if tests[index] in deadly:
             alive.remove(worker)
@@ -82,7 +82,7 @@ def the_run(tests: list[str], deadly: set[str], workers: int, order: random.Rand
     return ran, blamed
 
 
-def test_every_test_is_run_once_and_every_deadly_one_is_blamed() -> None:
+def test_every_test_runs_once_and_every_test_that_crashes_its_worker_is_blamed() -> None:
     for seed in range(500):
         order = random.Random(seed)
         files = [f"tests/test_{n}.py" for n in range(order.randint(1, 9))]
@@ -94,7 +94,7 @@ def test_every_test_is_run_once_and_every_deadly_one_is_blamed() -> None:
 
 
 @pytest.mark.process
-def test_a_real_run_ends_and_names_the_test_that_ended_its_worker(tmp_path: Path) -> None:
+def test_a_real_run_finishes_and_names_the_test_that_crashed_its_worker(tmp_path: Path) -> None:
     (tmp_path / "pytest.ini").write_text("[pytest]")
     (tmp_path / "conftest.py").write_text(
         "import tests.scheduling as s\ndef pytest_xdist_make_scheduler(config, log): return s.ByFileOrLab(config, log)"
@@ -115,7 +115,7 @@ def test_a_real_run_ends_and_names_the_test_that_ended_its_worker(tmp_path: Path
     assert ended.returncode == 1
 
 
-def test_each_worker_begins_with_other_folders_and_has_all_of_them(tmp_path: Path) -> None:
+def test_each_worker_starts_with_other_folders_and_covers_all_of_them(tmp_path: Path) -> None:
     for name in ("a", "b", "c", "data"):
         (tmp_path / "tests" / name).mkdir(parents=True)
         (tmp_path / "tests" / name / ("test_x.py" if name != "data" else "x.py")).touch()
@@ -149,7 +149,7 @@ def test_each_worker_begins_with_other_folders_and_has_all_of_them(tmp_path: Pat
     assert "fault" not in files[-1]
 
 
-def test_pytests_look_at_the_names_of_a_file_imports_no_package(
+def test_collecting_a_test_file_does_not_import_optional_packages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(tmp_path)

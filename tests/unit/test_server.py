@@ -66,7 +66,7 @@ class Handlers:
 
 
 class ProcessEnds(Exception):
-    """Raised instead of ending the process."""
+    """Exception that is raised instead of ending the process."""
 
 
 class EndingServer(Server):
@@ -154,7 +154,7 @@ def test_a_lane_is_entered_in_the_order_of_arrival(peer: Peer) -> None:
     assert [number for number in peer.handlers.served if number not in free] == [late, queued]
 
 
-def test_a_stuck_lane_does_not_block_requests_of_other_lanes(peer: Peer) -> None:
+def test_a_blocked_lane_does_not_block_requests_of_other_lanes(peer: Peer) -> None:
     peer.send("stuck")
     assert peer.handlers.inside.wait(GRACE_S)
     queued = [peer.send("queued") for _ in range(20)]
@@ -165,7 +165,7 @@ def test_a_stuck_lane_does_not_block_requests_of_other_lanes(peer: Peer) -> None
     assert eventually(lambda: peer.handlers.served == [free, 1, *queued])
 
 
-def test_the_count_of_threads_that_wait_is_right_after_many_requests(peer: Peer) -> None:
+def test_the_count_of_waiting_threads_is_right_after_many_requests(peer: Peer) -> None:
     """With a too high count no thread would read while the leader is busy; with a too low one threads pile up."""
     for _ in range(300):
         peer.send("free")
@@ -174,7 +174,7 @@ def test_the_count_of_threads_that_wait_is_right_after_many_requests(peer: Peer)
     assert eventually(lambda: peer.server._idle == len(peer.workers()) - 1)
 
 
-def test_threads_that_a_burst_needed_end_behind_it(peer: Peer) -> None:
+def test_threads_that_a_burst_needed_end_afterwards(peer: Peer) -> None:
     for _ in range(20):
         peer.send("long")
     assert eventually(lambda: len(peer.workers()) > 20)

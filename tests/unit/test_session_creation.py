@@ -36,7 +36,7 @@ def versions(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Models:
-    """Has no copy of a model."""
+    """Models of which no copy can be made."""
 
     def __init__(self, error: Exception) -> None:
         self.error = error
@@ -74,15 +74,15 @@ def made(maker: Maker, fix: FixSpec | None = None, **fields: Any) -> MadeSession
     with (
         patch.object(replaced, "fixed_source", maker.models.fixed_source),
         patch.object(choose, "curing_rewrites", lambda *_: ("edge-padding",)),
-        # It would ask a worker.
+        # A worker would have to be asked.
         patch.object(replaced, "suggest_fix", lambda *_, **__: None),
     ):
         return maker.make(creation_of(fix, **fields))
 
 
 @pytest.mark.parametrize("kind", [ModelError, PlacementRefused])
-def test_the_session_is_made_from_the_model_and_says_why(kind: type[BridgeError]) -> None:
-    """Also if QNN refuses the copy alone: without a rewrite it takes the model, as it did before there was one."""
+def test_if_the_copy_cannot_be_made_the_session_uses_the_model_and_reports_why(kind: type[BridgeError]) -> None:
+    """If QNN refuses only the copy, the session also uses the model, which QNN accepts without a rewrite."""
     models = Models(kind("There is no room for a copy."))
     session = made(Maker(models))
     assert (session.session, session.changes, session.fix) == (7, (), None)
@@ -99,7 +99,7 @@ def test_sizes_are_fixed_in_the_copy() -> None:
     assert models.asked[0].only[0] == "fixed-shapes"
 
 
-def test_a_request_that_is_withdrawn_ends_there() -> None:
+def test_a_cancelled_request_ends_the_rewrite() -> None:
     with pytest.raises(Cancelled):
         made(Maker(Models(Cancelled("gone"))))
 
@@ -113,14 +113,14 @@ def test_a_request_that_is_withdrawn_ends_there() -> None:
         {"options": {"optimized_model_filepath": "x.onnx"}},
     ],
 )
-def test_nothing_is_rewritten_unasked_where_the_application_wants_the_model_itself(fields: dict[str, Any]) -> None:
+def test_nothing_is_rewritten_if_the_application_wants_the_model_unchanged(fields: dict[str, Any]) -> None:
     models = Models(ModelError("no"))
     fix = fields.pop("fix", None)
     assert made(Maker(models), fix, **fields).notices == []  # type: ignore[arg-type]
     assert models.asked == []
 
 
-def test_a_refusal_is_reported_as_it_is_if_the_copy_fails_too() -> None:
+def test_the_original_refusal_is_reported_if_the_copy_fails_too() -> None:
     models = Models(ModelError("The rewrites do not do."))
     maker = Maker(models)
     maker.refuses = True
@@ -133,7 +133,7 @@ INFO = SimpleNamespace(placement=Placement())
 
 
 class Native:
-    """Makes sessions; the file is touched meanwhile, so many times as are given."""
+    """Engine that creates sessions and, the given number of times, rewrites the file meanwhile."""
 
     def __init__(self, path: Path, touches: int) -> None:
         self.path, self.touches = path, touches
@@ -154,10 +154,10 @@ class Native:
 
 
 @pytest.mark.parametrize(("touches", "made", "closed"), [(0, 1, 0), (1, 2, 1), (3, 4, 3), (4, 4, 4)])
-def test_a_model_that_was_put_back_while_it_was_loaded_is_loaded_again(
+def test_a_model_that_was_replaced_and_restored_during_loading_is_loaded_again(
     tmp_path: Path, touches: int, made: int, closed: int
 ) -> None:
-    """With its dates: neither they nor hashes show what native code has read."""
+    """The dates are restored, too: neither dates nor hashes show what native code has read."""
     native = native_of(tmp_path, touches)
     maker = SessionMaker(native, HELLO)  # type: ignore[arg-type]
     creation = creation_of()._replace(source=ModelSource.open(str(native.path), "."))
@@ -169,8 +169,8 @@ def test_a_model_that_was_put_back_while_it_was_loaded_is_loaded_again(
     assert (native.made, native.closed) == (made, closed)
 
 
-def test_a_session_that_writes_files_is_made_once(tmp_path: Path) -> None:
-    """It would find them there the second time."""
+def test_a_session_that_writes_files_is_created_once(tmp_path: Path) -> None:
+    """The session would find its own files the second time."""
     native = native_of(tmp_path, 1)
     maker = SessionMaker(native, HELLO)  # type: ignore[arg-type]
     creation = creation_of(config_entries={"ep.context_enable": "1"})
@@ -210,7 +210,7 @@ class TouchedCache:
         pass
 
 
-def test_a_session_that_gives_the_cache_up_is_no_hit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_session_that_stops_using_the_cache_is_not_a_hit(monkeypatch: pytest.MonkeyPatch) -> None:
     session, cache = SimpleNamespace(close=lambda: None), TouchedCache()
     maker = SessionMaker(None, HELLO)  # type: ignore[arg-type]
     maker._info = SimpleNamespace()  # type: ignore[assignment]
@@ -226,13 +226,13 @@ def test_a_session_that_gives_the_cache_up_is_no_hit(monkeypatch: pytest.MonkeyP
     declared.clear()
     assert maker._from_entry_or_model(creation, cache, cache.find()) == (session, "info", None)  # type: ignore[arg-type]
     assert (cache.state, cache.held) == ("off", 0)
-    # A death between two attempts, while the model is compiled, is not booked on the entry.
+    # A crash between two attempts, while the model is compiled, is not blamed on the entry.
     assert declared == [*["creating", "ready"] * 3, "creating"]
 
 
 @pytest.mark.parametrize("cached", [True, False])
-def test_a_model_that_is_replaced_before_it_is_rewritten_gives_no_copy(cached: bool, tmp_path: Path) -> None:
-    """The copy of another model under its hash would be found again when the model is put back."""
+def test_a_model_that_is_replaced_before_its_rewrite_gives_no_copy(cached: bool, tmp_path: Path) -> None:
+    """A copy of another model under the original hash would be found when the original is restored."""
     model = tmp_path / "model.onnx"
     model.write_bytes(MODEL.read_bytes())
     source = ModelSource.open(str(model), ".")

@@ -31,7 +31,7 @@ class Session:
 
 
 class Engine:
-    """Loads until it is told to stop, if it `loads_long`."""
+    """Engine whose loading, if `loads_long`, lasts until it is stopped."""
 
     loads_long = False
     made = 0
@@ -54,23 +54,23 @@ def create(engine: Engine, stop: StopSignal, **of_spec: Any) -> Any:
     return sessions.create(request, lambda _phase: None, SessionSpec("model.onnx", **of_spec), None, {}, stop=stop)
 
 
-def test_a_loading_that_was_ended_is_a_request_that_was_withdrawn() -> None:
-    """The application that cancelled the loading gets that error; another one creates the session again."""
+def test_a_load_that_was_stopped_is_reported_as_cancelled() -> None:
+    """The application that cancelled the load gets that error; another application creates the session again."""
     engine = Engine()
     engine.loads_long = True
     with pytest.raises(Cancelled):
         create(engine, StopSignal())
 
 
-def test_a_cancel_that_comes_late_does_not_hurt_a_later_reset_of_the_npu() -> None:
+def test_a_late_cancel_does_not_affect_a_later_reset_of_the_npu() -> None:
     stop = StopSignal()
     session = create(Engine(), stop)
     stop.stop()
     assert session.run(None, {}, None, None, lambda _phase: None) == [7]
 
 
-def test_a_compiled_model_that_a_session_writes_is_written_once() -> None:
-    """ONNX Runtime refuses to write over it, so a reset of the NPU would have ended the session."""
+def test_a_session_writes_its_compiled_model_once() -> None:
+    """ONNX Runtime refuses to overwrite the compiled model, so a reset of the NPU would have ended the session."""
     engine = Engine()
     session = create(
         engine, StopSignal(), config_entries={"ep.context_enable": "1", "ep.context_file_path": "out.onnx"}

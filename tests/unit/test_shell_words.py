@@ -1,5 +1,4 @@
-"""Arguments of suggested commands, parsed as the shells of Windows parse them; `sh` itself parses those for
-POSIX."""
+"""Arguments of suggested commands, parsed as the shells of Windows parse them; `sh` itself parses those for POSIX."""
 
 from __future__ import annotations
 
@@ -37,12 +36,12 @@ HOSTILE = [
 
 
 def command_prompt(line: str) -> str:
-    """The line without its quoted parts: the Command Prompt acts on operators in it."""
+    """Return the line without its quoted parts: the Command Prompt interprets operators in the rest."""
     return "".join(line.split('"')[::2])
 
 
 def program(line: str) -> list[str]:
-    """The arguments that a program of Windows finds in its command line (rules of the C runtime since 2008)."""
+    """Return the arguments that a Windows program finds in its command line (rules of the C runtime since 2008)."""
     words: list[str] = []
     at, inside, word = 0, False, None
     while at < len(line):
@@ -70,7 +69,7 @@ def program(line: str) -> list[str]:
 
 
 def powershell(line: str) -> list[str]:
-    """The words of a line of PowerShell. Fails for characters that it would act on."""
+    """Return the words of a line of PowerShell. Fails for characters that PowerShell would interpret."""
     words: list[str] = []
     at, quote, word = 0, "", None
     doubles, singles = '"\u201c\u201d\u201e', "'\u2018\u2019\u201a\u201b"
@@ -102,24 +101,24 @@ def powershell(line: str) -> list[str]:
 
 @pytest.fixture
 def windows(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Of this module alone: pathlib and pytest ask `os.name`, too.
+    # Only for this module: pathlib and pytest use `os.name`, too.
     monkeypatch.setattr(shell, "os", types.SimpleNamespace(name="nt", fspath=os.fspath))
 
 
 @pytest.mark.usefixtures("windows")
 @pytest.mark.parametrize("text", HOSTILE)
-def test_a_word_is_text_for_both_shells_of_windows(text: str) -> None:
+def test_an_argument_is_literal_text_in_both_shells_of_windows(text: str) -> None:
     word = shell.shell_word(text)
     assert not set(command_prompt(word)) & set("<>&|^()")
     # The Command Prompt does not know PowerShell's escape character.
     assert [one.replace("`", "") for one in program(f"x {word}")] == ["x", text.replace("`", "")]
     if '"' not in text:
-        # PowerShell starts programs with another command line, so backslashes at the end are doubled for nothing.
+        # PowerShell passes another command line to programs, so doubled backslashes at the end do not help.
         (found,) = powershell(word)
         assert found.rstrip("\\") == text.rstrip("\\")
 
 
-def test_a_command_on_a_model_names_its_file() -> None:
+def test_a_command_for_a_model_contains_its_file() -> None:
     assert shell.model_command("verify", "m.onnx", "", "--dim seq=8") == "qnnbridge verify m.onnx --dim seq=8"
     path, fixed = "my models/it's.onnx", "it's_fixed.onnx"
     assert shell.fix_command(Path(path), "--only rank") == (
@@ -130,7 +129,7 @@ def test_a_command_on_a_model_names_its_file() -> None:
 
 
 @pytest.mark.usefixtures("windows")
-def test_a_usual_word_of_windows_stays_as_it_is() -> None:
+def test_an_ordinary_argument_on_windows_is_not_quoted() -> None:
     for word in (r"C:\models\yolo.onnx", r"\\server\share\x.onnx", "--dim", "größe=8", r"C:\PROGRA~1\x.onnx"):
         assert shell.shell_word(word) == word
 
@@ -142,7 +141,7 @@ def test_the_command_prompt_sees_no_operators_outside_of_quotes() -> None:
     assert program(line) == COMMAND
 
 
-def test_powershell_runs_a_quoted_program_and_takes_the_rest_literally() -> None:
+def test_powershell_runs_a_quoted_program_and_treats_the_rest_literally() -> None:
     line = shell.powershell_line(COMMAND)
     assert line.startswith(
         "& 'C:\\my hosts\\python.exe' -m pip install 'onnxruntime>=1.24.2,<1.28' 'a & b' 'it''s' "
@@ -162,14 +161,14 @@ def test_a_program_with_a_space_in_its_path_can_be_pasted() -> None:
 @pytest.mark.process
 @needs.posix
 @pytest.mark.parametrize("text", HOSTILE)
-def test_a_word_is_text_for_sh(text: str) -> None:
+def test_an_argument_is_literal_text_in_sh(text: str) -> None:
     line = shell.command_line(["printf", "%s", text])
     assert line.endswith(shell.shell_word(text))
     done = subprocess.run(["/bin/sh", "-c", line], capture_output=True, check=True)
     assert os.fsdecode(done.stdout) == text
 
 
-def test_commands_have_the_sizes_and_the_chip_of_the_session() -> None:
+def test_commands_contain_the_sizes_and_the_chip_of_the_session() -> None:
     model = shell.ModelInCommands("m.onnx", {"n": 4, "a b": 2}, "60")
     sizes = f"--dim n=4 --dim {shell.shell_word('a b=2')}"
     assert model.examine("verify") == f"qnnbridge verify m.onnx {sizes} --soc-model 60"

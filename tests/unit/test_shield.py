@@ -27,7 +27,7 @@ def no_thread(thread: threading.Thread, start: Callable[[threading.Thread], None
 
 
 def lost(thread: threading.Thread, start: Callable[[threading.Thread], None]) -> None:
-    """It ends before it has begun with its work."""
+    """Thread start that ends before its work has started."""
 
 
 FAULTS = [no_memory_before, no_memory_behind, no_thread]
@@ -44,7 +44,7 @@ def break_threads(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[..., No
 
 
 @pytest.mark.parametrize("fault", [*FAULTS, lost])
-def test_shielded_work_is_done_once_whatever_becomes_of_its_thread(
+def test_shielded_work_is_done_once_whatever_happens_to_its_thread(
     fault: Callable[..., None], break_threads: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shield, "BEGIN_S", 0.5)
@@ -68,7 +68,9 @@ def test_shielded_work_is_done_once_whatever_becomes_of_its_thread(
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_the_work_of_a_thread_is_done_once(fault: Callable[..., None], break_threads: Callable[..., None]) -> None:
+def test_the_work_of_a_started_thread_is_done_once(
+    fault: Callable[..., None], break_threads: Callable[..., None]
+) -> None:
     break_threads(fault)
     done: list[int] = []
     came = threading.Event()
@@ -83,7 +85,7 @@ def test_the_work_of_a_thread_is_done_once(fault: Callable[..., None], break_thr
     assert done == [7]
 
 
-def test_too_little_memory_for_a_thread_is_the_error_of_too_many_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thread_that_lacks_memory_raises_the_error_of_too_many_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any) -> None:
         raise MemoryError
 

@@ -19,7 +19,7 @@ from qnnbridge_protocol.frames import Frame, Kind
 
 
 def product(rows: int | str, quantised: bool = False) -> bytes:
-    """A product of 1000 * 1000 numbers for each row."""
+    """Return a product of 1000 * 1000 numbers for each row."""
     nodes = [node("MatMul", ["x", "w"], ["y"])]
     values: dict[str, Any] = {"w": np.zeros((1000, 1000), np.float32)}
     if quantised:
@@ -30,7 +30,7 @@ def product(rows: int | str, quantised: bool = False) -> bytes:
     return made.SerializeToString()
 
 
-def test_a_slow_call_is_reported_while_it_runs_and_only_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_call_is_reported_once_while_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slow_calls, "SLOW_S", 0.01)
     told: list[dict[str, Any]] = []
     arrived = threading.Event()
@@ -51,7 +51,7 @@ def test_a_slow_call_is_reported_while_it_runs_and_only_once(monkeypatch: pytest
     assert len(told) == 1
 
 
-def test_a_small_model_is_given_more_time_and_no_estimate(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_small_model_gets_more_time_and_no_estimate(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slow_calls, "SLOW_S", 0.2)
     monkeypatch.setattr(slow_calls, "LATE_S", 0.3)
     told: list[dict[str, Any]] = []
@@ -66,7 +66,7 @@ def test_a_small_model_is_given_more_time_and_no_estimate(monkeypatch: pytest.Mo
     assert told == [{"event": "slow_call", "seconds": 0.3, "label": "m.onnx"}]
 
 
-def test_a_quick_call_is_not_reported_and_no_thread_stays() -> None:
+def test_a_fast_call_is_not_reported_and_leaves_no_thread() -> None:
     told: list[dict[str, Any]] = []
     with SlowCallReport("m.onnx", product(4000), {}).watching(told.append):
         assert any(one.name == "qnnbridge slow call" for one in threading.enumerate())
@@ -74,7 +74,7 @@ def test_a_quick_call_is_not_reported_and_no_thread_stays() -> None:
     assert not any(one.name == "qnnbridge slow call" for one in threading.enumerate())
 
 
-def test_the_estimate_follows_the_sizes_and_is_left_out_where_nothing_is_known() -> None:
+def test_the_estimate_depends_on_the_sizes_and_is_omitted_if_they_are_unknown() -> None:
     assert seconds_on_simulator(product(2000), {}) == pytest.approx(7, rel=0.01)
     assert seconds_on_simulator(product("n"), {"n": 1000}) == pytest.approx(3.5, rel=0.01)
     assert seconds_on_simulator(product("n"), {}) is None
@@ -87,7 +87,7 @@ def test_the_estimate_follows_the_sizes_and_is_left_out_where_nothing_is_known()
     ("needed", "text"),
     [(None, "longer than 2 s."), (70.0, "roughly 70 s of"), (600.0, "roughly 10 min of"), ("bad", "than 2 s.")],
 )
-def test_the_application_logs_it(needed: object, text: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_application_logs_the_slow_call(needed: object, text: str, caplog: pytest.LogCaptureFixture) -> None:
     header: dict[str, Any] = {"event": "slow_call", "label": "m.onnx", "seconds": 2.0}
     if needed is not None:
         header["processor_s"] = needed

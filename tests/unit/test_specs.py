@@ -14,12 +14,12 @@ from qnnbridge_protocol.specs import FixSpec, NodeInfo, Placement, ProviderSpec,
 SPEC = SessionSpec("m.onnx", (ProviderSpec("CPUExecutionProvider"),), fallback="cpu", initializers=("w",))
 
 
-def test_fields_are_given_by_place_by_name_or_left_to_their_defaults() -> None:
+def test_fields_are_given_by_position_or_by_name_or_have_their_defaults() -> None:
     assert (SPEC.model_path, SPEC.fallback, SPEC.initializers, SPEC.options) == ("m.onnx", "cpu", ("w",), {})
     assert SPEC.options is not SessionSpec("m.onnx").options
 
 
-def test_what_no_dataclass_would_take_is_refused() -> None:
+def test_arguments_that_no_dataclass_accepts_are_refused() -> None:
     for values, named in (
         ((), {}),
         (("x", "tensor(float)", (), "more"), {}),
@@ -40,7 +40,7 @@ def test_a_field_cannot_be_changed_or_deleted() -> None:
     assert SPEC.fallback == "cpu"
 
 
-def test_copies_are_equal_until_something_is_replaced() -> None:
+def test_copies_are_equal_until_a_field_is_replaced() -> None:
     same = dataclasses.replace(SPEC)
     assert same == SPEC
     assert same is not SPEC
@@ -69,7 +69,7 @@ class Whole:
 Place = tuple[str, int]
 
 
-def test_a_document_becomes_the_dataclass_that_declares_it() -> None:
+def test_a_document_is_converted_to_the_dataclass_that_it_declares() -> None:
     document = {"parts": [{"name": "a", "place": ["b", 3], "new": 1}], "sizes": {"c": 2}}
     assert read_document(Whole, document, "file") == Whole((Part("a", ("b", 3)),), {"c": 2})
 
@@ -84,7 +84,7 @@ def test_a_document_becomes_the_dataclass_that_declares_it() -> None:
         ({"parts": [], "sizes": {"a": True}}, "file.sizes['a'] is bool True, not float"),
     ],
 )
-def test_what_is_no_such_document_is_refused_with_its_place(document: object, said: str) -> None:
+def test_an_invalid_document_is_refused_with_the_location(document: object, said: str) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(said)}$"):
         read_document(Whole, document, "file")
 

@@ -28,19 +28,19 @@ TIMEOUT_S = 20.0
 
 
 class Writer:
-    """Our end of the pipe that the collector reads from."""
+    """The writing end of the pipe that the collector reads."""
 
     def __init__(self) -> None:
         read_fd, self.fd = os.pipe()
         self.collector = StderrCollector(read_fd, logger_name="test.host")
-        os.close(read_fd)  # the collector has its own
+        os.close(read_fd)  # the collector has its own copy
 
     def write(self, data: bytes) -> None:
         while data:
             data = data[os.write(self.fd, data) :]
 
     def end(self) -> StderrCollector:
-        """Nothing more will come; everything has been read."""
+        """Close the pipe and wait until everything has been read."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
@@ -72,7 +72,7 @@ def test_little_text_is_all_in_the_head(writer: Writer) -> None:
     assert (collector.head(), collector.tail()) == (b"terminate called", b"")
 
 
-def test_what_is_said_without_a_line_end_is_there_before_the_end(writer: Writer) -> None:
+def test_text_without_a_line_end_is_available_before_the_end(writer: Writer) -> None:
     writer.write(b"@qnnbridge begin 1\nlast words @")
     writer.write(b"!")
     while writer.collector.head() != b"last words @!":
@@ -83,7 +83,7 @@ def test_what_is_said_without_a_line_end_is_there_before_the_end(writer: Writer)
 # --- sections --------------------------------------------------------------------------------------------------
 
 
-def test_a_section_is_what_stands_between_its_markers(writer: Writer) -> None:
+def test_a_section_is_the_text_between_its_markers(writer: Writer) -> None:
     writer.write(b"before\n\n@qnnbridge begin 5\none\ntwo\n\n@qnnbridge end 5\nafter\n")
     assert writer.collector.section(5, TIMEOUT_S) == b"one\ntwo\n"
     assert writer.end().head() == b"before\none\ntwo\nafter\n"
@@ -99,17 +99,17 @@ def test_a_section_is_waited_for(writer: Writer) -> None:
     assert found == [b"cause\n"]
 
 
-def test_a_section_ends_with_the_stream_if_the_host_died_in_it(writer: Writer) -> None:
+def test_a_section_ends_with_the_stream_if_the_host_crashed_within_it(writer: Writer) -> None:
     writer.write(b"@qnnbridge begin 5\nlast words")
     writer.end()
     assert writer.collector.section(5, TIMEOUT_S) == b"last words"
 
 
-def test_a_section_that_never_came_is_empty(writer: Writer) -> None:
+def test_a_section_that_never_arrived_is_empty(writer: Writer) -> None:
     assert writer.collector.section(5, 0.01) == b""
 
 
-def test_a_section_is_given_once_and_forgotten(writer: Writer) -> None:
+def test_a_section_is_returned_once_and_removed(writer: Writer) -> None:
     writer.write(b"@qnnbridge begin 5\nx\n@qnnbridge end 5\n@qnnbridge begin 6\ny\n@qnnbridge end 6\n")
     writer.end()
     assert writer.collector.section(5, TIMEOUT_S) == b"x\n"
@@ -135,7 +135,7 @@ def test_a_long_section_keeps_its_beginning_and_its_end(writer: Writer) -> None:
     assert len(section) < SECTION_BYTES + 100
 
 
-def test_sections_that_nobody_asks_for_do_not_pile_up(writer: Writer) -> None:
+def test_sections_that_are_never_requested_do_not_accumulate(writer: Writer) -> None:
     for number in range(SECTIONS_MAX + 1):
         writer.write(b"@qnnbridge begin %d\n%d\n@qnnbridge end %d\n" % (number, number, number))
     writer.end()
@@ -143,7 +143,7 @@ def test_sections_that_nobody_asks_for_do_not_pile_up(writer: Writer) -> None:
     assert writer.collector.section(1, TIMEOUT_S) == b"1\n"
 
 
-def test_long_sections_that_nobody_asks_for_are_bounded_together(writer: Writer) -> None:
+def test_the_total_size_of_sections_that_are_never_requested_is_limited(writer: Writer) -> None:
     count = SECTIONS_TOTAL_BYTES // SECTION_BYTES + 1
     for number in range(count):
         writer.write(b"@qnnbridge begin %d\n" % number + b"." * SECTION_BYTES + b"\n@qnnbridge end %d\n" % number)
@@ -167,7 +167,7 @@ TEXT = (
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 7, 16, 33, 1000])
-def test_markers_are_found_however_the_stream_is_cut(size: int) -> None:
+def test_markers_are_found_wherever_the_stream_is_cut(size: int) -> None:
     splitter = MarkerSplitter()
     parts = [part for start in range(0, len(STREAM), size) for part in splitter.feed(STREAM[start : start + size])]
     parts += splitter.end()
@@ -180,7 +180,7 @@ def test_markers_are_found_however_the_stream_is_cut(size: int) -> None:
     ]
 
 
-def test_only_what_may_become_a_marker_is_held_back() -> None:
+def test_only_text_that_may_become_a_marker_is_held_back() -> None:
     splitter = MarkerSplitter()
     assert splitter.feed(b"mail me@") == [b"mail me"]
     assert splitter.feed(b"home") == [b"@home"]
@@ -188,7 +188,7 @@ def test_only_what_may_become_a_marker_is_held_back() -> None:
     assert splitter.feed(b"!") == [b"@qnnbridge begin 77!"]
 
 
-def test_bounded_memory_says_how_much_it_left_out() -> None:
+def test_limited_memory_reports_how_much_it_omitted() -> None:
     kept = Bounded(3, 3)
     for byte in b"abcdefgh":
         kept.add(bytes([byte]))
@@ -200,7 +200,7 @@ def test_bounded_memory_says_how_much_it_left_out() -> None:
 ORT_LINE = "2026-11-21 10:00:00.000000000 [{}:onnxruntime:Default, qnn_ep.cc:1 Create] {}\n"
 
 
-def test_lines_go_to_logging_and_only_errors_stand_out(writer: Writer, caplog: pytest.LogCaptureFixture) -> None:
+def test_lines_are_logged_and_only_errors_are_warnings(writer: Writer, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "test.host")
     for severity in "VIWEF":
         writer.write(ORT_LINE.format(severity, "said").encode())
@@ -229,7 +229,7 @@ def test_an_endless_line_is_logged_in_pieces(writer: Writer, caplog: pytest.LogC
     assert max(map(len, caplog.messages)) == LINE_BYTES
 
 
-def test_a_handler_that_raises_does_not_stop_the_reading(writer: Writer) -> None:
+def test_a_log_handler_that_raises_does_not_stop_the_reading(writer: Writer) -> None:
     class Broken(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             raise RuntimeError
@@ -257,7 +257,7 @@ def test_closing_does_not_wait_and_releases_waiting_threads(writer: Writer) -> N
     assert not writer.collector.drain(0)
 
 
-def test_a_host_that_is_still_alive_can_go_on_writing_after_close(writer: Writer) -> None:
+def test_a_running_host_can_continue_to_write_after_close(writer: Writer) -> None:
     writer.write(b"before")
     while writer.collector.head() != b"before":
         writer.collector.section(1, 0.01)
@@ -268,7 +268,7 @@ def test_a_host_that_is_still_alive_can_go_on_writing_after_close(writer: Writer
 
 @pytest.mark.usefixtures("no_leaks")
 def test_the_end_of_the_stream_closes_the_descriptor_and_ends_the_thread() -> None:
-    others = set(threading.enumerate())  # a host that tests of this process share has one, too
+    others = set(threading.enumerate())  # a host that tests of this process share has such a thread, too
     writer = Writer()
     writer.end()
     until(lambda: all(thread.name != "qnnbridge-stderr" for thread in set(threading.enumerate()) - others))

@@ -33,7 +33,7 @@ def run(code: str, data: bytes = b"", *, flags: list[str] | None = None) -> subp
         ("os.system('echo a shell')", b"a shell"),
     ],
 )
-def test_whoever_prints_prints_on_stderr(code: str, said: bytes) -> None:
+def test_printed_text_goes_to_stderr(code: str, said: bytes) -> None:
     ran = run(code + "\nos.write(out_fd, b'wire')")
     assert ran.stdout == b"wire"
     assert said in ran.stderr
@@ -48,7 +48,7 @@ def test_text_in_a_buffer_does_not_reach_the_wire_at_exit() -> None:
 
 
 @pytest.mark.process
-def test_nobody_but_the_protocol_reads_the_input() -> None:
+def test_only_the_protocol_reads_stdin() -> None:
     code = (
         "import subprocess\n"
         "assert sys.stdin.read() == '' and os.read(0, 10) == b''\n"
@@ -89,7 +89,7 @@ def test_a_host_without_stderr_works() -> None:
 
 
 @pytest.mark.process
-def test_a_host_without_input_says_so_instead_of_serving() -> None:
+def test_a_host_without_stdin_reports_that_and_does_not_serve() -> None:
     code = "from qnnbridge_host import stdio_guard; stdio_guard.claim()"
     ran = subprocess.run(
         ["sh", "-c", f'exec "{sys.executable}" -I -c "{code}" <&-'], capture_output=True, check=False

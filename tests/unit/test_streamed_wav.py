@@ -16,7 +16,7 @@ import pytest
 from qnnbridge.speech._audio import AudioReader
 from qnnbridge_protocol.errors import OptionError
 
-# Before a test of this process loads QNN, see `test_a_foreign_libffi_is_named`.
+# Before a test of this process loads QNN, see `test_the_error_for_an_incompatible_libffi_names_the_fix`.
 with contextlib.suppress(ImportError):
     import soundfile  # noqa: F401
 
@@ -73,8 +73,8 @@ def test_all_samples_are_read(name: str, tmp_path: Path) -> None:
         reader.close()
 
 
-def test_damaged_audio_is_the_callers_fault() -> None:
-    """No other error: a bare one of a decoder would be a fault of this side."""
+def test_damaged_audio_is_an_error_of_the_caller() -> None:
+    """No other exception may occur: an exception of a decoder would be an internal error."""
     rng = random.Random(7)
     refused = 0
     for data in [*CASES.values()] * 8:
@@ -106,7 +106,7 @@ except Exception as error:
 
 @pytest.mark.process
 @pytest.mark.simulator
-def test_a_foreign_libffi_is_named() -> None:
+def test_the_error_for_an_incompatible_libffi_names_the_fix() -> None:
     pytest.importorskip("onnxruntime_qnn")
     ran = subprocess.run([sys.executable, "-c", FOREIGN], capture_output=True, text=True, timeout=60)
     assert "soundfile cannot read from an open file in this process" in ran.stderr

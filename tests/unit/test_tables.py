@@ -1,4 +1,4 @@
-"""The tables of texts in JSON: their schema, their shared texts, and what becomes of an incomplete installation."""
+"""The tables of texts in JSON: their schema, their shared texts, and errors of an incomplete installation."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def document(name: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_each_table_is_what_its_schema_says(name: str) -> None:
+def test_each_table_matches_its_schema(name: str) -> None:
     content = document(name)
     file, _, kind = content["$schema"].partition("#/$defs/")
     assert (FILES[name].parent / file).resolve() == SCHEMA
@@ -70,19 +70,19 @@ def test_a_text_that_does_not_exist_is_refused() -> None:
 
 
 @pytest.mark.parametrize("rule", [*SETUP_RULES, *MODEL_RULES], ids=lambda rule: rule.name)
-def test_the_texts_of_a_log_rule_use_only_its_groups(rule: Any) -> None:
+def test_the_messages_of_a_log_rule_use_only_its_groups(rule: Any) -> None:
     groups = set(re.compile(rule.pattern).groupindex)
     known = groups | ({"meaning", "advice"} if "qnn" in groups else set())
     assert set(re.findall(r"\{(\w+)", rule.cause + rule.fix)) <= known
 
 
 @pytest.mark.parametrize("rule", DEATH_RULES, ids=lambda rule: rule.cause[:40])
-def test_the_cause_of_a_death_uses_only_the_groups_of_its_line(rule: Any) -> None:
+def test_the_cause_of_a_crash_uses_only_the_groups_of_its_line(rule: Any) -> None:
     groups = set(re.compile(rule.line).groupindex) if rule.line is not None else set()
     assert set(re.findall(r"\{(\w+)\}", rule.cause)) <= {*groups, "signal", "processor"}
 
 
-def test_a_hint_takes_its_texts_from_the_table_or_from_a_function() -> None:
+def test_a_hint_is_a_text_of_the_table_or_of_a_function() -> None:
     assert hint("file path in ep_cache_context does not exist", Circumstances()) == (
         "This model is compiled, and the .bin file that it refers to is not in its folder.",
         "Keep the .onnx file and its .bin file together, and do not rename them.",

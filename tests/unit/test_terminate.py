@@ -10,8 +10,8 @@ from typing import Any
 from qnnbridge._threads import TerminateFlag, TerminateRelay
 
 
-def test_a_relay_leaves_nothing_for_the_collector() -> None:
-    """One is made for each token: garbage would be collected in the middle of a generation."""
+def test_a_relay_leaves_nothing_for_the_garbage_collector() -> None:
+    """A relay is created for each token: garbage would be collected in the middle of a generation."""
     channel: Any = SimpleNamespace()
     flag = TerminateFlag()
     relay = TerminateRelay(flag, channel)

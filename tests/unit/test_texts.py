@@ -24,14 +24,14 @@ SOURCES = [
     if path.suffix in (".py", ".md", ".toml") and path != Path(__file__)
 ]
 
-# A command line in backquotes, as messages and pages write one.
+# A command line in backquotes, as in messages and pages.
 _NAMED = re.compile(r"`qnnbridge(?P<words>(?: +[^\s`]+)+)`")
 _LINK = re.compile(r"\]\((?P<target>[^)\s]+)\)")
 _FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 _PYTHON = re.compile(r"^```python\n(?P<code>.*?)^```", re.MULTILINE | re.DOTALL)
 _DOTTED = re.compile(r"`(?P<name>qnnbridge_\w+(?:\.\w+)+)`")
 
-# Building the command takes a tenth of a second, and texts name it hundreds of times.
+# Building the command takes a tenth of a second, and hundreds of texts contain a command.
 the_command = functools.cache(lambda: typer.main.get_command(app))
 
 
@@ -52,11 +52,11 @@ def complaint(words: list[str]) -> str | None:
 
 
 def named(text: str) -> list[list[str]]:
-    # Texts in source are put together from lines; a command line does not span two of them.
+    # Texts in source code consist of several lines; a command line does not span two of them.
     return [match["words"].partition("|")[0].split() for match in _NAMED.finditer(text)]
 
 
-def test_every_command_that_a_text_names_exists() -> None:
+def test_every_command_in_a_text_exists() -> None:
     found = [
         (path, words, wrong)
         for path in (*SOURCES, ROOT / "README.md", ROOT / "CHANGELOG.md")
@@ -79,19 +79,19 @@ def test_every_command_that_a_text_names_exists() -> None:
         ("--version", None),
     ],
 )
-def test_the_check_itself_sees_what_is_wrong(line: str, expected: str | None) -> None:
+def test_the_check_detects_a_wrong_command(line: str, expected: str | None) -> None:
     assert complaint(line.split()) == expected
 
 
 PRODUCT = [
     path for path in SOURCES if path.suffix == ".py" and path.relative_to(ROOT).parts[0] not in ("tests", "docs")
 ]
-# Commands that take no model: what follows is an option, or the text goes on.
+# Commands without a model: an option follows, or the text continues.
 _WITHOUT_A_MODEL = {"cache", "crashes", "doctor", "exec", "host", "serve", "setup", "versions"}
 
 
 def by_hand(source: str) -> list[str]:
-    """The beginnings of commands on a model that a text puts together without `model_command`."""
+    """Return the beginnings of commands for a model that a text builds without `model_command`."""
     found = []
     commands = getattr(the_command(), "commands", {}).keys() - _WITHOUT_A_MODEL
     texts = [text for text in ast.walk(ast.parse(source)) if isinstance(text, ast.JoinedStr)]
@@ -107,7 +107,7 @@ def by_hand(source: str) -> list[str]:
 @pytest.mark.parametrize(
     "path", [path for path in PRODUCT if "qnnbridge " in path.read_text("utf-8")], ids=lambda path: path.stem
 )
-def test_a_command_on_a_model_is_put_together_in_one_place(path: Path) -> None:
+def test_commands_for_a_model_are_built_in_one_place(path: Path) -> None:
     source = path.read_text("utf-8")
     assert not by_hand(source)
     for text in ast.walk(ast.parse(source)):
@@ -115,7 +115,7 @@ def test_a_command_on_a_model_is_put_together_in_one_place(path: Path) -> None:
             assert not re.search(r"-o OUT\b|-o \.\.\.", text.value), text.lineno
 
 
-def test_that_check_sees_a_command_that_is_put_together_by_hand() -> None:
+def test_the_check_detects_a_command_that_is_built_by_hand() -> None:
     assert by_hand('f"Run: qnnbridge verify {path}."') == ["line 1: Run: qnnbridge verify "]
     assert not by_hand('f"Run: qnnbridge verify {shell_word(path)}." + model_command("verify", path)')
 
@@ -133,7 +133,7 @@ def test_every_relative_link_leads_to_a_file(page: Path) -> None:
 
 
 def exists(dotted: str) -> bool:
-    """Whether a dotted name is a module or a name in one."""
+    """Return whether a dotted name is a module or a name in a module."""
     module, _, name = dotted.rpartition(".")
     try:
         return hasattr(importlib.import_module(module), name) or bool(importlib.import_module(dotted))

@@ -1,4 +1,4 @@
-"""Values survive the wire bit by bit, whatever their type, layout and structure."""
+"""Values survive the wire bit for bit, whatever their type, layout and structure."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def trip(value: Any, declared: str | None = None) -> Any:
 
 @st.composite
 def tensors(draw: st.DrawFn, elements: list[ElementType]) -> Any:
-    """A dense tensor of any bits, NaN payloads and all."""
+    """Draw a dense tensor of any bits, including NaN payloads."""
     element, shape = draw(st.sampled_from(elements)), draw(SHAPES)
     layout = LAYOUTS[element]
     size = nbytes(element, shape)
@@ -77,7 +77,7 @@ def maps(values: st.SearchStrategy[Any], max_size: int) -> st.SearchStrategy[dic
 
 
 def rows() -> st.SearchStrategy[list[dict[Any, Any]]]:
-    """Maps of one key type and one scalar type, with equal or different keys."""
+    """Draw maps of one key type and one scalar type, with equal or different keys."""
 
     def build(kinds: tuple[str, str]) -> st.SearchStrategy[list[dict[Any, Any]]]:
         keys, scalars = KEYS[kinds[0]], SCALARS[kinds[1]]
@@ -102,7 +102,7 @@ VALUES = st.recursive(
 
 @pytest.mark.parametrize("element", NAMED + RAW, ids=lambda e: e.name)
 @given(data=st.data())
-def test_every_element_type_arrives_bit_by_bit(element: ElementType, data: st.DataObject) -> None:
+def test_every_element_type_arrives_bit_for_bit(element: ElementType, data: st.DataObject) -> None:
     value = data.draw(tensors([element]))
     back = trip(value)
     assert type(back) is type(value)
@@ -165,7 +165,7 @@ def test_a_contiguous_array_is_not_copied() -> None:
     assert not np.shares_memory(decode(descriptor, encoder.buffers, copy=True), array)
 
 
-def test_a_read_only_array_is_sent_as_it_is() -> None:
+def test_a_read_only_array_is_sent_without_a_copy() -> None:
     array = np.arange(3, dtype=np.int16)
     array.flags.writeable = False
     assert trip(array).tolist() == [0, 1, 2]
@@ -179,7 +179,7 @@ def test_a_buffer_at_an_odd_address_is_copied_to_an_even_one() -> None:
     assert not np.shares_memory(back, block)
 
 
-def test_bools_of_other_bytes_are_sent_as_one() -> None:
+def test_bools_with_other_bytes_are_sent_as_one() -> None:
     array = np.array([0, 1, 2, 255], np.uint8).view(bool)
     assert trip(array).view(np.uint8).tolist() == [0, 1, 1, 1]
 
@@ -220,7 +220,7 @@ def test_ml_dtypes_arrays_can_be_sent(element: ElementType) -> None:
 
 
 @given(array=string_arrays())
-def test_any_text_arrives_in_two_buffers(array: np.ndarray[Any, Any]) -> None:
+def test_any_string_arrives_in_two_buffers(array: np.ndarray[Any, Any]) -> None:
     _, buffers = sent(array)
     assert len(buffers) == 2
     assert trip(array).tolist() == array.tolist()
@@ -239,7 +239,7 @@ def test_sequences_of_maps_keep_keys_their_order_and_values(value: list[dict[Any
 
 
 @pytest.mark.parametrize("keys", ["shared", "varied"])
-def test_thousands_of_maps_cost_a_few_buffers(keys: str) -> None:
+def test_thousands_of_maps_need_few_buffers(keys: str) -> None:
     value = [{"setosa": 0.5, f"k{i % 2 if keys == 'varied' else 0}": i / 4} for i in range(5000)]
     descriptor, buffers = sent(value, "seq(map(string,tensor(float)))")
     assert len(buffers) <= 5
@@ -252,7 +252,7 @@ def test_rows_whose_keys_differ_in_order_keep_their_order() -> None:
     assert [list(row.items()) for row in back] == [[("a", 1), ("b", 2)], [("b", 3), ("a", 4)]]
 
 
-def test_a_declared_float_map_travels_as_float32() -> None:
+def test_a_declared_float_map_is_sent_as_float32() -> None:
     _, buffers = sent({1: 0.5, 2: 1}, "map(int64,tensor(float))")
     assert buffers[1].nbytes == 8
     assert trip({1: 0.1}, "map(int64,tensor(float))") == {1: float(np.float32(0.1))}
@@ -317,7 +317,7 @@ def test_nesting_is_limited(extra: int) -> None:
         assert equal_bits(trip(value), value)
 
 
-def test_a_list_that_holds_itself_is_refused() -> None:
+def test_a_list_that_contains_itself_is_refused() -> None:
     endless: list[Any] = []
     endless.append(endless)
     with pytest.raises(errors.InvalidArgument, match="nested"):
@@ -372,7 +372,7 @@ def test_indices_outside_the_tensor_are_refused(arguments: tuple[Any, ...]) -> N
 
 
 @given(value=tensors(NAMED + RAW), data=st.data())
-def test_one_flipped_bit_is_seen(value: Any, data: st.DataObject) -> None:
+def test_one_flipped_bit_is_detected(value: Any, data: st.DataObject) -> None:
     raw = bytearray((value.data if isinstance(value, Typed) else value).tobytes())
     if isinstance(value, Typed):
         bits = value.size * LAYOUTS[value.element_type].bits
@@ -413,7 +413,7 @@ def test_one_flipped_bit_is_seen(value: Any, data: st.DataObject) -> None:
         ([np.zeros(1)], np.zeros((1, 1))),
     ],
 )
-def test_different_values_are_told_apart(left: Any, right: Any) -> None:
+def test_different_values_are_distinguished(left: Any, right: Any) -> None:
     assert not equal_bits(left, right)
     assert not equal_bits(right, left)
 

@@ -47,7 +47,7 @@ def test_strings_arrive_as_object_arrays_of_str(array: np.ndarray[Any, Any]) -> 
     not hasattr(np.dtypes, "StringDType") if hasattr(np, "dtypes") else True,
     reason="needs StringDType, which numpy 1 does not have",
 )
-def test_numpys_variable_width_strings_can_be_sent() -> None:
+def test_variable_width_strings_of_numpy_can_be_sent() -> None:
     array = np.array(["a", "longer than the short form"], np.dtypes.StringDType())
     assert trip(array).tolist() == array.tolist()
 
@@ -65,12 +65,12 @@ def test_numpys_variable_width_strings_can_be_sent() -> None:
     ],
     ids=["none", "int", "bytes", "surrogate", "U-surrogate", "latin-bytes", "beyond-unicode"],
 )
-def test_what_is_not_text_is_refused(array: np.ndarray[Any, Any], word: str) -> None:
+def test_values_that_are_not_text_are_refused(array: np.ndarray[Any, Any], word: str) -> None:
     with pytest.raises(errors.InvalidArgument, match=word):
         Encoder().add(array)
 
 
-def test_text_that_the_offsets_cannot_count_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_text_too_long_for_the_offsets_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("qnnbridge_protocol.tensors.MAX_TEXT_BYTES", 5)
     assert trip(np.array(["abc", "de"], object)).tolist() == ["abc", "de"]
     with pytest.raises(errors.InvalidArgument, match="at most 5"):
@@ -100,7 +100,7 @@ def test_lists_become_tensors_of_the_declared_type(value: Any, declared: str, ex
     assert equal_bits(trip(value, declared), expected)
 
 
-def test_lists_become_sequences_where_a_sequence_is_declared() -> None:
+def test_lists_become_sequences_if_a_sequence_is_declared() -> None:
     back = trip([[1.0], [2.0, 3.0]], "optional(seq(tensor(float)))")
     assert equal_bits(back, [np.array([1], np.float32), np.array([2, 3], np.float32)])
     assert trip(None, "optional(seq(tensor(float)))") is None
@@ -111,7 +111,7 @@ def test_an_array_of_another_type_is_not_converted(declared: str) -> None:
     assert trip(np.array([1.0]), declared).dtype == np.float64
 
 
-def test_lists_become_bfloat16_with_ml_dtypes_and_say_so_without(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lists_become_bfloat16_with_ml_dtypes_and_are_refused_without(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("ml_dtypes")
     assert trip([1.0, -2.0], "tensor(bfloat16)").data.tolist() == [0x3F80, 0xC000]
     monkeypatch.setitem(sys.modules, "ml_dtypes", None)
@@ -139,7 +139,7 @@ def test_lists_become_bfloat16_with_ml_dtypes_and_say_so_without(monkeypatch: py
         (np.zeros(1, [("a", "f4")]), None),
     ],
 )
-def test_what_has_no_onnx_type_is_refused_with_a_fix(value: Any, declared: str | None) -> None:
+def test_a_value_without_an_onnx_type_is_refused_with_a_fix(value: Any, declared: str | None) -> None:
     with pytest.raises(errors.InvalidArgument) as caught:
         trip(value, declared)
     assert caught.value.fix

@@ -54,7 +54,7 @@ def encoded(value: Any) -> tuple[Any, list[np.ndarray[Any, Any]]]:
 
 @st.composite
 def damaged(draw: st.DrawFn) -> tuple[Any, list[np.ndarray[Any, Any]]]:
-    """A valid message in which one part of the descriptor, or a byte, or the order of the buffers was changed."""
+    """Draw a valid message with a change in one part of the descriptor, a byte, or the order of the buffers."""
     descriptor, buffers = encoded(draw(st.sampled_from(VALID)))
     places: list[tuple[list[Any], int]] = []
 
@@ -83,7 +83,7 @@ def damaged(draw: st.DrawFn) -> tuple[Any, list[np.ndarray[Any, Any]]]:
 
 
 def check(descriptor: Any, buffers: list[np.ndarray[Any, Any]]) -> None:
-    """Decodes, and what comes out can be encoded again."""
+    """Decode the message; if it is valid, check that the value can be encoded again."""
     try:
         value = decode(descriptor, buffers)
     except ProtocolDesync:
@@ -105,7 +105,7 @@ def test_damaged_messages_give_a_value_or_a_desync(message: Any) -> None:
 
 @settings(max_examples=length(60, 150))
 @given(message=damaged() | st.tuples(TREES, BUFFERS))
-def test_memory_is_bounded_by_what_was_received(message: Any) -> None:
+def test_memory_is_limited_by_what_was_received(message: Any) -> None:
     descriptor, buffers = message
     received = sum(buffer.nbytes for buffer in buffers)
     tracemalloc.start()
@@ -194,7 +194,7 @@ HOSTILE: dict[str, tuple[Any, list[Any]]] = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_what_the_protocol_forbids_is_a_desync(name: str) -> None:
+def test_values_that_the_protocol_forbids_are_a_desync(name: str) -> None:
     descriptor, buffers = HOSTILE[name]
     with pytest.raises(ProtocolDesync) as caught:
         decode(descriptor, buffers)
@@ -202,7 +202,7 @@ def test_what_the_protocol_forbids_is_a_desync(name: str) -> None:
     assert len(str(caught.value)) < 1000
 
 
-def test_a_descriptor_of_endless_depth_is_a_desync() -> None:
+def test_an_endlessly_nested_descriptor_is_a_desync() -> None:
     node: list[Any] = ["n"]
     for _ in range(200_000):
         node = ["q", node]
@@ -210,11 +210,11 @@ def test_a_descriptor_of_endless_depth_is_a_desync() -> None:
         with pytest.raises(ProtocolDesync, match="nested"):
             decode(node, [])
     finally:
-        while len(node) > 1:  # unwound by hand: freeing it as one would be deep recursion as well
+        while len(node) > 1:  # unwound manually: freeing the value recursively would be too deep as well
             node = node.pop()
 
 
-def test_a_buffer_serves_one_value_of_a_message() -> None:
+def test_a_buffer_is_used_by_one_value_of_a_message() -> None:
     decoder = Decoder([EIGHT])
     decoder.value(["t", 1, [2], 0])
     with pytest.raises(ProtocolDesync, match="twice"):

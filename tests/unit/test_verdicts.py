@@ -28,19 +28,19 @@ GOOD = OutputNumbers("agrees", 100, 44.0, 0.01, 0.01, 0.0, output="y")
 AGREES = NumbersReport("agrees", (GOOD,), "the inputs of a call", seconds=0.4, when=time.time())
 
 
-def test_a_verdict_is_read_as_it_was_written_but_kept(tmp_path: Path) -> None:
+def test_a_stored_verdict_is_read_back_and_marked_as_kept(tmp_path: Path) -> None:
     Verdicts(tmp_path).write("key", REPORT)
     assert Verdicts(tmp_path).read("key") == dataclasses.replace(REPORT, kept=True)
     assert Verdicts(tmp_path).read("other") is None
 
 
-def test_a_verdict_by_other_rules_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_verdict_by_other_rules_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Verdicts(tmp_path).write("key", REPORT)
     monkeypatch.setattr(memo, "RULES", memo.RULES + 1)
     assert Verdicts(tmp_path).read("key") is None
 
 
-def test_comparisons_add_up_and_a_difference_stays(tmp_path: Path) -> None:
+def test_comparisons_are_added_up_and_a_difference_is_kept(tmp_path: Path) -> None:
     kept = Verdicts(tmp_path)
     kept.add("key", AGREES, 1)
     worse = dataclasses.replace(AGREES, outputs=(dataclasses.replace(GOOD, snr_db=31.0),))
@@ -58,36 +58,36 @@ def test_comparisons_add_up_and_a_difference_stays(tmp_path: Path) -> None:
     assert (found.state, found.cause, found.calls, found.compared) == ("differs", "Pad", 1002, 5)
 
 
-def test_a_call_clears_what_only_made_up_inputs_had_shown(tmp_path: Path) -> None:
+def test_a_real_call_overrides_a_difference_of_generated_inputs(tmp_path: Path) -> None:
     kept = Verdicts(tmp_path)
     kept.add("key", dataclasses.replace(REPORT, inputs=MADE_UP), 1)
     assert kept.add("key", AGREES, 1).state == "agrees"
 
 
-def test_what_shows_nothing_takes_nothing_away(tmp_path: Path) -> None:
+def test_an_inconclusive_comparison_does_not_change_the_verdict(tmp_path: Path) -> None:
     kept = Verdicts(tmp_path)
     kept.add("key", AGREES, 1)
     assert kept.add("key", NumbersReport("unknown", reason="NaN", when=time.time()), 1).state == "agrees"
 
 
 @pytest.mark.parametrize(("compared", "next_call"), [(0, 1), (1, 2), (2, 4), (5, 32), (10**9, 2**53)])
-def test_comparisons_become_rare(compared: int, next_call: int) -> None:
+def test_comparisons_become_less_frequent(compared: int, next_call: int) -> None:
     assert dataclasses.replace(AGREES, compared=compared).next_call == next_call
 
 
-def test_a_record_of_an_earlier_version_rests_on_one_call(tmp_path: Path) -> None:
+def test_a_record_of_an_earlier_version_counts_as_one_compared_call(tmp_path: Path) -> None:
     kept = Verdicts(tmp_path)
     old = {name: value for name, value in AGREES.to_wire().items() if name not in ("calls", "compared")}
     kept._write("key", {"schema": SCHEMA, "rules": memo.RULES, "report": old})
     assert kept.read("key") == dataclasses.replace(AGREES, kept=True, calls=1, compared=1)
 
 
-def test_a_record_is_no_reason_for_an_earlier_version_to_fail() -> None:
+def test_unknown_fields_in_a_record_are_ignored() -> None:
     wire = {**AGREES.to_wire(), "added_later": 5}
     assert NumbersReport.from_wire(wire) == AGREES
 
 
-def test_an_attempt_leaves_the_verdict_as_it_is(tmp_path: Path) -> None:
+def test_an_attempt_does_not_change_the_verdict(tmp_path: Path) -> None:
     kept = Verdicts(tmp_path)
     kept.write("key", REPORT)
     assert kept.begin("key")
@@ -95,7 +95,7 @@ def test_an_attempt_leaves_the_verdict_as_it_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
-def test_no_process_takes_a_difference_of_another_away(tmp_path: Path) -> None:
+def test_no_process_overwrites_a_difference_of_another(tmp_path: Path) -> None:
     """Each of four processes adds comparisons that agree; one of them adds a single one that differs."""
     program = """if True:
         import sys
@@ -125,7 +125,7 @@ def test_an_infinite_difference_survives(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b'{"sha256": "0", "content": {}}', b"\xff" * 100])
-def test_a_damaged_verdict_is_none(content: bytes, tmp_path: Path) -> None:
+def test_a_damaged_verdict_is_ignored(content: bytes, tmp_path: Path) -> None:
     kept = Verdicts(tmp_path)
     kept.write("key", REPORT)
     (tmp_path / "verdicts" / "key.json").write_bytes(content)
@@ -133,13 +133,13 @@ def test_a_damaged_verdict_is_none(content: bytes, tmp_path: Path) -> None:
     assert kept.begin("key")
 
 
-def test_an_old_verdict_is_none(tmp_path: Path) -> None:
+def test_an_expired_verdict_is_ignored(tmp_path: Path) -> None:
     kept = Verdicts(tmp_path)
     kept.write("key", dataclasses.replace(REPORT, when=time.time() - memo.VERDICTS_MAX_AGE_S - 1))
     assert kept.read("key") is None
 
 
-def test_comparisons_that_come_to_no_end_are_not_begun_for_ever(tmp_path: Path) -> None:
+def test_comparisons_that_never_finish_are_not_started_forever(tmp_path: Path) -> None:
     kept = Verdicts(tmp_path)
     assert [kept.begin("key") for _ in range(MAX_ATTEMPTS + 1)] == [True] * MAX_ATTEMPTS + [False]
     assert kept.read("key") is None
@@ -147,7 +147,7 @@ def test_comparisons_that_come_to_no_end_are_not_begun_for_ever(tmp_path: Path) 
     assert kept.begin("key"), "one that came to an end counts anew"
 
 
-def test_the_oldest_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_oldest_verdicts_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memo, "MAX_VERDICTS", 3)
     kept = Verdicts(tmp_path)
     for number in range(5):
@@ -158,7 +158,7 @@ def test_the_oldest_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not kept.remove("key3")
 
 
-def test_a_folder_that_cannot_be_written_costs_only_the_memory(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_only_prevents_storing_verdicts(tmp_path: Path) -> None:
     (tmp_path / "verdicts").write_text("a file")
     kept = Verdicts(tmp_path)
     kept.write("key", REPORT)
@@ -166,12 +166,12 @@ def test_a_folder_that_cannot_be_written_costs_only_the_memory(tmp_path: Path) -
     assert (kept.read("key"), kept.keys()) == (None, [])
 
 
-def test_a_model_that_does_not_fit_into_the_memory_is_not_loaded() -> None:
+def test_a_model_that_does_not_fit_into_memory_is_not_loaded_for_a_comparison() -> None:
     assert numbers_service._too_large(0) == ""
     assert "MiB are free" in numbers_service._too_large(1 << 60)
 
 
-def test_the_suggested_command_compares_the_file_at_the_sizes_and_chip_of_the_session() -> None:
+def test_the_suggested_command_compares_the_file_with_the_sizes_and_chip_of_the_session() -> None:
     providers = (ProviderSpec("QNNExecutionProvider", {"soc_model": "88"}),)
     sizes = {"batch": 4, "seq len": 32}
     spec = SessionSpec("/models/my bert.onnx", providers, free_dimensions_by_name=sizes)
@@ -189,7 +189,7 @@ def test_the_suggested_command_compares_the_file_at_the_sizes_and_chip_of_the_se
     assert "Save the model to a file" in (numbers_differ(in_memory, report).fix or "")
 
 
-def test_a_session_without_rewrites_is_told_that_they_cure_what_is_known_and_others_are_not() -> None:
+def test_the_fix_for_a_session_without_rewrites_suggests_to_allow_them() -> None:
     report = NumbersReport(
         "differs", reason="y: SNR 3.5 dB", cause="AveragePool is wrong; run: qnnbridge fix m.onnx"
     )
@@ -198,7 +198,7 @@ def test_a_session_without_rewrites_is_told_that_they_cure_what_is_known_and_oth
         assert ("without fix=False" in (error.fix or "")) is advised
 
 
-def test_a_comparison_that_ends_takes_its_attempts_back_and_keeps_what_was_known(tmp_path: Path) -> None:
+def test_a_finished_comparison_resets_its_attempts_and_keeps_the_verdict(tmp_path: Path) -> None:
     verdicts = Verdicts(tmp_path)
     for _ in range(3 * MAX_ATTEMPTS):
         assert verdicts.begin("k")

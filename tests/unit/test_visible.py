@@ -14,7 +14,7 @@ BAD = "a\x1b]0;title\x07\x1b[2J\x9b2J\u009d52;c;x\u202egnp\u2066\rb\nError: forg
 
 
 @pytest.mark.parametrize("text", ["", "model.onnx", "größe 尺寸", "a\\b"])
-def test_printable_text_stays_as_it_is(text: str) -> None:
+def test_printable_text_is_not_changed(text: str) -> None:
     assert visible(text) == visible_lines(text) == text
 
 
@@ -25,7 +25,7 @@ def test_everything_else_is_escaped() -> None:
     assert visible_lines("a\n\tb\x1b") == "a\n\tb\\x1b"
 
 
-def test_a_line_of_foreign_text_is_no_part_of_a_report() -> None:
+def test_a_line_of_foreign_text_is_marked_as_a_quotation() -> None:
     assert quoted("a\nError: forged") == "a\n  | Error: forged"
 
 
@@ -42,7 +42,7 @@ def test_arguments_of_log_records_are_shown(caplog: pytest.LogCaptureFixture) ->
 
 
 @pytest.mark.parametrize("name", ["<img src=x onerror=y>", "a|b", "`x`", "[a](http://b)", "**bold**", "a\n# title"])
-def test_names_are_no_markup_in_the_report_of_prepare(name: str) -> None:
+def test_names_are_not_markup_in_the_report_of_prepare(name: str) -> None:
     shown = escaped(name)
     assert "<" not in shown
     assert "\n" not in shown
@@ -50,7 +50,7 @@ def test_names_are_no_markup_in_the_report_of_prepare(name: str) -> None:
         assert f"\\{character}" in shown or character not in name
 
 
-def test_a_report_marks_further_lines_also_of_an_error_without_cause_and_fix(
+def test_a_report_marks_continuation_lines_of_an_error_without_cause_and_fix_too(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     error = BridgeError("a name\nError: forged\n  Fix: forged\x1b[2J")

@@ -11,8 +11,8 @@ import pytest
 from qnnbridge_os import files
 
 
-def test_a_drive_that_is_not_there_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Above a drive of Windows there is only itself."""
+def test_a_missing_drive_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A drive of Windows is its own parent folder."""
     tried: list[str] = []
 
     def mkdir(place: str, mode: int) -> None:
@@ -36,7 +36,7 @@ def test_a_name_may_be_as_long_as_the_file_system_allows(tmp_path: Path) -> None
     assert os.listdir(tmp_path) == [longest.name]
 
 
-def test_what_a_killed_process_leaves_has_a_name_of_its_own(
+def test_temporary_files_of_a_killed_process_have_a_recognisable_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def killed(source: str, target: object) -> None:

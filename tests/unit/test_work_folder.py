@@ -39,7 +39,7 @@ def test_a_folder_is_removed_at_the_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
-def test_the_folder_of_a_killed_process_is_swept_by_the_next_one_and_no_sooner(tmp_path: Path) -> None:
+def test_the_folder_of_a_killed_process_is_removed_by_the_next_one_and_not_earlier(tmp_path: Path) -> None:
     process = subprocess.Popen([sys.executable, "-c", HOLDS_ONE, str(tmp_path)], stdout=subprocess.PIPE)
     assert process.stdout is not None
     process.stdout.readline()
@@ -51,7 +51,7 @@ def test_the_folder_of_a_killed_process_is_swept_by_the_next_one_and_no_sooner(t
     process.stdout.close()
     with work_folder("other", str(tmp_path)):
         assert left.exists(), "of another kind"
-    # At once: a folder with contents has been locked, so it need not be of some age.
+    # Immediately: a folder with contents has been locked, so its age does not matter.
     os.utime(left)
     with work_folder("test", str(tmp_path)) as folder:
         assert not left.exists()
@@ -59,7 +59,7 @@ def test_the_folder_of_a_killed_process_is_swept_by_the_next_one_and_no_sooner(t
     assert os.listdir(tmp_path) == []
 
 
-def test_a_young_folder_and_one_without_a_mark_stay(tmp_path: Path) -> None:
+def test_a_recent_folder_and_one_without_a_marker_are_kept(tmp_path: Path) -> None:
     young, foreign = tmp_path / "qnnbridge-test-young", tmp_path / "qnnbridge-test-foreign"
     for folder in (young, foreign):
         folder.mkdir()
@@ -69,8 +69,8 @@ def test_a_young_folder_and_one_without_a_mark_stay(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == [foreign.name, young.name]
 
 
-def test_a_file_system_without_locks_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Older releases of filelock say so by this exception."""
+def test_a_file_system_without_locks_is_not_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Older releases of filelock raise this exception."""
 
     def refuse(*_: Any, **__: Any) -> None:
         raise NotImplementedError("FileSystem does not appear to support flock")
@@ -87,7 +87,7 @@ def test_a_file_system_without_locks_is_no_error(tmp_path: Path, monkeypatch: py
 
 @needs.posix
 def test_no_link_is_followed(tmp_path: Path) -> None:
-    """In a folder that all users share, another one may put links in the way."""
+    """In a folder that all users share, another user may create links."""
     victim, shared = tmp_path / "victim", tmp_path / "shared"
     victim.mkdir()
     shared.mkdir()
@@ -103,7 +103,7 @@ def test_no_link_is_followed(tmp_path: Path) -> None:
     assert inside.exists()
 
 
-def test_what_an_earlier_version_left_beside_compiled_models_is_swept_by_its_own_lock(tmp_path: Path) -> None:
+def test_unlocked_folders_of_an_earlier_version_are_removed(tmp_path: Path) -> None:
     names = (
         ".qnnbridge-compile-left",
         ".qnnbridge-compile-used",

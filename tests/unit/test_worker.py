@@ -45,7 +45,7 @@ def order(command: tuple[str, ...], **fields: Any) -> WorkOrder:
 # --- the command line ---
 
 
-def test_a_worker_is_started_as_its_host_was() -> None:
+def test_a_worker_is_started_with_the_command_of_its_host() -> None:
     argv = ["/py", "-I", "-m", "qnnbridge_host", "--parent", "1", "--worker", "[]"]
     assert default_command(argv) == ("/py", "-I", "-m", "qnnbridge_host", "--parent", str(os.getpid()))
     assert default_command(["/py", "-m", "h", "--parent=1"]) == ("/py", "-m", "h", "--parent", str(os.getpid()))
@@ -53,15 +53,15 @@ def test_a_worker_is_started_as_its_host_was() -> None:
     assert default_command()[0] == sys.executable
 
 
-def test_a_command_that_is_given_has_the_last_word() -> None:
+def test_a_given_command_overrides_that_of_the_host() -> None:
     given = ["/usr/bin/qemu", "/py", "-m", "qnnbridge_host"]
     assert worker_command(json.dumps(given)) == (*given, "--parent", str(os.getpid()))
 
 
-# --- being stopped ---
+# --- stop signals ---
 
 
-def test_a_stop_calls_back_running_jobs_once_and_no_finished_job() -> None:
+def test_a_stop_calls_the_handlers_of_running_jobs_once_and_of_no_finished_job() -> None:
     stop, told = StopSignal(), []
     with stop.calling(lambda: told.append("done")):
         pass
@@ -80,7 +80,7 @@ def test_a_stop_calls_back_running_jobs_once_and_no_finished_job() -> None:
 
 
 @pytest.mark.process
-def test_a_worker_answers_and_ends_well() -> None:
+def test_a_worker_answers_and_exits_normally() -> None:
     worker = Worker(order(HOST))
     with worker.running():
         reply = worker.call({"op": "session.close", "session": 0})
@@ -90,7 +90,7 @@ def test_a_worker_answers_and_ends_well() -> None:
 
 
 @pytest.mark.process
-def test_a_worker_that_dies_is_reported_with_its_raw_exit_code_and_its_model(
+def test_a_worker_that_crashes_is_reported_with_its_raw_exit_code_and_its_model(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     with pytest.raises(WorkerDied, match=r"compiles m\.onnx ended unexpectedly") as caught:
@@ -104,7 +104,7 @@ def test_a_worker_that_dies_is_reported_with_its_raw_exit_code_and_its_model(
 
 
 @pytest.mark.process
-def test_a_worker_is_killed_when_its_request_is_withdrawn() -> None:
+def test_a_worker_is_killed_when_its_request_is_cancelled() -> None:
     stop = StopSignal()
     threading.Timer(0.2, stop.stop).start()
     begun = time.monotonic()
@@ -128,7 +128,7 @@ def test_a_worker_is_killed_at_the_deadline() -> None:
 
 @needs.linux
 @pytest.mark.process
-def test_a_worker_that_is_stopped_and_does_not_go_on_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_is_stopped_and_does_not_continue_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_module, "STOPPED_LOOK_EVERY_S", 0.1)
     stops = (sys.executable, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)")
     worker = Worker(order(stops))
@@ -161,8 +161,8 @@ def _begun_since(before: set[threading.Thread]) -> list[str]:
 
 @needs.linux
 @pytest.mark.process
-def test_a_death_in_the_only_run_is_one_in_the_phase_running() -> None:
-    """A request that is alone in a host declares no run."""
+def test_a_crash_in_a_single_run_has_the_phase_running() -> None:
+    """A request that is alone in a host does not declare its run."""
     serves_nothing = (
         "import os, sys; sys.argv = ['host']\n"
         "from qnnbridge_host import stdio_guard\nfrom qnnbridge_host.serve import handlers\n"
@@ -179,8 +179,8 @@ def test_a_death_in_the_only_run_is_one_in_the_phase_running() -> None:
 @needs.linux
 @needs.a_host_python
 @pytest.mark.process
-def test_a_worker_ends_with_the_host_that_it_works_for(tmp_path: Path) -> None:
-    """The host is killed while its worker compiles, as if it crashed."""
+def test_a_worker_ends_with_its_host(tmp_path: Path) -> None:
+    """The host is killed while its worker compiles, as if the host crashed."""
     host, found = Worker(order((*HOST, "--parent", str(os.getpid())))), []
 
     def kill_the_host() -> None:
@@ -204,7 +204,7 @@ def test_a_worker_ends_with_the_host_that_it_works_for(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*.onnx"))
 
 
-def test_nothing_is_started_when_it_is_too_late_or_not_wanted() -> None:
+def test_no_worker_is_started_after_the_deadline_or_a_cancellation() -> None:
     stop = StopSignal()
     stop.stop()
     with pytest.raises(Cancelled):
@@ -217,13 +217,13 @@ def test_nothing_is_started_when_it_is_too_late_or_not_wanted() -> None:
 
 
 @pytest.mark.process
-def test_a_program_that_is_not_there_is_an_error_of_the_start() -> None:
+def test_a_missing_program_is_an_error_of_the_start() -> None:
     with pytest.raises(HostStartFailed, match="could not be started"):
         with Worker(order((os.path.join(os.sep, "nowhere", "python"),))).running():
             pass
 
 
-def test_progress_is_reported_at_once_and_again() -> None:
+def test_progress_is_reported_immediately_and_repeatedly() -> None:
     told: list[float] = []
     with ticking(told.append, every_s=0.01):
         deadline = time.monotonic() + SECONDS_FOR_ALL

@@ -78,7 +78,7 @@ def test_the_node_has_the_names_by_which_qnn_finds_graph_and_tensors() -> None:
     assert ends(model.graph.output) == [("y", types.BOOL)]
 
 
-def test_float_inputs_and_outputs_have_the_scale_and_the_negative_offset_of_the_binary() -> None:
+def test_float_inputs_and_outputs_have_the_scale_and_the_negative_offset_of_the_context_binary() -> None:
     half, signed = tensor("h", 0x216), tensor("s", 0x308, quantisation=Quantisation((0.25,), (3,)))
     (model,) = models(graph("g", [tensor("x"), half], [signed, tensor("f", 0x232)]), float_io=True)
     kinds = [node.op_type for node in model.graph.node]
@@ -89,25 +89,25 @@ def test_float_inputs_and_outputs_have_the_scale_and_the_negative_offset_of_the_
     assert constants["x/zero_point"] == 128
     assert constants["x/zero_point"].dtype == "uint8"
     assert constants["s/zero_point"] == -3
-    # Shown name, then QNN's own: the other way round ends onnxruntime-qnn 2.7.
+    # Shown name, then QNN's own: the reverse order crashes onnxruntime-qnn 2.7.
     assert compiled(model)[0][3]["io_name_overrides"] == b"x/qnn=x;h/qnn=h;s/qnn=s;"
     assert {one.key: one.value for one in model.metadata_props}["qnnbridge.float_io"] == "1"
 
 
-def test_scales_along_an_axis_stay_there() -> None:
+def test_scales_along_an_axis_keep_the_axis() -> None:
     along = tensor("x", quantisation=Quantisation((0.5, 0.25, 0.125), (0, 0, 0), axis=1))
     (model,) = models(graph(inputs=[along]), float_io=True)
     node = model.graph.node[0]
     assert (node.op_type, node.attribute[0].name, node.attribute[0].i) == ("QuantizeLinear", "axis", 1)
 
 
-def test_each_graph_gets_a_model_of_its_own_that_owns_the_binary() -> None:
+def test_each_graph_gets_its_own_model_with_the_context_binary() -> None:
     first, second = models(graph("a"), graph("b"))
     assert [compiled(model)[0][0] for model in (first, second)] == ["a", "b"]
     assert all(compiled(model)[0][3]["main_context"] == 1 for model in (first, second))
 
 
-def test_all_graphs_in_one_model_own_the_binary_once_and_keep_their_tensors_apart() -> None:
+def test_all_graphs_in_one_model_share_the_context_binary_and_keep_their_tensors_separate() -> None:
     (model,) = models(graph("a"), graph("b", outputs=[tensor("z")]), together=True)
     (_, _, _, first), (_, inputs, _, second) = compiled(model)
     assert (first["main_context"], second["main_context"]) == (1, 0)
@@ -118,13 +118,13 @@ def test_all_graphs_in_one_model_own_the_binary_once_and_keep_their_tensors_apar
     assert [name for name, _ in ends(model.graph.output)] == ["y", "z"]
 
 
-def test_a_tensor_that_a_graph_reads_and_writes_is_two_for_onnx() -> None:
+def test_a_tensor_that_a_graph_reads_and_writes_becomes_two_in_onnx() -> None:
     (model,) = models(graph("g", [tensor("cache", kind=2)], [tensor("cache", kind=2)]))
     assert [name for name, _ in ends(model.graph.output)] == ["g/cache/out"]
     assert compiled(model)[0][3]["io_name_overrides"] == b"g/cache=cache;g/cache/out=cache;"
 
 
-def test_a_graph_is_chosen_by_its_name() -> None:
+def test_a_graph_is_selected_by_its_name() -> None:
     (model,) = models(graph("a"), graph("b"), names=("b",))
     assert compiled(model)[0][0] == "b"
     with pytest.raises(OptionError, match="no graph 'c'") as refused:
@@ -145,7 +145,7 @@ def test_a_graph_is_chosen_by_its_name() -> None:
         ({"kind": 11}, "is optional"),
     ],
 )
-def test_what_onnx_runtime_cannot_give_qnn_is_refused(changes: dict[str, Any], why: str) -> None:
+def test_tensors_that_onnx_runtime_cannot_pass_to_qnn_are_refused(changes: dict[str, Any], why: str) -> None:
     with pytest.raises(ContextUnusable, match=why) as refused:
         models(graph(inputs=[tensor("x"), dataclasses.replace(tensor("t"), **changes)]))
     assert refused.value.evidence
@@ -164,14 +164,16 @@ def test_what_onnx_runtime_cannot_give_qnn_is_refused(changes: dict[str, Any], w
         ({"data_type": 0x332, "quantisation": Quantisation((0.5,), (0,))}, "no QuantizeLinear to 32 bits"),
     ],
 )
-def test_what_cannot_be_float_is_refused_and_can_be_had_as_it_is(changes: dict[str, Any], why: str) -> None:
+def test_tensors_that_cannot_be_float_are_refused_and_available_in_raw_form(
+    changes: dict[str, Any], why: str
+) -> None:
     made = graph(inputs=[dataclasses.replace(tensor("t"), **changes)])
     with pytest.raises(ContextUnusable, match=why):
         models(made, float_io=True)
     assert compiled(models(made)[0])[0][1] == ["t"]
 
 
-def test_a_binary_without_graphs_is_refused() -> None:
+def test_a_context_binary_without_graphs_is_refused() -> None:
     with pytest.raises(ContextUnusable, match="has no graph"):
         models()
 
@@ -184,7 +186,7 @@ def test_a_description_survives_json() -> None:
     assert BinaryDescription.from_plain(json.loads(json.dumps(told.to_plain()))) == told
 
 
-def test_types_in_words() -> None:
+def test_types_are_named_in_words() -> None:
     assert [type_words(one) for one in (0x416, 0x232, 0x508, 0x64)] == ["ufixed16", "float32", "bool8", "int64"]
 
 
@@ -211,7 +213,7 @@ def test_the_structures_have_the_sizes_of_the_c_headers() -> None:
 
 
 def filled(binary: int, graph: int, tensor: int) -> tuple[Any, list[Any]]:
-    """A `BinaryInfo` as the library would answer, in these versions; and what keeps its memory."""
+    """Return a `BinaryInfo` as the library would return it, in these versions, and an object that keeps its memory."""
     sizes, dynamic = (ctypes.c_uint32 * 2)(2, 3), (ctypes.c_uint8 * 2)(0, 0)
     one = native._Tensor(version=tensor)
     inner = getattr(one.of, f"v{tensor}" if tensor in (1, 2) else "v1")
@@ -254,16 +256,14 @@ def test_every_version_of_the_structures_is_read(
 @pytest.mark.parametrize(
     ("versions", "what"), [((4, 1, 1), "BinaryInfo"), ((3, 4, 1), "GraphInfo"), ((3, 3, 3), "Ten")]
 )
-def test_a_version_that_is_not_known_is_refused_before_it_is_read(
-    versions: tuple[int, int, int], what: str
-) -> None:
+def test_an_unknown_version_is_refused_before_it_is_read(versions: tuple[int, int, int], what: str) -> None:
     whole, _memory = filled(*versions)
     with pytest.raises(ContextUnusable, match="a form that qnnbridge does not support") as refused:
         native._binary(whole, "m.bin", "1.99.0")
     assert f"{what}" in str(refused.value.cause)
 
 
-def test_a_count_without_an_array_is_damage() -> None:
+def test_a_count_without_an_array_is_reported_as_damage() -> None:
     whole, _memory = filled(3, 3, 1)
     whole.of.v3.graphs = None
     with pytest.raises(ContextUnusable, match="cannot read"):

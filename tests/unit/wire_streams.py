@@ -1,5 +1,6 @@
 """Streams of frames for the tests of the wire: bytes of a frame, and a reader that gets pieces as a kernel delivers
-them."""
+them.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ MIB = 1024 * 1024
 
 
 def wire(frame: Frame, limits: Limits | None = None) -> bytes:
-    """The bytes of a frame."""
+    """Return the bytes of a frame."""
     return b"".join(write_frame(frame, limits or Limits()))
 
 
@@ -36,19 +37,19 @@ def put(
 
 
 def feed(reader: FrameReader, data: bytes, sizes: Iterable[int] = itertools.repeat(MIB)) -> list[Frame]:
-    """The frames that `data` completes."""
+    """Return the frames that `data` completes."""
     return list(put(data, reader.get_buffer, reader.advance, sizes))
 
 
 def hear(connection: Connection, data: bytes, sizes: Iterable[int] = itertools.repeat(MIB)) -> list[Frame]:
-    """The frames of `data` that the connection lets through."""
+    """Return the frames of `data` that the connection passes on."""
     return list(put(data, connection.get_buffer, connection.received, sizes))
 
 
 def feed_until_refused(
     reader: FrameReader, data: bytes, sizes: Iterable[int]
 ) -> tuple[list[Frame], ProtocolDesync | None]:
-    """The frames that came, and what the rest was refused with, if it was."""
+    """Return the received frames, and the error with which the rest was refused, if any."""
     frames: list[Frame] = []
     try:
         for frame in put(data, reader.get_buffer, reader.advance, sizes):
@@ -59,5 +60,5 @@ def feed_until_refused(
 
 
 def plain(frame: Frame) -> tuple[Any, ...]:
-    """A frame in a form that can be compared."""
+    """Return a frame in a form that can be compared."""
     return frame.kind, frame.request_id, frame.header, [bytes(buffer) for buffer in frame.buffers]

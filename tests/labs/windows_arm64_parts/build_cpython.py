@@ -20,13 +20,13 @@ from pathlib import Path
 
 TARGET = ("-target", "aarch64-windows-gnu")
 
-# Extension modules that become part of python311.dll.
+# Extension modules that are built into python311.dll.
 BUILT_IN = (
     "_socket", "select", "_overlapped", "_asyncio", "_multiprocessing", "_queue", "unicodedata", "_uuid", "_zoneinfo",
     "pyexpat", "_elementtree", "_ctypes",
 )  # fmt: skip
 
-# Where the sources name Microsoft's compiler and mean Windows: file, text, replacement.
+# Places where the sources name Microsoft's compiler and mean Windows: file, text, replacement.
 EDITS = (
     ("PC/pyconfig.h", '_Py_PASTE_VERSION("64 bit (ARM64)")', '"[Clang 64 bit (ARM64)]"'),
     ("PC/pyconfig.h", "#ifdef _MSC_VER\n\n/* We want", "#if 1\n\n/* We want"),
@@ -55,8 +55,8 @@ EDITS = (
     ("Modules/socketmodule.c", "issue29515 */\n#ifdef MS_WINDOWS", "issue29515 */\n#if 0"),
     ("Modules/selectmodule.c", "#if defined(_MSC_VER)", "#if 1"),
     ("Modules/_ctypes/callproc.c", "|| defined(__MINGW32__)", ""),
-    # The start-up code of this C library makes signals of some exceptions, which Microsoft's does not: their codes
-    # would never reach the parent.
+    # The start-up code of this C library converts some exceptions to signals, which Microsoft's does not: their
+    # codes would never reach the parent.
     (
         "Programs/python.c",
         "    return Py_Main(argc, argv);",
@@ -89,7 +89,7 @@ FLAGS_OF_A_FILE = {
     ),
     "sysmodule.c": (r'-DVPATH="..\\.."',),
     "pyexpat.c": ("-DPYEXPAT_EXPORTS",),
-    # One library has one DllMain.
+    # A library has a single DllMain.
     "callbacks.c": ("-DDllMain=unused_DllMain",),
 }  # fmt: skip
 LIBRARIES = (
@@ -142,7 +142,7 @@ class Build:
         self.link_stable_abi()
 
     def freeze(self) -> None:
-        """The frozen modules; byte code is the same on every system."""
+        """Write the frozen modules; byte code is the same on every system."""
         target = self.cpython / "Python/deepfreeze/deepfreeze.c"
         if target.exists():
             return
@@ -204,7 +204,7 @@ class Build:
         yield from (self.ffi / "src" / name for name in FFI_FILES)
 
     def clear_cache(self) -> Path:
-        """libffi's request to flush the instruction cache; clang's runtime has it for other systems only."""
+        """Write libffi's function to flush the instruction cache; clang's runtime has it for other systems only."""
         path = self.objects / "clear_cache.c"
         path.write_text(CLEAR_CACHE)
         return path
@@ -271,7 +271,7 @@ class Build:
                 lines.append(f"  {name}=python311.{name}{' DATA' if kind == 'DATA' else ''}")
         definition, empty = self.objects / "python3.def", self.objects / "empty.o"
         definition.write_text("\n".join(lines) + "\n")
-        # The linker makes no library of a definition alone.
+        # The linker cannot create a library from a definition file alone.
         if self.zig_cc(*TARGET, "-c", "-x", "c", "/dev/null", "-o", empty).returncode != 0:
             sys.exit("an empty file cannot be compiled")
         command = [

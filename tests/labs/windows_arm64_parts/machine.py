@@ -2,12 +2,12 @@
 
     machine.py LAB PROGRAM [ARGUMENT...]
 
-Starts as the first process of new user, mount and pid namespaces (`LAB/machine` does that), runs the Wine server and
-PROGRAM, prints "ready" and waits for the end of its input. When it ends, in whatever way, the kernel ends every process
-in there and takes the mounts away. Programs enter by `LAB/run`.
+Starts as the first process of new user, mount and pid namespaces (`LAB/machine` does that), runs the Wine server
+and PROGRAM, prints "ready" and waits for the end of its input. When the machine ends, in whatever way, the kernel
+ends every process of the namespaces and removes the mounts. Programs enter by `LAB/run`.
 
-It ends by itself, with the reason on stderr, when a ceiling is reached. Environment: LAB_PROCESSES, LAB_MEMORY_MB,
-LAB_SECONDS.
+The machine ends itself, with the reason on stderr, when a limit is reached. Environment: LAB_PROCESSES,
+LAB_MEMORY_MB, LAB_SECONDS.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 from typing import NoReturn
 
-# A run of the tests has some fifteen processes at a time; what breaks the lab starts processes without end.
+# A run of the tests has about fifteen processes at a time; a fault of the lab may start processes without end.
 MAX_PROCESSES = int(os.environ.get("LAB_PROCESSES", "120"))
 MAX_MEMORY_MB = int(os.environ.get("LAB_MEMORY_MB", "6000"))
 MAX_SECONDS = float(os.environ.get("LAB_SECONDS", "2400"))
@@ -32,7 +32,8 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 
 EXIT_UNSUITABLE, EXIT_CEILING = 69, 70
 
-# 64-bit little-endian ELF programs and libraries for ARM64. P: argv[0] is kept; F: qemu is opened now, not at a start.
+# 64-bit little-endian ELF programs and libraries for ARM64. P: argv[0] is kept; F: qemu is opened now, not at each
+# start.
 MAGIC = rb"\x7fELF\x02\x01\x01\x00" + rb"\x00" * 8 + rb"\x02\x00\xb7\x00"
 MASK = rb"\xff" * 7 + rb"\x00" + rb"\xff" * 8 + rb"\xfe\xff\xff\xff"
 
@@ -43,7 +44,7 @@ def leave(code: int, text: str) -> NoReturn:
 
 
 def mount(kind: str, where: Path) -> str:
-    """Empty, or why it does not work."""
+    """Mount a file system. Return "", or the reason of the failure."""
     where.mkdir(exist_ok=True)
     command = ["mount", "-t", kind, kind, str(where)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -59,16 +60,16 @@ def prepare(lab: Path) -> None:
         (binfmt / "register").write_bytes(rule)
     except OSError as error:
         leave(EXIT_UNSUITABLE, f"the kernel does not take qemu for ARM64 programs: {error}")
-    # The numbers of processes of this namespace, which the Wine server looks up.
+    # Process ids of this namespace, which the Wine server looks up.
     if why := mount("proc", Path("/proc")):
         leave(EXIT_UNSUITABLE, f"/proc cannot be mounted in a pid namespace: {why}")
-    # The Wine server's socket, so that nothing of it is left behind.
+    # The folder of the Wine server's socket, so that nothing of it remains.
     if why := mount("tmpfs", Path("/tmp/.wine-0")):
         leave(EXIT_UNSUITABLE, f"a tmpfs cannot be mounted: {why}")
 
 
 def processes() -> tuple[int, int]:
-    """How many there are, and the bytes that are theirs alone."""
+    """Return the number of processes, and the bytes that they do not share."""
     count = used = 0
     for entry in os.listdir("/proc"):
         if entry.isdecimal():
@@ -82,7 +83,7 @@ def processes() -> tuple[int, int]:
 
 
 class Watch:
-    """Ends the machine at a ceiling."""
+    """End the machine at a limit."""
 
     def __init__(self) -> None:
         self._began = time.monotonic()
@@ -98,7 +99,7 @@ class Watch:
 
 
 def reap() -> dict[int, int]:
-    """Exit codes of processes that have ended; the orphans of the namespace are children of this one."""
+    """Collect the exit codes of ended processes; orphans of the namespace are children of this process."""
     ended = {}
     while True:
         try:
@@ -123,7 +124,7 @@ def spawn(lab: Path, *command: str) -> int:
 
 
 def run(lab: Path, watch: Watch, seconds: float, *command: str) -> int | None:
-    """The exit code of a program; ``None`` if it does not end in time."""
+    """Return the exit code of a program; ``None`` if it does not end in time."""
     pid = spawn(lab, *command)
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:

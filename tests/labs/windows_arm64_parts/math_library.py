@@ -2,9 +2,9 @@
 
     math_library.py ZIG OUT_DLL FOLDER...
 
-Each ARM64 library below the folders that imports the C runtime's `api-ms-win-crt-math-l1-1-0.dll` gets the name of
-OUT_DLL in its place, which has the same length. OUT_DLL computes the functions of `math_library.c` and forwards all
-others to the C runtime.
+In each ARM64 library below the folders that imports the C runtime's `api-ms-win-crt-math-l1-1-0.dll`, that name is
+replaced by the name of OUT_DLL, which has the same length. OUT_DLL computes the functions of `math_library.c` and
+forwards all others to the C runtime.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ THEIRS = b"api-ms-win-crt-math-l1-1-0.dll"
 OURS = b"lab-ms-win-crt-math-l1-1-0.dll"
 SOURCE = Path(__file__).with_name("math_library.c")
 ARM64 = 0xAA64
-# In `math_library.c`, for double, float and long double.
+# Functions in `math_library.c`, for double, float and long double.
 COMPLEX = (
     "creal", "cimag", "cabs", "carg", "cexp", "clog", "cpow", "csqrt", "ccos", "csin", "ccosh", "csinh", "ctan", "ctanh",
 )  # fmt: skip
@@ -27,7 +27,7 @@ COMPUTED = {name + suffix for name in COMPLEX for suffix in ("", "f", "l")} | {"
 
 
 class Image:
-    """A PE file, as far as imports need it."""
+    """Reader of the imports of a PE file."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -46,7 +46,7 @@ class Image:
         ]
 
     def imported(self, libraries: tuple[bytes, ...]) -> Iterator[str]:
-        """Names of functions that it takes from the libraries."""
+        """Yield the names of the functions that the file imports from the libraries."""
         if not self._imports:
             return
         entry = self._place(self._imports)
@@ -54,7 +54,7 @@ class Image:
             if self._text(self._number(entry + 12, 4)).lower() in libraries:
                 thunk = self._place(self._number(entry, 4) or self._number(entry + 16, 4))
                 while (value := self._number(thunk, 8)) != 0:
-                    if not value >> 63:  # else an ordinal
+                    if not value >> 63:  # otherwise an ordinal
                         yield self._text(value + 2).decode()
                     thunk += 8
             entry += 20

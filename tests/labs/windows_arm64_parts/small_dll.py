@@ -2,8 +2,8 @@
 
     small_dll.py ZIG SOURCE OUT_DLL [EXPORTS]
 
-Linked without a start-up code, so that the compiler does not have to build a C library for it first, which takes a
-minute. EXPORTS: a module definition file, for functions that the source does not export by itself.
+The library is linked without start-up code, so that the compiler does not have to build a C library first, which
+takes a minute. EXPORTS: a module definition file, for functions that the source does not export.
 """
 
 from __future__ import annotations
