@@ -270,7 +270,7 @@ def _step(generation: Generation, call: ObjectCall) -> ObjectResult:
     stop = call.request.stopper = StopSignal()
     # A cancel that arrived before `stopper` was set had no effect.
     if call.request.withdrawn:
-        stop.stop()
+        raise Cancelled("The call was cancelled.")
     call.enter("running")
     prompt = [int(token) for token in call.values[0]] if call.values else []
     count = argument(call, "count", int)
@@ -284,7 +284,10 @@ def _step(generation: Generation, call: ObjectCall) -> ObjectResult:
                 if len(call.values) < 2:
                     raise desync("a step that restores a history without it")
                 generation.restore(list(map(int, call.values[1])), argument(call, "base", int))
-            generation.align(length)
+            # The application requests a step before it has the tokens of the one before, which may have ended the
+            # answer. Then no token follows.
+            if prompt or not generation.done or length <= len(generation.tokens):
+                generation.align(length)
         if prompt:
             generation.append(prompt, stop)
         decode = _decoder(generation, call)
