@@ -147,6 +147,31 @@ def test_one_request_brings_the_first_text_and_steps_bring_the_others(
         list(answer)
     # One token with the prompt, then 8, 16 and 5.
     assert sent == ["generator", "step", "step", "step"]
+    sent.clear()
+    messages = [{"role": "user", "content": "hello"}]
+    ask(model, messages, 1, tokenizer=tokenizer)  # type: ignore[arg-type]
+    assert sent == ["apply_chat_template", "generator"]
+
+
+def test_a_text_of_the_template_is_encoded_with_the_options_of_its_time(
+    folders: Folders, host: qnnbridge.Host
+) -> None:
+    model, message = genai.Model(folders("dynamic"), host=host), json.dumps([{"role": "user", "content": "so"}])
+    tokenizer, found = genai.Tokenizer(model), []
+    for add in ("true", "false", "true"):
+        other = genai.Tokenizer(model)
+        tokenizer.update_options(add_special_tokens=add)
+        other.update_options(add_special_tokens=add)
+        text = tokenizer.apply_chat_template(message)
+        for _ in range(2):
+            tokens = tokenizer.encode(text)
+            assert list(tokens) == list(other.encode(text))
+            tokens[:] = 0  # the application may change its copy
+        found.append(text)
+        tokenizer.update_options(add_special_tokens="false")
+        other.update_options(add_special_tokens="false")
+        assert list(tokenizer.encode(text)) == list(other.encode(text))
+    assert len(set(found)) == 1
 
 
 def test_an_answer_may_end_when_its_next_step_was_requested(

@@ -5,8 +5,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from qnnbridge_host.engine.calls import ObjectCall, ObjectKind, ObjectResult, argument
 from qnnbridge_host.genai.generation import Generation, GenerationSettings, PromptInputs
@@ -348,14 +351,19 @@ def _decode(tokenizer: ModelTokenizer, call: ObjectCall) -> ObjectResult:
 def _apply_chat_template(tokenizer: ModelTokenizer, call: ObjectCall) -> ObjectResult:
     call.enter("running")
     arguments = call.arguments
-    return ObjectResult(
-        tokenizer.apply_chat_template(
-            argument(call, "messages", str),
-            arguments.get("template"),
-            arguments.get("tools"),
-            add_generation_prompt=bool(arguments.get("add_generation_prompt", True)),
-        )
+    text = tokenizer.apply_chat_template(
+        argument(call, "messages", str),
+        arguments.get("template"),
+        arguments.get("tools"),
+        add_generation_prompt=bool(arguments.get("add_generation_prompt", True)),
     )
+    values = []
+    # A text with a character 0 would be cut off there. The application refuses to encode it, and gets any other error
+    # when it encodes the text itself.
+    if arguments.get("encode") and "\0" not in text:
+        with contextlib.suppress(BridgeError):
+            values.append(np.array(tokenizer.encode(text), np.int32))
+    return ObjectResult(text, values)
 
 
 def _new_stream(tokenizer: ModelTokenizer, call: ObjectCall) -> ObjectResult:
