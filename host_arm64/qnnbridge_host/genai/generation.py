@@ -355,12 +355,14 @@ class Generation:
             search["max_length"] = self._model.folder.context_length
             if search.get("min_length"):
                 search["min_length"] = float(search["min_length"]) + pads
-        if again and self._option("do_sample", False):
-            seed = int(self._option("random_seed", -1))
+        seed = int(self._option("random_seed", -1))
+        if seed < 0:
+            # Without a seed genai asks the processor for 624 random numbers, even for greedy search: 0.4 ms.
+            search["random_seed"] = secrets.randbelow(_INT32_MAX)
+        elif again and self._option("do_sample", False):
             # Use another seed than the first generator, whose random numbers would be repeated otherwise. Derive it
             # from the given seed, so that results are reproducible.
-            fresh = secrets.randbelow(_INT32_MAX) if seed < 0 else (seed + len(self.tokens)) % _INT32_MAX
-            search["random_seed"] = fresh
+            search["random_seed"] = (seed + len(self.tokens)) % _INT32_MAX
         for name, value in search.items():
             kind = "Bool" if isinstance(value, bool) else "Number"
             native.call(f"OgaGeneratorParamsSetSearch{kind}", params.handle, name.encode(), value)
