@@ -28,7 +28,7 @@ from qnnbridge_protocol.visible import log_of
 from qnnbridge_serve.errors import Refused, refusal_of
 from qnnbridge_serve.openai_forms import error_document
 from qnnbridge_serve.options import shows_token
-from qnnbridge_serve.pacing import PacedConnection, PacedFlow, SoftEnd, StallWatch
+from qnnbridge_serve.pacing import JoinedHead, PacedConnection, PacedFlow, SoftEnd, StallWatch
 from qnnbridge_serve.transport import ClientGone, Ticket
 
 _log = log_of("qnnbridge.serve")
@@ -89,11 +89,14 @@ class HttpProtocol(H11Protocol):
             self._announce_end()
 
         async def sent(message: Any) -> None:
-            # The rest of the request is not read: otherwise a client without a token could keep the event loop
-            # busy.
-            if message["type"] == "http.response.start" and self.conn.their_state is h11.SEND_BODY:
-                self._announce_end()
-                self.cycle.transport = SoftEnd(self.transport, self._drain)  # type: ignore[assignment]
+            if message["type"] == "http.response.start":
+                transport: Any = self.transport
+                # The rest of the request is not read: otherwise a client without a token could keep the event loop
+                # busy.
+                if self.conn.their_state is h11.SEND_BODY:
+                    self._announce_end()
+                    transport = SoftEnd(transport, self._drain)
+                self.cycle.transport = JoinedHead(transport)  # type: ignore[assignment]
             await send(message)
 
         await self._application(scope, receive, sent)
