@@ -339,26 +339,34 @@ def error_answer(refused: Refused, path: str = "") -> Response:
     return json_answer({"error": refused.text}, refused.status, refused.headers)
 
 
-def answered(route: str, endpoint: Endpoint) -> Endpoint:
-    """Return the endpoint, extended to answer every error. Unexpected errors are logged with their tracebacks.
+class Answered:
+    """ASGI application of one endpoint. It answers every error, and logs unexpected ones with their tracebacks.
 
-    route: path of the endpoint, stored in the scope for the figures.
+    Args:
+        route: path of the endpoint, stored in the scope for the figures.
+        endpoint: the endpoint.
     """
 
-    async def answer(request: Request) -> Response:
-        request.scope[ROUTE] = route
-        path = request.url.path
+    def __init__(self, route: str, endpoint: Endpoint) -> None:
+        self._route = route
+        self._endpoint = endpoint
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        response = await self._answer(Request(scope, receive, send))
+        await response(scope, receive, send)
+
+    async def _answer(self, request: Request) -> Response:
+        request.scope[ROUTE] = self._route
         try:
-            return await endpoint(request)
+            return await self._endpoint(request)
         except ClientGone:
             return Response(status_code=_CLIENT_GONE)
         except asyncio.CancelledError:  # the server is ending and has waited long enough
-            return error_answer(Refused(503, "The server is ending; this request was not finished."), path)
+            return error_answer(Refused(503, "The server is ending; this request was not finished."), request.url.path)
         except Exception as error:  # noqa: BLE001 - the outermost frame of a request
+            path = request.url.path
             log_unexpected(f"{request.method} {path}", error)
             return error_answer(refusal_of(error), path)
-
-    return answer
 
 
 def log_unexpected(doing: str, error: BaseException) -> None:
