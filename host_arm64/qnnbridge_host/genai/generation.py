@@ -498,7 +498,10 @@ class Generation:
         size = folder.vocab_size or _INT32_MAX
         named = self._settings.named
         marks = frozenset[int]() if named is None else named.tokens
-        wrong = next((one for one in tokens if not 0 <= one < size and one not in marks), None)
+        wrong = None
+        # A check of the bounds is faster than one of each token.
+        if min(tokens) < 0 or max(tokens) >= size:
+            wrong = next((one for one in tokens if not 0 <= one < size and one not in marks), None)
         if wrong is not None:
             raise PromptRefused(
                 f"The token id {wrong} is outside of the model's vocabulary of {size}.",

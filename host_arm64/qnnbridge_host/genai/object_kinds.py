@@ -275,7 +275,7 @@ def _step(generation: Generation, call: ObjectCall) -> ObjectResult:
     if call.request.withdrawn:
         raise Cancelled("The call was cancelled.")
     call.enter("running")
-    prompt = [int(token) for token in call.values[0]] if call.values else []
+    prompt = _ids(call.values[0]) if call.values else []
     count = argument(call, "count", int)
     with stop.calling(generation.interrupt):
         if isinstance(generation, BatchGeneration):
@@ -286,7 +286,7 @@ def _step(generation: Generation, call: ObjectCall) -> ObjectResult:
             if arguments.get("restore"):
                 if len(call.values) < 2:
                     raise desync("a step that restores a history without it")
-                generation.restore(list(map(int, call.values[1])), argument(call, "base", int))
+                generation.restore(_ids(call.values[1]), argument(call, "base", int))
             # The application requests a step before it has the tokens of the one before, which may have ended the
             # answer. Then no token follows.
             if prompt or not generation.done or length <= len(generation.tokens):
@@ -304,6 +304,12 @@ def _step(generation: Generation, call: ObjectCall) -> ObjectResult:
     repairs = generation.repairs
     done = [generation.done, repairs.replays, repairs.forced, repairs.reseeded]
     return ObjectResult([made, *done, decode(made)])
+
+
+def _ids(value: Any) -> list[int]:
+    """Return token ids, which the client sent as a tensor."""
+    found: list[int] = np.asarray(value).astype(np.int64).reshape(-1).tolist()
+    return found
 
 
 def _decoder(generation: Generation, call: ObjectCall) -> Callable[[list[int]], list[str]]:
