@@ -343,7 +343,7 @@ class RemoteGeneration:
             steps = self._steps
             # The streams of a host that has ended are useless: the next process needs a new request.
             if self._process is not process:
-                steps.clear()
+                _abandon(steps)
             if not steps and self._begin_step(process, deadline):
                 return
             self._request_ahead(process, deadline)
@@ -537,9 +537,14 @@ class RemoteGeneration:
         return weakref.ref(self)
 
     def __del__(self) -> None:
-        for step in getattr(self, "_steps", ()):
-            # Do not call `close`, which writes to the connection: a finalizer may run between any two instructions.
-            step.stream.abandon()
+        # Do not call `settle`, which writes to the connection: a finalizer may run between any two instructions.
+        _abandon(getattr(self, "_steps", collections.deque()))
+
+
+def _abandon(steps: collections.deque[_OpenStep]) -> None:
+    """Drop the steps without a message to the host."""
+    while steps:
+        steps.popleft().stream.abandon()
 
 
 # --- several sequences at once (batches, beams) from one generator ---
