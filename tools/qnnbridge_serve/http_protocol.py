@@ -362,7 +362,8 @@ class Answered:
         except ClientGone:
             return Response(status_code=_CLIENT_GONE)
         except asyncio.CancelledError:  # the server is ending and has waited long enough
-            return error_answer(Refused(503, "The server is ending; this request was not finished."), request.url.path)
+            ending = Refused(503, "The server is ending; this request was not finished.")
+            return error_answer(ending, request.url.path)
         except Exception as error:  # noqa: BLE001 - the outermost frame of a request
             path = request.url.path
             log_unexpected(f"{request.method} {path}", error)

@@ -141,7 +141,7 @@ class JoinedHead:
             self._head = data
         else:
             self._transport.write(self._head + data)
-            self.write = self._transport.write  # type: ignore[method-assign, assignment]
+            self.write = self._transport.write  # type: ignore[method-assign]
 
     def close(self) -> None:
         self.write(b"")

@@ -364,8 +364,8 @@ def _apply_chat_template(tokenizer: ModelTokenizer, call: ObjectCall) -> ObjectR
         add_generation_prompt=bool(arguments.get("add_generation_prompt", True)),
     )
     values = []
-    # A text with a character 0 would be cut off there. The application refuses to encode it, and gets any other error
-    # when it encodes the text itself.
+    # A text with a character 0 would be cut off there. The application refuses to encode it, and gets any other
+    # error when it encodes the text itself.
     if arguments.get("encode") and "\0" not in text:
         with contextlib.suppress(BridgeError):
             values.append(np.array(tokenizer.encode(text), np.int32))
