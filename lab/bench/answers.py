@@ -100,7 +100,8 @@ def measure(
     """Yield way, prompt, number of streams and the times of each round."""
     here = onnxruntime_genai.Model(str(folder))
     tokenizer_here = onnxruntime_genai.Tokenizer(here)
-    with qnnbridge.Host() as host, serving("--llm", f"tiny={folder}", "--keep-generators", "0") as server:
+    options = ("--llm", f"tiny={folder}", "--keep-generators", "0", "--http", "127.0.0.1:0")
+    with qnnbridge.Host() as host, serving(*options) as server:
         models = {"library": genai.Model(folder, host=host), "daemon": genai.Model(folder, host=daemon)}
         tokenizers = {name: genai.Tokenizer(model) for name, model in models.items()}
         for name, length in PROMPTS.items():
