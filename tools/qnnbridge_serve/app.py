@@ -31,7 +31,7 @@ from qnnbridge_serve import transport
 from qnnbridge_serve.errors import Refused, in_words, load_refused, wrong
 from qnnbridge_serve.http_protocol import (
     ROUTE,
-    Answered,
+    AnsweredEndpoint,
     Endpoint,
     Guard,
     PartedResponse,
@@ -511,7 +511,7 @@ def make_app(
     if page:
         files = PageFiles()
         paths += [(path, files.show, "GET") for path in PAGE_FILES]
-    routes = [Route(path, Answered(path, endpoint), methods=[method]) for path, endpoint, method in paths]
+    routes = [Route(path, AnsweredEndpoint(path, endpoint), methods=[method]) for path, endpoint, method in paths]
     # Do not answer a path with a trailing slash by a redirect, which not every client follows.
     router = Router(routes, redirect_slashes=False)
 

@@ -339,7 +339,7 @@ def error_answer(refused: Refused, path: str = "") -> Response:
     return json_answer({"error": refused.text}, refused.status, refused.headers)
 
 
-class Answered:
+class AnsweredEndpoint:
     """ASGI application of one endpoint. It answers every error, and logs unexpected ones with their tracebacks.
 
     Args:
