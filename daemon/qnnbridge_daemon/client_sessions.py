@@ -25,6 +25,7 @@ from qnnbridge_os.door import KeptMemory
 from qnnbridge_protocol.elements import element_of
 from qnnbridge_protocol.errors import BridgeError, Busy, Cancelled, Closed
 from qnnbridge_protocol.frames import Frame, Kind
+from qnnbridge_protocol.records import NamedTuple
 
 if TYPE_CHECKING:
     import numpy as np
@@ -260,6 +261,21 @@ class ClientHoldings(Protocol):
     queue: Queue
 
 
+class _Held(NamedTuple):
+    """An object of a client.
+
+    Attributes:
+        object: the object in the NPU host.
+        memory: size of its KV cache.
+        steps: held during a step of a generator. The client requests a step before the one before has ended, and
+            the step waits here, because it would occupy a slot of the NPU host otherwise.
+    """
+
+    object: HostObject
+    memory: int
+    steps: threading.Lock
+
+
 class ClientObjects:
     """Objects of one client in the NPU host."""
 
@@ -268,8 +284,8 @@ class ClientObjects:
         self._client = client
         self._limit = limit
         self._lock = threading.Lock()
-        # Objects by number, each with the size of its memory.
-        self._held: dict[int, tuple[HostObject, int]] = {}
+        # Objects by number.
+        self._held: dict[int, _Held] = {}
         self._closed = False
         self.operations: dict[str, Callable[[Request, Cancellation], Answer]] = {
             "object.create": self._create,
@@ -297,7 +313,8 @@ class ClientObjects:
 
     def _call(self, request: Request, cancellation: Cancellation) -> Answer:
         header = request.header
-        found = self._find(header.get("object"))
+        held = self._find(header.get("object"))
+        found = held.object
         forwarded = {**_forwarded(header), "objects": found.numbers_of(self._others(header))}
         if header.get("operation") == "generator" and isinstance(header.get("arguments"), dict):
             # Tell the host how much memory is left, so that it does not start a generator that `_keep` will refuse.
@@ -305,6 +322,7 @@ class ClientObjects:
             forwarded["arguments"] = {**header["arguments"], "kv_room": self._client.account.kv_room}
         self._check_limit()
         with (
+            held.steps if header.get("operation") == "step" else contextlib.nullcontext(),
             self._broker.fair_share.turn(self._client.queue, cancellation),
             TerminateRelay(cancellation, found.process().channel, False) as on_sent,
         ):
@@ -323,7 +341,7 @@ class ClientObjects:
             with self._lock:
                 held = self._held.pop(number, None) if type(number) is int else None
             if held is not None:
-                self._drop(*held)
+                self._drop(held.object, held.memory)
         return {}, ()
 
     def close(self) -> None:
@@ -333,7 +351,7 @@ class ClientObjects:
             held = sorted(self._held.items(), reverse=True)
             self._held.clear()
         for _, one in held:
-            self._drop(*one)
+            self._drop(one.object, one.memory)
 
     def _drop(self, one: HostObject, memory: int) -> None:
         one.release()
@@ -350,7 +368,7 @@ class ClientObjects:
         with self._lock:
             gone = self._closed or cancellation.terminate
             if not gone:
-                self._held[number] = (made, memory)
+                self._held[number] = _Held(made, memory, threading.Lock())
         if gone:
             self._drop(made, memory)
             raise Cancelled("The creation of the object was cancelled.")
@@ -359,20 +377,21 @@ class ClientObjects:
         """Stop counting the memory of ended hosts: a client recreates such objects before it releases the old
         ones."""
         with self._lock:
-            lost = {n: (one, size) for n, (one, size) in self._held.items() if size and one.generation < generation}
-            self._held.update((number, (one, 0)) for number, (one, _) in lost.items())
-        self._client.account.drop_kv(sum(size for _, size in lost.values()))
+            held = self._held.items()
+            lost = {n: one for n, one in held if one.memory and one.object.generation < generation}
+            self._held.update((number, one._replace(memory=0)) for number, one in lost.items())
+        self._client.account.drop_kv(sum(one.memory for one in lost.values()))
 
-    def _find(self, number: Any) -> HostObject:
+    def _find(self, number: Any) -> _Held:
         with self._lock:
             held = self._held.get(number) if type(number) is int else None
         if held is None:
             raise Closed("The object was released.", fix="Create a new one.")
-        return held[0]
+        return held
 
     def _others(self, header: dict[str, Any]) -> list[HostObject]:
         numbers = header.get("objects")
-        return [self._find(number) for number in numbers] if isinstance(numbers, list) else []
+        return [self._find(number).object for number in numbers] if isinstance(numbers, list) else []
 
     def _check_limit(self) -> None:
         if len(self._held) >= self._limit:

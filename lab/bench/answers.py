@@ -3,15 +3,15 @@
 `python -m lab.bench.answers`: the same model and prompt, greedy search, the ways in turns. "library" is
 `genai.generate` with a private host, "daemon" with the daemon of the user, which is started if none runs, "serve" a
 stream of /v1/completions. All models compute in one thread, as on an NPU. Each way takes token ids. The time to the
-first token includes the new generator and the prompt, and for "serve" the connection.
+first token includes the new generator and the prompt, and for "serve" the connection, but no library of a client.
 """
 
 from __future__ import annotations
 
 import argparse
 import functools
-import http.client
 import json
+import socket
 import statistics
 import tempfile
 import threading
@@ -31,8 +31,9 @@ from qnnbridge import genai
 
 TOKENS = 65
 PROMPTS = {"short": 16, "long": 400}
-# Additional multiplications by a square matrix for each token: none, or enough for 3 ms per token on one idle core.
-BALLAST = {"quick": 0, "slow": 40}
+# Additional multiplications by a square matrix for each token: none, or enough for 2 and 3.5 ms per token on one idle
+# core.
+BALLAST = (0, 24, 40)
 
 # Seconds to the first text, and for each token after it. Some tokens have no text, so all ways count from the
 # first text.
@@ -69,14 +70,17 @@ def library(model: genai.Model, tokenizer: genai.Tokenizer, prompt: list[int]) -
 
 
 def over_http(address: str, prompt: list[int]) -> Times:
-    connection = http.client.HTTPConnection(address, timeout=60)
-    body = {"model": "tiny", "prompt": prompt, "max_tokens": TOKENS, "temperature": 0, "stream": True}
+    host, port = address.split(":")
+    fields = {"model": "tiny", "prompt": prompt, "max_tokens": TOKENS, "temperature": 0, "stream": True}
+    body = json.dumps(fields)
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
+    # A prepared request and a socket: the times are those of the server, not of a client's library.
+    request = (head + body).encode()
     began = time.perf_counter()
-    connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
-    lines = (line for line in connection.getresponse() if line.startswith(b"data: {"))
-    found = _times((json.loads(line[6:])["choices"][0]["text"] for line in lines), began)
-    connection.close()
-    return found
+    with socket.create_connection((host, int(port)), timeout=60) as connection:
+        connection.sendall(request)
+        lines = (line for line in connection.makefile("rb") if line.startswith(b"data: {"))
+        return _times((json.loads(line[6:])["choices"][0]["text"] for line in lines), began)
 
 
 def in_parallel(way: Callable[[], Times], streams: int) -> Times:
@@ -96,7 +100,8 @@ def measure(
     """Yield (way, prompt, number of streams, times) for each round."""
     here = onnxruntime_genai.Model(str(folder))
     tokenizer_here = onnxruntime_genai.Tokenizer(here)
-    with qnnbridge.Host() as host, serving("--llm", f"tiny={folder}", "--keep-generators", "0") as server:
+    options = ("--llm", f"tiny={folder}", "--keep-generators", "0", "--http", "127.0.0.1:0")
+    with qnnbridge.Host() as host, serving(*options) as server:
         models = {"library": genai.Model(folder, host=host), "daemon": genai.Model(folder, host=daemon)}
         tokenizers = {name: genai.Tokenizer(model) for name, model in models.items()}
         for name, length in PROMPTS.items():
@@ -122,18 +127,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m lab.bench.answers", description=__doc__)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--streams", type=int, nargs="+", default=[1, 4])
+    parser.add_argument("--ballast", type=int, nargs="+", default=BALLAST, help="multiplications for each token")
     arguments = parser.parse_args()
-    print("model  prompt  streams  way          first text ms   (x)     token ms  (x)")
+    print("ballast  prompt  streams  way          first text ms   (x)     token ms  (x)")
     with tempfile.TemporaryDirectory() as root, qnnbridge.connect() as daemon:
-        for kind, ballast in BALLAST.items():
-            folder = write_model(Path(root) / kind, "dynamic", sizes=Sizes(context=512, ballast=ballast))
+        for ballast in arguments.ballast:
+            folder = write_model(Path(root) / str(ballast), "dynamic", sizes=Sizes(context=512, ballast=ballast))
             one_thread(folder)
             base = (1.0, 1.0)
             for way, prompt, streams, times in measure(folder, daemon, arguments.rounds, arguments.streams):
                 first, each = (statistics.median(column) * 1e3 for column in zip(*times, strict=True))
                 base = (first, each) if way == "in process" else base
                 ratios = f"{first:14.2f}  {first / base[0]:5.2f}  {each:8.3f}  {each / base[1]:5.2f}"
-                print(f"{kind:6} {prompt:7} {streams:7}  {way:11} {ratios}", flush=True)
+                print(f"{ballast:7} {prompt:7} {streams:7}  {way:11} {ratios}", flush=True)
 
 
 if __name__ == "__main__":

@@ -412,8 +412,9 @@ class FrameReader:
         # Check before msgpack parses the header, so that damaged data is never interpreted.
         check_crc(self._prefix_raw, self._header, prefix.crc)
         self._fields = decode_header(self._header)
-        self._body = _Body(_sizes(self._fields, prefix))
-        if prefix.buffer_count:
+        sizes = _sizes(self._fields, prefix)
+        self._body = _Body(sizes) if sizes else _NO_BODY
+        if sizes:
             head = PREFIX_BYTES + prefix.header_bytes
             self._skip = aligned(head) - head
         return True
@@ -493,6 +494,10 @@ class _Body:
         if self._filled == len(self._targets[-1]):
             self._targets.pop()
             self._filled = 0
+
+
+# Nothing fills it, so all frames without buffers share it.
+_NO_BODY = _Body([])
 
 
 def _sizes(fields: dict[str, Any], prefix: Prefix) -> list[int]:

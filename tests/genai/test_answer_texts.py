@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 import time
 from collections.abc import Sequence
@@ -141,11 +142,57 @@ def test_the_first_request_returns_text_and_later_steps_return_the_rest(
 
     monkeypatch.setattr(Channel, "call", counted)
     monkeypatch.setattr(ReplyStream, "open", classmethod(counted_open))
-    with genai.generate(model, prompt(9), tokenizer=tokenizer, max_tokens=7, temperature=0) as answer:
+    with genai.generate(model, prompt(9), tokenizer=tokenizer, max_tokens=30, temperature=0) as answer:
         assert sent == ["generator"]
         list(answer)
-    # One token with the prompt, then 2 and 4.
-    assert sent == ["generator", "step", "step"]
+    # One token with the prompt, then 8, 16 and 5.
+    assert sent == ["generator", "step", "step", "step"]
+    sent.clear()
+    messages = [{"role": "user", "content": "hello"}]
+    ask(model, messages, 1, tokenizer=tokenizer)  # type: ignore[arg-type]
+    assert sent == ["apply_chat_template", "generator"]
+
+
+def test_a_text_of_the_template_is_encoded_with_the_options_of_its_time(
+    folders: Folders, host: qnnbridge.Host
+) -> None:
+    model, message = genai.Model(folders("dynamic"), host=host), json.dumps([{"role": "user", "content": "so"}])
+    tokenizer, found = genai.Tokenizer(model), []
+    for add in ("true", "false", "true"):
+        other = genai.Tokenizer(model)
+        tokenizer.update_options(add_special_tokens=add)
+        other.update_options(add_special_tokens=add)
+        text = tokenizer.apply_chat_template(message)
+        for _ in range(2):
+            tokens = tokenizer.encode(text)
+            assert list(tokens) == list(other.encode(text))
+            tokens[:] = 0  # the application may change its copy
+        found.append(text)
+        tokenizer.update_options(add_special_tokens="false")
+        other.update_options(add_special_tokens="false")
+        assert list(tokenizer.encode(text)) == list(other.encode(text))
+    assert len(set(found)) == 1
+
+
+def test_an_answer_may_end_when_its_next_step_was_requested(
+    tmp_path: Path, folders: Folders, host: qnnbridge.Host
+) -> None:
+    full = ask(genai.Model(folders("dynamic"), host=host), prompt(9), 40).tokens
+    lengths = sorted({full.index(token) + 1 for token in full})
+    assert len(lengths) > 8
+    for length in lengths:
+        folder = tmp_path / str(length)
+        shutil.copytree(folders("dynamic"), folder)
+        config = json.loads((folder / "genai_config.json").read_text("utf-8"))
+        config["model"]["eos_token_id"] = full[length - 1]
+        (folder / "genai_config.json").write_text(json.dumps(config), "utf-8")
+        model, pool = genai.Model(folder, host=host), genai.GeneratorPool(1)
+        first = ask(model, prompt(9), 40, pool=pool)
+        assert (first.tokens, first.finish_reason) == (full[:length], "stop")
+        turn = [*prompt(9), *first.tokens, *prompt(4, 1)]
+        second = ask(model, turn, 40, pool=pool)
+        assert second.cached_tokens
+        assert second.tokens == ask(model, turn, 40).tokens
 
 
 def test_a_cancel_reaches_the_request_that_creates_the_generator(tmp_path: Path, host: qnnbridge.Host) -> None:

@@ -240,6 +240,28 @@ def test_a_connection_is_not_watched_after_its_answer_was_read() -> None:
     assert not transport.timers
 
 
+@pytest.mark.parametrize("parts", [[], [b"body"], [b"", b"body", b"end"]])
+def test_the_head_of_an_answer_is_written_with_the_first_part(parts: list[bytes]) -> None:
+    class Transport:
+        def __init__(self) -> None:
+            self.written: list[bytes] = []
+            self.write = self.written.append
+
+        def is_closing(self) -> bool:
+            return False
+
+        def close(self) -> None:
+            self.written.append(b"closed")
+
+    transport: Any = Transport()
+    joined = pacing.JoinedHead(transport)
+    for data in (b"head", *parts):
+        joined.write(data)
+    assert len(transport.written) == len(parts)
+    joined.close()
+    assert b"".join(transport.written) == b"head" + b"".join(parts) + b"closed"
+
+
 # --- small faults ---
 
 

@@ -17,15 +17,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import uvicorn
 from serving import Server, refused, serving
 from tests import needs
 from tests.fakes.pages import program_of
 from tests.genai.tiny_decoders import Sizes, write_model
 
-from qnnbridge_serve import openai_endpoints
-from qnnbridge_serve.http_protocol import ABORT
-from qnnbridge_serve.openai_answers import Piece
+from qnnbridge_protocol.errors import Cancelled
+from qnnbridge_serve import openai_endpoints, pacing, transport
+from qnnbridge_serve.http_protocol import HttpProtocol
+from qnnbridge_serve.openai_answers import AnswerForm, Piece
 from qnnbridge_serve.openai_forms import read_generation
+from qnnbridge_serve.repository import LANGUAGE, FolderFigures
 
 pytest.importorskip("onnxruntime_genai")
 openai = needs.package("openai")
@@ -377,37 +380,44 @@ def test_a_client_that_does_not_read_blocks_no_other_client(server: Server, clie
             one.close()
 
 
-def test_a_connection_that_is_not_read_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(openai_endpoints, "STALL_TIMEOUT_S", 0.05)
-    told: list[str] = []
+class Endless(openai_endpoints.WorkedAnswer):
+    """An answer that ends when it is cancelled."""
 
-    class Stuck:
-        class form:  # noqa: N801 - stands for an object
-            opening = staticmethod(list)
-            part = staticmethod(lambda piece: [piece.text.encode()])
+    def _make(self, turn: Any, sums: dict[str, float]) -> Any:
+        while not self._cancellation.terminate:
+            self._tell(Piece(0, "piece" * 10_000))
+            time.sleep(0.001)
+        raise Cancelled("cancelled")
 
-        def cancel(self) -> None:
-            told.append("cancelled")
 
-        def client_gone(self, watch: asyncio.Future[Any]) -> None:
-            assert watch.cancelled()
+@pytest.mark.parametrize("gone", [False, True], ids=["does not read", "closes the connection"])
+def test_an_answer_that_is_not_read_ends(gone: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pacing, "STALL_TIMEOUT_S", 0.05 if not gone else 30.0)
+    ended: list[str] = []
 
-        async def end(self) -> None:
-            told.append("ended")
-
-    async def never(*_: Any) -> Any:
-        await asyncio.sleep(1000)
-
-    async def send(message: Any) -> None:
-        if message["type"] == "http.response.body":
-            await never()
+    async def answer(scope: Any, receive: Any, send: Any) -> None:
+        form = AnswerForm(read_generation({"model": "m", "prompt": "x"}, "text"), 0, "0" * 64)
+        told = Endless(form, FolderFigures(LANGUAGE), None)
+        queues = openai_endpoints.ClientQueues(1, 1)
+        told.start(transport.Workers("test", 1), queues, "", lambda: openai_endpoints.disconnected(receive))
+        first = await openai_endpoints.first_items(told)
+        await openai_endpoints.EventStream(told, first, lambda: ended.append("closed"))(scope, receive, send)
 
     async def run() -> None:
-        stream = openai_endpoints.EventStream(Stuck(), Piece(0, "piece"), lambda: told.append("closed"))  # type: ignore[arg-type]
-        await stream({"type": "http", "extensions": {ABORT: lambda: told.append("cut")}}, never, send)
+        config = uvicorn.Config(answer, http=HttpProtocol, ws="none", lifespan="off", log_config=None)
+        server, listener = uvicorn.Server(config), socket.create_server(("127.0.0.1", 0))
+        serving = asyncio.ensure_future(server.serve([listener]))
+        with socket.create_connection(listener.getsockname()) as client:
+            client.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            if gone:
+                await asyncio.get_running_loop().run_in_executor(None, client.recv, 1)
+                client.close()
+            while not ended:
+                await asyncio.sleep(0.01)
+        server.should_exit = True
+        await serving
 
-    asyncio.run(run())
-    assert told == ["cut", "cancelled", "ended", "closed"]
+    asyncio.run(asyncio.wait_for(run(), 30))
 
 
 def test_a_growing_conversation_is_processed_once(server: Server, client: Any) -> None:

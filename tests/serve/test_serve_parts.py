@@ -510,8 +510,8 @@ def whole_answer_of(
         used = queues or openai_endpoints.ClientQueues(1, 1)
         if isinstance(used, LateQueues):
             used.answer = answer
-        answer.start(transport.Workers("test", 1), used, "client")
-        return await openai_endpoints.whole_answer(answer, never)
+        answer.start(transport.Workers("test", 1), used, "client", never)
+        return await openai_endpoints.whole_answer(answer)
 
     return asyncio.run(run())
 
@@ -567,10 +567,10 @@ def test_an_unexpected_error_in_a_stream_is_logged(caplog: pytest.LogCaptureFixt
     class Broken:
         form = AnswerForm(openai_forms.read_generation(SAID, "chat"), 0, "0" * 64)
         cancel = staticmethod(lambda: None)
-        client_gone = staticmethod(lambda watch: None)
+        client_gone = False
 
-        async def next(self) -> BaseException:
-            return ZeroDivisionError("the cause")
+        async def next(self) -> list[BaseException]:
+            return [ZeroDivisionError("the cause")]
 
         async def end(self) -> None:
             pass
@@ -581,7 +581,7 @@ def test_an_unexpected_error_in_a_stream_is_logged(caplog: pytest.LogCaptureFixt
     async def send(message: Any) -> None:
         sent.append(message.get("body", b""))
 
-    stream = openai_endpoints.EventStream(Broken(), Piece(0, "piece"), lambda: None)  # type: ignore[arg-type]
+    stream = openai_endpoints.EventStream(Broken(), [Piece(0, "piece")], lambda: None)  # type: ignore[arg-type]
     asyncio.run(stream({"type": "http"}, never, send))  # type: ignore[arg-type]
     assert b"its log has the details" in sent[-1]
     assert "the cause" in caplog.text

@@ -26,6 +26,7 @@ from qnnbridge_serve import infer, json_reading, transport
 from qnnbridge_serve.errors import Refused
 from qnnbridge_serve.infer import GivenTensor, TensorSpec
 from qnnbridge_serve.json_reading import Check, read_texts
+from qnnbridge_serve.openai_answers import AnswerForm, Piece
 from qnnbridge_serve.openai_endpoints import ClientQueues, EventStream, GeneratedAnswer, whole_answer
 from qnnbridge_serve.openai_forms import read_generation
 from qnnbridge_serve.repository import LANGUAGE, FolderFigures
@@ -116,18 +117,22 @@ def test_a_compressed_answer_can_be_decompressed_to_the_same_bytes(size: int) ->
 def test_a_cancellation_at_the_end_of_a_message_is_not_lost(begin: str) -> None:
     """`asyncio.wait_for` before Python 3.12 loses the cancellation, and an answer of many messages then continued."""
 
+    class Many:
+        form = AnswerForm(read_generation({"model": "m", "prompt": "x"}, "text"), 0, "0" * 64)
+        left = 200  # one that goes on ends, too
+
+        async def next(self) -> list[Any]:
+            self.left -= 1
+            await asyncio.sleep(0)
+            return [Piece(0, "x") if self.left else ZeroDivisionError()]
+
     async def send(message: Message) -> None:
         if begin != "at once":
             await asyncio.sleep(0)
 
     async def one(turns: int) -> bool:
-        stream = object.__new__(EventStream)
-
-        async def answer() -> None:
-            for _ in range(200):  # a loop that continued would end, too
-                await stream._send(send, b"x")
-
-        task = asyncio.ensure_future(answer())
+        stream = EventStream(Many(), [Piece(0, "x")], lambda: None)  # type: ignore[arg-type]
+        task = asyncio.ensure_future(stream._send_all(send))
         for _ in range(turns):
             await asyncio.sleep(0)
         task.cancel()
@@ -176,8 +181,8 @@ def test_a_request_for_many_answers_takes_a_turn_for_each(monkeypatch: pytest.Mo
     async def run() -> Any:
         document = {"model": "m", "messages": [{"role": "user", "content": "hello"}], "n": 3}
         answer = GeneratedAnswer(read_generation(document, "chat"), model, FolderFigures(LANGUAGE), None)
-        answer.start(transport.Workers("test", 1), queues, "client")
-        return await whole_answer(answer, never)
+        answer.start(transport.Workers("test", 1), queues, "client", never)
+        return await whole_answer(answer)
 
     monkeypatch.setattr("qnnbridge.genai.generate", generate)
     model: Any = SimpleNamespace(

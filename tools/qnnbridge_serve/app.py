@@ -18,12 +18,11 @@ import psutil
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric
-from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from qnnbridge_protocol import __version__
@@ -32,10 +31,10 @@ from qnnbridge_serve import transport
 from qnnbridge_serve.errors import Refused, in_words, load_refused, wrong
 from qnnbridge_serve.http_protocol import (
     ROUTE,
+    AnsweredEndpoint,
     Endpoint,
     Guard,
     PartedResponse,
-    answered,
     error_answer,
     json_answer,
 )
@@ -512,10 +511,17 @@ def make_app(
     if page:
         files = PageFiles()
         paths += [(path, files.show, "GET") for path in PAGE_FILES]
-    routes = [Route(path, answered(path, endpoint), methods=[method]) for path, endpoint, method in paths]
-    app = Starlette(routes=routes, exception_handlers={HTTPException: _no_such_path})
+    routes = [Route(path, AnsweredEndpoint(path, endpoint), methods=[method]) for path, endpoint, method in paths]
     # Do not answer a path with a trailing slash by a redirect, which not every client follows.
-    app.router.redirect_slashes = False
+    router = Router(routes, redirect_slashes=False)
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        scope["app"] = router  # makes the router raise its errors
+        try:
+            await router(scope, receive, send)
+        except HTTPException as error:
+            await _no_such_path(Request(scope).url.path, error)(scope, receive, send)
+
     guard = service.figures.measured(Guard(app, token, origins, PAGE_FILES if page else ()))
     if not origins:
         return guard
@@ -526,11 +532,9 @@ def make_app(
     )
 
 
-async def _no_such_path(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
+def _no_such_path(path: str, error: HTTPException) -> Response:
     text = "There is nothing at" if error.status_code == 404 else "This method is not possible at"
-    refused = Refused(error.status_code, f"{text} {request.url.path[:200]}.", error.headers)
-    return error_answer(refused, request.url.path)
+    return error_answer(Refused(error.status_code, f"{text} {path[:200]}.", error.headers), path)
 
 
 def _model_of(request: Request) -> tuple[str, str | None]:

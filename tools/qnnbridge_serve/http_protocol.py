@@ -28,7 +28,7 @@ from qnnbridge_protocol.visible import log_of
 from qnnbridge_serve.errors import Refused, refusal_of
 from qnnbridge_serve.openai_forms import error_document
 from qnnbridge_serve.options import shows_token
-from qnnbridge_serve.pacing import PacedConnection, PacedFlow, SoftEnd, StallWatch
+from qnnbridge_serve.pacing import JoinedHead, PacedConnection, PacedFlow, SoftEnd, StallWatch
 from qnnbridge_serve.transport import ClientGone, Ticket
 
 _log = log_of("qnnbridge.serve")
@@ -89,11 +89,14 @@ class HttpProtocol(H11Protocol):
             self._announce_end()
 
         async def sent(message: Any) -> None:
-            # The rest of the request is not read: otherwise a client without a token could keep the event loop
-            # busy.
-            if message["type"] == "http.response.start" and self.conn.their_state is h11.SEND_BODY:
-                self._announce_end()
-                self.cycle.transport = SoftEnd(self.transport, self._drain)  # type: ignore[assignment]
+            if message["type"] == "http.response.start":
+                transport: Any = self.transport
+                # The rest of the request is not read: otherwise a client without a token could keep the event loop
+                # busy.
+                if self.conn.their_state is h11.SEND_BODY:
+                    self._announce_end()
+                    transport = SoftEnd(transport, self._drain)
+                self.cycle.transport = JoinedHead(transport)  # type: ignore[assignment]
             await send(message)
 
         await self._application(scope, receive, sent)
@@ -336,26 +339,35 @@ def error_answer(refused: Refused, path: str = "") -> Response:
     return json_answer({"error": refused.text}, refused.status, refused.headers)
 
 
-def answered(route: str, endpoint: Endpoint) -> Endpoint:
-    """Return the endpoint, extended to answer every error. Unexpected errors are logged with their tracebacks.
+class AnsweredEndpoint:
+    """ASGI application of one endpoint. It answers every error, and logs unexpected ones with their tracebacks.
 
-    route: path of the endpoint, stored in the scope for the figures.
+    Args:
+        route: path of the endpoint, stored in the scope for the figures.
+        endpoint: the endpoint.
     """
 
-    async def answer(request: Request) -> Response:
-        request.scope[ROUTE] = route
-        path = request.url.path
+    def __init__(self, route: str, endpoint: Endpoint) -> None:
+        self._route = route
+        self._endpoint = endpoint
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        response = await self._answer(Request(scope, receive, send))
+        await response(scope, receive, send)
+
+    async def _answer(self, request: Request) -> Response:
+        request.scope[ROUTE] = self._route
         try:
-            return await endpoint(request)
+            return await self._endpoint(request)
         except ClientGone:
             return Response(status_code=_CLIENT_GONE)
         except asyncio.CancelledError:  # the server is ending and has waited long enough
-            return error_answer(Refused(503, "The server is ending; this request was not finished."), path)
+            ending = Refused(503, "The server is ending; this request was not finished.")
+            return error_answer(ending, request.url.path)
         except Exception as error:  # noqa: BLE001 - the outermost frame of a request
+            path = request.url.path
             log_unexpected(f"{request.method} {path}", error)
             return error_answer(refusal_of(error), path)
-
-    return answer
 
 
 def log_unexpected(doing: str, error: BaseException) -> None:

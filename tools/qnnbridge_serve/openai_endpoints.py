@@ -3,7 +3,7 @@
 A worker thread generates the answer of a language model or speech model; the event loop sends it. The worker never
 waits for the client: parts that the client has not read stay in a queue, whose size is bounded by the context of
 the model or the length of the audio. So a client that does not read occupies neither a thread nor the NPU. The
-server closes its connection after `STALL_TIMEOUT_S`.
+server closes its connection after `pacing.STALL_TIMEOUT_S`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import functools
 import json
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -47,7 +47,6 @@ from qnnbridge_serve.openai_media import check_media
 from qnnbridge_serve.openai_responses import read_response, renamed
 from qnnbridge_serve.openai_stored import StoredResponses
 from qnnbridge_serve.options import MediaLimits, ServiceLimits
-from qnnbridge_serve.pacing import STALL_TIMEOUT_S
 from qnnbridge_serve.repository import FolderFigures, FolderModels, LanguageModel, pool_families
 from qnnbridge_serve.transport import (
     Admission,
@@ -136,36 +135,55 @@ class WorkedAnswer(abc.ABC):
         # Whether the error was sent to the client while native code is still running.
         self._overdue = False
         self._task: asyncio.Future[None] | None = None
+        # Done when the client has closed its connection.
+        self._watch: asyncio.Future[Any] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
-    def start(self, workers: Workers, queues: ClientQueues, client: str) -> None:
-        """Let a worker generate the answer. The worker also records the figures of the request."""
+    def start(
+        self, workers: Workers, queues: ClientQueues, client: str, gone: Callable[[], Coroutine[Any, Any, Any]]
+    ) -> None:
+        """Let a worker generate the answer. The worker also records the figures of the request.
+
+        gone: returns when the client has closed its connection, which cancels the answer.
+        """
         self._figures.begin()
-        self._task = asyncio.ensure_future(workers.do(functools.partial(self._work, queues, client)))
+        self._watch = self._loop.create_task(gone())
+        self._watch.add_done_callback(self._stop_without_client)
+        self._task = workers.start(functools.partial(self._work, queues, client))
         if self._deadline is not None:
             # The timer is needed only in the queue, because a running generation observes the deadline itself.
             self._timer = self._loop.call_later(max(0.0, self._deadline - time.monotonic()), self._too_late)
 
-    async def next(self) -> Item:
-        return await self._items.get()
+    async def next(self) -> list[Item]:
+        """Wait for an item. Return all items that have arrived."""
+        items = [await self._items.get()]
+        while not self._items.empty():
+            items.append(self._items.get_nowait())
+        return items
+
+    @property
+    def client_gone(self) -> bool:
+        """Whether the client has closed its connection."""
+        return self._watch is not None and self._watch.done()
 
     def cancel(self) -> None:
         """End the answer before its next token."""
         self._cancellation.stop()
 
-    def client_gone(self, watch: asyncio.Future[Any]) -> None:
-        """Cancel the answer, unless the watch itself was cancelled."""
-        if not watch.cancelled():
-            self.cancel()
-
     async def end(self) -> None:
         """Wait until the worker ends, unless its deadline has passed."""
+        if self._watch is not None:
+            self._watch.cancel()
         if self._timer is not None:
             self._timer.cancel()
         # Work that continues after its deadline keeps its turn, but the answer does not wait for it.
         if self._task is not None and not self._overdue:
             # `wait` does not raise errors of the task, which have gone through the queue.
             await asyncio.wait({self._task})
+
+    def _stop_without_client(self, watch: asyncio.Future[Any]) -> None:
+        if not watch.cancelled():
+            self.cancel()
 
     def _too_late(self) -> None:
         if not self._begun:  # a running generation observes the deadline itself
@@ -285,59 +303,53 @@ class GeneratedAnswer(WorkedAnswer):
             raise
 
 
-async def whole_answer(answer: WorkedAnswer, gone: Callable[[], Awaitable[Any]]) -> Any:
+async def whole_answer(answer: WorkedAnswer) -> Any:
     """Return the complete document of an answer. Raise `ClientGone`, or the error of the worker."""
     parts: list[Any] = []
-    watch = asyncio.ensure_future(gone())
-    watch.add_done_callback(answer.client_gone)
     try:
-        while not isinstance(item := await answer.next(), (Ended, BaseException)):
-            parts.append(item)
-        # The client has closed its connection.
-        if watch.done():
+        while not isinstance(parts[-1] if parts else None, (Ended, BaseException)):
+            parts += await answer.next()
+        if answer.client_gone:
             raise ClientGone
+        item = parts.pop()
         if isinstance(item, BaseException):
             raise item
         # Format the answer after the last item, because the form needs the counts and the reason of the end.
         return answer.form.whole(parts, item.counts)
     finally:
-        watch.cancel()
         answer.cancel()
         await answer.end()
 
 
-async def first_item(answer: WorkedAnswer, gone: Callable[[], Awaitable[Any]]) -> Item:
-    """Wait for the first item of a stream. Raise `ClientGone`, or an error of the worker before its first part."""
-    watch, coming = asyncio.ensure_future(gone()), asyncio.ensure_future(answer.next())
+async def first_items(answer: WorkedAnswer) -> list[Item]:
+    """Wait for the first items of a stream. Raise `ClientGone`, or an error of the worker before its first part."""
     try:
         # The status is sent after the first part, so an earlier error can still have its own status (400, 429,
         # 503).
-        await asyncio.wait({watch, coming}, return_when=asyncio.FIRST_COMPLETED)
-        if not coming.done():
+        items = await answer.next()
+        if answer.client_gone:
             raise ClientGone
-        item = coming.result()
-        if isinstance(item, BaseException):
-            raise item
-        return item
+        if isinstance(items[0], BaseException):
+            raise items[0]
+        return items
     except BaseException:
         answer.cancel()
         await answer.end()
         raise
-    finally:
-        watch.cancel()
-        coming.cancel()
 
 
 class EventStream(StreamingResponse):
     """Response that sends an answer as server-sent events.
 
+    A client that does not read is disconnected by `pacing.StallWatch`.
+
     Args:
         answer: the answer.
-        first: the first item, which was awaited before, so that an earlier error has its own status.
+        first: the first items, which were awaited before, so that an earlier error has its own status.
         close: called at the end of the answer, even after an error.
     """
 
-    def __init__(self, answer: WorkedAnswer, first: Item, close: Callable[[], None]) -> None:
+    def __init__(self, answer: WorkedAnswer, first: list[Item], close: Callable[[], None]) -> None:
         # The second header keeps nginx from buffering the stream.
         headers = {"cache-control": "no-cache", "x-accel-buffering": "no"}
         # Only the headers of StreamingResponse are used. They have no length, so the server sends chunks.
@@ -348,60 +360,58 @@ class EventStream(StreamingResponse):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         answer = self._answer
-        watch = asyncio.ensure_future(_gone(receive))
-        watch.add_done_callback(answer.client_gone)
         try:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-            await self._send_all(send, watch)
+            await self._send_all(send)
         except asyncio.CancelledError:  # the server is ending and has waited long enough
             answer.cancel()
             ending = Refused(503, "The server is ending; this answer was not finished.")
             # Wait only one second, because the server has already waited for `--drain`, and the client may not be
-            # reading.
-            with contextlib.suppress(asyncio.TimeoutError, TimeoutError):
-                await self._send(send, b"".join(answer.form.failure(ending)), last=True, timeout_s=1.0)
-        except (asyncio.TimeoutError, TimeoutError):
-            # The connection is closed without a last chunk, so that the client notices the truncated answer.
-            (scope.get("extensions") or {}).get(ABORT, lambda: None)()
+            # reading. The connection is then closed without a last chunk, so that the client notices the truncated
+            # answer.
+            abort = (scope.get("extensions") or {}).get(ABORT, lambda: None)
+            timer = asyncio.get_running_loop().call_later(ENDING_S, abort)
+            try:
+                await send(_body(answer.form.failure(ending), last=True))
+            finally:
+                timer.cancel()
         finally:
-            watch.cancel()
             answer.cancel()
             try:
                 await answer.end()
             finally:
                 self._close()
 
-    async def _send_all(self, send: Send, watch: asyncio.Future[None]) -> None:
-        form = self._answer.form
-        await self._send(send, b"".join(form.opening()))
-        item: Item = self._first
-        while not isinstance(item, (Ended, BaseException)):
-            await self._send(send, b"".join(form.part(item)))
-            item = await self._answer.next()
-        if watch.done():
+    async def _send_all(self, send: Send) -> None:
+        form, items = self._answer.form, self._first
+        events = form.opening()
+        while not isinstance(items[-1], (Ended, BaseException)):
+            # One message for all parts that have arrived: each message takes a write to the network.
+            await send(_body([*events, *(event for item in items for event in form.part(item))]))
+            events, items = [], await self._answer.next()
+        if self._answer.client_gone:
             return
+        last = items.pop()
+        events += [event for item in items for event in form.part(item)]
         # The status has already been sent, so an error becomes an event of the stream.
-        if isinstance(item, Ended):
-            await self._send(send, b"".join(form.closing(item.counts)), last=True)
+        if isinstance(last, Ended):
+            events += form.closing(last.counts)
         else:
-            log_unexpected("an answer", item)
-            await self._send(send, b"".join(form.failure(refusal_of(item))), last=True)
-
-    async def _send(self, send: Send, data: bytes, *, last: bool = False, timeout_s: float | None = None) -> None:
-        message = {"type": "http.response.body", "body": data, "more_body": not last}
-        # Do not use `asyncio.wait_for`: before Python 3.12 it loses a cancellation that coincides with the result
-        # (python/cpython#86296), and an answer of many short messages would continue after the server's end.
-        sending = asyncio.ensure_future(send(message))
-        try:
-            await asyncio.wait({sending}, timeout=timeout_s or STALL_TIMEOUT_S)
-            if not sending.done():
-                raise TimeoutError
-            sending.result()
-        finally:
-            sending.cancel()
+            log_unexpected("an answer", last)
+            events += form.failure(refusal_of(last))
+        await send(_body(events, last=True))
 
 
-async def _gone(receive: Receive) -> None:
+# How long the last event of an answer may wait for a client that does not read when the server is ending.
+ENDING_S: Final = 1.0
+
+
+def _body(events: Iterable[bytes], *, last: bool = False) -> dict[str, Any]:
+    return {"type": "http.response.body", "body": b"".join(events), "more_body": not last}
+
+
+async def disconnected(receive: Receive) -> None:
+    """Wait until the client closes its connection, after its request was received."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
@@ -495,11 +505,11 @@ class LanguageService:
             figures, client = self.models.figures[model.name], _client(request, asked)
             owner = owner_of(_machine(request), asked)
             answer = GeneratedAnswer(asked, model, figures, deadline, form, self._pool, owner, self._media)
-            answer.start(self._workers, self._queues, client)
+            answer.start(self._workers, self._queues, client, functools.partial(disconnected, request.receive))
             if not asked.stream:
-                body = json.dumps(await whole_answer(answer, request.receive)).encode()
+                body = json.dumps(await whole_answer(answer)).encode()
                 return PartedResponse(body, {}, "application/json", ticket, place.pop_all())
-            first = await first_item(answer, request.receive)
+            first = await first_items(answer)
             # The ticket is released at the end of the stream, not at the end of this function.
             return EventStream(answer, first, place.pop_all().close)
 

@@ -22,7 +22,8 @@ from qnnbridge_serve.openai_endpoints import (
     EventStream,
     Turn,
     WorkedAnswer,
-    first_item,
+    disconnected,
+    first_items,
     whole_answer,
 )
 from qnnbridge_serve.openai_forms import error_document
@@ -225,10 +226,11 @@ class SpeechService:
             if not form.file_bytes:
                 raise wrong("The file is empty.", "file")
             answer = SpeechAnswer(asked, model, self.models.figures[model.name], form.file, deadline)
-            answer.start(self._workers, self._queues, request.client.host if request.client is not None else "")
+            client = request.client.host if request.client is not None else ""
+            answer.start(self._workers, self._queues, client, functools.partial(disconnected, request.receive))
             if not asked.stream:
-                return await whole_answer(answer, request.receive)  # type: ignore[no-any-return]
-            first = await first_item(answer, request.receive)
+                return await whole_answer(answer)  # type: ignore[no-any-return]
+            first = await first_items(answer)
             # The form is closed at the end of the stream, because its file is read until then.
             return EventStream(answer, first, place.pop_all().close)
 

@@ -125,6 +125,29 @@ class StallWatch:
             self._begin()
 
 
+class JoinedHead:
+    """Transport that writes the head of an answer together with the first part of the body.
+
+    Each write is a system call that sends a packet.
+    """
+
+    def __init__(self, transport: asyncio.Transport | SoftEnd) -> None:
+        self._transport = transport
+        self._head: bytes | None = None
+        self.is_closing = transport.is_closing
+
+    def write(self, data: bytes) -> None:
+        if self._head is None:
+            self._head = data
+        else:
+            self._transport.write(self._head + data)
+            self.write = self._transport.write  # type: ignore[method-assign]
+
+    def close(self) -> None:
+        self.write(b"")
+        self._transport.close()
+
+
 class SoftEnd:
     """Transport with another `close`, for an answer that is sent before the whole request has arrived."""
 

@@ -84,9 +84,13 @@ class Workers:
         self._threads = 0
         self._idle = 0
 
+    def start(self, job: Callable[[], Result]) -> asyncio.Future[Result]:
+        """Start a job. Return the future of its result. Called in the event loop."""
+        return asyncio.wrap_future(self._submit(job))
+
     async def do(self, job: Callable[[], Result]) -> Result:
         """Run a job. Return its result or raise its error."""
-        return await asyncio.wrap_future(self._submit(job))
+        return await self.start(job)
 
     async def do_for(
         self, job: Callable[[], Result], deadline: float | None, gone: Callable[[], Awaitable[Any]]

@@ -52,6 +52,7 @@ from qnnbridge_protocol.frames import Frame, Kind
 
 __all__ = [
     "CANCEL_TIMEOUT_S",
+    "MAX_STREAMS",
     "CallContext",
     "CallTimedOut",
     "Channel",

@@ -289,6 +289,9 @@ class Remade:
 
 # --- models ---
 
+# `json.dumps` would create an encoder for each text.
+_as_json = json.JSONEncoder(sort_keys=True).encode
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ModelRecipe:
@@ -358,17 +361,16 @@ class RemoteModel(Remade):
             arguments: JSON-serialisable arguments of the call.
             values: tensors of the call.
         """
-        import numpy as np
-
         model, digest = self.context, hashlib.sha256()
-        text = json.dumps([model.fingerprint, arguments], sort_keys=True)
-        digest.update(text.encode("utf-8", "surrogatepass"))
+        digest.update(_as_json([model.fingerprint, arguments]).encode("utf-8", "surrogatepass"))
         for value in values:
+            import numpy as np
+
             array = np.ascontiguousarray(getattr(value, "data", value) if hasattr(value, "element_type") else value)
             digest.update(f"\n{array.dtype} {array.shape}\n".encode())
             digest.update(array.tobytes())
         named = f"{model.model} with {label}"
-        return dataclasses.replace(model, op="genai.step", model=named, fingerprint=digest.hexdigest())
+        return CallContext("genai.step", named, digest.hexdigest(), model.options_hash)
 
     def on_object(
         self,
@@ -462,6 +464,8 @@ class RemoteModel(Remade):
 
 def tokens_of(tokens: Any) -> list[int]:
     """Return token ids of an array, a list or a `Tensor` as a list; sequences of a batch one after the other."""
+    if type(tokens) is list and set(map(type, tokens)) == {int} and min(tokens) >= 0 and max(tokens) < 2**63:
+        return tokens[:]
     import numpy as np
 
     given = tokens.as_numpy() if hasattr(tokens, "as_numpy") else tokens

@@ -2,9 +2,10 @@
 
 The history is kept in this process, so the host's generator can be created again at any time. Tokens come in steps:
 one request returns several tokens, in frames as the host generates them. The first step has one token and each
-further step twice as many, so the host runs a little ahead of the application. When the application does anything
-but ask for the next token, the tokens generated ahead are dropped, and the next request contains the number of
-tokens that are still valid.
+further step twice as many, so the host runs a little ahead of the application. In the middle of a step the next one
+is requested, so that the host never waits for a request. When the application does anything but ask for the next
+token, the tokens generated ahead are dropped, and the next request contains the number of tokens that are still
+valid.
 
 One thread at a time.
 """
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from qnnbridge._host_objects import object_message
 from qnnbridge._supervision.host_process import deadline_after
 from qnnbridge._threads import TerminateFlag, TerminateRelay
-from qnnbridge._transport.channel import CallContext, ChannelFailed, ReplyStream
+from qnnbridge._transport.channel import MAX_STREAMS, CallContext, ChannelFailed, ReplyStream
 from qnnbridge.genai._recipe import GenerationRecipe, GenerationStats, NamedInputs
 from qnnbridge.genai._remote import (
     Remade,
@@ -56,6 +57,10 @@ if TYPE_CHECKING:
 # Tokens of the longest step. Through a daemon steps are shorter, because other applications wait for their end.
 # Until the time of a token is known they have at most `FIRST_STEPS_OF_DAEMON` tokens.
 LONGEST_STEP: Final = 32
+# Tokens of the first step after that of the prompt if the application is likely to take many tokens.
+FIRST_OF_ANSWER: Final = 8
+# Streams of a connection beyond which no step is requested ahead, so that every generation has a stream.
+STREAMS_AHEAD: Final = MAX_STREAMS // 2
 FIRST_STEPS_OF_DAEMON: Final = 8
 # Seconds of a step through a daemon, as far as earlier steps show. One token may take longer.
 STEP_OF_DAEMON_S: Final = 0.1
@@ -72,6 +77,19 @@ class _Step(NamedTuple):
     values: list[Any]
     others: tuple[Remade, ...]
     context: CallContext
+
+
+@dataclasses.dataclass(slots=True)
+class _OpenStep:
+    """Step whose tokens are arriving.
+
+    count: number of requested tokens. left: how many of them have not arrived. began: when the host could begin.
+    """
+
+    stream: ReplyStream
+    count: int
+    left: int
+    began: float
 
 
 class _RemoteGenerator(Remade):
@@ -140,9 +158,8 @@ class RemoteGeneration:
         self._prompt_s = 0.0
         self._longest = LONGEST_STEP
         self._in_turn = FIRST_STEPS_OF_DAEMON if model.host.is_daemon else LONGEST_STEP
-        # Start and number of tokens of the last step.
-        self._begun = (0.0, 1)
-        self._stream: ReplyStream | None = None
+        # The step whose tokens are arriving, and the next one if it was requested ahead.
+        self._steps: collections.deque[_OpenStep] = collections.deque()
         self._process: HostProcess | None = None
         self._context = dataclasses.replace(model.context, op="genai.step")
         self.text = ""
@@ -181,7 +198,7 @@ class RemoteGeneration:
         self._take(frame)
         self.done = self._done_after_ahead and not self.ahead
         # The first token comes alone, so that the time to the first token does not include further tokens.
-        self._step = min(1 + count, self._longest)
+        self._step = min(FIRST_OF_ANSWER if count else 1, self._longest)
         self.stats.steps += count > 0
         self.stats.first_token_s, self._prompt_s = None, time.monotonic() - began
 
@@ -289,9 +306,9 @@ class RemoteGeneration:
 
     def settle(self) -> None:
         """Stop generating ahead, and drop the tokens generated ahead."""
-        stream, self._stream = self._stream, None
-        if stream is not None:
-            stream.close()
+        # The oldest first: the host begins the next step when the one before has ended.
+        while self._steps:
+            self._steps.popleft().stream.close()
         self.ahead.clear()
         self._texts.clear()
         self._done_after_ahead = False
@@ -323,61 +340,96 @@ class RemoteGeneration:
         context, deadline = self._context, self._deadline
 
         def attempt(process: HostProcess) -> None:
-            # The stream of a host that has ended is useless: the next process needs a new request.
-            continues = self._stream is not None and self._process is process
-            if not continues and self._begin_step(process, deadline):
+            steps = self._steps
+            # The streams of a host that has ended are useless: the next process needs a new request.
+            if self._process is not process:
+                _abandon(steps)
+            if not steps and self._begin_step(process, deadline):
                 return
-            assert self._stream is not None
+            self._request_ahead(process, deadline)
+            step = steps[0]
             try:
                 with TerminateRelay(self.stopping, process.channel) as stoppable:
                     # The request of the stream was sent before the relay existed, so the relay gets its id here.
                     if stoppable is not None:
-                        stoppable(self._stream.request_id)
-                    frame = self._stream.next(deadline)
+                        stoppable(step.stream.request_id)
+                    frame = step.stream.next(deadline)
             # Do not catch `CallTimedOut`: after a timeout the next call continues to read the stream.
-            except (ChannelFailed, BridgeError):
-                self._stream = None
+            except ChannelFailed:
+                steps.clear()
+                raise
+            except BridgeError:
+                self.settle()
                 raise
             if frame.header.get("event") == "tokens":
-                self._take_tokens(
-                    field(frame.header, "tokens", "tuple[Any, ...]"),
-                    field(frame.header, "texts", "tuple[str, ...]"),
-                )
+                tokens = field(frame.header, "tokens", "tuple[Any, ...]")
+                step.left -= len(tokens)
+                self._take_tokens(tokens, field(frame.header, "texts", "tuple[str, ...]"))
             elif "result" in frame.header:
-                self._stream = None
+                steps.popleft()
                 self._take(frame)
-                self._adapt_turn()
+                self._adapt_turn(step.began, step.count)
+                if steps:
+                    steps[0].began = time.monotonic()
 
         self._with_replay(attempt, context, deadline)
 
     def _begin_step(self, process: HostProcess, deadline: float | None) -> bool:
-        """Request the next tokens. Return whether they have arrived, else they come through `_stream`."""
-        count = self._step if self.most is None else max(1, min(self._step, self.most - len(self.tokens)))
-        is_new = not self.remade.is_in(process)
-        self.stats.steps += 1
-        self._process, self._begun = process, (time.monotonic(), count)
+        """Request the next tokens. Return whether they have arrived, else they come through `_steps`."""
+        count, is_new = self._next_count(len(self.tokens)), not self.remade.is_in(process)
+        self._process = process
         # A step of one token needs no stream. Suspects of a crash run alone, which an open stream would prevent.
         if count > 1 and not is_new and not self.model.host.blame.active:
-            step = self._request((), count, self._context, is_new=False)
-            number, others = self._numbers_in(process, step, deadline)
-            header, buffers = operation_request(
-                number, "step", {**step.arguments, "stream": True}, step.values, others
-            )
-            self._stream = ReplyStream.open(process.channel, header, buffers, deadline, self._context)
-        # 1, 2, 4, 8 ...: a program that stops early has wasted at most about as many tokens as it used.
-        self._step = min(2 * self._step, self._longest, self._in_turn)
-        if self._stream is not None:
+            self._open_step(process, len(self.tokens), count, deadline)
+        if self._steps:
             return False
         # The request that creates a generator answers only when its step is complete, so that step is short.
+        self._grow()
+        began = time.monotonic()
         self._take(self._run_step(process, (), 1 if is_new else count, deadline, self._context))
         if not is_new:
-            self._adapt_turn()
+            self._adapt_turn(began, count)
         return True
 
-    def _adapt_turn(self) -> None:
+    def _request_ahead(self, process: HostProcess, deadline: float | None) -> None:
+        """Request the step after the current one in the middle of it, so that the host need not wait for the
+        request."""
+        step = self._steps[0]
+        at = len(self.tokens) + step.left
+        if len(self._steps) > 1 or 2 * step.left > step.count or (self.most is not None and at >= self.most):
+            return
+        # Where one token may bring several, the length at the end of the step is not known.
+        fast_forward = self.recipe.guidance is not None and self.recipe.guidance[2]
+        crowded = len(process.channel.requests.streams) >= STREAMS_AHEAD
+        if not (fast_forward or crowded or self.model.host.blame.active):
+            self._open_step(process, at, self._next_count(at), deadline)
+
+    def _next_count(self, length: int) -> int:
+        """Return the number of tokens of the next step, which begins at this length of the history."""
+        return self._step if self.most is None else max(1, min(self._step, self.most - length))
+
+    def _open_step(self, process: HostProcess, length: int, count: int, deadline: float | None) -> None:
+        """Request a step whose tokens come through `_steps`, if the connection has room for another stream.
+
+        length: length of the history at the beginning of the step.
+        """
+        step = self._request((), count, self._context, is_new=False)
+        arguments = {**step.arguments, "length": length, "stream": True}
+        number, others = self._numbers_in(process, step, deadline)
+        header, buffers = operation_request(number, "step", arguments, step.values, others)
+        stream = ReplyStream.open(process.channel, header, buffers, deadline, self._context)
+        if stream is not None:
+            self._steps.append(_OpenStep(stream, count, count, time.monotonic()))
+            self._grow()
+
+    def _grow(self) -> None:
+        self.stats.steps += 1
+        # 1, 2, 4, 8 ...: a program that stops early has wasted at most about as many tokens as it used.
+        self._step = min(2 * self._step, self._longest, self._in_turn)
+
+    def _adapt_turn(self, began: float, count: int) -> None:
         """Adapt the length of later steps to the time of the last one, which includes waiting for other clients."""
         if self.model.host.is_daemon:
-            began, count = self._begun
             each_s = max(1e-6, time.monotonic() - began) / count
             self._in_turn = max(1, min(LONGEST_STEP, int(STEP_OF_DAEMON_S / each_s)))
             self._step = min(self._step, self._in_turn)
@@ -485,10 +537,14 @@ class RemoteGeneration:
         return weakref.ref(self)
 
     def __del__(self) -> None:
-        stream, self._stream = getattr(self, "_stream", None), None
-        if stream is not None:
-            # Do not call `close`, which writes to the connection: a finalizer may run between any two instructions.
-            stream.abandon()
+        # Do not call `settle`, which writes to the connection: a finalizer may run between any two instructions.
+        _abandon(getattr(self, "_steps", collections.deque()))
+
+
+def _abandon(steps: collections.deque[_OpenStep]) -> None:
+    """Drop the steps without a message to the host."""
+    while steps:
+        steps.popleft().stream.abandon()
 
 
 # --- several sequences at once (batches, beams) from one generator ---

@@ -37,6 +37,10 @@ class Tokenizer(Shown):
         self._model = model._remote
         self._options: dict[str, str] = {}
         self._ids: dict[str, Any] | None = None
+        # Number of changes of the options, and with it the last text of a chat template with its tokens, which most
+        # applications encode next.
+        self._changes = 0
+        self._rendered: tuple[int, str, Any] | None = None
         # A local variable: with `self` in the function, the tokenizer and `remade` would refer to each other.
         options = self._options
         self.remade = self._model.child("GenaiTokenizer", "tokenizer", lambda: {"options": options})
@@ -52,7 +56,10 @@ class Tokenizer(Shown):
         """Return the tokens of a text."""
         import numpy as np
 
-        return np.asarray(self._call("encode", {"texts": [whole_text(str(text))]}, timeout=timeout)[0], np.int32)
+        text, rendered = whole_text(str(text)), self._rendered
+        if rendered is not None and rendered[:2] == (self._changes, text):
+            return np.array(rendered[2], np.int32)
+        return np.asarray(self._call("encode", {"texts": [text]}, timeout=timeout)[0], np.int32)
 
     def encode_batch(self, texts: Sequence[str]) -> Tensor:
         """Return the tokens of several texts, padded on the right."""
@@ -103,8 +110,18 @@ class Tokenizer(Shown):
             "template": template_str,
             "tools": tools,
             "add_generation_prompt": bool(add_generation_prompt),
+            "encode": True,
         }
-        return str(self._call("apply_chat_template", arguments, timeout=timeout))
+        from qnnbridge_protocol.values import decode_all
+
+        # Read the number before the request: the options may change during it.
+        changes = self._changes
+        frame = self._operate("apply_chat_template", arguments, timeout=timeout)
+        text = str(field(frame.header, "result", "Any"))
+        tokens = decode_all(field(frame.header, "values", "tuple[Any, ...]"), frame.buffers)
+        if tokens:
+            self._rendered = (changes, text, tokens[0])
+        return text
 
     def update_options(self, **options: Any) -> None:
         """Set options of this tokenizer: add_special_tokens, skip_special_tokens."""
@@ -112,6 +129,7 @@ class Tokenizer(Shown):
         self._call("update_options", {"options": texts})
         # Record the options after the call: an option that genai refuses would make each later tokenizer fail.
         self._options.update(texts)
+        self._changes += 1
 
     def create_stream(self) -> TokenizerStream:
         """Return a decoder for single tokens."""
@@ -145,9 +163,17 @@ class Tokenizer(Shown):
         values: Sequence[Any] = (),
         timeout: float | None = None,
     ) -> Any:
+        return field(self._operate(operation, arguments, values, timeout).header, "result", "Any")
+
+    def _operate(
+        self,
+        operation: str,
+        arguments: dict[str, Any],
+        values: Sequence[Any] = (),
+        timeout: float | None = None,
+    ) -> Frame:
         what = f"its tokenizer ({operation})"
-        frame = self._model.on_object(self.remade, what, operation, arguments, values, timeout)
-        return field(frame.header, "result", "Any")
+        return self._model.on_object(self.remade, what, operation, arguments, values, timeout)
 
 
 class TokenizerStream(Shown):

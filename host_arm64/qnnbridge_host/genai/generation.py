@@ -355,12 +355,14 @@ class Generation:
             search["max_length"] = self._model.folder.context_length
             if search.get("min_length"):
                 search["min_length"] = float(search["min_length"]) + pads
-        if again and self._option("do_sample", False):
-            seed = int(self._option("random_seed", -1))
+        seed = int(self._option("random_seed", -1))
+        if seed < 0:
+            # Without a seed genai asks the processor for 624 random numbers, even for greedy search: 0.4 ms.
+            search["random_seed"] = secrets.randbelow(_INT32_MAX)
+        elif again and self._option("do_sample", False):
             # Use another seed than the first generator, whose random numbers would be repeated otherwise. Derive it
             # from the given seed, so that results are reproducible.
-            fresh = secrets.randbelow(_INT32_MAX) if seed < 0 else (seed + len(self.tokens)) % _INT32_MAX
-            search["random_seed"] = fresh
+            search["random_seed"] = (seed + len(self.tokens)) % _INT32_MAX
         for name, value in search.items():
             kind = "Bool" if isinstance(value, bool) else "Number"
             native.call(f"OgaGeneratorParamsSetSearch{kind}", params.handle, name.encode(), value)
@@ -496,7 +498,10 @@ class Generation:
         size = folder.vocab_size or _INT32_MAX
         named = self._settings.named
         marks = frozenset[int]() if named is None else named.tokens
-        wrong = next((one for one in tokens if not 0 <= one < size and one not in marks), None)
+        wrong = None
+        # A check of the bounds is faster than one of each token.
+        if min(tokens) < 0 or max(tokens) >= size:
+            wrong = next((one for one in tokens if not 0 <= one < size and one not in marks), None)
         if wrong is not None:
             raise PromptRefused(
                 f"The token id {wrong} is outside of the model's vocabulary of {size}.",

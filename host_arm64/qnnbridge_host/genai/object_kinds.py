@@ -5,8 +5,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from qnnbridge_host.engine.calls import ObjectCall, ObjectKind, ObjectResult, argument
 from qnnbridge_host.genai.generation import Generation, GenerationSettings, PromptInputs
@@ -270,9 +273,9 @@ def _step(generation: Generation, call: ObjectCall) -> ObjectResult:
     stop = call.request.stopper = StopSignal()
     # A cancel that arrived before `stopper` was set had no effect.
     if call.request.withdrawn:
-        stop.stop()
+        raise Cancelled("The call was cancelled.")
     call.enter("running")
-    prompt = [int(token) for token in call.values[0]] if call.values else []
+    prompt = _ids(call.values[0]) if call.values else []
     count = argument(call, "count", int)
     with stop.calling(generation.interrupt):
         if isinstance(generation, BatchGeneration):
@@ -283,8 +286,11 @@ def _step(generation: Generation, call: ObjectCall) -> ObjectResult:
             if arguments.get("restore"):
                 if len(call.values) < 2:
                     raise desync("a step that restores a history without it")
-                generation.restore(list(map(int, call.values[1])), argument(call, "base", int))
-            generation.align(length)
+                generation.restore(_ids(call.values[1]), argument(call, "base", int))
+            # The application requests a step before it has the tokens of the one before, which may have ended the
+            # answer. Then no token follows.
+            if prompt or not generation.done or length <= len(generation.tokens):
+                generation.align(length)
         if prompt:
             generation.append(prompt, stop)
         decode = _decoder(generation, call)
@@ -298,6 +304,12 @@ def _step(generation: Generation, call: ObjectCall) -> ObjectResult:
     repairs = generation.repairs
     done = [generation.done, repairs.replays, repairs.forced, repairs.reseeded]
     return ObjectResult([made, *done, decode(made)])
+
+
+def _ids(value: Any) -> list[int]:
+    """Return token ids, which the client sent as a tensor."""
+    found: list[int] = np.asarray(value).astype(np.int64).reshape(-1).tolist()
+    return found
 
 
 def _decoder(generation: Generation, call: ObjectCall) -> Callable[[list[int]], list[str]]:
@@ -345,14 +357,19 @@ def _decode(tokenizer: ModelTokenizer, call: ObjectCall) -> ObjectResult:
 def _apply_chat_template(tokenizer: ModelTokenizer, call: ObjectCall) -> ObjectResult:
     call.enter("running")
     arguments = call.arguments
-    return ObjectResult(
-        tokenizer.apply_chat_template(
-            argument(call, "messages", str),
-            arguments.get("template"),
-            arguments.get("tools"),
-            add_generation_prompt=bool(arguments.get("add_generation_prompt", True)),
-        )
+    text = tokenizer.apply_chat_template(
+        argument(call, "messages", str),
+        arguments.get("template"),
+        arguments.get("tools"),
+        add_generation_prompt=bool(arguments.get("add_generation_prompt", True)),
     )
+    values = []
+    # A text with a character 0 would be cut off there. The application refuses to encode it, and gets any other
+    # error when it encodes the text itself.
+    if arguments.get("encode") and "\0" not in text:
+        with contextlib.suppress(BridgeError):
+            values.append(np.array(tokenizer.encode(text), np.int32))
+    return ObjectResult(text, values)
 
 
 def _new_stream(tokenizer: ModelTokenizer, call: ObjectCall) -> ObjectResult:
