@@ -86,7 +86,12 @@ def test_what_is_wrong_on_the_cpu_alone_is_not_booked_on_qnn(
         assert session.verify().state == "agrees"
     (tmp_path / "m.onnx").write_bytes(harmed.data)
     result = qnnbridge.compile(
-        tmp_path / "m.onnx", tmp_path / "c.onnx", soc_model=SOC_MODEL, inputs=harmed.feeds, host=host, fallback=harmed.fallback
+        tmp_path / "m.onnx",
+        tmp_path / "c.onnx",
+        soc_model=SOC_MODEL,
+        inputs=harmed.feeds,
+        host=host,
+        fallback=harmed.fallback,
     )
     assert [one.level for one in result.validation.differences] == ["ok"]
 

@@ -54,8 +54,8 @@ FURTHER_OPTIMIZERS: Final = (
     *("NhwcTransformer", "Level2_RuleBasedTransformer"),
 )
 # Operators that QNN computes, and whose kernels for the CPU add two products of 8 bits in 16 bits on x86 processors
-# without VNNI: larger sums saturate. The kernels for unsigned weights are exact, and ONNX Runtime has an optimizer of
-# level 2 that converts signed constant weights. It does nothing where the kernels are exact.
+# without VNNI: larger sums saturate. The kernels for unsigned weights are exact, and an optimizer of level 2 converts
+# signed constant weights. It does nothing where the kernels are exact.
 _SATURATING: Final = frozenset(("MatMulInteger", "QLinearConv", "QLinearMatMul"))
 _UNSIGNED_WEIGHTS: Final = "Avx2WeightS8ToU8Transformer"
 EXACT_ENTRIES: Final = {"session.x64quantprecision": "1"}
@@ -71,7 +71,7 @@ def optimizers_of(level: int) -> tuple[str, ...]:
 
 
 class Optimization(NamedTuple):
-    """Settings of a session for its graph optimizers: level, disabled optimizers, and entries of its configuration."""
+    """Settings of a session for its graph optimizers: level, disabled optimizers, configuration entries."""
 
     level: int
     disabled: tuple[str, ...] = ()
