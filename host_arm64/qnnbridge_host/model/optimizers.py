@@ -54,8 +54,8 @@ FURTHER_OPTIMIZERS: Final = (
     *("NhwcTransformer", "Level2_RuleBasedTransformer"),
 )
 # Operators that QNN computes, and whose kernels for the CPU add two products of 8 bits in 16 bits on x86 processors
-# without VNNI: larger sums saturate. The kernels for unsigned weights are exact, and an optimizer of level 2 converts
-# signed constant weights. It does nothing where the kernels are exact.
+# without VNNI: larger sums saturate. The kernels for unsigned weights are exact. An optimizer of level 2 converts
+# signed constant weights, and does nothing where the kernels are exact.
 _SATURATING: Final = frozenset(("MatMulInteger", "QLinearConv", "QLinearMatMul"))
 _UNSIGNED_WEIGHTS: Final = "Avx2WeightS8ToU8Transformer"
 EXACT_ENTRIES: Final = {"session.x64quantprecision": "1"}
