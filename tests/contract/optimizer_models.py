@@ -6,7 +6,7 @@ All models are valid ONNX. numpy computes the correct outputs.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
@@ -22,12 +22,14 @@ class HarmedModel(NamedTuple):
         feeds: inputs.
         right: correct outputs for these inputs.
         optimizer: name of the harmful optimizer.
+        fallback: "cpu" if QNN does not support all nodes.
     """
 
     data: bytes
     feeds: dict[str, Array]
     right: Array
     optimizer: str = ""
+    fallback: Literal["error", "cpu"] = "error"
 
 
 def made(
@@ -146,6 +148,21 @@ def weights_in_8_bits() -> HarmedModel:
     nodes = [n("DequantizeLinear", "wq ws wz", "w"), n("MatMul", "x w", "a"), n("Relu", "a", "y")]
     constants = {"wq": weights.astype(np.int8), "ws": np.float32(0.01), "wz": np.int8(0)}
     return HarmedModel(made(nodes, {"x": x}, right, constants, 21), {"x": x}, right)
+
+
+def signed_weights() -> HarmedModel:
+    """Return a model whose sums saturate in 16 bits on x86 processors without VNNI, unless an optimizer runs."""
+    rng = np.random.default_rng(7)
+    x = rng.uniform(3, 5, (4, 8)).astype(np.float32)
+    # Sums of two products exceed 16 bits, and those of all fit into the half floats of QNN.
+    signs = np.array([1, 1, -1, -1, 1, 1, -1, -1])[:, None]
+    weights = (signs * rng.integers(90, 128, (8, 16))).astype(np.int8)
+    right = np.clip(np.rint(x / np.float32(0.02)), 0, 255).astype(np.int32) @ weights.astype(np.int32)
+    nodes = [n("QuantizeLinear", "x s z", "q"), n("MatMulInteger", "q w", "i"), n("Cast", "i", "f", to=1)]
+    nodes.append(n("Mul", "f t", "y"))
+    out = (right * np.float32(0.001)).astype(np.float32)
+    constants = {"s": np.float32(0.02), "z": np.uint8(0), "w": weights, "t": np.float32(0.001)}
+    return HarmedModel(made(nodes, {"x": x}, out, constants), {"x": x}, out, fallback="cpu")
 
 
 def normalised_without_keepdims() -> HarmedModel:

@@ -224,6 +224,34 @@ def test_a_sequence_can_be_run_in_parts_if_its_outputs_allow_that(host: qnnbridg
             session.run(None, feeds)
 
 
+def centred() -> bytes:
+    """y = x minus its mean over the batch: a row alone gives 0."""
+    nodes = [node("ReduceMean", ["x"], ["mean"], axes=[0]), node("Sub", ["x", "mean"], ["y"])]
+    rows = [tensor(name, ["batch", 8]) for name in "xy"]
+    return bytes(model(nodes, rows[:1], rows[1:], opset=13).SerializeToString())
+
+
+def test_a_batch_whose_rows_depend_on_each_other_is_not_divided(host: qnnbridge.Host) -> None:
+    x = np.random.default_rng(3).standard_normal((3, 8)).astype(np.float32)
+    with open_session(host, centred(), pad=None, buckets={"batch": 3}) as session:
+        np.testing.assert_allclose(session.run(None, {"x": x})[0], x - x.mean(0), atol=1e-6)
+        for rows in (2, 6):
+            with pytest.raises(InvalidArgument, match="takes 3 only"):
+                session.run(None, {"x": np.resize(x, (rows, 8))})
+    with pytest.raises(OptionError) as caught:
+        open_session(host, centred(), pad=None, buckets={"batch": [2, 4]})
+    assert "two rows of 'batch' together give other results than each alone" in caught.value.evidence[0]
+
+
+def test_a_split_that_the_application_asks_for_is_done_with_a_warning(
+    host: qnnbridge.Host, caplog: pytest.LogCaptureFixture
+) -> None:
+    with open_session(host, centred(), pad=None, buckets={"batch": 3}, split="batch") as session:
+        assert session.run(None, {"x": np.ones((6, 8), np.float32)})[0].shape == (6, 8)
+        assert session.buckets.split == 1
+    assert any("two rows of 'batch' together give other results" in one.getMessage() for one in caplog.records)
+
+
 @pytest.mark.parametrize("fix", [None, False, True])
 @pytest.mark.parametrize("names", [(None, None), ("?", "?")])
 def test_axes_without_a_dimension_name_are_addressed_by_input_and_axis(

@@ -9,13 +9,15 @@ from __future__ import annotations
 import time
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
 
 import qnnbridge
 from qnnbridge.errors import InvalidArgument, NumbersDiffer
+from qnnbridge_host.engine import cpu
+from qnnbridge_tools.sessions import SessionSettings, opened
 from tests.conformance.real_models import QNN, SOC_MODEL
 from tests.contract import optimizer_models as models
 from tests.contract.optimizer_models import HarmedModel
@@ -68,21 +70,43 @@ def test_the_first_session_of_a_quantised_model_is_right(
         assert any(f"optimizer {harmed.optimizer} changes" in record.message for record in caplog.records)
 
 
-@pytest.mark.parametrize("made", [models.weights_in_8_bits, models.normalised_without_keepdims])
+@pytest.mark.parametrize(
+    "made", [models.weights_in_8_bits, models.normalised_without_keepdims, models.signed_weights]
+)
 def test_a_difference_that_optimizers_cause_on_the_cpu_alone_is_not_attributed_to_qnn(
     made: Any, host: qnnbridge.Host, tmp_path: Path
 ) -> None:
     harmed: HarmedModel = made()
-    with qnnbridge.InferenceSession(harmed.data, providers=SOC, host=host, verify="raise") as session:
+    with qnnbridge.InferenceSession(
+        harmed.data, providers=SOC, host=host, verify="raise", fallback=harmed.fallback
+    ) as session:
         assert off(session, harmed) < 0.01
         assert session.verified.state == "agrees"
         assert session.verify(harmed.feeds).state == "agrees"
         assert session.verify().state == "agrees"
     (tmp_path / "m.onnx").write_bytes(harmed.data)
     result = qnnbridge.compile(
-        tmp_path / "m.onnx", tmp_path / "c.onnx", soc_model=SOC_MODEL, inputs=harmed.feeds, host=host
+        tmp_path / "m.onnx",
+        tmp_path / "c.onnx",
+        soc_model=SOC_MODEL,
+        inputs=harmed.feeds,
+        host=host,
+        fallback=harmed.fallback,
     )
     assert [one.level for one in result.validation.differences] == ["ok"]
+
+
+def test_quantised_products_of_each_reference_do_not_saturate(host: qnnbridge.Host, tmp_path: Path) -> None:
+    made = models.signed_weights()
+    model = tmp_path / "m.onnx"
+    model.write_bytes(made.data)
+    for given in (model, made.data):
+        np.testing.assert_allclose(cpu.open_session(given, "m").run(None, made.feeds)[0], made.right, rtol=1e-5)
+    levels: tuple[Literal["off", "basic"], ...] = ("off", "basic")
+    for level in levels:
+        with opened(host, model, CPU[0], SessionSettings({}, {}, None), level=level) as session:
+            (found,) = session.answer(made.feeds).values or ()
+            np.testing.assert_allclose(found, made.right, rtol=1e-5)
 
 
 def test_a_float_model_is_right_from_the_second_session_on(host: qnnbridge.Host) -> None:

@@ -78,7 +78,7 @@ def test_compiling_for_a_given_chip_needs_the_driver_and_reports_that(
     model, compiled = lab_models.quantized_convolution(tmp_path), tmp_path / "compiled.onnx"
     with pytest.raises(errors.CompileFailed) as caught:
         qnnbridge.compile(str(model), compiled, host=host_with_fake_npu, soc_model=60)
-    assert "no NPU driver, or no NPU [QNN_BACKEND_ERROR_CANNOT_INITIALIZE (4000)]" in caught.value.cause
+    assert "no NPU driver, no NPU, or no memory [QNN_BACKEND_ERROR_CANNOT_INITIALIZE (4000)]" in caught.value.cause
     assert "nothing to compile" in str(caught.value)
     assert not compiled.exists()
 

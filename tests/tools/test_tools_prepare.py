@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -400,6 +401,16 @@ def test_a_model_that_qnn_computes_wrong_is_not_reported_as_ready(tmp_path: Path
     for words in ("**Not ready", "begins at node exp3", "half-range", "Scale the inputs"):
         assert words in page
     assert "How to use it" not in page
+
+
+def test_a_model_with_nodes_on_the_cpu_is_used_with_that_permission(tmp_path: Path) -> None:
+    model = models.saved(verify_models.partly_for_qnn(), tmp_path / "m.onnx")
+    done = qnnbridge("prepare", model, "-o", tmp_path / "out", "--soc-model", "60", "--no-extreme")
+    assert done.returncode == 0, done.stderr
+    (next_command,) = (line.split(maxsplit=1)[1] for line in done.stdout.splitlines() if line.startswith("  next"))
+    assert qnnbridge(*shlex.split(next_command)[1:]).returncode == 0
+    page = (tmp_path / "out" / "report.md").read_text()
+    assert "InferenceSession('compiled/soc60/m_ctx.onnx', fallback=\"cpu\")" in page
 
 
 def bad_inputs(folder: Path) -> dict[str, tuple[list[Path | str], str]]:

@@ -86,6 +86,10 @@ def not_for_qnn() -> Any:
     return chain([node("Det", ["x"], ["y"], name="det")], [3, 3], [])
 
 
+def partly_for_qnn() -> Any:
+    return chain([node("Relu", ["x"], ["r"]), node("Det", ["r"], ["y"])], [2, 3, 3], [2])
+
+
 def random_numbers() -> Any:
     nodes = [node("RandomNormalLike", ["x"], ["noise"], name="noise"), node("Add", ["noise", "x"], ["y"])]
     return chain(nodes, [3, 3], [3, 3])

@@ -152,6 +152,11 @@ def test_a_windows_crash_is_explained(log: str | None, phase: str, code: int, ca
     assert cause in diagnose(record(log, phase, code, "win32"))[0].cause
 
 
+@pytest.mark.parametrize(("log", "code"), [("thread_without_memory", 127), ("host_without_memory", 4)])
+def test_a_host_that_ended_without_memory_says_so(log: str, code: int) -> None:
+    assert diagnose(record(log, "running", code))[0].cause == "The system had no memory left."
+
+
 @pytest.mark.parametrize(
     ("line", "cause", "curable"),
     [

@@ -118,6 +118,8 @@ def test_a_long_line_is_shortened_in_the_middle_and_keeps_its_end() -> None:
         ("backend_missing", "backend.file-missing", "/nonexistent/libQnnHtp.so does not exist"),
         ("libcxx_missing", "backend.library-of-wheel", "libc++-71bc274c.so.1.0 is missing"),
         ("backend_of_other_version", "backend.other-version", "/opt/qnn-2.6.0/libQnnHtp.so is of another"),
+        ("backend_not_mapped", "backend.not-mapped", "address space"),
+        ("backend_not_started", "backend.not-started", "no NPU, or no memory [QNN_BACKEND_ERROR_CANNOT_INITIALIZE"),
         ("unknown_soc_model", "backend.device-config", "QNN_DEVICE_ERROR_INVALID_CONFIG (14001)"),
         ("unknown_device_id", "backend.device-id", "no QNN device with the number 7"),
         ("bad_context_priority", "backend.priority", "qnn_context_priority is 'huge'"),

@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from qnnbridge_host.model.optimizers import PROVE_ENTRY
+from qnnbridge_host.model.optimizers import LEVEL_BASIC, LEVEL_OFF, PROVE_ENTRY, exact
+from qnnbridge_host.model.scan import scan_model
 from qnnbridge_protocol.errors import (
     BridgeError,
     DeadlineExceeded,
@@ -162,9 +163,14 @@ def opened(
         options.add_free_dimension_override_by_name(name, size)
     if proven:
         options.add_session_config_entry(PROVE_ENTRY, "0")
-    if provider == CPU:
-        names = {"off": "ORT_DISABLE_ALL", "basic": "ORT_ENABLE_BASIC", "all": "ORT_ENABLE_ALL"}
-        options.graph_optimization_level = getattr(GraphOptimizationLevel, names[level])
+    if provider == CPU and level == "all":
+        options.graph_optimization_level = GraphOptimizationLevel.ORT_ENABLE_ALL
+    elif provider == CPU:
+        found = exact(LEVEL_OFF if level == "off" else LEVEL_BASIC, disabled_optimizers, scan_model(model).ops)
+        options.graph_optimization_level = GraphOptimizationLevel(found.level)
+        for key, text in found.entries.items():
+            options.add_session_config_entry(key, text)
+        disabled_optimizers = found.disabled
     limits = [limit for limit in (timeout_s, settings.timeout_s) if limit is not None]
     # The library would log what is in the report anyway: nodes on the CPU, a host that died.
     with quiet("qnnbridge"), warnings.catch_warnings():

@@ -21,7 +21,8 @@ values depends on the model, so padded results are compared with the CPU and dif
 Each variant is an ordinary session, which handles crashes, retries and the cache by itself.
 
 `session.BucketedRunner` combines the parts: the arguments, the `plan` of free dimensions, splitting one call into
-parts or windows (`batches`), one session per bucket (`variants`), and the effect of padding (`padding`).
+parts or windows (`batches`), whether a batch may be divided (`rows`), one session per bucket (`variants`), and the
+effect of padding (`padding`).
 `InferenceSession` creates a `BucketedRunner` for ``buckets=``. The package imports the root modules of the bridge
 and the protocol.
 """
@@ -183,6 +184,7 @@ class BucketArguments:
             context.
         only: combinations of sizes that become variants; ``None`` for all.
         decided: the session chose the padding because the application did not specify any.
+        by_name: `split` follows from the names of the dimensions, because the application did not specify it.
     """
 
     sizes: Mapping[str, tuple[int, ...]]
@@ -194,6 +196,7 @@ class BucketArguments:
     chunk: Mapping[str, int | None] = dataclasses.field(default_factory=dict)
     only: frozenset[tuple[int, ...]] | None = None
     decided: bool = False
+    by_name: bool = False
 
 
 def make_arguments(
@@ -219,8 +222,9 @@ def make_arguments(
         raise OptionError(f"overflow={overflow!r} is not a valid value.", fix="Give 'error' or 'cpu'.")
     values, for_all = _pad(pad)
     chunked = _chunk(chunk, sizes)
+    splits = _split(split, sizes, chunked)
     return BucketArguments(
-        sizes, _split(split, sizes, chunked), values, for_all, _cut(cut), overflow, chunked, only
+        sizes, splits, values, for_all, _cut(cut), overflow, chunked, only, by_name=split is None
     )
 
 

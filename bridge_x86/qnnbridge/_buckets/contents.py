@@ -124,3 +124,29 @@ def changed(name: str, value: Array, highest: int, number: int) -> Array:
     other = rng.integers(0, min(high, highest) + 1, value.shape) if value.dtype.kind in "iu" else value
     flipped = np.where(value == 0, min(1, high, highest), 0)
     return np.asarray(np.where(other == value, flipped, other), value.dtype)
+
+
+def made_content(
+    name: str, zero: Array, rng: np.random.Generator, factor: float, offset: float, ids: tuple[int, int]
+) -> Array:
+    """Generate values for an input: ones for a mask, random numbers, or ids of this range.
+
+    Ids are padded with 0, so an input that ends with 0 would hide the effect of the padding. Some samples contain
+    no 0.
+    """
+    if is_mask(name, zero):
+        return np.ones(zero.shape, zero.dtype)
+    if zero.dtype.kind in "iu":
+        return np.asarray(rng.integers(min(ids), ids[1] + 1, zero.shape), zero.dtype)
+    if zero.dtype.kind != "f":
+        return zero
+    values = rng.standard_normal(zero.shape)
+    return np.asarray((values if not offset else np.abs(values)) * factor + offset, zero.dtype)
+
+
+def shows_nothing(values: Sequence[Any]) -> bool:
+    """Return whether an output is the same for all samples, or contains values that are not finite."""
+    arrays = [np.asarray(value) for value in values]
+    if not all(np.isfinite(array).all() for array in arrays):
+        return True
+    return all(array.shape == arrays[0].shape and np.array_equal(array, arrays[0]) for array in arrays)

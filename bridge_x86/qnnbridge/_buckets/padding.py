@@ -27,10 +27,11 @@ from qnnbridge._buckets.batches import (
     too_large,
     variant_for,
 )
-from qnnbridge._buckets.contents import highest_valid, is_mask
+from qnnbridge._buckets.contents import highest_valid, is_mask, made_content, shows_nothing
 from qnnbridge._buckets.plan import EDGE, BucketPlan, Sizes, free_dimensions, make_plan
 from qnnbridge._buckets.probing import OF_THE_MODEL, find_shapes, needed_values, zeros
 from qnnbridge._buckets.reach import check_exact, ends_of, measure
+from qnnbridge._buckets.rows import mixed_text, mixes
 from qnnbridge._session import Verify
 from qnnbridge._session.numbers_check import MAX_BYTES, made_up
 from qnnbridge._supervision.host_process import seconds_left
@@ -444,12 +445,31 @@ class FreeModel:
         self.highest.update(highest_valid(feeds, names, lambda one: self._run_if_valid(one, deadline)))
         return self.highest
 
+    def mixed_rows(self, deadline: float | None) -> frozenset[str]:
+        """Return the split symbols whose rows depend on each other, so that their calls must not be divided."""
+        plan = self.variants.plan
+        return frozenset(plan.symbols[number] for number in plan.split if self._mixes(plan, number, deadline))
+
+    def _mixes(self, plan: BucketPlan, number: int, deadline: float | None) -> bool:
+        first = plan.smallest()
+        sizes = (*first[:number], 2, *first[number + 1 :])
+        try:
+            highest = self._highest(plan, self._ordinary(plan, sizes, deadline), deadline)
+            feeds = next(self._samples(plan, sizes, highest))
+            return mixes(plan, number, feeds, lambda one: self.run(one, deadline))
+        except OF_THE_MODEL as error:
+            _log.debug("rows of %s were not compared: %s", plan.symbols[number], error.message)
+            return False
+
     # --- choice of the padding ---
 
     def decide(
-        self, arguments: BucketArguments, shapes: OutputShapes, deadline: float | None
+        self, arguments: BucketArguments, shapes: OutputShapes, deadline: float | None, mixed: frozenset[str]
     ) -> tuple[BucketArguments, str]:
         """Choose `pad` or `chunk` so that the results do not change. At the call, the plan must pad with zeros.
+
+        Args:
+            mixed: result of `mixed_rows`.
 
         Return the arguments, and the choice as an application would write it. Raise `OptionError` if every choice
         changes the results.
@@ -460,7 +480,7 @@ class FreeModel:
         changes = self._changes_of_zeros(shapes, deadline)
         if not changes:
             return dataclasses.replace(arguments, pad_all=0, decided=True), "pad=0"
-        reasons = [changes]
+        reasons = [f"In a trial {mixed_text(mixed)}.", changes] if mixed else [changes]
         # Windows cut along one symbol only.
         for name in padded if len(padded) == 1 else ():
             chunked = dataclasses.replace(arguments, chunk={name: None})
@@ -555,7 +575,7 @@ class FreeModel:
             unshown = [
                 name
                 for name, *values in zip(names, *results, strict=True)
-                if np.asarray(values[0]).dtype.kind != "f" or _shows_nothing(values)
+                if np.asarray(values[0]).dtype.kind != "f" or shows_nothing(values)
             ]
             for name in unshown:
                 if not self._is_apart(name, samples, [one[names.index(name)] for one in results], deadline):
@@ -582,7 +602,7 @@ class FreeModel:
         """Return whether an output depends only on inputs that are not padded, for example on a number of frames.
         Such an output differs between the samples, but does not change if all padded inputs are NaN."""
         padded = _padded(self.variants.plan)
-        if _shows_nothing(values) or any(samples[0][one].dtype.kind != "f" for one in padded):
+        if shows_nothing(values) or any(samples[0][one].dtype.kind != "f" for one in padded):
             return False
         for feeds, expected in zip(samples, values, strict=True):
             # NaN propagates through all computations that use it, so an output that does not change does not depend
@@ -599,7 +619,7 @@ class FreeModel:
             rng = np.random.default_rng(seed)
             feeds = self.zeros(plan, sizes)
             made = {
-                name: _content(name, value, rng, factor, offset, (seed % 2, highest.get(name, 1)))
+                name: made_content(name, value, rng, factor, offset, (seed % 2, highest.get(name, 1)))
                 for name, value in feeds.items()
             }
             for name, number in _lengths(plan, feeds).items():
@@ -646,29 +666,3 @@ def _lengths(plan: BucketPlan, feeds: Mapping[str, Array]) -> dict[str, int]:
             if len(meant) == 1:
                 found[name] = meant.pop()
     return found
-
-
-def _content(
-    name: str, zero: Array, rng: np.random.Generator, factor: float, offset: float, ids: tuple[int, int]
-) -> Array:
-    """Generate values for an input: ones for a mask, random numbers, or ids of this range.
-
-    Ids are padded with 0, so an input that ends with 0 would hide the effect of the padding. Some samples contain
-    no 0.
-    """
-    if is_mask(name, zero):
-        return np.ones(zero.shape, zero.dtype)
-    if zero.dtype.kind in "iu":
-        return np.asarray(rng.integers(min(ids), ids[1] + 1, zero.shape), zero.dtype)
-    if zero.dtype.kind != "f":
-        return zero
-    values = rng.standard_normal(zero.shape)
-    return np.asarray((values if not offset else np.abs(values)) * factor + offset, zero.dtype)
-
-
-def _shows_nothing(values: Sequence[Any]) -> bool:
-    """Return whether an output is the same for all samples, or contains values that are not finite."""
-    arrays = [np.asarray(value) for value in values]
-    if not all(np.isfinite(array).all() for array in arrays):
-        return True
-    return all(array.shape == arrays[0].shape and np.array_equal(array, arrays[0]) for array in arrays)

@@ -57,6 +57,7 @@ from qnnbridge._buckets.plan import (
     without_constants,
 )
 from qnnbridge._buckets.probing import OF_THE_MODEL, check_cut
+from qnnbridge._buckets.rows import mixed_text
 from qnnbridge._buckets.variants import FREE, BucketStatus, Progress, Variants, VariantStatus, opener, warm
 from qnnbridge._callers import warn_application
 from qnnbridge._options.providers import QNN
@@ -145,18 +146,22 @@ class BucketedRunner:
         self._mode = verify_mode(recipe.verify) if self._asks_for_qnn else "off"
         self._padding = PaddingCheck(recipe.label, self._mode)
         constants, model = without_constants(recipe.spec, model)
-        # If the application does not specify padding, `FreeModel.decide` chooses by runs on the CPU with free
-        # sizes.
-        decides, self._decided = lacks_padding(arguments, model, recipe.label), ""
-        # The trials need a plan; zeros are tried first, so the first plan pads with zeros.
-        planned = dataclasses.replace(arguments, pad_all=0, decided=True) if decides else arguments
-        plan = self._planned(planned, recipe, model)
+        plan, decides = self._plan_of_trials(arguments, recipe, model)
+        self._decided = ""
         self._variants = variants = Variants(plan, recipe, opener(host, retry, timeout, warn))
         self._free = free = FreeModel(variants, model, constants)
         try:
+            mixed = free.mixed_rows(deadline)
+            if mixed and arguments.by_name:
+                _log.info("%s: %s, so calls are not divided", recipe.label, mixed_text(mixed))
+                self._bucket_arguments = arguments = dataclasses.replace(arguments, split=arguments.split - mixed)
+                plan, decides = self._plan_of_trials(arguments, recipe, model)
+                variants.plan = plan
+            elif mixed:
+                self._padding.report(mixed_text(mixed))
             if decides:
                 self._shapes = free.shapes(arguments, deadline)
-                arguments, self._decided = free.decide(arguments, self._shapes, deadline)
+                arguments, self._decided = free.decide(arguments, self._shapes, deadline, mixed)
                 _log.info("%s: padding is not specified; chosen: %s", recipe.label, self._decided)
                 self._bucket_arguments = arguments
                 variants.plan = plan = make_plan(arguments, model, recipe.label)
@@ -189,6 +194,18 @@ class BucketedRunner:
         self.overridable = self.remote.info.overridable_initializers
         self.output_names = [node.name for node in self.outputs]
         self.checker = FeedChecker(self.inputs, self.overridable)
+
+    def _plan_of_trials(
+        self, arguments: BucketArguments, recipe: SessionRecipe, model: ModelDescription
+    ) -> tuple[BucketPlan, bool]:
+        """Return the plan for the first trials, and whether the session decides on the padding.
+
+        If the application does not specify padding, `FreeModel.decide` chooses by runs on the CPU with free sizes.
+        Zeros are tried first, so that plan pads with zeros.
+        """
+        decides = lacks_padding(arguments, model, recipe.label)
+        planned = dataclasses.replace(arguments, pad_all=0, decided=True) if decides else arguments
+        return self._planned(planned, recipe, model), decides
 
     def _planned(self, arguments: BucketArguments, recipe: SessionRecipe, model: ModelDescription) -> BucketPlan:
         spec = recipe.spec

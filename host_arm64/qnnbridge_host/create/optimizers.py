@@ -353,9 +353,9 @@ def _answer_at(
     run: Callable[[Any], Sequence[Any]],
 ) -> Sequence[Any] | None:
     """Return the outputs of a CPU session at an optimisation level; ``None`` if it does not load or run."""
-    from qnnbridge_host.create.worker import WorkerSession, on_cpu, optimised
+    from qnnbridge_host.create.worker import WorkerSession, on_cpu
 
-    spec = optimised(on_cpu(job), level, tuple(dict.fromkeys(disabled)))
+    spec = on_cpu(job, level, tuple(dict.fromkeys(disabled)))
     try:
         session = WorkerSession(worker, spec, job.initializers, job.source.data)
     except OrtError:

@@ -21,7 +21,8 @@ from typing import Any, Final
 from qnnbridge_host.create.order import WorkOrder
 from qnnbridge_host.create.publish import CompilerInput, without_compiling
 from qnnbridge_host.engine.sessions import mark
-from qnnbridge_host.model.optimizers import LEVEL_ENTRY, LEVEL_OFF, OPTIMIZATION_LEVEL
+from qnnbridge_host.model.optimizers import LEVEL_ENTRY, LEVEL_OFF, OPTIMIZATION_LEVEL, exact
+from qnnbridge_host.model.scan import scan_model
 from qnnbridge_os.descriptors import ByteReader, ByteWriter, blocking_write
 from qnnbridge_protocol.connection import FEATURES, SHARING_FEATURES, Connection, Hello, Role, State
 from qnnbridge_protocol.errors import (
@@ -54,6 +55,7 @@ STOPPED_LOOKS: Final = 6
 STOPPED_LOOK_EVERY_S: Final = 5.0
 # Options of a session about its optimised graph and its own files, which a reference session does not use.
 _OF_OPTIMISING: Final = (OPTIMIZATION_LEVEL, "optimized_model_filepath", "enable_profiling")
+_NOT_ON_THE_CPU: Final = ("ep.qnn", "session.disable_cpu_ep_fallback", LEVEL_ENTRY)
 
 
 class Worker:
@@ -418,29 +420,27 @@ class WorkerSession:
         self._worker.call({"op": "session.close", "session": self._number})
 
 
-def optimised(spec: SessionSpec, level: int, disabled: Sequence[str] = ()) -> SessionSpec:
-    """Return the spec at another level of graph optimisation, without files that ONNX Runtime would write."""
-    return dataclasses.replace(
-        spec,
-        options={name: value for name, value in spec.options.items() if name not in _OF_OPTIMISING}
-        | {OPTIMIZATION_LEVEL: level},
-        config_entries={key: text for key, text in spec.config_entries.items() if key != LEVEL_ENTRY},
-        disabled_optimizers=tuple(disabled),
-    )
+def on_cpu(job: CompilerInput, level: int, disabled: Sequence[str] = ()) -> SessionSpec:
+    """Return the description of a session of the original model on the CPU only.
 
+    ONNX Runtime writes no files for it, and quantised products do not saturate.
 
-def on_cpu(job: CompilerInput) -> SessionSpec:
-    """Return the description of a session of the original model on the CPU only, with the job's optimisation."""
+    Args:
+        job: the model and the description of its session on QNN.
+        level: level of graph optimisation.
+        disabled: the optimizers to leave out.
+    """
+    optimization = exact(level, disabled, scan_model(job.source.given).ops)
     entries = without_compiling(job.spec.config_entries)
     return dataclasses.replace(
         job.spec,
         # QNN's options do not apply, and `disable_cpu_ep_fallback` would refuse a session on the CPU alone.
         providers=(ProviderSpec(CPU),),
-        config_entries={
-            key: text
-            for key, text in entries.items()
-            if not key.startswith("ep.qnn") and key != "session.disable_cpu_ep_fallback"
-        },
+        options={name: value for name, value in job.spec.options.items() if name not in _OF_OPTIMISING}
+        | {OPTIMIZATION_LEVEL: optimization.level},
+        config_entries={key: text for key, text in entries.items() if not key.startswith(_NOT_ON_THE_CPU)}
+        | dict(optimization.entries),
+        disabled_optimizers=optimization.disabled,
     )
 
 
@@ -451,4 +451,4 @@ def open_original(worker: Worker, job: CompilerInput) -> WorkerSession:
     under test: they drop requantisations, and on the CPU they compute quantised MatMul nodes with 8-bit activations
     and some patterns of LayerNormalization wrong (docs/numbers.md).
     """
-    return WorkerSession(worker, optimised(on_cpu(job), LEVEL_OFF), job.initializers, job.source.data)
+    return WorkerSession(worker, on_cpu(job, LEVEL_OFF), job.initializers, job.source.data)

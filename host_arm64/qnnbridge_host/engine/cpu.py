@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from qnnbridge_host.engine import has_global_pools
+from qnnbridge_host.model.optimizers import LEVEL_OFF, exact
+from qnnbridge_host.model.scan import scan_model
 from qnnbridge_protocol.errors import ORT_ERRORS, BridgeError, Fail, OrtError
 from qnnbridge_protocol.installing import install_command
 from qnnbridge_protocol.shell import command_line
@@ -92,11 +94,18 @@ def open_session(model: Path | bytes, label: str, options: Any = None, disabled:
     """
     import onnxruntime as ort
 
+    given = model if isinstance(model, bytes) else os.fspath(model)
+    options = options or quiet_options()
+    level = options.graph_optimization_level
     try:
-        given = model if isinstance(model, bytes) else os.fspath(model)
-        return ort.InferenceSession(
-            given, options or quiet_options(), providers=_CPU, disabled_optimizers=list(disabled)
-        )
+        # A model that ONNX Runtime optimises and writes keeps its signed weights.
+        if level.value == LEVEL_OFF:
+            optimization = exact(LEVEL_OFF, disabled, scan_model(given).ops)
+            options.graph_optimization_level = type(level)(optimization.level)
+            for key, text in optimization.entries.items():
+                options.add_session_config_entry(key, text)
+            disabled = optimization.disabled
+        return ort.InferenceSession(given, options, providers=_CPU, disabled_optimizers=list(disabled))
     except Exception as error:  # noqa: BLE001 - pybind turns C++ exceptions into an open set of classes
         raise translated(error, f"ONNX Runtime cannot load {label}.") from None
 

@@ -19,6 +19,7 @@ from qnnbridge_host.engine.placement import CPU_PROVIDER, PlacementTarget
 from qnnbridge_host.engine.qnn_options import DISABLE_CPU_FALLBACK, PROVIDER, RECORD_ASSIGNMENT, SESSION_PREFIX
 from qnnbridge_host.engine.sources import QnnSource
 from qnnbridge_host.machine import QNN_DISTRIBUTION, Installed
+from qnnbridge_host.model.optimizers import EXACT_ENTRIES
 from qnnbridge_protocol.errors import BridgeError, OptionError, ProviderUnavailable
 from qnnbridge_protocol.records import NamedTuple
 from qnnbridge_protocol.shown import closest
@@ -163,6 +164,8 @@ def choose(spec: SessionSpec, available: Sequence[str], qnn: QnnAdapter, *, reco
     strict = spec.fallback == "error"
     if strict:
         entries.setdefault(DISABLE_CPU_FALLBACK, "1")
+    # Nodes that QNN leaves to the CPU compute what the reference computes.
+    entries = {**EXACT_ENTRIES, **entries}
     target = PlacementTarget(
         qnn_options.backend_of(options),
         qnn.simulator,

@@ -7,8 +7,10 @@ Runtime ignores unknown optimizers, so one table serves all releases. Pure funct
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
+
+from qnnbridge_protocol.records import NamedTuple
 
 # Session option with its values for "nothing" and "basic", and the config entry with the same effect.
 OPTIMIZATION_LEVEL: Final = "graph_optimization_level"
@@ -17,6 +19,7 @@ LEVEL_ENTRY: Final = "session.graph_optimization_level"
 PROVE_ENTRY: Final = "qnnbridge.prove_optimizers"
 LEVEL_OFF: Final = 0
 LEVEL_BASIC: Final = 1
+LEVEL_EXTENDED: Final = 2
 LEVEL_ALL: Final = 99
 
 # The order is by cost, the cheapest to lose first: the search returns the first set that helps.
@@ -50,6 +53,12 @@ FURTHER_OPTIMIZERS: Final = (
     *("QDQFinalCleanupTransformer", "Avx2WeightS8ToU8Transformer", "NchwcTransformer"),
     *("NhwcTransformer", "Level2_RuleBasedTransformer"),
 )
+# Operators that QNN computes, and whose kernels for the CPU add two products of 8 bits in 16 bits on x86 processors
+# without VNNI: larger sums saturate. The kernels for unsigned weights are exact. An optimizer of level 2 converts
+# signed constant weights, and does nothing where the kernels are exact.
+_SATURATING: Final = frozenset(("MatMulInteger", "QLinearConv", "QLinearMatMul"))
+_UNSIGNED_WEIGHTS: Final = "Avx2WeightS8ToU8Transformer"
+EXACT_ENTRIES: Final = {"session.x64quantprecision": "1"}
 # If the search finds more culprits than this, the results vary at random.
 MOST_CULPRITS: Final = 6
 
@@ -59,6 +68,30 @@ def optimizers_of(level: int) -> tuple[str, ...]:
     if level <= LEVEL_OFF:
         return ()
     return BASIC_OPTIMIZERS if level == LEVEL_BASIC else (*BASIC_OPTIMIZERS, *FURTHER_OPTIMIZERS)
+
+
+class Optimization(NamedTuple):
+    """Settings of a session for its graph optimizers: level, disabled optimizers, configuration entries."""
+
+    level: int
+    disabled: tuple[str, ...] = ()
+    entries: Mapping[str, str] = {}
+
+
+def exact(level: int, disabled: Sequence[str], operators: Iterable[str]) -> Optimization:
+    """Return settings for a session on the CPU in which the products of quantised operators do not saturate.
+
+    Args:
+        level: the optimization level whose optimizers the session uses, if they are not disabled.
+        disabled: the disabled optimizers.
+        operators: the operators of the model.
+    """
+    if _SATURATING.isdisjoint(operators):
+        return Optimization(level, tuple(disabled))
+    others = (name for name in optimizers_of(LEVEL_ALL) if name not in optimizers_of(level))
+    left_out = dict.fromkeys((*disabled, *others))
+    left_out.pop(_UNSIGNED_WEIGHTS, None)
+    return Optimization(max(level, LEVEL_EXTENDED), tuple(left_out), EXACT_ENTRIES)
 
 
 def harmful(is_right: Callable[[Sequence[str]], bool], names: Sequence[str]) -> tuple[str, ...] | None:

@@ -221,6 +221,11 @@ def _nodes(compiled: StepResult, verified: StepResult) -> str:
     return "-"
 
 
+def _has_cpu_nodes(compiled: StepResult) -> bool:
+    """Return whether a session of the compiled model needs permission for nodes on the CPU."""
+    return bool((compiled.document.get("placement") or {}).get("cpu_nodes"))
+
+
 def _agreement(step: StepResult, without: str) -> str:
     """Return the verdict of a verification.
 
@@ -244,7 +249,8 @@ def _how_to_use(prepared: PreparedFolder) -> str:
     model = compiled[0].files[0]
     lines = ["## How to use it", "", "```python", "import qnnbridge", ""]
     chip = output.visible(chip_label(compiled[0].chip))
-    lines += [f"session = qnnbridge.InferenceSession({_in_code(model)})  # {chip}"]
+    fallback = ', fallback="cpu"' if _has_cpu_nodes(compiled[0]) else ""
+    lines += [f"session = qnnbridge.InferenceSession({_in_code(model)}{fallback})  # {chip}"]
     lines += ["```", ""]
     # The .onnx refers to the .bin; the .json contains the origin, the chips, and the result of the verification.
     lines.append("Ship the .onnx, .bin and .json of a chip together. " + _without_a_chip(prepared))
@@ -479,7 +485,8 @@ def print_result(prepared: PreparedFolder) -> None:
     pairs += [("manifest", str(prepared.folder / PREPARED_MANIFEST)), ("time", output.seconds(prepared.seconds))]
     pairs += [("note", note) for note in prepared.notes]
     if prepared.ready:
-        pairs.append(("next", model_command("run", prepared.folder, "--random")))
+        fallback = " --fallback cpu" if any(map(_has_cpu_nodes, prepared.steps_of("compile"))) else ""
+        pairs.append(("next", model_command("run", prepared.folder, f"--random{fallback}")))
     output.print_pairs("Prepared", pairs)
 
 

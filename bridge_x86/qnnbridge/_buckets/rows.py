@@ -1,0 +1,55 @@
+"""Compare the results of two rows of a batch with those of each row alone. Pure functions, except that they call a
+function that communicates with a host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from qnnbridge._buckets.batches import axes_of
+from qnnbridge._buckets.plan import BucketPlan
+
+# Power of a difference, relative to that of the results, from which rows depend on each other: 20 dB. Smaller
+# differences prove nothing, because dynamic quantisation chooses one scale for all rows.
+MIXED: Final = 0.01
+
+
+def mixes(
+    plan: BucketPlan, number: int, feeds: Mapping[str, Any], run: Callable[[Mapping[str, Any]], Sequence[Any]]
+) -> bool:
+    """Return whether two rows together give other results than each alone.
+
+    Args:
+        number: index of the symbol of the rows.
+        feeds: inputs of two rows.
+        run: runs the model with free sizes on the CPU.
+    """
+    both = run(feeds)
+    for row in range(2):
+        alone = dict(feeds)
+        for name, axis in axes_of(plan, feeds, number):
+            alone[name] = alone[name].take([row], axis)
+        if any(_differs(values, value, row) for values, value in zip(both, run(alone), strict=True)):
+            # A random model gives other results each time.
+            return all(map(np.array_equal, both, run(feeds)))
+    return False
+
+
+def mixed_text(symbols: frozenset[str]) -> str:
+    """Return that rows of these symbols depend on each other, without a full stop."""
+    return f"two rows of {' and '.join(map(repr, sorted(symbols)))} together give other results than each alone"
+
+
+def _differs(both: Any, alone: Any, row: int) -> bool:
+    """Return whether an output of a row alone differs clearly from its part in the output of both rows."""
+    whole, value = np.asarray(both), np.asarray(alone)
+    if whole.dtype.kind != "f" or whole.ndim != value.ndim:
+        return False
+    sizes = zip(whole.shape, value.shape, strict=True)
+    part = whole[tuple(slice(None) if two == one else slice(row * one, (row + 1) * one) for two, one in sizes)]
+    if part.shape != value.shape or not (np.isfinite(part).all() and np.isfinite(value).all()):
+        return False
+    expected = value.astype(np.float64)
+    return float(np.square(part - expected).sum()) > MIXED * float(np.square(expected).sum())
