@@ -96,9 +96,7 @@ TARGETS = (
     ),
     # Not in pings: 3 pings are less than 1 % of this call, and the location of the arrays in memory, which differs
     # from process to process, changes it by 10 %.
-    Target(
-        "run, zero-copy, 32 MB", "x in-process", 1.15, 1.03, lambda f: f["zero-copy 32 MB"] / f["direct 32 MB"]
-    ),
+    Target("run, zero-copy, 32 MB", "x in-process", 1.15, 1.03, lambda f: f["zero-copy 32 MB"] / f["direct 32 MB"]),
     Target("convnet, plain", "x in-process", 1.15, 1.08, lambda f: f["bridge convnet"] / f["direct convnet"]),
     Target(
         "convnet, zero-copy", "x in-process", 1.15, 1.03, lambda f: f["zero-copy convnet"] / f["direct convnet"]
