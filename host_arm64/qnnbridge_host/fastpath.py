@@ -273,11 +273,10 @@ class FastCall(Request):
         self.number = number
         self.plan = plan
         self.started = False
-        # Reset the state of the previous call; usually none of these attributes is set.
-        if self.withdrawn or self.failed or self.done is not None:
-            if self.withdrawn:  # a late stop belongs to the previous call
-                self.stopper = self.stop = StopHandle()
-            self.withdrawn = self.refused = self.failed = False
+        # The previous call was cancelled: a late stop belongs to it, too.
+        if self.withdrawn:
+            self.stopper = self.stop = StopHandle()
+            self.withdrawn = self.refused = False
             self.done = None
 
     # Do nothing: the tensors of a call belong to its plan, which stays in use.
@@ -297,7 +296,7 @@ class FastCall(Request):
             if channel.withdrawn == self.number:
                 raise Cancelled("The request was cancelled before it started.")
             # The phase record belongs to the channel: one call at a time uses it.
-            channel.current = self
+            channel.current = self.number
             values = plan.session.run_bound(plan.call, self.stop, channel.note)
             if values is None:
                 channel.answer_shortly(channel.result, self.number)
@@ -332,7 +331,7 @@ class HostChannel:
         self._owner = owner
         self._sink = owner.sink
         self._in_fd, self._out_fd = ends
-        self._record: memoryview | None = record
+        self._record = record
         # The channel's thread, and `forget_slab` in any thread, change this dict by single operations.
         self._plans: dict[int, BoundPlan] = {}
         # Plans whose memory was released. A caller that abandons a call releases the memory at once, and the
@@ -352,8 +351,8 @@ class HostChannel:
         self._answered = 0
         # The last call whose cancel arrived before its answer, perhaps before the call itself.
         self.withdrawn = 0
-        # The call that is being served.
-        self.current: FastCall | None = None
+        # Number of the call that is being served.
+        self.current = 0
         # Function that is called before each native step of the current call.
         self.note: Callable[[str], None] = self._note_phase
 
@@ -476,12 +475,10 @@ class HostChannel:
 
     def _note_phase(self, phase: str) -> None:
         # The client reads the record only after a crash of this process: no frame and no wake-up is needed.
-        call, record = self.current, self._record
-        if call is not None and record is not None:
-            call.phase = phase
-            # Write the number last: the client ignores a phase with another call's number.
-            record[PHASE_WORD] = _PHASE_NUMBERS.get(phase, 1)
-            record[0] = call.number
+        record = self._record
+        # Write the number last: the client ignores a phase with another call's number.
+        record[PHASE_WORD] = _PHASE_NUMBERS.get(phase, 1)
+        record[0] = self.current
 
     def answer(self, call: FastCall, values: list[Any]) -> None:
         """Answer with outputs whose shapes differ from the plan's."""
@@ -533,7 +530,7 @@ class HostChannel:
                 # Calls, plans and memory form a reference cycle that a daemon would keep until garbage collection.
                 self.spare.clear()
                 self._made = 0
-                self.current = self._record = None
+                self._record = memoryview(b"")
                 self.note = _ignore_phase
 
 

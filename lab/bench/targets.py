@@ -92,8 +92,11 @@ TARGETS = (
     ),
     *(
         Target(f"run, zero-copy, {size}: what is added", "pings", 3.0, 1.25, _over_run("zero-copy", size))
-        for size in ("4 KB", "64 KB", "600 KB", "4 MB", "32 MB")
+        for size in ("4 KB", "64 KB", "600 KB", "4 MB")
     ),
+    # Not in pings: 3 pings are less than 1 % of this call, and the location of the arrays in memory, which differs
+    # from process to process, changes it by 10 %.
+    Target("run, zero-copy, 32 MB", "x in-process", 1.15, 1.03, lambda f: f["zero-copy 32 MB"] / f["direct 32 MB"]),
     Target("convnet, plain", "x in-process", 1.15, 1.08, lambda f: f["bridge convnet"] / f["direct convnet"]),
     Target(
         "convnet, zero-copy", "x in-process", 1.15, 1.03, lambda f: f["zero-copy convnet"] / f["direct convnet"]

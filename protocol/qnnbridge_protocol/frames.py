@@ -204,7 +204,11 @@ def _check_depth(header: dict[str, Any]) -> None:
     for _ in range(MAX_DEPTH):
         below: list[Any] = []
         for node in level:
-            for child in node.values() if type(node) is dict else node:
+            children = node.values() if type(node) is dict else node
+            # A single step of C for most nodes, which contain neither lists nor maps.
+            if _PLAIN.issuperset(map(type, children)):
+                continue
+            for child in children:
                 kind = type(child)
                 if kind is list or kind is dict:
                     below.append(child)

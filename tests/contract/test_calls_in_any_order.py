@@ -111,6 +111,22 @@ def test_out_arrays_get_the_shape_of_the_current_call_and_not_of_the_first(host:
 
 
 @pytest.mark.process
+@pytest.mark.parametrize("shared", [True, False], ids=["shared", "ordinary"])
+def test_out_of_another_type_or_shape_is_refused_after_calls_that_fit(host: qnnbridge.Host, shared: bool) -> None:
+    data = model_bytes([node("Neg", ["x"], ["y"])], {"x": (FLOAT, [2, 3])}, {"y": (FLOAT, [2, 3])})
+    with session(host, data) as made:
+        x = np.arange(6, dtype=np.float32).reshape(2, 3)
+        out = made.empty_output("y") if shared else np.empty((2, 3), np.float32)
+        for other in (out.view(np.int32), out.reshape(3, 2), np.empty((1, 2, 3), np.float32)):
+            for _ in range(3):
+                (result,) = made.run(None, {"x": x}, out=[out])
+                assert result is out
+                np.testing.assert_array_equal(out, -x)
+            with pytest.raises(qnnbridge.errors.InvalidArgument, match="the output is"):
+                made.run(None, {"x": x}, out=[other])
+
+
+@pytest.mark.process
 def test_strides_that_the_application_sets_on_an_array_of_the_session_are_respected(host: qnnbridge.Host) -> None:
     data = model_bytes([node("Neg", ["x"], ["y"])], {"x": (FLOAT, [2, 3])}, {"y": (FLOAT, [2, 3])})
     with session(host, data) as made, warnings.catch_warnings():

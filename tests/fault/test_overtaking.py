@@ -203,7 +203,7 @@ def test_a_cancel_ahead_of_its_call_is_not_lost(host: qnnbridge.Host, tmp_path: 
 
 def call(channel: FastChannel, plan: int) -> None:
     """Make a call that does not return a result."""
-    head = channel.call(plan, None)
+    head = channel.exchange(channel.to_call, plan, None)
     assert head is not None
     channel.read_frame(head, None)
 
@@ -239,7 +239,7 @@ def test_releasing_memory_before_its_last_call_does_not_end_the_host(tmp_path: P
         (plan,) = plans.plans.values()
         assert plans._reply is not None
         process.channel.call({"op": "slab.release", "slab": plans._reply.number})
-        head = plans.channel.call(plan.number, None)
+        head = plans.channel.exchange(plans.channel.to_call, plan.number, None)
         with pytest.raises(errors.InvalidArgument, match="was released before the call was read"):
             plans.channel.read_frame(head, None)
         plans.channel.broken = True

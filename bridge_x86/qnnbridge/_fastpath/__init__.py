@@ -11,7 +11,7 @@ Each channel has a dictionary of plans (`ChannelPlans.plans`). Its key contains
 - the requested outputs: ``None`` for all, otherwise their names in order;
 - of each input its name, type, shape, and *place*: the application's block of shared memory that the host reads
   directly, or ``None`` for any other array, which is copied into the channel's memory with each call;
-- of each output its place, in the same way.
+- of each output its place, in the same way, and the type and shape of an array that the application gives for it.
 
 Nothing else can matter. The host reads exactly the given bytes of shared memory: arrays without a place are copied
 there with every call, whatever object, layout or address they have, and a place is the number of a piece of memory

@@ -159,7 +159,7 @@ def key_of(
 
     Args:
         session: number of the session in the host process.
-        out: arrays for the outputs; the caller compares their types and shapes with the signature.
+        out: arrays for the outputs.
         own: arrays of the session's `Host`.
         in_place: an output may have the place of an input.
     """
@@ -175,35 +175,34 @@ def key_of(
         arrays.append(array)
         inputs.append(block)
         parts += name, array.dtype, array.shape, None if block is None else block.place
-    if out is not None and own is not None:
-        taken = [None, *(() if in_place else [block.place for block in inputs if block is not None])]
-        places: list[tuple[int, int] | None] = []
+    if out is not None:
+        taken = [] if in_place else [block.place for block in inputs if block is not None]
+        targets: list[Any] = []
         for target in out:
-            block = None if target is None else block_of(target, own)
-            place = None if block is None or not block.slab.host_writes else block.place
-            if place in taken:
-                block = place = None
-            taken.append(place)
-            places.append(place)
+            block = None
+            if target is None:
+                targets.append(None)
+            elif target.__class__ is not ndarray:
+                return None
+            else:
+                block = None if own is None else block_of(target, own)
+                if block is not None and (block.place in taken or not block.slab.host_writes):
+                    block = None
+                if block is not None:
+                    taken.append(block.place)
+                targets += None if block is None else block.place, target.dtype, target.shape
             outputs.append(block)
-        parts.append(tuple(places))
+        parts.append(tuple(targets))
     # `CallKey(...)` would call a function of Python.
     return tuple.__new__(CallKey, (tuple(parts), arrays, inputs, outputs))
 
 
-def fits(out: Out, signature: CallSignature) -> bool:
-    """Return whether the arrays, which are writable, have the types and shapes of the outputs."""
+def fits(out: Out | None, signature: CallSignature) -> bool:
+    """Return whether the arrays have the types and shapes of the outputs."""
+    if out is None:
+        return True
     outputs = signature.outputs
-    if len(out) != len(outputs):
-        return False
-    # `zip` and its keyword `strict` take longer than the comparisons.
-    for index, target in enumerate(out):
-        if target is None:
-            continue
-        if (
-            target.__class__ is not ndarray
-            or target.dtype != outputs[index].dtype
-            or target.shape != outputs[index].shape
-        ):
-            return False
-    return True
+    return len(out) == len(outputs) and all(
+        target is None or (target.dtype == tensor.dtype and target.shape == tensor.shape)
+        for target, tensor in zip(out, outputs, strict=True)
+    )

@@ -59,6 +59,16 @@ SPIN_S = 25e-6
 _MAX_BACK_OFF = 64
 
 
+# A message that is sent repeatedly, and its usual answer: each a head, and the words of the head. From call to call
+# only the numbers change: assigning to a word is five times faster than packing a head.
+Heads = tuple[bytearray, memoryview, bytearray, memoryview]
+
+
+def _heads(kind: ChannelKind, answer: ChannelKind, tail_bytes: int = 0) -> Heads:
+    out, expected = bytearray(pack_head(kind, 0, tail_bytes=tail_bytes)), bytearray(pack_head(answer, 0))
+    return out, memoryview(out).cast("I"), expected, memoryview(expected).cast("I")
+
+
 class ChannelEnded(Exception):
     """The host has closed its end of the channel: the host has ended, or only the channel."""
 
@@ -113,13 +123,10 @@ class FastChannel:
         self._eager = eager
         self._back_off = self._skip = 0
         # Create the buffers once, so that a call allocates nothing. One thread at a time has the channel, so they
-        # need no lock. From call to call only the numbers of a CALL and of its usual answer change: assigning to a
-        # word is five times faster than packing a head.
+        # need no lock.
         self._in = bytearray(HEAD_BYTES)
-        self._out, self._expected = (
-            bytearray(pack_head(kind, 0)) for kind in (ChannelKind.CALL, ChannelKind.RESULT)
-        )
-        self._out_words, self._expected_words = (memoryview(head).cast("I") for head in (self._out, self._expected))
+        self.to_call = _heads(ChannelKind.CALL, ChannelKind.RESULT)
+        self._to_ping = _heads(ChannelKind.PING, ChannelKind.PONG)
         # `readinto` of a raw file reads into existing memory without a bytes object; os.readinto is new in Python
         # 3.14. The descriptor belongs to `streams`.
         self._file = io.FileIO(streams.read_fd, "rb", closefd=False)
@@ -180,25 +187,40 @@ class FastChannel:
 
     # --- calls ---
 
-    def call(self, plan: int, deadline: float | None) -> Head | None:
-        """Make a call. Return ``None`` if its outputs are in shared memory, otherwise the head of the answer."""
+    def exchange(
+        self, heads: Heads, plan: int, deadline: float | None, tail: memoryview | None = None
+    ) -> Head | None:
+        """Send a message and wait for its answer.
+
+        Return ``None`` for the usual answer of `heads`, otherwise the head of the answer, whose tail has not been
+        read.
+        """
+        # The channel counts as broken until the answer has been read, so an interruption never leaves a usable
+        # channel that contains half an answer.
+        self.broken = True
+        self.sent = False
         # A poll before the read costs a tenth of the call; `wake_reader` ends a read that gets nothing.
-        blocked = deadline is None and self._may_block
-        self._begin(blocked)
-        out, expected = self._out_words, self._expected_words
-        out[NUMBER_AT] = expected[NUMBER_AT] = self._call_number
-        out[PLAN_AT] = plan
+        self._blocked = blocked = deadline is None and self._may_block
+        number = self._call_number
+        self._call_number = number = number + 1 if number < LAST_NUMBER else 1
+        self.busy = True
+        out, words, expected, expected_words = heads
+        words[NUMBER_AT] = expected_words[NUMBER_AT] = number
+        words[PLAN_AT] = plan
         try:
-            self._streams.write(self._out)
+            # Write the head alone: `write` checks that the descriptor still belongs to this channel.
+            self._streams.write(out)
         except OSError:
             raise ChannelEnded from None
+        if tail is not None:
+            self._send_all(tail, deadline)
         self.sent = True
         if not blocked:
             self._wait(deadline)
         count = self._readinto(self._in)
         # The usual answer is known in advance: comparing 32 bytes replaces parsing them. A write of up to PIPE_BUF
         # (4,096 bytes on Linux) arrives in one piece; `_head` reads anything else.
-        if count == HEAD_BYTES and self._in == self._expected:
+        if count == HEAD_BYTES and self._in == expected:
             # Do this last: an exception before this line leaves the channel broken, so it will be closed.
             self.busy = self.broken = False
             return None
@@ -207,14 +229,18 @@ class FastChannel:
         return self._head(deadline, count)
 
     def ping(self, deadline: float | None) -> None:
-        head = self._send(ChannelKind.PING, (), 0, deadline)
-        if head.kind is not ChannelKind.PONG:
+        head = self.exchange(self._to_ping, 0, deadline)
+        if head is not None:
             raise desync(f"{head.kind.name} as the answer to a PING")
-        self.busy = self.broken = False
 
     def ask(self, header: dict[str, Any], deadline: float | None) -> None:
         """Send a request about plans. Raise the host's errors."""
-        answer = self._send(ChannelKind.ASK, *tail_of(Frame(Kind.REQUEST, 1, header), self._limits), deadline)
+        chunks, size = tail_of(Frame(Kind.REQUEST, 1, header), self._limits)
+        heads = _heads(ChannelKind.ASK, ChannelKind.ANSWER, size)
+        answer = self.exchange(heads, 0, deadline, memoryview(b"".join(chunks)))
+        if answer is None:
+            self.broken = True
+            raise desync("ANSWER without a tail")
         frame = self.read_frame(answer, deadline)
         if answer.kind is not ChannelKind.ANSWER:
             self.broken = True
@@ -251,28 +277,6 @@ class FastChannel:
         self._streams.close()
 
     # --- parts ---
-
-    def _begin(self, blocked: bool) -> None:
-        # The channel counts as broken until the answer has been read, so an interruption never leaves a usable
-        # channel that contains half an answer.
-        self.broken = True
-        self.sent = False
-        self._blocked = blocked
-        number = self._call_number
-        self._call_number = number + 1 if number < LAST_NUMBER else 1
-        self.busy = True
-
-    def _send(self, kind: ChannelKind, chunks: Sequence[memoryview], size: int, deadline: float | None) -> Head:
-        """Send a message of any kind; return the head of its answer."""
-        self._begin(False)
-        try:
-            # Write the head alone: `write` checks that the descriptor still belongs to this channel.
-            self._streams.write(pack_head(kind, self._call_number, tail_bytes=size))
-        except OSError:
-            raise ChannelEnded from None
-        self._send_all(memoryview(b"".join(chunks)), deadline)
-        self.sent = True
-        return self._head(deadline, 0)
 
     def _send_all(self, rest: memoryview, deadline: float | None) -> None:
         fd = self._streams.write_fd

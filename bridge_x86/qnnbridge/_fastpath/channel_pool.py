@@ -155,9 +155,10 @@ class ChannelPool:
         that the host may write to stays reserved, until `reap`.
         """
         channel = plans.channel
-        if not (channel.broken or self.closed):
+        if not channel.broken:
             channel.pinned = None
             self.idle.append(plans)
+            # Check this afterwards: `close` empties the deque, perhaps just before the line above.
             if self.closed:
                 self._close_idle()
         elif channel.busy and not self.closed:

@@ -116,22 +116,18 @@ def run(
     channel = None
     try:
         plan = None if plans is None else plans.plans.get(key.key)
-        if plan is None:
-            signature = signature or find(names, feed)
-            # Each channel has its own plans, so a known call may have none on this one.
-            if signature is None or signature.slow or signature.not_before > monotonic():
-                return None
-            if plans is None:
-                plans = _open(process, pool, deadline)
-                if plans is None:
-                    return None
-        else:
-            signature = plan.signature
-            plan.used = True
-        assert plans is not None
-        # Arrays that do not fit are sent over the connection, which converts them or raises an error.
-        if signature.slow or (out is not None and not fits(out, signature)):
+        # Each channel has its own plans, so a known call may have none on this one.
+        signature = signature or find(names, feed) if plan is None else plan.signature
+        if signature is None or signature.slow:
             return None
+        # Arrays that do not fit are sent over the connection, which converts them or raises an error. Those of a
+        # plan fit, because their types and shapes are part of the key.
+        if plan is None and (signature.not_before > monotonic() or not fits(out, signature)):
+            return None
+        if plans is None:
+            plans = _open(process, pool, deadline)
+            if plans is None:
+                return None
         channel = plans.channel
         channel.context = remote.context
         # The host may read and write these arrays until the call is over, even if the caller gives it up. The
@@ -141,6 +137,7 @@ def run(
             plan = _plan(session, plans, key, signature, deadline)
             if plan is None:
                 return None
+        plan.used = True
         if on_channel is not None:
             # A cancel may arrive from this line on. If this call is not made, the cancel would hit the next call.
             # So the channel counts as broken until then.
@@ -151,7 +148,7 @@ def run(
         # Not exact with several threads, which is enough for a statistic.
         host.sharing.shared_calls += 1
         remote.calls += 1
-        head = channel.call(plan.number, deadline)
+        head = channel.exchange(channel.to_call, plan.number, deadline)
         if head is None:
             return plan.take_out(out)
         return _other_answer(channel, head, signature, deadline)

@@ -231,7 +231,7 @@ class RemoteRunner:
         from qnnbridge._values.ort_value import to_application
 
         values = self.run_values(names, feed, run_options, limits, failed=failed)
-        if run_options is None and feed.__class__ is dict:
+        if run_options is None and feed.__class__ is dict and remote.host.sharing.why_not is None:
             # The signature is learned after the slow path has checked and computed the call. `dict(feed)` is a
             # copy, because another thread may change the application's dict.
             self._known.learn(names, dict(feed), values)

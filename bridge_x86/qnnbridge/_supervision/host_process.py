@@ -154,14 +154,15 @@ class HostProcess:
     def pool(self) -> ChannelPool | None:
         """Channels for repeated calls; ``None`` if there are none."""
         # The pool is checked twice, the second time under the lock, so that most calls need no lock.
-        if self.open_pool is None and self.sharing is not None and self.ready_at is not None:
+        sharing = self.sharing
+        if self.open_pool is None and sharing is not None and sharing.why_not is None and self.ready_at is not None:
             from qnnbridge._fastpath.channel_pool import (
                 ChannelPool,  # imports numpy, which the handshake does not need
             )
 
             with self._pool_lock:
                 if self.open_pool is None:
-                    self.open_pool = ChannelPool(self.channel, self.sharing, self._check_and_fail)
+                    self.open_pool = ChannelPool(self.channel, sharing, self._check_and_fail)
         return self.open_pool
 
     @property

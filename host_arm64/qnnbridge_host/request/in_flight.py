@@ -348,7 +348,6 @@ class InFlight:
         finally:
             lock.acquire()
             try:
-                call.phase = None
                 call.failed = not well
                 requests.pop(call.id, None)
                 if self._draining and not requests:
