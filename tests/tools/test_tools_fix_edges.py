@@ -140,6 +140,23 @@ def mish(domain: str = "", *, beside: bool = False) -> Any:
     return made
 
 
+def stepped(start: int, end: int, axis: int, step: int) -> Any:
+    """A Slice of integers of five dimensions."""
+    limits = {"b": start, "e": end, "a": axis, "t": step}
+    constants = [constant(name, np.array([number])) for name, number in limits.items()]
+    nodes = [node("Slice", ["x", *limits], ["y"])]
+    return chain(nodes, [value("x", [5, 4, 2, 3, 2], TensorProto.INT32)], constants, element=TensorProto.INT32)
+
+
+def of_opset_11(op: str) -> Any:
+    """Integers before opset 12, in which Max does not take them."""
+    if op == "Gather":
+        nodes = [node("Gather", ["x", "i"], ["y"], axis=1)]
+        return chain(nodes, [value("x", [2, 3, 4]), value("i", [5], TensorProto.INT32)], [], opset=11)
+    nodes = [node("Cast", ["x"], ["whole"], to=TensorProto.INT32), node("Cast", ["whole"], ["y"], to=1)]
+    return chain(nodes, [value("x", [2, 3, 4])], [], opset=11)
+
+
 REWRITTEN: dict[str, tuple[str, Callable[[], Any]]] = {
     "a type of its own behind a table": (
         "integer-table",
@@ -157,6 +174,12 @@ REWRITTEN: dict[str, tuple[str, Callable[[], Any]]] = {
         "negative-scale",
         lambda: scale("DequantizeLinear", (3, 4), np.float32(-0.5), output_dtype=TensorProto.FLOAT16),
     ),
+    "steps from the front": ("slice-step", lambda: stepped(1, 99, 0, 2)),
+    "steps to the front and past it": ("slice-step", lambda: stepped(-1, -99, 0, -2)),
+    "steps that end before the front": ("slice-step", lambda: stepped(3, 0, -5, -1)),
+    "steps along the second dimension": ("slice-step", lambda: stepped(-3, 4, 1, 2)),
+    "indices of an input before opset 12": ("gather-input", lambda: of_opset_11("Gather")),
+    "whole numbers between floats before opset 12": ("cast-back", lambda: of_opset_11("Cast")),
     "Mish beside what cannot be written out": ("definitions", lambda: mish(beside=True)),
 }
 LEFT_ALONE: dict[str, tuple[str, Callable[[], Any]]] = {
@@ -180,7 +203,7 @@ def feeds_of(model: Any) -> dict[str, Any]:
     for one in model.graph.input:
         sizes = [dim.dim_value for dim in one.type.tensor_type.shape.dim]
         dtype = helper.tensor_dtype_to_np_dtype(one.type.tensor_type.elem_type)
-        drawn = RNG.integers(0, 3, sizes) if dtype == np.int64 else RNG.normal(size=sizes) * 5
+        drawn = RNG.integers(0, 3, sizes) if dtype in (np.int32, np.int64) else RNG.normal(size=sizes) * 5
         feeds[one.name] = np.asarray(drawn, dtype)
     return feeds
 

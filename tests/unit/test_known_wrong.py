@@ -655,6 +655,123 @@ def test_averages_that_are_wrong_in_used_hosts_are_found(
     assert names_in(model_of([one], {"x": shape}, {})) == [f"average-pool-{found}"] * bool(found)
 
 
+def quantised(nodes: Sequence[Any], shape: Sequence[int], kind: Any, constants: Mapping[str, Any]) -> bytes:
+    """A model whose nodes read a DequantizeLinear `x` of an input quantised to integers of a type."""
+    pair = ["scale", "zero"]
+    front = [
+        helper.make_node("QuantizeLinear", ["given", *pair], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", *pair], ["x"]),
+    ]
+    scales = {"scale": np.float32(0.1), "zero": np.array(7, kind)}
+    return model_of([*front, *nodes], {"given": shape}, {**scales, **constants}, 21)
+
+
+@pytest.mark.parametrize(
+    ("shape", "attributes", "found"),
+    [
+        ([16, 16], {"kernel_shape": [2, 2], "strides": [2, 2], "pads": [1] * 4, "count_include_pad": 1}, "blocks"),
+        ([16, 16], {"kernel_shape": [2, 2], "strides": [2, 2], "pads": [1] * 4}, ""),
+        ([18, 18], {"kernel_shape": [3, 3], "strides": [3, 3], "pads": [1] * 4}, "blocks"),
+        ([18, 20], {"kernel_shape": [3, 3], "strides": [3, 3], "pads": [1] * 4}, ""),  # one window more
+        ([18, 18], {"kernel_shape": [3, 3], "strides": [3, 3], "pads": [0, 0, 1, 1]}, ""),
+        ([24], {"kernel_shape": [4], "strides": [4], "pads": [1, 1]}, "blocks"),
+        (
+            [8, 8],
+            {"kernel_shape": [5, 5], "strides": [6, 6], "pads": [1] * 4, "count_include_pad": 1},
+            "to-one-counted",
+        ),
+        ([8, 8], {"kernel_shape": [5, 5], "strides": [6, 6], "pads": [1] * 4}, ""),
+        ([16, 16], {"kernel_shape": [5, 5], "strides": [3, 3], "pads": [2] * 4}, "five"),
+        ([16, 16], {"kernel_shape": [5, 5], "strides": [2, 2], "pads": [2] * 4}, "five"),
+        ([15, 15], {"kernel_shape": [5, 5], "strides": [2, 2], "pads": [2] * 4}, ""),
+        ([16, 16], {"kernel_shape": [5, 5], "strides": [2, 2], "pads": [1] * 4}, ""),
+        ([15, 15], {"kernel_shape": [5, 5], "strides": [2, 2], "pads": [1] * 4}, "five"),
+        ([18, 24], {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 0, 1, 0]}, "left-out"),
+        ([15, 24], {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 0, 1, 0]}, ""),
+        ([18, 24], {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1]}, ""),
+        ([18, 18], {"kernel_shape": [2, 2], "strides": [2, 2], "pads": [1, 0, 1, 0]}, ""),
+        ([17, 17], {"kernel_shape": [4, 4], "strides": [2, 2], "pads": [2, 0, 2, 0]}, ""),
+        ([28, 10], {"kernel_shape": [3, 3], "strides": [1, 1], "pads": [1, 0, 1, 0]}, ""),
+        ([10, 10], {"kernel_shape": [4, 4], "strides": [4, 4]}, "four"),
+        ([14, 14], {"kernel_shape": [4, 4], "strides": [4, 4]}, ""),
+        ([42, 42], {"kernel_shape": [4, 4], "strides": [4, 4]}, ""),
+    ],
+)
+def test_averages_of_quantised_values_that_were_measured_in_used_hosts(
+    shape: list[int], attributes: dict[str, Any], found: str
+) -> None:
+    one = helper.make_node("AveragePool", ["x"], ["y"], **attributes)
+    assert names_in(quantised([one], [1, 3, *shape], np.uint8, {})) == [f"average-pool-{found}"] * bool(found)
+
+
+@pytest.mark.parametrize(
+    ("kind", "axis", "is_wrong"), [(np.uint8, 1, True), (np.uint8, -1, False), (np.uint16, 1, False)]
+)
+def test_cumulative_sums_of_8_bits_are_wrong_along_other_axes_than_the_last(
+    kind: Any, axis: int, is_wrong: bool
+) -> None:
+    one = helper.make_node("CumSum", ["x", "axis"], ["y"])
+    found = names_in(quantised([one], [2, 3, 8], kind, {"axis": np.array(axis)}))
+    assert found == ["cum-sum-bytes"] * is_wrong
+
+
+@pytest.mark.parametrize(
+    ("shape", "attributes", "found"),
+    [
+        ([8, 24], {"kernel_shape": [2, 2], "strides": [2, 2], "pads": [0, 1, 0, 1]}, "even"),
+        ([8, 25], {"kernel_shape": [2, 2], "strides": [2, 2], "pads": [0, 1, 0, 1]}, ""),
+        ([8, 25], {"kernel_shape": [2, 2], "strides": [2, 2], "pads": [0, 1, 0, 0]}, "even"),
+        ([8, 24], {"kernel_shape": [2, 2], "strides": [2, 1], "pads": [0, 1, 0, 1]}, ""),
+        ([8, 24], {"kernel_shape": [2, 2], "strides": [2, 2], "pads": [1, 0, 1, 0]}, ""),
+        ([16, 16], {"kernel_shape": [4, 4], "strides": [2, 2], "pads": [1, 1, 1, 1]}, "even"),
+        ([16, 16], {"kernel_shape": [4, 4], "strides": [2, 2], "pads": [2, 2, 2, 2]}, ""),
+        ([16, 16], {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1]}, ""),
+        ([8, 9], {"kernel_shape": [3, 1], "strides": [2, 2]}, "column"),
+        ([8, 9], {"kernel_shape": [3, 1], "strides": [2, 1]}, ""),
+        ([8, 9], {"kernel_shape": [1, 3], "strides": [2, 2]}, ""),
+        ([8, 9], {"kernel_shape": [1, 1], "strides": [2, 2]}, ""),
+    ],
+)
+def test_maxima_that_were_measured_in_used_hosts(shape: list[int], attributes: dict[str, Any], found: str) -> None:
+    one = helper.make_node("MaxPool", ["x"], ["y"], **attributes)
+    assert names_in(model_of([one], {"x": [1, 3, *shape]}, {})) == [f"max-pool-{found}"] * bool(found)
+
+
+@pytest.mark.parametrize(
+    ("shape", "indices", "constant", "is_wrong"),
+    [
+        ([20, 4, 6], [9, 1], False, True),
+        ([20, 4, 6], [10, 1], False, True),
+        ([20, 4, 6], [8, 1], False, False),
+        ([20, 4, 6], [5, 1], True, True),
+        ([20, 4, 6], [4, 1], True, False),
+        ([6, 5, 4, 3], [12, 2], False, True),
+        ([20, 4], [20, 1], False, False),
+    ],
+)
+def test_slices_of_a_gather_nd_that_were_measured_in_used_hosts(
+    shape: list[int], indices: list[int], constant: bool, is_wrong: bool
+) -> None:
+    one = helper.make_node("GatherND", ["x", "i"], ["y"])
+    inputs = {"x": shape} if constant else {"x": shape, "i": indices}
+    model = model_of([one], inputs, {"i": np.zeros(indices, np.int64)} if constant else {})
+    assert names_in(model) == ["gather-nd-slices"] * is_wrong
+
+
+@pytest.mark.parametrize(
+    ("axis", "step", "kind", "is_wrong"),
+    [(0, 2, 6, True), (0, -1, 6, True), (1, 2, 6, True), (1, -1, 6, False), (3, 2, 6, False), (0, 2, 1, False)],
+)
+def test_steps_through_integers_of_five_dimensions(axis: int, step: int, kind: int, is_wrong: bool) -> None:
+    limits = {"b": [0], "e": [9], "a": [axis], "t": [step]}
+    node = helper.make_node("Slice", ["x", *limits], ["y"])
+    model = onnx.load_from_string(
+        model_of([node], {"x": [2, 3, 4, 5, 6]}, {name: np.array(one) for name, one in limits.items()})
+    )
+    model.graph.input[0].type.tensor_type.elem_type = kind
+    assert names_in(bytes(model.SerializeToString())) == ["slice-five-integers"] * is_wrong
+
+
 def half_model(nodes: Sequence[Any], shape: Sequence[int], constants: Mapping[str, Any]) -> bytes:
     model = onnx.load_from_string(model_of(nodes, {"x": shape}, constants))
     model.graph.input[0].type.tensor_type.elem_type = onnx.TensorProto.FLOAT16

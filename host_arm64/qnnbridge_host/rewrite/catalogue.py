@@ -19,6 +19,7 @@ from qnnbridge_host.rewrite import (
     gathers,
     integers,
     operators,
+    poolings,
     rank,
     removals,
     transposed,
@@ -170,23 +171,30 @@ REWRITES: Final = (
     ),
     Rewrite(
         "power-products",
-        "Pow with exponents of 2 to 16 that QNN computes wrong for zeros becomes products",
+        "Pow with exponents of 2 to 16 that QNN computes wrong for zeros becomes products; Max is inserted before "
+        "that of a zeroth power",
         wrong_values.powers_by_products,
     ),
     Rewrite(
         "pool-ceil",
         "MaxPool and AveragePool with ceil_mode whose last window is only padding get pads instead",
-        wrong_values.pool_whole_windows,
+        poolings.pool_whole_windows,
     ),
     Rewrite(
         "average-pool",
         "AveragePool whose border QNN computes wrong becomes Concat, AveragePool and a factor",
-        wrong_values.average_by_sums,
+        poolings.average_by_sums,
+    ),
+    Rewrite(
+        "max-pool",
+        "padding of a MaxPool before an even width becomes copies of the edges; the stride of one that is one wide "
+        "becomes a Slice",
+        poolings.rewrite_max_pools,
     ),
     Rewrite("gather-list", "Gather with a table of indices becomes Gather with a list", gathers.gather_by_list),
     Rewrite(
         "gather-input",
-        "Max is inserted before indices of Gather that are an input of the model",
+        "Max (Add and Sub below opset 12) is inserted before indices of Gather that are an input of the model",
         gathers.limit_gathered,
     ),
     Rewrite(
@@ -221,7 +229,8 @@ REWRITES: Final = (
     ),
     Rewrite(
         "cast-back",
-        "Max is inserted between casts to integers and back to float: QNN would drop both casts and not round",
+        "Max (Add and Sub below opset 12) is inserted between casts to integers and back to float: QNN would drop "
+        "both casts and not round",
         wrong_values.limit_whole_numbers,
     ),
     Rewrite("cast-bytes", "Cast of uint8 to float is preceded by a Cast to int32", wrong_values.cast_bytes_twice),
@@ -256,6 +265,16 @@ REWRITES: Final = (
         "reduced-batch",
         "neighbouring dimensions of a reduction of five dimensions along the first are merged",
         five_dimensions.reduce_merged_dimensions,
+    ),
+    Rewrite(
+        "slice-step",
+        "Slice of integers of five dimensions with a step becomes Gather",
+        five_dimensions.gather_instead_of_step,
+    ),
+    Rewrite(
+        "cum-sum",
+        "CumSum of 8 bits along another axis than the last gets a Transpose before and after it",
+        wrong_values.sum_along_last,
     ),
     Rewrite(
         "negative-classes",

@@ -43,3 +43,24 @@ def reduce_merged_dimensions(editor: Editor, node: Any, record: GraphNode) -> li
         node.input.append(editor.add_constant(np.array(places), "axes"))
     set_attribute(node, "keepdims", 1)
     return [first, node, reshaped(editor, node, made_shape)]
+
+
+@for_matches("Slice", ("slice-five-integers",), "Slice of five dimensions")
+def gather_instead_of_step(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
+    """Replace a Slice with a step along one axis by Gather."""
+    shape, made_shape = editor.shape(node.input[0]), editor.shape(node.output[0])
+    limits = [editor.constant(name, 1) for name in node.input[1:5]]
+    if shape is None or made_shape is None or any(limit is None for limit in limits):
+        return None
+    start, end, axis, step = (int(limit.reshape(-1)[0]) for limit in limits if limit is not None)
+    # ONNX limits an end before the first element to -1 - size, which Python takes as "up to the first".
+    places = range(shape[axis])[start : None if step < 0 and end < -shape[axis] else end : step]
+    indices = editor.add_constant(np.array(places, np.int64), "places")
+    gather = editor.make("Gather", [node.input[0], indices], node, node.output[0], axis=axis % len(shape))
+    if axis % len(shape) > 0:
+        return [gather]
+    # QNN cannot finalize a Gather of several values along the first of five dimensions.
+    rows = editor.add_constant(np.array([shape[0], math.prod(shape[1:])]), "rows")
+    first = editor.make("Reshape", [node.input[0], rows], node)
+    gather.input[0] = first.output[0]
+    return [first, gather, reshaped(editor, gather, made_shape)]

@@ -12,11 +12,9 @@ import numpy as np
 from qnnbridge_host.graph.model_index import Editor
 from qnnbridge_host.model.graph_index import GraphNode
 from qnnbridge_host.rewrite.quantised_reshapes import quantise_reshapes
-from qnnbridge_host.rewrite.rewriting import NodeChain, for_matches, reshaped, set_attribute
+from qnnbridge_host.rewrite.rewriting import NodeChain, for_matches, reshaped, set_attribute, unchanged
 from qnnbridge_protocol.elements import ElementType
 
-# The first opset in which Max supports integers.
-_MAX_OF_INTEGERS = 12
 # Rank of a list of coordinates.
 _OF_A_MATRIX = 2
 
@@ -62,16 +60,12 @@ def _gather_inside(editor: Editor, node: Any, record: GraphNode) -> list[Any] | 
 
 @for_matches("Gather", ("gather-input",), "Gather with indices that are an input")
 def limit_gathered(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-    """Insert Max before indices that are an input of the model, so that a node on QNN computes them."""
-    if editor.opset < _MAX_OF_INTEGERS:
-        return None
+    """Insert Max (Add and Sub below opset 12) before indices that are an input, so that QNN computes them."""
     chain = NodeChain(editor, node)
     indices = node.input[1]
     if editor.element(indices) != ElementType.INT32.value:
         indices = chain("Cast", indices, to=ElementType.INT32.value)
-    # The smallest int32, so that Max does not change any index.
-    least = editor.add_constant(np.array(-(2**31), np.int32), "least")
-    node.input[1] = chain("Max", indices, least)
+    node.input[1] = unchanged(chain, indices, np.int32)
     return [*chain.made, node]
 
 
@@ -86,7 +80,7 @@ def gather_flat_slices(editor: Editor, node: Any, record: GraphNode) -> list[Any
         flat = editor.add_constant(np.array([-1]), "flat")
         first = editor.make("Reshape", [node.input[1], flat], node)
         return [first, editor.make("Gather", [node.input[0], first.output[0]], node, node.output[0], axis=0)]
-    # QNN's results are wrong for an odd number of slices of several dimensions.
+    # Of slices of several dimensions QNN returns only the first ones right.
     flat = editor.add_constant(np.array([*shape[: indices[-1]], -1]), "flat")
     first = editor.make("Reshape", [node.input[0], flat], node)
     node.input[0] = first.output[0]

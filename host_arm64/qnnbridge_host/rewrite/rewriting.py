@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,10 @@ Rewriting = Callable[[Editor], list[str]]
 # QNN computes exp(x) as 131008 or -131008 if the result is not a normal float, from x = -88.03 down (measured with
 # 2.3.0 to 2.7.0, V68 to V81). exp(-87) is 2e-38; half floats end at 6e-8, so QNN returns zero.
 LEAST_ARGUMENT = -87.0
+# The first opset in which Max supports integers.
+_MAX_OF_INTEGERS = 12
+# End of a Slice up to the end of any axis.
+LAST = 2**31 - 1
 
 
 def for_nodes(
@@ -103,6 +107,18 @@ class NodeChain:
         return self.made
 
 
+def unchanged(chain: NodeChain, value: str, kind: Any) -> str:
+    """Append nodes that return integers unchanged, and that neither ONNX Runtime nor QNN removes.
+
+    kind: numpy type of the integers, int32 or int64.
+    """
+    if chain.editor.opset >= _MAX_OF_INTEGERS:
+        # The smallest int32, so that Max does not change any value; QNN computes int64 in 32 bits, too.
+        return chain("Max", value, chain.editor.add_constant(np.array(-(2**31), kind), "least"))
+    one = chain.editor.add_constant(np.array(1, kind), "one")
+    return chain("Sub", chain("Add", value, one), one)
+
+
 def sliced(
     editor: Editor,
     node: Any,
@@ -117,6 +133,29 @@ def sliced(
     numbers = zip((start, end, axis), hints, strict=True)
     limits = [editor.add_constant(np.array([number], np.int64), hint) for number, hint in numbers]
     return editor.make("Slice", [value, *limits], node, output)
+
+
+def with_edges(editor: Editor, node: Any, shape: Sequence[int], pads: Mapping[int, tuple[int, int]]) -> list[Any]:
+    """Return nodes that pad a node's first input by copies of its edges. The last node computes the padded tensor.
+
+    Args:
+        shape: shape of the input.
+        pads: number of copies before and after each padded axis; not empty.
+    """
+    made: list[Any] = []
+    name = node.input[0]
+    for axis, (before, after) in pads.items():
+        first, end = (
+            sliced(editor, node, name, axis, start, start + 1, hints=(f"{node.output[0]}/bound",) * 3)
+            for start in (0, shape[axis] - 1)
+        )
+        # Compute the slice once, and concatenate it as often as the edge is repeated.
+        parts = [first.output[0]] * before + [name] + [end.output[0]] * after
+        made += [first] if before else []
+        made += [end] if after else []
+        made.append(editor.make("Concat", parts, node, axis=axis))
+        name = made[-1].output[0]
+    return made
 
 
 def reshaped(editor: Editor, node: Any, shape: Sequence[int]) -> Any:

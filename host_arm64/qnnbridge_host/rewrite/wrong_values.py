@@ -6,18 +6,17 @@ Each except `edge_by_concat` changes only nodes that match a row of the known-wr
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from qnnbridge_host.graph import graphs, shapes
+from qnnbridge_host.graph import graphs
 from qnnbridge_host.graph.model_index import Editor
 from qnnbridge_host.model.graph_index import GraphNode
 from qnnbridge_host.model.known_wrong import nearest_places, window_of_node
 from qnnbridge_host.rewrite.rewriting import (
+    LAST,
     LEAST_ARGUMENT,
     NodeChain,
     drop_attribute,
@@ -28,6 +27,8 @@ from qnnbridge_host.rewrite.rewriting import (
     rewrite_matched,
     set_attribute,
     sliced,
+    unchanged,
+    with_edges,
 )
 from qnnbridge_protocol.elements import ElementType
 
@@ -35,17 +36,17 @@ from qnnbridge_protocol.elements import ElementType
 _OF_RANDOM = ("mean", "scale", "low", "high", "seed")
 # Highest power that is replaced by products.
 _HIGHEST_POWER = 16
-# The first opset in which Max supports integers.
-_MAX_OF_INTEGERS = 12
 # Rank of Gemm's operands.
 _OF_A_MATRIX = 2
 
 
-@for_matches("Pow", ("pow-negative-zero", "pow-high"), "Pow")
+@for_matches("Pow", ("pow-negative-zero", "pow-high", "pow-zero"), "Pow")
 def powers_by_products(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-    """Replace Pow with an integer exponent by products."""
+    """Replace Pow with an integer exponent by products; limit the base of a zeroth power to 1 from below."""
     value = editor.constant(node.input[1], 1)
-    exponent = 0.0 if value is None else float(value.reshape(-1)[0])
+    exponent = -1.0 if value is None else float(value.reshape(-1)[0])
+    if exponent == 0:
+        return _limit_base(editor, node)
     rank = editor.rank(node.input[0])
     # QNN's first power of a negative zero is wrong, too.
     if exponent == 1 and value is not None and not value.ndim:
@@ -71,6 +72,15 @@ def powers_by_products(editor: Editor, node: Any, record: GraphNode) -> list[Any
     return made
 
 
+def _limit_base(editor: Editor, node: Any) -> list[Any] | None:
+    if not _may_limit(editor, node.input[0]):
+        return None
+    chain = NodeChain(editor, node)
+    # Any base gives 1; of zero QNN's zeroth power is 0.
+    node.input[0] = chain("Max", chain.x, chain.constant(1.0))
+    return [*chain.made, node]
+
+
 @for_matches("Resize", ("resize-nearest",), "Resize to nearest values")
 def resize_by_gather(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
     """Replace Resize to nearest values by Gather with the equivalent indices."""
@@ -89,6 +99,22 @@ def resize_by_gather(editor: Editor, node: Any, record: GraphNode) -> list[Any] 
         return None
     made[-1].output[0] = node.output[0]
     return made
+
+
+@for_matches("CumSum", ("cum-sum-bytes",), "CumSum")
+def sum_along_last(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
+    """Transpose the axis of a CumSum to the end: along another axis QNN's sums of 8 bits are wrong."""
+    rank, axis = editor.rank(node.input[0]), editor.constant(node.input[1], 1)
+    if rank is None or axis is None:
+        return None
+    order = list(range(rank))
+    order.append(order.pop(int(axis.reshape(-1)[0])))
+    first = editor.make("Transpose", [node.input[0]], node, perm=order)
+    output = node.output[0]
+    node.input[0], node.output[0] = first.output[0], editor.fresh(f"{output}/turned")
+    node.input[1] = editor.add_constant(np.array(rank - 1, np.int64), "last")
+    back = [order.index(place) for place in range(rank)]
+    return [first, node, editor.make("Transpose", [node.output[0]], node, output, perm=back)]
 
 
 @for_matches("ArgMin", ("arg-min-pair",), "ArgMin of two values")
@@ -168,21 +194,21 @@ _UNSIGNED = (ElementType.UINT8.value, ElementType.UINT32.value)
 
 @for_matches("Cast", ("cast-back",), "Cast to whole numbers")
 def limit_whole_numbers(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-    """Insert Max after a Cast to integers whose result is cast back to float, so that QNN keeps both casts."""
-    if editor.opset < _MAX_OF_INTEGERS:
-        return None
+    """Insert Max (Add and Sub below opset 12) after a Cast to integers whose result is cast back to float.
+
+    QNN then keeps both casts.
+    """
+    chain = NodeChain(editor, node)
     if record.attributes["to"] in _UNSIGNED:
         # QNN lacks Max of unsigned integers. With int32 the values are those of ONNX Runtime, also for negative
         # ones, except from 2**31 on.
-        chain = NodeChain(editor, node)
-        least = editor.add_constant(np.array(-(2**31), np.int32), "least")
-        node.input[0] = chain("Max", chain("Cast", chain.x, to=ElementType.INT32.value), least)
+        node.input[0] = unchanged(chain, chain("Cast", chain.x, to=ElementType.INT32.value), np.int32)
         return [*chain.made, node]
     output = node.output[0]
-    node.output[0] = editor.fresh(f"{output}/whole")
-    # The smallest int32; QNN computes int64 in 32 bits, too.
-    least = editor.add_constant(np.array(-(2**31), np.int32 if record.attributes["to"] == 6 else np.int64), "least")
-    return [node, editor.make("Max", [node.output[0], least], node, output)]
+    unchanged(chain, output, np.int32 if record.attributes["to"] == ElementType.INT32.value else np.int64)
+    node.output[0] = chain.made[0].input[0] = editor.fresh(f"{output}/whole")
+    chain.made[-1].output[0] = output
+    return [node, *chain.made]
 
 
 @for_matches("Cast", ("cast-negative-bool",), "Cast to truth values")
@@ -417,13 +443,9 @@ def _reduced(chain: NodeChain, op: str, value: str, axes: list[int], keep: int) 
     return chain(op, value, listed, keepdims=keep)
 
 
-# --- padded operators: Conv, poolings, Pad -----------------------------------------------------------
+# --- padded operators: Conv, Pad -----------------------------------------------------------
 
 _SMALL = 64
-# End of a Slice up to the end of any axis.
-_LAST = 2**31 - 1
-# Smallest output width at which QNN computes an AveragePool with a high output and few channels right.
-_LEAST_WIDTH = 9
 # Position of Pad's input with the axes.
 _AXES_INPUT = 3
 
@@ -439,7 +461,7 @@ def pad_convolutions(editor: Editor, node: Any, record: GraphNode) -> list[Any] 
     output = node.output[0]
     node.output[0] = editor.fresh(f"{output}/longer")
     last = len(before) + 1
-    return [node, sliced(editor, node, node.output[0], last, 1, _LAST, output)]
+    return [node, sliced(editor, node, node.output[0], last, 1, LAST, output)]
 
 
 @for_matches("Conv", ("conv-depthwise-step",), "depthwise Conv of one value")
@@ -448,7 +470,7 @@ def step_before_conv(editor: Editor, node: Any, record: GraphNode) -> list[Any] 
     # From 33 channels on QNN reads wrong values with a stride of 2.
     step = record.attributes["strides"][0]
     # Start, end, axis and step: along axis 2, the only spatial one.
-    limits = [editor.add_constant(np.array([number]), "step") for number in (0, _LAST, 2, step)]
+    limits = [editor.add_constant(np.array([number]), "step") for number in (0, LAST, 2, step)]
     first = editor.make("Slice", [node.input[0], *limits], node)
     node.input[0] = first.output[0]
     drop_attribute(node, "strides")
@@ -490,20 +512,8 @@ def edge_by_concat(editor: Editor, node: Any) -> list[Any] | None:
     shape = editor.shape(node.input[0])
     if not pads or shape is None or 0 in shape:
         return None
-    made: list[Any] = []
-    name, last = node.input[0], list(pads)[-1]
-    for axis, (before, after) in pads.items():
-        first, end = (
-            sliced(editor, node, name, axis, start, start + 1, hints=(f"{node.output[0]}/bound",) * 3)
-            for start in (0, shape[axis] - 1)
-        )
-        # Compute the slice once, and concatenate it as often as the edge is repeated.
-        parts = [first.output[0]] * before + [name] + [end.output[0]] * after
-        made += [first] if before else []
-        made += [end] if after else []
-        output = node.output[0] if axis == last else None
-        made.append(editor.make("Concat", parts, node, output, axis=axis))
-        name = made[-1].output[0]
+    made = with_edges(editor, node, shape, pads)
+    made[-1].output[0] = node.output[0]
     return made
 
 
@@ -525,156 +535,3 @@ def _pads(editor: Editor, node: Any) -> dict[int, tuple[int, int]] | None:
     counts = values.ravel()
     pairs = {axis: (int(counts[n]), int(counts[n + len(axes)])) for n, axis in enumerate(axes)}
     return {axis: pair for axis, pair in pairs.items() if any(pair)}
-
-
-@for_matches(
-    "AveragePool",
-    (
-        "average-pool-1d",
-        "average-pool-1d-one-side",
-        "average-pool-to-one",
-        "average-pool-to-one-16",
-        "average-pool-3d",
-        "average-pool-3d-strided",
-        "average-pool-counted-line",
-        "average-pool-three-sides",
-        "average-pool-top",
-        "average-pool-half-input",
-        "average-pool-one-channel",
-        "average-pool-forty",
-        "average-pool-last-row",
-        "average-pool-ceil",
-        "average-pool-few-channels",
-        "average-pool-counted",
-        "average-pool-one-side",
-        "average-pool-narrow",
-        "average-pool-strided",
-        "average-pool-even",
-    ),
-    "AveragePool",
-)
-def average_by_sums(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-    """Replace AveragePool by one of a padded tensor, corrected by a constant factor and cropped at its end."""
-    shape, made_shape = editor.shape(node.input[0]), editor.shape(node.output[0])
-    if shape is None or made_shape is None:
-        return None
-    window = window_of_node(record)
-    counted = bool(record.attributes.get("count_include_pad", 0))
-    # The new pooling divides by the size of the whole kernel. The factor corrects this to the number of values by
-    # which the original divides.
-    factors, more = [], []
-    for size, kernel, step, _, before, after, out in zip(*window.values(), made_shape[2:], strict=True):
-        # The divisor depends on whether zeros of the padding count.
-        low, high = (-before, size + after) if counted else (0, size)
-        starts = np.arange(out) * step - before
-        reached = np.minimum(starts + kernel, high) - np.maximum(starts, low)
-        # A window that is completely in the padding does not reach any value.
-        factors.append(kernel / np.maximum(reached, 1))
-        more.append(max(after, int(starts[-1]) + kernel - size))
-    wider = _wider_than_wrong(record, shape, made_shape)
-    more[-1] += wider
-    pads = [0, 0, *window["before"], 0, 0, *more]
-    made: list[Any] = []
-    value = node.input[0]
-    if shape[1] == 1 and editor.element(value) == ElementType.FLOAT16.value:
-        # Directly after an input of half floats with a single channel QNN reads wrong values.
-        made.append(editor.make("Max", [value, editor.like(value, -65504.0, f"{value}/least")], node))
-        value = made[-1].output[0]
-    for axis in range(2, len(shape)):
-        # Pad one dimension at a time, and with Concat, because Pad of two dimensions can be wrong, too.
-        sides = (pads[axis], pads[axis + len(shape)])
-        if any(sides):
-            value = _with_zeros(editor, node, value, axis, sides, shape, pads, made)
-    for name in ("pads", "auto_pad", "ceil_mode", "count_include_pad"):
-        drop_attribute(node, name)
-    node.input[0] = value
-    made.append(node)
-    output, factor = node.output[0], functools.reduce(np.multiply.outer, factors)
-    if wider:
-        node.output[0] = editor.fresh(f"{output}/wider")
-        made.append(sliced(editor, node, node.output[0], len(shape) - 1, 0, made_shape[-1]))
-    if np.any(factor != 1):
-        made[-1].output[0] = editor.fresh(f"{output}/sum")
-        scale = editor.add_constant(factor[None, None].astype(dtype_of(editor, output)), f"{output}/factor")
-        made.append(editor.make("Mul", [made[-1].output[0], scale], node))
-    made[-1].output[0] = output
-    return made
-
-
-def _wider_than_wrong(pool: GraphNode, shape: Sequence[int], made: Sequence[int]) -> int:
-    """Return how many columns an AveragePool's result lacks so that row `average-pool-narrow` does not match."""
-    # The bounds are those of the row `average-pool-narrow` of the known-wrong table.
-    if len(shape) < 4 or max(window_of_node(pool)["strides"]) > 1 or shape[1] > 32 or made[-2] < 13:
-        return 0
-    return _LEAST_WIDTH - made[-1] if 2 <= made[-1] < _LEAST_WIDTH else 0
-
-
-def _with_zeros(
-    editor: Editor,
-    node: Any,
-    value: str,
-    axis: int,
-    sides: tuple[int, int],
-    shape: Sequence[int],
-    pads: Sequence[int],
-    made: list[Any],
-) -> str:
-    """Append a Concat with zeros along one axis to `made`, and return its result.
-
-    value: the tensor, already padded along the axes before `axis`. sides: number of zeros before and after. shape:
-    shape of the tensor without padding. pads: pads of all axes.
-    """
-    rank = len(shape)
-    sizes = [size + (pads[i] + pads[i + rank] if 1 < i < axis else 0) for i, size in enumerate(shape)]
-    parts = [value]
-    for front, many in zip((True, False), sides, strict=True):
-        if many:
-            block = np.zeros((*sizes[:axis], many, *sizes[axis + 1 :]), dtype_of(editor, node.input[0]))
-            name = editor.add_constant(block, f"{node.output[0]}/zeros")
-            parts = [name, *parts] if front else [*parts, name]
-    made.append(editor.make("Concat", parts, node, axis=axis))
-    return str(made[-1].output[0])
-
-
-def pool_whole_windows(editor: Editor) -> list[str]:
-    """Replace ceil_mode of poolings by padding at the end for the windows that exist."""
-
-    def change(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-        window, after = window_of_node(record), []
-        # QNN adds a window that begins in the padding at the end. Without ceil_mode there is no such window.
-        for size, kernel, step, dilation, before, end in zip(*window.values(), strict=True):
-            reach = (kernel - 1) * dilation + 1
-            last = -(-(size + before + end - reach) // step) * step
-            if last >= size + before:  # a window that would begin in the padding at the end does not exist
-                last -= step
-            after.append(max(0, last + reach - size - before))
-        beyond = any(more > end for more, end in zip(after, window["after"], strict=True))
-        if beyond and record.attributes.get("count_include_pad", 0):
-            return None  # the average would include the added padding
-        for name in ("auto_pad", "ceil_mode"):
-            drop_attribute(node, name)
-        set_attribute(node, "pads", [*window["before"], *after])
-        return [node]
-
-    rows = ("pool-ceil-shape",)
-    changes = [line for op in ("MaxPool", "AveragePool") for line in rewrite_matched(editor, op, rows, change, op)]
-    if changes:
-        _declare_outputs(editor)
-    return changes
-
-
-def _declare_outputs(editor: Editor) -> None:
-    """Set the inferred shapes of outputs: the declared ones, computed by onnx's rules, may have one window more."""
-    declared = [value for value in editor.graph.output if shapes.has_shape(value)]
-    before = [list(value.type.tensor_type.shape.dim) for value in declared]
-    shapes.forget_inferred(editor.graph)
-    for value in declared:
-        value.type.tensor_type.ClearField("shape")
-    editor.changed(shapes=True)
-    for value, dims in zip(declared, before, strict=True):
-        shape = editor.shape(value.name)
-        value.type.tensor_type.shape.dim.extend(dims)
-        for dimension, size in zip(value.type.tensor_type.shape.dim, shape or (), strict=False):
-            if dimension.HasField("dim_value"):
-                dimension.dim_value = size
-    editor.changed(shapes=True)
