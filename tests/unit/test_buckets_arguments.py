@@ -81,7 +81,7 @@ def test_what_cannot_be_meant_is_refused_with_the_way_out(keywords: dict[str, An
 def test_words_about_buckets_without_buckets_are_refused(keywords: dict[str, Any]) -> None:
     given = {"pad": None, "cut": None, "split": None, "overflow": "error", **keywords}
     (name,) = keywords
-    with pytest.raises(OptionError, match=f"{name}= is for a session with buckets"):
+    with pytest.raises(OptionError, match=f"{name}= requires buckets="):
         bucket_arguments(None, **given)
 
 
