@@ -17,7 +17,7 @@ EXPECTED: dict[str, Any] = {
     "who_waits_can_be_sent_away": ["ConnectionAbortedError"],
     "folder_is_private": [None, ["SY", "me"]],
     "folder_that_others_may_use": False,
-    "users_that_sddl_has_words_for": [None, None, "others may use it (NS)"],
+    "users_that_sddl_has_words_for": [None, None, "other users have access to it (NS)"],
     "command_for_any_shell": [False, True],
     "file_is_judged_as_it_was_opened": ["priv", "PermissionError"],
     "start_from_a_job_that_lets_nobody_leave": [
