@@ -175,8 +175,7 @@ class Host(Shown):
 
     def _begin(self, generation: int) -> None:
         """Create all objects that a forked child must not share with its parent. The next host is generation number
-        `generation` + 1.
-        """
+        `generation` + 1."""
         self._connector: DaemonConnector | None = None
         if self._daemon is not None:
             from qnnbridge._daemon.connector import DaemonConnector  # needed only for a daemon
@@ -307,8 +306,7 @@ class Host(Shown):
 
     @property
     def info(self) -> HostInfo:
-        """Versions and devices of the host. Reading them starts the host and waits until it has loaded ONNX
-        Runtime."""
+        """Versions and devices of the host. Reading them waits until the host has loaded ONNX Runtime."""
         self.supervisor.process(deadline_after(self._start_timeout))
         return self.learn(deadline_after(INFO_TIMEOUT_S))
 
@@ -352,8 +350,8 @@ class Host(Shown):
         )
 
     def ping(self, timeout: float = 5.0) -> float:
-        """Return the time of a round trip in seconds. Raise `DeadlineExceeded` after the timeout, even if the host
-        is only busy."""
+        """Return the seconds of a round trip. Raise `DeadlineExceeded` after the timeout, even if the host is
+        busy."""
         deadline = deadline_after(timeout)
         # This may start the host, so it is called before the time measurement.
         process = self.supervisor.process(deadline)
@@ -396,8 +394,7 @@ class Host(Shown):
         )
 
     def restart_with(self, variable: str, text: str) -> bool:
-        """Restart the host with one more environment variable. Return ``False`` if the host already has the
-        variable."""
+        """Restart the host with one more environment variable. Return ``False`` if the host already has it."""
         if variable in self._env:
             return False
         # `forget_launch` discards the launch that was made with the old environment.
@@ -472,8 +469,7 @@ class Host(Shown):
             self._releases.keep_slow()
 
     def isolate(self, context: CallContext, deadline: float | None) -> contextlib.AbstractContextManager[None]:
-        """Return a context manager for a call that enters native code. Calls of models suspected of a crash run one
-        at a time."""
+        """Return a context manager for a call that enters native code. Calls of suspected models run alone."""
         return self._isolation.isolate(context, deadline)
 
     def forget_slab(self, number: int) -> None:
@@ -661,8 +657,7 @@ def shared_daemon_host() -> Host:
 
 
 def chosen_host(host: Host | str | None) -> Host:
-    """Return the host for a session. Raise `OptionError` for an argument of another type, `Closed` if the
-    interpreter is ending."""
+    """Return the host for a session. Raise `OptionError` for other types, `Closed` if the interpreter is ending."""
     refuse_at_the_end()
     if host is None:
         return default_host()
@@ -677,8 +672,7 @@ def chosen_host(host: Host | str | None) -> Host:
 
 
 def daemon_by_default() -> bool:
-    """Return whether sessions without ``host=`` use the daemon. Raise `OptionError` if the variable has another
-    value."""
+    """Return whether sessions without ``host=`` use the daemon. Raise `OptionError` for an invalid value."""
     word = os.environ.get(VARIABLE, "").strip().lower()
     if word in ("", PRIVATE):
         return False

@@ -32,7 +32,7 @@ from qnnbridge_protocol.records import NamedTuple
 CHANNEL_MAGIC = b"\x89NPL"
 HEAD = struct.Struct("<4sBBHIIQQ")
 HEAD_BYTES = HEAD.size
-# Indices of the call's number and of the plan in the head, in words of four bytes.
+# Indices of the call's number and of the plan in the head, counted in units of four bytes.
 NUMBER_AT, PLAN_AT = 2, 3
 LAST_NUMBER = 2**32 - 1
 

@@ -70,7 +70,7 @@ def read_record(kind: type[T], data: Any, field: str) -> T:
     readers = _record_readers(kind)
     missing = [name for name, (_, required) in readers.items() if required and name not in data]
     if missing:
-        raise desync(f"{field} has no field {missing[0]}")
+        raise desync(f"{field} has no {missing[0]}")
     given = {name: read(data[name], f"{field}.{name}") for name, (read, _) in readers.items() if name in data}
     try:
         return kind(**given)

@@ -158,7 +158,7 @@ FOREIGN_TEXTS = {
 
 @pytest.mark.parametrize("text", FOREIGN_TEXTS.values(), ids=FOREIGN_TEXTS)
 def test_unknown_types_are_named_in_the_error(text: str) -> None:
-    with pytest.raises(errors.NotImplemented, match="cannot be carried"):
+    with pytest.raises(errors.NotImplemented, match="cannot be sent"):
         from_ort_type(text)
 
 

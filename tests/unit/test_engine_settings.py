@@ -39,8 +39,8 @@ def test_the_environment_names_the_engine(environ: dict[str, str], engine: tuple
     [
         ({"QNNBRIDGE_ENGINE": "winml"}, "There is no engine 'winml'"),
         ({"QNNBRIDGE_ENGINE": "folder"}, "no folder is given"),
-        ({"QNNBRIDGE_ENGINE": "wheel", "QNNBRIDGE_EP_PATH": "/p"}, "as well: /p"),
-        ({"QNNBRIDGE_ENGINE": "windowsml", "QNNBRIDGE_EP_PATH": "/p"}, "as well: /p"),
+        ({"QNNBRIDGE_ENGINE": "wheel", "QNNBRIDGE_EP_PATH": "/p"}, "also given: /p"),
+        ({"QNNBRIDGE_ENGINE": "windowsml", "QNNBRIDGE_EP_PATH": "/p"}, "also given: /p"),
     ],
 )
 def test_settings_that_say_nothing_or_two_things_are_refused(environ: dict[str, str], words: str) -> None:

@@ -1,10 +1,9 @@
 """Check whether padding changes the results of a model: compare its results on the CPU without and with padding.
 
-The comparison consists of pure functions that call a `RunFree` function, which communicates with a host;
-`PaddingCheck` decides when to compare. `FreeModel` is the model with free sizes, in one session on the CPU. When a
-session with buckets is created, runs of this model show how output sizes follow from input sizes, over which
-distance an input influences an output, and, if the application does not specify padding, which padding does not
-change the results.
+The comparison consists of pure functions that call a `RunFree` function (requests to a host); `PaddingCheck`
+decides when to compare. `FreeModel` is the model with free sizes, in one session on the CPU. When a session with
+buckets is created, runs of this model show how output sizes follow from input sizes, over which distance an input
+influences an output, and, if the application does not specify padding, which padding does not change the results.
 """
 
 from __future__ import annotations
@@ -270,8 +269,7 @@ class PaddingCheck:
         self._tried: set[Sizes] = set()
 
     def report(self, change: str) -> None:
-        """Record a change of results by padding, and log a warning for the first change. Ignore an empty
-        `change`."""
+        """Record a change by padding, and log a warning for the first change. Ignore an empty `change`."""
         with self._lock:
             if not change or self.found:
                 return
@@ -291,8 +289,7 @@ class PaddingCheck:
         Args:
             feeds: inputs without padding.
             compare: function that returns a description of how padding changes the results for given feeds.
-            again: compare even if an earlier call was compared, because this call's results are also compared with
-                the CPU.
+            again: compare even if an earlier call was compared, because this call's results are checked, too.
 
         Raises:
             NumbersDiffer: padding changes results, and the mode is "raise".
@@ -516,8 +513,7 @@ class FreeModel:
         return edge if report else exact
 
     def _changes_of_zeros(self, shapes: OutputShapes, deadline: float | None) -> str:
-        """Return how padding with zeros changes the results, or why that is unknown; '' if it does not change
-        them."""
+        """Return how padding with zeros changes the results, or why that is unknown; '' if nothing changes."""
         report, reason = self._trial(shapes, deadline, HARMLESS)
         if report is None:
             return reason
@@ -672,8 +668,7 @@ def _content(
 
 
 def _shows_nothing(values: Sequence[Any]) -> bool:
-    """Return whether an output shows nothing, because it is the same for all samples or contains values that are
-    not finite."""
+    """Return whether an output is the same for all samples, or contains values that are not finite."""
     arrays = [np.asarray(value) for value in values]
     if not all(np.isfinite(array).all() for array in arrays):
         return True

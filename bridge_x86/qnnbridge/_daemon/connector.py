@@ -260,8 +260,7 @@ def _error(process: HostProcess, reason: BridgeError | None) -> HostError:
 
 
 def _traces_of_daemon() -> tuple[str, str]:
-    """Return the path of the daemon's log ('' if unknown), and the probable reason for the daemon's end
-    according to daemon.json."""
+    """Return the daemon's log file ('' if unknown), and the probable reason for its end from daemon.json."""
     try:
         folder = existing_runtime_folder()
         discovery = None if folder is None else read_discovery(folder)
@@ -301,8 +300,7 @@ _SAME_TIME_S: Final = 0.5
 
 
 class DaemonConnector:
-    """The spawner of a `Host` whose process is a daemon. The supervisor also uses the attributes `policy` and
-    `inquest`."""
+    """The spawner of a `Host` whose process is a daemon. The supervisor also uses `policy` and `inquest`."""
 
     def __init__(self, access: DaemonAccess) -> None:
         self.policy = ReconnectPolicy()

@@ -50,8 +50,7 @@ def runtime_folder() -> Path:
 
 
 def make_runtime_folder() -> Path:
-    """Return the folder. Create it if needed. Raise `HostStartFailed` if the folder cannot be created or is not
-    private."""
+    """Return the folder; create it if needed. Raise `HostStartFailed` if it cannot be created or is not private."""
     folder = runtime_folder()
     try:
         private.make_private_folder(folder)
@@ -291,8 +290,7 @@ class Starting:
 def daemon_command(python: str | None = None) -> list[str]:
     """Return the command that starts a daemon with the running qnnbridge, unless `python` is another interpreter.
 
-    A frozen application uses the host's interpreter, which has all packages. Raise `HostNotFound` if no host
-    interpreter is found.
+    A frozen application uses the host's interpreter, which has all packages; `HostNotFound` if there is none.
     """
     if is_frozen():
         from qnnbridge._launch import find_host

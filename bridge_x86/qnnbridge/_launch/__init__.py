@@ -461,8 +461,7 @@ def interpreter_machine(path: str) -> str | None:
 
 
 def base_interpreter(path: str) -> str | None:
-    """Return the base interpreter of a Windows virtual environment's python.exe; ``None`` if `path` is not such
-    a file."""
+    """Return the base interpreter of a Windows virtual environment's python.exe; ``None`` for other files."""
     return next((base for base in named_bases(path, _text_of) if os.path.isfile(base)), None)
 
 
@@ -503,8 +502,7 @@ WINDOWS_MACHINES = frozenset({"ARM64", "x64", "x86", "ARM64EC", "ARM"})
 
 
 def _origin(package: str) -> str | None:
-    """Return where a package would be imported from if the import hook (`qnnbridge.ort._import_hook`) were not
-    active."""
+    """Return where a package would be imported from without the import hook (`qnnbridge.ort._import_hook`)."""
     # With the import hook, `onnxruntime` is the drop-in of this project and not the package that the host needs.
     stand_in = os.environ.get("QNNBRIDGE_DROPIN")
     path = [entry for entry in sys.path if entry != stand_in]
@@ -524,14 +522,12 @@ def _origin(package: str) -> str | None:
 
 @dataclasses.dataclass
 class Surroundings:
-    """Facts about the computer that the search needs. They are in one object, so that a test can simulate any
-    machine.
+    """Facts about the computer that the search needs, in one object, so that a test can simulate any machine.
 
     Attributes:
         process, computer: machine types of this process and of the computer.
         executable: the running interpreter; '' in a program that is not a Python interpreter.
-        not_isolated: folders on the path of this process that would not be on the path of an interpreter started
-            with ``-I``.
+        not_isolated: folders on this process's path that an interpreter started with ``-I`` would not search.
         origin: function that returns where a package would be imported from.
         install_tag: tag of a registered Python that lacks only the packages; set by the search.
         frozen: whether the application was packed together with its Python, for example by PyInstaller.

@@ -218,8 +218,7 @@ class MarkerSplitter:
         return len(rest) - self._without_line_end(rest, start)
 
     def _without_line_end(self, text: bytes, end: int) -> int:
-        """Return `end`, reduced by a preceding line end if this line end follows another line end (an empty
-        line)."""
+        """Return `end`, reduced by a preceding line end if that line end follows another one (an empty line)."""
         for line_end in (b"\r\n", b"\n"):
             if text.endswith(line_end, 0, end):
                 before = end - len(line_end)
