@@ -290,12 +290,10 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 0.25
 # First pause before another start if a daemon reported "ready" or "running" but cannot be reached, because the
 # daemon with the lock was ending. The pause doubles with each attempt.
 _START_AGAIN_S: Final = 0.5
-# Maximum number of consecutive daemons that end without a message before they are ready, for example because they
-# were killed.
+# Maximum number of consecutive daemons that end silently before they are ready, for example when killed.
 _MOST_SILENT_ENDS: Final = 3
 
-# Tolerance if the deadline equals the time limit for finding the daemon, because the caller computed the deadline a
-# moment earlier.
+# Tolerance if the deadline equals the time limit for finding the daemon: it was computed a moment earlier.
 _SAME_TIME_S: Final = 0.5
 
 

@@ -1,5 +1,4 @@
-"""Find and start a daemon. Its folder contains the lock and the file `daemon.json`, with which applications find
-the daemon.
+"""Find and start a daemon. Its folder contains the lock and `daemon.json`, with which applications find it.
 
 The folder belongs to this user and is inaccessible to other users. Its contents are as secret as a password. So a
 folder is refused, and never corrected silently, if other users can access it, it belongs to another user, or it is
@@ -240,8 +239,7 @@ class Starting:
             arguments: options of the daemon.
             python: the daemon's interpreter; default: the running interpreter.
         """
-        # The folder is also the daemon's working folder, because the application's working folder may be deleted
-        # while the daemon runs.
+        # The daemon also works in this folder, because the application's working folder may be deleted meanwhile.
         folder = make_runtime_folder()
         argv = [*daemon_command(python), DETACHED, *arguments]
         try:
