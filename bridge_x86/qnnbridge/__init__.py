@@ -2,8 +2,9 @@
 
 >>> import qnnbridge >>> session = qnnbridge.InferenceSession("model.onnx") >>> session.run(None, {"x": x})
 
-The API is that of ``onnxruntime``, which the application does not need. Each attribute is imported when it is first
-used, so that the import of the package takes almost no time. PYTEST_DONT_REWRITE, see `qnnbridge_protocol`.
+The API is the same as in ``onnxruntime``, which the application does not need. Each attribute is imported when it
+is first used, so that the import of the package takes almost no time. PYTEST_DONT_REWRITE, see
+`qnnbridge_protocol`.
 """
 
 from __future__ import annotations

@@ -15,20 +15,20 @@ def refused(name: str, *given: Any, **named: Any) -> RemoteTypeError:
 
     Args:
         name: the function, ``Class.method`` for a method, or ``Class.property`` for assigning to a property.
-        given: positional arguments of the call; the first one of a method is its object.
+        given: positional arguments of the call. For a method, the first argument is its object.
     """
     cls, _, function = name.rpartition(".")
     overloads = SIGNATURES[name].replace("C.", f"{BINDINGS}.").split("\n")
     kind = "function"
     if function == "__init__":
-        # pybind11 shows the name of the class, and no `self`.
+        # pybind11 shows the name of the object's class instead of `self`.
         own, kind, given = f"{BINDINGS}.{cls}", "constructor", given[1:]
         overloads = [
             one.replace(f"(self: {own}, ", f"{own}(").replace(f"(self: {own}", f"{own}(").partition(" -> ")[0]
             for one in overloads
         ]
     elif overloads[0].startswith(f"(arg0: {BINDINGS}.{cls},"):
-        function = ""  # setters of properties have no name
+        function = ""  # setters of properties have no name in the message
     supported = "".join(f"    {number}. {one}\n" for number, one in enumerate(overloads, 1))
     shown = ", ".join(map(repr, given))
     if named:

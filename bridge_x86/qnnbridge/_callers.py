@@ -1,9 +1,8 @@
-"""Warnings at the line of the application that caused them, also from the bridge's own threads.
+"""Show warnings at the line of the application that caused them, also for warnings from qnnbridge's own threads.
 
-A warning is attributed to the nearest frame of the application. A job for another thread carries the caller along:
-`Background` and the comparison of numbers in the background call `find_caller` where the application is on the
-stack, and `inherit` in the thread. Python shows a warning once for each line of the application
-(`__warningregistry__`).
+A warning is attributed to the nearest frame of the application. For a job in another thread, `Background` and the
+comparison in the background call `find_caller` while the application is on the stack, and then `inherit` in the
+thread. Python shows a warning once for each line of the application (`__warningregistry__`).
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _inherited: contextvars.ContextVar[Caller | None] = contextvars.ContextVar("qnnb
 
 
 def find_caller() -> Caller | None:
-    """Return the line of the application that called the bridge. In a thread of the bridge, return the line set by
+    """Return the line of the application that called qnnbridge. In a thread of qnnbridge, return the line set by
     `inherit`."""
     frame: FrameType | None = sys._getframe(1)
     # skip frames of `threading`, which start each thread
@@ -46,7 +45,7 @@ def find_caller() -> Caller | None:
 
 
 def inherit(caller: Caller | None) -> None:
-    """Set the line of the application for which this thread works, until the next call of this function."""
+    """Set the line of the application on whose behalf this thread works, until the next call of this function."""
     _inherited.set(caller)
 
 
@@ -58,13 +57,13 @@ def warn_application(text: str, category: type[Warning], log: logging.Logger | N
     if log is not None and log.hasHandlers():
         log.warning("%s", text)
     caller = find_caller()
-    if caller is None:  # a thread of the bridge that no call has started
+    if caller is None:  # a thread of qnnbridge that no call of the application has started
         warnings.warn(text, category, stacklevel=2)
         return
     variables: Any = caller.variables
-    # The record by which Python shows a warning only once at each line. It is stored in the application's module.
+    # The record with which Python shows a warning only once per line. It is stored in the application's module.
     registry = variables.setdefault("__warningregistry__", {})
     name = variables.get("__name__") or "<string>"
-    # The module's variables are not passed: Python would request the source from their `__loader__`, and the loader
-    # of `python -c` raises ImportError.
+    # Do not pass the module's variables: Python would request the source from their `__loader__`, and the loader of
+    # `python -c` raises ImportError.
     warnings.warn_explicit(text, category, caller.file, caller.line, name, registry)

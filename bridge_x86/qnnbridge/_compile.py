@@ -101,35 +101,36 @@ def compile(  # noqa: A001 - as in qnnbridge.compile(...)
     host: Host | None = None,
     on_progress: OnProgress | None = None,
 ) -> CompileResult | tuple[CompileResult, ...]:
-    """Compile a model for QNN into an EPContext model, which a session opens in a fraction of the time.
+    """Compile a model for QNN to an EPContext model. A session opens an EPContext model in a fraction of the time.
 
     Args:
         model: the original ONNX model, a file or its bytes.
         output: path of the .onnx file to write, or a folder. Default: ``<stem>_ctx.onnx`` in the model's folder.
-        embed: store the context binary in the .onnx file; default a file in the same folder.
-        validate: run the result in a new process and compare it with the CPU before it is written.
-        inputs: real inputs by name for the comparison; default generated inputs.
+        embed: store the context binary in the .onnx file; default: a separate file in the same folder.
+        validate: run the compiled model in a new process and compare its results with the CPU's before the files
+            are written.
+        inputs: real inputs by name for the comparison; default: generated inputs.
         soc_model: the chip, by number or name (60, "SC8380XP"). A list of chips is compiled one by one, each to a
             separate file (``<stem>_soc60_ctx.onnx``); the result is then a tuple.
         htp_arch: the architecture (73), if no chip is given.
         provider_options: options of QNN, as for a session.
         sess_options: `SessionOptions`, which can also fix free dimensions.
-        fallback: "cpu" leaves nodes that QNN does not accept to the CPU, with a warning; "error" refuses the model.
+        fallback: "cpu" runs nodes that QNN does not accept on the CPU, with a warning; "error" refuses the model.
             A model without any node for QNN is always refused.
-        timeout: seconds for everything, per chip; the compiler is ended after that.
+        timeout: time limit in seconds for all steps, per chip; when it expires, the compiler is ended.
         overwrite: replace existing files.
         host: a host whose interpreter, environment and limits are used; the work is done in new hosts.
         on_progress: called at the start and a few times per second with the current step and the elapsed seconds.
 
     Raises:
         CompileFailed: the compiler or the comparison failed.
-        OptionError: an option is invalid, or the output exists already.
-        CompiledModelRefused: the model is compiled already.
-        PlacementRefused: QNN does not accept all nodes, or none.
-        DeadlineExceeded: the timeout has passed.
+        OptionError: an option is invalid, or the output already exists.
+        CompiledModelRefused: the model is already compiled.
+        PlacementRefused: QNN does not accept all nodes, or accepts no node.
+        DeadlineExceeded: the timeout has expired.
         HostCrashed: the host died.
 
-    Errors of a session of the same model are raised as well. After an error no file is left.
+    The errors of creating a session of the model can also be raised. After an error no file remains.
     """
     several = isinstance(soc_model, (list, tuple))
     try:
@@ -171,7 +172,7 @@ class CompileJob:
     """A model to be compiled for a chip. It can be pickled.
 
     Attributes:
-        recipe: the session that would run the model.
+        recipe: recipe of the session that would run the model.
         soc_model: the chip; ``None`` for the default.
         embed: whether to store the context binary in the .onnx file.
         output: an absolute path, with a separator at the end for a folder; ``None``: the folder of the model.
@@ -193,7 +194,7 @@ class Compiled:
 
     Attributes:
         results: one result per job.
-        skipped: why nothing was compiled, for resumed work.
+        skipped: with `resume`, the reason why nothing was compiled.
     """
 
     results: tuple[CompileResult, ...]
@@ -247,11 +248,11 @@ def perform(
     resume: bool = False,
     on_begin: Callable[[Running], None] | None = None,
 ) -> Compiled:
-    """Compile jobs in a new host. If there are several, their results share the weights. Raise the same errors as
+    """Compile jobs in a new host. The results of several jobs share the weights. Raise the same errors as
     `compile`.
 
     Args:
-        jobs: the jobs, for the same options.
+        jobs: the jobs, all with the same options.
         validate: run each result and compare it with the CPU.
         timeout_s: seconds for all jobs.
         overwrite: replace existing files.
@@ -299,8 +300,8 @@ class Running:
         supervisor = self._host.supervisor
         self._news.stage = "compiling"  # until the host reports a stage
         self._news.report("compiling", 0.0)
-        # The quarantine is checked before the start, so that no host is started for a model that is known to crash,
-        # and again afterwards, because the versions are known only from the first HELLO.
+        # Check the quarantine before the start, so that no host is started for a model that is known to crash.
+        # Check it again afterwards, because the versions are known only from the first HELLO.
         self._check_quarantine()
         try:
             process = supervisor.process(self._deadline)
@@ -327,8 +328,8 @@ class Running:
         return read_record(Compiled, frame.header, "model.compile")
 
     def interrupt(self) -> None:
-        """Request the host to stop the work and remove its files, then end the host."""
-        # The flag is set first, so that `run` recognises the error that the cancellation causes.
+        """Ask the host to stop the work and remove its files, then end the host."""
+        # Set the flag first, so that `run` recognizes the error that the cancellation causes.
         self._interrupted = True
         process = self._host.supervisor.running
         if process is not None:
@@ -336,8 +337,8 @@ class Running:
             for request_id in self._request_id:
                 with contextlib.suppress(BridgeError, ChannelFailed, ChannelRetired, CallTimedOut):
                     process.channel.cancel(request_id, time.monotonic() + CANCEL_TIMEOUT_S)
-            # The reason is set before the kill. Otherwise a caller that notices the end of the stream would report
-            # a crash.
+            # Set the reason before the kill. Otherwise a caller that notices the end of the stream would report a
+            # crash.
             process.channel.fail(reason)
             process.kill(reason.message)
         self._host.close()
@@ -372,7 +373,7 @@ class Running:
         header = {"op": "model.compile", "jobs": jobs, "folder": self._jobs[0].recipe.folder, **how}
         quarantine = self._host.quarantine
         if quarantine is not None:
-            # All fingerprints in quarantine are sent, because only the host can determine the model's fingerprint.
+            # Send all fingerprints in quarantine, because only the host can determine the model's fingerprint.
             refused = [f for context in self._contexts for f in quarantine.fingerprints(context.options_hash)]
             header["quarantined"] = list(dict.fromkeys(refused))
         if self._deadline is not None:
@@ -385,7 +386,7 @@ class Running:
                 self._host.quarantine.check_source(job.recipe.was_read_from, context.options_hash)
 
     def _in_full(self, refusal: ModelQuarantined) -> ModelQuarantined:
-        """Return the error with the deaths and reports that this process has recorded."""
+        """Return the error together with the deaths and reports that this process has recorded."""
         fingerprint = str(refusal.details.get("fingerprint", ""))
         for context in self._contexts:
             try:
@@ -395,8 +396,8 @@ class Running:
         return refusal
 
     def _explained(self, process: HostProcess, error: BridgeError, request_id: list[int]) -> BridgeError:
-        """Return the error with the cause from the host's log. If a worker died in the comparison, the cause is
-        that of its death, for which a crash report is written."""
+        """Return the error with the cause from the host's log. If the process of the comparison died, return the
+        cause of its death and write a crash report."""
         from qnnbridge._diagnosis.ort_log import enrich_from_stderr
 
         died = error.details.get("worker_died")
@@ -415,7 +416,7 @@ def _target(output: str | os.PathLike[str] | None, count: int) -> str | None:
     if output is None:
         return None
     text = os.fsdecode(output)
-    # `abspath` would drop the separator at the end, by which the host recognises a folder.
+    # `abspath` would drop the separator at the end, which marks a folder for the host.
     path = os.path.join(os.getcwd(), text)
     if count == 1:
         return path

@@ -30,7 +30,7 @@ def _number(value: Any) -> int | None:
 
 
 class OrtExternalInitializerInfo:
-    """Location of an initializer: a file, relative to the model, an offset and a size in bytes."""
+    """Location of an initializer: a file relative to the model, an offset and a size in bytes."""
 
     __slots__ = ("_place",)
 
@@ -63,7 +63,7 @@ class OrtExternalInitializerInfo:
 
 
 class OrtEpContextData:
-    """A context binary that is passed to the application's function, which stores it."""
+    """A context binary that is passed to the application's function, which must store it."""
 
     __slots__ = ("_data",)
 
@@ -83,8 +83,8 @@ class OrtEpContextData:
         return len(self._valid())
 
     def read(self, offset: int = 0, length: int | None = None) -> bytes:
-        """Return a part of the data; by default everything from `offset` on. Raise `IndexError` for a range outside
-        the data."""
+        """Return a part of the data; default: everything from `offset` on. Raise `IndexError` if the range is
+        outside the data."""
         data = self._valid()
         start, count = _number(offset), None if length is None else _number(length)
         if start is None or start < 0 or (length is not None and (count is None or count < 0)):
@@ -182,13 +182,13 @@ class OrtEpContextDataBuffer:
             raise RemoteRuntimeError("EPContext data output is valid only during the read callback.")
 
 
-# --- functions for the host -------------------------------------------------------------------------------
+# --- adapters, so that the host can call functions of the application -------------------------------------
 
 
 def initializer_location(
     function: Callable[..., Any],
 ) -> CalledFunction:
-    """Adapt ``get_initializer_location_func`` of a `ModelCompiler`."""
+    """Adapt the function ``get_initializer_location_func`` of a `ModelCompiler` for calls by the host."""
 
     def call(arguments: Mapping[str, Any], values: list[Any]) -> tuple[Any, Sequence[Any]]:
         described = arguments.get("external")
@@ -216,7 +216,7 @@ def initializer_location(
 def context_write(
     function: Callable[..., Any],
 ) -> CalledFunction:
-    """Adapt ``set_ep_context_data_write_func`` of a `ModelCompiler`."""
+    """Adapt the function of ``ModelCompiler.set_ep_context_data_write_func`` for calls by the host."""
 
     def call(arguments: Mapping[str, Any], values: list[Any]) -> tuple[Any, Sequence[Any]]:
         data = OrtEpContextData.of(np.ascontiguousarray(values[0]).data)
@@ -230,7 +230,7 @@ def context_write(
 
 
 def context_read(function: Callable[..., Any], max_size: int) -> CalledFunction:
-    """Adapt ``set_ep_context_data_read_func`` of `SessionOptions`."""
+    """Adapt the function of ``SessionOptions.set_ep_context_data_read_func`` for calls by the host."""
 
     def call(arguments: Mapping[str, Any], _values: list[Any]) -> tuple[Any, Sequence[Any]]:
         buffer = OrtEpContextDataBuffer.of(max_size)
@@ -246,7 +246,7 @@ def context_read(function: Callable[..., Any], max_size: int) -> CalledFunction:
 def write(
     function: Callable[[bytes], Any],
 ) -> CalledFunction:
-    """Adapt the function of ``ModelCompiler.compile_to_stream``."""
+    """Adapt the function of ``ModelCompiler.compile_to_stream`` for calls by the host."""
 
     def call(_arguments: Mapping[str, Any], values: list[Any]) -> tuple[Any, Sequence[Any]]:
         function(np.ascontiguousarray(values[0]).tobytes())

@@ -52,7 +52,7 @@ INFO_TIMEOUT_S = 60.0
 
 @dataclasses.dataclass
 class CacheCounters:
-    """Counters of sessions that used the cache; see `HostStats`."""
+    """Counters of sessions that used the cache of compiled models; see `HostStats`."""
 
     hits: int = 0
     misses: int = 0
@@ -64,16 +64,17 @@ class CacheCounters:
 class HostStats:
     """Counters of events since the `Host` was created.
 
-    generation: number of starts of the host. crashes: number of unplanned ends. retried_calls: calls that were
-    repeated in the next generation. cpu_fallbacks: sessions that requested QNN and run on the CPU, as their
-    ``fallback`` allows. last_crash: text of the last crash. shared_calls: repeated calls that took the fast path
-    (all others use the connection). channels: open fast channels. shared_bytes: memory shared with the host.
-    shared_memory: "available", or the reason why not. results_copied: results of ``borrow=True`` that were copied,
-    because the application holds too many already. arrays_copied: arrays of ``empty_input`` and ``empty_output``
-    that are in ordinary memory, because no shared memory was left. objects: objects of this process in the host.
-    cache_hits: sessions created from a compiled model in the cache. cache_misses: sessions whose model was first
-    compiled and stored in the cache. cache_set_aside: cache entries that were removed because they were damaged or
-    crashed the host. cache_problem: reason why the cache cannot be used.
+    generation: number of starts of the host. crashes: number of times that the host ended unexpectedly.
+    retried_calls: calls that were repeated in the next generation. cpu_fallbacks: sessions that requested QNN and
+    run on the CPU, as their ``fallback`` allows. last_crash: description of the last crash. shared_calls: calls
+    that took the fast path (all others use the connection). channels: open fast channels. shared_bytes: memory
+    shared with the host. shared_memory: "available", or the reason why it is not. results_copied: results of
+    ``borrow=True`` that were copied, because the application holds too many already. arrays_copied: arrays of
+    ``empty_input`` and ``empty_output`` that are in ordinary memory, because no shared memory was left. objects:
+    objects that this process has created in the host and not released. cache_hits: sessions created from a compiled
+    model in the cache. cache_misses: sessions whose model had to be compiled and was then stored in the cache.
+    cache_set_aside: cache entries that were removed because they were damaged or crashed the host. cache_problem:
+    reason why the cache cannot be used.
     """
 
     generation: int
@@ -98,27 +99,27 @@ class HostStats:
 
 
 class Host(Shown):
-    """A host process that sessions and threads share. It is started at its first use, or by `start`.
+    """A host process that sessions and threads share. The process starts at the first use, or by `start`.
 
     Args:
         python: the ARM64 interpreter that has ``qnnbridge[host]``. Default: ``QNNBRIDGE_HOST_PYTHON``, then the
             configuration file, then on Windows an ARM64 Python from the registry, then the running interpreter.
-        env: environment variables to add to the host's environment, or to replace there.
-        cwd: the host's working folder; default the application's.
-        start_timeout: limit in seconds until the host's HELLO, and from there the same limit again until ONNX
-            Runtime and QNN are loaded.
+        env: environment variables to add to or replace in the host's environment.
+        cwd: the host's working folder; default: the application's.
+        start_timeout: time limit in seconds until the host sends its HELLO message. The same limit applies again
+            until the host has loaded ONNX Runtime and QNN.
         limits: maximum sizes of messages.
         restart: when and how often a crashed host is started again.
-        recycle: limits at which the host is replaced by a new one, between two calls; default never.
-        shared_memory: whether tensors of repeated calls are in memory that both processes have mapped. Default:
+        recycle: limits at which a new process replaces the host, between two calls; default: never.
+        shared_memory: whether repeated calls pass their tensors in memory that both processes have mapped. Default:
             yes, unless ``QNNBRIDGE_SHARED_MEMORY=0``. Without shared memory all calls use the connection (see
             `stats`).
         engine: where the host takes QNN from: "wheel" (onnxruntime-qnn), "windowsml" (the catalogue of Windows),
             "folder", or "auto". Default: ``QNNBRIDGE_ENGINE``, then the configuration file, then "auto".
-        ep_path: the folder of a provider's library, or the library itself. Default: ``QNNBRIDGE_EP_PATH``, then the
+        ep_path: path of an execution provider's library or of its folder. Default: ``QNNBRIDGE_EP_PATH``, then the
             configuration file.
-        spin: whether callers poll for the answer for 25 microseconds before they sleep. This is faster if the host
-            runs on another core, but uses processor time.
+        spin: whether callers poll for the answer for 25 microseconds before they sleep. Polling is faster if the
+            host runs on another core, but uses processor time.
 
     The first use raises `HostNotFound` if no interpreter can run the host.
     """
@@ -142,8 +143,8 @@ class Host(Shown):
     ) -> None:
         self._python = python
         self._env = dict(env or {})
-        # The arguments are passed as variables in the host's environment, so that `engine_setting` alone combines
-        # arguments, variables and file. `env=` takes precedence.
+        # The arguments are passed as variables in the host's environment, so that only `engine_setting` combines
+        # arguments, variables and the configuration file. `env=` takes precedence.
         if engine is not None or ep_path is not None:
             from qnnbridge_protocol.settings import engine_variables  # needed only for these arguments
 
@@ -157,15 +158,15 @@ class Host(Shown):
         self._recycle = recycle
         self._shared_memory = shared_memory
         self._spin = spin
-        # The interpreter that was chosen; ``None`` before the first start.
+        # The interpreter that was chosen to run the host; ``None`` before the first start.
         self.interpreter: HostInterpreter | None = None
-        # Function that receives ONNX Runtime's log lines of this process's calls.
+        # Function that receives the log lines that ONNX Runtime writes during this process's calls.
         self.log_function: LogFunction | None = None
-        # Kind and arguments of objects without contents that each generation needs before its first session. Below:
-        # the generation in which they exist.
+        # Kind and arguments of objects that every new host process (generation) creates before its first session,
+        # and the generation that has created them.
         self._remembered: list[tuple[str, Mapping[str, Any]]] = []
         self._remembered_in = 0
-        # Supervisors that were inherited in forks. This process must not end their hosts.
+        # Supervisors that were inherited from parent processes. This process must not end their hosts.
         self._of_parents: list[Supervisor] = []
         self._info: HostInfo | None = None
         self._begin(0)
@@ -173,14 +174,15 @@ class Host(Shown):
         renew_in_forks(self)
 
     def _begin(self, generation: int) -> None:
-        """Create all objects that a forked child must not share with its parent. The next host gets the number
+        """Create all objects that a forked child must not share with its parent. The next host is generation number
         `generation` + 1."""
         self._connector: DaemonConnector | None = None
         if self._daemon is not None:
-            from qnnbridge._daemon.connector import DaemonConnector  # needed only with a daemon
+            from qnnbridge._daemon.connector import DaemonConnector  # needed only for a daemon
 
             self._connector = DaemonConnector(self._daemon)
-        # All generations share this object, so that suspects stay suspects when the host is started again.
+        # All generations share this object, so that a suspected model remains a suspect after the host is
+        # restarted.
         blame = Blame()
         # The supervisor must not keep this object alive, because the host ends when the application drops the
         # object.
@@ -249,7 +251,7 @@ class Host(Shown):
 
         A daemon continues: only the connection to it is closed.
         """
-        # This comes first, so that a thread that waits for a daemon in `reach` gives up and releases the
+        # Close the connector first, so that a thread that waits for a daemon in `reach` gives up and releases the
         # supervisor's lock.
         if self._connector is not None:
             self._connector.close()
@@ -278,7 +280,7 @@ class Host(Shown):
     ) -> None:
         self.close()
 
-    # --- facts ---
+    # --- information ---
 
     def _shown_facts(self) -> Iterator[Fact]:
         """Yield facts about the host that are known without a request to it."""
@@ -304,12 +306,12 @@ class Host(Shown):
 
     @property
     def info(self) -> HostInfo:
-        """Facts about the host. Reading them starts the host and waits until ONNX Runtime is loaded there."""
+        """Versions and devices of the host. Reading them waits until the host has loaded ONNX Runtime."""
         self.supervisor.process(deadline_after(self._start_timeout))
         return self.learn(deadline_after(INFO_TIMEOUT_S))
 
     def learn(self, deadline: float | None) -> HostInfo:
-        """Return `info` within a deadline (`time.monotonic`)."""
+        """Return `info`. `deadline` is a time of `time.monotonic`."""
         process = self.supervisor.process(deadline)
         if self._info is None or self._info.generation != process.generation:
             left_s = seconds_left(deadline)
@@ -348,9 +350,10 @@ class Host(Shown):
         )
 
     def ping(self, timeout: float = 5.0) -> float:
-        """Return the seconds of a round trip. Raise `DeadlineExceeded`, even if the host is only busy."""
+        """Return the seconds of a round trip. Raise `DeadlineExceeded` after the timeout, even if the host is
+        busy."""
         deadline = deadline_after(timeout)
-        # This may start the host, so it comes before the time measurement.
+        # This may start the host, so it is called before the time measurement.
         process = self.supervisor.process(deadline)
         begin = time.perf_counter()
         try:
@@ -361,20 +364,19 @@ class Host(Shown):
             raise self.supervisor.lost(process, failure, deadline) from None
         return time.perf_counter() - begin
 
-    # --- for the sessions ---
+    # --- used by sessions ---
 
     @property
     def arrays(self) -> SharedArrays:
-        """The application's arrays in shared memory."""
-        # The attribute is checked again under the lock, so that two threads do not create two objects, one of which
-        # would be dropped with its arrays.
+        """Manager of the application's arrays in shared memory."""
+        # Check the attribute again under the lock, so that two threads do not create two managers, one of which
+        # would be dropped together with its arrays.
         if self.own_arrays is None:
             from qnnbridge._fastpath.memory import SharedArrays  # imports numpy
 
             with self._arrays_lock:
                 if self.own_arrays is None:
-                    # A weak reference, because the arrays may exist longer than the host and must not keep it
-                    # alive.
+                    # A weak reference, because the arrays may outlive the host and must not keep the host alive.
                     forget = weakref.WeakMethod(self.forget_slab)
                     self.own_arrays = SharedArrays(self.sharing, lambda number: call_if_alive(forget, number))
                     self.sharing.collect = self.own_arrays.collect
@@ -392,7 +394,7 @@ class Host(Shown):
         )
 
     def restart_with(self, variable: str, text: str) -> bool:
-        """Restart the host with one more environment variable. Return ``False`` if it already has the variable."""
+        """Restart the host with one more environment variable. Return ``False`` if the host already has it."""
         if variable in self._env:
             return False
         # `forget_launch` discards the launch that was made with the old environment.
@@ -408,15 +410,15 @@ class Host(Shown):
         buffers: tuple[Any, ...] = (),
         stop: Terminable | None = None,
     ) -> Frame:
-        """Call an operation of the host itself. It is repeated if the host dies, but only once if it may be the
-        cause.
+        """Call an operation of the host itself. If the host dies, repeat the operation, but only once if it may be
+        the cause.
 
         stop: setting its `terminate` from another thread withdraws the request.
         """
         deadline, context = deadline_after(timeout), CallContext(str(header.get("op")))
 
         def attempt(process: HostProcess, deadline: float | None) -> Frame:
-            # Each attempt has its own relay, because a CANCEL refers to a request of one process.
+            # Each attempt has its own relay, because a CANCEL message refers to a request in one host process.
             with TerminateRelay(stop, process.channel) as on_sent:
                 return process.channel.call(header, buffers, deadline, context, on_sent)
 
@@ -456,18 +458,18 @@ class Host(Shown):
         for kind, arguments in self._remembered:
             header = {"op": "object.create", "kind": kind, "arguments": dict(arguments)}
             made = process.channel.call(header, (), deadline, CallContext("object.create", kind)).header
-            # Only the handle is released. The settings that the object made in the host's process remain.
+            # Release only the handle. The settings that the object has made in the host process remain in effect.
             process.channel.one_way.add({"op": "object.release", "objects": [made["object"]]})
         self._remembered_in = process.generation
 
     def set_log_function(self, log: LogFunction | None) -> None:
-        """Pass all later log lines to the function. From then on, calls take the slow path."""
+        """Pass all later log lines to the function. After this, calls take the slow path."""
         self.log_function = log
         if log is not None:
             self._releases.keep_slow()
 
     def isolate(self, context: CallContext, deadline: float | None) -> contextlib.AbstractContextManager[None]:
-        """Return a context manager for a call that enters native code: suspects of a crash run alone."""
+        """Return a context manager for a call that enters native code. Calls of suspected models run alone."""
         return self._isolation.isolate(context, deadline)
 
     def forget_slab(self, number: int) -> None:
@@ -486,12 +488,12 @@ class Host(Shown):
             process.channel.call({"op": "host.info"}, (), deadline, CallContext("host.info"))
 
     def before_call(self, process: HostProcess) -> None:
-        """Send the queued releases, and replace a host that has reached its limits."""
+        """Send the queued releases, and replace a host that has reached the limits of `recycle`."""
         self._releases.send(process)
-        # `send` empties the queue, so add the entry again: only with an empty queue may a call take the fast path.
+        # `send` empties the queue, so add the entry that disables the fast path again (`keep_slow`).
         if self.log_function is not None:
             self._releases.keep_slow()
-        # Objects would be lost with the host, so the host is replaced only after the last object was released.
+        # The objects are lost when the host ends, so the host is replaced only after the last object was released.
         if not self._objects.get(process.generation) and self.recycler.is_due(process.generation, process.real_pid):
             self.supervisor.retire(process, wait=False)
 
@@ -506,7 +508,7 @@ class Host(Shown):
         self._releases.add("object.release", generation, number)
 
     def keep_object(self, generation: int, number: int) -> None:
-        """Record an object of this generation. Remove the objects of older generations, which are lost."""
+        """Record an object of this generation. Remove the objects of older generations, which no longer exist."""
         # `pop` has a default because a finalizer or another thread may remove the same entry.
         for older in [one for one in self._objects if one < generation]:
             self._objects.pop(older, None)
@@ -518,7 +520,7 @@ class Host(Shown):
 
     def _launch(self) -> Launch:
         if not self._is_watched:
-            # This ends the process of a host that is dropped, or whose `close` was interrupted early.
+            # End the process of a host that the application has dropped, or whose `close` was interrupted.
             when_gone(self, self.supervisor.close)
             self._is_watched = True
         if self._connector is not None:
@@ -555,8 +557,8 @@ class _HostPolicy(Policy):
     def repeats(self, death: Death, patience: Patience) -> bool:
         if death.innocent and not isinstance(death.error, Closed) and patience.is_left():
             return True
-        # Repeat once even if the call may be the cause, because these operations (reading facts, identifying a
-        # model) are safe to repeat.
+        # Repeat the operation once even if it may have caused the crash: such operations (reading facts,
+        # identifying a model) are safe to repeat.
         if self._repeated or death.error.retry == "pointless":
             return False
         self._repeated = True
@@ -575,7 +577,7 @@ def _close_all() -> None:
             host.close()
 
 
-# --- a `Host` that is the daemon, and which host a session gets ---------------------------------------------
+# --- hosts that represent the daemon, and the choice of a session's host ------------------------------------
 
 VARIABLE: Final = "QNNBRIDGE_HOST"
 DAEMON: Final = "daemon"
@@ -600,10 +602,11 @@ def connect(
     Applications share the daemon and its sessions of identical models. The daemon outlives the application.
 
     Args:
-        start: start a daemon if none runs, now and after the daemon has ended. ``False``: raise `HostStartFailed`.
-        python: the ARM64 interpreter for a daemon that is started; see `Host`. It does not affect a running daemon.
-            Raises `HostNotFound` for an interpreter that cannot run the host.
-        timeout: seconds to find or start the daemon, now and after the daemon has ended; ``None`` for no limit.
+        start: whether to start a daemon if none runs, now or after the daemon has ended. ``False``: raise
+            `HostStartFailed`.
+        python: the ARM64 interpreter for a new daemon; see `Host`. It does not affect a running daemon. An
+            interpreter that cannot run the host raises `HostNotFound`.
+        timeout: seconds to find or start the daemon, now or after the daemon has ended; ``None`` for no limit.
         limits, shared_memory, spin: as for `Host`.
     """
     patience_s = math.inf if timeout is None else timeout
@@ -613,7 +616,7 @@ def connect(
         from qnnbridge._daemon.discovery import from_anywhere
 
         found = find_host(python)
-        # Interpreter for the daemon itself, if the running interpreter cannot be used.
+        # Interpreter for the daemon process, if the running interpreter cannot be used.
         own_python = found.path if is_frozen() else None
         arguments = "--python", from_anywhere(os.fspath(python))
     host = daemon_host(
@@ -631,7 +634,7 @@ def connect(
 
 
 def default_host() -> Host:
-    """Return the host for sessions without ``host=``. There is one in each process."""
+    """Return the host for sessions without ``host=``. Each process has only one such host."""
     global _default
     with _lock:
         if _default is None or _default.supervisor.closed:
@@ -645,7 +648,7 @@ def daemon_host(access: DaemonAccess, **options: Any) -> Host:
 
 
 def shared_daemon_host() -> Host:
-    """Return the host for sessions with ``host="daemon"``. There is one in each process."""
+    """Return the host for sessions with ``host="daemon"``. Each process has only one such host."""
     global _shared
     with _lock:
         if _shared is None or _shared.supervisor.closed:
@@ -669,7 +672,7 @@ def chosen_host(host: Host | str | None) -> Host:
 
 
 def daemon_by_default() -> bool:
-    """Return whether sessions without ``host=`` use the daemon. Raise `OptionError` for an unknown word."""
+    """Return whether sessions without ``host=`` use the daemon. Raise `OptionError` for an invalid value."""
     word = os.environ.get(VARIABLE, "").strip().lower()
     if word in ("", PRIVATE):
         return False

@@ -1,9 +1,9 @@
-"""Objects in the host, which belong to one generation of the host and are identified by a number.
+"""Objects in the host. An object is identified by a number and exists in one host process (generation).
 
-A proxy class in the application refers to a `HostObject`. The object is released with its proxy: at once by
-`release`, otherwise with the next call after the garbage collector has found the proxy. The object is lost with its
-host (`StateLost`), since the application's process cannot restore its contents. Any thread may call; the host
-executes calls of one object one at a time.
+A proxy class in the application refers to a `HostObject`. `release` releases the object at once; otherwise the
+object is released with the next call after the proxy was garbage-collected. If the host ends, the object is lost
+(`StateLost`), since the application's process cannot restore its contents. Any thread may call; the host executes
+calls of one object one at a time.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class ObjectReply(NamedTuple):
     """Result of an operation of an object.
 
     Attributes:
-        result: plain data.
-        values: tensors and other values.
-        made: another object, which the operation created; ``None`` if it created none.
+        result: the result as plain data.
+        values: tensors and other ONNX values of the result.
+        made: object that the operation created; ``None`` if it created none.
     """
 
     result: Any
@@ -47,8 +47,8 @@ class HostObject:
     Attributes:
         host: the host.
         generation: the generation of the host to which the object belongs.
-        number: number of the object in the host.
-        kind: name of the object's kind in messages.
+        number: the object's number in the host.
+        kind: type of the object, as messages name it.
     """
 
     __slots__ = ("__weakref__", "_call_off", "_forks", "_released", "generation", "host", "kind", "number")
@@ -76,16 +76,16 @@ class HostObject:
         """Call an operation of the object, without a time limit.
 
         Args:
-            operation: name of the operation, which the kind of object must have.
-            arguments: arguments by name, of msgpack types.
+            operation: name of an operation of this type of object.
+            arguments: arguments by name, of types that msgpack supports.
             values: tensors and other values.
             objects: further objects of the same host.
-            functions: functions of the application, by name, that the host may call meanwhile.
-            context: the model to blame if the host dies.
+            functions: functions of the application, by name, that the host may call during the operation.
+            context: identifies the model to blame if the host dies.
 
         Raises:
             Closed: this object, or one of `objects`, was released.
-            StateLost: its host has ended.
+            StateLost: the host process that has the object has ended.
             InvalidArgument: one of `objects` belongs to another host.
         """
         from qnnbridge_protocol.values import decode_all
@@ -107,14 +107,14 @@ class HostObject:
         on_news: Callable[[Frame], None] | None = None,
         functions: Mapping[str, CalledFunction] = NO_FUNCTIONS,
     ) -> Frame:
-        """Send a request on this object and return the answer without decoding its tensors.
+        """Send a request for this object and return the response without decoding its tensors.
 
         Args:
             header: fields of the request.
             buffers: buffers of the request.
-            context: the model to blame if the host dies.
+            context: identifies the model to blame if the host dies.
             on_sent: called with the number of the request once the request is written.
-            on_news: called with each PHASE and EVENT frame of the request; it must not block.
+            on_news: called with each PHASE and EVENT frame (progress report) of the request; must not block.
             functions: functions of the application, by name.
         """
         process = self.process()
@@ -144,8 +144,8 @@ class HostObject:
         return process
 
     def numbers_of(self, objects: Sequence[HostObject]) -> list[int]:
-        """Return the numbers of other objects that are used together with this object. Raise the errors of
-        `call`."""
+        """Return the numbers of other objects that the operation uses together with this object. Raise the same
+        errors as `call`."""
         return numbers_in(self.host, self.generation, objects)
 
     @property
@@ -161,7 +161,7 @@ class HostObject:
         process = self.host.supervisor.running
         if process is not None and process.generation == self.generation:
             process.channel.one_way.add({"op": "object.release", "objects": [self.number]})
-        self._call_off()  # after an interruption before this line the release is repeated, which is harmless
+        self._call_off()  # if an interruption comes before this line, the release is repeated, which is harmless
 
 
 def create_object(
@@ -173,8 +173,9 @@ def create_object(
     *,
     context: CallContext | None = None,
 ) -> tuple[HostObject, Any]:
-    """Create an object of this kind. Return the object and the host's data about it. The parameters are those of
-    `HostObject.call`."""
+    """Create an object of the given type. Return the object and the data that the host reports about it. The
+    parameters are those of `HostObject.call`.
+    """
     header, buffers = object_message(arguments, values)
     header |= {"op": "object.create", "kind": kind}
     made, frame = forward_creation(host, header, buffers, objects, context)
@@ -188,7 +189,7 @@ def forward_creation(
     objects: Sequence[HostObject] = (),
     context: CallContext | None = None,
 ) -> tuple[HostObject, Frame]:
-    """Create an object with the given header and buffers. Return the object and the undecoded answer."""
+    """Create an object with the given header and buffers. Return the object and the undecoded response."""
     kind = str(header.get("kind"))
     context = context or CallContext("object.create", kind)
     while True:
@@ -199,9 +200,10 @@ def forward_creation(
             frame = _exchange(host, process, message, context, sent.append)
             break
         except ChannelRetired:
-            continue  # if there are `objects`, `process` raises that they are lost
+            continue  # a new host process has none of `objects`: `process` raises `StateLost`
         except BaseException:
-            # The host may have created the object, whose number is that of the request. Release it.
+            # The host may have created the object. Its number is the number of the request, so release it by that
+            # number.
             for number in sent:
                 host.release_object_later(process.generation, number)
             raise
@@ -209,8 +211,7 @@ def forward_creation(
 
 
 def numbers_in(host: Host, generation: int, objects: Sequence[HostObject]) -> list[int]:
-    """Return the numbers of objects of this generation of the host. Raise `Closed`, `StateLost`,
-    `InvalidArgument`."""
+    """Return the numbers of objects in this host process. Raise `Closed`, `StateLost` or `InvalidArgument`."""
     for one in objects:
         if one.host is not host:
             raise InvalidArgument(
@@ -227,7 +228,7 @@ def numbers_in(host: Host, generation: int, objects: Sequence[HostObject]) -> li
 def object_message(
     arguments: Mapping[str, Any] | None, values: Sequence[Any]
 ) -> tuple[dict[str, Any], tuple[Any, ...]]:
-    """Return the fields and the buffers of a request on an object."""
+    """Return the fields and the buffers of a request for an object."""
     header: dict[str, Any] = {"arguments": dict(arguments or {})}
     if not values:
         return header, ()
@@ -263,7 +264,7 @@ def _exchange(
 
 def _lost(kind: str) -> StateLost:
     return StateLost(
-        f"The {kind} is lost: the host that held it has been replaced.",
+        f"The {kind} is lost: its host process has been replaced.",
         cause="The host died, or was restarted, since the object was created.",
         fix="Create the object again.",
     )

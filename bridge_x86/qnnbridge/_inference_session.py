@@ -1,8 +1,8 @@
 """`InferenceSession`: the proxy with the interface of ``onnxruntime.InferenceSession``.
 
-Names, argument order, defaults and error classes are ONNX Runtime's. Additions are keyword-only. The session
-converts arguments and errors, and passes its calls to a `Runner`, which has one session of the host or one for each
-bucket. Thread-safe.
+Names, argument order, defaults and error classes are the same as in ONNX Runtime. Additional arguments are
+keyword-only. The session converts arguments and errors, and passes its calls to a `Runner`, which uses one session
+in the host, or one session for each bucket. Thread-safe.
 """
 
 from __future__ import annotations
@@ -63,31 +63,31 @@ class InferenceSession(Shown):
     Args:
         path_or_bytes: the model's file, or its bytes.
         sess_options: `SessionOptions`.
-        providers: execution providers in order of preference, names or (name, options) pairs.
-            Default: QNN alone.
-        provider_options: options for each of `providers`, if those are names.
-        host: the host process to use; default one that all sessions of this process share. "daemon": the host that
-            applications share (see `qnnbridge.connect`).
+        providers: execution providers in order of preference, as names or (name, options) pairs.
+            Default: only QNN.
+        provider_options: the options of each provider, if `providers` is a list of names.
+        host: the host process to use. Default: a host that all sessions of this process share. "daemon": the host
+            that applications share (see `qnnbridge.connect`).
         fallback: "error" (default) refuses the session if a node would not run on QNN. "cpu" lets ONNX Runtime
             put such nodes on the CPU; listing ``CPUExecutionProvider`` after QNN has the same effect. `placement`
             reports the result.
-        timeout: seconds for the creation, and the default for calls. Default: no limit, since compiling can take
-            minutes.
-        retry: how often a call is repeated in a new host after it may have crashed the host.
+        timeout: time limit in seconds for the creation, and the default for calls. Default: no limit, since
+            compiling can take minutes.
+        retry: how often a call that may have crashed the host is repeated in a new host.
         on_deadline: "kill" ends the host if the session is still being created at the deadline.
-        cache: ``False`` compiles the model for this session alone; ``True`` stores even small models in the cache
-            of compiled models. Default: larger models for QNN are stored there (see docs/cache.md). `cache` reports
-            the result.
-        verify: how the first call, and a few later ones, are compared with the CPU, in the host. "warn" compares in
-            the background and warns (`NumbersWarning`) if results differ; "raise" compares before the call returns,
-            and raises `NumbersDiffer`; ``False`` does not compare. Default: the value of ``QNNBRIDGE_VERIFY``, else
-            "warn". The verdict is cached for each combination of model, options, chip and version. `verified`
-            returns it, with the number of compared calls.
-        fix: whether the session is created from a rewritten copy of the model, each rewrite proven on the CPU
-            (`qnnbridge fix`). Default: operators that QNN is known to compute wrong are rewritten; with `buckets`
-            also those that QNN refuses. ``True`` rewrites all operators that QNN may refuse or compute wrong;
-            ``False`` none. A map selects: ``{"constants": {"sr": 16000}, "only": [...], "skip": [...]}``. `fixed`
-            lists the rewrites.
+        cache: ``False`` compiles the model for this session only; ``True`` stores even small models in the cache of
+            compiled models. Default: the cache stores larger models for QNN (see docs/cache.md). The property
+            `cache` reports the result.
+        verify: how the host compares the results of the first call, and of a few later calls, with the CPU's
+            results. "warn" compares in the background and warns (`NumbersWarning`) if results differ; "raise"
+            compares before the call returns, and raises `NumbersDiffer`; ``False`` does not compare. Default: the
+            value of ``QNNBRIDGE_VERIFY``, else "warn". The verdict is cached for each combination of model,
+            options, chip and version. `verified` reports the verdict and the number of compared calls.
+        fix: whether the session is created from a rewritten copy of the model (`qnnbridge fix`); the CPU proves
+            that a rewrite does not change the results. Default: rewrite operators that QNN is known to compute
+            wrong; with `buckets`, also rewrite operators that QNN refuses. ``True`` rewrites all operators that QNN
+            may refuse or compute wrong; ``False`` rewrites nothing. A map selects the rewrites: ``{"constants":
+            {"sr": 16000}, "only": [...], "skip": [...]}``. `fixed` lists the rewrites.
         buckets, pad, cut, split, overflow, chunk: sizes for free dimensions, and handling of calls with other
             sizes; see docs/buckets.md.
         enable_fallback, disabled_optimizers: as in ONNX Runtime. A silent fallback to the CPU stays off for every
@@ -165,7 +165,7 @@ class InferenceSession(Shown):
         return BucketedRunner(recipe, self._bucket_arguments, host, retry, creation, self._timeout, self._warn)
 
     def _start(self, runner: Runner) -> None:
-        """Use this runner for all calls from now on."""
+        """Use this runner for all later calls."""
         # The runner is assigned only after it was created: if `set_providers` fails to create a new runner, the old
         # one remains in use.
         self._runner = runner
@@ -179,7 +179,7 @@ class InferenceSession(Shown):
         self._overridable = [NodeArg(node) for node in runner.overridable]
         runner.announce(self)
 
-    # --- running ---
+    # --- runs ---
 
     def run(
         self,
@@ -193,15 +193,17 @@ class InferenceSession(Shown):
         borrow: bool = False,
         out: Out | None = None,
     ) -> list[Any]:
-        """Run the model and return the outputs, in the order of `output_names` (all if ``None`` or empty).
+        """Run the model and return the outputs in the order of `output_names`. ``None`` or an empty list requests
+        all.
 
-        From the second call with the same names, types and shapes, it uses the fast path.
+        The second and later calls with the same names, types and shapes use the fast path.
 
         Args:
-            timeout: seconds; default that of the session. When they have passed, `DeadlineExceeded` is raised, at
-                most one second late; its ``state`` reports whether the work still runs in the host.
-            retry: number of repetitions if the host dies; default that of the session.
-            on_deadline: "kill" ends the host if the work still runs; other calls are repeated in the next host.
+            timeout: time limit in seconds; default: the session's. When it expires, `DeadlineExceeded` is raised,
+                at most one second late; its ``state`` reports whether the host still works on the call.
+            retry: number of repetitions if the host dies; default: the session's.
+            on_deadline: "kill" ends the host if it still works on the call at the deadline. The host's other calls
+                are repeated in the next host.
             borrow: return read-only arrays that, where possible, use the memory to which the host has written, so
                 that nothing is copied. Their contents remain unchanged while they are referenced.
             out: arrays for the outputs (a list in the order of the outputs, or a map by name; ``None`` for a new
@@ -232,7 +234,7 @@ class InferenceSession(Shown):
         retry: int | None = None,
         on_deadline: OnDeadline = "raise",
     ) -> list[Any]:
-        """Run the model and return the outputs as the host sends them (`Typed` for types unknown to numpy)."""
+        """Run the model. Return the outputs as the host sends them (`Typed` objects for types unknown to numpy)."""
         try:
             limits = CallLimits(timeout, retry, on_deadline).checked()
             names = self._names(output_names, input_feed)
@@ -252,7 +254,8 @@ class InferenceSession(Shown):
         retry: int | None = None,
         on_deadline: OnDeadline = "raise",
     ) -> None:
-        """Run in the background and call ``callback(results, user_data, error_text)`` from another thread.
+        """Run the model in the background and call ``callback(results, user_data, error_text)`` from another
+        thread.
 
         As in ONNX Runtime, the error for an invalid input type is raised here, and every other error goes to the
         callback. `timeout` counts from this call, not from the start of the run.
@@ -293,7 +296,7 @@ class InferenceSession(Shown):
         retry: int | None = None,
         on_deadline: OnDeadline = "raise",
     ) -> list[OrtValue]:
-        """Run like `run`, with inputs and outputs of the class `OrtValue`."""
+        """Run the model like `run`, with inputs and outputs of the class `OrtValue`."""
         refuse_at_the_end()
         from qnnbridge._values.ort_value import OrtValue
 
@@ -315,10 +318,10 @@ class InferenceSession(Shown):
         retry: int | None = None,
         on_deadline: OnDeadline = "raise",
     ) -> list[Any]:
-        """Run with the values of a binding, which may be in shared memory.
+        """Run the model with the values of an `IOBinding`, which may be in shared memory.
 
         Args:
-            outputs: values for results, in the order of the names; ``None`` for a new value.
+            outputs: values that receive the outputs, in the order of the names; ``None`` for a new value.
         """
         refuse_at_the_end()
         try:
@@ -328,7 +331,7 @@ class InferenceSession(Shown):
             raise as_onnxruntime(error) from None
 
     def _names(self, output_names: Any, feed: Any) -> Names:
-        """Return the names of outputs. Iterate over the argument only once, because it may be a generator."""
+        """Return the names of the requested outputs. Iterate over the argument only once: it may be a generator."""
         try:
             return requested_names(output_names)
         except Exception:
@@ -356,28 +359,30 @@ class InferenceSession(Shown):
         retry: int | None = None,
         on_deadline: OnDeadline = "raise",
     ) -> None:
-        """Run with bound inputs and store the results in the bound outputs. The keywords are those of `run`."""
+        """Run the model with bound inputs and store the results in the bound outputs. The keywords are those of
+        `run`."""
         if iobinding.session is not self:
-            # ONNX Runtime's own message.
+            # ONNX Runtime's message
             raise RemoteValueError("IOBinding must be used with the session that created it.")
         iobinding.run(run_options, timeout=timeout, retry=retry, on_deadline=on_deadline)
 
     def empty_input(self, name: str, shape: Sequence[int] | None = None) -> np.ndarray[Any, np.dtype[Any]]:
-        """Return an uninitialized array for an input, in memory that the host reads. Fill it and feed it to `run`.
+        """Return an uninitialized array for an input, in memory that the host can read. Fill the array and pass it
+        to `run`.
 
-        Only the array itself is read without a copy; a view of a part of it is copied like any array. If memory
+        The host reads only the whole array without a copy; a view of a part of the array is copied. If memory
         cannot be shared, the result is an ordinary array.
 
         Args:
-            shape: default that of the model, if it is fixed.
+            shape: default: the input's shape in the model, if that shape is fixed.
         """
         return self._empty(name, shape, (*self._inputs, *self._overridable), host_writes=False)
 
     def empty_output(self, name: str, shape: Sequence[int] | None = None) -> np.ndarray[Any, np.dtype[Any]]:
-        """Return an array for ``run(..., out=...)`` in memory to which the host writes. See `empty_input`.
+        """Return an array for ``run(..., out=...)`` in memory to which the host can write. See `empty_input`.
 
-        After a `DeadlineExceeded` whose ``state`` is "still-running" the host may write to it until that run has
-        ended.
+        After a `DeadlineExceeded` whose ``state`` is "still-running" the host may write to the array until that run
+        has ended.
         """
         return self._empty(name, shape, self._outputs, host_writes=True)
 
@@ -396,7 +401,7 @@ class InferenceSession(Shown):
 
     @property
     def buckets(self) -> BucketStatus | None:
-        """Status of the variants and statistics of the calls; ``None`` for a session without buckets."""
+        """Status of the variants and statistics of the calls; ``None`` for a session without ``buckets=``."""
         return self._runner.status()
 
     def warm(
@@ -407,13 +412,16 @@ class InferenceSession(Shown):
         timeout: float | None = None,
         on_progress: Progress | None = None,
     ) -> BucketStatus:
-        """Create variants ahead of time, so that no call waits for a compilation.
+        """Create the sessions of variants (one for each combination of sizes) now, so that no call waits for a
+        compilation.
 
         Args:
-            sizes: the variants to create, for example ``[{"seq": 16}, {"seq": 32}]``; default all.
-            workers: number of variants to create at once. Each one for the cache is compiled in its own process.
-            timeout: seconds for all variants together; default that of the session.
-            on_progress: called with the number of created and of all variants, and the sizes of the next one.
+            sizes: the variants to create, for example ``[{"seq": 16}, {"seq": 32}]``; default: all.
+            workers: number of variants to create at the same time. Each variant that the cache stores is compiled
+                in its own process.
+            timeout: time limit in seconds for all variants together; default: the session's.
+            on_progress: called with the number of created variants, the number of all variants, and the sizes of
+                the next variant.
         """
         try:
             return self._runner.warm(sizes, workers, timeout, on_progress)
@@ -429,11 +437,11 @@ class InferenceSession(Shown):
     ) -> PaddingReport:
         """Check whether padding changes the results.
 
-        The model runs on the CPU with the original and with padded inputs, and the results are compared after
-        cutting.
+        The model runs on the CPU with the original and with the padded inputs. The results are compared after the
+        padding has been removed from the outputs.
 
         Args:
-            feeds: inputs as for `run`, smaller than their buckets, or a list of several.
+            feeds: inputs as for `run`, smaller than their buckets, or a list of such inputs.
             tolerance: allowed difference, relative to the largest result of the output; default 0.001.
         """
         try:
@@ -452,19 +460,19 @@ class InferenceSession(Shown):
         """Run the model in this session and on the CPU, and compare the outputs. Store the report in `verified`.
 
         The host runs the model on the CPU in a separate process. Different results do not raise an error. With
-        buckets the result of `run`, padded, split or in windows, is compared with the CPU's result for the original
-        inputs; without inputs the smallest variant is compared.
+        buckets, the result of `run` (after padding, splitting or windows) is compared with the CPU's result for the
+        original inputs; without `input_feed`, the smallest variant is compared.
 
         Args:
-            input_feed: inputs as for `run`; default generated values, which may be untypical for the model.
-            timeout: seconds; default that of the session.
+            input_feed: inputs as for `run`; default: generated values, which may be untypical for the model.
+            timeout: time limit in seconds; default: the session's.
         """
         try:
             return self._runner.verify(input_feed, timeout)
         except BridgeError as error:
             raise as_onnxruntime(error) from None
 
-    # --- facts ---
+    # --- information ---
 
     def get_inputs(self) -> list[NodeArg]:
         """Return name, type and shape of each input."""
@@ -505,7 +513,7 @@ class InferenceSession(Shown):
 
     @property
     def cache(self) -> CacheStatus:
-        """Whether the session was created from a compiled model in the cache, with the reason if it was not."""
+        """Whether the session was created from a compiled model in the cache, and the reason if it was not."""
         return self._remote.cache_status
 
     @property
@@ -524,7 +532,7 @@ class InferenceSession(Shown):
 
     @property
     def _remote(self) -> RemoteSession:
-        """The session in the host; with buckets, the session of the first variant."""
+        """The session in the host; with buckets, the first variant's session."""
         return self._runner.remote
 
     def _shown_name(self) -> str:
@@ -533,7 +541,7 @@ class InferenceSession(Shown):
 
     def _shown_facts(self) -> Iterable[Fact]:
         runner = getattr(self, "_runner", None)
-        # Without a runner the creation failed or has not ended.
+        # The session has no runner if its creation failed or has not ended.
         if runner is None:
             return [("not open", "")]
         return shown_facts(self._remote, self.placement, runner.variants_text(), self.verified)
@@ -549,8 +557,8 @@ class InferenceSession(Shown):
         old = self._runner
         try:
             recipe = with_providers(old.recipe, providers, provider_options)
-            # The new session is created first, so that the old one is kept if this fails. For a moment the host has
-            # both.
+            # The new session is created first, so that the old session remains if this fails. For a moment the host
+            # has both.
             self._start(self._make_runner(recipe, self.host, CallLimits(self._timeout, old.remote.retry)))
         except BridgeError as error:
             raise as_onnxruntime(error) from None
@@ -575,7 +583,7 @@ class InferenceSession(Shown):
         )
 
     def end_profiling(self) -> str:
-        """Stop profiling and return the path of the result file, "" for a session without a profile.
+        """Stop profiling and return the path of the result file. Return "" if the session has no profile.
 
         Raises `StateLost` if the profile began in a host that has been replaced since.
         """
@@ -598,7 +606,7 @@ class InferenceSession(Shown):
         self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the session's arguments; unpickling creates the session again in the host of that process."""
+        """Pickle the session's arguments; unpickling creates the session again in a host of the other process."""
         host = DAEMON if self.host.is_daemon else None
         recipe = self._runner.recipe.forget_model()
         return _remake, (recipe, self._remote.retry, self._timeout, host, self._bucket_arguments)
@@ -612,12 +620,12 @@ def from_recipe(
     buckets: BucketArguments | None = None,
     warn: Warn = warn_application,
 ) -> InferenceSession:
-    """Create a session from a recipe instead of the application's arguments.
+    """Create a session from a recipe (`SessionRecipe`) instead of the application's arguments.
 
     Args:
-        creation: limits of the creation.
-        timeout: seconds, the default for calls.
-        warn: warns the application.
+        creation: time limit and number of repetitions of the creation.
+        timeout: the default time limit of calls, in seconds.
+        warn: function that warns the application.
     """
     session = InferenceSession.__new__(InferenceSession)
     session._set_up(SessionOptions.from_spec(recipe.spec), timeout)

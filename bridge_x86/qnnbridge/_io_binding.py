@@ -1,12 +1,13 @@
 """`IOBinding`: inputs and outputs tied to memory of the application, with the methods of ``onnxruntime.IOBinding``.
 
 A binding owns the bound values, in the order of binding. Inputs are read when the session runs, not when they are
-bound. Large tensors in memory that the bridge allocated are moved to memory that is shared with the host, and
-results are written there: a value that is bound again in the next run is neither copied nor sent through a pipe. A
-value that is bound as input and output of the same run is changed in place; if the host dies in that run, the value
-is lost (`StateLost`). Otherwise a run either writes all outputs or leaves all unchanged. Only shared memory may be
-partly written after a run that failed. A binding uses only those methods of the session that are in
-`BindableSession`. Not thread-safe: a binding belongs to one thread at a time, as in ONNX Runtime.
+bound. Large tensors in memory that qnnbridge allocated are moved to memory that is shared with the host, and
+results are written to such memory: a value that is bound again in the next run is neither copied nor sent through a
+pipe. A value that is bound as input and output of the same run is changed in place; if the host dies in that run,
+the value is lost (`StateLost`). Otherwise a run either writes all outputs or leaves all outputs unchanged. The
+exception is shared memory, which may be partly written after a failed run. A binding uses only those methods of the
+session that are in `BindableSession`. Not thread-safe: only one thread at a time may use a binding, as in ONNX
+Runtime.
 """
 
 from __future__ import annotations
@@ -85,10 +86,10 @@ class IOBinding:
     # --- inputs ------------------------------------------------------------------------------------------
 
     def bind_cpu_input(self, name: str, arr_on_cpu: Array) -> None:
-        """Bind a numpy array. Later changes of the array take effect, unless it was copied because it is not in C
-        order."""
-        # Only the kind of the value is checked here, with ONNX Runtime's messages. Types and shapes are checked
-        # when the session runs.
+        """Bind a numpy array. Later changes of the array take effect, unless the array was copied because it is
+        not in C order."""
+        # Only check the type of the value here, with ONNX Runtime's messages. The session checks element types and
+        # shapes when it runs.
         rule = self._input_rules.get(name)
         if rule is None:
             raise errors.RemoteRuntimeError(f"Failed to find NodeArg with name: {name} in the def list")
@@ -115,14 +116,14 @@ class IOBinding:
         shape: Sequence[int],
         buffer_ptr: int,
     ) -> None:
-        """Bind memory of this process by its address. The memory must stay valid, and is read when the session
+        """Bind memory of this process by its address. The memory must remain valid, and is read when the session
         runs."""
         self._known_input(name)
         require_cpu(device_type)
         self._inputs[name] = OrtValue(view_of_memory(element_type, shape, buffer_ptr))
 
     def bind_ortvalue_input(self, name: str, ortvalue: OrtValue) -> None:
-        """Bind an `OrtValue`; a later ``update_inplace`` of it takes effect."""
+        """Bind an `OrtValue`. A later ``update_inplace`` of the value takes effect."""
         self._known_input(name)
         self._inputs[name] = _ort_value(ortvalue)
 
@@ -137,7 +138,7 @@ class IOBinding:
         self._inputs.clear()
 
     def synchronize_inputs(self) -> None:
-        """Do nothing: the CPU's memory needs no synchronization."""
+        """Do nothing, because the CPU's memory needs no synchronization."""
 
     # --- outputs -----------------------------------------------------------------------------------------
 
@@ -150,7 +151,7 @@ class IOBinding:
         shape: Sequence[int] | None = None,
         buffer_ptr: int | None = None,
     ) -> None:
-        """Bind an output to memory of this process, given by its address, or without an address to a new value in
+        """Bind an output to memory of this process at an address. Without an address, bind it to a new value in
         each run."""
         require_cpu(device_type)
         if buffer_ptr is None:
@@ -163,9 +164,10 @@ class IOBinding:
         self._outputs[name] = _Output(OrtValue(view_of_memory(element_type, shape, buffer_ptr)), fixed=True)
 
     def bind_ortvalue_output(self, name: str, ortvalue: OrtValue) -> None:
-        """Bind an output to the memory of a tensor; results are written to it."""
+        """Bind an output to the memory of a tensor, to which results are written."""
         holder = _ort_value(ortvalue)
-        # Only a dense numeric tensor has memory that can be written to; all others receive the new value.
+        # Results can only be written to the memory of a dense numeric tensor; all other values are replaced by the
+        # new value.
         fixed = isinstance(holder.content, Typed) or (
             isinstance(holder.content, np.ndarray) and not holder.content.dtype.hasobject
         )
@@ -175,19 +177,19 @@ class IOBinding:
         self._outputs.clear()
 
     def synchronize_outputs(self) -> None:
-        """Do nothing: when a run returns, its outputs have already arrived."""
+        """Do nothing, because the outputs have already arrived when a run returns."""
 
     def get_outputs(self) -> list[OrtValue]:
         """Return the bound outputs in the order of binding. Before a run, outputs without memory have no value."""
         return [output.holder for output in self._outputs.values()]
 
     def get_outputs_as_ortvaluevector(self) -> list[OrtValue]:
-        """Return the same list as `get_outputs`: this package has no vector of native values."""
+        """Return the same list as `get_outputs`, because this package has no class for a vector of native
+        values."""
         return self.get_outputs()
 
     def copy_outputs_to_cpu(self) -> list[Any]:
-        """Return copies of the outputs: numpy arrays, and lists, dicts, ``None`` and `SparseTensor` for the other
-        types.
+        """Return copies of the outputs as numpy arrays; other types as lists, dicts, ``None`` or `SparseTensor`.
 
         Raise an error before the first run (ONNX Runtime crashes in this case).
         """
@@ -199,7 +201,7 @@ class IOBinding:
                 )
         return [_copied(output.holder.content) for output in self._outputs.values()]
 
-    # --- running -----------------------------------------------------------------------------------------
+    # --- runs -----------------------------------------------------------------------------------------
 
     def run(self, run_options: Any = None, **limits: Any) -> None:
         """Run the session with the bound values. Every error is a `RuntimeError`, as in ONNX Runtime.
@@ -215,7 +217,7 @@ class IOBinding:
                 rule = self._output_rules.get(name)
                 if output.fixed and rule is not None:
                     check_tensor(rule, output.holder.content)
-            # An output without memory gets a new value with each run, which replaces the old value in its holder.
+            # An output without memory gets a new value in each run, which replaces the old value in its holder.
             held = [output.holder if output.fixed else None for output in self._outputs.values()]
             values = self.session.run_bound(list(self._outputs), self._inputs, held, run_options, **limits)
             self._deliver(values)
@@ -223,7 +225,7 @@ class IOBinding:
             raise _in_execution(error) from error
 
     def _deliver(self, values: Sequence[Any]) -> None:
-        # All results are checked before any is written, because a result that does not fit must leave all outputs
+        # Check all results before any is written, because a result that does not fit must leave all outputs
         # unchanged.
         pairs = list(zip(self._outputs.items(), values, strict=True))
         for (name, output), value in pairs:
@@ -246,8 +248,8 @@ def _ort_value(value: object) -> OrtValue:
 
 
 def view_of_memory(element_type: Any, shape: Any, pointer: Any) -> Any:
-    """Return a value that uses the memory at an address in this process. The memory must stay valid as long as the
-    value exists."""
+    """Return a value that uses the memory at an address in this process. The memory must remain valid as long as
+    the value exists."""
     element = element_from(element_type)
     if element is ElementType.STRING:
         raise errors.RemoteRuntimeError(_NO_STRINGS)
@@ -258,7 +260,7 @@ def view_of_memory(element_type: Any, shape: Any, pointer: Any) -> Any:
     except TypeError:
         raise errors.RemoteTypeError(f"buffer_ptr must be an int, not {pointer!r:.100}.") from None
     size = nbytes(element, dims)
-    # If the value has no bytes, any address is valid, even 0.
+    # For a value without bytes any address is valid, even 0.
     if size == 0:
         return typed_view(np.empty(0, np.uint8), element, dims)
     if address <= 0:
@@ -266,7 +268,7 @@ def view_of_memory(element_type: Any, shape: Any, pointer: Any) -> Any:
             f"buffer_ptr is {address}, which is not a valid address.",
             fix="Pass array.ctypes.data of a numpy array.",
         )
-    # The array keeps the ctypes object alive, but not the memory, which the application must keep.
+    # The array keeps the ctypes object alive, but not the memory, which the application must keep valid.
     memory = (ctypes.c_ubyte * size).from_address(address)
     raw = np.frombuffer(memoryview(memory).cast("B"), np.uint8)
     return typed_view(raw, element, dims)
@@ -330,7 +332,7 @@ def _copied(value: Any) -> Any:
 
 # --- the values of one bound run, in memory that is shared with the host ------------------------------------
 
-# Kinds of numpy types that the host reads without conversion. Strings and objects are not among them.
+# Letters for the numpy types that the host reads without conversion. Strings and objects are not included.
 _KINDS: Final = "biufc"
 
 
@@ -339,7 +341,7 @@ class BoundValues:
 
     Attributes:
         feed: the inputs.
-        wish: the arrays to which the host is to write the outputs.
+        wish: the arrays to which the host must write the outputs.
     """
 
     def __init__(
@@ -350,18 +352,18 @@ class BoundValues:
         Args:
             host: the session's host, which provides shared memory.
             inputs: values by name.
-            outputs: values for results; ``None`` for a new value.
+            outputs: values that receive the results; ``None`` for a new value.
         """
-        # Values are moved before `feed` is created, because `move` replaces the array of a value.
+        # Move the values before `feed` is created, because `move` replaces the array of a value.
         for value in (*inputs.values(), *outputs):
             if value is not None and _is_worth_sharing(value.content):
                 value.move(lambda shape, dtype: allocate(host, shape, dtype, host_writes=True, reusable=True))
         self.feed = {name: value.content for name, value in inputs.items()}
-        # The host writes only to arrays. Other kinds of values are replaced after the run.
+        # The host only writes to arrays. Values of other types are replaced after the run.
         contents = [None if value is None else value.content for value in outputs]
         out = [one if one.__class__ is np.ndarray and one.flags.writeable else None for one in contents]
-        # Only an output that is the same array as an input is changed in place. An output that merely overlaps an
-        # input is not.
+        # Only an output that uses the same array as an input is changed in place, not an output that merely
+        # overlaps an input.
         fed = {id(array) for array in self.feed.values()}
         self._in_place = [
             value
@@ -371,7 +373,7 @@ class BoundValues:
         self.wish = Wish(out, fresh="writable", in_place=bool(self._in_place))
 
     def lose(self, error: StateLost | DeadlineExceeded) -> None:
-        """Mark the values that a run changes in place as lost: the run failed, or missed its deadline."""
+        """Mark the values that a run changes in place as lost, because the run failed or missed its deadline."""
         # A run that did not start has not changed any value.
         if error.details.get("state") != "not-started":
             lost = error if isinstance(error, StateLost) else still_changed(error)

@@ -34,11 +34,11 @@ def pull(
     Args:
         name: ``OWNER/NAME`` or ``OWNER/NAME@REVISION`` of a repository.
         revision: branch, tag or commit; default main.
-        file: name or pattern of the model's file; a list for a model that consists of several files.
-        output: the folder to create; default one in ``QNNBRIDGE_MODELS_DIR``.
+        file: name or pattern of the model's file, or a list of names for a model with several files.
+        output: the folder to create; default: a folder in ``QNNBRIDGE_MODELS_DIR``.
         offline: do not use the network; return a model that was downloaded before.
         token: overrides ``HF_TOKEN`` and the token of `hf auth login`.
-        soc_model: chip that compiled models must fit; default the host's.
+        soc_model: the chip that compiled models must support; default: the host's.
         host_python: interpreter of the host, as for `Host`.
 
     Raises:
@@ -64,7 +64,7 @@ def pull(
     command += ["--offline"] if offline else []
     # Without PYTHONSAFEPATH, files such as json.py in the current folder would replace Python's own modules.
     environment = {**os.environ, "PYTHONSAFEPATH": "1"}
-    # The token is passed in a variable, because other users can read a command line.
+    # Pass the token in an environment variable, because other users can read a command line.
     environment |= {} if token is None else {"HF_TOKEN": token}
     with popen()(
         [*command, "--", name],

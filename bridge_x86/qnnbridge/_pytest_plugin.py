@@ -1,7 +1,7 @@
-"""The fixtures of qnnbridge for pytest. pytest loads this module at its start, so it has few imports at module
-level.
+"""The fixtures of qnnbridge for pytest. pytest loads this module when it starts, so the module imports little at
+its top level.
 
-A test that uses a fixture is skipped where the host has no QNN, or fails with ``--require-qnn``.
+A test that uses a fixture is skipped if the host has no QNN. With ``--require-qnn`` the test fails instead.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ def npu_numbers(request: pytest.FixtureRequest, qnn_host_missing: str) -> Iterat
     yield from _watch(request, qnn_host_missing, placement=False, numbers=True)
 
 
-# The check is in a hook and not in the fixtures, because an exception at the end of a fixture would be reported as
-# an error besides a passed test. The old style of hook wrappers works with every pytest.
+# Check in a hook and not in the fixtures, because an exception at the end of a fixture would be reported as a
+# separate error after a passed test. The old style of hook wrappers works with every pytest.
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, None]:
     outcome = yield
@@ -75,5 +75,5 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, None]:
         try:
             watch.check()
         except AssertionError as failure:
-            # The traceback is left out, because it would only show this hook.
+            # Leave out the traceback, because it would only show this hook.
             outcome.force_exception(pytest.fail.Exception(str(failure), pytrace=False))

@@ -1,7 +1,7 @@
 """`Runner`: the interface of the objects that run the calls of an `InferenceSession`.
 
-`_session.remote_runner.RemoteRunner` has one session of the host, `_buckets.session.BucketedRunner` one for each
-bucket. `InferenceSession` treats both alike.
+`_session.remote_runner.RemoteRunner` uses one session in the host, `_buckets.session.BucketedRunner` uses one
+session for each bucket. `InferenceSession` does not distinguish the two classes.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 
 class Runner(Protocol):
-    """Run the calls of an `InferenceSession`. Errors have the bridge's own classes, without onnxruntime's.
+    """Run the calls of an `InferenceSession`. Errors have qnnbridge's classes, not onnxruntime's.
 
     inputs, outputs, overridable: inputs, outputs and overridable initializers of the model. checker: checks the
-    feeds. remote: the session of the host; with buckets, the session of the first variant.
+    inputs of calls. remote: the session in the host; with buckets, the first variant's session.
     """
 
     remote: RemoteSession
@@ -50,7 +50,7 @@ class Runner(Protocol):
     def verified(self) -> NumbersReport: ...
 
     def announce(self, session: object) -> None:
-        """Call the `watchers` (`remote_runner`) for the `InferenceSession`."""
+        """Call the functions in `remote_runner.watchers` for the `InferenceSession`."""
 
     def run(
         self,
@@ -60,14 +60,13 @@ class Runner(Protocol):
         limits: CallLimits,
         wish: Wish | None = None,
     ) -> list[Any]:
-        """Run the model and return the outputs in the form that the application receives."""
+        """Run the model and return the outputs with the types that the application receives."""
         ...
 
     def run_values(
         self, names: Names, feed: Mapping[str, Any], run_options: RunOptions | Any, limits: CallLimits
     ) -> list[Any]:
-        """Run the model and return the outputs as the host sends them (`Typed` for types that numpy does not
-        have)."""
+        """Run the model. Return the outputs as the host sends them (`Typed` objects for types unknown to numpy)."""
         ...
 
     def run_bound(
@@ -78,7 +77,7 @@ class Runner(Protocol):
         run_options: RunOptions | Any,
         limits: CallLimits,
     ) -> list[Any]:
-        """Run with bound values; see `InferenceSession.run_bound`."""
+        """Run the model with bound values; see `InferenceSession.run_bound`."""
         ...
 
     def verify(self, input_feed: Mapping[str, Any] | None, timeout: float | None) -> NumbersReport: ...

@@ -1,4 +1,4 @@
-"""The arguments of `InferenceSession` as records: the recipe of the session, its rewrites, its buckets."""
+"""Convert the arguments of `InferenceSession` to records: the session's recipe, its rewrites and its buckets."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def with_providers(
     providers: Sequence[ProviderArgument] | None,
     provider_options: Sequence[Mapping[str, Any]] | None,
 ) -> SessionRecipe:
-    """Return the recipe with other providers, for the current contents of the model's file."""
+    """Return the recipe with other providers. If the model's file has changed, the current contents are used."""
     specs = normalize_providers(providers, provider_options)
     recipe = recipe.forget_model()
     spec = dataclasses.replace(recipe.spec, providers=specs, fallback=choose_fallback(specs, None))
@@ -103,8 +103,8 @@ def bucket_arguments(
         for name, value in given.items():
             if value is not None:
                 raise OptionError(
-                    f"{name}= is for a session with buckets.",
-                    fix="Give the sizes, too: buckets={'seq': [16, 32, 64, 128]}.",
+                    f"{name}= requires buckets=.",
+                    fix="Also pass the sizes: buckets={'seq': [16, 32, 64, 128]}.",
                 )
         return None
     from qnnbridge._buckets import make_arguments
@@ -113,7 +113,7 @@ def bucket_arguments(
 
 
 def fix_spec(fix: object, *, buckets: bool = False) -> FixSpec | None:
-    """Return the rewrites that `fix=` requests. Raise `OptionError` for an invalid value."""
+    """Convert `fix=` to the record of requested rewrites. Raise `OptionError` for an invalid value."""
     cause = None
     if fix is None:
         return FixSpec(when="refused") if buckets else None

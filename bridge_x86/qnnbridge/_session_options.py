@@ -1,9 +1,9 @@
 """`SessionOptions`: the contents of ``onnxruntime.SessionOptions``, without ONNX Runtime.
 
-An object contains the options of sessions that will be created, and derives fields of `SessionSpec` from them
-(`to_spec_parts`). Sessions get copies of the values, so that later assignments do not affect an existing session.
-Relative paths refer to the application's working folder and not to the host's, so they are made absolute here. The
-class is not thread-safe: as in ONNX Runtime, options belong to the thread that prepares them.
+An object contains the options for sessions, and converts them to fields of `SessionSpec` (`to_spec_parts`).
+Sessions get copies of the values, so that later assignments do not affect an existing session. Relative paths start
+at the application's working folder and not at the host's, so they are made absolute here. The class is not
+thread-safe: as in ONNX Runtime, only the thread that prepares options may use them.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ if TYPE_CHECKING:
     from qnnbridge._threads import CalledFunction
     from qnnbridge._values.ort_value import OrtValue
 
-# Function that chooses devices. Arguments: devices, metadata of the model, an empty map, maximum number of devices.
+# Function that chooses devices. Arguments: devices, metadata of the model, an empty map, and the maximum number of
+# devices.
 SelectionDelegate = Callable[[Sequence[Any], Mapping[str, str], Mapping[str, str], int], Sequence[Any]]
 
-# ONNX Runtime's own limits. They are checked here, so that the application gets the error before the host receives
-# the request.
+# ONNX Runtime's limits. Checking them here raises the error before the host receives the request.
 MAX_CONFIG_KEY_BYTES = 1024
 MAX_CONFIG_VALUE_BYTES = 8192
 
 QNN = "QNNExecutionProvider"
 CPU = "CPUExecutionProvider"
 
-# Results of ``onnxruntime.get_all_providers()`` in all releases. 1.32 removed ACL and NvTensorRTRTX, which
-# applications may still name. The host checks whether it has a provider.
+# All results of ``onnxruntime.get_all_providers()`` in any release. 1.32 removed ACL and NvTensorRTRTX, which
+# applications may still use. The host checks whether it has a provider.
 KNOWN_PROVIDERS = (
     "ACLExecutionProvider",
     "AzureExecutionProvider",
@@ -76,8 +76,8 @@ KNOWN_PROVIDERS = (
     "XnnpackExecutionProvider",
 )
 
-# Config entries whose value is a file or folder relative to the working folder. Other entries with file names
-# (those ending in ``_file_name``) are relative to the model and stay unchanged.
+# Config entries whose value is a file or folder relative to the working folder. All other entries with file names
+# (ending in ``_file_name``) are relative to the model and are not changed.
 _PATH_ENTRIES = (
     "ep.context_file_path",
     "ep.context_source_model_path",
@@ -100,8 +100,7 @@ _POLICY_PROVIDERS: Mapping[OrtExecutionProviderDevicePolicy, tuple[str, ...]] = 
 
 
 class SessionOptions(HasFields):
-    """Configuration of a session, with the attributes, defaults and error classes of
-    ``onnxruntime.SessionOptions``."""
+    """Options of a session, with the attributes, defaults and error classes of ``onnxruntime.SessionOptions``."""
 
     __slots__ = (
         "_config_entries",
@@ -120,7 +119,7 @@ class SessionOptions(HasFields):
 
     enable_cpu_mem_arena = Field(True, as_bool, "Use an arena for memory of the CPU provider.")
     enable_mem_pattern = Field(True, as_bool, "Plan memory once per set of input shapes.")
-    enable_mem_reuse = Field(True, as_bool, "Let tensors that are not alive together share memory.")
+    enable_mem_reuse = Field(True, as_bool, "Reuse memory for tensors that are not needed at the same time.")
     enable_profiling = Field(False, as_bool, "Write a profile of this session.")
     execution_mode = Field(ExecutionMode.ORT_SEQUENTIAL, as_enum(ExecutionMode), "Sequential or parallel.")
     execution_order = Field(ExecutionOrder.DEFAULT, as_enum(ExecutionOrder), "Order of the nodes.")
@@ -129,13 +128,13 @@ class SessionOptions(HasFields):
     )
     inter_op_num_threads = Field(0, as_int32, "Threads across nodes; 0 lets ONNX Runtime choose.")
     intra_op_num_threads = Field(0, as_int32, "Threads within a node; 0 lets ONNX Runtime choose.")
-    log_severity_level = Field(-1, as_int32, "0 verbose, 1 info, 2 warning, 3 error, 4 fatal; -1 the default.")
+    log_severity_level = Field(-1, as_int32, "0: verbose, 1: info, 2: warning, 3: error, 4: fatal, -1: default.")
     log_verbosity_level = Field(0, as_int32, "Verbosity of verbose logs in debug builds.")
     logid = Field("", as_text, "Name of this session in log lines.")
-    optimized_model_filepath = Field("", as_text, "Where to write the optimized model; empty for nowhere.")
+    optimized_model_filepath = Field("", as_text, "Path for the optimized model; empty: do not write it.")
     profile_file_prefix = Field("onnxruntime_profile_", as_text, "Start of the profile's file name.")
     use_deterministic_compute = Field(False, as_bool, "Prefer deterministic kernels.")
-    use_per_session_threads = Field(True, as_bool, "Threads of its own, not the global pool.")
+    use_per_session_threads = Field(True, as_bool, "Use separate threads instead of the global thread pool.")
 
     def __init__(self) -> None:
         super().__init__()
@@ -148,23 +147,22 @@ class SessionOptions(HasFields):
         self._custom_op_libraries: list[str] = []
         self._providers: list[ProviderSpec] = []
         self._policy = OrtExecutionProviderDevicePolicy.DEFAULT
-        # Function that provides context binaries, and the maximum size of a binary.
+        # Function that provides context binaries, and the maximum size of a context binary.
         self._context_read: tuple[Callable[[str, Any], Any], int] | None = None
         # Tuple of the function that chooses devices, which may be None; None instead of a tuple if no function was
         # set.
         self._delegate: tuple[SelectionDelegate | None] | None = None
-        # Flag that `set_load_cancellation_flag` assigns. Copies of these options share it.
+        # Flag that `set_load_cancellation_flag` sets. Copies of these options share the flag.
         self.load_cancellation = TerminateFlag()
 
     # --- entries and overrides ---------------------------------------------------------------------------
 
     def add_session_config_entry(self, key: str, value: str, /) -> None:
-        """Set a configuration entry; replace an earlier entry with the same key."""
+        """Set a configuration entry, or replace the entry with the same key."""
         add_entry(self._config_entries, key, value)
 
     def get_session_config_entry(self, key: str, /) -> str:
-        """Return the value of an entry that was added. Raise an error that is also a `RuntimeError` if it was not
-        added."""
+        """Return the value of an entry. If no entry has the key, raise an error that is also a `RuntimeError`."""
         return get_entry(self._config_entries, key, "SessionOptions")
 
     def add_free_dimension_override_by_name(self, name: str, size: int, /) -> None:
@@ -172,11 +170,11 @@ class SessionOptions(HasFields):
         self._free_dimensions_by_name[as_text("the dimension's name", name)] = as_int64("the size", size)
 
     def add_free_dimension_override_by_denotation(self, denotation: str, size: int, /) -> None:
-        """Set the size of all dimensions of a denotation (such as ``DATA_BATCH``)."""
+        """Set the size of all dimensions with a denotation (such as ``DATA_BATCH``)."""
         text = as_text("the dimension's denotation", denotation)
         self._free_dimensions_by_denotation[text] = as_int64("the size", size)
 
-    # --- tensors that replace the model's ----------------------------------------------------------------
+    # --- tensors that replace tensors of the model ----------------------------------------------------------------
 
     def add_initializer(self, name: str, ort_value: OrtValue, /) -> None:
         """Replace an initializer of the model. The tensor is sent when a session is created."""
@@ -197,7 +195,7 @@ class SessionOptions(HasFields):
         """Provide the contents of the model's external data files. They are sent when a session is created.
 
         Args:
-            names: names of the files, as the model contains them.
+            names: names of the files, as they occur in the model.
             buffers: bytes, or objects with the buffer protocol.
             lengths: length of each buffer in bytes.
         """
@@ -220,7 +218,8 @@ class SessionOptions(HasFields):
                 raise errors.RemoteRuntimeError(
                     f"The length of {text} is {size}, but its buffer has {content.nbytes} bytes."
                 )
-            # Keep a view of the application's buffer instead of a copy, because these files may have gigabytes.
+            # Keep a view of the application's buffer instead of a copy, because these files may have several
+            # gigabytes.
             self._files_in_memory[text] = content[:size]
 
     def _new_initializer(self, target: dict[str, OrtValue], name: str, value: OrtValue) -> None:
@@ -232,7 +231,7 @@ class SessionOptions(HasFields):
                 cause=f"Initializer {name!r} is of type {type(value).__name__}.",
                 fix="Wrap a numpy array with qnnbridge.OrtValue.ortvalue_from_numpy.",
             )
-        # ONNX Runtime has a single table for `add_initializer` and `add_external_initializers`.
+        # ONNX Runtime uses one table for `add_initializer` and `add_external_initializers`.
         if name in self._initializers or name in self._external_initializers:
             raise errors.RemoteRuntimeError(f"An OrtValue for this name has already been added: {name}")
         target[name] = value
@@ -241,12 +240,13 @@ class SessionOptions(HasFields):
         """Return copies of the initializers and external data files by name, in the order of
         `SessionSpec.value_names`.
 
-        The session needs the values again after a restart of its host, when the application may have changed its
-        arrays.
+        The session needs the values again after a restart of its host. The application may have changed its arrays
+        by then.
         """
         import copy
 
-        # The order must be that of `SessionSpec.value_names`, by which the host assigns the buffers.
+        # The order must be the same as in `SessionSpec.value_names`, because the host assigns the buffers by this
+        # order.
         given = (*self._initializers.items(), *self._external_initializers.items())
         tensors = {name: copy.deepcopy(value.content) for name, value in given}
         if not self._files_in_memory:
@@ -254,7 +254,7 @@ class SessionOptions(HasFields):
         import numpy as np
 
         for name, content in self._files_in_memory.items():
-            # `bytes` objects are immutable, so they are not copied: these files may have gigabytes.
+            # `bytes` objects are immutable, so they are not copied: these files may have several gigabytes.
             kept = content if isinstance(content.obj, bytes) else bytes(content)
             tensors[in_memory(name)] = np.frombuffer(kept, np.uint8)
         return tensors
@@ -262,10 +262,10 @@ class SessionOptions(HasFields):
     # --- custom ops and providers ------------------------------------------------------------------------
 
     def register_custom_ops_library(self, path: str, /) -> None:
-        """Load a library of custom op kernels in the host. The library must be built for the host's
-        architecture."""
+        """Load a library of custom operators in the host. The library must be built for the host's architecture."""
         text = as_text("the library's path", path)
-        # The host has a different working folder, so make a path absolute if it exists in the application's.
+        # The host has a different working folder, so make a path absolute if it exists relative to the
+        # application's working folder.
         if os.path.dirname(text) or os.path.exists(text):
             text = os.path.abspath(text)
             if not os.path.exists(text):
@@ -278,7 +278,7 @@ class SessionOptions(HasFields):
         self._custom_op_libraries.append(text)
 
     def add_provider(self, provider_name: str, provider_options: Mapping[str, str], /) -> None:
-        """Append an execution provider by name, with its options as text."""
+        """Append an execution provider by name, with its options as strings."""
         name = as_text("the provider's name", provider_name)
         options = as_text_mapping("provider_options", provider_options)
         if name not in KNOWN_PROVIDERS:
@@ -317,9 +317,9 @@ class SessionOptions(HasFields):
         self._policy = chosen
 
     def providers_alone(self) -> SessionOptions:
-        """Return new options with the same providers only."""
+        """Return new options that contain only the providers of these options."""
         options = SessionOptions()
-        # Copy the lists, because options change them in place.
+        # Copy the lists, because options change their lists in place.
         options._providers, options._policy = list(self._providers), self._policy
         options._delegate = self._delegate
         return options
@@ -338,12 +338,12 @@ class SessionOptions(HasFields):
 
     def set_provider_selection_policy_delegate(self, delegate: SelectionDelegate, /) -> None:
         """Let a function choose the devices when a session of `qnnbridge.ort` is created. Its arguments are the
-        devices, the model's metadata, an empty map, and how many devices it may choose."""
+        devices, the model's metadata, an empty map, and the maximum number of devices."""
         if delegate is not None and not callable(delegate):
-            from qnnbridge._bindings import refused  # a table: only for errors
+            from qnnbridge._bindings import refused  # a large table, needed only for errors
 
             raise refused("SessionOptions.set_provider_selection_policy_delegate", self, delegate)
-        # A tuple, because an application may set the delegate None.
+        # A tuple, because an application may set the function to None.
         self._delegate = (delegate,)
 
     def set_ep_context_data_read_func(self, read_func: Callable[[str, Any], Any], max_data_size: int) -> None:
@@ -354,12 +354,12 @@ class SessionOptions(HasFields):
         except (TypeError, ValueError):
             size = None
         if size is None or not 0 <= size < 2**64 or (read_func is not None and not callable(read_func)):
-            from qnnbridge._bindings import refused  # a table: only for errors
+            from qnnbridge._bindings import refused  # a large table, needed only for errors
 
             raise refused("SessionOptions.set_ep_context_data_read_func", self, read_func, max_data_size)
         if read_func is None:
             raise errors.RemoteRuntimeError("EPContext data read callback must not be None.")
-        # 2**64 - 1 is SIZE_MAX of C.
+        # 2**64 - 1 is C's SIZE_MAX.
         if size in (0, 2**64 - 1):
             raise errors.RemoteRuntimeError("EPContext data max_data_size must be finite and greater than zero.")
         self._context_read = read_func, size
@@ -368,7 +368,7 @@ class SessionOptions(HasFields):
         self._context_read = None
 
     def functions(self) -> dict[str, CalledFunction]:
-        """Return the functions that the host may call when it creates the session."""
+        """Return the functions that the host may call while it creates the session."""
         if self._context_read is None:
             return {}
         from qnnbridge._ep_context import context_read
@@ -376,8 +376,8 @@ class SessionOptions(HasFields):
         return {"ep_context_read": context_read(*self._context_read)}
 
     def set_load_cancellation_flag(self, value: bool, /) -> None:
-        """With ``True``, cancel the loading of sessions with these options, which then raises `ModelLoadCanceled`.
-        Any thread may call this."""
+        """With ``True``, cancel the loading of sessions with these options; loading then raises
+        `ModelLoadCanceled`. Any thread may call this."""
         self.load_cancellation.assign(as_bool("the flag", value))
 
     # --- conversion and copies ---------------------------------------------------------------------------
@@ -386,10 +386,10 @@ class SessionOptions(HasFields):
         """Return the fields of `SessionSpec` that these options determine, for ``SessionSpec(model_path=...,
         **parts)``.
 
-        ``providers`` is present only if `has_providers`. The tensors of `initializers` and `external_initializers`
-        are sent separately from the spec: see `initializer_values`.
+        ``providers`` is only included if `has_providers` is true. The tensors of `initializers` and
+        `external_initializers` are sent separately from the spec: see `initializer_values`.
         """
-        # Only changed fields are sent, so that the defaults of the host's ONNX Runtime apply to all others.
+        # Send only changed fields, so that the defaults of the host's ONNX Runtime apply to all others.
         options: dict[str, Any] = {
             name: int(value) if name in _ENUM_FIELDS else value for name, value in self.changed_fields().items()
         }
@@ -451,8 +451,8 @@ _ENUM_FIELDS = ("execution_mode", "execution_order", "graph_optimization_level")
 
 
 def add_entry(entries: dict[str, str], key: Any, value: Any) -> None:
-    """Add an entry to `entries`. Raise ONNX Runtime's errors for keys and values that are too long. Used by
-    `RunOptions`, too."""
+    """Add an entry to `entries`. Raise ONNX Runtime's errors for keys and values that are too long. `RunOptions`
+    also uses this function."""
     name, text = as_text("the key", key), as_text("the value", value)
     if not 0 < len(name.encode()) <= MAX_CONFIG_KEY_BYTES:
         raise errors.RemoteRuntimeError(f"Config key is empty or longer than maximum length {MAX_CONFIG_KEY_BYTES}")
@@ -471,7 +471,7 @@ def get_entry(entries: Mapping[str, str], key: Any, owner: str) -> str:
 
 
 def provider_of_devices(ep_devices: Sequence[Any], options: Mapping[str, str]) -> ProviderSpec:
-    """Return the provider of these devices. For QNN add the backend for their kind, unless the options set a
+    """Return the provider of these devices. For QNN, add the backend for their type, unless the options set a
     backend."""
     name = _provider_of(ep_devices[0])
     kinds = {getattr(getattr(device, "device", None), "type", None) for device in ep_devices}

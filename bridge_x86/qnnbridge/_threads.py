@@ -1,16 +1,16 @@
-"""Threads in addition to the caller's: background jobs, functions of the application that the host calls,
-cancellation.
+"""Background jobs, functions of the application that the host calls, and cancellation from another thread.
 
 `Background` has a few daemon threads for `run_async`, futures and asyncio. `concurrent.futures` is not used,
 because the interpreter waits for its threads before it ends, so a native call that never returns would prevent the
-end of the application.
+application from ending.
 
-`CalledFunctions` runs functions of the application that the host calls during a request. They run in a separate
-thread for the request, with the caller's context variables, while the caller waits for its answer, so that a
-function that hangs can be abandoned. If a function raises an exception, the call raises the same object.
+`CalledFunctions` runs functions of the application that the host calls during a request. The functions run in a
+separate thread for the request, with the caller's context variables, while the caller waits for the answer. So the
+caller can abandon a function that hangs. If a function raises an exception, the call raises the same exception
+object.
 
-`TerminateFlag` stops a request from another thread: `TerminateRelay` sends the CANCEL of the request when the flag
-is set. A request first adds its listener and then reads the flag, so that it does not miss an assignment. The
+`TerminateFlag` stops a request from another thread: `TerminateRelay` sends a CANCEL message for the request when
+the flag is set. A request first adds its listener and then reads the flag, so that no assignment is missed. The
 thread that assigns the flag calls the listeners.
 """
 
@@ -48,10 +48,10 @@ THREADS = 4
 
 
 def silence_daemon_threads() -> None:
-    """Suppress the traceback of a daemon thread that ends with `Closed`, because the program ends and has closed
-    its hosts.
+    """Suppress the traceback of a daemon thread that ends with `Closed` because the program is ending and has
+    closed its hosts.
 
-    With onnxruntime such a thread just stops. A traceback would obscure the last output of the application.
+    With onnxruntime such a thread stops silently. A traceback would obscure the last output of the application.
     """
     before = threading.excepthook
 
@@ -73,7 +73,7 @@ def refuse_at_the_end() -> None:
 
 
 class Background:
-    """Run jobs in the order of their arrival, up to `threads` at a time. Without jobs there are no threads.
+    """Run jobs in the order of their arrival, up to `threads` at a time. Threads exist only while there are jobs.
     Thread-safe."""
 
     def __init__(self, name: str, threads: int = THREADS) -> None:
@@ -89,7 +89,7 @@ class Background:
         self._threads = 0
 
     def _at_fork_reinit(self) -> None:
-        # The threads exist only in the parent, which runs the jobs.
+        # The threads exist only in the parent process, which runs the jobs.
         self._jobs.clear()
         self._begin()
 
@@ -99,7 +99,7 @@ class Background:
 
     def wait(self, timeout_s: float | None) -> bool:
         """Wait until all jobs are done. Return False after the timeout."""
-        self._see_to_it()  # `submit` may have been interrupted before this call
+        self._see_to_it()  # a previous `submit` may have been interrupted
         return self._changes.wait_for(lambda: not (self._threads or self._jobs), timeout_s)
 
     def _see_to_it(self) -> None:
@@ -107,7 +107,7 @@ class Background:
             start_thread(self._name, self._work)
 
     def _work(self) -> None:
-        # Each thread counts itself, because the code that starts it may be interrupted.
+        # Each thread counts itself, because the code that starts the thread may be interrupted.
         with self._lock:
             if self._threads == self._most:
                 return
@@ -135,12 +135,13 @@ TIMEOUT_S: Final = 300.0
 MAX_TEXT: Final = 2000
 
 
-# Name of the function for log lines.
+# Name of the log function for messages.
 LOG: Final = "log"
 
 
 class LogFunction:
-    """The application's function for log lines. As in ONNX Runtime, its errors go to ``sys.unraisablehook``."""
+    """The application's function for log lines. As in ONNX Runtime, errors of the function go to
+    ``sys.unraisablehook``."""
 
     def __init__(self, function: Callable[[int, str, str, str, str], Any], severity: int) -> None:
         self._function = function
@@ -156,7 +157,7 @@ class LogFunction:
 
 
 class _Unraisable(NamedTuple):
-    """Replacement for ``sys.UnraisableHookArgs``, of which a program cannot create instances."""
+    """Replacement for ``sys.UnraisableHookArgs``, because programs cannot create instances of that class."""
 
     exc_type: type[BaseException]
     exc_value: BaseException
@@ -166,16 +167,15 @@ class _Unraisable(NamedTuple):
 
 
 def unraisable(error: BaseException, where: Any) -> None:
-    """Pass an error that cannot be raised in a caller to ``sys.unraisablehook``. `where`: the function, or its
-    name."""
+    """Pass an error that cannot be raised in a caller to ``sys.unraisablehook``. `where`: the function that raised
+    the error, or its name."""
     sys.unraisablehook(_Unraisable(type(error), error, error.__traceback__, None, where))  # type: ignore[arg-type]
 
 
 class CalledFunctions:
     """Run the functions of the application that the host calls during a request.
 
-    `around` is a context manager for the call, in which the object itself is passed to `Channel.call` as
-    ``on_news``.
+    Make the call inside the context manager `around`, and pass this object to `Channel.call` as ``on_news``.
     """
 
     def __init__(
@@ -197,8 +197,8 @@ class CalledFunctions:
             self._functions[LOG] = log
         self._on_news = on_news
         self._channel: Channel | None = None
-        # The context is copied when the call starts, so that the function has the caller's context variables, such
-        # as those of a web framework.
+        # Copy the context when the call starts, so that the function has the caller's context variables, such as
+        # those of a web framework.
         self._context = contextvars.copy_context()
         self._frames: SimpleQueue[Frame | None] = SimpleQueue()
         self._serves = False
@@ -211,8 +211,8 @@ class CalledFunctions:
 
     @contextlib.contextmanager
     def around(self, channel: Channel) -> Iterator[CalledFunctions]:
-        """Return a context manager for the call on this channel. It raises the exception of a function instead of
-        the host's error about that exception."""
+        """Return a context manager for the call on this channel. If a function raised an exception, the context
+        manager raises it instead of the host's error."""
         agreement = channel.agreement
         if agreement is not None and CALL_BACK_FEATURE not in agreement.features:
             raise CallBackFailed(
@@ -228,12 +228,12 @@ class CalledFunctions:
         except HostError:
             raise
         except BaseException:
-            # The host only reports that a function failed. Raise the original exception object instead.
+            # The host only reports that a function failed, so raise the original exception object.
             if self._raised is not None:
                 raise self._raised from None
             raise
         finally:
-            # This ends the thread. If the function hangs, it remains as a daemon thread.
+            # This ends the thread, unless the function hangs. In that case the daemon thread remains.
             self._frames.put(None)
             self._raised = self._channel = None
 
@@ -243,7 +243,7 @@ class CalledFunctions:
             if self._on_news is not None:
                 self._on_news(frame)
             return
-        # The function runs in another thread, because this thread reads the connection for all callers and must not
+        # Run the function in another thread, because this thread reads the connection for all callers and must not
         # wait for a function.
         self._frames.put(frame)
         if not self._serves:
@@ -251,16 +251,16 @@ class CalledFunctions:
             start_thread("qnnbridge function", self._context.run, self._serve)
 
     def _serve(self) -> None:
-        # This marks the thread, so that a call of the same host from inside the function is refused (`reentered`).
+        # Mark the thread, so that a call of the same host from inside the function is refused (`reentered`).
         inside.channel = channel = self._channel
         while channel is not None and (frame := self._frames.get()) is not None:
             header, buffers = self._answer(frame)
             header["call"] = frame.header.get("call")
-            with contextlib.suppress(ChannelFailed):  # the caller gets this error, too
+            with contextlib.suppress(ChannelFailed):  # the caller gets this error in addition
                 try:
                     channel.give_back(frame.request_id, header, buffers)
                 except (BridgeError, TypeError, ValueError, OverflowError) as error:
-                    # The result exceeds the limits of a message, or has types that msgpack does not support.
+                    # The result is larger than a message may be, or has types that msgpack does not support.
                     self._raised = self._raised or error
                     answer = {"call": header["call"], "error": _described(error)}
                     channel.give_back(frame.request_id, answer, ())
@@ -281,7 +281,8 @@ class CalledFunctions:
 
 
 def timeout_s() -> float:
-    """Return how many seconds the host waits for a function. Raise `OptionError` for an invalid setting."""
+    """Return how many seconds the host waits for a function. Raise `OptionError` if the environment variable is
+    invalid."""
     text = os.environ.get(TIMEOUT_VARIABLE)
     if not text:
         return TIMEOUT_S
@@ -291,7 +292,8 @@ def timeout_s() -> float:
         seconds = -1.0
     if not 0 < seconds < float("inf"):
         raise OptionError(
-            f"{TIMEOUT_VARIABLE}={text!r} is not a valid number of seconds.", fix="Give for example 60."
+            f"{TIMEOUT_VARIABLE}={text!r} is not a valid number of seconds.",
+            fix="Set it to a number, for example 60.",
         )
     return seconds
 
@@ -304,11 +306,11 @@ def _described(error: BaseException) -> dict[str, str]:
     return {"type": type(error).__name__, "text": text[:MAX_TEXT].encode("utf-8", "backslashreplace").decode()}
 
 
-# --- stopping a request from another thread ----------------------------------------------------------------------
+# --- stop a request from another thread ----------------------------------------------------------------------
 
 
 class Terminable(Protocol):
-    """Object that can stop a request. `terminate`: whether the request is to stop."""
+    """Protocol of an object that can stop a request. `terminate`: whether the request must stop."""
 
     @property
     def terminate(self) -> bool: ...
@@ -318,7 +320,7 @@ class Terminable(Protocol):
 
 
 class TerminateFlag:
-    """A flag with listeners. Thread-safe."""
+    """A boolean flag with listeners. Thread-safe."""
 
     __slots__ = ("_listeners", "_lock", "_terminate")
 
@@ -328,7 +330,8 @@ class TerminateFlag:
         self._lock = renew_in_forks(Lock())
 
     def __reduce__(self) -> tuple[type[TerminateFlag], tuple[()]]:
-        # A pickled session gets a new flag, because the code that could set the flag is in another process.
+        # A session that was unpickled gets a new flag, because the code that could set the old flag is in another
+        # process.
         return TerminateFlag, ()
 
     @property
@@ -339,14 +342,14 @@ class TerminateFlag:
         with self._lock:
             self._terminate = value
             listeners = list(self._listeners)
-        # Listeners are called without the lock, because they may send a frame or acquire other locks.
+        # Call the listeners without the lock, because they may send a frame or acquire other locks.
         for listener in listeners:
             listener(value)
 
     def add_terminate_listener(self, listener: Callable[[bool], None]) -> Callable[[], None]:
-        """Call `listener` with each value assigned from now on; it must not raise an exception.
+        """Call `listener` with each value assigned from now on. The listener must not raise an exception.
 
-        Return a function that removes it.
+        Return a function that removes the listener.
         """
         with self._lock:
             self._listeners.append(listener)
@@ -360,7 +363,8 @@ class TerminateFlag:
 
 
 class TerminateRelay:
-    """A context manager around a request; its value is passed to `Channel.call` as ``on_sent``."""
+    """Context manager around a request that sends a CANCEL message when the flag is set. Its value is passed to
+    `Channel.call` as ``on_sent``."""
 
     def __init__(self, options: Terminable | None, channel: Channel, ends_at_once: bool = False) -> None:
         """Initialize.
@@ -368,8 +372,8 @@ class TerminateRelay:
         Args:
             options: object with the flag.
             channel: the channel of the request.
-            ends_at_once: whether the request already contains the option to stop at once, so that no CANCEL is
-                needed.
+            ends_at_once: whether the request itself contains the option to stop immediately, so that no CANCEL
+                message is needed.
         """
         self._options = options
         self._ends_at_once = ends_at_once
@@ -380,7 +384,7 @@ class TerminateRelay:
     def __enter__(self) -> Callable[[int], None] | None:
         if self._options is None:
             return None
-        # After an exception of a signal handler `__exit__` may not run. The listener that remains does nothing,
+        # After an exception of a signal handler `__exit__` may not run. The remaining listener does nothing,
         # because its reference is weak.
         me = weakref.ref(self)
 
@@ -393,7 +397,7 @@ class TerminateRelay:
         return self._on_sent
 
     def __exit__(self, *_: object) -> None:
-        remove, self._remove = self._remove, None  # breaks the reference cycle with `remove`
+        remove, self._remove = self._remove, None  # break the reference cycle with `remove`
         if remove is not None:
             remove()
 
@@ -401,7 +405,7 @@ class TerminateRelay:
         self._request_id = request_id
         if self._options is not None and self._options.terminate and not self._ends_at_once:
             # The flag was set before the request had a number, or before the listener was added, so no other thread
-            # sends the CANCEL.
+            # sends the CANCEL message.
             self._on_terminate(True)
 
     def _on_terminate(self, terminate: bool) -> None:

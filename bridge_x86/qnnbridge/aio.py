@@ -4,8 +4,8 @@
 {"x": x})
 
 Runs are concurrent: each run waits in a thread (`qnnbridge.futures`), and the event loop is notified with
-``call_soon_threadsafe``, so any event loop can be used. Cancelling a task stops the run in the host and returns at
-once, without leaving an incomplete frame in the connection. A session may be used from several loops.
+``call_soon_threadsafe``, so any event loop can be used. Cancelling a task stops the run in the host and returns
+immediately, without leaving an incomplete message in the connection. A session may be used from several loops.
 """
 
 from __future__ import annotations
@@ -70,12 +70,12 @@ class InferenceSession:
         run_options: Any = None,
         **keywords: Any,
     ) -> list[Any]:
-        """Run the model. Arguments, result and errors are those of `qnnbridge.InferenceSession.run`."""
+        """Run the model. Arguments, result and errors are the same as for `qnnbridge.InferenceSession.run`."""
         run = start(self._made, output_names, input_feed, run_options, **keywords)
         try:
             return await asyncio.wrap_future(run.future)
         except asyncio.CancelledError:
-            # The CANCEL frame may have to wait for a frame that is being written, which must not block the loop's
+            # The CANCEL message may have to wait until another message is written, which must not block the loop's
             # thread.
             _creations.submit(run.stop)
             raise
@@ -95,7 +95,7 @@ class InferenceSession:
 
     @property
     def blocking(self) -> Blocking:
-        """The synchronous session, for calls that return at once."""
+        """The synchronous session, for calls that return immediately."""
         return self._made
 
     def get_inputs(self) -> list[NodeArg]:

@@ -1,8 +1,8 @@
 """All errors of qnnbridge, and their relation to the classes of a real onnxruntime.
 
-The tree of classes is shown in `qnnbridge_protocol.errors`. If the application has imported onnxruntime, an error
-of ONNX Runtime in the host is raised here as an instance of both classes (`as_onnxruntime`), so that ``except``
-clauses written for onnxruntime work. This module never imports onnxruntime.
+The module `qnnbridge_protocol.errors` shows the tree of classes. If the application has imported onnxruntime, an
+error of ONNX Runtime in the host is raised here as an instance of both classes (`as_onnxruntime`), so that
+``except`` clauses written for onnxruntime work. This module never imports onnxruntime.
 """
 
 from __future__ import annotations
@@ -150,8 +150,10 @@ _ORT_MODULE = "onnxruntime.capi.onnxruntime_pybind11_state"
 def as_onnxruntime(error: BridgeError) -> BridgeError:
     """Return the error to raise in the application.
 
-    If the application has imported onnxruntime, and it has a class of the same name, the error is also an instance
-    of that class; otherwise return `error` itself. A pickled copy is only an instance of this package's class."""
+    If the application has imported onnxruntime, and onnxruntime has a class with the same name, return an error
+    that is also an instance of that class; otherwise return `error` itself. A pickled copy is only an instance of
+    this package's class.
+    """
     module = sys.modules.get(_ORT_MODULE)
     if module is None or not isinstance(error, OrtError):
         return error
@@ -160,7 +162,7 @@ def as_onnxruntime(error: BridgeError) -> BridgeError:
         return error
     twin: BridgeError = cls.__new__(cls, *error.args)
     twin.args = error.args
-    twin.__dict__.update(error.__dict__)  # copies the notes, too
+    twin.__dict__.update(error.__dict__)  # also copies the notes
     twin.__cause__, twin.__context__ = error.__cause__, error.__context__
     twin.__suppress_context__ = error.__suppress_context__
     return twin.with_traceback(error.__traceback__)

@@ -2,8 +2,9 @@
 
 >>> future = qnnbridge.futures.submit(session, None, {"x": x}) >>> outputs = future.result(timeout=1)
 
-Each run waits in a separate daemon thread, so that a call that never returns cannot prevent the end of the program.
-`stop` lets the host cancel a run and does not wait for it. Any thread may call these functions.
+Each run waits in a separate daemon thread, so that a call that never returns cannot prevent the program from
+ending. `stop` asks the host to cancel a run and does not wait for the end of the run. Any thread may call these
+functions.
 """
 
 from __future__ import annotations
@@ -31,8 +32,9 @@ Future = concurrent.futures.Future
 class _FutureOfRun(Future[list[Any]]):
     """A `Future` that does not use its own lock to wait for the result.
 
-    An exception of a signal handler during such a wait could leave the lock locked, so that the thread of the run
-    could never set the result (see `shield`)."""
+    With its own lock, an exception of a signal handler during the wait could leave the lock locked, so that the
+    thread of the run could never set the result (see `shield`).
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -50,7 +52,7 @@ class _FutureOfRun(Future[list[Any]]):
 
 
 def _tell(future: Future[list[Any]]) -> None:
-    # This is a function and not a method, because the future would refer to itself.
+    # A function and not a method, because otherwise the future would refer to itself.
     assert isinstance(future, _FutureOfRun)
     future.over = True
     future.changes.notify()
@@ -67,8 +69,8 @@ class StartedRun:
     _options: RunOptions
 
     def stop(self) -> None:
-        """Cancel the run: it does not start if it is waiting, and is stopped in the host if it is running. Return
-        soon."""
+        """Cancel the run: if it is waiting, it does not start; if it is running, the host stops it. Return
+        without waiting for that."""
         if not self.future.cancel():
             self._options.terminate = True
 
@@ -80,7 +82,7 @@ def submit(
     run_options: RunOptions | Any = None,
     **keywords: Any,
 ) -> Future[list[Any]]:
-    """Start a run. Arguments and errors are those of `InferenceSession.run`."""
+    """Start a run. Arguments and errors are the same as for `InferenceSession.run`."""
     return start(session, output_names, input_feed, run_options, **keywords).future
 
 
@@ -115,8 +117,8 @@ def start(
 
 
 def _own_options(given: Any, future: Future[list[Any]]) -> RunOptions:
-    """Return separate options, with which only this run can be stopped. Setting `terminate` of the given options
-    stops the run, too."""
+    """Return separate options that stop only this run. Setting `terminate` of the given options also stops the
+    run."""
     if given is None:
         return RunOptions()
     shared = coerce_run_options(given)

@@ -50,18 +50,20 @@ def assert_numbers(
 
     Args:
         session: the session.
-        feeds: inputs as for `run`; default generated values, which may be untypical for the model.
-        min_snr_db: fail, too, below this signal-to-noise ratio. Default: the limits of sessions (docs/numbers.md).
-        timeout: seconds; default that of the session.
+        feeds: inputs as for `run`; default: generated values, which may be untypical for the model.
+        min_snr_db: also fail if the signal-to-noise ratio is lower than this. Default: the limits of sessions
+            (docs/numbers.md).
+        timeout: time limit in seconds; default: the session's.
 
     Raises:
         AssertionError: the outputs differ, or their agreement could not be shown.
 
-    Errors of `session.verify` are raised as well.
+    Errors of `session.verify` are also raised.
     """
     __tracebackhide__ = True
     report = session.verify(feeds, timeout=timeout)
-    # The value is None for outputs without a signal-to-noise ratio, such as integers, which `state` covers.
+    # The value is None for outputs without a signal-to-noise ratio, such as integers. For these, `state` is
+    # sufficient.
     too_low = min_snr_db is not None and report.snr_db is not None and report.snr_db < min_snr_db
     if report.state != "agrees":
         raise AssertionError(_numbers_problem(session._runner, report))
@@ -99,7 +101,7 @@ class SessionWatch:
     def check(self) -> None:
         """Raise `AssertionError` if a node does not run on the NPU, results differ, or no session was created."""
         __tracebackhide__ = True
-        # Without a session nothing was checked, and such a test must not pass.
+        # Without a session nothing was checked, so the test must not pass.
         if not self.sessions:
             raise AssertionError(
                 "No session that uses QNN was created. Fix: Create one with qnnbridge.InferenceSession(path), or "
@@ -142,7 +144,7 @@ def watch_sessions(
         yield watch
     finally:
         watchers.remove(watch.add)
-    # The check is not in `finally`, because an error of the block itself is more important.
+    # Do not check in `finally`, because an error of the block itself is more important.
     watch.check()
 
 
@@ -162,7 +164,7 @@ def _placement_problem(runner: Runner, allow: Collection[str]) -> str:
     if not placement.known:
         return f"{recipe.label}: this onnxruntime does not report where nodes run (1.24 and later do)."
     away = placement.cpu_nodes + placement.other_nodes
-    # The list ends after 200 nodes: nodes beyond cannot be allowed by name.
+    # The list ends after 200 nodes; further nodes cannot be allowed by name.
     allowed = sum(name in allow or operator in allow for name, operator in placement.cpu_list)
     if away <= allowed and placement.qnn_nodes:
         return ""

@@ -1,9 +1,9 @@
-"""Both ends of the daemon's Unix socket on Linux, which carries descriptors; the streams and memory that are passed
-through it, and the daemon's detachment from terminal and parent.
+"""Both ends of the daemon's Unix socket on Linux, the streams and memory whose descriptors are passed through the
+socket, and the daemon's detachment from terminal and parent.
 
 Invariants: programs inherit none of the descriptors opened here, and received descriptors are closed in a fork
-(`OwnedFds`). A stream belongs to one thread, and so does `accept`; any thread may call `drop`, and `close` of the
-endpoint.
+(`OwnedFds`). Only one thread may use a stream, and only one may call `accept`. Any thread may call `drop`, and
+`close` of the endpoint.
 """
 
 from __future__ import annotations
@@ -30,16 +30,18 @@ from qnnbridge_os.sharing import open_stream  # noqa: E402 - type checkers find 
 
 SOCKET_NAME: Final = "daemon.sock"
 
-# sun_path has 108 bytes, on other systems 104. A longer path is reached through an open descriptor of its folder.
+# Maximum length of a socket path: sun_path has 108 bytes (104 on other systems). A longer path is replaced by a
+# path through an open descriptor of its folder.
 _PATH_BYTES: Final = 100
-# Number of descriptors: one pipe to read from and one to write to.
+# Number of passed descriptors: one pipe to read from and one to write to.
 _MAX_ENDS: Final = 2
 # Pause between two attempts to connect.
 _CROWD_PAUSE_S: Final = 0.005
 
 
 class DaemonStream:
-    """One connection of the daemon. `peer_pid` is the peer's process id, 0 if the kernel does not report one."""
+    """One connection between the daemon and a client. `peer_pid` is the peer's process id; 0 if the kernel does
+    not report it."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
@@ -51,7 +53,7 @@ class DaemonStream:
         check_peer(self.peer_uid, os.getuid())
 
     def receive(self, count: int, deadline: float) -> bytes:
-        """Receive this many bytes. Raise `TimeoutError` or `ConnectionError`."""
+        """Receive the given number of bytes. Raise `TimeoutError` or `ConnectionError`."""
         data = b""
         while len(data) < count:
             self._socket.settimeout(_left(deadline))
@@ -59,18 +61,18 @@ class DaemonStream:
         return data
 
     def receive_with_ends(self, count: int, fds: OwnedFds, deadline: float) -> bytes:
-        """Receive bytes like `receive`; `fds` adopts descriptors that arrive with them, see `ends`."""
+        """Receive bytes like `receive`. `fds` takes ownership of descriptors that arrive with them; see `ends`."""
 
         data = b""
 
         def receive() -> list[int]:
             nonlocal data
-            # Close-on-exec in the same system call: otherwise a program that another thread starts in between would
-            # inherit them.
+            # Set close-on-exec in the same system call. Otherwise a program that another thread starts in between
+            # would inherit the descriptors.
             data, new, _, _ = socket.recv_fds(self._socket, count, _MAX_ENDS, socket.MSG_CMSG_CLOEXEC)
             return new
 
-        # Wait here, since `take` holds the lock that prevents forks.
+        # Wait here, because `take` holds the lock that prevents forks.
         if not poll_fd(self._socket.fileno(), select.POLLIN, _left(deadline)):
             raise TimeoutError("the daemon did not answer in time")
         # Linux delivers the descriptors with the first byte of the message. The rest of the record may come later.
@@ -82,8 +84,8 @@ class DaemonStream:
         if len(self._received) != _MAX_ENDS:
             raise ConnectionError("the daemon sent no streams")
         read_fd, write_fd = self._received
-        # `write_some` needs a non-blocking descriptor. The flag also applies to the daemon's copies of this
-        # descriptor, which the daemon closes (`release_theirs`).
+        # `write_some` needs a non-blocking descriptor. The flag also applies to the daemon's copy of this
+        # descriptor, but the daemon closes its copy (`release_theirs`).
         os.set_blocking(write_fd, False)
         return read_fd, write_fd
 
@@ -96,13 +98,15 @@ class DaemonStream:
         """Send bytes like `send`, together with two descriptors."""
         self._socket.settimeout(_left(deadline))
         sent = socket.send_fds(self._socket, [data], list(ends))
-        # The descriptors were sent with the first byte. Sending them again would give the client two more.
+        # The descriptors were sent with the first byte. Sending them again would give the client two more
+        # descriptors.
         if sent < len(data):
             self.send(data[sent:], deadline)
 
     def drop(self) -> None:
         """Make waiting calls fail. The descriptor stays open until `close`."""
-        # Do not close: the number could be reused for another file while a thread still waits in a call on it.
+        # Do not close the descriptor here: its number could be reused for another file while a thread still waits
+        # on it.
         try:
             self._socket.shutdown(socket.SHUT_RDWR)
         except OSError:
@@ -120,13 +124,13 @@ class DaemonStream:
 
 def check_peer(uid: int | None, own: int) -> None:
     """Raise `PermissionError` unless both ends belong to the same user. `uid` is ``None`` if the system does not
-    report it."""
+    report the other user."""
     if uid is not None and uid != own:
         raise PermissionError(f"the other end belongs to user {uid}, not to {own}")
 
 
 def connect_to_daemon(endpoint: str, folder: Path, deadline: float) -> DaemonStream:
-    """Connect to the daemon of this folder. Raise `OSError` if there is none."""
+    """Connect to the daemon of this folder. Raise `OSError` if no daemon listens."""
     # gevent and eventlet replace `socket.socket` with a class that switches to another greenlet.
     connection: socket.socket = original("socket", "socket")(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -137,7 +141,8 @@ def connect_to_daemon(endpoint: str, folder: Path, deadline: float) -> DaemonStr
                     connection.connect(path)
                     return DaemonStream(connection)
                 except BlockingIOError:
-                    # The backlog is full: the kernel accepts no more connections, and offers no way to wait.
+                    # The backlog is full: the kernel accepts no more connections, and has no call that waits until
+                    # it does.
                     sleep(min(_CROWD_PAUSE_S, _left(deadline)))
     except BaseException:
         connection.close()
@@ -145,7 +150,7 @@ def connect_to_daemon(endpoint: str, folder: Path, deadline: float) -> DaemonStr
 
 
 class SocketPath:
-    """Path of the socket in a form that is short enough for the kernel; valid inside the ``with``."""
+    """Path of the socket in a form that is short enough for the kernel. It is valid inside the ``with`` block."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -160,7 +165,7 @@ class SocketPath:
             raise OSError(
                 f"the path {path} is too long for a socket; set QNNBRIDGE_RUNTIME_DIR to a shorter folder"
             )
-        # Refer to the folder by a descriptor: then the path has about 30 bytes.
+        # Refer to the folder by a descriptor, which shortens the path to about 30 bytes.
         self._fd = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         return f"/proc/self/fd/{self._fd}/{SOCKET_NAME}"
 
@@ -171,7 +176,7 @@ class SocketPath:
 
 
 def _peer(connection: socket.socket) -> tuple[int, int | None]:
-    # On other systems only the modes of the folder and the socket keep other users out.
+    # On other systems only the modes of folder and socket keep other users out.
     if sys.platform != "linux":
         return 0, None
     # struct ucred: process, user and group at the time of the connection.
@@ -188,27 +193,27 @@ def _left(deadline: float) -> float:
 
 
 def connection_ended(read_fd: int, timeout_s: float | None) -> bool:
-    """Return whether the other end of this pipe is closed. Wait at most `timeout_s` for the end."""
-    # No events are requested: the end (POLLHUP) and errors are always reported, and data is ignored.
+    """Return whether the other end of this pipe is closed. Wait at most `timeout_s` for this."""
+    # No events are requested: POLLHUP (the end) and errors are always reported, and data is ignored.
     return poll_fd(read_fd, 0, timeout_s)
 
 
 def abandon_stream(write_fd: int) -> None:
-    """End the stream for the other side, but do not free the descriptor: another thread may be about to write to
-    it."""
+    """End the stream for the other side, but keep the descriptor number in use: another thread may be about to
+    write to it."""
     null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
     try:
-        # `dup2` is atomic: a writer uses the old file or the null device, never a closed descriptor.
+        # `dup2` is atomic: a writing thread uses the old file or the null device, never a closed descriptor.
         os.dup2(null, write_fd, inheritable=False)
     finally:
         os.close(null)
 
 
 def release_stream(write_fd: int, read_fd: int) -> None:
-    """Do nothing: on Linux no blocked call has to be ended before the descriptors are closed."""
+    """Do nothing: on Linux no blocked call must be ended before the descriptors are closed."""
 
 
-# Connections that the kernel queues until `accept`. Linux limits the number to net.core.somaxconn.
+# Maximum number of connections that the kernel queues until `accept`. Linux limits it to net.core.somaxconn.
 _BACKLOG: Final = 1024
 _DESCRIPTORS: Final = 65536
 
@@ -219,19 +224,19 @@ def make_endpoint(folder: Path) -> str:
 
 
 class DaemonEndpoint:
-    """The listener of the daemon. Only the holder of the folder's lock may create one, since an existing socket is
-    treated as that of a dead daemon."""
+    """The daemon's listening socket. Only the process that holds the folder's lock may create one, because an
+    existing socket is assumed to belong to a dead daemon."""
 
     def __init__(self, folder: Path, endpoint: str) -> None:
-        """Start to listen. Raise `OSError`."""
+        """Create the socket and listen. Raise `OSError`."""
         self._path = folder / SOCKET_NAME
-        # `bind` refuses an existing path, even that of a socket whose process is dead.
+        # `bind` refuses an existing path, even if the process of the socket is dead.
         self._path.unlink(missing_ok=True)
         self._identity: tuple[int, int] | None = None
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            # `bind` creates the file with the mode that the umask leaves. With a later chmod, others could connect
-            # in between.
+            # `bind` creates the file with the mode that the umask allows. If the mode were changed later, other
+            # users could connect in between.
             before = os.umask(0o177)
             try:
                 with SocketPath(folder) as path:
@@ -241,20 +246,20 @@ class DaemonEndpoint:
             # No other file gets this inode while the socket is open.
             self._identity = self._now_there()
             self._socket.listen(_BACKLOG)
-            # If a client leaves between `poll` and `accept`, a blocking `accept` would wait.
+            # If a client disconnects between `poll` and `accept`, a blocking `accept` would wait.
             self._socket.setblocking(False)
             # Closing the socket does not end the `poll` of another thread. A byte in this pipe does.
             self._wake_r, self._wake_w = os.pipe()
         except BaseException:
             self._socket.close()
             raise
-        # A client may wake `accept`, too, so `release` may come while `close` runs.
+        # A client may also wake `accept`, so `release` may be called while `close` is running.
         self._lock = threading.Lock()
         self._closed = self._released = False
 
     def accept(self) -> DaemonStream | None:
-        """Return the connection of the next client; ``None`` after `close`. Raise `OSError` if no
-        descriptor is free."""
+        """Return the connection of the next client; ``None`` after `close`. Raise `OSError` if no descriptor is
+        available."""
         poll = select.poll()
         poll.register(self._socket, select.POLLIN)
         poll.register(self._wake_r, select.POLLIN)
@@ -269,7 +274,7 @@ class DaemonEndpoint:
 
     @property
     def is_there(self) -> bool:
-        """Whether clients can find the socket: its file may have been removed, or belong to another daemon."""
+        """Whether clients can find the socket. Its file may have been removed, or may belong to another daemon."""
         return self._now_there() == self._identity
 
     def _now_there(self) -> tuple[int, int] | None:
@@ -282,16 +287,16 @@ class DaemonEndpoint:
         return status.st_dev, status.st_ino
 
     def close(self) -> None:
-        """Accept no more clients. Idempotent."""
+        """Stop accepting clients. Idempotent."""
         with self._lock:
             if self._closed:
                 return
             # Set the flag before sending the byte: `accept` checks `_closed` after the byte has woken it.
             self._closed = True
-            # The socket file of another daemon is kept: otherwise no client would find that daemon.
+            # Do not remove the socket file of another daemon, because no client would find that daemon.
             if self.is_there:
                 self._path.unlink(missing_ok=True)
-            # After `release` the number may belong to another file.
+            # After `release` the descriptor number may belong to another file.
             if not self._released:
                 os.write(self._wake_w, b"!")
 
@@ -316,17 +321,18 @@ class Streams:
             os.close(self.in_fd)
             os.close(self._their_write)
             raise
-        # Tensors are sent here if no memory can be shared.
+        # The pipes must be large, because tensors are sent through them if memory cannot be shared.
         enlarge_pipe(self.in_fd)
         enlarge_pipe(self.out_fd)
 
     def hand_over(self, stream: DaemonStream, answer: Callable[[tuple[int, int]], bytes], deadline: float) -> None:
-        """Send the client its ends with the answer. If that raises `OSError`, the daemon's ends stay open."""
-        # The descriptors are sent separately from the record, so the handles in it are zero.
+        """Send the client its ends together with the answer. If this raises `OSError`, the daemon's ends stay
+        open."""
+        # The descriptors are not part of the record, so the handles in the record are zero.
         stream.send_with_ends(answer((0, 0)), (self._their_read, self._their_write), deadline)
 
     def release_theirs(self) -> None:
-        """Close the daemon's copies of the client's ends, whether the client has received them or not."""
+        """Close the daemon's copies of the client's ends, whether or not the client has received them."""
         # The kernel keeps the sent descriptors until the client receives them, so they can be closed here.
         os.close(self._their_read)
         os.close(self._their_write)
@@ -337,9 +343,9 @@ class Streams:
 
 
 def let_go_of_terminal() -> None:
-    """Detach from terminal and parent: continue in a child that the system collects, and end the started
+    """Detach from terminal and parent: continue in a child process, which the system reaps, and end the started
     process."""
-    # The started process ends and is collected by its parent. The system adopts the child, and collects it later.
+    # The parent of the started process reaps it. The system adopts the child process and reaps it later.
     if os.fork():
         os._exit(0)
 
@@ -358,7 +364,7 @@ def allow_descriptors() -> None:
 
 def on_leave(leave: Callable[[], None]) -> None:
     """Call `leave` when the system or the user requests the end. Must be called in the main thread."""
-    # SIGHUP: the terminal from which the daemon was started is closed.
+    # SIGHUP means that the terminal from which the daemon was started was closed.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: leave())
 
@@ -371,9 +377,10 @@ class KeptMemory:
 
     def __init__(self, where: dict[str, Any]) -> None:
         """Open the memory. Raise `OSError` or `ValueError`."""
-        # The client's entry in /proc ends with the client, so the NPU host opens this process's descriptor.
+        # The client's entry in /proc disappears when the client ends, so the NPU host opens this process's
+        # descriptor.
         self._fd = open_stream(where, write=False)
-        # Device and inode stay those of the client's memory: it is the same file.
+        # Device and inode are the same as for the client's memory, because it is the same file.
         self._place = {**where, "pid": os.getpid(), "fd": self._fd}
 
     def share_handle(self, _pid: int) -> dict[str, Any]:
@@ -381,5 +388,5 @@ class KeptMemory:
         return self._place
 
     def close(self) -> None:
-        """Close the descriptor; call once. The memory cannot be shared again."""
+        """Close the descriptor. Call this only once. The memory cannot be shared afterwards."""
         os.close(self._fd)

@@ -1,12 +1,11 @@
 """Child processes on Linux, and programs that outlive this one (`start_detached`).
 
-Invariants: a child is the leader of a separate session, so that Ctrl+C in the terminal does not reach it and
-everything it starts can be killed with it; it inherits three descriptors and nothing else; it is started by one
+Invariants: a child is the leader of a separate session, so that Ctrl+C in the terminal does not reach it, and it
+can be killed together with all processes that it starts. It inherits only three descriptors. It is started by a
 thread that lives as long as this process, because Linux sends the parent-death signal when the *thread* that
-started the child ends. `exec` ends all threads but one, so hosts end with it, and become zombies of the new
-program.
+started the child ends. `exec` ends this thread, so hosts end at an `exec` and become zombies of the new program.
 
-Threads: callers pass their order to the spawner thread and wait. `PosixChild` is thread-safe.
+Callers pass their orders to the spawner thread and wait. `PosixChild` is thread-safe.
 """
 
 from __future__ import annotations
@@ -37,14 +36,17 @@ from qnnbridge_os._posix_streams import enlarge_pipe, poll_fd  # noqa: E402 - ty
 
 _log = logging.getLogger("qnnbridge.process")
 
-# Other code collected the exit code (a SIGCHLD handler, or SIGCHLD ignored). asyncio uses the same value.
+# Used if other code reaped the process (a SIGCHLD handler, or SIGCHLD ignored), so that the exit code is unknown.
+# asyncio uses the same value.
 EXIT_UNKNOWN = 255
 
-# Pauses of `_wait_by_polling`, doubled with each poll.
+# Pause of `_wait_by_polling`, which is doubled with each poll.
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.001, 0.05
-# Time for the end of a child whose caller was interrupted during its start. The child is killed, so it ends soon.
+# Time to wait for the end of a child whose caller was interrupted during its start. The child is killed, so it ends
+# soon.
 _ABANDON_TIMEOUT_S = 2.0
-# Interval of the search for dead hosts that the program started before an `exec`; there is none without such hosts.
+# Interval of the search for dead hosts that the program started before an `exec`. Without such hosts there is no
+# search.
 _REAP_INTERVAL_S = 1.0
 
 
@@ -54,10 +56,11 @@ def native_machine() -> str:
 
 
 def out_of_memory_kills() -> int | None:
-    """Return how many processes the kernel has killed because memory ran out; ``None`` if it does not count them.
+    """Return how many processes the kernel has killed because memory ran out; ``None`` if the kernel does not count
+    them.
 
-    Linux has counted them since 4.13, including those of a container's own limit. The count shows whether a SIGKILL
-    was the kernel's.
+    Linux counts them since version 4.13, including kills because of a container's limit. The count shows whether
+    the kernel may have sent a SIGKILL.
     """
     try:
         with open("/proc/vmstat", encoding="ascii") as file:
@@ -70,15 +73,15 @@ def out_of_memory_kills() -> int | None:
     return None
 
 
-# Children of this process whose exit codes have not been collected, by process id.
+# Children of this process that have not been reaped, by process id.
 living_children: weakref.WeakValueDictionary[int, PosixChild] = weakref.WeakValueDictionary()
 
 
 class PosixChild:
     """A running program on POSIX, see `ChildProcess`.
 
-    Only this object collects the exit code. Until then the process id cannot be reused, so signals are sent only
-    before the collection.
+    Only this object reaps the process. Until then the process id cannot be reused, so signals are sent only before
+    that.
     """
 
     def __init__(self, process: subprocess.Popen[bytes], fds: OwnedFds, stdio: tuple[int, int, int]) -> None:
@@ -87,11 +90,11 @@ class PosixChild:
         self._process = process
         self._fds = fds
         self._owner = os.getpid()
-        # Held for each signal and for the collection, so that no signal is sent to a number that no longer belongs
-        # to the child.
+        # Held for each signal and for reaping, so that no signal is sent to a process id that no longer belongs to
+        # the child.
         self._lock = Lock()
         self._exit_code: int | None = None
-        # Process id and exit status as `waitpid` returned them; empty until the collection.
+        # Process id and exit status as returned by `waitpid`; empty until the process is reaped.
         self._collected: list[tuple[int, int]] = []
         living_children[self.pid] = self
 
@@ -109,13 +112,13 @@ class PosixChild:
         code = self.poll()
         if code is not None:
             return code
-        # Open the pidfd under the lock: until the code is collected, the process id belongs to the child.
+        # Open the pidfd under the lock: until the process is reaped, the process id belongs to the child.
         with self._lock:
             watch = None if self._exit_code is not None else _watch(self.pid)
         if watch is None:
             return self._wait_by_polling(deadline)
         try:
-            # Poll after each wait, because another thread may have collected the code.
+            # Poll after each wait, because another thread may have reaped the process.
             while (code := self.poll()) is None:
                 left_s = None if deadline is None else deadline - time.monotonic()
                 if left_s is not None and left_s <= 0:
@@ -132,7 +135,7 @@ class PosixChild:
         self._signal(signal.SIGKILL, group=True)
 
     def close(self) -> None:
-        # In a fork `OwnedFds` has closed them already.
+        # In a fork `OwnedFds` has already closed the descriptors.
         if self._owner == os.getpid():
             self.stdin_fd = self.stdout_fd = self.stderr_fd = -1
             self._fds.close_all()
@@ -140,21 +143,24 @@ class PosixChild:
     def _collect(self) -> int | None:
         if not self._collected:
             try:
-                # WNOWAIT leaves the process uncollected, so that its number is not reused.
+                # With WNOWAIT the process is not reaped, so that its id is not reused.
                 ended = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             except ChildProcessError:
-                _log.warning("the exit code of process %d was collected by another part of this program", self.pid)
+                _log.warning(
+                    "the exit code of process %d is unknown: other code of this program reaped it", self.pid
+                )
                 self._process.returncode = EXIT_UNKNOWN
                 return EXIT_UNKNOWN
             if ended is None:
                 return None
-            # Kills processes that the host left running. This is done before the collection: until then no other
-            # process or group can have this id.
+            # Kill the processes that the host left running before it is reaped: until then no other process or
+            # group can have its id.
             _kill_group(self.pid)
-            # Collect and store the status in one step of C, because the system returns it only once (see `shield`).
+            # Reap and store the status in one C operation, because the system returns the status only once (see
+            # `shield`).
             self._collected.extend(itertools.starmap(waitpid, ((self.pid, 0),)))
         code = os.waitstatus_to_exitcode(self._collected[0][1])
-        self._process.returncode = code  # otherwise Popen would keep the process in its list of uncollected ones
+        self._process.returncode = code  # otherwise Popen would keep the process in its list of unreaped ones
         return code
 
     def _signal(self, number: signal.Signals, *, group: bool) -> None:
@@ -169,7 +175,7 @@ class PosixChild:
                 os.kill(self.pid, number)
 
     def _wait_by_polling(self, deadline: float | None) -> int | None:
-        """Poll: without pidfd (before Linux 5.3, other systems) only waitpid itself could block."""
+        """Wait by polling. Without pidfd (before Linux 5.3, other systems) only waitpid itself could wait."""
         pause_s = _FIRST_WAIT_S
         while (code := self.poll()) is None:
             if deadline is not None:
@@ -189,7 +195,7 @@ class PosixChild:
 
 
 class PosixSpawner:
-    """Starts programs, see `Spawner`. One per process; refuses to work in a fork."""
+    """Start programs; see `Spawner`. There is one spawner per process. It does not work in a fork."""
 
     def __init__(self) -> None:
         self._owner = os.getpid()
@@ -234,7 +240,8 @@ class PosixSpawner:
             self._has_thread = True
 
     def _check_thread(self) -> None:
-        """Raise `HostStartFailed` if the thread ended before it began: without memory Python reports no error."""
+        """Raise `HostStartFailed` if the thread did not start running: if memory is short, Python reports no
+        error."""
         if not self._has_begun:
             self._has_thread = False
             raise HostStartFailed(
@@ -246,18 +253,19 @@ class PosixSpawner:
         left = True
         while True:
             try:
-                # No further host from before the `exec` can appear: later hosts are children of this thread.
+                # Stop the search: no further host from before the `exec` can appear, because later hosts are
+                # children of this thread.
                 left = left and _reap_hosts_before_exec()
-                # The order is not stored in a variable, which would keep the child alive until the next order.
+                # Do not store the order in a variable, which would keep the child alive until the next order.
                 self._orders.get(timeout=_REAP_INTERVAL_S if left else None).carry_out()
             except Empty:
                 pass
             except MemoryError:
-                left = False  # only the reaping can run out of memory: stop it, and continue to process orders
+                left = False  # only reaping can run out of memory: stop reaping, and continue to process orders
 
 
 class _Order:
-    """One program to start. `ended` is held until the start is finished."""
+    """Order to start a program. `ended` is held until the start is finished."""
 
     def __init__(self, argv: list[str], env: dict[str, str], cwd: str | None) -> None:
         self.argv = argv
@@ -268,7 +276,7 @@ class _Order:
         self.ended = Lock()
         self.ended.acquire()
         self._abandoned = False
-        # The thread that ends the child acquires this lock, and never releases it.
+        # The thread that ends the child acquires this lock and never releases it.
         self._ending = Lock()
 
     def carry_out(self) -> None:
@@ -277,7 +285,7 @@ class _Order:
         except BaseException as error:  # noqa: BLE001 - passed to the caller; the thread must not end
             self.error = error
         self.ended.release()
-        # Whichever runs second, this line or `abandon`, ends the child. If both do, `_ending` lets only one end it.
+        # This line or `abandon` ends the child, whichever runs second. If both try, `_ending` allows only one.
         if self._abandoned:
             self._end_child()
 
@@ -295,34 +303,36 @@ class _Order:
 
 
 def _reap_hosts_before_exec() -> bool:
-    """Collect dead hosts of the programs that ran in this process before `exec`; return whether some are alive.
+    """Reap dead hosts that other programs started in this process before an `exec`. Return whether some hosts are
+    alive.
 
-    Such hosts are children of the main thread; hosts of the current program are children of the spawner's thread.
+    Such hosts are children of the main thread; hosts of the current program are children of the spawner thread.
     """
     main, alive = os.getpid(), False
     try:
-        # The main thread has the number of the process. The kernel keeps a list of children for each thread.
+        # The main thread has the same id as the process. The kernel keeps a list of children for each thread.
         with open(f"/proc/self/task/{main}/children", "rb") as file:
             children = file.read().split()
     except OSError:
-        return False  # another system, or a kernel without the list
+        return False  # another system, or a kernel that has no such list
     for pid in map(int, children):
         try:
             with open(f"/proc/{pid}/stat", "rb") as file:
-                # The name may contain spaces and parentheses, so it ends at the last parenthesis.
+                # The process name may contain spaces and parentheses, so it ends at the last parenthesis.
                 name, _, rest = file.read().partition(b"(")[2].rpartition(b")")
             state, parent, _, session = rest.split()[:4]
-            # A host leads a separate session and has given itself this name (`parent`).
+            # A host leads a separate session and has set its process name to this name (`parent`).
             if (name.decode(), int(parent), int(session)) != (HOST_NAME, main, pid):
                 continue
             if state == b"Z":
-                # Kill before the collection, as in `PosixChild._collect`: afterwards the group's id may be reused.
+                # Kill the group before reaping, as in `PosixChild._collect`: afterwards the group's id may be
+                # reused.
                 _kill_group(pid)
                 waitpid(pid, os.WNOHANG)
             else:
                 alive = True
         except (OSError, ValueError):
-            pass  # the child was collected meanwhile, or is not a host
+            pass  # the child was reaped meanwhile, or is not a host
     return alive
 
 
@@ -334,9 +344,9 @@ def _spawn(argv: list[str], env: dict[str, str], cwd: str | None) -> PosixChild:
         our_stderr, child_stderr = fds.pipe()
         enlarge_pipe(our_stdin)
         enlarge_pipe(our_stdout)
-        # This affects only our end: the two ends of a pipe are separate open files.
+        # This affects only this side's end: the two ends of a pipe are separate open files.
         os.set_blocking(our_stdin, False)
-        # A fork in between would hold the pipe for whose end `Popen` waits.
+        # `Popen` waits for the end of a pipe, which a fork in between would keep open.
         with no_fork:
             process = popen()(
                 argv,
@@ -348,7 +358,7 @@ def _spawn(argv: list[str], env: dict[str, str], cwd: str | None) -> PosixChild:
                 close_fds=True,
                 start_new_session=True,
             )
-        # While this process holds the child's end of stdout, the child's death does not end the stream.
+        # Close the child's end of stdout here. Otherwise the stream would not end when the child dies.
         for fd in (child_stdin, child_stdout, child_stderr):
             fds.close(fd)
         return PosixChild(process, fds, (our_stdin, our_stdout, our_stderr))
@@ -359,14 +369,15 @@ def _spawn(argv: list[str], env: dict[str, str], cwd: str | None) -> PosixChild:
 
 def _kill_group(leader: int) -> None:
     try:
-        # A child that was started with `start_new_session` leads the group with its own number.
+        # A child that was started with `start_new_session` leads a process group whose id is its process id.
         os.killpg(leader, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):
-        pass  # the group has no process, or (macOS) only zombies
+        pass  # the group contains no process, or (macOS) only zombies
 
 
 def _watch(pid: int) -> int | None:
-    """Return a descriptor that becomes readable when the process ends; ``None`` if the system has none."""
+    """Return a descriptor that becomes readable when the process ends; ``None`` if the system does not support
+    this."""
     if sys.platform == "linux":
         try:
             return os.pidfd_open(pid)
@@ -380,7 +391,7 @@ _spawner_lock = Lock()
 
 
 def default_spawner() -> PosixSpawner:
-    """Return the spawner of this process. A fork gets a separate one for the hosts that it starts."""
+    """Return the spawner of this process. A fork gets a separate spawner for the hosts that it starts."""
     global _spawner
     with _spawner_lock:
         if _spawner is None:
@@ -402,10 +413,10 @@ _FORK_TIMEOUT_S: Final = 5.0
 
 
 class Detached(DetachedBase):
-    """A detached program, see `DetachedBase`."""
+    """A detached program; see `DetachedBase`."""
 
     def close(self) -> None:
-        """Stop reading, and collect the started process, which ends once it has forked the detached one."""
+        """Stop reading, and reap the started process, which ends once it has forked the detached program."""
         super().close()
         deadline = time.monotonic() + _FORK_TIMEOUT_S  # not `Popen.wait`, whose `time.sleep` gevent replaces
         while self._process.poll() is None and time.monotonic() < deadline:
@@ -415,7 +426,7 @@ class Detached(DetachedBase):
 def start_detached(argv: Sequence[str], env: Mapping[str, str], cwd: str) -> Detached:
     """Start a program in a separate session. Raise `OSError`.
 
-    The program forks at once and continues in the child, so that no parent here has to collect it.
+    The program forks immediately and continues in the child, so that this process need not reap it.
     """
     fds = OwnedFds()
     ours, theirs = fds.pipe()

@@ -1,13 +1,13 @@
 """Pipes, and the streams and memory shared with the host, on Linux. Thread-safe.
 
-The host opens shared objects through this process' entry in /proc, so no inheritance and no socket is needed. The
-memory is a memfd: it is anonymous, so no file can be left over, and is sealed, so that neither side can shrink it
-while the other uses it. In a fork of this process the descriptors are closed (`OwnedFds`).
+The host opens shared objects through this process's entry in /proc, so neither inheritance nor a socket is needed.
+The memory is a memfd: it is anonymous, so no file can remain on a disk, and it is sealed, so that neither side can
+shrink it while the other side uses it. In a fork of this process the descriptors are closed (`OwnedFds`).
 """
 
 from __future__ import annotations
 
-import _signal  # type: ignore[import-not-found]  # signal.getsignal makes an enum of it: 2 us against 0.03
+import _signal  # type: ignore[import-not-found]  # signal.getsignal converts to an enum: 2 us, not 0.03
 import errno
 import fcntl
 import functools
@@ -27,21 +27,23 @@ assert sys.platform != "win32"
 
 _fstat = os.fstat
 
-# The original, since eventlet removes `poll` from the module `select`.
+# The original function, since eventlet removes `poll` from the module `select`.
 new_poll = original("select", "poll")
 
 _SIGPIPE = int(signal.SIGPIPE)
 _SIG_DFL = int(signal.SIG_DFL)
 
-# 1 MiB is the limit for an unprivileged process. Beyond the quota of pipe pages a user gets less, or an error.
+# 1 MiB is the limit for an unprivileged process. A user who has used up the quota of pipe pages gets less, or an
+# error.
 _PIPE_SIZES = (1 << 20, 1 << 19, 1 << 18, 1 << 17)
 
-# IOV_MAX of Linux: more chunks in one call are an error.
+# IOV_MAX of Linux: a call with more chunks fails.
 _CHUNKS_MAX = 1024
 
 
 def enlarge_pipe(fd: int) -> None:
-    """Give the pipe a buffer of 1 MiB if the system allows it; the usual 64 KiB costs a fifth of the speed."""
+    """Enlarge the pipe's buffer to 1 MiB if the system allows it. With the usual 64 KiB, transfers are a fifth
+    slower."""
     if sys.platform == "linux":
         for size in _PIPE_SIZES:
             try:
@@ -52,7 +54,8 @@ def enlarge_pipe(fd: int) -> None:
 
 
 def wait_readable(fd: int, timeout_s: float | None) -> bool:
-    """Return whether a read would return at once: data, end of file or an error. Wait at most this long."""
+    """Return whether a read would return immediately, because of data, the end of the file or an error. Wait at
+    most this long."""
     return poll_fd(fd, select.POLLIN, timeout_s)
 
 
@@ -63,17 +66,18 @@ def let_ctrl_c_through(fd: int) -> None:
 def writer(fd: int) -> Callable[[list[memoryview]], int]:
     """Return a function that writes to the pipe without waiting.
 
-    It is a C function if that is safe, so that Ctrl+C cannot lose a count. It raises `BlockingIOError` if the pipe
-    is full. Request a new one for each write: the handling of SIGPIPE may have changed.
+    If that is safe, the result is a C function, so that Ctrl+C cannot lose a byte count. The function raises
+    `BlockingIOError` if the pipe is full. Request a new function for each write, because the handling of SIGPIPE
+    may have changed.
     """
-    # Python ignores SIGPIPE from its start. Only a program that has reset it needs the slower function.
+    # Python ignores SIGPIPE from its start. The slower function is only needed in a program that has reset this.
     if _signal.getsignal(_SIGPIPE) != _SIG_DFL:
         return functools.partial(os.writev, fd)
     return functools.partial(_writev, fd)
 
 
 def wait_writable(fd: int, timeout_s: float | None) -> bool:
-    """Return whether a write would accept data at once, or fail. Wait at most this long."""
+    """Return whether a write would immediately accept data or fail. Wait at most this long."""
     return poll_fd(fd, select.POLLOUT, timeout_s)
 
 
@@ -83,7 +87,7 @@ def is_writing(fd: int) -> bool:
 
 
 def stop_writing(fd: int) -> None:
-    """Do nothing: no write has to be stopped before the descriptor is closed, see `is_writing`."""
+    """Do nothing: on POSIX no write must be stopped before the descriptor is closed (see `is_writing`)."""
 
 
 def write_some(fd: int, chunks: Sequence[memoryview], timeout_s: float | None) -> int:
@@ -93,8 +97,8 @@ def write_some(fd: int, chunks: Sequence[memoryview], timeout_s: float | None) -
 
     Raises:
         TimeoutError: the pipe stayed full until the timeout; nothing was written.
-        BrokenPipeError: the reader is gone. This is raised even in a program that has reset SIGPIPE to its deadly
-            default, as command line tools do.
+        BrokenPipeError: the other side has closed the pipe. This is raised even in a program that has reset SIGPIPE
+            to its default, which ends the program, as command line tools do.
     """
     batch = [chunk for chunk in chunks[:_CHUNKS_MAX] if chunk.nbytes]
     if not batch:
@@ -110,7 +114,7 @@ def write_some(fd: int, chunks: Sequence[memoryview], timeout_s: float | None) -
 
 
 def poll_fd(fd: int, events: int, timeout_s: float | None) -> bool:
-    """Return whether one of the events (or an error) occurred in time."""
+    """Return whether one of the events (or an error) occurs before the timeout."""
     if fd < 0:
         raise OSError(errno.EBADF, "the descriptor is closed")  # `poll` would ignore it and wait forever
     poll = new_poll()
@@ -121,12 +125,12 @@ def poll_fd(fd: int, events: int, timeout_s: float | None) -> bool:
 def _writev(fd: int, chunks: list[memoryview]) -> int:
     if signal.getsignal(signal.SIGPIPE) is not signal.SIG_DFL:
         return os.writev(fd, chunks)
-    # A write sends SIGPIPE to the thread that wrote, so it is enough to block it in this thread.
+    # A write sends SIGPIPE to the thread that wrote, so it is sufficient to block the signal in this thread.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGPIPE,))
     try:
         return os.writev(fd, chunks)
     except BrokenPipeError:
-        # If SIGPIPE was blocked before, a pending one is the program's own and stays.
+        # If SIGPIPE was blocked before, a pending signal belongs to the program and is kept.
         if signal.SIGPIPE not in before and signal.SIGPIPE in signal.sigpending():
             signal.sigwait((signal.SIGPIPE,))  # otherwise the signal would be delivered when the mask is restored
         raise
@@ -140,12 +144,12 @@ CHANNELS = sys.platform == "linux"
 # Whether memory can be shared on this system.
 MEMORY = sys.platform == "linux" and hasattr(os, "memfd_create")
 
-# How the host finds a shared object.
+# Name of the method by which the host finds a shared object.
 ShareHandle = dict[str, Any]
 
 
 class SharedMemory:
-    """A piece of memory that is mapped here and can be shared with another process."""
+    """A block of memory that is mapped here and can be shared with another process."""
 
     def __init__(self, size: int, *, writable: bool) -> None:
         """Create the memory. Raise `OSError`."""
@@ -160,9 +164,9 @@ class SharedMemory:
             raise OSError("memory can be shared on Linux and Windows only")
         self._fd = self._fds.make(os.memfd_create, "qnnbridge", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
-            # Allocate now: if memory is short, this call fails instead of the first access.
+            # Allocate the memory now: if memory is short, this call fails instead of the first access.
             os.posix_fallocate(self._fd, 0, size)
-            # With F_SEAL_SEAL neither side can add a seal that forbids the other to write.
+            # F_SEAL_SEAL prevents either side from adding a seal that forbids the other side to write.
             fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
             self._view: memoryview | None = map_shared(self._fd, size, writable=writable, when_gone=when_gone)
         except BaseException:
@@ -174,21 +178,21 @@ class SharedMemory:
         return _share_handle(self._fds, self._fd)
 
     def take_view(self) -> memoryview:
-        """Return the memory, once: from then on it stays mapped as long as the view is referenced."""
+        """Return the memory. Call this only once. The memory stays mapped as long as the view is referenced."""
         view, self._view = self._view, None
         assert view is not None
         return view
 
     def close(self) -> None:
-        """Close the descriptor: no further process can open the memory."""
+        """Close the descriptor, so that no further process can open the memory."""
         self._fds.close_all()
 
 
 class ChannelStreams:
-    """This side's ends of a channel's two pipes, and until the call of `opened` also the host's ends. The write end
-    does not block."""
+    """This side's ends of a channel's two pipes, and until `opened` is called also the host's ends. The write
+    end does not block."""
 
-    # Whether Ctrl+C and `wake_reader` end a read that waits forever.
+    # Whether Ctrl+C and `wake_reader` end a read that waits without a timeout.
     MAY_BLOCK = True
 
     def __init__(self) -> None:
@@ -200,11 +204,11 @@ class ChannelStreams:
         except BaseException:
             self._fds.close_all()
             raise
-        # `write` checks before each call that the descriptor still refers to this pipe.
+        # Before each system call, `write` checks that the descriptor still refers to this pipe.
         self._inode, self._device = (self._fds.mark(self.write_fd) or mark_of(self.write_fd))[1:]
         poll = new_poll()
         poll.register(self.read_fd, select.POLLIN)
-        # Called with a timeout in milliseconds; the result is empty if no data came.
+        # Function of a timeout in milliseconds. Its result is empty if no data arrived.
         self.poll = poll.poll
 
     def share_handles(self, pid: int) -> tuple[ShareHandle, ShareHandle]:
@@ -212,13 +216,13 @@ class ChannelStreams:
         return _share_handle(self._fds, self._their_read), _share_handle(self._fds, self._their_write)
 
     def opened(self) -> None:
-        """Close the host's ends after the host has opened them, so that a death on either side ends the streams."""
-        # With the host's ends open here, the streams would not end when the host dies.
+        """Close the host's ends after the host has opened them, so that the streams end if either side dies."""
+        # While the host's ends are open here, the streams do not end when the host dies.
         self._fds.close(self._their_read)
         self._fds.close(self._their_write)
 
     def enlarge(self) -> None:
-        """Enlarge the pipes, because tensors will be sent on them."""
+        """Enlarge the pipes, because tensors will be sent through them."""
         enlarge_pipe(self.write_fd)
         enlarge_pipe(self.read_fd)
 
@@ -226,21 +230,22 @@ class ChannelStreams:
         """Write a small message into an empty pipe. Raise `OSError`."""
         now = _fstat(self.write_fd)
         if now[1] != self._inode or now[2] != self._device:
-            raise closed_by_others()  # the number belongs to another file
+            raise closed_by_others()  # the descriptor number now belongs to another file
         if _signal.getsignal(_SIGPIPE) == _SIG_DFL:
             write_some(self.write_fd, [memoryview(data)], None)
         else:
             os.write(self.write_fd, data)
 
     def wake_reader(self, data: bytes | bytearray) -> None:
-        """Let a reading thread of this process find `data` in the stream, between the host's messages. Raise
+        """Let a thread of this process that reads the stream receive `data` between the host's messages. Raise
         `OSError`."""
         # Open for reading and writing, so that the pipe has a reader and SIGPIPE cannot occur. Close the descriptor
-        # afterwards: otherwise the death of the host would not end the stream.
+        # afterwards, because otherwise the stream would not end when the host dies.
         fds = OwnedFds()
         try:
             fd = fds.make(os.open, f"/proc/self/fd/{self.read_fd}", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
-            if mark_of(fd)[1:] == (self._fds.mark(self.read_fd) or ())[1:]:  # the number was not reused meanwhile
+            # check that the number was not reused meanwhile
+            if mark_of(fd)[1:] == (self._fds.mark(self.read_fd) or ())[1:]:
                 os.write(fd, data)
         finally:
             fds.close_all()
@@ -251,7 +256,7 @@ class ChannelStreams:
 
 
 def reclaim(_share_handle: ShareHandle, _pid: int) -> None:
-    """Do nothing with a share that was not sent: on POSIX its descriptor still belongs to the application."""
+    """Do nothing with a share that was not sent: on POSIX the application still owns the descriptor."""
 
 
 def _share_handle(fds: OwnedFds, fd: int) -> ShareHandle:

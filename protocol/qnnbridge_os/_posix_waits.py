@@ -1,9 +1,9 @@
-"""Versions of `os.wait` and its relatives that hide the bridge's child processes from the program. Linux.
+"""Versions of `os.wait` and related functions that hide the host processes from the program. Linux.
 
-A host is a child of the program's process. `os.wait`, or `os.waitpid` for any child, would return a host's
-exit status, and a loop that waits until the program has no more children (`ChildProcessError`) would never end.
-`hide_hosts` replaces these functions in the module `os` with versions that ignore hosts. The host's owner collects
-the exit code of a host that ends meanwhile. Waits for one process or for a process group are passed on unchanged.
+A host is a child of the program's process. `os.wait`, or `os.waitpid` for any child, would return a host's exit
+status, and a loop that waits until the program has no more children (`ChildProcessError`) would never end.
+`hide_hosts` replaces these functions in the module `os` with versions that ignore hosts. A host that ends meanwhile
+is reaped by its owner. Waits for one process or for a process group are passed on unchanged.
 
 Thread-safe.
 """
@@ -27,9 +27,9 @@ from qnnbridge_os._posix_streams import new_poll  # noqa: E402
 T = TypeVar("T")
 
 _ANY: Final = -1
-# A child that another thread starts during a wait is noticed after this time.
+# Maximum time until a child is noticed that another thread starts during a wait.
 _LOOK_INTERVAL_MS: Final = 1000
-# Interval of polling where the system has no pidfd (before Linux 5.3, or in a sandbox).
+# Interval of polling if the system has no pidfd (before Linux 5.3, or in a sandbox).
 _ASK_INTERVAL_S: Final = 0.05
 
 _waitid, _wait4 = os.waitid, os.wait4
@@ -38,7 +38,7 @@ _waitid, _wait4 = os.waitid, os.wait4
 def hide_hosts() -> None:
     """Hide hosts from `os.wait`, `os.waitpid`, `os.wait3`, `os.wait4` and `os.waitid`. Idempotent."""
     if sys.platform != "linux" or os.waitpid is not waitpid:
-        return  # this function or gevent, which waits in its own loop, has replaced them already
+        return  # this function has replaced them already, or gevent, which waits in its own loop
     os.wait, os.waitpid, os.waitid = _wait_for_one, _wait_for_pid, _wait_for_id
     os.wait3, os.wait4 = _wait_with_usage, _wait_for_pid_with_usage
 
@@ -76,12 +76,13 @@ def _wait_for_id(kind: int, number: int, options: int, /) -> Any:
 
 
 def _flags(options: int) -> int:
-    """Return the flags of `os.waitid` for options of `os.waitpid`."""
+    """Convert options of `os.waitpid` to flags of `os.waitid`."""
     return os.WEXITED | (os.WSTOPPED if options & os.WUNTRACED else 0) | (options & os.WCONTINUED)
 
 
 def _first(options: int, flags: int, take: Callable[[int], T]) -> T | None:
-    """Take the first child of the program that has changed; return ``None`` if none has and `options` has WNOHANG.
+    """Wait for a child of the program that changes its state, and return its status. Return ``None`` if no child
+    has changed and `options` contains WNOHANG.
 
     Raises:
         ChildProcessError: the program has no children.
@@ -92,7 +93,7 @@ def _first(options: int, flags: int, take: Callable[[int], T]) -> T | None:
             try:
                 taken: Any = take(pid)
             except ChildProcessError:
-                continue  # another thread has collected the child
+                continue  # another thread has reaped the child
             if taken and taken[0]:
                 return taken  # type: ignore[no-any-return]
             continue
@@ -105,7 +106,7 @@ def _first(options: int, flags: int, take: Callable[[int], T]) -> T | None:
 
 
 def _changed(flags: int) -> int | None:
-    """Return a child of the program that can be waited for without blocking."""
+    """Return a child of the program whose status is available without waiting."""
     while True:
         try:
             found = _waitid(os.P_ALL, 0, flags | os.WNOHANG | os.WNOWAIT)
@@ -116,7 +117,7 @@ def _changed(flags: int) -> int | None:
         child = living_children.get(found.si_pid)
         if child is None:
             return found.si_pid
-        # A dead host hides the changes of other children until it is collected; so does a stopped host.
+        # A dead host hides the changes of other children until it is reaped; a stopped host also hides them.
         if child.poll() is None:
             _waitid(os.P_PID, child.pid, (flags & ~os.WEXITED or os.WSTOPPED) | os.WNOHANG)
 
@@ -142,7 +143,7 @@ def _wait_for_change(pids: list[int]) -> None:
             watches.append(os.pidfd_open(pid))
             poll.register(watches[-1], select.POLLIN)
     except ProcessLookupError:
-        return  # collected by another thread
+        return  # reaped by another thread
     except OSError:
         sleep(_ASK_INTERVAL_S)
         return

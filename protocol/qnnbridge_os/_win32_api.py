@@ -1,4 +1,4 @@
-"""The few functions of Windows that Python does not offer, with their types. No policy here."""
+"""The few functions of Windows that Python does not offer, with their types. This module makes no decisions."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ assert sys.platform == "win32"
 # Error mode without dialogs when a program crashes or a library is missing.
 NO_DIALOGS = msvcrt.SEM_FAILCRITICALERRORS | msvcrt.SEM_NOGPFAULTERRORBOX | msvcrt.SEM_NOOPENFILEERRORBOX
 
-# Numbers of winnt.h: JobObjectExtendedLimitInformation, and two of its LimitFlags.
+# Constants of winnt.h: JobObjectExtendedLimitInformation, and two of its LimitFlags.
 _JOB_EXTENDED_LIMITS = 9
 _JOB_DIE_ON_UNHANDLED_EXCEPTION = 0x0400
 _JOB_KILL_ON_CLOSE = 0x2000
 
-# FilePipeLocalInformation of ntifs.h. Win32 itself cannot report the free space in a pipe.
+# FilePipeLocalInformation of ntifs.h. The Win32 API cannot report the free space in a pipe.
 _FILE_PIPE_LOCAL_INFORMATION = 24
 
-# Shared by the modules of Windows: the types of a function are declared once. With use_last_error ctypes keeps the
-# error of each call, which Python's own calls would overwrite.
+# The libraries are shared by all Windows modules, so that the types of a function are declared only once. With
+# use_last_error, ctypes keeps the error of each call, which Python's own calls would otherwise overwrite.
 kernel32 = ctypes.WinDLL("kernel32", use_last_error=True)
 _ntdll = ctypes.WinDLL("ntdll")
 
@@ -112,10 +112,10 @@ def _last_error() -> OSError:
 
 
 def open_file(path: str, access: int, share: int, how: int, flags: int, security: int = 0) -> int:
-    """Return a handle. `security` is the address of SECURITY_ATTRIBUTES, or 0. Raise `OSError`.
+    """Open a file and return its handle. `security` is the address of SECURITY_ATTRIBUTES, or 0. Raise `OSError`.
 
-    Before Python 3.11.8 and 3.12.2 `_winapi.CreateFile` opens only paths in the code page of at most 260 characters
-    (python/cpython#114611).
+    Before Python 3.11.8 and 3.12.2, `_winapi.CreateFile` can only open paths of at most 260 characters, all in the
+    code page (python/cpython#114611).
     """
     handle: int | None = kernel32.CreateFileW(path, access, share, security or None, how, flags, None)
     if handle is None or handle == _INVALID_HANDLE:
@@ -124,8 +124,8 @@ def open_file(path: str, access: int, share: int, how: int, flags: int, security
 
 
 def descriptor_of(handle: int, access: int) -> int:
-    """Return a descriptor (os.O_RDONLY, os.O_WRONLY) that owns the handle. Raise `OSError`, and then close the
-    handle."""
+    """Return a descriptor (os.O_RDONLY or os.O_WRONLY) that owns the handle. If this fails, close the handle and
+    raise `OSError`."""
     try:
         return msvcrt.open_osfhandle(handle, access | os.O_BINARY | os.O_NOINHERIT)
     except OSError:  # all 8192 descriptors of the C runtime are in use, or the handle is invalid
@@ -135,8 +135,8 @@ def descriptor_of(handle: int, access: int) -> int:
 
 
 def create_job() -> int:
-    """Create a job that ends all its processes when its last handle is closed, and shows no dialog when one
-    crashes."""
+    """Create a job. When its last handle is closed, the job ends all its processes. A crash of a process shows
+    no dialog."""
     job: int | None = kernel32.CreateJobObjectW(None, None)
     if not job:
         raise _last_error()
@@ -150,7 +150,7 @@ def create_job() -> int:
 
 
 def job_flags() -> int | None:
-    """Return the limits of this process's job, the innermost of nested ones; ``None`` without a job."""
+    """Return the limits of this process's job (the innermost of nested jobs); ``None`` if it is not in a job."""
     limits = _ExtendedLimits()
     asked = kernel32.QueryInformationJobObject(
         None, _JOB_EXTENDED_LIMITS, ctypes.byref(limits), ctypes.sizeof(limits), None
@@ -180,19 +180,19 @@ def resume_thread(thread: int) -> None:
 
 
 def dll_folder() -> str:
-    """Return the folder that is searched for DLLs before the system's folders; '' if there is none."""
+    """Return the folder in which Windows searches for DLLs before the system's folders; '' if it is not set."""
     buffer = ctypes.create_unicode_buffer(_MOST_CHARACTERS)
     kernel32.GetDllDirectoryW(_MOST_CHARACTERS, buffer)
     return buffer.value
 
 
 def set_dll_folder(folder: str) -> None:
-    # NULL restores the default. An empty text would remove the current folder from the search.
+    # NULL restores the default. An empty string would remove the current folder from the search.
     kernel32.SetDllDirectoryW(folder or None)
 
 
 def cancel_io(file: int) -> None:
-    """Make blocked system calls of this process's threads on this handle fail."""
+    """Cancel blocked system calls of this process's threads on this handle. The calls fail."""
     kernel32.CancelIoEx(file, None)
 
 
@@ -202,7 +202,8 @@ def disconnect_pipe(pipe: int) -> None:
 
 
 def write_quota(pipe: int) -> int:
-    """Return how many bytes can be written to the pipe without waiting; 0 if that is unknown (always on Wine)."""
+    """Return how many bytes can be written to the pipe without waiting; 0 if the number is unknown (always on
+    Wine)."""
     status, information = _IoStatus(), _PipeLocalInformation()
     result = _ntdll.NtQueryInformationFile(
         pipe,
@@ -219,7 +220,8 @@ _MACHINES_BY_NAME = {"X86": "x86", "AMD64": "x64", "ARM64": "ARM64"}
 
 
 def native_machine() -> str:
-    """Return the real machine type of the computer. Emulation hides it from all other functions."""
+    """Return the real machine type of the computer. All other functions report the emulated type under
+    emulation."""
     try:
         is_wow64_process2 = kernel32.IsWow64Process2
     except AttributeError:  # before Windows 10 1709

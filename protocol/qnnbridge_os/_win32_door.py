@@ -1,8 +1,9 @@
-"""Both ends of the daemon's named pipe on Windows; the streams and memory that are passed through it, and the
-daemon's detachment from its parent.
+"""Both ends of the daemon's named pipe on Windows, the streams and memory whose handles are passed through the
+pipe, and the daemon's detachment from its parent.
 
-The pipe is opened for overlapped calls, so that each has a deadline. Functions raise `OSError` (`ctypes.WinError`).
-A stream belongs to one thread, and so does `accept`; any thread may call `drop`, and `close` of the endpoint.
+The pipe is opened for overlapped calls, so that each call can have a deadline. Functions raise `OSError`
+(`ctypes.WinError`). Only one thread may use a stream, and only one may call `accept`. Any thread may call `drop`,
+and `close` of the endpoint.
 """
 
 from __future__ import annotations
@@ -41,9 +42,10 @@ from qnnbridge_os.private import OwnerOnly, user_sid  # noqa: E402
 
 PIPE_PREFIX: Final = "\\\\.\\pipe\\qnnbridge-"
 
-# The server may identify this user, but not act in its name, which another user's pipe could do otherwise.
+# The server of the pipe may identify this user, but not act as this user. Otherwise a pipe of another user could do
+# that.
 _IDENTIFICATION: Final = 0x00100000 | 0x00010000  # SECURITY_SQOS_PRESENT | SECURITY_IDENTIFICATION
-# Longest single wait. The deadline is checked in between.
+# Longest single wait. The deadline is checked between waits.
 _BUSY_WAIT_MS: Final = 200
 _ERROR_PIPE_BUSY: Final = 231
 _ERROR_SEM_TIMEOUT: Final = 121
@@ -52,7 +54,8 @@ for _function in (kernel32.GetNamedPipeClientProcessId, kernel32.GetNamedPipeSer
 
 
 class DaemonStream:
-    """One connection of the daemon. `peer_pid` is the peer's process id, as Windows reports it."""
+    """One connection between the daemon and a client. `peer_pid` is the peer's process id, as Windows reports
+    it."""
 
     def __init__(self, handle: int, *, client: bool) -> None:
         self._handle = handle
@@ -63,7 +66,7 @@ class DaemonStream:
         self.peer_pid = int(pid.value) if asked(handle, ctypes.byref(pid)) else 0
 
     def check_peer(self) -> None:
-        """Raise `PermissionError` if the other end belongs to another user, or to an unknown one."""
+        """Raise `PermissionError` if the other end belongs to another or unknown user."""
         if not self.peer_pid:
             raise PermissionError("Windows does not report which user is at the other end")
         try:
@@ -75,7 +78,7 @@ class DaemonStream:
         check_peer(theirs, user_sid())
 
     def receive(self, count: int, deadline: float) -> bytes:
-        """Receive this many bytes. Raise `TimeoutError` or `ConnectionError`."""
+        """Receive the given number of bytes. Raise `TimeoutError` or `ConnectionError`."""
         data = b""
         while len(data) < count:
             pending, _ = _winapi.ReadFile(self._handle, count - len(data), overlapped=True)
@@ -84,7 +87,7 @@ class DaemonStream:
         return data
 
     def receive_with_ends(self, count: int, fds: OwnedFds, deadline: float) -> bytes:
-        """Receive bytes like `receive`; the handles are in the record, see `ends`."""
+        """Receive bytes like `receive`. The record contains the handles; see `ends`."""
         return self.receive(count, deadline)
 
     def ends(self, handles: tuple[int, int], fds: OwnedFds) -> tuple[int, int]:
@@ -104,7 +107,7 @@ class DaemonStream:
 
     def drop(self) -> None:
         """Make waiting calls fail. The handle stays open until `close`."""
-        # Set the flag first: `finish` checks it when its call was cancelled.
+        # Set the flag first, because `finish` checks it when its call was cancelled.
         self._dropped = True
         api.cancel_io(self._handle)
 
@@ -114,20 +117,21 @@ class DaemonStream:
             _winapi.CloseHandle(handle)
 
     def finish(self, pending: Any, deadline: float) -> int:
-        """Wait for an operation; return its number of bytes."""
+        """Wait for an operation and return the number of transferred bytes."""
         left_ms = int(max(0.0, deadline - time.monotonic()) * 1000)
-        # Do not use WaitForSingleObject: in Python, Ctrl+C ends only the wait for several objects.
+        # Do not use WaitForSingleObject: in Python, Ctrl+C only interrupts a wait for several objects.
         try:
             in_time = _winapi.WaitForMultipleObjects([pending.event], False, left_ms) == _winapi.WAIT_OBJECT_0
         except BaseException:
-            # The kernel writes into the buffer until the operation has ended, so it must not be freed before.
+            # The kernel writes into the buffer until the operation has ended, so the buffer must not be freed
+            # before.
             pending.cancel()
             pending.GetOverlappedResult(True)
             raise
         if not in_time:
             pending.cancel()
-        # Get the count even after a cancellation: without the bytes that were already transferred, the position in
-        # the stream would be lost.
+        # Get the byte count even after a cancellation. If bytes that were already transferred were ignored, the
+        # position in the stream would be lost.
         try:
             count, _ = pending.GetOverlappedResult(True)
         except OSError as error:
@@ -136,7 +140,7 @@ class DaemonStream:
             return int(count)
         # The operation was cancelled, or the stream has ended.
         if self._dropped:
-            raise ConnectionAbortedError("the connection was dropped, because others were waiting")
+            raise ConnectionAbortedError("the connection was dropped because other clients were waiting")
         if not in_time:
             raise TimeoutError("the other side did not answer in time")
         raise ConnectionResetError("the other side closed the connection")
@@ -149,7 +153,7 @@ def check_peer(user: str, own: str) -> None:
 
 
 def connect_to_daemon(endpoint: str, folder: Path, deadline: float) -> DaemonStream:
-    """Connect to the daemon at this pipe. Raise `OSError` if there is none."""
+    """Connect to the daemon at this pipe. Raise `OSError` if no daemon listens."""
     if not endpoint.startswith(PIPE_PREFIX):
         raise FileNotFoundError(errno.ENOENT, f"{endpoint} is not a pipe of qnnbridge")
     access = _winapi.GENERIC_READ | _winapi.GENERIC_WRITE
@@ -161,7 +165,8 @@ def connect_to_daemon(endpoint: str, folder: Path, deadline: float) -> DaemonStr
             )
             return DaemonStream(handle, client=True)
         except OSError as error:
-            # All instances have a client. The daemon creates the next one as soon as it accepts.
+            # All instances of the pipe have a client. The daemon creates the next instance as soon as it accepts a
+            # client.
             if error.winerror != _ERROR_PIPE_BUSY:
                 raise
         if time.monotonic() >= deadline:
@@ -174,7 +179,7 @@ def connect_to_daemon(endpoint: str, folder: Path, deadline: float) -> DaemonStr
 
 
 def connection_ended(read_fd: int, timeout_s: float | None) -> bool:
-    """Return whether the other end of this pipe is closed. Wait at most `timeout_s` for the end."""
+    """Return whether the other end of this pipe is closed. Wait at most `timeout_s` for this."""
     if not wait_readable(read_fd, timeout_s):
         return False
     try:
@@ -185,8 +190,8 @@ def connection_ended(read_fd: int, timeout_s: float | None) -> bool:
 
 
 def abandon_stream(write_fd: int) -> None:
-    """End the stream for the other side, but do not free the descriptor: another thread may be about to write to
-    it."""
+    """End the stream for the other side, but keep the descriptor number in use: another thread may be about to
+    write to it."""
     stop_writing(write_fd)
     api.cancel_io(msvcrt.get_osfhandle(write_fd))
     null = os.open(os.devnull, os.O_WRONLY | os.O_BINARY | os.O_NOINHERIT)
@@ -197,27 +202,28 @@ def abandon_stream(write_fd: int) -> None:
 
 
 def release_stream(write_fd: int, read_fd: int) -> None:
-    """End the calls that wait in the descriptors, before these are closed."""
+    """End the calls that wait on the descriptors, before the descriptors are closed."""
     stop_writing(write_fd)
     for fd in (write_fd, read_fd):
         api.cancel_io(msvcrt.get_osfhandle(fd))
 
 
 _NAME_BYTES: Final = 16
-# Buffer size. It need not be large: only the opening dialogue uses this pipe, all else is sent by `Streams`.
+# Buffer size. It need not be large: only the authentication uses this pipe; everything else is sent through
+# `Streams`.
 _PIPE_BUFFER_BYTES: Final = 4096
-# Without this flag other computers could reach the pipe (SMB).
+# Without this flag, other computers could connect to the pipe (SMB).
 _REJECT_REMOTE_CLIENTS: Final = 0x8
 
 
 def make_endpoint(folder: Path) -> str:
-    """Return an unpredictable name for the pipe of a `DaemonEndpoint`, so that no other process can create it
-    first."""
+    """Return an unpredictable name for the pipe of a `DaemonEndpoint`, so that no other process can create the
+    pipe first."""
     return PIPE_PREFIX + secrets.token_hex(_NAME_BYTES)
 
 
 class DaemonEndpoint:
-    """The listener of the daemon: one instance of the pipe always waits for a client."""
+    """The daemon's listening pipe. One instance of the pipe always waits for a client."""
 
     def __init__(self, folder: Path, endpoint: str) -> None:
         """Create the pipe. Raise `OSError`."""
@@ -225,7 +231,7 @@ class DaemonEndpoint:
         self._attributes = OwnerOnly()
         # FIRST_PIPE_INSTANCE fails if the name exists, so no other process can listen at this name.
         self._waiting = self._instance(_winapi.FILE_FLAG_FIRST_PIPE_INSTANCE)
-        # Protects `_waiting` and its handle: `close` must not affect another handle.
+        # Protects `_waiting` and its handle: `close` must not close another handle that has the same number.
         self._lock = threading.Lock()
         self._closed = self._released = False
 
@@ -236,25 +242,25 @@ class DaemonEndpoint:
 
     @property
     def is_there(self) -> bool:
-        """Always true: a pipe exists as long as its process."""
+        """Return true: a pipe exists as long as its process."""
         return True
 
     def accept(self) -> DaemonStream | None:
-        """Return the connection of the next client; ``None`` after `close`. Raise `OSError` if no further instance
-        is possible."""
+        """Return the connection of the next client; ``None`` after `close`. Raise `OSError` if no further
+        instance can be created."""
         while True:
             try:
                 pending = _winapi.ConnectNamedPipe(self._waiting, overlapped=True)
             except OSError as error:
                 if error.winerror != _winapi.ERROR_NO_DATA:
                     raise
-                # A client has connected and disconnected already. Another can connect only after this call.
+                # A client has already connected and disconnected. Only after this call can another client connect.
                 api.disconnect_pipe(self._waiting)
                 continue
             came = self._wait(pending)
             if self._closed:
                 return None
-            # Create the next instance first, so that a client finds one while this client is served.
+            # Create the next instance before this client is served, so that other clients can connect meanwhile.
             try:
                 following = self._instance()
             except OSError:
@@ -268,7 +274,7 @@ class DaemonEndpoint:
             _winapi.CloseHandle(handle)
 
     def close(self) -> None:
-        """Accept no more clients. Idempotent."""
+        """Stop accepting clients. Idempotent."""
         with self._lock:
             if self._closed:
                 return
@@ -286,7 +292,8 @@ class DaemonEndpoint:
         return _winapi.CreateNamedPipe(
             self.endpoint,
             _winapi.PIPE_ACCESS_DUPLEX | _winapi.FILE_FLAG_OVERLAPPED | first,
-            _REJECT_REMOTE_CLIENTS,  # a byte stream with blocking calls, for which the other flags are zero
+            # The pipe is a byte stream with blocking calls, for which the other flags are zero.
+            _REJECT_REMOTE_CLIENTS,
             _winapi.PIPE_UNLIMITED_INSTANCES,
             _PIPE_BUFFER_BYTES,
             _PIPE_BUFFER_BYTES,
@@ -297,7 +304,7 @@ class DaemonEndpoint:
     def _wait(self, pending: _winapi.Overlapped) -> bool:
         try:
             while not self._closed:
-                # Wait in slices: `close` may come between the check of the flag and the wait.
+                # Wait in short intervals: `close` may be called between the check of the flag and the wait.
                 if _winapi.WaitForMultipleObjects([pending.event], False, 500) == _winapi.WAIT_OBJECT_0:
                     break
             if self._closed:
@@ -313,7 +320,7 @@ class Streams:
     client."""
 
     def __init__(self) -> None:
-        # Without security attributes the ends are not inherited by programs that are started.
+        # Without security attributes, programs that are started do not inherit the ends.
         with contextlib.ExitStack() as undo:
             ours, self._their_write = _winapi.CreatePipe(None, BUFFER_BYTES)
             undo.callback(_winapi.CloseHandle, self._their_write)
@@ -322,23 +329,24 @@ class Streams:
             self._their_read, ours = _winapi.CreatePipe(None, BUFFER_BYTES)
             undo.callback(_winapi.CloseHandle, self._their_read)
             self.out_fd = api.descriptor_of(ours, os.O_WRONLY)
-            undo.pop_all()  # both pipes exist: nothing to undo
+            undo.pop_all()  # both pipes exist, so nothing must be undone
 
     def hand_over(self, stream: DaemonStream, answer: Callable[[tuple[int, int]], bytes], deadline: float) -> None:
-        """Send the client its ends with the answer. If that raises `OSError`, the daemon's ends stay open."""
+        """Send the client its ends together with the answer. If this raises `OSError`, the daemon's ends stay
+        open."""
         pid = stream.peer_pid
         given: list[ShareHandle] = []
         try:
             for theirs in (self._their_read, self._their_write):
-                given.append({"handle": give_handle(theirs, pid)})  # noqa: PERF401 - the second may fail
+                given.append({"handle": give_handle(theirs, pid)})  # noqa: PERF401 - the second call may fail
             stream.send(answer((given[0]["handle"], given[1]["handle"])), deadline)
-        except BaseException:  # the client does not know the handles
+        except BaseException:  # the client has not received the handles, so close them in the client's process
             for share_handle in given:
                 reclaim(share_handle, pid)
             raise
 
     def release_theirs(self) -> None:
-        """Close the daemon's copies of the client's ends, whether the client has received them or not."""
+        """Close the daemon's copies of the client's ends, whether or not the client has received them."""
         _winapi.CloseHandle(self._their_read)
         _winapi.CloseHandle(self._their_write)
 
@@ -348,11 +356,11 @@ class Streams:
 
 
 def let_go_of_terminal() -> None:
-    """Do nothing: the daemon was started without a console, and no process has to be collected."""
+    """Do nothing: the daemon was started without a console, and no process must be reaped."""
 
 
 def allow_descriptors() -> None:
-    """Do nothing: handles are not limited, and the C library has room for 8192 files."""
+    """Do nothing: handles are not limited, and the C library supports 8192 files."""
 
 
 def on_leave(leave: Callable[[], None]) -> None:
@@ -364,23 +372,23 @@ def on_leave(leave: Callable[[], None]) -> None:
 class KeptMemory:
     """Memory of a client, kept open so that this process can share it with the NPU host. Thread-safe.
 
-    The client has duplicated its handle into this process, which duplicates it into each new NPU host: a handle is
-    valid in one process only. This process has started the host and belongs to the same user, so it has the right
-    to do that (PROCESS_DUP_HANDLE), and the handle has all the rights of the client's handle.
+    A handle is valid in one process only. The client has duplicated its handle into this process, and this process
+    duplicates it into each new NPU host. It may do that (PROCESS_DUP_HANDLE), because it has started the host and
+    belongs to the same user. The duplicate has all the rights of the client's handle.
     """
 
     def __init__(self, where: dict[str, Any]) -> None:
-        """Duplicate the handle, which stays in `where` until the memory is mapped. Raise `OSError` or
+        """Duplicate the handle. The original stays in `where` until the memory is mapped. Raise `OSError` or
         `ValueError`."""
         handle = where.get("handle")
         if type(handle) is not int or handle <= 0:
-            raise ValueError("memory must be given by its handle in this process")
+            raise ValueError("memory must be given as a handle of this process")
         us = _winapi.GetCurrentProcess()
         self._handle = _winapi.DuplicateHandle(us, handle, us, 0, False, _winapi.DUPLICATE_SAME_ACCESS)
 
     def share_handle(self, pid: int) -> dict[str, Any]:
-        """Return a share of the client's memory for the host process `pid`, which owns the handle once its number
-        was sent.
+        """Return a share of the client's memory for the host process `pid`. The host owns the handle once its
+        number was sent.
 
         Raises:
             OSError: the handle cannot be duplicated.
@@ -388,5 +396,5 @@ class KeptMemory:
         return {"handle": give_handle(self._handle, pid)}
 
     def close(self) -> None:
-        """Close the handle; call once. The memory cannot be shared again."""
+        """Close the handle. Call this only once. The memory cannot be shared afterwards."""
         _winapi.CloseHandle(self._handle)

@@ -1,10 +1,11 @@
 """Child processes on Windows.
 
-Invariants: a child and everything it starts are in one job, which ends them when its handle is closed, however this
-process ends; the child inherits three pipe handles and nothing else; it runs without a window, cannot be reached by
-Ctrl+C in this process' console, and crashes without a dialog.
+Invariants: a child and all processes that it starts are in one job. The job ends them when its handle is closed,
+which also happens however this process ends. The child inherits only three pipe handles. It runs without a window,
+Ctrl+C in this process's console does not reach it, and it crashes without a dialog.
 
-Thread-safe. Waiting uses the process handle, never a process id, and exit code 259 is an exit code.
+Thread-safe. Waiting uses the process handle, never a process id. Exit code 259 (STILL_ACTIVE) is treated as an exit
+code.
 """
 
 from __future__ import annotations
@@ -33,21 +34,21 @@ from qnnbridge_os._win32_streams import BUFFER_BYTES, stop_writing  # noqa: E402
 
 _log = logging.getLogger("qnnbridge.process")
 
-# The exit code that other users of TerminateProcess also set (Popen.kill, taskkill).
+# The exit code that other callers of TerminateProcess also set (Popen.kill, taskkill).
 KILLED_EXIT_CODE = 1
 
 _CREATE_SUSPENDED = 0x4
-# How long Ctrl+C may stay unnoticed in a wait.
+# Longest time for which a wait does not notice Ctrl+C.
 _CTRL_C_INTERVAL_S = 0.1
 
 
 def out_of_memory_kills() -> int | None:
-    """Return ``None``: Windows does not kill processes for their memory."""
+    """Return ``None``: Windows does not kill processes because memory is short."""
     return None
 
 
 class WindowsChild:
-    """A running program on Windows, see `ChildProcess`. Owns the handles of the process and of its job."""
+    """A running program on Windows; see `ChildProcess`. Owns the handles of the process and of its job."""
 
     def __init__(self, pid: int, process: int, job: int | None, fds: OwnedFds, stdio: tuple[int, int, int]) -> None:
         self.pid = pid
@@ -64,14 +65,15 @@ class WindowsChild:
     def wait(self, timeout_s: float | None) -> int | None:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
-            # Wait in slices, because Ctrl+C does not interrupt the system call.
+            # Wait in short intervals, because Ctrl+C does not interrupt the system call.
             left_s = _CTRL_C_INTERVAL_S if deadline is None else deadline - time.monotonic()
-            # Add a millisecond for the truncated fraction, otherwise the last slice would be a wait of 0.
+            # Add a millisecond for the truncated fraction, because otherwise the last wait would have a timeout of
+            # 0.
             code = self._wait_ms(int(min(max(left_s, 0.0), _CTRL_C_INTERVAL_S) * 1000) + (left_s > 0))
             if code is not None or left_s <= 0:
                 return code
             if self._process is None:
-                return None  # `close` was called before the process had ended
+                return None  # `close` was called before the process ended
 
     def terminate(self) -> None:
         self.kill()
@@ -85,7 +87,7 @@ class WindowsChild:
         self.stdin_fd = self.stdout_fd = self.stderr_fd = -1
         with self._lock:
             if self._process is not None:
-                # Read the code before the kill: afterwards it could be KILLED_EXIT_CODE.
+                # Read the exit code before the kill, because afterwards it could be KILLED_EXIT_CODE.
                 if self._exit_code is None:
                     self._exit_code = _exit_code(self._process, 0)
                 self._kill()
@@ -96,8 +98,8 @@ class WindowsChild:
                 self._job = None
         if stdio[0] != -1:
             stop_writing(stdio[0])
-            # Closing a descriptor waits for the thread that reads from it; a host that hangs in a driver keeps its
-            # end of the pipe open even after it was killed.
+            # Closing a descriptor waits for the thread that reads from it, and a host that hangs in a driver keeps
+            # its end of the pipe open even after it was killed.
             for fd in stdio:
                 with contextlib.suppress(OSError):  # other code of the program has closed the descriptor
                     api.cancel_io(msvcrt.get_osfhandle(fd))
@@ -107,7 +109,7 @@ class WindowsChild:
         with self._lock:
             if self._exit_code is not None or self._process is None:
                 return self._exit_code
-            # Wait on a separate handle: another thread may close the child meanwhile.
+            # Wait on a separate handle, because another thread may close the child meanwhile.
             process = _duplicate(self._process)
         try:
             code = _exit_code(process, milliseconds)
@@ -124,7 +126,7 @@ class WindowsChild:
             elif self._process is not None and self._exit_code is None:
                 _winapi.TerminateProcess(self._process, KILLED_EXIT_CODE)
         except OSError as error:
-            # A process that is ending already also reports access denied.
+            # A process that is already ending also reports access denied.
             _log.debug("process %d could not be killed: %s", self.pid, error)
 
     def __del__(self) -> None:
@@ -132,11 +134,11 @@ class WindowsChild:
 
 
 class WindowsSpawner:
-    """Starts programs, see `Spawner`."""
+    """Start programs; see `Spawner`."""
 
     def spawn(self, argv: Sequence[str], env: Mapping[str, str], cwd: str | None) -> ChildProcess:
         try:
-            # No separate thread is needed: Windows does not tie a child to the thread that started it.
+            # No separate thread is needed: Windows does not end a child with the thread that started it.
             return _spawn(argv, env, cwd)
         except OSError as error:
             raise start_failed(argv[0], cwd, error, api.native_machine()) from error
@@ -149,7 +151,7 @@ def _spawn(argv: Sequence[str], env: Mapping[str, str], cwd: str | None) -> Wind
     process = thread = None
     try:
         child_stdin, our_stdin = _winapi.CreatePipe(None, BUFFER_BYTES)
-        # Record the handle at once, so that it is closed if the next line fails.
+        # Record the handle immediately, so that it is closed if the next line fails.
         theirs.append(child_stdin)
         stdin_fd = fds.adopt(api.descriptor_of(our_stdin, os.O_WRONLY))
         stdout_fd, stderr_fd = (_read_pipe(fds, theirs) for _ in range(2))
@@ -164,11 +166,12 @@ def _spawn(argv: Sequence[str], env: Mapping[str, str], cwd: str | None) -> Wind
         return child
     except BaseException:
         if process is not None:
-            _winapi.TerminateProcess(process, KILLED_EXIT_CODE)  # a suspended process would never end
+            _winapi.TerminateProcess(process, KILLED_EXIT_CODE)  # otherwise the suspended process would never end
         fds.close_all()
         raise
     finally:
-        # Close these after a success, too: the child has its own ends, and the thread runs without its handle.
+        # Close these handles after a success, too: the child has its own ends, and the thread does not need the
+        # handle.
         for handle in (*theirs, thread, process, job):
             if handle is not None:
                 _winapi.CloseHandle(handle)
@@ -186,11 +189,11 @@ def _create_process(
 ) -> tuple[int, int, int]:
     """Return the handles of the process and its first thread, and the process id. The thread is suspended.
 
-    `subprocess.Popen` closes the thread's handle. Here the child has to be in its job before it runs, since a
-    virtual environment's python.exe starts the real interpreter at once.
+    `subprocess.Popen` closes the thread's handle, which is needed here: the child must be in its job before it
+    runs, because a virtual environment's python.exe immediately starts the real interpreter.
     """
-    # `handle_list` limits the inheritance to these. Other handles that are inheritable at this moment are not
-    # inherited.
+    # `handle_list` limits the inheritance to these handles. Other handles that are inheritable at this moment are
+    # not inherited.
     for handle in stdio:
         os.set_handle_inheritable(handle, True)
     startup = subprocess.STARTUPINFO(
@@ -200,7 +203,7 @@ def _create_process(
         hStdError=stdio[2],
         lpAttributeList={"handle_list": list(stdio)},
     )
-    # CREATE_NO_WINDOW creates a separate console, so Ctrl+C in ours does not reach the child.
+    # CREATE_NO_WINDOW creates a separate console, so Ctrl+C in this process's console does not reach the child.
     flags = subprocess.CREATE_NO_WINDOW | _CREATE_SUSPENDED
     process, thread, pid, _ = _winapi.CreateProcess(
         None,
@@ -209,7 +212,7 @@ def _create_process(
         None,
         True,
         flags,
-        {name.upper(): value for name, value in env.items()},  # "Path" and "PATH" are one variable
+        {name.upper(): value for name, value in env.items()},  # "Path" and "PATH" are the same variable
         cwd,
         startup,
     )
@@ -228,7 +231,7 @@ def _assign(job: int, process: int) -> int | None:
     try:
         api.assign_to_job(job, process)
     except OSError as error:
-        # This process is in a job that allows no nested job.
+        # This process is in a job that does not allow nested jobs.
         _log.warning("the host cannot be put in a job (%s): processes that it starts may outlive it", error)
         _winapi.CloseHandle(job)
         return None
@@ -236,7 +239,7 @@ def _assign(job: int, process: int) -> int | None:
 
 
 def _exit_code(process: int, milliseconds: int) -> int | None:
-    # The handle decides, not the code: 259 (STILL_ACTIVE) may be the program's own code.
+    # Check the handle, not the code: 259 (STILL_ACTIVE) may be the program's own exit code.
     if _winapi.WaitForSingleObject(process, milliseconds) != _winapi.WAIT_OBJECT_0:
         return None
     return _winapi.GetExitCodeProcess(process)
@@ -253,12 +256,12 @@ _dll_folder_lock = Lock()
 
 @contextlib.contextmanager
 def _no_dialogs() -> Iterator[None]:
-    """Disable dialogs of a child, even for a DLL that is missing before the child's first line: a child inherits
-    the error mode."""
-    # The mode belongs to the whole process, so two simultaneous starts could restore each other's mode.
+    """Disable error dialogs of a child by the error mode, which a child inherits. This includes the dialog for a
+    DLL that is missing before the child's first line."""
+    # The error mode applies to the whole process, so two simultaneous starts could restore each other's mode.
     with _error_mode_lock:
         before = msvcrt.SetErrorMode(api.NO_DIALOGS)
-        # The previous mode is known only after the first call, so its flags are added by a second call.
+        # The first call returns the previous mode, and the second call adds the flags of this mode.
         msvcrt.SetErrorMode(before | api.NO_DIALOGS)
         try:
             yield
@@ -268,8 +271,8 @@ def _no_dialogs() -> Iterator[None]:
 
 @contextlib.contextmanager
 def plain_dll_search() -> Iterator[None]:
-    """Restore the default search for DLLs. PyInstaller's loader searches the application's folder first, and a
-    child inherits that: an ARM64 host would find x64 DLLs."""
+    """Restore the default search for DLLs. PyInstaller's loader makes Windows search the application's folder
+    first, and a child inherits this setting: an ARM64 host would find x64 DLLs."""
     if not is_frozen():
         yield
         return
@@ -297,13 +300,13 @@ _ACCESS_DENIED: Final = 5
 
 
 class Detached(DetachedBase):
-    """A detached program, see `DetachedBase`."""
+    """A detached program; see `DetachedBase`."""
 
     def close(self) -> None:
         """Stop reading."""
         super().close()
         if self._process.poll() is None:
-            # Otherwise Popen would keep the process, which continues, in its list of uncollected children.
+            # Otherwise Popen would keep the process, which continues to run, in its list of children to wait for.
             self._process.returncode = 0
 
 
@@ -312,12 +315,12 @@ def start_detached(argv: Sequence[str], env: Mapping[str, str], cwd: str) -> Det
 
     Raises:
         OSError: the program cannot be started.
-        HostStartFailed: the program would be ended together with this one.
+        HostStartFailed: the program would end together with this program.
     """
     try:
         return _start_without_job(argv, env, cwd, _DETACHED_FLAGS | _BREAKAWAY)
     except OSError as error:
-        # ERROR_ACCESS_DENIED: the job of this program does not let its processes leave.
+        # ERROR_ACCESS_DENIED: the job of this program does not allow its processes to leave the job.
         if error.winerror != _ACCESS_DENIED:
             raise
     if api.in_job_that_kills():
@@ -339,7 +342,7 @@ def _start_without_job(argv: Sequence[str], env: Mapping[str, str], cwd: str, fl
         )
     assert process.stderr is not None
     fds = OwnedFds()
-    # `OwnedFds` owns the pipe's end from here on, and Popen's file is closed.
+    # `OwnedFds` owns the pipe's end from here on; Popen's file object is closed.
     copy = fds.adopt(os.dup(process.stderr.fileno()))
     process.stderr.close()
     return Detached(process, fds, copy)
@@ -348,8 +351,8 @@ def _start_without_job(argv: Sequence[str], env: Mapping[str, str], cwd: str, fl
 def _would_die_with_us() -> HostStartFailed:
     error = HostStartFailed(
         "The daemon cannot be started from here: it would end together with this program.",
-        cause="This program is in a job of Windows that ends all its processes, and does not let them leave. "
-        "Terminals, editors and test runners make such jobs.",
+        cause="This program is in a Windows job that ends all its processes and does not allow them to leave the "
+        "job. Terminals, editors and test runners create such jobs.",
         fix="Start the daemon from another terminal (qnnbridge host start), or let the Task Scheduler do it "
         "(qnnbridge host service).",
     )

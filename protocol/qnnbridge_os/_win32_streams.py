@@ -1,7 +1,7 @@
-"""Waiting for and writing to pipes on Windows, which supports neither polling nor partial writes of pipes.
+"""Wait for and write to pipes on Windows, which supports neither polling nor partial writes of pipes.
 
-A write that could block is done from a separate buffer by one thread per pipe: a caller whose time is up can then
-determine exactly which bytes are on their way. (A cancelled system call does not report that.)
+A thread for each pipe does the writes that could block, from a separate buffer. So a caller whose deadline expires
+knows exactly which bytes will be written. (A cancelled system call does not report that.)
 
 Thread-safe; one writer at a time per pipe.
 """
@@ -29,9 +29,9 @@ assert sys.platform == "win32"
 
 from qnnbridge_os.sharing import map_shared  # noqa: E402 - type checkers find it empty on Linux
 
-# Size of a pipe, and of the buffer of its writer's thread.
+# Size of a pipe, and of the buffer of its writer thread.
 BUFFER_BYTES = 1 << 20
-# Up to this size, joining chunks is cheaper than one system call for each.
+# Up to this size, joining chunks is faster than a system call for each chunk.
 _JOIN_BYTES = 1 << 16
 
 _SPIN_S = 0.0005
@@ -40,14 +40,15 @@ _CTRL_C_INTERVAL_S = 0.1
 
 
 def enlarge_pipe(fd: int) -> None:
-    """Do nothing: a pipe's size is fixed when it is created, and the spawner creates large ones."""
+    """Do nothing: a pipe's size is fixed when it is created, and the spawner creates large pipes."""
 
 
 def wait_readable(fd: int, timeout_s: float | None) -> bool:
-    """Return whether a read would return at once: data, end of file or an error. Wait at most this long.
+    """Return whether a read would return immediately, because of data, the end of the file or an error. Wait at
+    most this long.
 
-    A pipe can only be polled: without pause for half a millisecond (a quick answer is worth that), then at growing
-    intervals of 1 to 8 ms. Unlike a blocking read, sleeping can be interrupted by Ctrl+C.
+    The pipe is polled: without pause for half a millisecond, to receive quick answers without delay, then at
+    growing intervals of 1 to 8 ms. Unlike a blocking read, sleeping can be interrupted by Ctrl+C.
     """
     pipe = msvcrt.get_osfhandle(fd)
     start = time.monotonic()
@@ -57,7 +58,7 @@ def wait_readable(fd: int, timeout_s: float | None) -> bool:
             if _winapi.PeekNamedPipe(pipe, 0)[0]:
                 return True
         except OSError:
-            return True  # broken pipe: the end of file
+            return True  # broken pipe: this is the end of the file
         waited_s = time.monotonic() - start
         if timeout_s is not None and waited_s >= timeout_s:
             return False
@@ -65,13 +66,14 @@ def wait_readable(fd: int, timeout_s: float | None) -> bool:
             pause_s = min(max(pause_s * 1.5, _FIRST_WAIT_S), _LONGEST_WAIT_S)
             if timeout_s is not None:
                 pause_s = min(pause_s, timeout_s - waited_s)
-        # A sleep of 0 gives the rest of the time slice to others, so a host on the same core can answer.
+        # A sleep of 0 gives the rest of the time slice to other threads, so that a host on the same core can
+        # answer.
         sleep(pause_s)
 
 
 def let_ctrl_c_through(fd: int) -> None:
-    """Wait for data before a read that may block forever, which Ctrl+C does not interrupt. Only the main thread
-    gets Ctrl+C, so only the main thread has to wait in another way."""
+    """Wait for data before a read that may block forever, because Ctrl+C does not interrupt the read. Only the
+    main thread gets Ctrl+C, so only the main thread waits here."""
     if is_interruptible():
         wait_readable(fd, None)
 
@@ -83,7 +85,7 @@ def write_some(fd: int, chunks: Sequence[memoryview], timeout_s: float | None) -
 
     Raises:
         TimeoutError: nothing could be accepted in time.
-        BrokenPipeError: the reader is gone.
+        BrokenPipeError: the other side has closed the pipe.
     """
     with _writers_lock:
         writer = _writers.get(fd)
@@ -97,8 +99,8 @@ _MOMENT_S = 0.05
 
 
 def writer(fd: int) -> Callable[[list[memoryview]], int]:
-    """Return a function that writes to the pipe and waits only briefly. It raises `BlockingIOError` if the pipe
-    stays full."""
+    """Return a function that writes to the pipe and waits only briefly. The function raises `BlockingIOError` if
+    the pipe stays full."""
 
     def write(chunks: list[memoryview]) -> int:
         try:
@@ -110,23 +112,23 @@ def writer(fd: int) -> Callable[[list[memoryview]], int]:
 
 
 def wait_writable(fd: int, timeout_s: float | None) -> bool:
-    """Return whether time for a write is left. Windows does not report a pipe's free space; the function that
-    `writer` returns waits for it."""
+    """Return whether the deadline allows another write. Windows does not report a pipe's free space; the
+    function that `writer` returns waits for free space."""
     return timeout_s is None or timeout_s > 0
 
 
 def is_writing(fd: int) -> bool:
     """Return whether a thread waits in a write to the pipe.
 
-    Meanwhile the pipe must not be queried, not even for its type (`os.fstat`): Windows processes one call after the
-    other, so the query would block until the other side reads.
+    While a thread waits, the pipe must not be queried, not even for its type (`os.fstat`): Windows processes calls
+    one after the other, so the query would block until the other side reads.
     """
     writer = _writers.get(fd)
     return writer is not None and writer.is_busy
 
 
 def stop_writing(fd: int) -> None:
-    """Stop the pipe's thread before the descriptor is closed. Does not wait for a write under way."""
+    """Stop the pipe's thread before the descriptor is closed. Do not wait for a running write."""
     with _writers_lock:
         writer = _writers.pop(fd, None)
     if writer is not None:
@@ -134,14 +136,14 @@ def stop_writing(fd: int) -> None:
 
 
 class _PipeWriter:
-    """State of one pipe's write end. Has a separate descriptor, which the thread closes when it ends."""
+    """State of a pipe's write end. It has a separate descriptor, which the thread closes when it ends."""
 
     def __init__(self, fd: int) -> None:
         self._fd = os.dup(fd)
         self._pipe = msvcrt.get_osfhandle(self._fd)
         self._lock = Lock()
         self._changes: Changes[bool] = Changes()
-        # Number of bytes of the buffer that the thread must write; 0 ends the thread.
+        # Queue for the thread: number of bytes of the buffer to write; 0 ends the thread.
         self._orders: SimpleQueue[int] = SimpleQueue()
         self._buffer: bytearray | None = None
         self._taken = 0  # bytes in the buffer that the thread still has to write
@@ -156,8 +158,8 @@ class _PipeWriter:
         with self._lock:
             self._await_thread(deadline)
             first = _joined(flat)
-            # The quota counts a pending read of the other side as used space, so it errs on the safe side. With
-            # enough space the write returns at once, so the thread is not needed.
+            # The quota counts a pending read of the other side as used space, so the free space may only be
+            # underestimated. With enough space the write returns immediately, so the thread is not needed.
             if api.write_quota(self._pipe) >= len(first):
                 return _write(self._fd, first)
             return self._hand_over(flat)
@@ -169,7 +171,7 @@ class _PipeWriter:
     def stop(self) -> None:
         with self._lock:
             self._stopped = True
-            # The thread, which would close the descriptor, was never started.
+            # The thread, which closes the descriptor when it ends, was never started.
             if self._buffer is None:
                 os.close(self._fd)
             else:
@@ -177,18 +179,19 @@ class _PipeWriter:
         self._changes.notify()
 
     def _await_thread(self, deadline: float | None) -> None:
-        """Wait until the thread has written its data. In slices, because Ctrl+C does not interrupt a wait here."""
+        """Wait until the thread has written its data. Wait in short intervals, because Ctrl+C does not interrupt
+        this wait."""
         while self._taken and not self._stopped:
             left_s = _CTRL_C_INTERVAL_S if deadline is None else deadline - time.monotonic()
             if left_s <= 0:
                 raise TimeoutError("the other side did not read in time")
-            # The thread needs the lock to report that it has written.
+            # Release the lock, which the thread needs to report that it has written the data.
             self._lock.release()
             try:
                 self._changes.wait_for(lambda: self._stopped or not self._taken, min(left_s, _CTRL_C_INTERVAL_S))
             finally:
                 self._lock.acquire()
-        # Error of the thread's last write. The caller of that write had already returned.
+        # Error of the thread's last write, whose caller has already returned.
         if self._error is not None:
             raise self._error
         if self._stopped:
@@ -211,7 +214,8 @@ class _PipeWriter:
             taken += len(piece)
             if taken == BUFFER_BYTES:
                 break
-        # Set the count before the order: the thread resets the count to 0 when it has written the data.
+        # Set the count before passing the order to the thread, which resets the count to 0 when it has written the
+        # data.
         self._taken = taken
         self._orders.put(taken)
         return taken
@@ -228,7 +232,7 @@ class _PipeWriter:
                         rest = rest[_write(self._fd, rest) :]
                 except OSError as failure:
                     error = failure
-                # Without the lock `_await_thread` could see the count without the error.
+                # Hold the lock. Otherwise `_await_thread` could see the count without the error.
                 with self._lock:
                     self._taken = 0
                     self._error = error
@@ -238,7 +242,7 @@ class _PipeWriter:
 
 
 def _joined(chunks: Sequence[memoryview]) -> memoryview:
-    """Return the first chunks joined into one if they are small; otherwise the first."""
+    """Return the first chunks joined to one chunk if they are small; otherwise only the first chunk."""
     count = size = 0
     for chunk in chunks:
         if size + len(chunk) > _JOIN_BYTES:
@@ -251,8 +255,9 @@ def _write(fd: int, piece: memoryview) -> int:
     try:
         return os.write(fd, piece)
     except OSError as error:
-        if error.errno == errno.EINVAL:  # the C runtime's error for ERROR_NO_DATA: the reader is gone
-            raise BrokenPipeError(errno.EPIPE, "the reader of the pipe is gone") from error
+        # the C runtime's error code for ERROR_NO_DATA: the other side has closed the pipe
+        if error.errno == errno.EINVAL:
+            raise BrokenPipeError(errno.EPIPE, "the other side has closed the pipe") from error
         raise
 
 
@@ -266,7 +271,7 @@ CHANNELS = True
 # Whether memory can be shared on this system.
 MEMORY = True
 
-# How the host finds a shared object.
+# Name of the method by which the host finds a shared object.
 ShareHandle = dict[str, Any]
 
 _PAGE_READWRITE = 0x4
@@ -281,13 +286,13 @@ api.kernel32.CreateFileMappingW.restype = wintypes.HANDLE
 
 
 class SharedMemory:
-    """A piece of memory that is mapped here and can be shared with another process."""
+    """A block of memory that is mapped here and can be shared with another process."""
 
     def __init__(self, size: int, *, writable: bool) -> None:
         """Create the memory. Raise `OSError`."""
         self.size = size
-        # The invalid handle means that the page file backs the memory. Without a name no other process can open it,
-        # and it ends with its last user.
+        # The invalid handle means that the page file backs the memory. The memory has no name, so no other process
+        # can open it, and it is freed with its last user.
         section = api.kernel32.CreateFileMappingW(
             _INVALID_HANDLE, None, _PAGE_READWRITE, size >> 32, size & 0xFFFFFFFF, None
         )
@@ -306,13 +311,13 @@ class SharedMemory:
         return {"handle": give_handle(self._section, pid)}
 
     def take_view(self) -> memoryview:
-        """Return the memory, once: from then on it stays mapped as long as the view is referenced."""
+        """Return the memory. Call this only once. The memory stays mapped as long as the view is referenced."""
         view, self._view = self._view, None
         assert view is not None
         return view
 
     def close(self) -> None:
-        """Close the section: no further process can open the memory."""
+        """Close the section, so that no further process can open the memory."""
         section, self._section = self._section, None
         if section is not None:
             _winapi.CloseHandle(section)
@@ -323,9 +328,9 @@ class SharedMemory:
 
 
 class ChannelStreams:
-    """This side's ends of a channel's two pipes, and until the call of `opened` also the host's ends."""
+    """This side's ends of a channel's two pipes, and until `opened` is called also the host's ends."""
 
-    # False: Ctrl+C does not interrupt a waiting read, so callers poll instead.
+    # False: Ctrl+C does not interrupt a read that waits, so callers poll instead.
     MAY_BLOCK = False
 
     def __init__(self) -> None:
@@ -345,7 +350,7 @@ class ChannelStreams:
             raise
 
     def poll(self, milliseconds: float) -> bool:
-        """Return whether data can be read. Wait at most this many milliseconds for it."""
+        """Return whether data can be read. Wait for it at most this many milliseconds."""
         return wait_readable(self.read_fd, milliseconds / 1000)
 
     def share_handles(self, pid: int) -> tuple[ShareHandle, ShareHandle]:
@@ -358,12 +363,12 @@ class ChannelStreams:
             raise
 
     def opened(self) -> None:
-        """Close the host's ends after the host has opened them, so that a death on either side ends the streams."""
+        """Close the host's ends after the host has opened them, so that the streams end if either side dies."""
         while self._theirs:
             _winapi.CloseHandle(self._theirs.pop())
 
     def enlarge(self) -> None:
-        """Do nothing: the pipes are created large."""
+        """Do nothing: the pipes are large when they are created."""
 
     def wake_reader(self, data: bytes | bytearray) -> None:
         """Do nothing: no thread waits in a read."""
@@ -371,14 +376,14 @@ class ChannelStreams:
     def write(self, data: bytes | bytearray) -> None:
         """Write a small message into an empty pipe. Raise `OSError`."""
         if not self._fds.is_ours(self.write_fd):
-            raise closed_by_others()  # the number may belong to another file
+            raise closed_by_others()  # the descriptor number may belong to another file
         os.write(self.write_fd, data)
 
     def close(self) -> None:
         self.opened()
         if self.write_fd != -1:
             stop_writing(self.write_fd)
-            # A close would wait for a thread that reads (`WindowsChild.close`).
+            # Closing would wait for a thread that reads (`WindowsChild.close`).
             for fd in (self.write_fd, self.read_fd):
                 api.cancel_io(msvcrt.get_osfhandle(fd))
         self.write_fd = self.read_fd = -1
@@ -386,15 +391,15 @@ class ChannelStreams:
 
 
 def reclaim(share_handle: ShareHandle, pid: int) -> None:
-    """Take back a share that was not sent to the host with this process id: close the handle there."""
+    """Take back a share that was not sent to the host with this process id: close the handle in the host."""
     handle = share_handle.pop("handle", None)
     if handle is not None:
-        with contextlib.suppress(OSError):  # the process is gone, and the handle with it
+        with contextlib.suppress(OSError):  # the process has ended, which closed the handle
             _take_handle_back(handle, pid)
 
 
 def give_handle(handle: int, pid: int) -> int:
-    """Duplicate a handle into another process, which has to close it once its number was sent there. Raise
+    """Duplicate a handle into another process, which must close it once it has received the number. Raise
     `OSError`."""
     target = _winapi.OpenProcess(_PROCESS_DUP_HANDLE, False, pid)
     try:
@@ -408,7 +413,8 @@ def _take_handle_back(handle: int, pid: int) -> None:
     source = _winapi.OpenProcess(_PROCESS_DUP_HANDLE, False, pid)
     try:
         us = _winapi.GetCurrentProcess()
-        # Windows cannot close a handle of another process. The handle is moved here, and closed here.
+        # Windows cannot close a handle of another process directly. Move the handle to this process and close it
+        # here.
         how = _winapi.DUPLICATE_CLOSE_SOURCE | _winapi.DUPLICATE_SAME_ACCESS
         _winapi.CloseHandle(_winapi.DuplicateHandle(source, handle, us, 0, False, how))
     finally:

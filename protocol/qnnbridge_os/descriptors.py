@@ -1,12 +1,12 @@
 """A pair of one-way byte streams on two file descriptors: the pipes of a child process, or a socket twice.
 
-Raw descriptors only: a buffered `sys.stdin` aborts the interpreter at exit while a thread waits in it
-(`_enter_buffered_busy`), and a separate descriptor survives whatever happens to `sys.stdin`.
+Only raw descriptors are used: a buffered `sys.stdin` aborts the interpreter at exit while a thread waits in it
+(`_enter_buffered_busy`), and a separate descriptor is not affected by changes of `sys.stdin`.
 
-A Ctrl+C may come between any two bytecodes. A reader stores the count that the kernel returns within the same C
-call that made the system call (`deque.extend(map(...))`), so that an interrupt during its wait loses nothing. Only
-the microseconds in which a count is applied to the state are unsafe; `torn` reports that an interrupt came then,
-and that the position in the stream is lost.
+Ctrl+C may interrupt between any two bytecodes. A reader stores the byte count from the kernel in the same C call
+that makes the system call (`deque.extend(map(...))`), so that an interrupt while it waits loses nothing. An
+interrupt is only harmful in the microseconds in which the count is applied to the state: `torn` then reports that
+the position in the stream is lost.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
-# Chunks in one gathering write; Linux allows 1024.
+# Maximum number of chunks in one gathering write; Linux allows 1024.
 _MAX_CHUNKS = 512
 
-# Size of one plain write, on systems without a gathering write (Windows).
+# Maximum size of one plain write on systems that have no gathering write (Windows).
 _MAX_PLAIN_WRITE_BYTES = 1024 * 1024
 
 
 class ByteReader:
-    """Reads into memory of the caller. One thread at a time."""
+    """Read into the caller's memory. Only one thread at a time may use the object."""
 
     def __init__(self, fd: int) -> None:
-        # closefd: the owner closes the descriptor, not the garbage collection of the reader.
+        # closefd=False: the owner closes the descriptor, not the garbage collection of this object.
         self._file = io.FileIO(fd, "rb", closefd=False)
         self._counts: collections.deque[int | None] = collections.deque()
         self.torn = False
 
     @property
     def ready(self) -> bool:
-        """Whether `read_into` returns at once, with bytes that an interrupted call had read."""
+        """Whether `read_into` returns immediately, with bytes that an interrupted call has read."""
         return bool(self._counts)
 
     def read_into(self, buffer: memoryview, use: Callable[[int], T]) -> T:
@@ -63,12 +63,13 @@ class ByteReader:
 
 
 class ByteWriter:
-    """Writes chunks in order; keeps what could not be written yet. One thread at a time."""
+    """Write chunks in order, and keep the bytes that could not be written yet. Only one thread at a time may use
+    the object."""
 
     def __init__(self, write: Callable[[list[memoryview]], int]) -> None:
-        """Initialize. `write` sends some bytes of the chunks and returns how many; see `blocking_write`."""
+        """Initialize. `write` writes some bytes of the chunks and returns their number; see `blocking_write`."""
         self.write = write
-        # Pending chunks, the last one first. A caller that must know whether an interrupt came before or after the
+        # Pending chunks in reverse order. A caller that must know whether an interrupt came before or after the
         # addition extends this list directly.
         self.rest: list[memoryview] = []
         self._counts: collections.deque[int] = collections.deque()
@@ -80,14 +81,14 @@ class ByteWriter:
         return bool(self.rest)
 
     def add(self, chunks: Iterable[memoryview]) -> None:
-        """Append chunks to the pending ones. Their memory is read when it is written, not now."""
+        """Append chunks to the pending chunks. Their memory is read when it is written, not now."""
         self.rest[:0] = last_first(chunks)
 
     def write_some(self) -> None:
-        """Call `write` once. Its errors pass through; an `OSError` means that nothing was written."""
+        """Call `write` once. Its errors are not caught; an `OSError` means that nothing was written."""
         if not self._counts:
-            # See `ByteReader.read_into`: no count is lost if `write` is a C function, like that of
-            # `blocking_write`. The list has the last chunk first, so its end, reversed, is what comes next.
+            # As in `ByteReader.read_into`, no byte count is lost if `write` is a C function, like the function of
+            # `blocking_write`. The list is in reverse order, so its last items are written next.
             self._counts.extend(map(self.write, (self.rest[: -_MAX_CHUNKS - 1 : -1],)))
         self.torn = True
         self._drop(self._counts[0])
@@ -101,16 +102,16 @@ class ByteWriter:
             self.write_some()
 
     def take_back(self, chunks: Iterable[memoryview]) -> bool:
-        """Remove the chunks that were added last, if none of their bytes have been written. Return whether that
-        succeeded."""
+        """Remove the chunks that were added last, if no byte of them has been written. Return whether they were
+        removed."""
         added = last_first(chunks)
-        # A count that has not been applied yet: an interrupt came after the write.
+        # The byte count has not been applied yet, because an interrupt came after the write.
         untouched = (
             not (self._counts or self.torn)
             and len(added) <= len(self.rest)
             and all(
                 kept is chunk
-                for kept, chunk in zip(self.rest, added)  # noqa: B905 - the shorter one is meant
+                for kept, chunk in zip(self.rest, added)  # noqa: B905 - the lengths may differ
             )
         )
         if untouched:
@@ -118,7 +119,7 @@ class ByteWriter:
         return untouched
 
     def discard(self) -> None:
-        """Free pending chunks: the stream is lost."""
+        """Free the pending chunks after the stream was lost."""
         self.rest.clear()
         self._counts.clear()
 
@@ -133,12 +134,12 @@ class ByteWriter:
 
 
 def last_first(chunks: Iterable[memoryview]) -> list[memoryview]:
-    """Return the chunks in the order of `ByteWriter.rest`."""
+    """Return the chunks in reverse order, as in `ByteWriter.rest`."""
     return [chunk for chunk in chunks if chunk.nbytes][::-1]
 
 
 def blocking_write(fd: int) -> Callable[[list[memoryview]], int]:
-    """Return the `write` of a `ByteWriter` for a blocking descriptor: a gathering write if available."""
+    """Return the `write` function of a `ByteWriter` for a blocking descriptor: a gathering write if available."""
     if hasattr(os, "writev"):
         return functools.partial(os.writev, fd)
     return lambda chunks: os.write(fd, chunks[0][:_MAX_PLAIN_WRITE_BYTES])

@@ -1,5 +1,5 @@
-"""The daemon's socket or pipe: both ends of it, and what is passed through it. One module per system, chosen
-here."""
+"""Both ends of the daemon's socket or pipe, and the objects that are passed through it. This module imports the
+functions of the current system."""
 
 # ruff: noqa: F403, F405 - both modules define the same functions, which `__all__` lists once
 

@@ -1,12 +1,13 @@
-"""Descriptors that no fork of this process may keep.
+"""Descriptors that are closed in forks of this process.
 
-A fork (`os.fork`, multiprocessing's fork start method, a pre-forking server) copies every descriptor. A copy of our
-end of the host's stdin keeps the host alive after the application was killed; a copy of the host's end of its
-stdout hides the host's death from the application. So every descriptor is closed in a forked child.
+A fork (`os.fork`, multiprocessing's fork start method, a pre-forking server) copies every descriptor. A copy of the
+application's end of the host's stdin would keep the host alive after the application was killed; a copy of the
+host's end of its stdout would hide the host's death from the application. So every descriptor is closed in a forked
+child.
 
-Thread-safe. One lock, held for a few system calls, prevents a fork in one thread between the creation and the
-registration of a pipe in another. It is re-entrant because a fork may come in a thread that holds it. The other
-lock prevents forks while a program is being started.
+Thread-safe. One lock, held for a few system calls, prevents a fork between the creation and the registration of a
+pipe in another thread. It is reentrant, because a thread that holds the lock may fork. The other lock prevents
+forks while a program is being started.
 """
 
 from __future__ import annotations
@@ -28,23 +29,25 @@ from qnnbridge_os.shield import when_gone
 
 _lock: contextlib.AbstractContextManager[object]
 if sys.platform == "win32":
-    # Without forks no lock is needed. It would do harm: closing a descriptor waits for a thread that reads it.
+    # On systems without forks no lock is needed. It would even be harmful, because closing a descriptor waits for a
+    # thread that reads from it.
     _lock = contextlib.nullcontext()
 else:
     _lock = RLock()
 
-# Held while a program is started. `Popen` waits for the end of a pipe, and a fork in between would hold a
-# copy: the start would last as long as the fork lives. Acquired before the other lock.
+# Held while a program is started. `Popen` waits for the end of a pipe, and a fork in between would keep a copy of
+# the pipe open, so the start would not return before the fork ends. Acquired before the other lock.
 no_fork = RLock()
 
-# Number of forks between the first process that imported this module and this one: `os.getpid` is a system call.
+# Number of forks between the first process that imported this module and this process. Used because `os.getpid` is
+# a system call.
 forks = 0
 
 _all: weakref.WeakSet[OwnedFds] = weakref.WeakSet()
 
 
-# Identity of the object behind a descriptor: type and rights, number of the file, device. For a pipe, Windows has
-# only the first.
+# Identity of the object behind a descriptor: type and rights, inode number, device. For a pipe, Windows only has
+# the first item.
 Mark = tuple[int, ...]
 
 
@@ -74,13 +77,14 @@ def closed_by_others() -> OSError:
 
 
 class OwnedFds:
-    """A set of descriptors with one owner. Closed by its owner, by garbage collection, or in a forked child.
+    """A set of descriptors with one owner. The descriptors are closed by the owner, by garbage collection, or in a
+    forked child.
 
     A descriptor that other code has closed (`os.closerange`, a library that daemonizes the program) is not closed
-    again: its number may belong to another file by now.
+    again, because its number may belong to another file.
 
-    The result of a system call is stored, and a closed descriptor is removed, within one step of C: an exception of
-    a signal handler can neither lose a descriptor nor have it closed twice.
+    The result of a system call is stored, and a closed descriptor is removed, within one C operation, so that an
+    exception of a signal handler can neither lose a descriptor nor cause it to be closed twice.
     """
 
     def __init__(self) -> None:
@@ -91,7 +95,8 @@ class OwnedFds:
             _all.add(self)
 
     def pipe(self) -> tuple[int, int]:
-        """Create a pipe; return its read end and its write end. Programs that are started inherit neither."""
+        """Create a pipe and return its read end and its write end. Programs that are started inherit neither
+        end."""
         read_fd, write_fd = self.take(os.pipe)
         return read_fd, write_fd
 
@@ -114,7 +119,8 @@ class OwnedFds:
         return fd
 
     def take(self, receive: Callable[[], Iterable[int]]) -> list[int]:
-        """Adopt the descriptors that `receive` creates. It must not wait: forks are prevented meanwhile."""
+        """Own the descriptors that `receive` creates. `receive` must not wait, because forks are prevented
+        meanwhile."""
         with _lock:
             before = len(self._fds)
             self._fds.extend(itertools.chain.from_iterable(itertools.starmap(receive, ((),))))
@@ -124,11 +130,12 @@ class OwnedFds:
             return taken
 
     def mark(self, fd: int) -> Mark | None:
-        """Return the identity of a descriptor's object when it was added; ``None`` for a closed descriptor."""
+        """Return the identity that a descriptor's object had when the descriptor was added; ``None`` for a
+        closed descriptor."""
         return self._marks.get(fd)
 
     def is_ours(self, fd: int) -> bool:
-        """Return whether a descriptor still refers to the object to which it referred when it was added."""
+        """Return whether a descriptor still refers to the same object as when it was added."""
         return is_marked(fd, self._marks.get(fd))
 
     def mark_again(self, fd: int) -> None:
@@ -137,7 +144,7 @@ class OwnedFds:
             self._mark(fd)
 
     def close(self, fd: int) -> None:
-        """Close a descriptor, unless it is closed already."""
+        """Close a descriptor unless it is already closed."""
         with _lock:
             _close(self._fds, self._marks, fd)
 
@@ -145,7 +152,8 @@ class OwnedFds:
         _close_all(self._fds, self._marks)
 
     def _mark(self, fd: int) -> None:
-        # Other code has closed the descriptor, or the system has no such descriptor: leave it without a mark.
+        # Other code has closed the descriptor, or the system does not support `fstat` for it: leave it without a
+        # mark.
         with contextlib.suppress(OSError):
             self._marks[fd] = mark_of(fd)
 
@@ -156,7 +164,7 @@ def _close(fds: list[int], marks: dict[int, Mark], fd: int) -> None:
         if mark is not None and not is_marked(fd, mark):
             fds.remove(fd)
         else:
-            # Find, remove and close the descriptor within one step of C (`OwnedFds`).
+            # Find, remove and close the descriptor within one C operation (`OwnedFds`).
             collections.deque(map(os.close, map(fds.pop, map(fds.index, (fd,)))), 0)
         marks.pop(fd, None)
 

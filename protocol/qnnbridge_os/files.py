@@ -1,4 +1,5 @@
-"""Files that exist completely or not at all, and that survive a loss of power. Safe from any thread and process."""
+"""Write files completely or not at all, so that they survive a loss of power. Any thread and process may call
+the functions."""
 
 from __future__ import annotations
 
@@ -19,18 +20,18 @@ TEMPORARY: Final = ".qnnbridge-part-"
 
 
 def write_whole(path: str | os.PathLike[str], data: bytes, *, durable: bool = False) -> None:
-    """Write a file atomically: a reader sees the old file or the new one, never a part. Raise `OSError`.
+    """Write a file atomically: a reader sees the old or the new file, never a partial file. Raise `OSError`.
 
-    `durable`: the file survives a loss of power.
+    `durable`: whether the file must survive a loss of power.
     """
     folder = os.path.dirname(os.fspath(path))
-    # The temporary file is in the same folder because `os.replace` is atomic only within a file system. Its name
-    # does not contain the name of the file, which may be as long as the file system allows.
+    # The temporary file is in the same folder, because `os.replace` is atomic only within a file system. Its name
+    # does not contain the file's name, which may already have the maximum length.
     temporary = os.path.join(folder, f"{TEMPORARY}{os.getpid()}-{os.urandom(4).hex()}.part")
     try:
         with open(temporary, "xb") as file:
             file.write(data)
-            # Sync before the rename: after a loss of power the new name must not refer to an empty file.
+            # Sync before the rename: after a loss of power, the new name must not refer to an empty file.
             if durable:
                 file.flush()
                 os.fsync(file.fileno())
@@ -40,26 +41,26 @@ def write_whole(path: str | os.PathLike[str], data: bytes, *, durable: bool = Fa
             os.unlink(temporary)
         raise
     if durable:
-        # The new name itself is part of the folder's data.
+        # The folder's data contains the new name, so sync the folder, too.
         sync_folder(folder or os.curdir)
 
 
-# Marks folders of qnnbridge, so that nothing is removed from another folder with the same name.
+# Name of a file that marks folders of qnnbridge, so that nothing is removed from another folder with the same name.
 MARK_FILE: Final = ".qnnbridge-folder"
 _MARK_TEXT: Final = b"This folder belongs to qnnbridge, which removes what it does not need any more.\n"
 
 
-# Windows: a junction, which Python does not report as a link, and a symbolic link. Folders of OneDrive have other
-# tags.
+# On Windows a link is a junction, which Python does not report as a link, or a symbolic link. Folders of OneDrive
+# have other tags.
 _LEADING_ELSEWHERE: Final = (0xA0000003, 0xA000000C)
 
 
 class NotOurs(OSError):
-    """The folder is a link, or contains files of other programs: qnnbridge neither uses nor changes it."""
+    """The folder is a link, or contains files of other programs, so qnnbridge neither uses nor changes it."""
 
 
 def enter(folder: Path) -> Path:
-    """Return the folder, which need not exist. Raise `NotOurs` if its path is a link, or not a folder."""
+    """Return the folder, which need not exist. Raise `NotOurs` if the path is a link, or not a folder."""
     try:
         status = os.lstat(folder)
     except FileNotFoundError:
@@ -70,8 +71,8 @@ def enter(folder: Path) -> Path:
 
 
 def is_own(folder: Path, is_ours: Callable[[str], bool]) -> bool:
-    """Return whether a folder is qnnbridge's: it has the mark, or `is_ours` accepts the names of all its contents
-    (earlier versions made no mark)."""
+    """Return whether a folder belongs to qnnbridge: it has the mark, or (in earlier versions, which made no
+    mark) `is_ours` accepts the names of all its contents."""
     try:
         enter(folder)
         return os.path.lexists(folder / MARK_FILE) or all(map(is_ours, os.listdir(folder)))
@@ -90,25 +91,27 @@ def make_own(folder: Path, is_ours: Callable[[str], bool]) -> None:
     if not is_own(folder, is_ours):
         raise NotOurs(errno.EEXIST, "It contains files of other programs, so it is not used", os.fspath(folder))
     make_folders(folder)
-    # Errors are ignored: without the mark the contents identify the folder, and on a full or read-only disk the
-    # first file that is written to the folder reports the error.
+    # Ignore errors: without the mark the contents identify the folder, and if the disk is full or read-only,
+    # writing the first file to the folder reports the error.
     with contextlib.suppress(OSError), open(folder / MARK_FILE, "xb") as file:
         file.write(_MARK_TEXT)
 
 
 def sync_file(path: str | os.PathLike[str]) -> None:
-    """Make the written data survive a loss of power."""
-    # Windows flushes only through writable handles; on other systems the file may be read-only.
+    """Write the file's data to the disk, so that it survives a loss of power."""
+    # Windows needs a writable handle for this; on other systems the file may be read-only.
     with open(path, "rb+" if sys.platform == "win32" else "rb") as file:
         os.fsync(file.fileno())
 
 
 def sync_folder(path: str | os.PathLike[str]) -> None:
-    """Make new files in the folder survive a loss of power, if the system can sync folders."""
+    """Write the folder's list of files to the disk, if the system supports that, so that new files survive a
+    loss of power."""
     # `os.open` does not accept a folder on Windows.
     if sys.platform == "win32":
         return
-    # A folder that may not be listed cannot be opened, and some network file systems refuse to sync one.
+    # A folder that the user may not list cannot be opened, and some network file systems do not support syncing
+    # folders.
     with contextlib.suppress(OSError):
         descriptor = os.open(path, os.O_RDONLY)
         try:
@@ -118,12 +121,14 @@ def sync_folder(path: str | os.PathLike[str]) -> None:
 
 
 def link_or_copy(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
-    """Create a hard link to a file; copy the file to another volume, or to one without hard links."""
+    """Create a hard link to a file. Copy the file if the destination is on another volume, or the volume has no
+    hard links."""
     try:
-        # Caches of model hubs contain links; on Linux `os.link` would link these instead of their files.
+        # Caches of model hubs contain symbolic links. On Linux `os.link` would link to the symbolic link instead of
+        # its file.
         os.link(os.path.realpath(source), target)
     except OSError as error:
-        # If the space does not suffice for a link, it does not for a copy.
+        # If there is not enough space for a link, there is not enough for a copy.
         if error.errno == errno.ENOSPC:
             raise
         import shutil
@@ -132,20 +137,20 @@ def link_or_copy(source: str | os.PathLike[str], target: str | os.PathLike[str])
 
 
 def make_folders(folder: str | os.PathLike[str]) -> None:
-    """Create the folder and its missing parents, readable by this user only, whatever the umask. Raise `OSError`.
+    """Create the folder and its missing parents, readable by this user only, for any umask. Raise `OSError`.
 
-    A user who can write there decides what native code reads, and which models run. Existing folders
-    stay unchanged: sharing one is its owner's decision.
+    Another user with write access could control the files that native code reads and the models that run. Existing
+    folders are not changed, because their owner may have shared them on purpose.
     """
     missing, place = [], os.path.abspath(folder)
     while not os.path.exists(place):
         missing.append(place)
         above = os.path.dirname(place)
         if above == place:
-            break  # a drive or share that does not exist, which `mkdir` reports
+            break  # a drive or network share that does not exist, which `mkdir` reports
         place = above
-    # `os.makedirs` would give the mode to the last folder only (since Python 3.7).
+    # `os.makedirs` would set the mode only for the last folder (since Python 3.7).
     for one in reversed(missing):
-        # Another process has created it meanwhile.
+        # Another process has created the folder meanwhile.
         with contextlib.suppress(FileExistsError):
             os.mkdir(one, 0o700)

@@ -1,10 +1,11 @@
-"""Objects that a forked child uses again: locks that a thread of the parent held, and counts of such threads.
+"""Make objects usable again in a forked child: locks that a thread of the parent held, and counts of such threads.
 
 `os.fork` copies one thread only. A lock that another thread held at that moment stays locked in the child forever.
-Objects that outlive a call are therefore registered here (`renew_in_forks`) and made usable in each child before
-anything else runs there. Objects of a call, and those that a renewed object recreates, are not registered.
+Therefore objects that outlive a call are registered here (`renew_in_forks`) and made usable in each child before
+other code runs there. Objects that exist only during a call, or that a registered object creates again, are not
+registered.
 
-Thread-safe. Windows cannot fork, and nothing is registered there.
+Thread-safe. On Windows, which cannot fork, nothing is registered.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ import weakref
 from typing import Any, TypeVar
 
 if sys.platform != "win32":
-    # Imported first, so that its fork handler runs first: renewed hosts use the spawner that the handler resets.
+    # Imported first, so that the fork handler of this module runs first: renewed hosts use the spawner that the
+    # handler resets.
     import qnnbridge_os._posix_process  # noqa: F401
 
 T = TypeVar("T")
@@ -24,7 +26,8 @@ _registered: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def renew_in_forks(thing: T) -> T:
-    """Call ``_at_fork_reinit()`` of an object in each forked child as long as the object lives; return the object.
+    """Call the object's method ``_at_fork_reinit()`` in each forked child, as long as the object exists. Return the
+    object.
 
     Python's locks have this method, which unlocks them.
     """

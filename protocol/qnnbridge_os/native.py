@@ -1,13 +1,13 @@
 """Locks, threads and waits of the operating system, also under gevent and eventlet.
 
 Both libraries replace names of the standard library (`monkey.patch_all`, `monkey_patch`) with versions that switch
-to another greenlet of the same thread. The bridge's locks would then admit a second greenlet, its threads would be
-greenlets that do not run while one of them waits in C, and its deadlines would wait for a switch that never comes.
-So the bridge imports its waiting functions from here. A call of a session blocks its thread, as in onnxruntime
-itself.
+to another greenlet of the same thread. With them a lock of qnnbridge could be taken by a second greenlet, its
+threads would be greenlets that do not run while another greenlet waits in C, and a timeout would wait for a switch
+that never comes. So qnnbridge imports its waiting functions from here. A call of a session blocks its thread, as in
+onnxruntime itself.
 
-What gevent and eventlet replaced before this module was imported is restored from their own records. Later
-replacements by gevent are ignored; eventlet also replaces existing objects (`check_locks`).
+If gevent or eventlet replaced names before this module was imported, the originals are taken from the library's own
+records. Later replacements by gevent have no effect here; eventlet also replaces existing objects (`check_locks`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from qnnbridge_protocol.errors import HostStartFailed
 
 
 def original(module: str, name: str) -> Any:
-    """Return a name of the standard library in its original version."""
+    """Return the original of a name of the standard library."""
     gevent = sys.modules.get("gevent.monkey")
     if gevent is not None and hasattr(gevent, "get_original"):
         return gevent.get_original(module, name)
@@ -58,8 +58,8 @@ def threads_are_replaced() -> bool:
 
 
 def popen() -> type[subprocess.Popen[bytes]]:
-    """Return `subprocess.Popen`. gevent also removes what the original needs, so that case uses a copy of its
-    module."""
+    """Return `subprocess.Popen`. gevent also removes names that the original class needs, so under gevent a copy
+    of the module is used."""
     if original("subprocess", "Popen") is subprocess.Popen:
         return subprocess.Popen
     spec = importlib.util.find_spec("subprocess")
@@ -70,7 +70,7 @@ def popen() -> type[subprocess.Popen[bytes]]:
     return cast("type[subprocess.Popen[bytes]]", module.Popen)
 
 
-# A lock for the check: eventlet replaces all locks of this kind at once, or none.
+# A lock for the check: eventlet replaces either all locks of this type at once, or none.
 _specimen = RLock()
 
 

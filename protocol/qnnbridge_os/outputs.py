@@ -1,9 +1,11 @@
-"""Files that a user chooses for results (`-o`, `--html`, `--snapshot`): the same rules for every command.
+"""Write results to files that a user chooses (`-o`, `--html`, `--snapshot`), with the same rules for every command.
 
-- A regular file appears completely or not at all, by a rename; a failed write keeps the old file, or leaves none.
-- A device, a pipe, a descriptor (`/dev/fd/3`) and `-` (stdout) are written directly, and never replaced.
-- A link is followed: its target is replaced, and the link stays.
-- An existing file is replaced only with `--overwrite`; so are the contents of a block device. A pipe loses nothing.
+- A regular file is created completely or not at all, by a rename. A failed write keeps an old file.
+- The result is written directly to a device, a pipe, a descriptor (`/dev/fd/3`) or `-` (stdout), which are never
+replaced.
+- Links are followed: the target of a link is replaced, and the link remains.
+- An existing file, or the contents of a block device, is replaced only with `--overwrite`. A pipe does not need the
+option.
 
 Safe from any thread and process.
 """
@@ -32,8 +34,8 @@ class OutputFile:
     """Destination of one result.
 
     Args:
-        path: as the user wrote it.
-        overwrite: replace an existing file.
+        path: the path that the user gave.
+        overwrite: whether to replace an existing file.
         inputs: files that the result must not replace.
 
     Raises:
@@ -47,13 +49,13 @@ class OutputFile:
         self._overwrite = overwrite
         self._inputs = tuple(inputs)
         self._descriptor = _descriptor_of(os.fspath(path))
-        # Kept because `sys.stdout` may be redirected to another stream while the result is written.
+        # Stored because `sys.stdout` may be redirected to another stream while the result is written.
         self._stdout = sys.stdout if self._descriptor == 1 else None
         self.check()
 
     @property
     def written_through(self) -> bool:
-        """Whether the destination is not a regular file, so no other file can be next to it."""
+        """Whether the destination is not a regular file, so that no other files can be written next to it."""
         kind = _kind(self.path)
         return self._descriptor is not None or (kind is not None and not stat.S_ISREG(kind))
 
@@ -63,7 +65,7 @@ class OutputFile:
         return Path(os.path.realpath(self.path))
 
     def check(self) -> None:
-        """Raise `OptionError` if the result must not be written there now."""
+        """Raise `OptionError` if the result must not be written to the destination now."""
         if self._descriptor is not None:
             return
         kind = _kind(self.path)
@@ -91,13 +93,13 @@ class OutputFile:
         """Open the destination for writing. A regular file appears when the block ends without an exception."""
         self.check()
         if self._stdout is not None:
-            # Flush first, so that the result comes after everything that was printed before.
+            # Flush first, so that the result follows all text that was printed before.
             self._stdout.flush()
             yield self._stdout.buffer
             self._stdout.buffer.flush()
         elif self.written_through:
             number = self._descriptor
-            # Opened without O_CREAT and O_TRUNC: a device is neither created nor truncated.
+            # Open without O_CREAT and O_TRUNC: a device is neither created nor truncated.
             opened = os.dup(number) if number is not None else os.open(self.path, os.O_WRONLY)
             with open(opened, "wb") as file:
                 yield file
@@ -126,7 +128,7 @@ class OutputFile:
 @contextlib.contextmanager
 def _replacing(place: Path) -> Iterator[BinaryIO]:
     place.parent.mkdir(parents=True, exist_ok=True)
-    # Write to the same folder: a rename replaces a file only within one file system.
+    # Write to the same folder, because a rename replaces a file only within one file system.
     part = place.with_name(f"{TEMPORARY}{os.getpid()}-{os.urandom(4).hex()}.part")
     try:
         with part.open("xb") as file:
@@ -145,7 +147,7 @@ def _replacing(place: Path) -> Iterator[BinaryIO]:
 def _replace(made: Path, place: Path) -> None:
     mode = _kind(place)
     if mode is not None:
-        # Keep the rights of the replaced file.
+        # Keep the permissions of the replaced file.
         with contextlib.suppress(OSError):
             os.chmod(made, stat.S_IMODE(mode))
     os.replace(made, place)
@@ -157,10 +159,10 @@ def is_stdout(path: str | os.PathLike[str]) -> bool:
 
 
 def place_of_several(path: str) -> str:
-    """Return the file, with links resolved, for a result that has further files next to it.
+    """Return the path, with links resolved, for a result that consists of several files next to each other.
 
     Raises:
-        OptionError: the path is `-`, a device or a pipe, which cannot have files next to them.
+        OptionError: the path is `-`, a device or a pipe, so no file can be written next to it.
     """
     kind = _kind(Path(path))
     if _descriptor_of(path) is None and (kind is None or stat.S_ISREG(kind) or stat.S_ISDIR(kind)):
@@ -173,7 +175,7 @@ def place_of_several(path: str) -> str:
 
 
 def _descriptor_of(path: str) -> int | None:
-    """Return the number of the open descriptor that a path refers to."""
+    """Return the number of the open descriptor to which a path such as `/dev/fd/3` refers."""
     if path in _STANDARD:
         return _STANDARD[path]
     found = _DESCRIPTOR.fullmatch(path)
@@ -181,13 +183,13 @@ def _descriptor_of(path: str) -> int | None:
 
 
 def _kind(path: Path) -> int | None:
-    """Return the mode of the file that the path refers to; ``None`` if there is none yet."""
+    """Return the file mode and type (`st_mode`) of the path; ``None`` if nothing exists there."""
     try:
         return os.stat(path).st_mode
     except FileNotFoundError:
         return None
     except (OSError, ValueError):
-        # Inaccessible, or a name that no file can have: opening it will report the error.
+        # The file is inaccessible, or the name is invalid: opening the file will report the error.
         return None
 
 

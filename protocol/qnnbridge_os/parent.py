@@ -1,4 +1,4 @@
-"""The parent process of a host, and crashes without dialogs."""
+"""A host waits for the end of its parent process, and disables the dialogs that Windows shows after a crash."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if sys.platform == "win32":
     from qnnbridge_os._win32_api import NO_DIALOGS, kernel32
 
     _QUERY_LIMITED_INFORMATION = 0x1000
-    _ERROR_INVALID_PARAMETER = 87  # error of OpenProcess for an unused process id
+    _ERROR_INVALID_PARAMETER = 87  # error code of OpenProcess for an unused process id
 
     _WRITE_ABORT_MSG, _CALL_REPORTFAULT = 1, 2
 
@@ -23,18 +23,18 @@ if sys.platform == "win32":
         """Disable error dialogs and error reports, so that a crash ends the process without delay."""
         msvcrt.SetErrorMode(NO_DIALOGS)
         try:
-            # Clear both flags: `abort` then shows no message box, and starts no Windows Error Reporting.
+            # Clear both flags, so that `abort` neither shows a message box nor starts Windows Error Reporting.
             ctypes.CDLL("ucrtbase")._set_abort_behavior(0, _WRITE_ABORT_MSG | _CALL_REPORTFAULT)
         except (OSError, AttributeError):
             pass  # this Python uses another C runtime
-        # The checks of a debug build of Python open windows; a release build has no such function.
+        # The checks in a debug build of Python open windows. A release build does not have this function.
         set_report_mode = getattr(msvcrt, "CrtSetReportMode", None)
         if set_report_mode is not None:
             for kind in (0, 1, 2):  # warnings, errors, assertions
                 set_report_mode(kind, 0)
 
     class ParentHandle:
-        """A process to wait for. Raises `ProcessLookupError` if it has ended already."""
+        """A process to wait for. Raises `ProcessLookupError` if the process has already ended."""
 
         means: tuple[str, ...] = ("handle",)
 
@@ -43,16 +43,18 @@ if sys.platform == "win32":
                 handle = _winapi.OpenProcess(_winapi.SYNCHRONIZE | _QUERY_LIMITED_INFORMATION, False, pid)
             except OSError as error:
                 if error.winerror == _ERROR_INVALID_PARAMETER:
-                    raise ProcessLookupError(f"process {pid} is gone") from None
+                    raise ProcessLookupError(f"process {pid} does not exist") from None
                 raise
-            # Kept until this process ends: Windows does not reuse the number while a handle of the process is open.
+            # Keep the handle until this process ends: Windows does not reuse the process id while a handle of the
+            # process is open.
             self._handle = handle
-            # A process that has ended can be opened as long as others hold a handle of it.
+            # A process that has ended can be opened as long as other processes have a handle of it.
             if _winapi.WaitForSingleObject(handle, 0) == _winapi.WAIT_OBJECT_0:
                 raise ProcessLookupError(f"process {pid} has ended")
-            # Windows reuses process ids at once: no parent is younger than its child.
+            # Windows may reuse process ids immediately. A parent that is younger than its child is a different
+            # process.
             if _created(handle) > _created(_winapi.GetCurrentProcess()):
-                raise ProcessLookupError(f"process {pid} is gone and its number belongs to another one")
+                raise ProcessLookupError(f"process {pid} has ended, and its id belongs to another process")
 
         def wait(self) -> None:
             """Wait until the process has ended."""
@@ -72,34 +74,35 @@ else:
     from qnnbridge_protocol.process_names import HOST_NAME
 
     _PR_SET_PDEATHSIG = 1
-    # The module `signal` is not imported: its enums cost half a millisecond of the host's start.
+    # The module `signal` is not imported, because its enums would add half a millisecond to the host's start.
     _SIGKILL = 9
 
     _POLL_INTERVAL_S = 1.0
 
     def error_dialogs_off() -> None:
-        """Do nothing: only Windows shows dialogs."""
+        """Do nothing, because only Windows shows dialogs."""
 
     class ParentHandle:
-        """A process to wait for. Raises `ProcessLookupError` if it has ended already.
+        """A process to wait for. Raises `ProcessLookupError` if the process has already ended.
 
-        `means` lists how its end is noticed, see `parent_watch.arm`.
+        `means` lists the methods that detect the end of the process; see `parent_watch.arm`.
         """
 
         def __init__(self, pid: int) -> None:
             self._pid = pid
             self._pidfd: int | None = None
             means: list[str] = []
-            # Arm the signal only for the direct parent: with a wrapper in between, it would come when the wrapper
-            # ends, which may be long before the application does.
+            # Use the parent-death signal only for the direct parent. With a wrapper in between, the signal would be
+            # sent when the wrapper ends, which may be long before the application ends.
             self._is_parent = os.getppid() == pid
             if self._is_parent:
                 _name_me()
                 if _kill_me_with_my_parent():
                     means.append("pdeathsig")
-            # Check the parent after arming the signal: the kernel sends none for a parent that was dead before.
+            # Check the parent after enabling the signal: the kernel sends no signal for a parent that was already
+            # dead.
             if self._gone():
-                raise ProcessLookupError(f"process {pid} is gone")
+                raise ProcessLookupError(f"process {pid} does not exist")
             if sys.platform == "linux":
                 try:
                     self._pidfd = os.pidfd_open(pid)
@@ -111,7 +114,7 @@ else:
             self.means = tuple(means)
 
         def wait(self) -> None:
-            """Wait until the process has ended, which is noticed within a second."""
+            """Wait until the process has ended. The end is noticed within a second."""
             # A pidfd becomes readable when its process ends.
             if self._pidfd is not None:
                 poll = select.poll()
@@ -123,17 +126,18 @@ else:
 
         def _gone(self) -> bool:
             if self._is_parent:
-                return os.getppid() != self._pid  # another process has adopted the orphan
+                return os.getppid() != self._pid  # another process has adopted this orphan
             try:
                 os.kill(self._pid, 0)
             except ProcessLookupError:
                 return True
             except PermissionError:
-                pass  # the process exists, as another user's
+                pass  # the process exists and belongs to another user
             return False
 
     def _name_me() -> None:
-        """Set the process name, by which a program that replaces the application by `exec` finds dead hosts."""
+        """Set the process name. If `exec` replaces the application by another program with qnnbridge, the new
+        program finds dead hosts by this name."""
         try:
             with open("/proc/self/comm", "wb", buffering=0) as file:
                 file.write(HOST_NAME.encode())
@@ -141,8 +145,8 @@ else:
             pass  # not Linux
 
     def _kill_me_with_my_parent() -> bool:
-        """Let the kernel send SIGKILL when the *thread* that started this process ends. That thread lives as long
-        as the client."""
+        """Make the kernel send SIGKILL to this process when the *thread* that started it ends. That thread lives
+        as long as the client."""
         try:
             prctl = ctypes.CDLL(None, use_errno=True).prctl
             return bool(prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0) == 0)

@@ -1,7 +1,7 @@
 """Folders and files that only this user may access.
 
-On Linux their owner and mode decide, on Windows their access list: a user is identified by the SID, an access list
-is in its text form (SDDL), and functions raise `OSError` (`ctypes.WinError`).
+On Linux owner and mode determine the access, on Windows the access list. On Windows a user is identified by the
+SID, an access list is a string in SDDL, and functions raise `OSError` (`ctypes.WinError`).
 """
 
 from __future__ import annotations
@@ -71,16 +71,16 @@ if sys.platform == "win32":
     _advapi32.GetNamedSecurityInfoW.restype = wintypes.DWORD
 
     class OwnerOnly:
-        """Security attributes for an object that only this user and the system may access.
+        """Security attributes (Windows) for an object that only this user and the system may access.
 
-        `address` is valid as long as this object lives. `inherit`: objects created inside a folder get the same
-        attributes.
+        `address` is valid as long as this object exists. `inherit`: whether objects created inside a folder get the
+        same attributes.
         """
 
         def __init__(self, *, inherit: bool = False) -> None:
             flags = "OICI" if inherit else ""
-            # D:P: nothing is inherited from the parent folder. OICI: also for objects created inside. FA: all
-            # rights.
+            # D:P means that nothing is inherited from the parent folder; OICI: the list also applies to objects
+            # created inside; FA: all rights.
             sddl = f"D:P(A;{flags};FA;;;{user_sid()})(A;{flags};FA;;;{SYSTEM})"
             self._descriptor = ctypes.c_void_p()
             if not _advapi32.ConvertStringSecurityDescriptorToSecurityDescriptorW(
@@ -96,7 +96,7 @@ if sys.platform == "win32":
                 kernel32.LocalFree(descriptor)
 
     def user_sid(pid: int | None = None) -> str:
-        """Return the SID of the user of a process, by default of this process."""
+        """Return the SID of the user of a process. The default is this process."""
         if pid is None:
             return _token_user(_winapi.GetCurrentProcess())
         process = _winapi.OpenProcess(_QUERY_LIMITED_INFORMATION, False, pid)
@@ -106,8 +106,8 @@ if sys.platform == "win32":
             _winapi.CloseHandle(process)
 
     def access_list(where: str | int, kind: int = KERNEL_OBJECT) -> str:
-        """Return owner and access list of a file (its path) or of an open object (its handle, and its kind), as
-        SDDL."""
+        """Return owner and access list, as SDDL, of a file (given by path) or of an open object (given by handle
+        and object type)."""
         descriptor = ctypes.c_void_p()
         nothing = (None, None, None, None, ctypes.byref(descriptor))
         if isinstance(where, str):
@@ -127,19 +127,19 @@ if sys.platform == "win32":
             kernel32.LocalFree(descriptor)
 
     def owner_of(sddl: str) -> str:
-        """Return the owner's SID or its abbreviation; '' if the text contains none."""
+        """Return the owner's SID or its abbreviation from an SDDL string; '' if the string contains no owner."""
         found = re.match(r"O:(S-[\d-]+|[A-Z]{2})", sddl)
         return found[1] if found else ""
 
     def allowed_in(sddl: str) -> set[str] | None:
-        """Return the users with any right at all (SIDs or their abbreviations); ``None`` without a list: all
-        users."""
+        """Return the users that have any right (SIDs or abbreviations). ``None``: there is no access list, so
+        all users have access."""
         found = re.search(r"D:([A-Z]*)((?:\([^)]*\))*)", sddl)
-        # An object without a list is open to all users, one with an empty list to none.
+        # An object without an access list is open to all users; an empty list admits no user.
         if found is None or "NO_ACCESS_CONTROL" in found[1]:
             return None
         entries = [entry.split(";") for entry in re.findall(r"\(([^)]*)\)", found[2])]
-        # D and OD deny rights, so they admit no user.
+        # Entries with D and OD deny rights, so they admit no user.
         return {
             entry[5] for entry in entries if len(entry) > 5 and entry[0] != "D" and not entry[0].startswith("OD")
         }
@@ -166,7 +166,7 @@ if sys.platform == "win32":
         return _take_text(text)
 
     def _take_text(text: ctypes.c_void_p) -> str:
-        """Return a string that Windows has allocated, and free it."""
+        """Return a string that Windows has allocated, and free the string."""
         try:
             return ctypes.wstring_at(text.value or 0)
         finally:
@@ -175,16 +175,16 @@ if sys.platform == "win32":
     _GENERIC_READ = 0x80000000
     _GENERIC_WRITE = 0x40000000
     _CREATE_NEW = 1
-    # The daemon may replace the file meanwhile, which Python's own open would prevent.
+    # Allow the daemon to replace the file meanwhile, which Python's own open would prevent.
     _SHARE_ALL = 0x1 | 0x2 | 0x4
-    # Opens a link itself, and not its target.
+    # Open a link itself and not its target.
     _OPEN_REPARSE_POINT = 0x00200000
     _ERROR_ALREADY_EXISTS = 183
 
-    # The system and administrators can do everything anyway; "owner" and "creator owner" are other terms for the
-    # owner. LA is this computer's built-in administrator.
+    # System and administrators have access in any case; "owner" and "creator owner" stand for the owner. LA is this
+    # computer's built-in administrator.
     _TRUSTED = {SYSTEM, ADMINISTRATORS, "LA", "S-1-5-18", "S-1-5-32-544", "OW", "CO", "S-1-3-0", "S-1-3-4"}
-    # SDDL has abbreviations for the accounts of services, and never their SIDs.
+    # SDDL always uses abbreviations for service accounts, never their SIDs.
     _SERVICES = {"S-1-5-19": "LS", "S-1-5-20": "NS"}
     kernel32.CreateDirectoryW.argtypes = (wintypes.LPCWSTR, ctypes.c_void_p)
 
@@ -203,34 +203,35 @@ if sys.platform == "win32":
                 raise ctypes.WinError(code)
 
     def why_not_private(path: Path) -> str | None:
-        """Return why a folder or file is not accessible by this user only; ``None`` if it is."""
+        """Return the reason why other users may access a folder or file; ``None`` if only this user may."""
         status = os.lstat(path)
-        # Python does not treat a junction as a symbolic link, although it refers to another folder.
+        # Python does not treat a junction as a symbolic link, although a junction refers to another folder.
         if stat.S_ISLNK(status.st_mode) or status.st_reparse_tag:
             return "it is a link"
         return fault_of(access_list(str(path)), user_sid())
 
     def fault_of(sddl: str, me: str) -> str | None:
-        """Return why this owner and access list do not restrict access to the user `me`; ``None`` if they do."""
+        """Return why this owner and access list do not limit the access to the user `me`; ``None`` if they do."""
         owner, ours = owner_of(sddl), {me, _SERVICES.get(me, me), *_TRUSTED}
-        # Objects created by an elevated program belong to the group of administrators.
+        # Objects that an elevated program creates belong to the group of administrators.
         if owner not in ours:
             return f"it belongs to {owner}, not to you ({me})"
         allowed = allowed_in(sddl)
         if allowed is None:
-            return "everybody may use it"
+            return "all users have access to it"
         others = allowed - ours
-        return f"others may use it ({', '.join(sorted(others))})" if others else None
+        return f"other users have access to it ({', '.join(sorted(others))})" if others else None
 
     def how_to_make_private(path: Path) -> str | None:
-        # The SID identifies the user: cmd and PowerShell have different notations for the variable with the name.
+        # Use the SID in the command, because cmd and PowerShell refer to the variable with the user name
+        # differently.
         inherit = "(OI)(CI)" if path.is_dir() else ""
-        return f'If no other user needs it: icacls "{path}" /inheritance:r /grant:r "*{user_sid()}:{inherit}F"'
+        return f'If no other user needs access: icacls "{path}" /inheritance:r /grant:r "*{user_sid()}:{inherit}F"'
 
     def read_private_file(path: Path, limit: int) -> bytes:
         """Return the beginning of a file that only this user can have written. Raise `OSError`.
 
-        The opened file is checked, not its name, which may belong to another file by now.
+        The check uses the opened file and not its name, which may now refer to another file.
         """
         handle = open_file(str(path), _GENERIC_READ, _SHARE_ALL, _winapi.OPEN_EXISTING, _OPEN_REPARSE_POINT)
         with open(descriptor_of(handle, os.O_RDONLY), "rb") as file:
@@ -245,7 +246,7 @@ if sys.platform == "win32":
     def write_private_file(path: Path, data: bytes) -> None:
         """Create a file that only this user can read. Raise `FileExistsError`."""
         attributes = OwnerOnly()
-        # Share mode 0: no process can open the file before it is written completely.
+        # Share mode 0: no other process can open the file before it is written completely.
         handle = open_file(str(path), _GENERIC_WRITE, 0, _CREATE_NEW, 0, attributes.address)
         with open(descriptor_of(handle, os.O_WRONLY), "wb") as file:
             file.write(data)
@@ -262,24 +263,24 @@ else:
         runtime = os.environ.get("XDG_RUNTIME_DIR")
         if runtime and os.path.isdir(runtime):
             return Path(runtime, "qnnbridge")
-        # Another user can create this folder first. `why_not_private` then refuses it.
+        # Another user may have created this folder first. `why_not_private` then refuses it.
         return Path(tempfile.gettempdir(), f"qnnbridge-{os.getuid()}")
 
     def make_private_folder(path: Path) -> None:
         """Create the folder and its parents, readable by this user only. Do not change an existing folder."""
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            # The mode is set by the call itself, so other users can enter at no time.
+            # Set the mode in the same call that creates the folder, so that other users never have access.
             path.mkdir(mode=0o700)
         except FileExistsError:
             pass
 
     def why_not_private(path: Path) -> str | None:
-        """Return why a folder or file is not accessible by this user only; ``None`` if it is."""
+        """Return the reason why other users may access a folder or file; ``None`` if only this user may."""
         return _why_not_private(os.lstat(path))
 
     def _why_not_private(status: os.stat_result) -> str | None:
-        # Check for a link first: Linux gives it the mode 0777, which would be the wrong reason.
+        # Check for a link first: a link has the mode 0777 on Linux, which would lead to the wrong reason.
         if stat.S_ISLNK(status.st_mode):
             return "it is a symbolic link"
         if not (stat.S_ISDIR(status.st_mode) or stat.S_ISREG(status.st_mode)):
@@ -287,25 +288,26 @@ else:
         if status.st_uid != os.getuid():
             return f"it belongs to user {status.st_uid}, not to you ({os.getuid()})"
         if status.st_mode & _OTHERS:
-            return f"others may use it (mode {stat.S_IMODE(status.st_mode):04o})"
+            return f"other users have access to it (mode {stat.S_IMODE(status.st_mode):04o})"
         return None
 
     def how_to_make_private(path: Path) -> str | None:
-        """Return the command to make a path private; ``None`` if it is missing, a link, or another user's."""
+        """Return the command that makes a path private; ``None`` if the path is missing, is a link, or belongs
+        to another user."""
         try:
             status = os.lstat(path)
         except OSError:
             return None
         if stat.S_ISLNK(status.st_mode) or status.st_uid != os.getuid():
             return None
-        return f"If no other user needs it: chmod go-rwx {shlex.quote(str(path))}"
+        return f"If no other user needs access: chmod go-rwx {shlex.quote(str(path))}"
 
     def read_private_file(path: Path, limit: int) -> bytes:
         """Return the beginning of a file that only this user can have written. Raise `OSError`.
 
-        The opened file is checked, not its name, which may belong to another file by now.
+        The check uses the opened file and not its name, which may now refer to another file.
         """
-        # Without O_NONBLOCK the call would wait if the path is a pipe.
+        # Without O_NONBLOCK, opening a pipe would wait.
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(fd, "rb") as file:
             problem = _why_not_private(os.fstat(fd))

@@ -1,4 +1,5 @@
-"""Child processes, the pipes to them, and memory that is shared with them: one module per system, chosen here."""
+"""Child processes, pipes to child processes, and memory shared with them. This module imports the functions of
+the current system."""
 
 # ruff: noqa: F403, F405 - both modules define the same functions, which `__all__` lists once
 

@@ -1,8 +1,8 @@
-"""Programs: the machine type of a file, why a program did not start, registered Pythons, and child processes.
+"""Programs: machine types of files, reasons why a program does not start, registered Pythons, and child processes.
 
-The machine type is read from the PE or ELF header: pure Python and a few small reads, for files of any machine type
-on any machine, without loading them. Installed Pythons come from the Windows registry (PEP 514); other systems have
-no such list. `ChildProcess` and `Spawner` are the interfaces that each system implements.
+The machine type is read from the PE or ELF header with a few small reads. This works for files of any machine type
+on any machine, without loading them. Installed Pythons are listed in the Windows registry (PEP 514); other systems
+have no such list. Each system implements the interfaces `ChildProcess` and `Spawner`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 PE_MACHINES = {0x014C: "x86", 0x01C4: "ARM", 0x8664: "x64", 0xAA64: "ARM64"}
 ELF_MACHINES = {0x03: "i386", 0x28: "arm", 0x3E: "x86_64", 0xA4: "hexagon", 0xB7: "aarch64", 0xF3: "riscv"}
 
-_LOAD_CONFIG = 10  # index of the directory
+_LOAD_CONFIG = 10  # index of the data directory
 _CHPE_METADATA = 0xC8  # offset of CHPEMetadataPointer in the 64-bit load configuration
 _MAX_SECTIONS = 96  # the Windows loader's own limit
 
@@ -36,8 +36,9 @@ class Executable:
     """Contents of a program's header.
 
     Attributes:
-        machine: "ARM64", "x64", "x86" (PE), "aarch64", "x86_64" ... (ELF), or the number in hexadecimal.
-        hybrid: has code for two machine types (CHPE metadata): x64 then means ARM64EC, and ARM64 means ARM64X.
+        machine: "ARM64", "x64", "x86" (PE), "aarch64", "x86_64" ... (ELF), or the machine number in hexadecimal.
+        hybrid: whether the file contains code for two machine types (CHPE metadata). In such a file x64 means
+            ARM64EC, and ARM64 means ARM64X.
     """
 
     format: Literal["PE", "ELF"]
@@ -46,7 +47,8 @@ class Executable:
 
 
 def read_executable(path: str | os.PathLike[str]) -> Executable | None:
-    """Return the file's header; ``None`` if it is neither PE nor ELF (for example a script). Raise `OSError`."""
+    """Return the contents of the file's header; ``None`` if it is neither PE nor ELF (for example a script).
+    Raise `OSError`."""
     with open(path, "rb") as file:
         magic = file.read(4)
         try:
@@ -55,7 +57,7 @@ def read_executable(path: str | os.PathLike[str]) -> Executable | None:
             if magic[:2] == b"MZ":
                 return _read_pe(file)
         except (struct.error, ValueError):
-            return None  # the header is truncated or invalid: no loader accepts the file either
+            return None  # the header is truncated or invalid, so no loader accepts the file either
     return None
 
 
@@ -80,7 +82,7 @@ def _unpack(file: BinaryIO, offset: int, layout: str) -> tuple[int, ...]:
 
 
 def _read_elf(file: BinaryIO) -> Executable:
-    # EI_CLASS and EI_DATA. The machine (e_machine) is at 18.
+    # EI_CLASS and EI_DATA. The machine (e_machine) is at offset 18.
     word_bits, byte_order = _unpack(file, 4, "BB")
     (number,) = _unpack(file, 18, ">H" if byte_order == 2 else "<H")
     name = ELF_MACHINES.get(number, hex(number))
@@ -90,21 +92,22 @@ def _read_elf(file: BinaryIO) -> Executable:
 
 
 def _read_pe(file: BinaryIO) -> Executable | None:
-    # Start of the PE header (e_lfanew).
+    # Offset of the PE header (e_lfanew).
     (start,) = _unpack(file, 0x3C, "<I")
-    # The signature, then from the file header: Machine, NumberOfSections, SizeOfOptionalHeader.
+    # The signature, then three fields of the file header: Machine, NumberOfSections, SizeOfOptionalHeader.
     signature, number, sections, optional_size = _unpack(file, start, "<IHH12xH2x")
     if signature != 0x4550:  # "PE", 0, 0
         return None  # a DOS program
     hybrid = False
     if number in (0x8664, 0xAA64):
-        # The optional header follows the signature and the file header, which have 24 bytes.
+        # The optional header follows the signature and the file header, which together have 24 bytes.
         hybrid = _has_chpe_metadata(file, start + 24, optional_size, min(sections, _MAX_SECTIONS))
     return Executable("PE", PE_MACHINES.get(number, hex(number)), hybrid)
 
 
 def _has_chpe_metadata(file: BinaryIO, optional: int, optional_size: int, sections: int) -> bool:
-    # In the 64-bit header (0x20B) the number of directories is at 108, and they begin at 112.
+    # In the 64-bit header (0x20B) the number of data directories is at offset 108, and the directories begin at
+    # 112.
     magic, directories = (_unpack(file, optional, "<H")[0], _unpack(file, optional + 108, "<I")[0])
     if magic != 0x20B or directories <= _LOAD_CONFIG:
         return False
@@ -112,13 +115,13 @@ def _has_chpe_metadata(file: BinaryIO, optional: int, optional_size: int, sectio
     if not address:
         return False
     for index in range(sections):
-        # A section's header has 40 bytes. VirtualSize follows the name of 8 bytes.
+        # A section header has 40 bytes. VirtualSize follows the name, which has 8 bytes.
         virtual_size, virtual_address, raw_size, raw_start = _unpack(
             file, optional + optional_size + 40 * index + 8, "<IIII"
         )
         if virtual_address <= address < virtual_address + max(virtual_size, raw_size):
             config = raw_start + address - virtual_address
-            # The structure's own size counts: some linkers write a wrong size of the directory.
+            # Use the size in the structure itself, because some linkers write a wrong size to the directory.
             (config_size,) = _unpack(file, config, "<I")
             if max(config_size, size) < _CHPE_METADATA + 8:
                 return False
@@ -126,7 +129,7 @@ def _has_chpe_metadata(file: BinaryIO, optional: int, optional_size: int, sectio
     return False
 
 
-# Win32 error numbers (`OSError.winerror`); a restart fixes none of them.
+# Win32 error numbers (`OSError.winerror`) of failures that a restart cannot fix.
 _WIN_NOT_FOUND = (2, 3)
 _WIN_ACCESS_DENIED = 5
 _WIN_BAD_FORMAT = (193, 216)
@@ -136,7 +139,7 @@ _WIN_BLOCKED = {
     1260: "a policy of the administrator forbids the program",
     4551: "Windows' application control policy forbids the program",
 }
-# ERROR_CANT_ACCESS_FILE and ERROR_INVALID_REPARSE_DATA: such an alias is a reparse point.
+# ERROR_CANT_ACCESS_FILE and ERROR_INVALID_REPARSE_DATA: an alias of the Microsoft Store is a reparse point.
 _WIN_ALIAS_BROKEN = (1920, 4392)
 
 _OUT_OF = {
@@ -163,7 +166,7 @@ def start_failed(program: str, cwd: str | None, error: OSError, computer: str) -
     def final(cause: str, fix: str) -> HostNotFound:
         return HostNotFound(_message(program), cause=cause, fix=fix, evidence=evidence, details=details)
 
-    # Check the working folder first: for a missing one Linux reports ENOENT, as if the program were missing.
+    # Check the working folder first: if it is missing, Linux reports ENOENT, as if the program were missing.
     if cwd is not None and not os.path.isdir(cwd):
         return final(f"Its working folder {cwd} does not exist.", "Give a folder that exists.")
     if number in _WIN_NOT_FOUND or (not windows and error.errno in (errno.ENOENT, errno.ENOTDIR)):
@@ -181,7 +184,7 @@ def start_failed(program: str, cwd: str | None, error: OSError, computer: str) -
         return final(f"Windows reports: {_WIN_BLOCKED[number]}.", "Allow the program, or use another interpreter.")
     if number == _WIN_ACCESS_DENIED or (not windows and error.errno in (errno.EACCES, errno.EPERM)):
         return final(
-            "It is not executable for this user, or it is on a disk that is mounted without that right.",
+            "This user may not execute the file, or its disk is mounted without permission to execute files.",
             "Give the interpreter itself (not a folder or a text file) and check its permissions.",
         )
     if windows:
@@ -191,7 +194,7 @@ def start_failed(program: str, cwd: str | None, error: OSError, computer: str) -
     return HostStartFailed(
         _message(program),
         cause=f"At the moment {shortage}." if shortage else error.strerror or str(error),
-        fix="Close programs and sessions that are not needed, then try again." if shortage else None,
+        fix="Close programs and sessions that you do not need, then try again." if shortage else None,
         evidence=evidence,
         details=details,
     )
@@ -210,11 +213,11 @@ def _wrong_machine(program: str, computer: str) -> str:
         return "The file is not a program: it has neither a known header nor an interpreter line."
     if machine == computer:
         return f"The file is a {machine} program for this computer ({computer}), so it is damaged."
-    return f"The file is a program for {machine}, this computer is {computer}."
+    return f"The file is a program for {machine}, but this computer is {computer}."
 
 
 def _missing_interpreter(program: str) -> str:
-    """Explain "no such file" for an existing file: the system means the program that has to run it."""
+    """Explain "no such file" for an existing file: the program or loader that must run the file is missing."""
     try:
         with open(program, "rb") as file:
             first = file.readline(512)
@@ -237,7 +240,7 @@ class RegisteredPython:
     """A Python in the registry.
 
     Attributes:
-        company: "PythonCore" for python.org's.
+        company: publisher; "PythonCore" for Python from python.org.
         tag: argument of ``py -V:tag``, such as "3.13-arm64".
     """
 
@@ -255,8 +258,8 @@ class RegisteredPython:
 def registered_python(
     company: str, tag: str, values: Mapping[str, str], install: Mapping[str, str]
 ) -> RegisteredPython | None:
-    """Interpret one registry key: its own values and those of its InstallPath (the default value has the name
-    "")."""
+    """Return the Python that one registry key describes: its own values and the values of its InstallPath (the
+    default value has the name "")."""
     prefix = install.get("", "").strip().strip('"')
     executable = install.get("ExecutablePath", "").strip().strip('"')
     if not executable:
@@ -271,13 +274,14 @@ def registered_python(
     return None
 
 
-# Registry views: the user's, then the computer's for 64-bit and 32-bit programs (KEY_WOW64_64KEY, _32KEY).
+# Registry views: the current user's, then the computer's views for 64-bit and 32-bit programs (KEY_WOW64_64KEY,
+# _32KEY).
 _VIEWS = (("HKCU", 0), ("HKLM", 0x0100), ("HKLM", 0x0200))
 
 
 def registered_pythons() -> list[RegisteredPython]:
-    """Return all Pythons in Windows' registry, of any machine type, without duplicates; other systems have no such
-    list."""
+    """Return all Pythons in the Windows registry, of any machine type, without duplicates. Other systems have no
+    such list."""
     found: dict[str, RegisteredPython] = {}
     if sys.platform == "win32":
         from qnnbridge_os.windows_facts import subkeys, texts
@@ -299,38 +303,37 @@ def registered_pythons() -> list[RegisteredPython]:
 class ChildProcess(Protocol):
     """A running program and this side's ends of its three standard streams.
 
-    The descriptors belong to this object; after `close` they read -1. Thread-safe. In a fork of the owning process
-    the descriptors are closed, `kill`, `terminate` and `close` do nothing, and `poll` and `wait` raise
+    This object owns the descriptors; after `close` the attributes are -1. Thread-safe. In a fork of the owning
+    process the descriptors are closed, `kill`, `terminate` and `close` do nothing, and `poll` and `wait` raise
     `ForkedClient`.
     """
 
-    # Process id from the operating system. With a virtual environment on Windows it is the redirector's.
+    # Process id from the operating system. With a virtual environment on Windows it is the id of the launcher.
     pid: int
 
-    # Written to with `write_some`; never blocks on POSIX.
+    # Descriptor for `write_some`. On POSIX writing to it never blocks.
     stdin_fd: int
 
     stdout_fd: int
     stderr_fd: int
 
     def poll(self) -> int | None:
-        """Return the exit code; ``None`` while the program runs. Unsigned 32 bit on Windows; code or -signal on
-        POSIX."""
+        """Return the exit code; ``None`` while the program runs. On Windows it is an unsigned 32-bit number, on
+        POSIX the code or -signal."""
 
     def wait(self, timeout_s: float | None) -> int | None:
-        """Wait for the end of the process or the timeout, and return `poll`."""
+        """Wait for the end of the process or the timeout, and return the result of `poll`."""
 
     def terminate(self) -> None:
-        """Ask the process to end (SIGTERM). Impossible on Windows for a process without a window: `kill`."""
+        """Ask the process to end (SIGTERM). Windows cannot ask a process without a window; use `kill` there."""
 
     def kill(self) -> None:
-        """End the process and everything that it started, at once. Does not wait."""
+        """End the process and all processes that it has started, immediately. Do not wait."""
 
     def close(self) -> None:
-        """Release descriptors and handles. Idempotent. Never blocks, never waits for the child.
+        """Release descriptors and handles. Idempotent. Never blocks and never waits for the child.
 
-        A POSIX child that is still alive continues and sees the end of its input; a Windows child is ended with its
-        job.
+        A POSIX child that is still alive continues, and its input ends. A Windows child is ended with its job.
         """
 
 
@@ -339,13 +342,13 @@ class Spawner(Protocol):
         """Start a program without a shell, inheriting only its three standard streams.
 
         Raises:
-            HostNotFound: the program cannot be started, and trying again is pointless.
-            HostStartFailed: the program cannot be started now.
+            HostNotFound: the program cannot be started, and another attempt would also fail.
+            HostStartFailed: the program cannot be started now, but another attempt may succeed.
         """
 
 
 class DetachedBase:
-    """A program that is independent of this one. `stderr_fd` reads its output until it closes its end."""
+    """A program that does not end with this program. `stderr_fd` reads its output until it closes its end."""
 
     def __init__(self, process: subprocess.Popen[bytes], fds: OwnedFds, stderr_fd: int) -> None:
         self._process = process

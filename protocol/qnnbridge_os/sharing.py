@@ -1,12 +1,13 @@
-"""Streams and memory of another process, opened here.
+"""Open streams and memory of another process in this process.
 
-On Linux a share is opened through the application's entry in /proc. That needs no socket and no inherited
-descriptor, only that both processes belong to the same user. The application identifies the file (device and
-inode), so a descriptor that was closed and reused meanwhile is noticed.
+A *share* is the description of a stream or memory block in a request. On Linux it is opened through the
+application's entry in /proc. That requires neither a socket nor an inherited descriptor, only that both processes
+belong to the same user. The share contains device and inode of the file, to detect a descriptor that was closed and
+reused meanwhile.
 
-On Windows a share contains a handle, duplicated into this process, which owns the handle as soon as it has
-read the request that contains it, even if the request fails. Opening a share removes the handle from the share; a
-handle that is still there when the request is answered is closed (`drop`), so each is closed once.
+On Windows a share contains a handle that was duplicated into this process. This process owns the handle as soon as
+it has read the request, even if the request fails. Opening a share removes the handle from the share. A handle that
+is still in a share when the request is answered is closed by `drop`, so that each handle is closed exactly once.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ if sys.platform == "win32":
         return descriptor_of(_take_handle(where), os.O_WRONLY if write else os.O_RDONLY)
 
     def map_memory(where: dict[str, Any], size: int, *, write: bool) -> memoryview:
-        """Map and touch shared memory of the application. It is unmapped when the view is not referenced any
-        more."""
+        """Map shared memory of the application and access all its pages. It is unmapped when the view is no
+        longer referenced."""
         section = _take_handle(where)
         try:
             return map_shared(section, size, writable=write)
         finally:
-            # The view keeps the section alive. Its handle is not needed any more.
+            # The view keeps the section alive, so its handle is no longer needed.
             _close(section)
 
     def drop(where: dict[str, Any]) -> None:
@@ -50,7 +51,7 @@ if sys.platform == "win32":
     def _take_handle(where: dict[str, Any]) -> int:
         handle = where.pop("handle", None)
         if type(handle) is not int or not 0 < handle < _INVALID_HANDLE:
-            raise ValueError("a shared object must be given by its handle in this process")
+            raise ValueError("a shared object must be given as a handle of this process")
         return handle
 
     def _close(handle: int) -> None:
@@ -68,17 +69,18 @@ if sys.platform == "win32":
     kernel32.UnmapViewOfFile.argtypes = (ctypes.c_void_p,)
 
     def map_shared(section: int, size: int, *, writable: bool) -> memoryview:
-        """Map and touch the whole section. It is unmapped when the view is not referenced any more. Raise
-        `OSError`."""
-        # FILE_MAP_WRITE includes reading.
+        """Map the whole section and access all its pages. It is unmapped when the view is no longer referenced.
+        Raise `OSError`."""
+        # FILE_MAP_WRITE also allows reading.
         address = kernel32.MapViewOfFile(section, _FILE_MAP_WRITE if writable else _FILE_MAP_READ, 0, 0, size)
         if not address:
             raise ctypes.WinError(ctypes.get_last_error())
         memory = (ctypes.c_ubyte * size).from_address(address)
-        # Do not unmap at the end of the program: arrays may still be read, and Windows unmaps the memory itself.
+        # Do not unmap at the end of the program: arrays may still be read, and Windows then unmaps the memory
+        # itself.
         weakref.finalize(memory, kernel32.UnmapViewOfFile, address).atexit = False
         view = memoryview(memory).cast("B")
-        # Touch each page now, because a page fault in a call costs a microsecond. 4096 is the page size of
+        # Access each page now, because a page fault during a call costs a microsecond. 4096 is the page size of
         # Windows on x86, x64 and ARM64.
         for offset in range(0, size, 4096):
             view[offset]
@@ -99,16 +101,16 @@ else:
         return _open(where, os.O_WRONLY if write else os.O_RDONLY)
 
     def map_memory(where: Mapping[str, Any], size: int, *, write: bool) -> memoryview:
-        """Map and touch shared memory of the application. It is unmapped when the view is not referenced any
-        more."""
+        """Map shared memory of the application and access all its pages. It is unmapped when the view is no
+        longer referenced."""
         fd = _open(where, os.O_RDWR if write else os.O_RDONLY)
         try:
-            # An access beyond the end of the file would be fatal (SIGBUS).
+            # An access after the end of the file would end the process (SIGBUS).
             if os.fstat(fd).st_size != size:
                 raise ValueError(f"the memory has {os.fstat(fd).st_size} bytes, not {size}")
             return map_shared(fd, size, writable=write)
         finally:
-            # The mapping does not need the descriptor.
+            # The mapping remains valid without the descriptor.
             os.close(fd)
 
     def drop(_where: dict[str, Any]) -> None:
@@ -116,9 +118,10 @@ else:
         closes."""
 
     def check_sealed(where: Mapping[str, Any]) -> None:
-        """Raise `OSError`, or `ValueError` for memory that can be shrunk: access to a removed page is fatal.
+        """Raise `ValueError` for memory that can be shrunk, because access to a removed page would end the process.
+        Raise `OSError` if the check fails.
 
-        Called by a process that serves several applications; in an emulated process the check is impossible.
+        Called by a process that serves several applications. The check is impossible in an emulated process.
         """
         fd = _open(where, os.O_RDONLY)
         try:
@@ -131,23 +134,24 @@ else:
         pid, number, device, inode = (where.get(key) for key in ("pid", "fd", "device", "inode"))
         if not all(type(value) is int for value in (pid, number, device, inode)):
             raise ValueError("a shared file must be given by pid, fd, device and inode")
-        # This creates a separate open file: O_NONBLOCK of the application's descriptor does not apply here.
+        # This creates a separate open file, so O_NONBLOCK of the application's descriptor does not apply to it.
         fd = os.open(f"/proc/{pid}/fd/{number}", access | os.O_CLOEXEC)
         status = os.fstat(fd)
-        # The number may have been closed and reused for another file since the application sent it.
+        # The descriptor may have been closed, and its number reused for another file, since the application sent
+        # it.
         if (status.st_dev, status.st_ino) != (device, inode):
             os.close(fd)
-            raise ValueError(f"descriptor {number} of process {pid} is not the file that was meant")
+            raise ValueError(f"descriptor {number} of process {pid} now refers to another file")
         return fd
 
-    # Unlike `mmap.mmap`, this keeps no descriptor open for a mapping: there may be hundreds of mappings.
+    # Unlike `mmap.mmap`, this does not keep a descriptor open for each mapping: there may be hundreds of mappings.
     _FAILED = ctypes.c_void_p(-1).value
     _libc = ctypes.CDLL(None, use_errno=True)
     _libc.mmap.argtypes = (
         *(ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int),
         ctypes.c_long,
     )
-    # Without a result type ctypes would cut the address to 32 bits.
+    # Without a result type ctypes would truncate the address to 32 bits.
     _libc.mmap.restype = ctypes.c_void_p
     _libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 
@@ -158,19 +162,20 @@ else:
         writable: bool,
         when_gone: Callable[[object, Callable[[], object]], object] = weakref.finalize,
     ) -> memoryview:
-        """Map and touch the whole file. It is unmapped when the view is not referenced any more. Raise `OSError`.
+        """Map the whole file and access all its pages. It is unmapped when the view is no longer referenced. Raise
+        `OSError`.
 
-        `when_gone(object, callback)` arranges that the callback is called when the object is gone.
+        `when_gone(object, callback)` must call the callback after the object has been garbage-collected.
         """
         access = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
-        # Populate the pages now, because a page fault in a call costs a microsecond.
+        # Populate the pages now, because a page fault during a call costs a microsecond.
         flags = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
         address = _libc.mmap(None, size, access, flags, fd, 0)
         if address == _FAILED:
             number = ctypes.get_errno()
             raise OSError(number, os.strerror(number))
         memory = (ctypes.c_ubyte * size).from_address(address)
-        # Every view and array over the memory refers to this object, so it is freed last.
+        # Every view and array of the memory refers to this object, so this object is freed last.
         ended = when_gone(memory, functools.partial(_libc.munmap, address, size))
         if isinstance(ended, weakref.finalize):
             # Arrays may be read until the very end of the program, when the kernel unmaps the memory.
@@ -178,7 +183,7 @@ else:
         view = memoryview(memory).cast("B")
         return view if writable else view.toreadonly()
 
-    # Flag of mmap(2) on Linux, which the module `mmap` lacks.
+    # Flag of mmap(2) on Linux that the module `mmap` lacks.
     _MAP_FIXED = 0x10
 
     def unshare(address: int, size: int) -> None:

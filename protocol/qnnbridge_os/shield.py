@@ -1,23 +1,25 @@
-"""Operations that no exception of a signal handler can leave half done.
+"""Operations that an exception of a signal handler cannot leave incomplete.
 
 A signal handler of the application may raise: `KeyboardInterrupt`, the limit of `signal.alarm`, pytest-timeout.
 CPython runs handlers in the main thread only: at the entry of a Python function, after a call, at a backward jump,
 and in a C function that waits. So in the main thread
 
-- ``x = f()`` may lose what a C function `f` has created or taken: the handler runs before the assignment;
+- ``x = f()`` may lose an object that a C function `f` has created or taken, because the handler runs before the
+assignment;
 - ``lock.acquire()`` before a ``try`` may leave the lock locked forever;
 - an ``__enter__`` or ``__exit__`` in Python may be skipped: `threading.Condition`, `Event`, `Semaphore`,
   `concurrent.futures.Future`, and with an `Event` also `threading.Thread.start`.
 
-The bridge uses instead:
+qnnbridge uses instead:
 
-- ``with lock:`` for a C lock: nothing comes between acquiring it and the block; `in_turn` if there is a timeout;
-- single steps of C: `SimpleQueue`, `deque.append`, ``dict[key] = value``, ``dict.pop(key, None)``;
-  ``list.extend(map(f, ...))`` stores the results of `f` within the same step;
+- ``with lock:`` for a C lock, because no handler runs between acquiring the lock and the block; `in_turn` if there
+is a timeout;
+- single C operations: `SimpleQueue`, `deque.append`, ``dict[key] = value``, ``dict.pop(key, None)``;
+  ``list.extend(map(f, ...))`` stores the results of `f` within the same operation;
 - computed counts: the length of a dict from which each user removes itself;
 - a callback of a weak reference that is a C function, instead of ``__del__``;
 - another thread for rare and long work (starting, explaining and ending a host): `shielded`. The main thread only
-  waits. If it is interrupted, it leaves, and the work continues to its end.
+waits. If the main thread is interrupted, the work continues to its end.
 """
 
 from __future__ import annotations
@@ -37,20 +39,20 @@ from qnnbridge_os.native import Lock, RLock, SimpleQueue, get_ident, start_new_t
 
 T = TypeVar("T")
 
-# Longest wait for a lock without a check. Short on Windows, where a signal does not end the wait.
+# Longest wait for a lock without a check. It is short on Windows, where a signal does not interrupt the wait.
 _SLICE_S = 0.1 if sys.platform == "win32" else 1.0
-# A thread that has not begun to run after this time never will.
+# A thread that has not started to run after this time never will.
 BEGIN_S = 5.0
 
 
 class TooLate(Exception):
-    """The lock was not free within the timeout."""
+    """The lock was not released within the timeout."""
 
 
 def in_turn(lock: RLock, timeout_s: float, work: Callable[[], T]) -> T:
     """Run `work` while this thread holds the lock. `timeout_s` -1 waits forever. Raise `TooLate` after the timeout.
 
-    The lock is acquired inside the ``try``: at its release a re-entrant lock knows whether this thread holds it.
+    The lock is acquired inside the ``try``, because releasing a reentrant lock checks whether this thread holds it.
     """
     try:
         if not lock.acquire(timeout=timeout_s):
@@ -60,18 +62,19 @@ def in_turn(lock: RLock, timeout_s: float, work: Callable[[], T]) -> T:
         try:
             lock.release()
         except RuntimeError:
-            # This thread does not hold the lock: the timeout expired, or the exception came first.
+            # This thread does not hold the lock, because the timeout expired or the exception came before the lock
+            # was acquired.
             pass
 
 
 def is_interruptible() -> bool:
     """Return whether signal handlers run in this thread."""
-    # With greenlets the main thread has another number. An unnecessary shield does no harm.
+    # Under greenlets the main thread has a different id. An unnecessary shield is harmless.
     return threads_are_replaced() or get_ident() == threading.main_thread().ident
 
 
 class _Once:
-    """Work of a thread, done by the first thread that calls it."""
+    """Work that is done once, by the first thread that calls the object."""
 
     def __init__(self, work: Callable[..., object], arguments: tuple[Any, ...]) -> None:
         self._work = work
@@ -84,7 +87,7 @@ class _Once:
 
 
 def start_thread(name: str, work: Callable[..., object], *arguments: Any) -> None:
-    """Start a daemon thread, in one step of C. Raise `RuntimeError` if no more threads are possible."""
+    """Start a daemon thread in one C operation. Raise `RuntimeError` if no more threads can be created."""
     _start_thread(name, _Once(work, arguments))
 
 
@@ -97,24 +100,25 @@ def _start_thread(name: str, once: _Once) -> None:
 
 def _start(name: str, once: _Once) -> None:
     if threads_are_replaced():
-        once()  # a `Thread` would be a greenlet
+        once()  # `threading.Thread` would be a greenlet
         return
-    # Nothing interrupts `Thread.start` in this thread.
+    # No signal handler can interrupt `Thread.start` in this thread.
     try:
         threading.Thread(target=once, name=name, daemon=True).start()
     except (RuntimeError, MemoryError):
-        once()  # no further thread is possible, so this one does the work
+        once()  # no further thread can be created, so this thread does the work
 
 
 def shielded(name: str, work: Callable[[], T]) -> T:
-    """Return the result of `work`, which runs in another thread if a signal handler could interrupt it in this one.
+    """Return the result of `work`. Run `work` in another thread if a signal handler could interrupt it in this
+    thread.
 
-    `work` must end by itself if the caller is interrupted, and store its result where the next caller finds it.
+    If the caller is interrupted, `work` must end by itself and store its result where the next caller finds it.
     """
     if not is_interruptible():
         return work()
-    # Nothing from here to the end of the wait may need memory: the caller waits for a thread that must report its
-    # end.
+    # From here until the wait ends, no memory may be needed, because the caller waits for a thread that must be
+    # able to report its end.
     results: list[T | None] = [None]
     errors: list[BaseException | None] = [None]
     ended = Lock()
@@ -131,13 +135,13 @@ def shielded(name: str, work: Callable[[], T]) -> T:
     once = _Once(do, ())
     try:
         _start_thread(name, once)
-    except RuntimeError:  # the interpreter is ending, or no more threads are possible
+    except RuntimeError:  # the interpreter is ending, or no more threads can be created
         once()
     patience_s = BEGIN_S
     while not ended.acquire(timeout=_SLICE_S):
         patience_s -= _SLICE_S
         if patience_s <= 0:
-            once()  # does nothing, unless the thread had no memory to begin
+            once()  # this does nothing, unless the thread had too little memory to start
     error = errors[0]
     if error is None:
         return results[0]  # type: ignore[return-value]
@@ -155,19 +159,20 @@ class Changes(Generic[T]):
 
     def notify(self) -> None:
         """Wake the waiting threads after a change."""
-        # The copy is one step of C. Threads come and go meanwhile.
+        # The copy is one C operation, because threads may come and go meanwhile.
         for one in list(self._waiting):
             one.put(None)
 
     def wait_for(self, held: Callable[[], T], timeout_s: float | None) -> T:
-        """Wait until `held()` is true or the timeout expires; return its last result."""
+        """Wait until `held()` is true or the timeout expires. Return the last result of `held()`."""
         until = None if timeout_s is None else time.monotonic() + timeout_s
         woken: SimpleQueue[None] = SimpleQueue()
         # Register before the first call of `held`, so that no change in between is missed.
         self._waiting[woken] = None
         try:
             while not (value := held()):
-                # Wait in slices: the thread that made the change may have been interrupted before it could notify.
+                # Wait in short intervals: the thread that made the change may have been interrupted before it could
+                # notify.
                 left_s = _SLICE_S if until is None else min(_SLICE_S, until - time.monotonic())
                 if left_s <= 0:
                     break
@@ -179,18 +184,19 @@ class Changes(Generic[T]):
 
 
 class _Watch(weakref.ref[Any]):
-    """Weak reference with the function to call when the object is gone."""
+    """Weak reference that stores a function to call when the object is gone."""
 
     __slots__ = ("clean",)
     clean: Callable[[], object]
 
 
 class _Watched:
-    """Watched objects of this process. A fork has separate ones, since it lacks the cleaning thread."""
+    """Watched objects of this process. A fork has separate watched objects, because the cleaning thread does not
+    exist in it."""
 
     def __init__(self) -> None:
         self.gone: SimpleQueue[_Watch] = SimpleQueue()
-        # The key is `id` of the weak reference, which is hashable only if its object is.
+        # The key is the `id` of the weak reference, because a weak reference is hashable only if its object is.
         self.watches: dict[int, _Watch] = {}
         self.cleaner = False
 
@@ -199,20 +205,21 @@ _watched = _Watched()
 
 
 def when_gone(thing: object, clean: Callable[[], object]) -> Callable[[], object]:
-    """Call `clean` in a background thread when the object is not referenced any more.
+    """Call `clean` in a background thread when the object is no longer referenced.
 
     This replaces ``__del__``, which an exception could interrupt. `clean` must not refer to the object. It is not
     called at the end of the program.
 
     Returns:
-        A function that cancels the call.
+        A function that cancels the call of `clean`.
     """
     watched = _watched
-    # Two threads may come here at once. Two cleaners do no harm: both read from one queue.
+    # Two threads may get here at the same time. Two cleaning threads are harmless, because both read from one
+    # queue.
     if not watched.cleaner:
         start_thread("qnnbridge cleaner", _clean_for_ever, watched)
         watched.cleaner = True
-    # The callback is a C method, and gets the weak reference itself.
+    # The callback is a C method, which is called with the weak reference itself.
     watch = _Watch(thing, watched.gone.put)
     watch.clean = clean
     watched.watches[id(watch)] = watch

@@ -1,5 +1,5 @@
-"""Facts that only Windows provides: registry, processor, devices, drives, libraries, and for files the time of the
-last change and the short path. If a query fails, the result is empty."""
+"""Information that only Windows provides: registry, processor, devices, drives, libraries, and the last change
+and short path of files. If a query fails, the result is empty."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class _VersionInfo(ctypes.Structure):
 
 
 class _FixedFileInfo(ctypes.Structure):
-    """Beginning of VS_FIXEDFILEINFO."""
+    """First fields of the structure VS_FIXEDFILEINFO."""
 
     _fields_ = (
         ("signature", wintypes.DWORD),
@@ -47,14 +47,14 @@ class _FixedFileInfo(ctypes.Structure):
 
 
 def build() -> int | None:
-    """Return the build from the kernel: `sys.getwindowsversion` returns 9200 (Windows 8) without a newer
-    manifest."""
+    """Return the kernel's build number. Without a newer manifest, `sys.getwindowsversion` returns 9200 (Windows
+    8)."""
     info = _VersionInfo(size=ctypes.sizeof(_VersionInfo))
     return None if ctypes.WinDLL("ntdll").RtlGetVersion(ctypes.byref(info)) else int(info.build)
 
 
 def value(root: str, key: str, name: str) -> str | int | bytes | None:
-    """Return a value of the registry's 64-bit view, which describes drivers and devices, in any process."""
+    """Return a value from the registry's 64-bit view, which describes drivers and devices, in any process."""
     try:
         with _opened(root, key, winreg.KEY_WOW64_64KEY) as opened:
             found = winreg.QueryValueEx(opened, name)[0]
@@ -72,7 +72,7 @@ def subkeys(root: str, key: str, view: int = winreg.KEY_WOW64_64KEY) -> tuple[st
 
 
 def texts(root: str, key: str, view: int) -> dict[str, str]:
-    """Return all values of a key that are texts."""
+    """Return all values of a key that are strings."""
     try:
         with _opened(root, key, view) as opened:
             found = [winreg.EnumValue(opened, index) for index in range(winreg.QueryInfoKey(opened)[1])]
@@ -86,8 +86,8 @@ def _opened(root: str, key: str, view: int) -> winreg.HKEYType:
 
 
 def processor_name() -> str | None:
-    """Return the processor as Windows reports it. Under emulation the environment and `platform` report another
-    one."""
+    """Return the name of the processor from Windows. Under emulation the environment and `platform` report a
+    different processor."""
     found = value("HKLM", _PROCESSOR, "ProcessorNameString")
     return found if isinstance(found, str) else None
 
@@ -114,7 +114,7 @@ def is_network(path: str) -> bool:
 
 
 def device_problem(instance: str) -> int | None:
-    """Return the number of the problem that the device manager shows for a device; ``None`` if the query fails."""
+    """Return the problem code that the device manager shows for a device; ``None`` if the query fails."""
     try:
         manager = ctypes.WinDLL("cfgmgr32")
         node, status, problem = wintypes.DWORD(), wintypes.ULONG(), wintypes.ULONG()
@@ -130,10 +130,10 @@ def device_problem(instance: str) -> int | None:
 
 
 def file_version(path: str) -> str | None:
-    """Return the version in a library's resource."""
+    """Return the version from the version resource of a library."""
     library = ctypes.WinDLL("version")
     size = library.GetFileVersionInfoSizeW(ctypes.c_wchar_p(path), None)
-    # The size comes from the file, so it is limited before memory is allocated for it.
+    # The size comes from the file, so limit it before memory is allocated.
     if not 0 < size <= _MAX_RESOURCE_BYTES:
         return None
     resource = ctypes.create_string_buffer(size)
@@ -181,9 +181,9 @@ _get_short_path.restype = wintypes.DWORD
 
 
 def change_time_ns(path: str, status: os.stat_result) -> int:
-    """Return the time of the last change (on FAT, of the last write) in nanoseconds since 1970."""
+    """Return the time of the last change of a file (on FAT, of the last write) in nanoseconds since 1970."""
     try:
-        # Without BACKUP_SEMANTICS Windows opens no folder.
+        # Without BACKUP_SEMANTICS Windows does not open folders.
         handle = open_file(path, _FILE_READ_ATTRIBUTES, _SHARE_ALL, _winapi.OPEN_EXISTING, _BACKUP_SEMANTICS)
     except OSError:
         return status.st_mtime_ns
@@ -197,7 +197,7 @@ def change_time_ns(path: str, status: os.stat_result) -> int:
 
 
 def short_path(path: str) -> str:
-    """Return the short name of an existing path; the path itself if the volume keeps none."""
+    """Return the short name of an existing path; the path itself if the volume stores no short names."""
     length = _get_short_path(path, None, 0)
     buffer = ctypes.create_unicode_buffer(length + 1)
     written = _get_short_path(path, buffer, length + 1)

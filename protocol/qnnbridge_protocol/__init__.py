@@ -1,7 +1,7 @@
-"""The wire protocol between the application side and the host, without I/O: see `docs/dev/protocol.md`.
+"""The wire protocol between the application and the host, without I/O; see `docs/dev/protocol.md`.
 
-This module is the only place that contains the version of the distribution. The distribution has a plugin for
-pytest, which would rewrite the assertions of all its packages: PYTEST_DONT_REWRITE.
+Only this module contains the version of the distribution. The marker PYTEST_DONT_REWRITE keeps pytest from
+rewriting the assertions in all packages of the distribution, which contains a pytest plugin.
 """
 
 __version__ = "0.2.0"

@@ -1,4 +1,5 @@
-"""Authentication between a daemon and its clients, without I/O: three records prove the token in both directions.
+"""Authentication between a daemon and its clients, without I/O: with three records each side proves that it has the
+token.
 
 ::
 
@@ -8,7 +9,7 @@
     far)
 
 Invariants: a record with any changed byte is refused; a PROOF is valid only for the connection whose nonce it
-answers; the token itself is never sent. A client that has not proved the token gets no answer.
+contains; the token itself is never sent. The daemon does not answer a client that has not proved the token.
 
 One object belongs to one connection and one thread.
 """
@@ -37,7 +38,8 @@ _CHALLENGE: Final = struct.Struct(f"<8sHH{INSTANCE_BYTES}s{NONCE_BYTES}s")
 _PROOF: Final = struct.Struct(f"<8s{NONCE_BYTES}sIB3s{NAME_BYTES}s")
 _ANSWER: Final = struct.Struct("<8sI4sQQ")
 
-# The first byte is not text, so a program that prints text or uses another protocol is not taken for a daemon.
+# The first byte is not ASCII, so that a program that prints text or uses another protocol is not mistaken for a
+# daemon.
 _CHALLENGE_MAGIC: Final = b"\x89QNBASK\n"
 _PROOF_MAGIC: Final = b"\x89QNBPRF\n"
 _ANSWER_MAGIC: Final = b"\x89QNBANS\n"
@@ -48,11 +50,11 @@ ANSWER_BYTES: Final = _ANSWER.size + _MAC_BYTES
 
 
 class NotProven(Exception):
-    """The other side does not know the token, is another daemon, or does not use this dialogue."""
+    """The other side does not have the token, is a different daemon, or does not use this protocol."""
 
 
 class AdmissionCode(enum.IntEnum):
-    """The daemon's answer to a client that has proved the token."""
+    """The daemon's response to a client that has proved the token."""
 
     WELCOME = 0
     LEAVING = 1
@@ -61,7 +63,7 @@ class AdmissionCode(enum.IntEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ClientIdentity:
-    """Process id and name of a client, from its proof."""
+    """Process id and name of a client, from its PROOF record."""
 
     pid: int
     name: str
@@ -69,15 +71,15 @@ class ClientIdentity:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DaemonAnswer:
-    """The daemon's answer. `handles` (read, write) are handles in the client's process; 0 if they are not sent as
-    numbers."""
+    """The daemon's ANSWER record. `handles` (read, write) are valid in the client's process; 0 if no handles are
+    passed as numbers."""
 
     verdict: AdmissionCode
     handles: tuple[int, int] = (0, 0)
 
 
 class DaemonSide:
-    """The daemon's side of one dialogue."""
+    """The daemon's side of one authentication."""
 
     def __init__(self, token: bytes, instance: bytes) -> None:
         self._token = token
@@ -105,7 +107,7 @@ class DaemonSide:
 
 
 class ClientSide:
-    """The application's side of one dialogue."""
+    """The application's side of one authentication."""
 
     def __init__(self, token: bytes, instance: bytes, identity: ClientIdentity) -> None:
         self._token = token
@@ -122,11 +124,11 @@ class ClientSide:
         if magic != _CHALLENGE_MAGIC:
             raise NotProven("not a challenge")
         if (version, reserved) != (AUTH_VERSION, 0):
-            # Import here: only this message needs the module.
+            # imported here because only this message needs the module
             from qnnbridge_protocol.installing import install_command
 
             raise VersionMismatch(
-                f"The daemon's opening dialogue has version {version}, this side has version {AUTH_VERSION}.",
+                f"The daemon uses version {version} of the authentication, this side uses version {AUTH_VERSION}.",
                 fix="Build the application again with the daemon's qnnbridge, or upgrade the daemon."
                 if is_frozen()
                 else f"Upgrade the older one: {install_command(options='--upgrade')}   Then restart the daemon: "
@@ -151,7 +153,7 @@ class ClientSide:
         """Return the daemon's answer. Raise `NotProven` if it is not authentic."""
         body, mac = answer[: _ANSWER.size], answer[_ANSWER.size :]
         if not hmac.compare_digest(_mac(self._token, b"server", self._challenge, self._proof, body), mac):
-            raise NotProven("the daemon does not know the token")
+            raise NotProven("the daemon does not have the token")
         magic, verdict, _, read_handle, write_handle = _ANSWER.unpack(body)
         if magic != _ANSWER_MAGIC or verdict not in list(AdmissionCode):
             raise NotProven("not an answer")
@@ -163,12 +165,12 @@ def _mac(token: bytes, side: bytes, *parts: bytes) -> bytes:
 
 
 def _cut(name: str) -> bytes:
-    """Cut to at most `NAME_BYTES`, without half a character at the end."""
+    """Shorten to at most `NAME_BYTES` bytes, without a partial character at the end."""
     raw = name.encode("utf-8", "replace")[:NAME_BYTES]
     return raw.decode("utf-8", "ignore").encode()
 
 
 def _readable(name: bytes) -> str:
-    """Return the name with unprintable characters replaced: it is shown in terminals, which interpret control
+    """Return the name with unprintable characters replaced: terminals, which show the name, interpret control
     characters."""
     return "".join(c if c.isprintable() else "?" for c in name.decode("utf-8", "replace"))

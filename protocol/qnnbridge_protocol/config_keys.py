@@ -1,7 +1,7 @@
 """The configuration keys of ONNX Runtime, for sessions and for runs.
 
-Both sides need them: the host detects misspelt keys, the application's side reads the entries of a real
-onnxruntime's options, which ONNX Runtime cannot list. Constant data; thread-safe.
+The host uses the list to detect misspelt keys. The application's side uses it to read the entries of onnxruntime's
+own option objects, which cannot list their entries. Constant data; thread-safe.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-# Collected from the text in onnxruntime 1.32.0's library, and from its public headers since 1.20.
+# Collected from the strings in the library of onnxruntime 1.32.0, and from the public headers since 1.20.
 SESSION_KEYS: Final[frozenset[str]] = frozenset(
     (
         "ep.context_embed_mode",
@@ -153,12 +153,12 @@ SESSION_KEYS: Final[frozenset[str]] = frozenset(
     )
 )
 
-# Run keys that do not concern QNN.
+# Keys of runs that do not affect QNN.
 RUN_KEYS: Final[frozenset[str]] = frozenset(
     ("disable_synchronize_execution_providers", "gpu_graph_id", "memory.enable_memory_arena_shrinkage")
 )
 
-# Run keys that the QNN provider reads.
+# Keys of runs that the QNN execution provider reads.
 QNN_RUN_KEYS: Final[frozenset[str]] = frozenset(
     (
         "qnn.htp_perf_mode",
@@ -170,6 +170,6 @@ QNN_RUN_KEYS: Final[frozenset[str]] = frozenset(
 
 
 BACKENDS_WITHOUT_RESULTS: Final[Mapping[str, str]] = {
-    "saver": "The saver backend only records its calls: its outputs are not results.",
+    "saver": "The saver backend only records the calls to it; its outputs are not results.",
     "ir": "The IR backend only writes the graph to a file: it cannot compute.",
 }

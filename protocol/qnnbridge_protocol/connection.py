@@ -1,15 +1,16 @@
-"""One connection without I/O: HELLO and the agreement of both sides, conversion of bytes to frames, and the rules
-about which side may send which frame in which state.
+"""One connection without I/O: the exchange of HELLO, the agreement on version and features, the conversion of bytes
+to frames, and the rules about which side may send which frame in which state.
 
-Nothing heavy is imported before HELLO, so that a version conflict costs a tenth of a second.
+No large module is imported before HELLO, so that a version conflict is reported after a tenth of a second.
 
-The rules are the tables above `Connection`. A state lists the kinds that may be sent and received in it, and the
-state that follows. Anything else is forbidden: sending it is a bug of this side (`RuntimeError`), receiving it is a
-bug of the peer (`ProtocolDesync`).
+The tables above the class `Connection` contain the rules: for each state, the kinds of frames that may be sent and
+received, and the next state. All other frames are forbidden: sending such a frame is a bug of this side
+(`RuntimeError`), receiving it is a bug of the peer (`ProtocolDesync`).
 
 A client numbers its requests, cancels and pings 1, 2, 3 ... and never reuses a number. Each gets exactly one
-answer: REQUEST a REPLY or ERROR, CANCEL a REPLY, PING a PONG. PHASE and EVENT may come in between, and CALL_BACK, a
-request in the other direction: one at a time within a request, answered by RETURN.
+answer: a REQUEST gets a REPLY or ERROR, a CANCEL a REPLY, a PING a PONG. Before the answer to a REQUEST the host
+may send PHASE, EVENT and CALL_BACK frames. A CALL_BACK is a request to the client; the client answers it with
+RETURN before the host may send the next CALL_BACK of the same REQUEST.
 """
 
 from __future__ import annotations
@@ -34,41 +35,43 @@ if TYPE_CHECKING:
 
 # --- HELLO: the introduction of each side ----------------------------------------------------------------
 
-# Lowest and highest supported version of the operations. Within a version there are only additions.
+# Lowest and highest supported version of the operations. Changes within a version only add operations and fields.
 API_VERSIONS = (2, 2)
 
-# Further streams besides the connection, and memory that both sides have mapped: not available on every system.
+# Fast channels in addition to the connection, and shared memory. They are not available on every system.
 SHARING_FEATURES: frozenset[str] = frozenset({"fast1", "shm1"})
 
-# The host calls functions of the application. A daemon does not: a function that hangs would keep others waiting.
+# The host can call functions of the application. A daemon cannot, because a function that hangs would make other
+# applications wait.
 CALL_BACK_FEATURE = "callback"
 
-# Optional features. Features that both sides have are used; an unknown feature is ignored.
+# Optional features. A feature is used if both sides support it; an unknown feature is ignored.
 FEATURES: frozenset[str] = frozenset({"phase", "cancel", CALL_BACK_FEATURE}) | SHARING_FEATURES
 
-# Feature of a daemon and its clients, which refuse each other if their releases are far apart.
+# Feature of a daemon and its clients. With it, each side refuses the other if their releases are too far apart.
 DAEMON_FEATURE = "daemon"
 
-# A client asks a daemon of an incompatible version to end: with MAKE_WAY only if the daemon is older and has no
-# clients (the client then starts a newer daemon), with LEAVE in any case. If the daemon ends, `LEAVING` in the
-# details of its error contains the feature.
+# A client asks a daemon of an incompatible version to end. With MAKE_WAY the daemon ends only if it is older and
+# has no clients (the client then starts a newer daemon), with LEAVE in any case. If the daemon ends, `LEAVING` in
+# the details of its error contains the feature.
 MAKE_WAY_FEATURE = "make-way"
 LEAVE_FEATURE = "leave"
 LEAVING = "leaving"
 
-# Longest text that can be the version of a release.
+# Maximum length of the string for the version of a release.
 _MAX_VERSION_CHARACTERS = 64
 
 
 class Hello(NamedTuple):
-    """Introduction of one side.
+    """Contents of the HELLO message of one side.
 
     Attributes:
         wire: version of the frames, from the prefix of the HELLO.
-        machine: machine type from the process's executable (``platform.machine()`` is wrong under emulation).
-        pid: id of the process itself; a virtual environment's launcher on Windows has another.
-        system: system to which process ids refer (`qnnbridge_os.processes`); '' if unknown.
-        versions: of onnxruntime, onnxruntime_qnn, qnn_sdk and so on, as far as known without importing them.
+        machine: machine type from the header of the process's executable (``platform.machine()`` is wrong under
+            emulation).
+        pid: id of the process itself. On Windows the launcher of a virtual environment has a different id.
+        system: system on which process ids are valid (`qnnbridge_os.processes`); '' if unknown.
+        versions: versions of onnxruntime, onnxruntime_qnn, qnn_sdk and so on, if known without importing them.
     """
 
     api: tuple[int, int] = API_VERSIONS
@@ -96,8 +99,10 @@ class Hello(NamedTuple):
         }
 
     def info(self, answer: Mapping[str, Any], generation: int = 0, startup_seconds: float = 0.0) -> HostInfo:
-        """Return the description of a host for the application: its HELLO with its answer to ``host.info``."""
-        from qnnbridge_protocol.specs import HostInfo  # imported here because HELLO does not need it
+        """Combine the host's HELLO and its response to ``host.info`` to a description of the host for the
+        application."""
+        # imported here because the exchange of HELLO does not need the module
+        from qnnbridge_protocol.specs import HostInfo
 
         return HostInfo(
             pid=self.pid,
@@ -122,7 +127,7 @@ class Hello(NamedTuple):
     def from_wire(cls, data: Mapping[str, Any], wire: int = WIRE_VERSION) -> Hello:
         """Convert a peer's HELLO. Raise `ProtocolDesync` if it is invalid.
 
-        Of a HELLO with another wire version, read only the identification of the side, which every version keeps.
+        If the HELLO has another wire version, read only the identification of the side, which all versions contain.
         """
         if wire != WIRE_VERSION:
             named = data.get("features")
@@ -134,13 +139,13 @@ class Hello(NamedTuple):
             )
         api, features, versions = data.get("api"), data.get("features", []), data.get("versions", {})
         if not (type(api) is list and len(api) == 2 and all(type(v) is int for v in api) and api[0] <= api[1]):
-            raise desync(f"HELLO without a version range ({api!r})")
+            raise desync(f"HELLO without a valid version range ({api!r})")
         if type(features) is not list or type(versions) is not dict or type(data.get("limits")) is not dict:
             raise desync("HELLO with fields of wrong types")
         try:
             limits = Limits.from_wire(data["limits"])
         except ValueError as error:
-            raise desync(f"HELLO with bad limits: {error}") from None
+            raise desync(f"HELLO with invalid limits: {error}") from None
         pid = data.get("pid", 0)
         return cls(
             api=(api[0], api[1]),
@@ -158,7 +163,7 @@ class Hello(NamedTuple):
 
 
 class Agreement(NamedTuple):
-    """Agreement of both sides, valid from HELLO on."""
+    """Result of the negotiation, valid after HELLO."""
 
     api: int
     features: frozenset[str]
@@ -169,10 +174,9 @@ def negotiate(client: Hello, host: Hello) -> Agreement:
     """Return the highest common version, the common features and the smaller limits.
 
     Raises:
-        VersionMismatch: no common version; contains the versions of both sides.
-        HandshakeFailed: a limit of one side is too small to send an error to it, or a side of a daemon's connection
-            has
-            no valid release.
+        VersionMismatch: there is no common version. The error contains the versions of both sides.
+        HandshakeFailed: the limit of one side is too small for error messages, or the version of a daemon or
+            its client is invalid.
     """
     if client.wire != host.wire:
         raise _mismatch(client, host, "wire version {}", (client.wire, host.wire), client.wire < host.wire)
@@ -195,7 +199,7 @@ def negotiate(client: Hello, host: Hello) -> Agreement:
             details={"max_header": limits.max_header, "least": MIN_HEADER_BYTES},
         )
     features = client.features & host.features
-    # Shared resources are identified by a process id.
+    # Sharing memory needs process ids that are valid on both sides.
     return Agreement(high, features - SHARING_FEATURES if elsewhere(client, host) else features, limits)
 
 
@@ -205,7 +209,7 @@ def elsewhere(one: Hello, other: Hello) -> bool:
 
 
 def refusal(header: Mapping[str, Any]) -> HostStartFailed:
-    """Return the error in a HELLO_ERR; `HandshakeFailed` if it contains no such error."""
+    """Return the error that a HELLO_ERR frame contains; `HandshakeFailed` if it contains no error."""
     described = header.get("error")
     error = from_wire(described) if isinstance(described, Mapping) else None
     if isinstance(error, HostStartFailed):
@@ -236,7 +240,7 @@ def _mismatch(
 
 
 def _upgrade(name: str, client_is_older: bool, python: str) -> str:
-    # Import here: the host imports this module before it sends HELLO.
+    # imported here because the host imports this module before it sends HELLO
     from qnnbridge_protocol.installing import install_command
 
     daemon = name == "daemon"
@@ -254,8 +258,8 @@ def _upgrade(name: str, client_is_older: bool, python: str) -> str:
     return f"Upgrade the host: qnnbridge setup --upgrade. By hand, with the host's own Python: {upgrade}"
 
 
-# A daemon serves applications with separate environments, each upgraded at another time. So the rule is simple,
-# and both sides apply it.
+# A daemon serves applications with separate environments, which are upgraded at different times. So the rule about
+# compatible releases is simple, and both sides apply it.
 MINORS_APART = 1
 
 
@@ -263,8 +267,8 @@ def check_releases(client: str, daemon: str, daemon_python: str = "") -> None:
     """Check that the releases are compatible.
 
     Raises:
-        VersionMismatch: they are too far apart; the error contains both, and what to upgrade.
-        HandshakeFailed: a text is not a release.
+        VersionMismatch: the releases are too far apart. The error contains both, and which side to upgrade.
+        HandshakeFailed: one of the versions is invalid.
     """
     ours, theirs = _release("application side", client), _release("daemon", daemon)
     if ours[0] == theirs[0] and abs(ours[1] - theirs[1]) <= MINORS_APART:
@@ -283,29 +287,29 @@ def check_releases(client: str, daemon: str, daemon_python: str = "") -> None:
 
 
 def _version_text(version: object) -> str:
-    """Return the version of a peer in a form that is safe to show in a terminal."""
+    """Return the version of a peer with characters that are safe to show in a terminal."""
     text = version if type(version) is str else f"<{type(version).__name__}>"
     short = text[:_MAX_VERSION_CHARACTERS]
     return text if short == text and text.isprintable() else f"{short!r} ..."
 
 
 def _release(name: str, version: str) -> tuple[int, int]:
-    # `re` is not used: the host imports this module before it sends HELLO.
+    # `re` is not used, because the host imports this module before it sends HELLO.
     major, _, rest = version.partition(".")
-    minor = rest[: len(rest) - len(rest.lstrip("0123456789"))]  # the digits: 0 of "0rc1"
+    minor = rest[: len(rest) - len(rest.lstrip("0123456789"))]  # the digits, for example "0" in "0rc1"
     shown = len(version) <= _MAX_VERSION_CHARACTERS and version.isascii() and version.isprintable()
     if shown and major.isdecimal() and minor:
         return int(major), int(minor)
     from qnnbridge_protocol.installing import install_command
 
     raise HandshakeFailed(
-        f"The {name} reports {version!r} as its version of qnnbridge, which is not a version.",
+        f"The {name} reports {version!r} as its version of qnnbridge, which is not a valid version.",
         cause="It is not qnnbridge, or its installation is damaged.",
         fix=f"Install qnnbridge again on the {name}: {install_command(options='--force-reinstall')}",
     )
 
 
-# --- which side may send which frame ---------------------------------------------------------------------
+# --- rules: which side may send which frame ---------------------------------------------------------------------
 
 
 class Role(enum.Enum):
@@ -331,7 +335,7 @@ def _stay(state: State, kinds: set[Kind]) -> dict[Kind, State]:
     return dict.fromkeys(kinds, state)
 
 
-# (role, state) -> kinds that may be sent, and the state after each.
+# (role, state) -> kinds of frames that may be sent, and the state after each kind
 SENDS: dict[tuple[Role, State], dict[Kind, State]] = {
     (Role.CLIENT, State.START): {Kind.HELLO: State.GREETING},
     (Role.CLIENT, State.READY): _stay(State.READY, _ASKING | {Kind.RETURN}) | {Kind.GOODBYE: State.CLOSING},
@@ -340,11 +344,11 @@ SENDS: dict[tuple[Role, State], dict[Kind, State]] = {
     (Role.HOST, State.CLOSING): _stay(State.CLOSING, _ANSWERING | _TELLING) | {Kind.GOODBYE: State.CLOSED},
 }
 
-# (role, state) -> kinds that may be received, and the state after each.
+# (role, state) -> kinds of frames that may be received, and the state after each kind
 RECEIVES: dict[tuple[Role, State], dict[Kind, State]] = {
     (Role.CLIENT, State.GREETING): {Kind.HELLO_OK: State.READY, Kind.HELLO_ERR: State.CLOSED},
     (Role.CLIENT, State.READY): _stay(State.READY, _ANSWERING | _TELLING | _CALLING),
-    # A CALL_BACK that crosses a GOODBYE is dropped.
+    # A CALL_BACK is dropped if this side has sent GOODBYE before receiving it.
     (Role.CLIENT, State.CLOSING): _stay(State.CLOSING, _ANSWERING | _TELLING | _CALLING)
     | {Kind.GOODBYE: State.CLOSED},
     (Role.HOST, State.START): {Kind.HELLO: State.GREETING},
@@ -363,39 +367,40 @@ class Connection:
         self.hello = hello
         self.peer: Hello | None = None
         self.agreement: Agreement | None = None
-        # Number of answers to abandoned requests, which are dropped.
+        # Number of answers to abandoned requests. These answers are dropped.
         self.unclaimed_answers = 0
         self._limits: Limits = hello.limits
         self._reader = FrameReader(hello.limits, allow_preamble=role is Role.CLIENT)
         self._last_id = 0
         self._open: dict[int, Kind] = {}
-        # Ids of abandoned requests: their answers still arrive, and must not count as answers without a request.
+        # Ids of abandoned requests. Their answers still arrive, and are not an error.
         self._given_up: set[int] = set()
-        # Requests in which the host waits for a function of the client.
+        # Requests during which the host waits for a function of the client.
         self._called_back: set[int] = set()
 
-    # --- receiving ---
+    # --- received frames ---
 
     @property
     def preamble(self) -> bytes:
-        """Text that the peer's process printed before its HELLO."""
+        """Text that the peer process printed before its HELLO."""
         return self._reader.preamble
 
     @property
     def mid_frame(self) -> bool:
-        """Whether a frame has begun to arrive and is incomplete."""
+        """Whether a frame has been received only in part."""
         return self._reader.mid_frame
 
     def get_buffer(self) -> memoryview:
-        """Return the memory for the next bytes."""
+        """Return the memory for the next bytes from the stream."""
         return self._reader.get_buffer()
 
     def received(self, count: int) -> list[Frame]:
-        """Process `count` bytes in the last buffer. Return complete, legal frames; raise `ProtocolDesync`."""
+        """Process `count` bytes in the last buffer. Return complete frames that the rules allow; else raise
+        `ProtocolDesync`."""
         return [frame for frame in self._reader.advance(count) if self._accept(frame)]
 
     def received_eof(self) -> bool:
-        """Record the end of the stream. Return True if it was expected: between frames, after GOODBYE or
+        """Record the end of the stream. Return True if the end was expected: between frames, after GOODBYE or
         HELLO_ERR."""
         clean = self.state in (State.CLOSING, State.CLOSED) and not self._reader.mid_frame
         self.state = State.CLOSED
@@ -410,7 +415,7 @@ class Connection:
         if frame.kind is Kind.CALL_BACK and not self._open_call(frame):
             return False
         if self.role is Role.HOST and frame.kind in _ASKING:
-            # Numbers only increase, so one comparison detects a repeated or old frame.
+            # Numbers only increase, so one comparison detects repeated and old frames.
             if frame.request_id <= self._last_id:
                 raise desync(f"request id {frame.request_id} after {self._last_id}")
             self._last_id = frame.request_id
@@ -422,7 +427,7 @@ class Connection:
         return True
 
     def _close_request(self, frame: Frame) -> bool:
-        """Close the request that the frame answers; return whether a caller still waits for the answer."""
+        """Close the request that the frame answers. Return whether a caller still waits for the answer."""
         asked = self._open.pop(frame.request_id, None)
         if asked is None:
             raise desync(f"{frame.kind.name} to request {frame.request_id}, which is not open")
@@ -436,43 +441,43 @@ class Connection:
         return True
 
     def _open_call(self, frame: Frame) -> bool:
-        """Record a CALL_BACK; return whether the caller, whose function it calls, may still wait."""
+        """Record a CALL_BACK. Return whether the caller of its request may still wait."""
         number = frame.request_id
         if self._open.get(number) is not Kind.REQUEST:
             raise desync(f"CALL_BACK of request {number}, which is not open")
         if number in self._called_back:
-            raise desync(f"CALL_BACK of request {number}, whose last one is not answered")
+            raise desync(f"CALL_BACK of request {number} before its previous CALL_BACK was answered")
         if self.state is State.CLOSING or number in self._given_up:
             return False
         self._called_back.add(number)
         return True
 
-    # --- sending ---
+    # --- sent frames ---
 
     def send_hello(self) -> list[memoryview]:
-        """Client: start the conversation."""
+        """Return the bytes of the client's HELLO, the first message of a connection."""
         return self.send(Frame(Kind.HELLO, 0, self.hello.to_wire()))
 
     def accept_hello(self) -> list[memoryview]:
-        """Host: answer the client's HELLO. Raise `VersionMismatch` or `HandshakeFailed`, which are for
-        `refuse_hello`."""
+        """Return the bytes of the host's answer to the client's HELLO. Raise `VersionMismatch` or
+        `HandshakeFailed`; the caller then sends the error with `refuse_hello`."""
         assert self.peer is not None
-        # Negotiate before anything is sent: if the sides are incompatible, the answer is HELLO_ERR.
+        # Negotiate before anything is sent, because incompatible sides need HELLO_ERR as the answer.
         agreement = negotiate(self.peer, self.hello)
         chunks = self.send(Frame(Kind.HELLO_OK, 0, self.hello.to_wire()))
         self._agree(agreement)
         return chunks
 
     def refuse_hello(self, error: dict[str, Any]) -> list[memoryview]:
-        """Host: refuse the client with the reason. The connection ends."""
+        """Return the bytes of the host's refusal of a client, with the reason. The connection ends."""
         return self.send(Frame(Kind.HELLO_ERR, 0, {"error": error}))
 
     def ask(
         self, kind: Kind, header: dict[str, Any], buffers: tuple[Any, ...] = ()
     ) -> tuple[int, list[memoryview]]:
-        """Client: send the next request, cancel or ping. Return its id and the bytes to write."""
+        """Return the id and the bytes of the client's next request, cancel or ping."""
         request_id = self._last_id + 1
-        # Build the frame first: one that is too large must neither use up a number nor open a request.
+        # Build the frame first: a frame that is too large must neither use up a number nor open a request.
         chunks = self.send(Frame(kind, request_id, header, buffers))
         self._last_id = request_id
         self._open[request_id] = kind
@@ -481,10 +486,12 @@ class Connection:
     def give_back(
         self, request_id: int, header: dict[str, Any], buffers: tuple[Any, ...] = ()
     ) -> list[memoryview] | None:
-        """Client: return the RETURN to the open CALL_BACK of a request; ``None`` if the host does not wait."""
+        """Return the bytes of the client's RETURN for the open CALL_BACK of a request; ``None`` if the host does
+        not wait."""
         if request_id not in self._called_back or self.state is not State.READY:
             return None
-        # Close the CALL_BACK first, because the next one may be read before this method returns.
+        # Close the CALL_BACK first, because another thread may receive the next CALL_BACK before this method
+        # returns.
         self._called_back.discard(request_id)
         try:
             return self.send(Frame(Kind.RETURN, request_id, header, buffers))
@@ -493,12 +500,13 @@ class Connection:
             raise
 
     def give_up(self, request_id: int) -> None:
-        """Client: record that the caller abandoned this answer."""
+        """Record that the client's caller has abandoned the answer to a request."""
         if request_id in self._open:
             self._given_up.add(request_id)
 
     def send(self, frame: Frame) -> list[memoryview]:
-        """Return the bytes of a frame. Raise `TooLarge`, or `RuntimeError` for a frame that is not allowed now."""
+        """Return the bytes of a frame. Raise `TooLarge`, or `RuntimeError` for a frame that the rules do not
+        allow now."""
         after = SENDS.get((self.role, self.state), {}).get(frame.kind)
         if after is None:
             raise RuntimeError(f"{self.role.value} may not send {frame.kind.name} in state {self.state.value}")
@@ -507,7 +515,8 @@ class Connection:
         return chunks
 
     def _move(self, after: State) -> None:
-        # Write only a change, and keep CLOSING: the thread of the other direction may just have set it.
+        # Assign the state only if it changes, and keep CLOSING: the thread for the other direction may just have
+        # set it.
         if (after is not self.state and self.state is not State.CLOSING) or after is State.CLOSED:
             self.state = after
 

@@ -1,4 +1,5 @@
-"""Numbers of the ONNX element types. Does not load numpy: a model's types can be read without it."""
+"""Numbers of the ONNX element types. This module does not need numpy, so that a model's types can be read
+without it."""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ class ElementType(enum.IntEnum):
 
     @property
     def text(self) -> str:
-        """Name in ONNX Runtime's type texts: ``float`` in ``tensor(float)``."""
+        """Name in ONNX Runtime's notation of types, for example ``float`` in ``tensor(float)``."""
         return self.name.lower()
 
 
@@ -47,5 +48,5 @@ _TEXTS = {element.value: element.text for element in ElementType}
 
 
 def text_of(number: int | None) -> str:
-    """Return the name of an element type by its number; '' for a number without an element type."""
+    """Return the name of an element type by its number; '' for an unknown number."""
     return "" if number is None else _TEXTS.get(number, "")

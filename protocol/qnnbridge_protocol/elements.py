@@ -1,12 +1,13 @@
-"""The ONNX type system as far as values need it: element types, their layout in memory, and type texts.
+"""The part of the ONNX type system that values need: element types, their memory layout, and ONNX Runtime's
+notation of types.
 
 Contains the table of element types (`LAYOUTS`), the byte count of a tensor (`measure`, `nbytes`) and the parser of
-ONNX Runtime's type texts (`from_ort_type`). Everything is a pure function or an immutable table, so it is
-thread-safe.
+type strings such as ``tensor(float)`` (`from_ort_type`). Everything is a pure function or an immutable table, so it
+is thread-safe.
 
 Invariants:
 
-- numbers are those of ``onnx.TensorProto.DataType``;
+- element types have the numbers of ``onnx.TensorProto.DataType``;
 - byte counts are Python integers, so nothing overflows, and nothing over `MAX_TENSOR_BYTES` is accepted;
 - importing this module loads only numpy. Arrays of ml_dtypes are recognised by the name of their dtype: such an
   array
@@ -27,15 +28,15 @@ from qnnbridge_protocol import errors
 from qnnbridge_protocol.element_types import ElementType as ElementType
 from qnnbridge_protocol.records import NamedTuple
 
-# Largest number of dimensions of a tensor (numpy's own limit; before numpy 2 it is 32).
+# Maximum number of dimensions of a tensor, which is also numpy's limit (32 before numpy 2).
 MAX_RANK = 64
 
-# Largest number of bytes, and of elements, of one tensor. Below numpy's limit, so numpy accepts every shape that
-# passes.
+# Maximum number of bytes, and of elements, of one tensor. It is below numpy's limit, so numpy accepts every shape
+# that passes the check.
 MAX_TENSOR_BYTES = 2**62
 
-# Maximum nesting of values and types. Values of ONNX Runtime are at most 3 deep; a descriptor of this depth and the
-# levels of the header around it stay below the maximum nesting of a header (16).
+# Maximum nesting of values and types. Values of ONNX Runtime are nested at most 3 deep. A descriptor of this depth
+# plus the levels of the header around it stay below the maximum nesting of a header (16).
 MAX_DEPTH = 8
 
 
@@ -43,10 +44,10 @@ class Layout(NamedTuple):
     """Layout of elements in memory.
 
     Attributes:
-        bits: per element in a dense buffer; for strings the size of a pointer, which only bounds the count.
+        bits: size of an element in a dense buffer. For strings the size of a pointer, only used to limit the count.
         storage: dtype of the array that holds the bytes, little-endian. One byte for all packed types.
-        named: numpy itself has the type, so a plain array is sufficient.
-        ml_name: name in ml_dtypes, for a type that numpy does not have.
+        named: whether numpy itself has the type, so that a plain array is sufficient.
+        ml_name: the type's name in ml_dtypes, if numpy does not have the type.
     """
 
     bits: int
@@ -56,7 +57,7 @@ class Layout(NamedTuple):
 
     @property
     def packed(self) -> bool:
-        """Whether several elements share a byte."""
+        """Whether one byte contains several elements."""
         return self.bits < 8
 
 
@@ -112,28 +113,28 @@ _BY_ML_NAME: Mapping[str, ElementType] = {
 
 
 def numpy_dtype(element: ElementType) -> np.dtype[Any]:
-    """Return the dtype of the array that holds such a tensor: numpy's own, or that of the raw bytes
+    """Return the dtype of the array for such a tensor: numpy's own dtype, or the dtype of the raw bytes
     (`Typed.data`)."""
     return LAYOUTS[element].storage
 
 
 def element_of(dtype: np.dtype[Any]) -> ElementType | None:
-    """Return the ONNX type of a dtype, or ``None``. Accept any byte order, and dtypes of ml_dtypes."""
+    """Return the ONNX type of a dtype, or ``None``. Any byte order and the dtypes of ml_dtypes are accepted."""
     found = _BY_DTYPE.get(dtype)
     if found is not None:
         return found
-    # T is the StringDType of numpy 2.
+    # "T" is the StringDType of numpy 2.
     if dtype.kind in "OUST":
         return ElementType.STRING
-    # A dtype that an extension module registered. Its name is that of its scalar class.
+    # A dtype that an extension module has registered. It has the name of its scalar class.
     return _BY_ML_NAME.get(dtype.name) if dtype.isbuiltin == 2 else None
 
 
 def measure(bits: int, shape: Sequence[int]) -> tuple[int, int]:
-    """Return elements and bytes of a dense tensor. Raise `ValueError` for a shape that no array can have.
+    """Return the number of elements and bytes of a dense tensor. Raise `ValueError` for a shape that no array can
+    have.
 
-    The other dimensions are checked even if one dimension is 0: numpy refuses a shape whose other dimensions
-    overflow.
+    All dimensions are checked even if one dimension is 0: numpy refuses a shape whose nonzero dimensions overflow.
     """
     if len(shape) > MAX_RANK:
         raise ValueError(f"{len(shape)} dimensions, at most {MAX_RANK} are possible")
@@ -146,16 +147,17 @@ def measure(bits: int, shape: Sequence[int]) -> tuple[int, int]:
         else:
             raise ValueError(f"a dimension is negative: {dim}")
     size = (count * bits + 7) >> 3
-    # With less than a byte per element a tensor has more elements than bytes, so the limit applies to both.
+    # A tensor with less than a byte per element has more elements than bytes, so the limit applies to both numbers.
     if count > MAX_TENSOR_BYTES or size > MAX_TENSOR_BYTES:
         raise ValueError("more than 2**62 bytes")
     return (0, 0) if empty else (count, size)
 
 
 def nbytes(element: ElementType, shape: Sequence[int]) -> int:
-    """Return the bytes of the dense buffer of such a tensor. Strings have no such number."""
+    """Return the number of bytes in the dense buffer of such a tensor. Raise an error for strings, whose size is
+    not fixed."""
     if element is ElementType.STRING:
-        raise errors.InvalidArgument("A string tensor has no byte count that follows from its shape.")
+        raise errors.InvalidArgument("The byte count of a string tensor does not follow from its shape.")
     try:
         return measure(LAYOUTS[element].bits, [operator.index(dim) for dim in shape])[1]
     except (ValueError, TypeError) as error:
@@ -164,12 +166,12 @@ def nbytes(element: ElementType, shape: Sequence[int]) -> int:
         ) from None
 
 
-# --- type texts ------------------------------------------------------------------------------------------
+# --- types in ONNX Runtime's notation --------------------------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ValueType:
-    """A type as a model declares it. ``str()`` returns ONNX Runtime's text.
+    """A type that a model declares. ``str()`` returns ONNX Runtime's notation.
 
     Attributes:
         element: element type of a tensor or sparse tensor.
@@ -203,7 +205,7 @@ _ELEMENTS_BY_TEXT = {element.text: element for element in ElementType}
 
 @functools.lru_cache(maxsize=1024)
 def from_ort_type(text: str) -> ValueType:
-    """Parse ``NodeArg.type``: ``tensor(float)``, ``seq(map(int64,tensor(float)))``, ``optional(...)``.
+    """Parse a type as in ``NodeArg.type``: ``tensor(float)``, ``seq(map(int64,tensor(float)))``, ``optional(...)``.
 
     Raises:
         errors.NotImplemented: this version does not support the type (for example an opaque type).
@@ -225,7 +227,7 @@ def _parse(text: str, whole: str, depth: int) -> ValueType:
     if name == "optional":
         return ValueType("optional", item=_parse(inner, whole, depth - 1))
     if name == "map":
-        # The key is an element type, so the first comma ends it, even if the item is a map.
+        # The key is an element type, so the first comma ends the key, even if the item is a map.
         key, _, item = inner.partition(",")
         return ValueType("map", key=_element(key, whole), item=_parse(item, whole, depth - 1))
     raise _unknown_type(whole)
@@ -240,7 +242,7 @@ def _element(text: str, whole: str) -> ElementType:
 
 def _unknown_type(text: str) -> errors.NotImplemented:
     return errors.NotImplemented(
-        f"The type {text!r:.200} cannot be carried between the application and the host.",
+        f"Values of the type {text!r:.200} cannot be sent between the application and the host.",
         cause="qnnbridge supports dense and sparse tensors of ONNX element types, sequences, maps and optionals.",
         fix="Change the model so that this input or output has one of those types, or update qnnbridge.",
     )

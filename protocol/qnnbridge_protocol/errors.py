@@ -1,4 +1,4 @@
-"""Every error that either side raises, with stable codes.
+"""All errors that the application's side and the host raise, with stable codes.
 
 ::
 
@@ -13,7 +13,7 @@
     │   ├── HostHung                 it neither ended nor answered
     │   ├── BreakerOpen              it keeps dying; no new start for now
     │   ├── StateLost                objects in it are gone and cannot be created again
-    │   ├── ForkedClient             this process is a fork of the owner of the host
+    │   ├── ForkedClient             this process is a fork of the process that owns the host
     │   └── Closed                   the host or the session was closed by its owner
     ├── WireError                    the byte stream
     │   ├── ProtocolDesync           the peer sent what the protocol forbids
@@ -50,8 +50,8 @@
         └── RemoteOSError
             └── RemoteFileNotFoundError
 
-An error is sent as a map (`to_wire`) and restored through a closed table (`from_wire`): a class name from the wire
-is never imported. This module imports nothing heavy, so that it works in a partly broken installation.
+An error is sent as a map (`to_wire`) and restored with a fixed table of classes (`from_wire`): a class name from
+the wire is never imported. This module imports no large modules, so that it works in a partly broken installation.
 """
 
 from __future__ import annotations
@@ -69,22 +69,24 @@ if TYPE_CHECKING:
 
 
 class BridgeError(Exception):
-    """Base of all errors of qnnbridge.
+    """Base class of all errors of qnnbridge.
 
     Attributes:
-        message: what happened, one sentence.
-        cause: why, as far as known; ``None`` if the message is sufficient.
-        fix: what to do about it.
+        message: what happened, in one sentence.
+        cause: why it happened, as far as known; ``None`` if the message is sufficient.
+        fix: what the reader can do about the error.
         evidence: lines that prove the cause (log lines, exit codes), for people.
-        details: facts for programs (numbers, names, paths); only msgpack types.
-        retry: whether the same call may succeed when it is repeated.
+        details: facts for programs (numbers, names, paths), of types that msgpack supports.
+        retry: whether repeating the same call may succeed.
     """
 
-    # Stable: programs, the wire and pickled errors identify a class by its code, never by its name.
+    # Stable code: programs, messages on the wire and pickled errors identify a class by its code, never by its
+    # name.
     code: ClassVar[str] = "bridge.Error"
-    # Default of the class. An instance may have another (a death that no restart can fix is "pointless").
+    # Default of the class. An instance may have another value: a death that a restart cannot prevent is
+    # "pointless".
     retry: Retry = "unsafe"
-    # True: `str` of the error is only the message, without cause and fix, see `speak_like_onnxruntime`.
+    # Whether `str` of the error is only the message, without cause and fix; see `speak_like_onnxruntime`.
     _brief: ClassVar[bool] = False
 
     def __init__(
@@ -107,12 +109,13 @@ class BridgeError(Exception):
         if self._brief:
             return self.message
         if not (self.cause or self.evidence or self.fix):
-            # Programs compare ONNX Runtime's own texts, which contain line feeds.
+            # Messages of ONNX Runtime are kept unchanged, including line feeds, because programs compare them.
             return visible_lines(self.message)
         return self.shown()
 
     def shown(self) -> str:
-        """Return the text for a terminal or a log: no name in it can look like a line of the report."""
+        """Return the text for a terminal or a log. Names in the text are escaped, so that none looks like a line
+        of the report."""
         lines = [quoted(self.message)]
         if self.cause:
             lines.append(f"  Cause: {quoted(self.cause)}")
@@ -128,11 +131,12 @@ class BridgeError(Exception):
         return notebook_traceback(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Pickle the code and not the class: classes that `as_onnxruntime` raises exist in one process only.
+        # Pickle the code instead of the class, because the classes that `as_onnxruntime` raises exist in one
+        # process only.
         return (from_wire, (self.to_wire(),))
 
     def copy(self) -> BridgeError:
-        """Return the same error without the traceback, which keeps the frames of the first raise alive."""
+        """Return a copy of the error without the traceback, which keeps frames alive."""
         return from_wire(self.to_wire())
 
     def to_wire(self) -> dict[str, Any]:
@@ -144,7 +148,7 @@ class BridgeError(Exception):
             "fix": self.fix,
             "evidence": list(self.evidence),
             "details": self.details,
-            # Omit the default of the code, so that a peer that does not know the field gets it only if necessary.
+            # Omit the code's default, so that a peer that does not have the field gets it only if necessary.
             **({} if self.retry == type(self).retry else {"retry": self.retry}),
         }
 
@@ -177,14 +181,15 @@ class VersionMismatch(HostStartFailed):
 
 
 class HostCrashed(HostError):
-    """The host process ended while it was needed. ``details`` is the crash record (see `docs/errors.md`)."""
+    """The host process ended while it was needed. ``details`` contains the crash report (see `docs/errors.md`)."""
 
     code = "host.Crashed"
     retry: Retry = "safe"
 
 
 class WorkerDied(HostError):
-    """The process that compiles for the host ended while it was needed; the application raises `HostCrashed`.
+    """The process that compiles for the host ended while it was needed. The application converts this error to
+    `HostCrashed`.
 
     ``details``: ``exit_code`` (raw, 32 bits), ``phase``, ``label`` and ``fingerprint`` of the model, ``versions``.
     """
@@ -231,12 +236,12 @@ class ProtocolDesync(WireError):
 
 
 def desync(reason: str, data: bytes | bytearray | memoryview = b"") -> ProtocolDesync:
-    """Return the error for a stream that breaks the rules, with the bytes that show it."""
+    """Return the error for a stream that violates the protocol, with the bytes that show the violation."""
     head = bytes(data[:EVIDENCE_BYTES])
     return ProtocolDesync(
-        f"The other side broke the protocol: {reason}.",
+        f"The other side violated the protocol: {reason}.",
         cause="The two sides are different builds, or another program writes to the same pipe.",
-        fix="Install the same qnnbridge version on both sides; see the evidence for foreign output.",
+        fix="Install the same qnnbridge version on both sides. The evidence shows output of other programs.",
         evidence=[f"next bytes: {head.hex(' ', 4)}", f"as text: {_printable(head)}"] if head else (),
         details={"bytes": head},
     )
@@ -259,13 +264,14 @@ class CallError(BridgeError):
 
 
 class DeadlineExceeded(CallError, TimeoutError):
-    """The deadline passed. ``details["state"]`` of the work: not-started, stopped, finished or still-running."""
+    """The deadline expired. ``details["state"]`` is the state of the work: not-started, stopped, finished or
+    still-running."""
 
     code = "call.DeadlineExceeded"
 
     @property
     def state(self) -> str:
-        # If the details contain no state, it is unknown, so the work counts as running.
+        # If the details contain no state, the work counts as still running.
         return str(self.details.get("state", "still-running"))
 
 
@@ -279,7 +285,7 @@ class Busy(CallError):
 
 
 class CallBackFailed(CallError):
-    """A function of the application failed. ``details["reason"]``: raised, nonsense, late, reentered,
+    """A function of the application failed. ``details["reason"]`` is raised, nonsense, late, reentered or
     unavailable."""
 
     code = "call.CallBackFailed"
@@ -324,43 +330,45 @@ class ModelQuarantined(ModelError):
 
 
 class CompiledModelRefused(ModelError):
-    """The input is an EPContext model: its weights are inside an opaque blob."""
+    """The input is a compiled (EPContext) model, whose weights are inside an opaque blob, where an original
+    model is needed."""
 
     code = "model.CompiledRefused"
     retry: Retry = "pointless"
 
 
 class ContextUnusable(ModelError):
-    """A compiled model that is not loaded: its blob is missing, damaged, or of another model, chip or SDK."""
+    """A compiled model cannot be loaded: its blob is missing, damaged, or belongs to another model, chip or SDK."""
 
     code = "model.ContextUnusable"
     retry: Retry = "pointless"
 
 
 class PullFailed(ModelError):
-    """A download failed. ``details["reason"]``: network, offline, gated, refused, limited, damaged, disk, rights,
-    busy or packages."""
+    """A download failed. ``details["reason"]`` is network, offline, gated, refused, limited, damaged, disk,
+    rights, busy or packages."""
 
     code = "model.PullFailed"
     retry: Retry = "safe"
 
 
 class CompileFailed(ModelError):
-    """Compilation ended without a usable model: no node on QNN, wrong results, or the compiler failed."""
+    """Compilation ended without a usable model: QNN accepted no node, the results were wrong, or the compiler
+    failed."""
 
     code = "model.CompileFailed"
     retry: Retry = "unsafe"
 
 
 class NumbersDiffer(ModelError):
-    """A session's results differ from those of the CPU. ``details["numbers"]`` is the report."""
+    """A session's results differ from the CPU's results. ``details["numbers"]`` contains the report."""
 
     code = "model.NumbersDiffer"
     retry: Retry = "pointless"
 
 
 class GenerationError(ModelError, RuntimeError):
-    """An error of onnxruntime-genai, which raises RuntimeError itself."""
+    """An error of onnxruntime-genai, which itself raises RuntimeError."""
 
     code = "generation.Error"
 
@@ -371,7 +379,7 @@ class GenerationFolderInvalid(GenerationError):
 
 
 class NativeCodeRefused(GenerationError):
-    """A model's folder sets an option that the caller has to allow: `allow_native`."""
+    """A model's folder sets an option that the caller must allow explicitly (`allow_native`)."""
 
     code = "generation.NativeCodeRefused"
     retry: Retry = "pointless"
@@ -387,11 +395,11 @@ class PromptRefused(GenerationError):
     retry: Retry = "pointless"
 
 
-# --- what ONNX Runtime raised ---------------------------------------------------------------------------
+# --- errors of ONNX Runtime ---------------------------------------------------------------------------
 
 
 class OrtError(BridgeError):
-    """An error of ONNX Runtime. The subclass has the name of ONNX Runtime's class."""
+    """An error of ONNX Runtime. The subclass has the same name as ONNX Runtime's class."""
 
     code = "ort.Error"
 
@@ -468,7 +476,8 @@ class RuntimeException(OrtError):
 
 
 class RemoteError(BridgeError):
-    """A Python exception in the host without a separate class here. ``details["type"]`` is its class."""
+    """A Python exception in the host for which this module has no separate class. ``details["type"]`` is the
+    exception's class."""
 
     code = "py.Exception"
 
@@ -485,7 +494,8 @@ class RemoteRuntimeError(RemoteError, RuntimeError):
     code = "py.RuntimeError"
 
 
-# BridgeError is the first base: `KeyError.__str__` is the repr of its argument, without cause and fix.
+# BridgeError must be the first base class: `KeyError.__str__` returns the repr of its argument, without cause and
+# fix.
 class RemoteKeyError(RemoteError, KeyError):
     code = "py.KeyError"
 
@@ -510,26 +520,26 @@ def _tree(root: type[BridgeError]) -> list[type[BridgeError]]:
     return [root] + [cls for child in root.__subclasses__() for cls in _tree(child)]
 
 
-# The closed table of errors that may come over the wire. Built after the last class, so a class that another module
-# derives later is never created from the wire.
+# All errors that are accepted from the wire, by code. The table is built after the last class, so that subclasses
+# in other modules are never created from the wire.
 BY_CODE: Mapping[str, type[BridgeError]] = {cls.code: cls for cls in _tree(BridgeError)}
 
-# Name of ONNX Runtime's exception class -> class here.
+# Name of ONNX Runtime's exception class -> class of this module.
 ORT_ERRORS: Mapping[str, type[OrtError]] = {
     cls.__name__: cls for cls in _tree(OrtError) if issubclass(cls, OrtError) and cls is not OrtError
 }
 
 
 def speak_like_onnxruntime() -> None:
-    """Let the text of ONNX Runtime's errors contain only ONNX Runtime's message, from now on in this process."""
+    """From now on in this process, limit the text of ONNX Runtime's errors to ONNX Runtime's message."""
     OrtError._brief = RemoteError._brief = True
 
 
 def from_wire(data: Mapping[str, Any]) -> BridgeError:
-    """Return the error that `to_wire` described. An unknown code becomes a `BridgeError` that keeps the code."""
+    """Return the error from a map of `to_wire`. An unknown code becomes a `BridgeError` that keeps the code."""
     code = str(data.get("code", ""))
     details, evidence = data.get("details"), data.get("evidence")
-    # Fields are converted and not checked: an unreadable error would hide the failure that it reports.
+    # Convert the fields without checks: an error about the fields would hide the failure that the map reports.
     cls = BY_CODE.get(code)
     error = (cls or BridgeError)(
         str(data.get("message", "")),

@@ -1,6 +1,6 @@
-"""Fast channels: additional pairs of one-way streams for repeated calls.
+"""Fast channels: pairs of one-way streams for repeated calls, in addition to the connection.
 
-A channel carries one call at a time. A message is a head of 32 bytes and an optional tail::
+A channel transfers one call at a time. A message is a head of 32 bytes and an optional tail::
 
     offset size  field
     0      4     magic 89 4E 50 4C
@@ -12,9 +12,9 @@ A channel carries one call at a time. A message is a head of 32 bytes and an opt
     16     8     bytes of the tail
     24     8     zero
 
-All numbers are little-endian. The tail of ASK, ANSWER, ERROR and VALUES is one frame as on the connection
-(REQUEST, REPLY, ERROR, REPLY), so rare messages follow the strict rules of frames. The tail of CALL and
-RESULT is the tensors of an inline plan, one after the other without gaps.
+All numbers are little-endian. The tail of ASK, ANSWER, ERROR and VALUES is one frame as on the connection (REQUEST,
+REPLY, ERROR, REPLY), so that these rare messages follow the strict rules of frames. The tail of CALL and RESULT
+consists of the tensors of an inline plan, one after the other without gaps.
 
 Pure functions and constants; thread-safe.
 """
@@ -32,27 +32,27 @@ from qnnbridge_protocol.records import NamedTuple
 CHANNEL_MAGIC = b"\x89NPL"
 HEAD = struct.Struct("<4sBBHIIQQ")
 HEAD_BYTES = HEAD.size
-# Indices of the call's number and of the plan among the words of four bytes.
+# Indices of the call's number and of the plan in the head, counted in units of four bytes.
 NUMBER_AT, PLAN_AT = 2, 3
 LAST_NUMBER = 2**32 - 1
 
-# Channels of one connection, including those of abandoned calls.
+# Maximum number of channels of one connection, including the channels of abandoned calls.
 MAX_CHANNELS = 64
 
-# Plans of one channel: twice what the client keeps (`qnnbridge._fastpath.channel`), because it may create new plans
-# before it has dropped the old ones.
+# Maximum number of plans of one channel: twice as many as the client keeps (`qnnbridge._fastpath.channel`), because
+# it may create new plans before it has dropped the old plans.
 MAX_PLANS = 256
 
-# Pieces of shared memory of one connection.
+# Maximum number of blocks of shared memory of one connection.
 MAX_SLABS = 4096
 
-# A call's request id is ``channel << 32 | number``: no id of the connection itself gets that large. So a CANCEL,
+# A call's request id is ``channel << 32 | number``. The connection's own ids never get that large. So a CANCEL,
 # which is sent over the connection, can refer to a call on any channel.
 CALL_SHIFT = 32
 
 
 class ChannelKind(enum.IntEnum):
-    """Kinds of messages on a channel. The client sends CALL, ASK and PING, the host the others."""
+    """Kinds of messages on a channel. The client sends CALL, ASK and PING, the host sends all others."""
 
     CALL = 1
     ASK = 2
@@ -65,7 +65,7 @@ class ChannelKind(enum.IntEnum):
     PONG = 21
 
 
-# Phases by their number in PHASE and in the phase record.
+# Phases by their number in a PHASE message and in the phase record.
 PHASES = ("", "running", "creating", "compiling")
 
 FROM_CLIENT = frozenset((ChannelKind.CALL, ChannelKind.ASK, ChannelKind.PING))
@@ -90,13 +90,13 @@ def parse_head(data: bytes | bytearray | memoryview, limits: Limits, *, from_cli
     """Parse and check a head. Raise `ProtocolDesync`."""
     magic, kind_number, phase, zero, number, plan, tail_bytes, zeros = HEAD.unpack_from(data)
     if magic != CHANNEL_MAGIC:
-        raise desync("a channel does not continue with a head", data)
+        raise desync("the next bytes on a channel are not the head of a message", data)
     kind = _KINDS.get(kind_number)
     if kind is None or (kind in FROM_CLIENT) is not from_client:
-        raise desync(f"a channel does not carry kind {kind_number} in this direction", data)
+        raise desync(f"kind {kind_number} is not allowed on a channel in this direction", data)
     if zero or zeros or not number or (phase and kind is not ChannelKind.PHASE) or phase >= len(PHASES):
-        raise desync("reserved bytes of a channel's head are not zero, or its call has no number", data)
-    # A tail is one frame: its prefix and the padding after the header are less than two alignments.
+        raise desync("reserved bytes of a channel's head are not zero, or the number of the call is zero", data)
+    # A tail contains one frame. The frame's prefix and the padding after its header are less than two alignments.
     most = limits.max_body + limits.max_header + 2 * ALIGNMENT
     if tail_bytes > most:
         raise desync(f"tail of {tail_bytes} bytes, allowed are {most}", data)
@@ -106,13 +106,14 @@ def parse_head(data: bytes | bytearray | memoryview, limits: Limits, *, from_cli
 
 
 def tail_of(frame: Frame, limits: Limits) -> tuple[list[memoryview], int]:
-    """Return a frame as the chunks of a tail, and their size. Raise `TooLarge`."""
+    """Return a frame as the chunks of a tail, and the size of the tail. Raise `TooLarge`."""
     chunks = write_frame(frame, limits)
     return chunks, sum(chunk.nbytes for chunk in chunks)
 
 
 class TailReader:
-    """Reads a tail that is a frame: fill `buffer`, report the count to `received`, until `frame` is set."""
+    """Reads a tail that contains a frame: fill `buffer`, pass the count to `received`, and repeat until `frame`
+    is set."""
 
     def __init__(self, tail_bytes: int, limits: Limits) -> None:
         self._left = tail_bytes
@@ -121,7 +122,7 @@ class TailReader:
 
     def buffer(self) -> memoryview:
         """Return memory for the next bytes, never beyond the tail."""
-        # Cut at the tail's end: bytes of the next message must not be read as part of this one.
+        # Limit the buffer to the tail's end: bytes of the next message must not become part of this message.
         return self._reader.get_buffer()[: self._left]
 
     def received(self, count: int) -> None:
@@ -135,7 +136,8 @@ class TailReader:
 
 
 def layout(sizes: list[int]) -> tuple[list[int], int]:
-    """Return the offsets of tensors of these sizes in a slab (multiples of 64), and the total size."""
+    """Return the offsets of tensors of these sizes in a block of shared memory (multiples of 64), and the total
+    size."""
     offsets, end = [], 0
     for size in sizes:
         offsets.append(end)
@@ -149,21 +151,22 @@ def next_number(number: int) -> int:
 
 
 def is_behind(number: int, other: int) -> bool:
-    """Return whether call `number` comes after call `other` on a channel; the numbers wrap around."""
-    # Compare like TCP's sequence numbers: the shorter distance decides.
+    """Return whether call `number` comes after call `other` on a channel. The numbers wrap around."""
+    # Compare like sequence numbers of TCP: the shorter distance decides.
     return 0 < (number - other) % LAST_NUMBER <= LAST_NUMBER // 2
 
 
 def call_id(channel: int, number: int) -> int:
-    """Return the request id by which a call on a channel is cancelled."""
+    """Return the request id that a CANCEL uses for a call on a channel."""
     return channel << CALL_SHIFT | number
 
 
-# Record in the phase slab, at 64 times the channel's slot: number of the call, and the phase that the host entered.
+# Record in the block of shared memory for phases, at 64 times the channel's slot: number of the call, and the phase
+# that the host has entered.
 PHASE_RECORD = struct.Struct("<IB")
 PHASE_WORD = 1
 
 # One cache line per channel, so that two channels that write their phase do not slow each other down.
 PHASE_RECORD_BYTES = 64
-# Enough for the records of `MAX_CHANNELS` channels, with a reserve.
+# Size of that block: enough for the records of `MAX_CHANNELS` channels, with a reserve.
 PHASE_SLAB_BYTES = 8192

@@ -1,8 +1,8 @@
-"""Conversion of a value from the wire or a document to the type that a dataclass declares for the field; anything
-else is refused.
+"""Convert values from the wire or a document to the types that a dataclass declares for its fields. Refuse values
+of other types.
 
-The declaration is the text of the annotation: importing `typing`'s resolution would cost the host a part of its
-start time. Pure functions; thread-safe.
+The declared type is the annotation as a string, because evaluating annotations with `typing` would slow down the
+start of the host. Pure functions; thread-safe.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from qnnbridge_protocol.errors import ProtocolDesync, desync
 
 T = TypeVar("T")
 
-# Takes the value and the name of its field; returns the value that the record stores.
+# Function that gets a value and the name of its field, and returns the value for the record.
 Reader = Callable[[Any, str], Any]
 
 _SCALARS: Mapping[str, tuple[type, ...]] = {
@@ -31,7 +31,7 @@ _SCALARS: Mapping[str, tuple[type, ...]] = {
 
 
 def reader(declared: str, names: Mapping[str, Any]) -> Reader:
-    """Return a reader for the type `declared`; `names` has the classes and aliases that occur in it."""
+    """Return a reader for the type `declared`. `names` contains the classes and aliases that occur in the type."""
     declared = declared.strip()
     choices = _split(declared, "|")
     if len(choices) > 1:
@@ -49,18 +49,19 @@ def reader(declared: str, names: Mapping[str, Any]) -> Reader:
     known = names[base]
     if isinstance(known, types.GenericAlias):
         return reader(repr(known), names)
-    if hasattr(known, "__args__"):  # a Literal: the user of the field handles values of a newer peer
+    if hasattr(known, "__args__"):  # a Literal: the code that uses the field handles values of a newer peer
         return _scalar(declared, tuple({type(word) for word in known.__args__}))
     return getattr(known, "read", None) or functools.partial(read_record, known)
 
 
 def read_record(kind: type[T], data: Any, field: str) -> T:
-    """Convert a map, the value of `field`, to the dataclass `kind`.
+    """Convert the map `value` to the dataclass `kind`. `field` is the map's name in error messages.
 
     Unknown keys are ignored: a newer peer may send more.
 
     Raises:
-        ProtocolDesync: the map does not have the declared fields and types; contains the name of the field.
+        ProtocolDesync: the map does not have the declared fields and types. The error contains the name of the
+            field.
     """
     if isinstance(data, kind):
         return data
@@ -78,7 +79,7 @@ def read_record(kind: type[T], data: Any, field: str) -> T:
 
 
 def read_document(kind: type[T], data: Any, field: str) -> T:
-    """Convert the contents of a file like `read_record`. Raise `ValueError` if they are invalid."""
+    """Convert the contents of a file like `read_record`. Raise `ValueError` if the contents are invalid."""
     try:
         return read_record(kind, data, field)
     except ProtocolDesync as error:
@@ -89,7 +90,7 @@ _known_records: dict[type, dict[str, tuple[Reader, bool]]] = {}
 
 
 def _record_readers(kind: type) -> dict[str, tuple[Reader, bool]]:
-    """Return each field's reader, and whether the field is required."""
+    """Return each field's reader and whether the field is required."""
     found = _known_records.get(kind)
     if found is None:
         names = vars(sys.modules[kind.__module__])
@@ -108,7 +109,8 @@ _readers: dict[str, Reader] = {}
 
 
 def field(header: Mapping[str, Any], name: str, declared: str, missing: Any = ...) -> Any:
-    """Return a field of a request, in the declared type. Return `missing`, if given, for a field that is absent."""
+    """Return a field of a request, checked against the declared type. Return `missing`, if given, if the field
+    is absent."""
     if name not in header:
         if missing is ...:
             raise desync(f"{header.get('op', 'a header')} without {name}")
@@ -120,7 +122,7 @@ def field(header: Mapping[str, Any], name: str, declared: str, missing: Any = ..
 
 
 def type_error(field: str, value: Any, declared: str) -> Exception:
-    """Return the error for a field with another type than declared."""
+    """Return the error for a field whose value does not have the declared type."""
     return desync(f"{field} is {_kind(value)}, not {declared}")
 
 

@@ -16,7 +16,8 @@
 
 All numbers are little-endian. The prefix is the same in every version, so that two incompatible sides can at least
 report to each other why. If there are buffers, zero bytes pad the header so that the first buffer starts at a
-multiple of 64 from the start of the frame; each further one starts at a multiple of 64 from the first.
+multiple of 64 bytes from the start of the frame. Each further buffer starts at a multiple of 64 bytes from the
+first buffer.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     Array = npt.NDArray[np.uint8]
 
 
-# Like PNG's: 0x89 shows at once if a stream is treated as 7-bit or as text.
+# Like the magic number of PNG: the byte 0x89 reveals a stream that is treated as 7-bit data or as text.
 MAGIC = b"\x89NPB"
 WIRE_VERSION = 1
 ALIGNMENT = 64
@@ -75,7 +76,7 @@ _KINDS = {int(kind): kind for kind in Kind}
 
 
 class Prefix(NamedTuple):
-    """A prefix whose numbers have all been checked against the limits."""
+    """A prefix whose numbers have all been checked against the limits of this side."""
 
     wire_version: int
     kind: Kind
@@ -102,23 +103,24 @@ def aligned(offset: int) -> int:
 
 def pack_prefix(kind: Kind, request_id: int, header: bytes, buffer_count: int, body_bytes: int) -> bytes:
     """Return the 40 bytes at the start of a frame."""
-    # Pack the prefix with a checksum of 0 first, to compute the checksum over its first 32 bytes.
+    # First pack the prefix with a checksum of 0, to compute the checksum from its first 32 bytes.
     draft = PREFIX.pack(MAGIC, WIRE_VERSION, kind, 0, request_id, len(header), buffer_count, body_bytes, 0, 0)
     crc = zlib.crc32(header, zlib.crc32(draft[:_CHECKED_BYTES]))
     return draft[:_CHECKED_BYTES] + struct.pack("<II", crc, 0)
 
 
 def parse_prefix(data: bytes | bytearray | memoryview, limits: Limits) -> Prefix:
-    """Check the first 40 bytes of `data`. Raise `ProtocolDesync`; nothing has been allocated by then."""
+    """Parse and check the first 40 bytes of `data`. Raise `ProtocolDesync` before any memory is allocated for
+    the frame."""
     magic, version, kind_number, flags, request_id, header_bytes, count, body_bytes, crc, zero = PREFIX.unpack_from(
         data
     )
     if magic != MAGIC:
-        raise desync("the stream does not continue with a frame", data)
+        raise desync("the next bytes are not a frame", data)
     kind = _KINDS.get(kind_number)
     if kind is None:
-        raise desync(f"frame of unknown kind {kind_number}", data)
-    # A HELLO of any version is read, so that both sides can report why they are incompatible.
+        raise desync(f"frame of the unknown kind {kind_number}", data)
+    # Accept a HELLO of any version, so that both sides can report why they are incompatible.
     if version != WIRE_VERSION and kind not in HELLO_KINDS:
         raise desync(f"frame of wire version {version}, agreed was {WIRE_VERSION}", data)
     if flags or zero:
@@ -132,34 +134,34 @@ def parse_prefix(data: bytes | bytearray | memoryview, limits: Limits) -> Prefix
         raise desync(f"{count} buffers, allowed are {limits.max_buffers}", data)
     if body_bytes > limits.max_body:
         raise desync(f"body of {body_bytes} bytes, allowed are {limits.max_body}", data)
-    # Bytes outside any buffer could not be stored.
+    # The bytes would not belong to any buffer.
     if body_bytes and not count:
         raise desync(f"body of {body_bytes} bytes without a buffer", data)
     return Prefix(version, kind, request_id, header_bytes, count, body_bytes, crc)
 
 
 def check_crc(prefix: bytes | bytearray | memoryview, header: bytes | bytearray | memoryview, crc: int) -> None:
-    """Raise `ProtocolDesync` if prefix and header differ from what was written."""
+    """Raise `ProtocolDesync` if prefix or header were changed on the way."""
     if zlib.crc32(header, zlib.crc32(bytes(prefix[:_CHECKED_BYTES]))) != crc:
         raise desync("checksum of prefix and header is wrong", prefix)
 
 
 # --- the header ------------------------------------------------------------------------------------------
-# One msgpack map, strictly: no extension types, no timestamps, no duplicate keys, text keys only, bounded depth.
-# Never pickle.
+# A header is one msgpack map with strict rules: no extension types, no timestamps, no duplicate keys, only string
+# keys, limited depth. Pickle is never used.
 
 _PLAIN = frozenset((type(None), bool, int, float, str, bytes))
 
 
 def encode_header(header: dict[str, Any]) -> bytes:
-    """Return the header as bytes. Raise `TypeError` for a value that msgpack cannot represent: a bug on this
-    side."""
+    """Return the header as bytes. Raise `TypeError` for a value that msgpack cannot represent, which is a bug of
+    this side."""
     packed: bytes = msgpack.packb(header, use_bin_type=True, strict_types=False)
     return packed
 
 
 def decode_header(data: bytes | bytearray | memoryview) -> dict[str, Any]:
-    """Return the header in `data`. Raise `ProtocolDesync` for anything that `encode_header` does not produce."""
+    """Return the header in `data`. Raise `ProtocolDesync` for data that `encode_header` cannot have produced."""
     try:
         header = msgpack.unpackb(
             data,
@@ -170,7 +172,7 @@ def decode_header(data: bytes | bytearray | memoryview) -> dict[str, Any]:
             ext_hook=_refuse_ext,
         )
     except (ValueError, TypeError, RecursionError, msgpack.UnpackException, msgpack.StackError) as error:
-        # UnicodeDecodeError and msgpack's own errors are ValueErrors.
+        # UnicodeDecodeError and msgpack's own errors are subclasses of ValueError.
         raise desync(f"the header is not valid ({type(error).__name__}: {error})", bytes(data[:256])) from None
     if type(header) is not dict:
         raise desync(f"the header is a {type(header).__name__}, not a map", bytes(data[:256]))
@@ -191,7 +193,7 @@ def _unique(pairs: list[tuple[Any, Any]]) -> dict[str, Any]:
     out = dict(pairs)
     if len(out) != len(pairs):
         raise ValueError("duplicate key")
-    "".join(out)  # TypeError for a key of bytes, which msgpack's strict_map_key accepts
+    "".join(out)  # TypeError is raised for a key of type bytes, which msgpack's strict_map_key accepts
     return out
 
 
@@ -213,7 +215,7 @@ def _check_depth(header: dict[str, Any]) -> None:
                 if kind is list or kind is dict:
                     below.append(child)
                 elif kind not in _PLAIN:
-                    raise desync(f"the header holds a {kind.__name__}")
+                    raise desync(f"the header contains a {kind.__name__}")
         if not below:
             return
         level = below
@@ -221,10 +223,10 @@ def _check_depth(header: dict[str, Any]) -> None:
 
 
 # --- frames to bytes and back ----------------------------------------------------------------------------
-# Writing copies no buffer. The reader provides memory for the next bytes (`get_buffer`); `advance` gets their
-# number. A small frame is read completely into a staging buffer. A large tensor is received directly into a
-# separate array, so the kernel makes the only copy. Order for every frame: prefix, check of its numbers, header,
-# check of its sizes against the prefix, and only then memory for the body.
+# Writing copies no buffer. The reader provides memory for the next bytes (`get_buffer`); `advance` is called with
+# the number of received bytes. A small frame is read completely into a staging buffer. A large tensor is received
+# directly into a separate array, so only the kernel copies it. For every frame the reader first checks the prefix,
+# then the header and its sizes, and only then allocates memory for the body.
 
 _ZEROS = bytes(64)
 
@@ -236,7 +238,7 @@ def write_frame(frame: Frame, limits: Limits) -> list[memoryview]:
     peer would refuse the frame.
     """
     fields: dict[str, Any] = frame.header
-    # `cast` refuses views with a zero in their shape.
+    # `cast` raises an error for views whose shape contains a zero.
     views = [memoryview(b).cast("B") if _bytes(b) else memoryview(b"") for b in frame.buffers]
     if views:
         fields = {**fields, "bufs": [v.nbytes for v in views]}
@@ -251,12 +253,12 @@ def write_frame(frame: Frame, limits: Limits) -> list[memoryview]:
         raise too_large("A message header", len(header), max_header)
     body = 0
     for view in views:
-        # Each buffer begins at a multiple of 64, so that a received tensor can be used in place.
+        # Each buffer begins at a multiple of 64, so that a received tensor can be used without a copy.
         body = aligned(body) + view.nbytes
     if body > limits.max_body:
         raise too_large("A message body", body, limits.max_body)
     head = pack_prefix(frame.kind, frame.request_id, header, len(views), body) + header
-    # Most frames are one write of a few hundred bytes.
+    # Join the chunks: most frames are a few hundred bytes, which one write can send.
     if not views:
         return [memoryview(head)]
     chunks = [memoryview(head + _ZEROS[: aligned(len(head)) - len(head)])]
@@ -274,26 +276,26 @@ def _bytes(buffer: Any) -> int:
     return memoryview(buffer).nbytes
 
 
-# One read of this size takes a complete frame with a few small tensors.
+# Size of a read: large enough for a complete frame with a few small tensors.
 STAGING_BYTES = 16 * 1024
 
-# Buffers of at least this size get separate memory; smaller neighbours share a block.
+# Buffers of at least this size get separate memory; consecutive smaller buffers share a block.
 OWN_ARRAY_BYTES = 64 * 1024
 
 
 def _empty(size: int) -> Array:
-    # Import numpy with the first tensor: its import takes 40 ms, which must not delay HELLO.
+    # Import numpy with the first tensor: the import takes 40 ms, which must not delay HELLO.
     import numpy as np
 
     return np.empty(size, np.uint8)
 
 
 class FrameReader:
-    """Reads the frames of a connection. Not thread-safe."""
+    """Read the frames of a connection. Not thread-safe."""
 
     def __init__(self, limits: Limits, *, allow_preamble: bool = False) -> None:
         self.limits = limits
-        # Stray text before the first frame.
+        # Other output before the first frame.
         self.preamble = b""
         # Wire version of the last HELLO.
         self.hello_version = WIRE_VERSION
@@ -303,7 +305,7 @@ class FrameReader:
         self._start = 0
         self._end = 0
         self._prefix: Prefix | None = None
-        # Kept for the checksum, which covers prefix and header.
+        # Kept until the checksum, which covers prefix and header, is checked.
         self._prefix_raw = b""
         self._header: bytearray | None = None
         self._header_filled = 0
@@ -313,18 +315,18 @@ class FrameReader:
 
     @property
     def mid_frame(self) -> bool:
-        """Whether the stream must not end here."""
+        """Whether a frame is incomplete, so that the stream must not end here."""
         return self._prefix is not None or self._end > self._start
 
     def get_buffer(self) -> memoryview:
-        """Return the memory for the next bytes of the stream. Never empty."""
-        # Everything staged is consumed: the kernel writes the rest of the body directly to its memory.
+        """Return the memory for the next bytes of the stream. It is never empty."""
+        # All staged bytes are consumed: the kernel writes the rest of the body directly to its memory.
         if self._body is not None and self._start == self._end and not self._skip:
             return self._body.target()
         if self._start == self._end:
             self._start = self._end = 0
-        # If the buffer is full with an unread rest, the rest is moved to the front. `bytes` first, since the areas
-        # may overlap.
+        # If the buffer is full and its end has not been processed, move the unprocessed bytes to the front. Convert
+        # to `bytes` first, since the two areas may overlap.
         elif self._end == STAGING_BYTES:
             rest = bytes(self._view[self._start : self._end])
             self._start, self._end = 0, len(rest)
@@ -332,9 +334,9 @@ class FrameReader:
         return self._view[self._end :]
 
     def advance(self, count: int) -> list[Frame]:
-        """Process `count` bytes in the last buffer; return the frames that are complete now.
+        """Process `count` bytes in the last buffer. Return the frames that are complete now.
 
-        Raise `ProtocolDesync`; the reader cannot be used afterwards.
+        Raise `ProtocolDesync` for invalid data; the reader cannot be used afterwards.
         """
         if self._body is not None and self._start == self._end and not self._skip:
             self._body.filled(count)
@@ -377,18 +379,19 @@ class FrameReader:
         return True
 
     def _check_magic(self, available: int) -> None:
-        # Check an incomplete prefix, too: for a text that is shorter than a prefix the reader would wait forever.
+        # Check an incomplete prefix, too: if another program prints a text shorter than a prefix, the reader would
+        # otherwise wait forever.
         head = bytes(self._view[self._start : self._start + min(available, len(MAGIC))])
         if not MAGIC.startswith(head):
-            raise desync("the stream does not continue with a frame", self._view[self._start : self._end])
+            raise desync("the next bytes are not a frame", self._view[self._start : self._end])
 
     def _drop_preamble(self) -> None:
         data = bytes(self._view[self._start : self._end])
-        # A host's interpreter may print before HELLO (site hooks, banners). The first byte of the magic is not
-        # ASCII.
+        # The host's interpreter may print text before HELLO (site hooks, banners). The first byte of the magic is
+        # not ASCII, so the end of the text can be found.
         found = data.find(MAGIC)
         if found < 0:
-            # The magic may be cut at the end of the data received so far.
+            # The data received so far may end within the magic.
             found = max(0, len(data) - len(MAGIC) + 1)
             while found < len(data) and not MAGIC.startswith(data[found:]):
                 found += 1
@@ -403,7 +406,7 @@ class FrameReader:
         if self._header is None:
             self._header = bytearray(prefix.header_bytes)
             self._header_filled = 0
-        # A header may be larger than the staging buffer and arrive in pieces.
+        # A header may be larger than the staging buffer and arrive in several reads.
         wanted = prefix.header_bytes - self._header_filled
         taken = min(wanted, self._end - self._start)
         if taken:
@@ -413,7 +416,7 @@ class FrameReader:
             self._header_filled += taken
         if taken < wanted:
             return False
-        # Check before msgpack parses the header, so that damaged data is never interpreted.
+        # Check the checksum before msgpack parses the header, so that damaged data is never interpreted.
         check_crc(self._prefix_raw, self._header, prefix.crc)
         self._fields = decode_header(self._header)
         sizes = _sizes(self._fields, prefix)
@@ -442,15 +445,16 @@ class FrameReader:
 
 
 class _Body:
-    """The memory of one frame's buffers, and how far it is filled."""
+    """Memory for the buffers of one frame, and the number of bytes received so far."""
 
     def __init__(self, sizes: list[int]) -> None:
         blocks: list[Array] = []
         buffers: list[Array] = []
-        run: list[tuple[int, int]] = []  # (offset in block, size) of small neighbours
+        run: list[tuple[int, int]] = []  # (offset in the block, size) of consecutive small buffers
         run_bytes = 0
         for size in sizes:
-            # A large tensor gets separate memory, so that it is freed alone; small neighbours are freed together.
+            # A large tensor gets separate memory, so that it can be freed independently; small buffers in a block
+            # are freed together.
             if size >= OWN_ARRAY_BYTES:
                 self._close_run(run, run_bytes, blocks, buffers)
                 run, run_bytes = [], 0
@@ -475,14 +479,14 @@ class _Body:
 
     @staticmethod
     def _with_gaps(blocks: list[Array]) -> list[memoryview]:
-        """Return the blocks, last first, with scratch memory for the padding between them."""
+        """Return the blocks in reverse order, with scratch memory for the padding between them."""
         targets: list[memoryview] = []
         for index, block in enumerate(blocks):
             if block.nbytes:
                 targets.append(block.data)
             gap = aligned(block.nbytes) - block.nbytes
             if gap and index + 1 < len(blocks):
-                # Padding has to be read as well, and is discarded.
+                # Padding must be read as well, and is discarded.
                 targets.append(memoryview(bytearray(gap)))
         return targets[::-1]
 
@@ -505,13 +509,14 @@ _NO_BODY = _Body([])
 
 
 def _sizes(fields: dict[str, Any], prefix: Prefix) -> list[int]:
-    """Return the buffer sizes from the header, checked against the prefix. Remove ``bufs`` from `fields`."""
+    """Return the buffer sizes from the header, checked against the prefix. Remove the entry ``bufs`` from
+    `fields`."""
     sizes = fields.pop("bufs", [])
     if type(sizes) is not list or len(sizes) != prefix.buffer_count:
-        raise desync(f"the header does not describe the {prefix.buffer_count} buffers that the prefix announces")
+        raise desync(f"the header does not contain the sizes of the {prefix.buffer_count} buffers in the prefix")
     body = 0
     for size in sizes:
-        # `type`, not isinstance: msgpack's true would be a size of 1.
+        # Compare `type` and do not use isinstance: msgpack's true would be a size of 1.
         if type(size) is not int or size < 0 or size > prefix.body_bytes:
             raise desync(f"buffer of {size!r} bytes in a body of {prefix.body_bytes}")
         body = aligned(body) + size

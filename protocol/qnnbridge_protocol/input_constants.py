@@ -1,7 +1,8 @@
 """Constant values for inputs of a model: numbers and small tensors, as `fix=` and `--constant` accept them.
 
-A constant is a number, or lists of numbers of equal lengths, which are sent unchanged. `plain` converts a value of
-an application; `input_tensors` makes the tensor of an input. Pure functions without numpy.
+A constant is a number, or nested lists of numbers with equal lengths, as they are sent to the host. `plain`
+converts a value of the application to a constant; `input_tensors` converts a constant to the tensor of an input.
+Pure functions without numpy.
 """
 
 from __future__ import annotations
@@ -13,25 +14,24 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-# Limit for all constants of a model together. A header of 1 MiB has room for twenty times as many.
+# Maximum number of numbers in all constants of a model. A header of 1 MiB has room for twenty times as many.
 MOST_NUMBERS = 4096
-# An input with at most this many elements may contain sizes. Images and sentences have more elements.
+# An input with at most this many elements may contain sizes. Inputs with images and sentences have more elements.
 MOST_SIZES = 16
-# Values that are tried for such an input, in this order, each for all elements. The first that works is suggested.
+# Values to try for such an input, in this order, for all elements. The first value that works is suggested.
 EXAMPLE_SIZES = (64, 8, 2, 1)
 # Maximum number of dimensions of a constant. A header contains it as nested lists, whose depth is limited.
 _MOST_DIMENSIONS = 6
-# Number of a constant's values that a message shows.
+# Maximum number of values of a constant that a message shows.
 MOST_SHOWN = 8
-# Integers up to this limit are exact floats, and longer ones are hard to read.
+# Limit for showing a float as an integer. Up to it integers are exact floats; longer integers are hard to read.
 _DIGITS_OF_FLOATS = 1e15
 # Integers that msgpack can represent.
 _INTEGERS = range(-(2**63), 2**64)
 
 
 def plain(value: Any) -> Any:
-    """Return a constant in the form for the wire: a number, or nested lists of numbers, equally long in each
-    dimension.
+    """Convert a value to a constant: a number, or nested lists of numbers with equal lengths in each dimension.
 
     Args:
         value: a number, a list, a tuple, or an object with `tolist`, such as an array.
@@ -41,7 +41,7 @@ def plain(value: Any) -> Any:
         ValueError: the lists differ in length, are nested too deep, or contain more than `MOST_NUMBERS` numbers.
     """
     if hasattr(value, "tolist"):
-        # Check before `tolist`, which would convert a whole image to a list.
+        # Check the size before `tolist`, which would convert a whole image to a list.
         _check_count(math.prod(getattr(value, "shape", ())))
         value = value.tolist()
     made = _plain(value, _MOST_DIMENSIONS)
@@ -51,7 +51,7 @@ def plain(value: Any) -> Any:
 
 
 def plain_constants(constants: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the constants of a model in the form for the wire, by input. Raise the errors of `plain`."""
+    """Convert the values for inputs of a model to constants, by input. Raise the same errors as `plain`."""
     made = {str(name): plain(value) for name, value in constants.items()}
     _check_count(sum(map(count_of, made.values())))
     return made
@@ -64,7 +64,7 @@ def _plain(value: Any, depth: int) -> Any:
         return [_plain(one, depth - 1) for one in value]
     if not isinstance(value, (int, float)):
         raise TypeError(f"{type(value).__name__} is not a number")
-    # Use a float if that is exact, so that options with such numbers keep the hashes of earlier releases.
+    # Use a float if it is exact, so that options with such numbers have the same hashes as in earlier releases.
     try:
         exact = float(value)
     except OverflowError:
@@ -82,7 +82,7 @@ def _check_count(count: int) -> None:
 
 
 def numbers_in(constant: Any) -> Iterator[int | float]:
-    """Yield the numbers of a constant, in the order of a tensor."""
+    """Yield the numbers of a constant in the order of a tensor's elements."""
     if isinstance(constant, list):
         for one in constant:
             yield from numbers_in(one)
@@ -91,7 +91,7 @@ def numbers_in(constant: Any) -> Iterator[int | float]:
 
 
 def count_of(constant: Any) -> int:
-    """Return how many numbers a constant has."""
+    """Return the number of elements of a constant."""
     return sum(1 for _ in numbers_in(constant))
 
 
@@ -112,7 +112,7 @@ def text_of(constant: Any) -> str:
 
 
 def shown(constant: Any) -> str:
-    """Return a constant for a message, which shows only the first numbers of a long one."""
+    """Return a constant for a message. Of a long constant, only the first numbers are shown."""
     numbers = [number_text(one) for _, one in zip(range(MOST_SHOWN), numbers_in(constant), strict=False)]
     more = count_of(constant) - len(numbers)
     return ",".join(numbers) + (f",... ({more} more)" if more else "")

@@ -21,9 +21,10 @@ def options_text(constants: Mapping[str, Any]) -> str:
 
 
 def resolved(constant: Any, dims: Sequence[int | str | None] | None, sizes: Mapping[str, int]) -> list[int]:
-    """Return the shape of an input with these dimensions.
+    """Return the shape of an input with concrete sizes for its dimensions.
 
-    A free dimension gets its size from `sizes`, else from a constant of the same rank, else 1.
+    A free dimension gets its size from `sizes`, else from the constant if it has the same rank; otherwise the size
+    is 1.
     """
     known, own = dims or (), shape_of(constant)
     free = own if len(own) == len(known) else [1] * len(known)
@@ -39,7 +40,7 @@ def array_of(constant: Any, name: str, type_text: str, shape: Sequence[int]) -> 
     must have the shape of the input.
 
     Args:
-        constant: as `plain` returns it.
+        constant: a result of `plain`.
         type_text: type of the input in ONNX Runtime's notation: `tensor(int64)`.
         shape: shape of the input.
 
@@ -54,7 +55,7 @@ def array_of(constant: Any, name: str, type_text: str, shape: Sequence[int]) -> 
         of_input = f"has the shape {_shape_text(shape)}" if shape else "is a single number"
         raise OptionError(
             f'The constant for input "{name}" has the shape {_shape_text(own)}, and the input {of_input}.',
-            fix=f"Give {_form(name, count)}{', or one number for all of them' if count > 1 else ''}.",
+            fix=f"Give {_form(name, count)}{', or one number for all elements' if count > 1 else ''}.",
         )
     made = np.empty(len(numbers), dtype)
     for place, number in enumerate(numbers):
@@ -67,11 +68,11 @@ def _shape_text(shape: Sequence[int]) -> str:
 
 
 def _form(name: str, count: int) -> str:
-    """Return the format of an input's numbers, as a text with an example."""
+    """Return a description of how to give the numbers of an input, with an example."""
     if count == 1:
         return f"one number: --constant {name}=V"
     if count > MOST_SHOWN:
-        return f"{count} numbers with commas: --constant {name}=V,V,..."
+        return f"{count} numbers, separated by commas: --constant {name}=V,V,..."
     example = ",".join(["V"] * count)
     return f'{count} numbers: --constant {name}={example} or fix={{"constants": {{"{name}": [{example}]}}}}'
 
@@ -109,7 +110,7 @@ def _dtype(name: str, element: ElementType) -> Any:
 
 
 def _converted(name: str, element: ElementType, dtype: Any, number: float) -> Any:
-    """Return the element for a number. Raise `OptionError` if its type cannot represent the number."""
+    """Convert a number to the element type. Raise `OptionError` if the type cannot represent the number."""
     whole = element.text == "bool" or element.text.lstrip("u").startswith("int")
     finite = math.isfinite(number)
     given = int(number) if whole and finite and number == int(number) else number
@@ -117,7 +118,7 @@ def _converted(name: str, element: ElementType, dtype: Any, number: float) -> An
         with np.errstate(all="ignore"):
             made = np.asarray(given).astype(dtype)
         back = float(made) if not whole else int(made)
-        # Integers must be exact; floats are rounded, but must not become infinite.
+        # Integers must be represented exactly. Floats are rounded, but must not become infinite.
         good = finite and back == given if whole else math.isfinite(back) or not finite
     except (OverflowError, ValueError, TypeError):
         good = False
@@ -131,6 +132,6 @@ def _converted(name: str, element: ElementType, dtype: Any, number: float) -> An
         fix = f"Give a number in the range of {element.text}, or inf."
     raise OptionError(
         f'The constant for input "{name}" has the value {number_text(number)}, which its type {element.text} '
-        "cannot hold.",
+        "cannot represent.",
         fix=fix,
     )

@@ -1,6 +1,6 @@
-"""The command that installs qnnbridge. Errors, the doctor and `qnnbridge setup` all use this module.
+"""The command that installs qnnbridge, for error messages, `qnnbridge doctor` and `qnnbridge setup`.
 
-Nothing is read at import; `installed_from` reads pip's record of the installation.
+The import reads no files; `installed_from` reads pip's record of the installation.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from qnnbridge_protocol.process_names import is_frozen
 from qnnbridge_protocol.shell import command_line, shell_word
 
 PACKAGE: Final = "qnnbridge"
-# Whether a package index has qnnbridge. Until then, commands install from a checkout or a wheel.
+# Whether qnnbridge is on a package index. If not, commands install from a checkout or a wheel.
 ON_INDEX: Final = False
 
 _PLAIN: Final = re.compile(r"[\w.:/\\\[\],=~ -]+")
@@ -24,14 +24,16 @@ _DRIVE: Final = re.compile(r"/[A-Za-z]:(?:/|$)")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Origin:
-    """The checkout or wheel from which qnnbridge was installed. `editable`: pip linked the checkout."""
+    """The checkout or wheel from which qnnbridge was installed. `editable`: whether it is an editable
+    installation."""
 
     path: str
     editable: bool = False
 
 
 def read_origin(record: str | None) -> Origin | None:
-    """Return the origin that a `direct_url.json` (PEP 610) records, also for a record of Windows on another system.
+    """Return the origin from the contents of a `direct_url.json` (PEP 610), also if a Windows path is read on
+    another system.
 
     Return ``None`` for an installation from an index, from another machine, or with a damaged record.
     """
@@ -52,8 +54,8 @@ def read_origin(record: str | None) -> Origin | None:
 
 
 def installed_from() -> Origin | None:
-    """Return the origin of the running qnnbridge, if it still exists."""
-    # Import here: the import takes 30 ms, and only messages need it.
+    """Return the origin of the running qnnbridge, if the checkout or wheel still exists."""
+    # imported here because the import takes 30 ms, and only messages need it
     import importlib.metadata
 
     try:
@@ -64,7 +66,7 @@ def installed_from() -> Origin | None:
 
 
 def requirement(extras: str = "", version: str = "", origin: Origin | None = None) -> str:
-    """Return the requirement for pip: the origin, else the release on an index, else ``.`` (the current folder)."""
+    """Return what pip must install: the origin, else the release on an index, else ``.`` (the current folder)."""
     extra = f"[{extras}]" if extras else ""
     if origin is not None:
         return f"{origin.path}{extra}"
@@ -74,7 +76,8 @@ def requirement(extras: str = "", version: str = "", origin: Origin | None = Non
 
 
 def extra_fix(extra: str) -> str:
-    """Return the command that adds the packages of an extra; for a frozen application, the advice to rebuild it."""
+    """Return the command that installs the packages of an extra. For a frozen application, return the advice to
+    build it again."""
     if is_frozen():
         return f"Build this application again in an environment with the extra [{extra}] of {PACKAGE}."
     return install_command(extra)
@@ -83,7 +86,7 @@ def extra_fix(extra: str) -> str:
 def install_command(extras: str = "", *, python: str = "python", options: str = "") -> str:
     """Return the command that installs qnnbridge with these extras, quoted for cmd.exe, PowerShell and sh.
 
-    Without a known origin the command is for the folder of a checkout, which the text mentions.
+    If the origin is unknown, the command must be run in the folder of a checkout, as the result mentions.
 
     Args:
         extras: the extras, such as ``host,genai``.
@@ -92,7 +95,7 @@ def install_command(extras: str = "", *, python: str = "python", options: str = 
     """
     origin = None if "--upgrade" in options.split() else installed_from()
     what = requirement(extras, "", origin)
-    # The common notation, where all shells read it unchanged.
+    # The usual notation, if all shells read it unchanged.
     quoted = f'"{what}"' if _PLAIN.fullmatch(what) else shell_word(what)
     command = f"{command_line((python, '-m', 'pip', 'install', *options.split()))} {quoted}"
     if origin is not None or ON_INDEX:

@@ -1,6 +1,6 @@
-"""Limits for what a peer may send. Both sides announce theirs in HELLO; the smaller one applies.
+"""Limits for messages. Each side announces its limits in HELLO; the smaller limit applies.
 
-Every number is checked before anything is allocated for it.
+Every number in a message is checked before memory is allocated.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ if TYPE_CHECKING:
 
 MIB = 1024 * 1024
 
-# A HELLO contains versions and features; 64 KiB is a hundred times what it needs.
+# A HELLO contains versions and features; 64 KiB is a hundred times the size it needs.
 MAX_HELLO_BYTES = 64 * 1024
 
-# Text that site hooks and banners may print before the host's HELLO.
+# Maximum length of text that site hooks and banners may print before the host's HELLO.
 MAX_PREAMBLE_BYTES = 64 * 1024
 
-# Smallest `max_header` that a peer may set: an error with cause and fix, a phase with a model's name, and every
-# message about the connection itself fit into it.
+# Smallest `max_header` that a peer may set. It is sufficient for an error with cause and fix, a phase with a
+# model's name, and every message about the connection itself.
 MIN_HEADER_BYTES = 4096
 
-# Limit for the metadata texts of a model, in UTF-8: a quarter of the limit of a header.
+# Maximum total size of a model's metadata strings in UTF-8: a quarter of the limit of a header.
 MAX_METADATA_BYTES = 256 * 1024
 
-# Nesting of a header: a sequence of maps of optionals needs 6.
+# Maximum nesting of a header. A sequence of maps of optionals needs 6 levels.
 MAX_DEPTH = 16
 
 # Number of bytes of a broken stream that are kept as evidence.
@@ -42,9 +42,9 @@ class Limits(NamedTuple):
         max_header: bytes of a msgpack header. Ten thousand tensors are described in less than 1 MiB, and unpacking
             1 MiB
             of the worst possible header takes under a second and 100 MB.
-        max_buffers: out-of-band buffers of one message.
+        max_buffers: number of buffers of one message.
         max_body: bytes of all buffers of one message, including padding.
-        max_in_flight: requests that wait for their reply on one connection.
+        max_in_flight: number of requests on one connection that wait for their replies.
     """
 
     max_header: int = 1 * MIB
@@ -53,8 +53,8 @@ class Limits(NamedTuple):
     max_in_flight: int = 64
 
     def common(self, other: Limits) -> Limits:
-        """Return the limits that both sides comply with."""
-        # Field by field: the smaller limit suits both sides.
+        """Return limits that satisfy both sides."""
+        # For each field, take the smaller limit.
         return Limits(*map(min, self, other))
 
     def to_wire(self) -> dict[str, int]:
@@ -62,7 +62,7 @@ class Limits(NamedTuple):
 
     @classmethod
     def from_wire(cls, data: Mapping[str, Any]) -> Limits:
-        """Convert the limits of a peer. Ignore unknown limits; use this side's limit for a missing one."""
+        """Convert the limits of a peer. Ignore unknown limits; for a missing limit use this side's limit."""
         given = {k: v for k, v in data.items() if k in cls._fields}
         if any(type(v) is not int or v < 1 for v in given.values()):
             raise ValueError(f"limits must be positive integers, got {given!r}")
@@ -70,7 +70,7 @@ class Limits(NamedTuple):
 
 
 def fitting(texts: Mapping[str, str], most: int = MAX_METADATA_BYTES) -> dict[str, str]:
-    """Return the texts of a model that fit into one message, in their order: the longest ones are omitted."""
+    """Return the strings of a model that fit into one message, in their order. The longest strings are omitted."""
     sizes = {
         name: len(name.encode("utf-8", "replace")) + len(text.encode("utf-8", "replace"))
         for name, text in texts.items()

@@ -1,6 +1,6 @@
 """Records about models, the cache and compilations that the host and the application exchange.
 
-Also the check of a model's path, before anything is started for it.
+This module also checks a model's path, before a host is started for the model.
 """
 
 from __future__ import annotations
@@ -35,12 +35,13 @@ class CacheSettings(Record):
 
     Attributes:
         folder: absolute path of the whole cache.
-        wanted: the application's choice for this session; ``None`` lets the cache decide.
+        wanted: whether the application requested the cache for this session; ``None``: the cache decides.
         enabled: False if the environment disables the cache.
-        max_bytes: limit of all entries together.
+        max_bytes: maximum total size of all entries.
         min_model_bytes: smaller models are not cached unless `wanted` is true.
-        problems: variables without a usable value, as text; their defaults are used.
-        load_only: compile nothing; create a session without an entry from its model.
+        problems: messages about environment variables with unusable values, for which defaults are used.
+        load_only: do not compile; if the cache has no entry for the model, create the session from the model
+            itself.
     """
 
     folder: str
@@ -58,15 +59,15 @@ class CacheSettings(Record):
 
 @record(frozen=True, repr=False, eq=False)
 class CacheStatus(Shown, Record):
-    """Action of the cache for a session.
+    """Use of the cache for a session.
 
     Attributes:
         state: "hit": loaded a compiled model from the cache; "miss": compiled into the cache, then loaded from
             there;
             "off": created from the model itself.
-        reason: why, as text.
-        key: key of the entry.
-        compile_seconds: duration of the compilation, now or earlier.
+        reason: reason for the state.
+        key: key of the cache entry.
+        compile_seconds: duration of the compilation, which may have been earlier.
     """
 
     state: CacheState
@@ -85,12 +86,12 @@ class CacheStatus(Shown, Record):
 
 @record(frozen=True, repr=False, eq=False)
 class CacheReply(CacheStatus):
-    """A `CacheStatus`, with further data for the application.
+    """A `CacheStatus` with further data for the application.
 
     Attributes:
         id: id of the entry that was loaded.
-        set_aside: number of entries that were set aside meanwhile.
-        problem: why the cache as a whole is unusable; ``None`` if it is usable.
+        set_aside: number of faulty entries that were moved out of the cache meanwhile.
+        problem: reason why the whole cache is unusable; ``None`` if it is usable.
     """
 
     id: str | None = None
@@ -104,10 +105,10 @@ class CacheReply(CacheStatus):
 
 @record(frozen=True, repr=False, eq=False)
 class EntryFault(Record):
-    """An entry of the cache that crashed a host: the host sets it aside.
+    """A cache entry that crashed a host. The next host moves the entry out of the cache.
 
     Attributes:
-        key, id: of the entry, from the PHASE frame.
+        key, id: key and id of the entry, from the PHASE frame.
         reason: message of the crash.
     """
 
@@ -117,40 +118,41 @@ class EntryFault(Record):
     reason: str
 
     def __post_init__(self) -> None:
-        # `field_types` accepts any text for a Literal, since a newer peer may have more values. The host acts on
-        # this value, so an unknown one is refused.
+        # `field_types` accepts any string for a Literal, since a newer peer may have more values. The host acts on
+        # this value, so unknown values are refused here.
         if self.fault not in ("crashed", "damaged", "differs", "foreign", "unloadable"):
             raise TypeError(f"not a fault of an entry: {self.fault!r}")
 
 
 @record(frozen=True, repr=False, eq=False)
 class Notice(Record):
-    """A sentence for people. `kind`: "cache" (a warning) and "once" are shown once per process; "done" is not a
-    warning."""
+    """A sentence for people. `kind`: "cache" (a warning) and "once" are shown once per process; "done" is not
+    shown as a warning."""
 
     kind: NoticeKind
     text: str
 
 
-# --- numbers ---------------------------------------------------------------------------------------------
+# --- comparisons with the CPU ----------------------------------------------------------------------------
 
 
 @record(frozen=True, repr=False, eq=False)
 class JudgedNumbers(Record):
-    """Comparison of an output with the CPU's, and the verdict.
+    """Comparison of one output with the CPU's output, and the verdict.
 
     Attributes:
         state: "agrees", "differs", or "unknown".
         values: number of compared values.
         snr_db: signal-to-noise ratio of all values, at most 200; ``None`` if nothing was compared.
-        max_abs, max_relative: largest difference, and the same relative to the largest magnitude on the CPU.
-        off: share of values that differ by more than 5 % of the range; for integers, that differ.
-        decisions: share of equal decisions (the class with the largest value, the side of 0.5 of probabilities,
-            objects,
-            detections); ``None`` for none.
+        max_abs, max_relative: largest difference, absolute and relative to the largest magnitude on the CPU.
+        off: fraction of values that differ by more than 5 % of the range; for integers, the fraction that differ at
+            all.
+        decisions: fraction of equal decisions (the class with the largest value, probabilities above or below 0.5,
+            objects, detections); ``None`` if the output contains no decisions.
         lost: number of values that are NaN or infinite but finite on the CPU.
-        reason: text for an output that does not agree, or agrees only by its decisions.
-        part: columns to which the SNR applies, in an output that mixes scales; '' for all values.
+        reason: explanation if the output does not agree, or if only its decisions agree.
+        part: columns to which the SNR applies, if the columns of the output have different scales; '' for all
+            columns.
     """
 
     state: NumbersState
@@ -182,28 +184,29 @@ class OutputNumbers(Shown, JudgedNumbers):
         yield str(self), "problem" if self.state == "differs" else ""
 
 
-# Order for combining several reports of a model: the first of these states that any report has is the result.
+# States in the order of precedence: if a model has several reports, the combined state is the first of these that
+# occurs.
 WORST_FIRST: Final = ("differs", "unknown", "pending", "agrees", "off")
-# Text for the inputs of a comparison that used no inputs of the application.
+# Value of `inputs` for a comparison with generated inputs.
 MADE_UP: Final = "made-up inputs"
-# Largest number of comparisons: the number of the next call, a power of 2, must fit in JSON and msgpack.
+# Maximum number of comparisons: the number of the next call, a power of 2, must fit in JSON and msgpack.
 MOST_COMPARED: Final = 40
 MOST_CALLS: Final = 2**53
 
 
 @record(frozen=True, repr=False, eq=False)
 class NumbersReport(Shown, Record):
-    """Result of the comparisons of a session's outputs with the CPU's.
+    """Result of all comparisons of a session's outputs with the CPU's outputs.
 
     Attributes:
         state: "agrees"; "differs"; "unknown": impossible to decide, see `reason`; "pending": not known yet; "off":
             not
             requested.
-        outputs: the worst first.
-        inputs: inputs of the comparison.
-        when: seconds since 1970.
-        kept: found earlier, for the same model, options, chip and versions.
-        cause: operators with known wrong results, as text.
+        outputs: results of each output, the worst first.
+        inputs: description of the compared inputs.
+        when: time of the comparison in seconds since 1970.
+        kept: whether the report comes from an earlier session with the same model, options, chip and versions.
+        cause: description of operators in the model that QNN is known to compute wrong.
         calls: number of counted calls in all sessions of the compiled model.
         compared: number of those calls that were compared.
     """
@@ -224,14 +227,15 @@ class NumbersReport(Shown, Record):
 
     @property
     def next_call(self) -> int:
-        """Number of the call that is compared next: the first, 2nd, 4th, 8th and so on."""
+        """Number of the call that is compared next: the first, 2nd, 4th, 8th call and so on."""
         return 2**self.compared if self.compared < MOST_COMPARED else MOST_CALLS
 
     def after(self, earlier: NumbersReport) -> NumbersReport:
-        """Return the result of this comparison and all earlier ones together.
+        """Combine the result of this comparison with the report on all earlier comparisons.
 
-        A difference stays a difference, unless only made-up inputs had shown it and a call agrees. If all agree,
-        the result has the worst values. Counts are the larger ones; time and date are those of this comparison.
+        A difference remains, unless only generated inputs had shown it and a real call agrees. If all comparisons
+        agree, the result contains the worst values. Counts are the larger of both counts; time and duration are
+        those of this comparison.
         """
         shown = self
         if earlier.state == "differs" and self.state != "differs":
@@ -255,7 +259,7 @@ class NumbersReport(Shown, Record):
 
     @property
     def snr_db(self) -> float | None:
-        """SNR of the worst output."""
+        """Lowest SNR (signal-to-noise ratio in dB) of all outputs."""
         return self.outputs[0].snr_db if self.outputs else None
 
     @property
@@ -265,7 +269,7 @@ class NumbersReport(Shown, Record):
 
     @property
     def summary(self) -> str:
-        """State with the number of compared calls: ``agrees on 3 of 7 calls``."""
+        """State and number of compared calls: ``agrees on 3 of 7 calls``."""
         if self.state == "agrees" and self.compared:
             return f"agrees on {self.compared} of {self.calls:,} call{'' if self.calls == 1 else 's'}"
         return self.state
@@ -276,7 +280,7 @@ class NumbersReport(Shown, Record):
 
     @property
     def verdict(self) -> str:
-        """Verdict as a phrase for people: ``agree on 3 of 7 calls``, ``differ``, ``not compared``."""
+        """Verdict for people: ``agree on 3 of 7 calls``, ``differ``, ``not compared``."""
         words = {"agrees": self.summary.replace("agrees", "agree"), "differs": "differ", "off": "not compared"}
         return words.get(self.state, self.state)
 
@@ -289,7 +293,7 @@ BEING_COMPARED: Final = "it is being compared with the CPU"
 
 
 def is_compared(report: NumbersReport) -> bool:
-    """Return whether a comparison in the background will replace this report."""
+    """Return whether a comparison in the background is running, whose report will replace this report."""
     return report.state == "pending" and report.reason == BEING_COMPARED
 
 
@@ -301,10 +305,10 @@ class ModelIdentity(Record):
     """The model from which a session was created.
 
     Attributes:
-        fingerprint: SHA-256 of the model with the files that it refers to.
+        fingerprint: SHA-256 of the model and of the files that it refers to.
         label: name of the model in messages.
-        files: path, size in bytes and date in nanoseconds of each file, the model's own first.
-        compiled: whether it is an EPContext model.
+        files: path, size in bytes and date in nanoseconds of each file, the model's own file first.
+        compiled: whether it is a compiled (EPContext) model.
     """
 
     fingerprint: str
@@ -318,11 +322,11 @@ class ModelDescription(Record):
     """Contents of a model file that can be read without loading the model.
 
     Attributes:
-        readable: the file is a readable ONNX model; otherwise the other fields are empty.
-        inputs: without initializers.
-        external: the files next to the model.
+        readable: whether the file is a readable ONNX model; if not, the other fields are empty.
+        inputs: the model's inputs, without initializers.
+        external: the model's external data files.
         operators: operators of the model, with their domain if it is not ONNX's own.
-        metadata: descriptive fields, called as in ONNX Runtime, and custom metadata.
+        metadata: descriptive fields, with ONNX Runtime's names, and custom metadata.
     """
 
     model: ModelIdentity
@@ -338,21 +342,21 @@ class ModelDescription(Record):
 # --- compiling -------------------------------------------------------------------------------------------
 
 
-# Beginning of the remark on an output about which the inputs prove nothing.
+# Start of the remark about an output for which these inputs prove nothing.
 NOT_SHOWN: Final = "not shown by these inputs"
 
 
 @record(frozen=True, repr=False, eq=False)
 class Difference(Record):
-    """Difference in one output over all tried inputs.
+    """Difference between original and compiled model in one output, for all tried inputs.
 
     Attributes:
         max_abs: largest difference.
         max_rel: `max_abs` divided by the largest magnitude of the reference; for integers the fraction that
             differs.
-        cosine: of both outputs as vectors; ``None`` if one of them is all zeros.
-        inputs: inputs with the largest difference.
-        remark: what is unusual or wrong, as text.
+        cosine: cosine similarity of the two outputs as vectors; ``None`` if one output is all zeros.
+        inputs: the inputs with the largest difference.
+        remark: description of an unusual or wrong difference.
     """
 
     output: str
@@ -365,7 +369,7 @@ class Difference(Record):
 
     @property
     def is_not_shown(self) -> bool:
-        """Whether the inputs prove nothing about this output."""
+        """Whether the tried inputs prove nothing about this output."""
         return self.level == "unusual" and (self.remark or "").startswith(NOT_SHOWN)
 
 
@@ -374,9 +378,9 @@ class Validation(Shown, Record):
     """Comparison of a compiled model with the original on the CPU.
 
     Attributes:
-        skipped: why it was not done; ``None`` if it was.
-        tolerance: as text.
-        seconds: its duration.
+        skipped: reason why the models were not compared; ``None`` if they were compared.
+        tolerance: description of the allowed difference.
+        seconds: duration of the comparison.
     """
 
     differences: tuple[Difference, ...] = ()
@@ -386,13 +390,13 @@ class Validation(Shown, Record):
 
     @property
     def worst(self) -> Difference | None:
-        """Difference in the output that differs most, relative to its own values."""
+        """Difference in the output that differs most relative to its own values."""
         return max(self.differences, key=lambda one: (one.max_rel, one.max_abs), default=None)
 
     @property
     def max_abs(self) -> float:
-        """Largest difference of the `worst` output, as is `max_rel`: outputs of different magnitudes are not
-        comparable."""
+        """Largest difference of the `worst` output. `max_rel` also refers to that output, because outputs of
+        different magnitudes cannot be compared."""
         return self.worst.max_abs if self.worst is not None else 0.0
 
     @property
@@ -401,18 +405,19 @@ class Validation(Shown, Record):
 
     @property
     def cosine(self) -> float | None:
-        """Worst value of all outputs."""
+        """Lowest cosine similarity of all outputs."""
         return min((one.cosine for one in self.differences if one.cosine is not None), default=None)
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """Unusual differences, as text."""
+        """Remarks about unusual differences."""
         return tuple(f"{one.output} ({one.inputs}): {one.remark}" for one in self.differences if one.remark)
 
     def numbers(self, inputs: str) -> NumbersReport | None:
-        """Return the comparison as a session's report; ``None`` if nothing was compared. `inputs` describes its
-        inputs."""
-        # "unusual" gets a remark but is within the tolerance, so it agrees, unless the inputs prove nothing.
+        """Convert the comparison to a session's report; ``None`` if nothing was compared. `inputs` describes the
+        compared inputs."""
+        # An "unusual" difference gets a remark but is within the tolerance, so the output agrees, unless the inputs
+        # prove nothing.
         states: dict[str, NumbersState] = {"ok": "agrees", "wrong": "differs"}
         outputs = [
             OutputNumbers(
@@ -460,11 +465,11 @@ class CompileResult(Shown, Record):
 
     Attributes:
         path: path of the .onnx file, which a session opens.
-        blob: path of the context binary; ``None`` if embedded.
+        blob: path of the context binary; ``None`` if it is embedded in the .onnx file.
         manifest: path of the file that records which files belong together.
-        source: name of the original.
-        placement: placement of the original's nodes; ``None`` if the compiler died before it reported them.
-        soc_model: chip for which it was compiled; ``None``: the host's chip.
+        source: name of the original model.
+        placement: placement of the original model's nodes; ``None`` if the compiler died before it reported them.
+        soc_model: chip for which the model was compiled; ``None``: the host's chip.
         versions: versions of the compiler.
         compile_seconds: time inside the compiler.
         seconds: total time, including the start of processes and the validation.
@@ -507,7 +512,7 @@ class CompileResult(Shown, Record):
         }
 
 
-# Files in a folder that `qnnbridge prepare` made, and in an unfinished one.
+# File names in a folder that `qnnbridge prepare` created, and in an unfinished folder.
 PREPARED_MANIFEST: Final = "manifest.json"
 PREPARE_JOURNAL: Final = ".qnnbridge-prepare.json"
 
@@ -516,8 +521,8 @@ def absolute_model_path(given: str | os.PathLike[str], *, prepared: bool = False
     """Return the absolute path of an existing model file.
 
     Args:
-        given: the path as the application gave it.
-        prepared: accept a folder that `qnnbridge prepare` made.
+        given: the path that the application passed.
+        prepared: whether to accept a folder that `qnnbridge prepare` created.
 
     Raises:
         InvalidArgument: the path is not valid Unicode, so it cannot be sent.
@@ -527,10 +532,10 @@ def absolute_model_path(given: str | os.PathLike[str], *, prepared: bool = False
     """
     shown = os.fsdecode(given)
     path = os.path.abspath(shown)
-    # Check the absolute path: the name of the working folder may be the part that cannot be sent.
+    # Check the absolute path, because the name of the working folder may be the invalid part.
     check_travels(path)
     try:
-        os.stat(path)  # its error contains the reason why the file cannot be accessed
+        os.stat(path)  # the error of `stat` contains the reason why the file cannot be accessed
     # ValueError: the path contains a NUL, or cannot be encoded in the locale (UnicodeEncodeError).
     except (OSError, ValueError) as error:
         raise unreadable(shown, path, error) from None
@@ -548,9 +553,9 @@ def absolute_model_path(given: str | os.PathLike[str], *, prepared: bool = False
 
 
 def folder_refused(shown: str, path: str) -> InvalidProtobuf | ContextUnusable:
-    """Return the error for a folder without a manifest, where a folder of `qnnbridge prepare` is accepted.
+    """Return the error for a folder without a manifest. Used where folders of `qnnbridge prepare` are accepted.
 
-    `shown` is the path as the application gave it.
+    `shown` is the path that the application passed.
     """
     if os.path.isfile(os.path.join(path, PREPARE_JOURNAL)):
         return ContextUnusable(
@@ -571,7 +576,7 @@ def check_travels(path: str) -> None:
     try:
         path.encode("utf-8")
     except UnicodeEncodeError:
-        # Python keeps bytes that its encoding cannot decode as lone surrogates, which UTF-8 cannot represent.
+        # Python represents bytes that it cannot decode as lone surrogates, which cannot be encoded in UTF-8.
         named = _name_in_utf8(path)
         if named is not None:
             raise InvalidArgument(
@@ -593,9 +598,9 @@ _USE_UTF8 = "Start the application with PYTHONUTF8=1, or in a locale of UTF-8 (L
 
 
 def _name_in_utf8(path: str) -> str | None:
-    """Return the path with its bytes decoded as UTF-8; ``None`` if that fails or gives the same path."""
+    """Return the path with its bytes decoded as UTF-8; ``None`` if decoding fails or changes nothing."""
     try:
-        # `fsencode` returns the bytes on the disk, whatever the locale.
+        # `fsencode` returns the bytes of the name on the disk for any locale.
         name = os.fsencode(path).decode("utf-8")
     except UnicodeError:
         return None
@@ -603,13 +608,13 @@ def _name_in_utf8(path: str) -> str | None:
 
 
 def _locale() -> str:
-    """Return the environment variables of the locale as text, in order of precedence."""
+    """Return the locale's environment variables as a string, in order of precedence."""
     named = [f"{name}={os.environ[name]}" for name in ("LC_ALL", "LC_CTYPE", "LANG") if os.environ.get(name)]
     return ", ".join(named) or "no locale is set"
 
 
 def unreadable(shown: str, path: str, error: OSError | ValueError) -> NoSuchFile:
-    """Return the error for a model that cannot be read. `shown` is the path as the application gave it."""
+    """Return the error for a model that cannot be read. `shown` is the path that the application passed."""
     if isinstance(error, UnicodeEncodeError):
         return NoSuchFile(
             f"The model {shown!a} cannot be read in this locale.",
@@ -619,7 +624,7 @@ def unreadable(shown: str, path: str, error: OSError | ValueError) -> NoSuchFile
         )
     return NoSuchFile(
         f"The model {shown} cannot be read.",
-        cause=f"{getattr(error, 'strerror', None) or error} (looked for {path}).",
-        fix="Check the path; a relative one counts from the application's current folder.",
+        cause=f"{getattr(error, 'strerror', None) or error} (absolute path: {path}).",
+        fix="Check the path. A relative path starts at the application's current folder.",
         details={"path": path},
     )

@@ -1,7 +1,7 @@
-"""Names of processes, which include the system on which their process id is valid.
+"""Names of processes. A name contains the process id and the system on which the id is valid.
 
-Application and host may run on different systems: a host in a container, behind ssh, or under Wine. There the
-process id of the application belongs to another process, or to none.
+Application and host may run on different systems: a host in a container, behind ssh, or under Wine. On the host's
+system the application's process id belongs to another process, or to no process.
 """
 
 from __future__ import annotations
@@ -9,20 +9,22 @@ from __future__ import annotations
 import os
 import sys
 
-# Name of a host's process on Linux, at most 15 letters: the only information about a zombie.
+# Name of host processes on Linux (at most 15 characters). For a zombie it is the only available information.
 HOST_NAME = "qnnbridge-host"
 
 
 def is_frozen() -> bool:
-    """Return whether this program was frozen together with its Python (PyInstaller, cx_Freeze, Nuitka).
+    """Return whether this program was built together with its Python (PyInstaller, cx_Freeze, Nuitka).
 
-    Then `sys.executable` is the application, and packages cannot be installed.
+    In such a program `sys.executable` is the application, and packages cannot be installed.
     """
-    return bool(getattr(sys, "frozen", False)) or "__compiled__" in globals()  # Nuitka's mark of a module
+    # Nuitka sets this name in each module
+    return bool(getattr(sys, "frozen", False)) or "__compiled__" in globals()
 
 
 def this_system() -> str:
-    """Return the name of the system whose process ids this process sees; equal in all its processes."""
+    """Return the name of the system (machine boot and container) whose process ids this process can use. All
+    processes on that system get the same name."""
     if sys.platform == "win32":
         return "win32:" + os.environ.get("COMPUTERNAME", "")
     return f"{sys.platform}:{_boot()}:{_number_space()}"
@@ -34,7 +36,8 @@ def name_of(pid: int) -> str:
 
 
 def number_here(name: str) -> int | None:
-    """Return the process id; ``None`` for a process of another system. A bare id means this system.
+    """Return the process id in a name; ``None`` for a process of another system. A name without a system is an id
+    of this system.
 
     Raises:
         ValueError: `name` is not the name of a process.
@@ -55,7 +58,7 @@ def _boot() -> str:
 
 
 def _number_space() -> str:
-    """Return the process namespace: each container has its own."""
+    """Return the process id namespace, which differs between containers."""
     try:
         return os.readlink("/proc/self/ns/pid")
     except OSError:

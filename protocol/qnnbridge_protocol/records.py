@@ -1,8 +1,8 @@
 """`NamedTuple` for classes that the host imports before its first session.
 
-Type checkers and users of such a class see `typing.NamedTuple`. `typing` compiles each annotation of a field, which
-takes 0.1 to 0.2 ms per class; `dataclasses` generates methods, which takes 0.5 ms. Neither module is imported
-before HELLO.
+Type checkers treat such a class like `typing.NamedTuple`. `typing` compiles each annotation of a field, which takes
+0.1 to 0.2 ms per class; `dataclasses` generates methods, which takes 0.5 ms. So neither module is imported before
+HELLO.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 else:
 
     class _NamedTupleMeta(type):
-        """Creates a tuple class from the annotations in the body of a class."""
+        """Create a tuple class from the annotations in the body of a class."""
 
         def __new__(cls, name, bases, body):
             if not bases:
@@ -27,4 +27,5 @@ else:
             return type(name, (base,), body)
 
     class NamedTuple(metaclass=_NamedTupleMeta):
-        """Base class like that of `typing`: fields with their types in the body, defaults last, and methods."""
+        """Base class that works like `typing.NamedTuple`: fields with types in the class body, fields with
+        defaults last, methods."""

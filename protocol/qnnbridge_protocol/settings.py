@@ -1,8 +1,8 @@
-"""Settings in the environment: the QNN that a host uses; the folder of the cache of compiled models, and its size.
+"""Settings in environment variables: the QNN that a host uses, and folder and size of the cache of compiled models.
 
-The application passes the engine to the host by environment variables. For the cache it reads its own environment
-for each session, and sends the settings to the host; the tools read theirs. The host imports this before HELLO, and
-so without `typing`, `re` and `pathlib`.
+The application passes the engine to the host in environment variables. For the cache it reads its own variables for
+each session and sends the settings to the host; a tool reads the tool's own variables. The host imports this module
+before HELLO, so the module does not import `typing`, `re` or `pathlib`.
 """
 
 from __future__ import annotations
@@ -24,15 +24,17 @@ if TYPE_CHECKING:
 ENGINE_VARIABLE: Final = "QNNBRIDGE_ENGINE"
 EP_PATH_VARIABLE: Final = "QNNBRIDGE_EP_PATH"
 
-# auto: the host chooses. wheel: onnxruntime-qnn. windowsml: the catalogue of Windows. folder: a given folder.
+# Sources of QNN. auto: the host chooses. wheel: onnxruntime-qnn. windowsml: the catalogue of Windows. folder: a
+# given folder.
 ENGINES: Final[tuple[EngineName, ...]] = ("auto", "wheel", "windowsml", "folder")
 
 
 def engine_of(environ: Mapping[str, str]) -> tuple[EngineName, str | None]:
-    """Return the engine and the folder (or file) of the provider in an environment. A path alone means "folder".
+    """Return the engine and the path of the execution provider's library or folder that the environment variables
+    set. If only the path is set, the engine is "folder".
 
     Raises:
-        OptionError: the engine does not exist, or the two settings exclude each other.
+        OptionError: the engine does not exist, or engine and path contradict each other.
     """
     name = environ.get(ENGINE_VARIABLE) or ""
     path = environ.get(EP_PATH_VARIABLE) or None
@@ -40,13 +42,13 @@ def engine_of(environ: Mapping[str, str]) -> tuple[EngineName, str | None]:
 
 
 def checked_engine(name: str, path: str | None) -> tuple[EngineName, str | None]:
-    """Check an engine and a path that do not come from the environment, like `engine_of`; '' means not set."""
+    """Check an engine and a path like `engine_of`, if they do not come from the environment. '' means not set."""
     known = next((engine for engine in ENGINES if engine == (name or "auto").strip().lower()), None)
     if known is None:
         raise OptionError(
             f"There is no engine {name!r}.",
             cause="The engine is the source from which the host loads QNN.",
-            fix=f"One of {', '.join(ENGINES)} (engine=, {ENGINE_VARIABLE}, or [host] engine in the file).",
+            fix=f"Use one of {', '.join(ENGINES)} (engine=, {ENGINE_VARIABLE}, or [host] engine in the file).",
             details={"option": "engine", "value": name},
         )
     if path is None and known == "folder":
@@ -57,7 +59,7 @@ def checked_engine(name: str, path: str | None) -> tuple[EngineName, str | None]
         )
     if path is not None and known in ("wheel", "windowsml"):
         raise OptionError(
-            f"The engine is {known!r}, but a folder of a provider is given as well: {path}.",
+            f"The engine is {known!r}, but the folder of a provider is also given: {path}.",
             cause="Only the engine 'folder' loads QNN from a folder.",
             fix=f"Remove the engine to use the folder, or remove the folder (ep_path, {EP_PATH_VARIABLE}).",
             details={"option": "ep_path", "value": path},
@@ -66,7 +68,8 @@ def checked_engine(name: str, path: str | None) -> tuple[EngineName, str | None]
 
 
 def engine_variables(name: str | None, path: str | os.PathLike[str] | None) -> dict[str, str]:
-    """Return the variables for a host with this setting. An empty text overrides a setting of the environment."""
+    """Return the environment variables for a host with this setting. An empty value overrides a variable in the
+    environment."""
     if name is None and path is None:
         return {}
     absolute = None if path is None else os.path.abspath(os.path.expanduser(path))
@@ -84,7 +87,7 @@ MAX_BYTES_VARIABLE: Final = "QNNBRIDGE_CACHE_MAX_BYTES"
 MIN_MODEL_BYTES_VARIABLE: Final = "QNNBRIDGE_CACHE_MIN_MODEL_BYTES"
 
 MAX_BYTES: Final = 10 * 1024**3
-# Compiling a smaller model usually takes less time than the start of the process that compiles for the cache.
+# Compiling a smaller model usually takes less time than starting the process that compiles for the cache.
 MIN_MODEL_BYTES: Final = 16 * 1024
 
 _OFF: Final = frozenset(("0", "off", "no", "false"))
@@ -93,7 +96,7 @@ _FACTORS: Final = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}
 
 
 def cache_settings(environ: Mapping[str, str] | None = None, wanted: bool | None = None) -> CacheSettings:
-    """Return the settings in the environment. Variables without a usable value are listed in `problems`."""
+    """Return the cache settings from environment variables. `problems` lists variables with unusable values."""
     from qnnbridge_protocol.model_records import CacheSettings
 
     env = os.environ if environ is None else environ
@@ -109,7 +112,7 @@ def cache_settings(environ: Mapping[str, str] | None = None, wanted: bool | None
 
 
 def cache_dir(environ: Mapping[str, str] | None = None) -> Path:
-    """Return the folder; it need not exist. ``QNNBRIDGE_CACHE_DIR`` overrides the system's default."""
+    """Return the cache folder, which need not exist. ``QNNBRIDGE_CACHE_DIR`` overrides the system's default."""
     return _own_folder("cache", FOLDER_VARIABLE, os.environ if environ is None else environ)
 
 
@@ -121,7 +124,7 @@ def state_dir() -> Path:
 def models_dir() -> Path:
     """Return the folder of the models that `qnnbridge pull` downloads; ``QNNBRIDGE_MODELS_DIR`` overrides it."""
     folder = _own_folder("data", MODELS_DIR_VARIABLE, os.environ)
-    # On Windows the system's folder for data is also that for caches and state.
+    # Windows uses the same folder for data, caches and state.
     return folder if os.environ.get(MODELS_DIR_VARIABLE) else folder / "models"
 
 
@@ -142,15 +145,15 @@ def _own_folder(kind: Literal["cache", "state", "data"], variable: str, environ:
         folder = Path(system("qnnbridge", appauthor=False))
     except RuntimeError:
         return _folder_without_home(kind)
-    # Older releases of platformdirs keep a "~" that cannot be resolved.
+    # Older releases of platformdirs return paths with "~" if the home folder is unknown.
     return folder if folder.is_absolute() else _folder_without_home(kind)
 
 
 def _folder_without_home(kind: str) -> Path:
     """Return a folder for a user without a home folder, as in services and containers.
 
-    The folder is in that for temporary files, unless another user has created one of the same name. Then the result
-    is an unusable path, and nothing is stored.
+    The result is in the folder for temporary files. If another user has created a folder with the same name, the
+    result is an unusable path, so that nothing is stored.
     """
     import tempfile
     from pathlib import Path
@@ -167,8 +170,8 @@ def _folder_without_home(kind: str) -> Path:
 
 
 def parse_size(text: str) -> int | None:
-    """Return the bytes of ``500M``, ``10 GiB`` or ``123``; ``None`` for any other text. Units are powers of
-    1024."""
+    """Convert a size such as ``500M``, ``10 GiB`` or ``123`` to bytes; ``None`` for an invalid size. Units are
+    powers of 1024."""
     import re
 
     found = re.fullmatch(_SIZE, text, re.IGNORECASE)

@@ -1,9 +1,10 @@
-"""Quoting of words and lines of suggested commands, so that a pasted command does what it shows. Pure functions.
+"""Quote arguments and build command lines for suggested commands, so that a pasted command does what it shows. Pure
+functions.
 
-Some words come from untrusted sources: names in a model or a repository. On Windows the reader may paste into the
-Command Prompt or into PowerShell. Both treat a word in double quotes as text, with two exceptions: the Command
-Prompt expands ``%NAME%``, which cannot be prevented, and PowerShell expands ``$``, which gets PowerShell's escape
-character. A word with ``$`` then has another value in the Command Prompt, but still starts nothing.
+Some arguments come from untrusted sources: names in a model or a repository. On Windows the reader may paste into
+the Command Prompt or into PowerShell. Both shells use an argument in double quotes unchanged, with two exceptions:
+the Command Prompt expands ``%NAME%``, which cannot be prevented, and PowerShell expands ``$``, which is escaped for
+PowerShell. An argument with ``$`` then has a different value in the Command Prompt, but cannot start a command.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from qnnbridge_protocol.records import NamedTuple
 
 
 def shell_word(text: str | os.PathLike[str]) -> str:
-    """Return a word of a command line, quoted for the shells of this system if needed."""
+    """Return an argument for a command line, quoted for the shells of this system if needed."""
     word = os.fspath(text)
     if os.name != "nt":
         import shlex
@@ -26,17 +27,17 @@ def shell_word(text: str | os.PathLike[str]) -> str:
 
     if _is_plain(word):
         return word
-    # PowerShell treats typographic double quotes like plain ones.
+    # PowerShell treats typographic double quotes like ordinary double quotes.
     return '"' + re.sub("[$`\u201c-\u201e]", r"`\g<0>", _for_program(word)) + '"'
 
 
 def model_command(command: str, model: str | os.PathLike[str] | None, *options: str) -> str:
-    """Return the line that runs a qnnbridge command on a model, for pasting.
+    """Return a command line that runs a qnnbridge command on a model, for pasting into a shell.
 
     Args:
-        command: such as "verify".
-        model: path of the file; None or "" for a model that the application has as bytes.
-        options: already quoted; empty ones are omitted.
+        command: name of the command, such as "verify".
+        model: path of the file; None or "" for a model that was given as bytes.
+        options: options that are already quoted; empty options are omitted.
     """
     file = shell_word(model) if model else "MODEL"
     line = " ".join(["qnnbridge", command, file, *filter(None, options)])
@@ -44,18 +45,19 @@ def model_command(command: str, model: str | os.PathLike[str] | None, *options: 
 
 
 def fix_command(model: str | os.PathLike[str] | None, *options: str) -> str:
-    """Return the `qnnbridge fix` line for a model, like `model_command`. The command writes `fixed_file`."""
+    """Return the command line of `qnnbridge fix` for a model, like `model_command`. The command writes
+    `fixed_file`."""
     return model_command("fix", model, f"-o {fixed_file(model)}", *options)
 
 
 def fixed_file(model: str | os.PathLike[str] | None) -> str:
-    """Return the file that a suggested `qnnbridge fix` writes, as a word of a command: in the current folder."""
+    """Return the output file of a suggested `qnnbridge fix`, in the current folder, quoted as an argument."""
     stem = os.path.splitext(os.path.basename(os.fspath(model)))[0] if model else "model"
     return shell_word(f"{stem}_fixed.onnx")
 
 
 class ModelInCommands(NamedTuple):
-    """The model of a session in suggested commands.
+    """The model of a session, for suggested commands.
 
     path: its file; ``None`` for a model given as bytes. sizes: sizes of free dimensions, by name. soc_model: the
     chip, if the session sets it.
@@ -66,13 +68,14 @@ class ModelInCommands(NamedTuple):
     soc_model: str | None = None
 
     def examine(self, command: str) -> str:
-        """Return the line of "verify" or "analyze" for the session."""
+        """Return the command line of "verify" or "analyze" for the session."""
         chip = f"--soc-model {shell_word(self.soc_model)}" if self.soc_model is not None else ""
         return model_command(command, self.path, self._sizes, chip)
 
     def fix(self, *rewrites: str, constants: str = "") -> str:
-        """Return the line of "fix". rewrites: by name; all if none is given. constants: option, already quoted."""
-        # `fix` refuses sizes if the rewrite that sets them is excluded.
+        """Return the command line of "fix". rewrites: names of rewrites; none for all. constants: an option that
+        is already quoted."""
+        # `fix` does not accept sizes if the rewrite that sets sizes is excluded.
         only = ("fixed-shapes", *rewrites) if rewrites and self.sizes else rewrites
         return fix_command(self.path, self._sizes, *(f"--only {name}" for name in only), constants)
 
@@ -98,7 +101,7 @@ def command_line(words: Sequence[str | os.PathLike[str]]) -> str:
 
 
 def command_prompt_line(words: Sequence[str]) -> str:
-    """Return a command for the Command Prompt of Windows."""
+    """Return a command line for the Command Prompt of Windows."""
     import re
 
     plain = re.compile(r"[\w.:=/\\+,@\[\]-]+")
@@ -106,27 +109,27 @@ def command_prompt_line(words: Sequence[str]) -> str:
 
 
 def powershell_line(words: Sequence[str]) -> str:
-    """Return a command for PowerShell, which runs a quoted program only after ``&``."""
+    """Return a command line for PowerShell, which runs a quoted program only after ``&``."""
     import re
 
-    # A typographic quote also ends the text; the second of two consecutive quotes is text.
+    # In PowerShell a typographic quote also ends a string; two consecutive quotes stand for one quote.
     doubled = [re.sub("['\u2018-\u201b]", r"\g<0>\g<0>", word) for word in words]
     quoted = [word if _is_plain(word) else f"'{text}'" for word, text in zip(words, doubled, strict=True)]
     return " ".join(["&", *quoted] if quoted[0].startswith("'") else quoted)
 
 
 def _is_plain(word: str) -> bool:
-    """Return whether no shell of Windows interprets any character of the word."""
+    """Return whether no shell of Windows gives any character of the argument a special meaning."""
     import re
 
-    # `~` is the home folder only at the beginning; the short paths of Windows contain it in the middle.
+    # `~` means the home folder only at the beginning. Short path names of Windows contain it in the middle.
     return re.fullmatch(r"(?!~)[\w.:=/\\+~-]+", word) is not None
 
 
 def _for_program(word: str) -> str:
-    """Return the word, escaped as Windows programs parse it between double quotes.
+    """Return the argument escaped for double quotes, as Windows programs parse it.
 
-    Quotes are doubled, and so are backslashes before a quote and at the end.
+    Quotes, backslashes before a quote and backslashes at the end are doubled.
     """
     import re
 

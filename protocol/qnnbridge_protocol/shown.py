@@ -1,8 +1,9 @@
 """Presentation of objects and errors: `repr` for a terminal, `_repr_html_` and short tracebacks for a notebook.
 
-Text and HTML are made from one list of facts. A class lists its facts in `_shown_facts`, from existing data:
-without requests to a host, waiting for a lock or starting anything. Presentation never raises. A text contains no
-folder of a user, and HTML escapes every character of it. Imports nothing heavy.
+Text and HTML are made from one list of facts. A class returns its facts in `_shown_facts` from existing data,
+without sending requests to a host, waiting for a lock or starting anything. Presentation never raises an exception.
+A text contains no folder of a user, and in HTML all special characters are escaped. This module imports no large
+modules.
 """
 
 from __future__ import annotations
@@ -18,22 +19,22 @@ if TYPE_CHECKING:
     from types import FrameType, TracebackType
     from typing import Any, Literal
 
-    # "more": shown in HTML only. "problem": marked there.
+    # "more": the fact is only shown in HTML. "problem": HTML marks the fact as a problem.
     Weight = Literal["", "problem", "more"]
     Fact = tuple[str, Weight]
 
 
 class Shown:
-    """Base class of objects with a presentation of their facts."""
+    """Base class of objects that are shown as a list of facts."""
 
     __slots__ = ()
 
     def _shown_name(self) -> str:
-        """Return the name of the model or file; '' for an object without one."""
+        """Return the name of the model or file; '' if the object has no such name."""
         return ""
 
     def _shown_facts(self) -> Iterable[Fact]:
-        """Return the facts, the most important first; by default none."""
+        """Return the facts, the most important first. The default is no facts."""
         return ()
 
     def __repr__(self) -> str:
@@ -61,7 +62,8 @@ def _text(head: str, facts: list[Fact]) -> str:
 def _html(head: str, facts: list[Fact]) -> str:
     from html import escape
 
-    # A sign and not a colour marks problems: notebooks are light or dark, and some remove styles from outputs.
+    # Mark problems with a symbol and not with a colour: notebooks are light or dark, and some remove styles from
+    # outputs.
     main = "".join(
         f"<li>&#9888; <b>{escape(text)}</b></li>" if weight else f"<li>{escape(text)}</li>"
         for text, weight in facts
@@ -73,49 +75,51 @@ def _html(head: str, facts: list[Fact]) -> str:
 
 
 def more(lines: Iterable[str]) -> Iterator[Fact]:
-    """Yield the lines that are not empty as facts for HTML only."""
+    """Yield the nonempty lines as facts that are only shown in HTML."""
     for line in lines:
         if line:
             yield line, "more"
 
 
 def beginning(text: str, most: int = 60) -> str:
-    """Return the text in quotes, on one line and cut to a length."""
+    """Return the beginning of a text in quotes, on one line."""
     line = " ".join(text[: 4 * most].split())
     return f'"{line}"' if len(line) <= most and len(text) <= 4 * most else f'"{line[:most].rstrip()}..."'
 
 
 def counted(count: int, noun: str) -> str:
-    """Return a count with its noun, such as "1 token" and "2 tokens"."""
+    """Return a count with its noun, for example "1 token" or "2 tokens"."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def listed(names: Sequence[str], most: int) -> str:
-    """Return the first names, and how many more there are: "a, b and 3 more"."""
+    """Return the first names and the number of the remaining names: "a, b and 3 more"."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
 
 
 def closest(name: str, among: Iterable[str], cutoff: float = 0.6) -> str | None:
-    """Return the most similar name, or ``None`` if none is similar enough. cutoff: as that of `difflib`."""
-    import difflib  # imports heapq: only for errors
+    """Return the most similar name, or ``None`` if none is similar enough. cutoff: as in
+    `difflib.get_close_matches`."""
+    import difflib  # `difflib` imports heapq, so import it only for errors
 
     return next(iter(difflib.get_close_matches(name, list(among), n=1, cutoff=cutoff)), None)
 
 
-# Folders that contain users' files. Names of nodes such as `/model.0/conv/Conv` look like paths, too, but not like
-# these.
+# Start of paths in folders with users' files. Node names such as `/model.0/conv/Conv` look like paths, but do not
+# match.
 _ROOTS = (
     r"(?:[A-Za-z]:[\\/]+|\\\\[\w.$-]+\\+"
     r"|[\\/](?:home|[Uu]sers|root|tmp|mnt|media|opt|var|srv|usr|private|[Vv]olumes)[\\/]+)"
 )
-# A folder of several words ends at a separator, so that a sentence after a path is not part of the path.
+# A folder name that contains spaces must be followed by a separator, so that a sentence after a path is not part of
+# the path.
 _FOLDER = r"[^\s\\/\"'<>|:*?,;()]+(?: [^\s\\/\"'<>|:*?,;()]+){0,3}[\\/]+"
 
 
 def without_folders(text: str) -> str:
-    """Return the text with each absolute path shortened to the name of its file."""
-    # Most texts contain no path, and importing `re` costs time in an application that shows nothing else.
+    """Return the text with each absolute path reduced to its file name."""
+    # Most texts contain no path, and importing `re` costs time in an application that does not need it otherwise.
     if "/" not in text and "\\" not in text:
         return text
     import re
@@ -123,7 +127,7 @@ def without_folders(text: str) -> str:
     return re.sub(rf"(?<![\w.~/\\]){_ROOTS}(?:{_FOLDER})*", "", text)
 
 
-# --- frames of the bridge ------------------------------------------------------------------------------------
+# --- tracebacks without qnnbridge's own frames ---------------------------------------------------------------
 
 
 _PACKAGES = frozenset(
@@ -132,20 +136,20 @@ _PACKAGES = frozenset(
 
 
 def is_ours(frame: FrameType) -> bool:
-    """Return whether a frame belongs to qnnbridge, and not to the application or another library."""
+    """Return whether a frame belongs to qnnbridge, not to the application or another library."""
     if str(frame.f_globals.get("__name__")).partition(".")[0] in _PACKAGES:
         return True
-    # `qnnbridge.dropin` renames modules of this package like those of onnxruntime.
+    # `qnnbridge.dropin` gives modules of this package the names of onnxruntime's modules.
     package = sys.modules.get("qnnbridge")
     file = getattr(package, "__file__", None)
     return bool(file) and frame.f_code.co_filename.startswith(os.path.dirname(str(file)) + os.sep)
 
 
 def notebook_traceback(error: BaseException) -> list[str]:
-    """Return the traceback of an error for IPython, without the frames of the bridge.
+    """Return the traceback of an error for IPython, without qnnbridge's frames.
 
-    IPython hides frames with a true local `__tracebackhide__`, but always shows the innermost frame. So the frames
-    at the end are cut off, and those between frames of the application are marked.
+    IPython hides frames with a true local variable `__tracebackhide__`, but always shows the innermost frame. So
+    qnnbridge's frames at the end are removed, and those between frames of the application are marked.
     """
     from IPython.core.getipython import get_ipython
 
@@ -154,14 +158,14 @@ def notebook_traceback(error: BaseException) -> list[str]:
     while trace is not None:
         frames.append(trace)
         trace = trace.tb_next
-    # The innermost frame of the application; deeper frames belong to the bridge.
+    # The innermost frame of the application. All deeper frames belong to qnnbridge.
     last = max((at for at, one in enumerate(frames) if not _is_inner(one.tb_frame)), default=len(frames) - 1)
     shown: TracebackType | None = None
     for one in reversed(frames[: last + 1]):
         if is_ours(one.tb_frame):
             one.tb_frame.f_locals["__tracebackhide__"] = True
-        # A new chain, so that the error's own traceback stays complete for %debug and for a caller that raises it
-        # again.
+        # Build a new chain, so that the error's own traceback stays complete for %debug and for a caller that
+        # raises the error again.
         shown = type(one)(shown, one.tb_frame, one.tb_lasti, one.tb_lineno)
     shell: Any = get_ipython()
     lines: list[str] = shell.InteractiveTB.structured_traceback(type(error), error, shown)

@@ -1,8 +1,8 @@
-"""Specification of a session and facts about it: the records shared by the application and the host.
+"""Records that the application and the host exchange: the specification of a session, and information about it.
 
-Names of fields are those of ONNX Runtime. `Record` is the base of all records that are sent: frozen dataclasses
-that convert to a map of msgpack types and back. Unknown keys are ignored (a newer peer), wrong types are refused
-with the field's name (`field_types`).
+Fields have the names that ONNX Runtime uses. `Record` is the base class of all records that are sent: frozen
+dataclasses that can be converted to a map of msgpack types and back. Unknown keys, which a newer peer may send, are
+ignored; a value of a wrong type raises an error with the field's name (`field_types`).
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", bound="Record")
 
-# The type checker sees the decorator of the standard library, so that it accepts the fields as parameters.
+# Type checkers use the decorator of the standard library, so that they accept the fields as parameters.
 if not TYPE_CHECKING:
 
     def record(**_declared: bool) -> Callable[[type], type]:
-        """Decorate a dataclass without generating methods, which `Record` has."""
+        """Decorate a dataclass without generating methods, which the class inherits from `Record`."""
         return dataclasses.dataclass(init=False, repr=False, eq=False)
 
 
 @record(frozen=True, repr=False, eq=False)
 class Record:
-    """Methods that `dataclasses` would generate for each class, written once: generating them costs 10 ms of a
-    host's start."""
+    """Methods that `dataclasses` would generate for each class, written once. Generating them would add 10 ms to
+    a host's start."""
 
     if not TYPE_CHECKING:
 
         def __init__(self, *values: Any, **named: Any) -> None:
             fields = dataclasses.fields(self)
             given = dict(zip((field.name for field in fields), values, strict=False)) | named
-            # Fewer keys than values: a field was given twice, or there are more positions than fields.
+            # Fewer keys than values: a field was given twice, or there are more positional values than fields.
             wrong = len(given) < len(values) + len(named) or not given.keys() <= self.__dataclass_fields__.keys()
             for field in fields:
                 if field.name in given:
@@ -50,7 +50,7 @@ class Record:
                 else:
                     value = field.default
                 wrong |= value is dataclasses.MISSING
-                # Any iterable is accepted. A record is compared and hashed by its values.
+                # Convert any iterable to a tuple, because a record is compared and hashed by its values.
                 if str(field.type).startswith("tuple[") and value is not None and value is not dataclasses.MISSING:
                     value = tuple(value)
                 object.__setattr__(self, field.name, value)
@@ -60,7 +60,7 @@ class Record:
             self.__post_init__()
 
         def __post_init__(self) -> None:
-            """Check or convert the given values; for subclasses."""
+            """Check or convert the given values. Subclasses override this method."""
 
         def __setattr__(self, name: str, value: object) -> None:
             raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
@@ -75,11 +75,11 @@ class Record:
     def __eq__(self, other: object) -> bool:
         if other.__class__ is not self.__class__:
             return NotImplemented
-        # Classes must be the same: a record of another class with equal fields is different.
+        # The classes must be the same: a record of another class with equal fields is not equal.
         return self._values() == other._values()
 
     def __hash__(self) -> int:
-        # As with a frozen dataclass, a record that holds a map cannot be hashed: `hash` raises TypeError.
+        # As with a frozen dataclass, a record that contains a map cannot be hashed: `hash` raises TypeError.
         return hash(self._values())
 
     def _values(self) -> tuple[Any, ...]:
@@ -88,18 +88,19 @@ class Record:
     def to_wire(self) -> dict[str, Any]:
         out: dict[str, Any] = {}
         for field in dataclasses.fields(self):
-            # Send every field, even defaults: a reader of another release may have other defaults.
+            # Send every field, even with its default value, because a peer of another release may have other
+            # defaults.
             out[field.name] = _plain(getattr(self, field.name))
         return out
 
     @classmethod
     def from_wire(cls: type[T], data: Mapping[str, Any]) -> T:
-        """Convert a map. Raise `ProtocolDesync`, with the field's name, for wrong types."""
+        """Convert a map to a record. Raise `ProtocolDesync` with the field's name for a wrong type."""
         return cls.read(data, cls.__name__)
 
     @classmethod
     def read(cls: type[T], data: Any, field: str) -> T:
-        """Convert a map that is the value of `field`, like `from_wire`."""
+        """Convert a map that is the value of the field `field`, like `from_wire`."""
         return read_record(cls, data, field)
 
 
@@ -128,25 +129,26 @@ CPU: Final = "CPUExecutionProvider"
 
 @record(frozen=True, repr=False, eq=False)
 class ProviderSpec(Record):
-    """An execution provider by its ONNX Runtime name, with its options as text."""
+    """An execution provider: its name in ONNX Runtime, and its options as strings."""
 
     name: str
     options: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 def in_memory(file: str) -> str:
-    """Return a name for a file's bytes among the values that are sent; no initializer can have it."""
+    """Return the name under which the bytes of a file are sent among the values. No initializer can have this
+    name."""
     return f"\0{file}"
 
 
 @record(frozen=True, repr=False, eq=False)
 class FixSpec(Record):
-    """Rewrites of a model before it is used.
+    """Rewrites to apply to a model before it is used.
 
     Attributes:
-        constants: inputs that become a number or a small tensor (`input_constants`).
-        only, skip: the rewrites to apply, or to omit.
-        when: "always"; "refused": if QNN refuses the model or is known to compute it wrong; "never".
+        constants: inputs to replace by a constant number or small tensor (`input_constants`).
+        only, skip: names of the rewrites to apply, or to omit.
+        when: "always", "never", or "refused": if QNN refuses the model or is known to compute it wrong.
     """
 
     constants: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -176,15 +178,14 @@ class SessionSpec(Record):
 
     Attributes:
         model_path: absolute path on this machine, or ``None`` if the model is sent as a buffer.
-        providers: in order of preference.
+        providers: execution providers in order of preference.
         fallback: "error" refuses a session if any node would run on the CPU although QNN was requested.
         options: attributes of ``onnxruntime.SessionOptions`` that the application set, by name; enums as numbers.
         config_entries: ``SessionOptions.add_session_config_entry`` pairs.
         initializers, external_initializers: initializers, by name, that are sent as values.
-        fix: create the session from a rewritten copy of the model; ``None``: only if QNN is known to compute it
-            wrong.
-        files_in_memory: external data files, by name, whose bytes are sent as values of uint8, instead of files on
-            a disk.
+        fix: rewrites for the model; ``None``: rewrite the model only if QNN is known to compute it wrong.
+        files_in_memory: names of external data files whose bytes are sent as uint8 values instead of being read
+            from a disk.
     """
 
     model_path: str | None
@@ -203,12 +204,13 @@ class SessionSpec(Record):
 
     @property
     def value_names(self) -> tuple[str, ...]:
-        """Names of the values that are sent with the record, in their order."""
+        """Names of the values that are sent with the record, in the order in which they are sent."""
         files = (in_memory(name) for name in self.files_in_memory)
         return (*self.initializers, *self.external_initializers, *files)
 
     def in_commands(self, path: str | None) -> ModelInCommands:
-        """Return the model at `path` with the sizes and the chip of this session, for suggested commands."""
+        """Return the model at `path` with the sizes and the chip of this session, to show it in suggested
+        commands."""
         from qnnbridge_protocol.shell import ModelInCommands
 
         options = [one.options for one in self.providers if one.name == QNN]
@@ -217,40 +219,41 @@ class SessionSpec(Record):
 
     @property
     def again(self) -> SessionSpec:
-        """Specification for recreating the session without writing its compiled model, which ONNX Runtime would
-        refuse to overwrite."""
+        """Specification to create the session again without writing its compiled model, because ONNX Runtime
+        refuses to overwrite the file."""
         if self.config_entries.get("ep.context_enable", "0") in ("", "0"):
             return self
         entries = {key: text for key, text in self.config_entries.items() if key != "ep.context_enable"}
-        # A session that writes a compiled model is not rewritten without a request, nor when it is recreated.
+        # Do not rewrite the model of a session that writes a compiled model, unless requested. This also applies
+        # when the session is created again.
         return dataclasses.replace(self, config_entries=entries, fix=self.fix or FixSpec(when="never"))
 
     @property
     def options_hash(self) -> str:
-        """Hash of everything but the model, by which quarantines and manifests recognise equal options."""
+        """Hash of everything except the model. Quarantines and manifests use it to recognize equal options."""
         import hashlib
         import json
 
-        # Quarantine files and manifests of earlier releases contain these hashes, so they must never change. A
-        # field that is younger than 0.1.0 is therefore left out while it has its default.
+        # Quarantine files and manifests of earlier releases contain these hashes, so the hash of given options must
+        # never change. Therefore a field that was added after 0.1.0 is left out while it has its default.
         default = SessionSpec(None).to_wire()
         plain = {k: v for k, v in self.to_wire().items() if k in _FIELDS_OF_0_1_0 or v != default[k]}
-        # `model_files` was a field of 0.1.0, empty in these hashes.
+        # `model_files` was a field of 0.1.0. It was empty in all hashes.
         plain |= {"model_path": None, "model_files": []}
         return hashlib.sha256(json.dumps(plain, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
 @record(frozen=True, repr=False, eq=False)
 class CompileSpec(Record):
-    """A session, and where to write its compiled (EPContext) model.
+    """Specification of a session whose compiled (EPContext) model is written to a file.
 
     Attributes:
         output: absolute path of the .onnx file to write, which must not exist; the context binary is written next
             to it,
             as ``<stem>_qnn.bin``.
-        embed: put the context binary into the .onnx file.
-        share: "more" and "last" keep the weights of several models of one process in one context binary, which is
-            written with the last model and named after the first.
+        embed: whether to put the context binary into the .onnx file.
+        share: "more" and "last" store the weights of several models of one process in one context binary. "last" is
+            for the last of these models, with which the file is written; the file is named after the first model.
     """
 
     session: SessionSpec
@@ -272,9 +275,9 @@ class RunSpec(Record):
 
 
 def asks_to_terminate(header: Mapping[str, Any]) -> bool:
-    """Return whether a `session.run` has ``terminate`` set in its options.
+    """Return whether the options of a `session.run` request set ``terminate``.
 
-    ONNX Runtime ends such a run before its first node. It has nothing to wait for, so it does not wait in a queue.
+    ONNX Runtime ends such a run before its first node, so the run need not wait in a queue.
     """
     spec = header.get("options")
     options = spec.get("options") if isinstance(spec, Mapping) else None
@@ -283,40 +286,42 @@ def asks_to_terminate(header: Mapping[str, Any]) -> bool:
 
 @record(frozen=True, repr=False, eq=False)
 class NodeInfo(Record):
-    """An input or output as ``onnxruntime.NodeArg`` shows it. A dimension is a number, a name or ``None``."""
+    """An input or output with the attributes of ``onnxruntime.NodeArg``. A dimension is a number, a name or
+    ``None``."""
 
     name: str
     type: str
     shape: tuple[int | str | None, ...] | None = ()
 
 
-# Terms in all messages for the two counts of nodes: those of `qnnbridge_host.model.node_count`, and those of
-# `Placement`.
+# Terms for two counts of nodes, used in all messages: the count before optimisation by
+# `qnnbridge_host.model.node_count`, and the count after optimisation in `Placement`.
 IN_FILE: Final = "in the file"
 AFTER_OPTIMISATION: Final = "after optimisation"
-# Largest number of CPU nodes in a text.
+# Maximum number of CPU nodes that a message lists.
 SHOWN_CPU_NODES: Final = 5
-# Beginning of a placement's cause that fixed dimensions do not remove.
+# Start of the cause of a placement if fixed dimensions would not help.
 NO_OPERATOR: Final = "QNN has no operator"
 
 
 @record(frozen=True, repr=False, eq=False)
 class Placement(Shown, Record):
-    """Where the nodes after optimisation run, from ONNX Runtime's own graph assignment.
+    """Which provider runs the nodes that remain after optimisation, as ONNX Runtime reports it.
 
-    Nodes inside an If, Loop or Scan on the CPU count. Nodes that ONNX Runtime computes beforehand do not.
+    Nodes inside an If, Loop or Scan on the CPU are counted. Nodes that ONNX Runtime computes in advance are not.
 
     Attributes:
-        known: False if this ONNX Runtime does not report the assignment (before 1.24); the counts are then 0.
+        known: whether ONNX Runtime reports the assignment (1.24 or later); if not, the counts are 0.
         partitions: number of QNN subgraphs.
         cpu_list: ``[name, op_type]`` of each CPU node, at most 200.
-        simulator: the QNN device is the x86 HTP simulator, not an NPU.
-        soc_model: chip for which it computes.
-        cause: why nodes are on the CPU, one sentence, as far as known.
+        simulator: whether the QNN device is the x86 HTP simulator instead of an NPU.
+        soc_model: chip for which the session was created.
+        cause: why nodes are on the CPU, in one sentence, as far as known.
         source: source of QNN: ``onnxruntime-qnn 2.7.0, QNN 2.51.0``; empty for a session without QNN.
-        npu_bytes: size of what was loaded into QNN (the compiled model, else the model's files), 0 if nothing was.
-        npu_memory: what was done to load it, if the NPU's memory was not sufficient at first.
-        variant: file of a prepared folder from which the session was created, and why; empty for any other model.
+        npu_bytes: size of the files that were loaded into QNN (the compiled model, else the model's files), or 0.
+        npu_memory: what was done to load the model, if the NPU's memory was not sufficient at first.
+        variant: the file of a prepared folder from which the session was created, and the reason for the choice;
+            empty for any other model.
     """
 
     known: bool = True
@@ -335,7 +340,7 @@ class Placement(Shown, Record):
     variant: str = ""
 
     def nodes_text(self) -> str:
-        """Return the counts for people: "38 nodes on QNN, 0 on the CPU, after optimisation"."""
+        """Return the counts as a text for people: "38 nodes on QNN, 0 on the CPU, after optimisation"."""
         text = f"{self.qnn_nodes} {'node' if self.qnn_nodes == 1 else 'nodes'} on QNN"
         if self.partitions > 1:
             text += f" in {self.partitions} parts"
@@ -345,7 +350,7 @@ class Placement(Shown, Record):
         return f"{text}, {AFTER_OPTIMISATION}"
 
     def cpu_names_text(self) -> str:
-        """Return the first nodes on the CPU by name, and the number of the others."""
+        """Return the names of the first nodes on the CPU, and the number of the other nodes on the CPU."""
         shown = ", ".join(f"{name or '(unnamed)'} ({op})" for name, op in self.cpu_list[:SHOWN_CPU_NODES])
         others = self.cpu_nodes - min(SHOWN_CPU_NODES, len(self.cpu_list))
         return shown + (f" and {others} more" if others else "")
@@ -359,7 +364,7 @@ class Placement(Shown, Record):
         text += " (simulator)" if self.simulator and self.qnn_nodes else ""
         text += f", {self.cpu_nodes} on the CPU" if self.cpu_nodes else ""
         text += f", {self.other_nodes} elsewhere" if self.other_nodes else ""
-        # Without a backend the session has not requested QNN.
+        # Without a backend, QNN was not requested for the session.
         yield text, "problem" if self.backend and self.qnn_nodes < nodes else ""
         if self.qnn_nodes and self.cpu_nodes:
             yield f"on the CPU: {self.cpu_names_text()}", "more"
@@ -369,7 +374,7 @@ class Placement(Shown, Record):
 
 @record(frozen=True, repr=False, eq=False)
 class SessionInfo(Record):
-    """Report of the host about a session that it created. Durations in seconds."""
+    """Report of the host about a session that it has created. Durations are in seconds."""
 
     inputs: tuple[NodeInfo, ...]
     outputs: tuple[NodeInfo, ...]
@@ -388,13 +393,13 @@ class HostInfo(Shown, Record):
 
     Attributes:
         machine: architecture of the host's process.
-        startup_seconds: from its start to its HELLO.
-        versions: of onnxruntime, onnxruntime_qnn, qnn_sdk, numpy, as far as installed.
-        providers: execution providers of its ONNX Runtime.
+        startup_seconds: time from the start of the process to its HELLO.
+        versions: versions of onnxruntime, onnxruntime_qnn, qnn_sdk, numpy, if installed.
+        providers: execution providers that the host's ONNX Runtime supports.
         devices: QNN devices, as ONNX Runtime lists them.
         simulator: whether QNN computes on the x86 simulator; ``None`` without QNN.
         build: ONNX Runtime's description of its build.
-        ort_folder: folder of its ONNX Runtime package.
+        ort_folder: folder of the host's ONNX Runtime package.
         library_folder: folder of the QNN libraries; ``None`` without QNN.
         qnn_source: source of QNN: engine, library, name, version, package, sdk, reason; empty without QNN.
     """
@@ -432,18 +437,18 @@ class HostInfo(Shown, Record):
         yield from more([f"qnnbridge {self.qnnbridge}", self.platform, f"started in {self.startup_seconds:.2f} s"])
 
 
-# --- models for generation -------------------------------------------------------------------------------
+# --- models for text generation -------------------------------------------------------------------------------
 
 
 @record(frozen=True, repr=False, eq=False)
 class StagePlacement(Shown, Record):
-    """Where one stage of a model runs.
+    """Which provider runs one stage of a model.
 
     Attributes:
-        stage: its name in genai_config.json.
+        stage: name of the stage in genai_config.json.
         wanted: whether the config requests QNN.
-        by_design: every node on the CPU is meant to run there.
-        placement: of its nodes, as in a session of this stage alone.
+        by_design: whether every node on the CPU is meant to run there.
+        placement: placement of the stage's nodes, as in a session with only this stage.
     """
 
     stage: str
@@ -460,22 +465,22 @@ class StagePlacement(Shown, Record):
 
 @record(frozen=True, repr=False, eq=False)
 class GenerationModelInfo(Shown, Record):
-    """A loaded model for generation.
+    """A loaded model for text generation.
 
     Attributes:
-        type, device_type: of the model, in genai's notation.
-        layout: "dynamic"; "window": fixed windows, the graph has the KV cache; "sliding": fixed windows, genai
-            slides the KV cache.
+        type, device_type: type and device of the model, in genai's notation.
+        layout: "dynamic": free sizes; "window": fixed windows, and the graph contains the KV cache; "sliding":
+            fixed windows, and genai moves the KV cache.
         window: tokens in a window, or ``None``.
         eos, pad: special tokens.
-        search: the config's defaults of search options.
-        fingerprint: of config and files.
-        label: name in messages.
+        search: the config's defaults for search options.
+        fingerprint: hash of config and files.
+        label: name of the model in messages.
         genai: version of onnxruntime-genai.
-        stages: one for each file of the model.
+        stages: placement of each file of the model.
         notes: warnings for the application.
         modalities: "image" and "audio", if prompts may contain them.
-        kv_bytes: memory of one generator's KV cache with a full context; 0 if it is not known.
+        kv_bytes: memory for the KV cache of one generator with a full context; 0 if unknown.
     """
 
     type: str

@@ -1,8 +1,8 @@
 """Tables of texts in JSON: exit codes, log rules, error messages.
 
-A text may refer to a shared text: `$compile_again` stands for the text of that name. The object `texts` of a
-document contains its shared texts; the caller may give more. A row may have a `note` for those who edit it.
-`docs/dev/tables.schema.json` describes all tables. Pure functions; any thread.
+A text may contain a reference to a shared text: `$compile_again` stands for the text with that name. The object
+`texts` of a document contains its shared texts; the caller may pass more. A row may have a `note` for its editors.
+`docs/dev/tables.schema.json` describes all tables. Pure functions; any thread may call them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _SHARED = re.compile(r"\$([a-z]\w*)")
 
 
 def read_tables(document: str, shared: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Return the tables of a document with all shared texts put in, and without notes.
+    """Return the tables of a document with all shared texts inserted, and without notes.
 
     Raises:
         KeyError: a text refers to a shared text that does not exist.

@@ -23,14 +23,14 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Typed:
-    """A dense tensor as raw bytes. `equal_bits` compares two of them; ``==`` is identity.
+    """A dense tensor as raw bytes. `equal_bits` compares two such tensors; ``==`` compares the identity.
 
     Attributes:
         data: ``uint16`` for bfloat16 and ``uint8`` for float8, in the tensor's shape; ``uint8`` of one dimension
             for
             types below a byte, packed from the lowest bit up (the first of two int4 is the low nibble).
-        element_type: a type that numpy does not have; all others are plain arrays.
-        shape: of the tensor, in elements.
+        element_type: element type, which numpy does not have. Tensors of all other types are plain arrays.
+        shape: shape of the tensor, in elements.
     """
 
     data: Array
@@ -57,7 +57,7 @@ class Typed:
                 f"The data of a {element.text} tensor of shape {shape} must be {size} bytes of {layout.storage}.",
                 cause=f"Got {data.nbytes} bytes of {data.dtype}.",
             )
-        # The class is frozen; only this method writes, once.
+        # The class is frozen; only this method sets attributes, once.
         object.__setattr__(self, "data", data.reshape(-1 if layout.packed else shape))
         object.__setattr__(self, "element_type", element)
         object.__setattr__(self, "shape", shape)
@@ -73,32 +73,32 @@ class Typed:
 
     @classmethod
     def of(cls, array: Array) -> Typed:
-        """Return the raw form of an ml_dtypes array."""
+        """Convert an ml_dtypes array to the raw representation."""
         element = element_of(array.dtype)
         layout = None if element is None else LAYOUTS[element]
         if element is None or layout is None or layout.named:
-            raise errors.InvalidArgument(f"{array.dtype} is not a type of ml_dtypes that ONNX has.")
+            raise errors.InvalidArgument(f"{array.dtype} of ml_dtypes is not an ONNX type.")
         raw = np.asarray(array, order="C").view(layout.storage)
         # ml_dtypes stores each int4 in a separate byte, ONNX stores two in one.
         return cls(pack(raw, layout.bits) if layout.packed else raw, element, array.shape)
 
     def numpy(self) -> Array:
-        """Return an ml_dtypes array, one element per item; `data` itself without ml_dtypes, or without this type in
-        it."""
+        """Return an ml_dtypes array with one element per item. If ml_dtypes is missing or lacks the type, return
+        `data` itself."""
         layout = LAYOUTS[self.element_type]
         dtype = ml_dtype(self.element_type)
         if dtype is None:
             return self.data
         if layout.packed:
             return unpack(self.data, layout.bits, self.size).view(dtype).reshape(self.shape)
-        # This copies nothing on little-endian machines, which have the byte order of the wire.
+        # This copies nothing on little-endian machines, because the wire is also little-endian.
         native = self.data.astype(self.data.dtype.newbyteorder("="), copy=False)
-        # The last `reshape` is for scalars: `ascontiguousarray` adds a dimension to them.
+        # The last `reshape` is needed for scalars, because `ascontiguousarray` adds a dimension to them.
         return np.ascontiguousarray(native).view(dtype).reshape(self.shape)
 
 
 def ml_dtype(element: ElementType) -> np.dtype[Any] | None:
-    """Return the ml_dtypes dtype of an element type; ``None`` without ml_dtypes, or if it is too old."""
+    """Return the ml_dtypes dtype of an element type; ``None`` if ml_dtypes is missing or too old."""
     name = LAYOUTS[element].ml_name
     if name is None:
         return None
@@ -111,14 +111,15 @@ def ml_dtype(element: ElementType) -> np.dtype[Any] | None:
 
 
 def pack(codes: Array, bits: int) -> Array:
-    """Pack one code per byte into a stream of `bits` each, lowest bit first; unused bits at the end are zero."""
-    # Work on single bits, since an element of 6 bits crosses the border of a byte.
+    """Pack codes, one per byte, into a stream with `bits` bits per code, lowest bit first. Unused bits at the
+    end are zero."""
+    # Work on single bits, since an element of 6 bits may extend over two bytes.
     spread = np.unpackbits(codes.reshape(-1, 1), axis=1, bitorder="little")
     return np.packbits(spread[:, :bits].reshape(-1), bitorder="little")
 
 
 def unpack(data: Array, bits: int, count: int) -> Array:
-    """Unpack `count` codes into one byte each, upper bits zero. Inverse of `pack`."""
+    """Unpack `count` codes into one byte each, with zeros in the upper bits. Inverse of `pack`."""
     spread = np.unpackbits(data, count=count * bits, bitorder="little").reshape(count, bits)
     return np.packbits(spread, axis=1, bitorder="little").reshape(-1)
 
@@ -134,10 +135,10 @@ Format = Literal["coo", "csr", "block"]
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Sparse:
-    """A sparse tensor. `equal_bits` compares two of them; ``==`` is identity.
+    """A sparse tensor. `equal_bits` compares two such tensors; ``==`` compares the identity.
 
     Attributes:
-        values: the stored elements, one dimension (blocks: three or more).
+        values: the stored elements in one dimension (three or more for blocks).
         dense_shape: shape of the dense tensor.
         format: ``coo`` with one ``int64`` index array, of shape (n,) (positions in the flattened tensor) or (n,
             rank);
@@ -162,7 +163,7 @@ class Sparse:
 
 def _check_sparse(tensor: Sparse) -> None:
     shape, values, parts = tensor.dense_shape, tensor.values, tensor.indices
-    # The width is arbitrary: the dense tensor is never created, only its elements are counted.
+    # The element type is arbitrary: the dense tensor is never created, and only its elements are counted.
     count, _ = measure(8, shape)
     if tensor.format == "block":
         _check_blocks(shape, values, parts)
@@ -174,7 +175,7 @@ def _check_sparse(tensor: Sparse) -> None:
             raise ValueError(f"indices are {part.dtype}, not int64")
     stored = len(values)
     if tensor.format == "coo" and len(parts) == 1:
-        # Linear indices are compared with the number of all elements, pairs with each dimension.
+        # Compare linear indices with the number of all elements, and compare pairs with each dimension.
         if parts[0].shape == (stored,):
             _in_range(parts[0], count)
         elif parts[0].shape == (stored, len(shape)):
@@ -203,7 +204,7 @@ def _check_blocks(shape: tuple[int, ...], values: Array, parts: tuple[Array, ...
 
 def _check_csr(shape: tuple[int, ...], stored: int, columns: Array, starts: Array) -> None:
     if len(shape) != 2:
-        raise ValueError(f"CSR is for matrices, not for rank {len(shape)}")
+        raise ValueError(f"the format CSR needs a matrix, not a tensor of rank {len(shape)}")
     if columns.shape != (stored,):
         raise ValueError(f"columns of shape {columns.shape} for {stored} values")
     _in_range(columns, shape[1])
@@ -221,12 +222,12 @@ def _in_range(index: Array, limit: int) -> None:
         raise ValueError(f"an index is outside 0..{limit - 1}")
 
 
-# All strings of one tensor together, as UTF-8.
+# Maximum size of all strings of one tensor together, in UTF-8.
 MAX_TEXT_BYTES = 2**32 - 1
 
 _OFFSET = np.dtype("<u4")
 
-# Size of a text in bytes from which the cost of a view of it is negligible.
+# Size of a string in bytes from which the time to create a view is negligible.
 _LONG_TEXT = 1024
 
 
@@ -234,9 +235,10 @@ def encode_strings(array: Array) -> tuple[Array, Array]:
     """Return the two buffers of an array of ``str`` (dtype object, U or T) or of UTF-8 bytes (dtype S)."""
     texts = _texts(array)
     try:
-        # The fast path does not show which element is wrong; `_refused` searches for it after a failure.
+        # If this fast path fails, `_refused` finds the invalid element.
         joined = "".join(texts)
-        # Encode all texts at once. If all are ASCII, the length of a text is the number of its bytes.
+        # Encode all strings at once. If all are ASCII, the number of characters of a string is the number of its
+        # bytes.
         blob = joined.encode()
         if len(blob) == len(joined):
             lengths = np.fromiter(map(len, texts), np.int64, len(texts))
@@ -244,7 +246,7 @@ def encode_strings(array: Array) -> tuple[Array, Array]:
             lengths = np.fromiter((len(text.encode()) for text in texts), np.int64, len(texts))
     except (TypeError, UnicodeEncodeError):
         raise _refused(texts) from None
-    # Check before the offsets are computed: integers of 32 bits would wrap without an error.
+    # Check the size before the offsets are computed, because 32-bit integers would wrap around without an error.
     if len(blob) > MAX_TEXT_BYTES:
         raise errors.InvalidArgument(
             f"The strings of one tensor are {len(blob)} bytes; at most {MAX_TEXT_BYTES} can be sent.",
@@ -261,16 +263,18 @@ def _texts(array: Array) -> list[Any]:
             return [item.decode() for item in array.reshape(-1).tolist()]
         except UnicodeDecodeError as error:
             raise errors.InvalidArgument(
-                "An array of bytes can stand for strings only if each item is UTF-8.",
+                "An array of bytes is accepted as strings only if each item is valid UTF-8.",
                 cause=str(error),
-                fix="Decode the bytes with their real encoding and pass an array of str.",
+                fix="Decode the bytes with their actual encoding and pass an array of str.",
             ) from None
     try:
-        # A U array pads with zeros, which `tolist` removes.
+        # A U array pads strings with zeros, which `tolist` removes.
         texts: list[Any] = array.reshape(-1).tolist()
-    # a U array may hold numbers beyond Unicode; numpy's error class varies
+    # a U array may contain numbers outside Unicode, for which numpy raises different errors
     except (ValueError, SystemError) as error:
-        raise errors.InvalidArgument("The array contains text that is not Unicode.", cause=str(error)) from None
+        raise errors.InvalidArgument(
+            "The array contains characters that are not valid Unicode.", cause=str(error)
+        ) from None
     return texts
 
 
@@ -298,17 +302,19 @@ def decode_strings(offsets: Array, blob: Array, count: int) -> list[str]:
     if offsets.nbytes != (count + 1) * _OFFSET.itemsize:
         raise ValueError(f"{offsets.nbytes} bytes of offsets for {count} strings")
     ends = np.ndarray((count + 1,), _OFFSET, offsets)
-    # Check the offsets in numpy: Python's slices would accept wrong ones and return shorter texts.
+    # Check the offsets with numpy: Python's slices would accept invalid offsets and return shorter strings.
     if ends[0] != 0 or ends[-1] != blob.nbytes or bool((ends[1:] < ends[:-1]).any()):
-        raise ValueError("string offsets do not rise from 0 to the size of the text")
+        raise ValueError("string offsets do not increase from 0 to the size of the text")
     edges = ends.tolist()
     pairs = itertools.pairwise(edges)
-    # Long texts are decoded from one view each; for short texts a view costs more than a copy of the whole.
-    if blob.nbytes > _LONG_TEXT * count:  # each copy of everything takes as long as the texts themselves
+    # Decode each long string from a view. For short strings, creating views takes longer than copying the whole
+    # buffer.
+    if blob.nbytes > _LONG_TEXT * count:  # each copy of the whole buffer takes as long as the strings themselves
         view = blob.data
         return [str(view[start:end], "utf-8") for start, end in pairs]
     raw = bytes(blob)
-    # In ASCII every character is one byte, so the offsets apply to the str, whose slices are the fastest way.
+    # In ASCII every character is one byte, so the offsets also apply to the decoded str. Slicing the str is
+    # fastest.
     if raw.isascii():
         text = raw.decode("ascii")
         return [text[start:end] for start, end in pairs]
@@ -322,10 +328,10 @@ KEY_ELEMENTS = frozenset({ElementType.INT64, ElementType.STRING})
 
 
 def keys_array(keys: Iterable[Any], declared: ElementType | None) -> Array:
-    """Return keys as an ``int64`` or object array of one dimension. `declared` decides only if there are no
+    """Return keys as an ``int64`` or object array of one dimension. `declared` is only used if there are no
     keys."""
     listed = list(keys)
-    # There are few types and many keys, so each type is checked once.
+    # There are few types but many keys, so check each type once.
     kinds = {_kind(cls) for cls in set(map(type, listed))}
     if kinds == {"int"}:
         return _integers(listed)
@@ -340,15 +346,16 @@ def keys_array(keys: Iterable[Any], declared: ElementType | None) -> Array:
 
 
 def scalars_array(values: Iterable[Any], declared: ElementType | None) -> Array | None:
-    """Return scalar values as an array of one dimension; ``None`` if they are not scalars but tensors or maps.
+    """Return scalar values as an array of one dimension; ``None`` if the values are tensors or maps.
 
-    `declared` decides what Python's types leave open: ``float`` is `DOUBLE` unless `FLOAT` is declared, and an
-    ``int`` among floats or for a declared float is converted to a float, as in ONNX Runtime.
+    `declared` resolves what Python's types leave open: ``float`` becomes `DOUBLE` unless `FLOAT` is declared. An
+    ``int`` is converted to a float if there are floats among the values or a float type is declared, as in ONNX
+    Runtime.
     """
     listed = list(values)
     kinds = {_kind(cls) for cls in set(map(type, listed))}
     if "other" in kinds:
-        # All values are tensors or maps. A mixture with scalars is refused below.
+        # All values are tensors or maps. A mixture with scalars raises an error below.
         if len(kinds) == 1:
             return None
     elif kinds == {"str"} or (not kinds and declared is ElementType.STRING):
@@ -363,13 +370,13 @@ def scalars_array(values: Iterable[Any], declared: ElementType | None) -> Array 
             return np.empty(0, np.int64 if declared is ElementType.INT64 else np.float64)
     raise errors.InvalidArgument(
         f"The values of a map must be all int, all float or all str, not {_class_names(listed)}.",
-        cause="These are the scalars that ONNX Runtime accepts in a map, and a map has values of one type.",
+        cause="ONNX Runtime accepts only these scalars in a map, all of the same type.",
         fix="Convert the values, for example with float().",
     )
 
 
 def one_key_list(rows: Rows) -> bool:
-    """Return whether all maps have the same keys in the same order, and at least one."""
+    """Return whether all maps have the same keys in the same order, and at least one key."""
     first = list(rows[0])
     return bool(first) and all(list(row) == first for row in rows)
 
@@ -388,17 +395,18 @@ def _kind(cls: type[Any]) -> str:
     # Check for bool before int, because bool is a subclass of int.
     if issubclass(cls, (bool, np.bool_)):
         return "bool"
-    # numpy derives timedelta64 from its signed integers.
+    # In numpy, timedelta64 is a subclass of the signed integers.
     if issubclass(cls, (int, np.integer)) and not issubclass(cls, np.timedelta64):
         return "int"
     if issubclass(cls, float) or (issubclass(cls, np.floating) and np.dtype(cls).itemsize < 8):
-        return "float"  # np.float64 is a float; a long double does not fit in one
+        return "float"  # np.float64 is a subclass of float; a long double may not fit into a float
     return "other"
 
 
 def _integers(values: list[Any]) -> Array:
     try:
-        if set(map(type, values)) != {int}:  # numpy wraps an np.uint64 that does not fit, but refuses such an int
+        # numpy lets an np.uint64 overflow silently, but raises an error for an int that is too large
+        if set(map(type, values)) != {int}:
             values = [int(value) for value in values]
         return np.array(values, dtype=np.int64)
     except OverflowError as error:
@@ -407,7 +415,7 @@ def _integers(values: list[Any]) -> Array:
 
 def _floats(values: list[Any], dtype: type[np.floating[Any]]) -> Array:
     try:
-        with np.errstate(over="ignore"):  # too large a number becomes infinite, as in ONNX Runtime
+        with np.errstate(over="ignore"):  # a number that is too large becomes infinite, as in ONNX Runtime
             return np.array(values, dtype=np.float64).astype(dtype, copy=False)
     except OverflowError as error:
         raise errors.InvalidArgument("An integer of a map does not fit a float.", cause=str(error)) from None

@@ -1,12 +1,13 @@
 """Values on the wire: inputs and outputs of a model, as a descriptor (msgpack) and buffers (raw bytes).
 
-This is the module to import; `tensors` has the values that a plain numpy array cannot represent.
+Other modules import this module; `tensors` contains the values that a plain numpy array cannot represent.
 
 In Python a *value* is one of these, on both sides:
 
-- a dense tensor: a numpy array if its dtype determines the ONNX type (strings: dtype object, holding ``str``), else
-  `Typed`;
-- a sequence: a ``list`` of values; a map: a ``dict``; an empty optional: ``None`` (a full one is its content);
+- a dense tensor: a numpy array if its dtype determines the ONNX type (strings: dtype object, with ``str``
+elements), else `Typed`;
+- a sequence: a ``list`` of values; a map: a ``dict``; an empty optional: ``None``; a nonempty optional: its
+content;
 - a sparse tensor: `Sparse`.
 
 Descriptor
@@ -40,8 +41,8 @@ Buffers
 -------
 
 Little-endian, C order, dense. The size follows from element type and shape and must be exact:
-ceil(elements * bits / 8). A tensor of zero elements has a buffer of zero bytes, and dimensions other than the zero
-one still count against the limit of 2**62 elements and bytes.
+ceil(elements * bits / 8). A tensor of zero elements has a buffer of zero bytes, but its nonzero dimensions must
+still satisfy the limit of 2**62 elements and bytes.
 
 - bool: one byte, 0 or 1.
 - bfloat16, float8: raw bits, two bytes or one.
@@ -50,7 +51,8 @@ one still count against the limit of 2**62 elements and bytes.
   byte that belong to no element are zero.
 - complex: real part, imaginary part.
 - string: two buffers. ``offsets`` has one ``uint32`` more than there are strings: 0, then the end of each string
-  in ``text``, never falling; the last is the size of ``text``. Each string is valid UTF-8 by itself.
+  in ``text``. Offsets never decrease; the last offset is the size of ``text``. Each string is valid UTF-8 by
+  itself.
 - sparse: ``indices`` is int64 of shape [n] (positions in the flattened tensor) or [n, rank]; ``columns`` is [n] and
   ``row_starts`` [rows + 1] (or [0] for n = 0). ``block`` has values [n, height, width] and int32 indices [2, n],
   which count blocks. All indices lie inside ``dense_shape``.
@@ -98,7 +100,7 @@ from qnnbridge_protocol.tensors import (
     unused_bits,
 )
 
-# Values that can be sent. The members of lists and dicts are values again (or scalars, in a dict).
+# Values that can be sent. The members of lists and dicts are again values (or scalars, in a dict).
 Value = np.ndarray[Any, np.dtype[Any]] | Typed | Sparse | list[Any] | dict[Any, Any] | None
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -110,13 +112,12 @@ _PYTHON_SCALARS = (bool, int, float, complex, str)
 
 
 class Encoder:
-    """Collects the buffers of one message; used by one thread. Invariants:
+    """Convert the values of one message to descriptors and buffers. Used by one thread. Invariants:
 
     - every entry of `buffers` is a ``uint8`` array of one dimension, C order, little-endian;
     - a contiguous native array is not copied: its buffer *is* the caller's memory until the message has been sent;
-    - nothing is converted silently. A declared type only decides for values without a type (lists, Python scalars,
-      empty
-      maps); an array of another dtype is sent unchanged, and the check of all inputs reports it.
+    - nothing is converted silently. A declared type only applies to values without a type (lists, Python scalars,
+    empty maps). An array of another dtype is sent unchanged; the later check of all inputs reports it.
     """
 
     __slots__ = ("buffers",)
@@ -130,11 +131,10 @@ class Encoder:
         `type` is the type that the model declares, if known.
 
         Raises:
-            errors.InvalidArgument: the value cannot be sent. The encoder is then unusable, because a part of the
-                value may
-                be in `buffers`.
+            errors.InvalidArgument: the value cannot be sent. The encoder is unusable afterwards, because `buffers`
+                may contain a part of the value.
         """
-        # The usual case first. Subclasses are handled by the general path, which makes plain arrays of them.
+        # Handle the usual case first. Subclasses take the general path, which converts them to plain arrays.
         if value.__class__ is np.ndarray:
             return self._dense(value)
         return self._value(value, type, 1)
@@ -148,7 +148,7 @@ class Encoder:
             return ["n"]
         if isinstance(value, np.ndarray):
             return self._dense(np.asarray(value))
-        # numpy's scalars have a dtype, so they are tensors without dimensions; Python's have none.
+        # numpy's scalars have a dtype, so they are tensors without dimensions. Python's scalars have no dtype.
         if isinstance(value, np.generic):
             return self._dense(np.asarray(value))
         if isinstance(value, Typed):
@@ -176,19 +176,20 @@ class Encoder:
         if element is ElementType.STRING:
             offsets, blob = encode_strings(array)
             return ["t", 8, list(array.shape), self._put(offsets), self._put(blob)]
-        # An array of ml_dtypes: its dtype is known here, but the wire has its raw bytes.
+        # An array of ml_dtypes: convert it to its raw bytes, which are sent.
         if not LAYOUTS[element].named:
             return self._typed(Typed.of(array))
         raw = _bytes(array)
         if element is ElementType.BOOL and raw.size and raw.max() > 1:
-            raw = (raw != 0).view(_UINT8)  # numpy treats any byte as true, the wire only 1
+            # numpy treats any nonzero byte as true, but on the wire only 1 is allowed
+            raw = (raw != 0).view(_UINT8)
         return ["t", int(element), list(array.shape), self._put(raw)]
 
     def _typed(self, tensor: Typed) -> Descriptor:
         raw, layout = _bytes(tensor.data), LAYOUTS[tensor.element_type]
         if layout.packed and raw.size:
             unused = unused_bits(raw.size, layout.bits, tensor.size)
-            # Bits that belong to no element are zero on the wire, so that equal tensors are equal bytes.
+            # Bits that belong to no element are zero on the wire, so that equal tensors have equal bytes.
             if raw[-1] & unused:
                 raw = raw.copy()
                 raw[-1] &= ~unused & 0xFF
@@ -204,8 +205,8 @@ class Encoder:
         item_type = declared
         if declared is not None and declared.kind == "sequence":
             item_type = declared.item
-        # Classic machine learning returns one map per row: stored by columns, they are two tensors instead of
-        # thousands.
+        # Classical machine learning models return one map per row. Stored by columns, the maps are two tensors
+        # instead of thousands.
         if items and all(isinstance(item, dict) for item in items):
             rows = self._rows(list(items), item_type)
             if rows is not None:
@@ -216,12 +217,13 @@ class Encoder:
         return out
 
     def _rows(self, rows: list[dict[Any, Any]], declared: ValueType | None) -> Descriptor | None:
-        """Return the descriptor of maps of scalars, by columns; ``None`` if they contain something else."""
+        """Return the descriptor of a list of maps of scalars, stored by columns; ``None`` if the maps contain
+        other values."""
         key, element = _map_elements(declared)
         scalars = scalars_array(flat_values(rows), element)
         if scalars is None:
             return None
-        # All rows have the same keys, as classifiers return them: the keys are sent once.
+        # If all rows have the same keys, as in results of classifiers, send the keys only once.
         if one_key_list(rows):
             keys = self._dense(keys_array(rows[0], key))
             return ["r", keys, self._dense(scalars.reshape(len(rows), -1))]
@@ -249,7 +251,7 @@ def _bytes(array: Array) -> Array:
         array = array.astype(array.dtype.newbyteorder("<"), order="C")
     elif not array.flags.c_contiguous:
         array = np.ascontiguousarray(array)
-    # A view of the same memory in one dimension; `array.view` refuses arrays without dimensions.
+    # A one-dimensional view of the same memory. `array.view` does not accept arrays without dimensions.
     raw: Array = np.ndarray((array.nbytes,), _UINT8, array)
     return raw
 
@@ -261,13 +263,13 @@ def _map_elements(declared: ValueType | None) -> tuple[ElementType | None, Eleme
 
 
 def _converted(value: Any, element: ElementType) -> Array:
-    """Convert a list to a tensor as ONNX Runtime does: numpy's conversion to the declared type."""
+    """Convert a list to a tensor like ONNX Runtime: with numpy's conversion to the declared type."""
     layout = LAYOUTS[element]
     dtype = layout.storage if layout.named else ml_dtype(element)
     if dtype is None:
         raise errors.InvalidArgument(
             f"A Python list cannot become a tensor of {element.text} here.",
-            cause="numpy has no such type, and ml_dtypes, which has it, is not installed.",
+            cause="numpy does not have this type, and the package ml_dtypes, which has it, is not installed.",
             fix="Install ml_dtypes, or pass qnnbridge's Typed with the raw bytes.",
         )
     try:
@@ -299,15 +301,16 @@ _LAYOUTS_BY_NUMBER: dict[int, tuple[ElementType, Layout]] = {int(e): (e, layout)
 
 
 class Decoder:
-    """Reads the values of one message; each buffer belongs to at most one of them. Used by one thread.
+    """Convert the descriptors and buffers of one message to values. Each buffer belongs to at most one value. Used
+    by one thread.
 
     A descriptor comes from another process and is not trusted: tags, types, shapes, buffer numbers and sizes,
-    offsets, indices and depth are checked before anything is allocated, and any fault is a `ProtocolDesync`.
+    offsets, indices and depth are checked before anything is allocated, and any violation raises `ProtocolDesync`.
     Allocations are bounded by a small multiple of the size of the buffers and the descriptor: numeric tensors are
-    views, and each string or map entry has separate bytes.
+    views, and only strings and map entries get separate memory.
 
-    Numeric arrays are views of `buffers` (a copy if the address does not suit the type, or with `copy`) and as
-    writable as these are.
+    Numeric arrays are views of `buffers`, or copies if the address is not aligned for the type or `copy` is set.
+    Views are writable if the buffers are.
     """
 
     __slots__ = ("_buffers", "_copy", "_taken")
@@ -315,30 +318,31 @@ class Decoder:
     def __init__(self, buffers: Sequence[Array], *, copy: bool = False) -> None:
         self._buffers = buffers
         self._copy = copy
-        # If two values could share a buffer, a peer could describe gigabytes with one buffer.
+        # If two values could use the same buffer, a peer could describe gigabytes with one buffer.
         self._taken: set[int] = set()
 
     def value(self, descriptor: Any) -> Any:
-        """Return the value. Raise `errors.ProtocolDesync` if the descriptor or a buffer violates the protocol."""
+        """Return the value of a descriptor. Raise `errors.ProtocolDesync` if the descriptor or a buffer violates
+        the protocol."""
         try:
             return self._value(descriptor, 1)
-        # This includes errors of numpy and of the value classes, which here come from invalid data of the peer.
+        # This includes errors of numpy and of the value classes, which are caused by invalid data of the peer here.
         except (ValueError, OverflowError, errors.InvalidArgument) as error:
             cause = error.cause if isinstance(error, errors.InvalidArgument) else str(error)
             raise _desync(descriptor, cause or str(error)) from None
 
     def finish(self) -> None:
-        """Check, after the last value, that each buffer belongs to a value. Raise `errors.ProtocolDesync`."""
+        """After the last value, check that each buffer belongs to a value. Raise `errors.ProtocolDesync`."""
         if len(self._taken) != len(self._buffers):
             raise errors.ProtocolDesync(
-                "The message carries buffers that no value refers to.",
+                "The message contains buffers that no value refers to.",
                 details={"buffers": len(self._buffers), "used": len(self._taken)},
             )
 
     def _value(self, node: Any, depth: int) -> Any:
         if depth > MAX_DEPTH:
             raise ValueError(f"nested more than {MAX_DEPTH} deep")
-        # Exact classes: msgpack creates no others, and a bool must not pass as an int.
+        # Compare exact classes: msgpack creates no others, and a bool must not be accepted as an int.
         if node.__class__ is not list or not node or node[0].__class__ is not str:
             raise ValueError("a descriptor is a list that starts with a tag")
         tag = node[0]
@@ -371,8 +375,8 @@ class Decoder:
             raise ValueError(f"no element type has the number {node[1]}")
         element, layout = found
         shape = _shape(node[2])
-        # Compute in Python's integers, which do not overflow; nothing is allocated before the size has been
-        # compared.
+        # Compute the size with Python's integers, which do not overflow. Nothing is allocated before the size has
+        # been compared.
         count, size = measure(layout.bits, shape)
         if element is ElementType.STRING:
             if len(node) != 5:
@@ -400,7 +404,7 @@ class Decoder:
 
     def _array(self, shape: tuple[int, ...], dtype: np.dtype[Any], buffer: Array) -> Array:
         array: Array = np.ndarray(shape, dtype, buffer)
-        # The body is aligned to 64 bytes on the wire, but small buffers share a block.
+        # The body is aligned to 64 bytes on the wire, but small buffers share a block and may be unaligned.
         return array.copy() if self._copy or not array.flags.aligned else array
 
     def _take(self, index: Any) -> Array:
@@ -422,7 +426,8 @@ class Decoder:
     def _rows(self, key_node: Any, value_node: Any) -> list[dict[Any, Any]]:
         keys = self._listed(key_node, KEY_ELEMENTS, 1)
         if not keys:
-            raise ValueError("rows without keys")  # the sender could describe any number of such rows at no cost
+            # the sender could describe any number of rows without keys at no cost
+            raise ValueError("rows without keys")
         rows = self._listed(value_node, SCALAR_ELEMENTS, 2)
         if rows and len(rows[0]) != len(keys):
             raise ValueError(f"rows of {len(rows[0])} values for {len(keys)} keys")
@@ -443,18 +448,18 @@ class Decoder:
         return rows
 
     def _listed(self, node: Any, allowed: frozenset[ElementType], rank: int) -> list[Any]:
-        """Return a tensor as nested lists of Python scalars; raise `ValueError` for other types or another rank."""
+        """Return a tensor as nested lists of Python scalars. Raise `ValueError` for other types or another rank."""
         if node.__class__ is not list or len(node) < 3 or node[1].__class__ is not int or node[1] not in allowed:
             raise ValueError("not a tensor of a type that maps have")
         if node[2].__class__ is not list or len(node[2]) != rank:
             raise ValueError(f"not a tensor of rank {rank}")
-        # Python scalars, as onnxruntime returns them in maps.
+        # Maps contain Python scalars, as in onnxruntime.
         listed: list[Any] = self._tensor(node).tolist()  # type: ignore[union-attr]  # none of these is Typed
         return listed
 
 
 def decode(descriptor: Any, buffers: Sequence[Array], *, copy: bool = False) -> Any:
-    """Return the only value of a message. For several values over the same buffers use one `Decoder`."""
+    """Return the only value of a message. For several values in the same buffers, use one `Decoder`."""
     return Decoder(buffers, copy=copy).value(descriptor)
 
 
@@ -494,7 +499,7 @@ def _desync(descriptor: Any, cause: str) -> errors.ProtocolDesync:
 
 
 def _head(descriptor: Any) -> str:
-    """Return the start of a descriptor as text, whatever it is."""
+    """Return the start of an arbitrary descriptor as text."""
     if descriptor.__class__ is not list:
         return _brief(descriptor)
     inner = ", ".join(map(_brief, descriptor[:8]))
@@ -502,7 +507,7 @@ def _head(descriptor: Any) -> str:
 
 
 def _brief(item: Any) -> str:
-    """Return a short text of untrusted data: only the type of containers, long texts and huge numbers."""
+    """Return a short text for untrusted data. For containers, long texts and huge numbers, show only the type."""
     if item.__class__ is int and item.bit_length() <= 64:
         return str(item)
     if item.__class__ is str:
@@ -511,10 +516,10 @@ def _brief(item: Any) -> str:
 
 
 def equal_bits(left: Any, right: Any) -> bool:
-    """Return whether two values are equal to the last bit: structure, ONNX types, shapes, contents.
+    """Return whether two values are equal in every bit: structure, ONNX types, shapes, contents.
 
-    NaNs are equal if their bits are; 0.0 and -0.0 differ. Byte order, memory layout and the order of a map's keys
-    do not count; an ml_dtypes array equals its `Typed` form.
+    NaNs are equal if their bits are equal; 0.0 and -0.0 differ. Byte order, memory layout and the order of a map's
+    keys are ignored; an ml_dtypes array equals the corresponding `Typed`.
 
     Raises:
         errors.InvalidArgument: an argument is not a value.
@@ -538,8 +543,8 @@ def equal_bits(left: Any, right: Any) -> bool:
 
 
 def check_sum(results: Sequence[Any]) -> int:
-    """Return a checksum over every bit of arrays, and over the text form of all other results (text, maps,
-    sequences)."""
+    """Return a checksum over every bit of arrays, and over the text representation of all other results (text,
+    maps, sequences)."""
     number = 0
     for result in results:
         if isinstance(result, np.ndarray) and result.dtype != object:

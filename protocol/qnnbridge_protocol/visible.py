@@ -1,7 +1,8 @@
-"""Safe presentation of untrusted text: text comes from model files, requests and other programs.
+"""Safe presentation of untrusted text from model files, requests and other programs.
 
-A terminal interprets control sequences (which set titles and clipboards, or clear the screen), and a line feed or a
-bidirectional control lets a name look like text of qnnbridge. Imports nothing heavy.
+A terminal interprets control sequences (which set titles and clipboards, or clear the screen). With a line feed or
+a bidirectional control character, a name can look like a message of qnnbridge. This module imports no large
+modules.
 """
 
 from __future__ import annotations
@@ -14,24 +15,25 @@ if TYPE_CHECKING:
 def visible(text: object) -> str:
     """Return the text on one line, with each unprintable character escaped."""
     plain = str(text)
-    # Nearly every text is printable.
+    # Fast path, because nearly every text is printable.
     if plain.isprintable():
         return plain
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in plain)
 
 
 def visible_lines(text: str) -> str:
-    """Return the text with its lines and tabs, and each other unprintable character escaped."""
+    """Return the text with line feeds and tabs kept and all other unprintable characters escaped."""
     return "".join(c if c.isprintable() or c in "\n\t" else visible(c) for c in text)
 
 
 def quoted(text: str) -> str:
-    """Return a part of a report. Its further lines are marked, so that no name looks like a separate part."""
+    """Return a part of a report. All lines after the first are marked, so that a name cannot look like a
+    separate part."""
     return "\n  | ".join(visible(line) for line in text.rstrip().split("\n"))
 
 
 def log_of(name: str) -> logging.Logger:
-    """Return the logger `name`, in whose records `visible` escapes text arguments."""
+    """Return the logger `name`. Its records escape string arguments with `visible`."""
     import logging
 
     logger = logging.getLogger(name)
@@ -50,6 +52,6 @@ def _show_arguments(record: logging.LogRecord) -> bool:
 def _shown(value: object) -> object:
     if isinstance(value, str):
         return visible(value)
-    # A `BridgeError`, whose module imports this one.
+    # A `BridgeError`. Its class is not imported, because its module imports this module.
     shown = getattr(value, "shown", None) if isinstance(value, Exception) else None
     return shown() if callable(shown) else value

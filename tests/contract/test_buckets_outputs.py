@@ -217,7 +217,7 @@ def test_a_convolution_is_changed_by_padding_only_at_the_edge_and_the_report_say
     with open_session(host, made, pad=5) as session:
         text = str(session.verify_padding(feeds))
     assert "only the last 1 of 6 of axis 2" in text
-    assert "looks at neighbours" in text
+    assert "depends on its neighbours" in text
     with open_session(host, made, pad=0) as session:  # as the model itself pads
         assert session.verify_padding(feeds).ok
 

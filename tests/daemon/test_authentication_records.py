@@ -159,7 +159,7 @@ def test_a_challenge_of_the_wrong_size_is_refused(size: int) -> None:
 def test_a_newer_dialogue_version_is_reported_in_the_error() -> None:
     challenge = bytearray(DaemonSide(TOKEN, INSTANCE).challenge)
     challenge[8] = 2
-    with pytest.raises(VersionMismatch, match="version 2, this side has version 1"):
+    with pytest.raises(VersionMismatch, match="version 2 of the authentication, this side uses version 1"):
         client().prove(bytes(challenge))
 
 

@@ -221,7 +221,7 @@ def test_a_daemon_that_cannot_start_reports_the_reason(runtime: Path) -> None:
     runtime.chmod(0o777)
     code, _, err = run("host", "start")
     assert code == reporting.EXIT_DAEMON_UNREACHABLE
-    assert "others may use it" in err
+    assert "other users have access to it" in err
     assert "chmod" in err
 
 
@@ -446,7 +446,7 @@ def test_doctor_reports_a_folder_that_other_users_may_use_as_untrusted(runtime: 
     runtime.chmod(0o755)
     facts = look_for_daemon(0x2000)
     assert (facts.state, facts.folder, facts.dies_with_us) == ("untrusted", str(runtime), True)
-    assert "others may use it" in facts.said
+    assert "other users have access to it" in facts.said
     assert "chmod" in facts.fix
     runtime.chmod(0o700)
     assert look_for_daemon(None).state == "runs"

@@ -48,7 +48,7 @@ def test_the_discovery_file_is_read_back_and_its_repr_shows_no_token() -> None:
 @pytest.mark.parametrize("mode", [0o755, 0o770, 0o701, 0o704])
 def test_a_folder_that_other_users_may_use_is_refused(mode: int) -> None:
     make_runtime_folder().chmod(mode)
-    with pytest.raises(HostStartFailed, match=f"others may use it.*{mode:o}") as caught:
+    with pytest.raises(HostStartFailed, match=f"other users have access to it.*{mode:o}") as caught:
         qnnbridge.connect()
     assert "chmod go-rwx" in str(caught.value.fix)
     assert "QNNBRIDGE_RUNTIME_DIR" in str(caught.value.fix)

@@ -820,9 +820,9 @@ def _with_daemon(state: str, **facts: object) -> SimulatedMachine:
     return machine
 
 
-@broken("daemon.folder", "others may use it", "icacls")
+@broken("daemon.folder", "other users have access to it", "icacls")
 def folder_of_the_daemon_that_others_may_use() -> SimulatedMachine:
-    said = f"{RUN_FOLDER} cannot be used for the daemon: others may use it."
+    said = f"{RUN_FOLDER} cannot be used for the daemon: other users have access to it."
     return _with_daemon("untrusted", said=said, fix=f"icacls {RUN_FOLDER} /reset.")
 
 

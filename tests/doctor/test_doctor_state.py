@@ -60,9 +60,9 @@ def test_a_crash_report_is_read_as_a_crash_with_its_cause(folders: Path) -> None
         ("the work was interrupted", False),
         ("a call ran past its deadline (on_deadline='kill')", False),
         ("it was closed", False),
-        ("The position in the stream was lost because Ctrl+C came while a message was parsed.", False),
+        ("The position in the stream was lost because Ctrl+C interrupted the parsing of a message.", False),
         ("it did not send HELLO", True),
-        ("it closed its output and did not end", True),
+        ("it closed its output but did not end", True),
         ("The host stopped in the middle of a message: it did not take a byte for 30 s.", True),
     ],
 )

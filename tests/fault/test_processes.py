@@ -242,7 +242,7 @@ def test_a_program_that_cannot_be_started_is_an_error_with_the_reason(start: Sta
         (str(tmp_path / "gone"), None, "no such file"),
         (file("plain", b"text", 0o644), None, "not executable"),
         (file("text", b"text"), None, "neither a known header nor an interpreter line"),
-        (file("windows", (headers / "x64_python.exe").read_bytes()), None, "program for x64, this computer is"),
+        (file("windows", (headers / "x64_python.exe").read_bytes()), None, "program for x64, but this computer is"),
         (file("arm", b"\x7fELF\x02\x01\x01" + b"\xff" * 11 + b"\xb7\x00" + bytes(44)), None, "program for aarch64"),
         (file("script", b"#!/no/such/python -I\n"), None, "first line requires /no/such/python -I"),
         (sys.executable, str(tmp_path / "nowhere"), "working folder"),

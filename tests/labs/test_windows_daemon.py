@@ -17,7 +17,7 @@ EXPECTED: dict[str, Any] = {
     "waiting_for_a_client_can_be_cancelled": ["ConnectionAbortedError"],
     "folder_is_private": [None, ["SY", "me"]],
     "folder_that_other_users_may_use": False,
-    "users_with_sddl_aliases": [None, None, "others may use it (NS)"],
+    "users_with_sddl_aliases": [None, None, "other users have access to it (NS)"],
     "command_for_any_shell": [False, True],
     "permissions_are_checked_on_the_open_file": ["priv", "PermissionError"],
     "start_from_a_job_without_breakaway": [

@@ -119,7 +119,7 @@ def test_a_folder_can_be_a_source_and_is_installed_with_what_its_release_needs(
     ("options", "said"),
     [
         ({"engine": "folder"}, "no folder is given"),
-        ({"engine": "windowsml", "ep_path": Path("x")}, "a folder of a provider is given as well"),
+        ({"engine": "windowsml", "ep_path": Path("x")}, "the folder of a provider is also given"),
         ({"engine": "windowsml", "version": "2.7.0"}, "does not use"),
         ({"engine": "windowsml", "force": True}, "does not use"),
         ({"download": True}, "--download has no meaning with the engine 'wheel'"),

@@ -65,7 +65,7 @@ def plan_of(buckets: Any, *inputs: NodeInfo, scan: ModelDescription | None = Non
         ({"buckets": {"seq": [16]}, "pad": ["input_ids"]}, "neither a padding value nor a map"),
         ({"buckets": {"seq": [16]}, "cut": ["logits"]}, "contains no output"),
         ({"buckets": {"seq": [16]}, "cut": {"logits": "seq"}}, "not a list of the dimensions"),
-        ({"buckets": {"seq": [16]}, "cut": {"logits": [None, "a*b"]}}, "is not a relation"),
+        ({"buckets": {"seq": [16]}, "cut": {"logits": [None, "a*b"]}}, "is not a valid relation"),
         ({"buckets": {"seq": [16]}, "cut": {"logits": [None, 1.5]}}, "1.5 is not a dimension"),
     ],
 )
@@ -83,7 +83,7 @@ def test_contradictory_bucket_arguments_are_refused_with_an_alternative(
 def test_arguments_for_buckets_are_refused_without_buckets(keywords: dict[str, Any]) -> None:
     given = {"pad": None, "cut": None, "split": None, "overflow": "error", **keywords}
     (name,) = keywords
-    with pytest.raises(OptionError, match=f"{name}= is for a session with buckets"):
+    with pytest.raises(OptionError, match=f"{name}= requires buckets="):
         bucket_arguments(None, **given)
 
 
@@ -304,7 +304,7 @@ def test_an_expression_is_computed_as_by_python(text: str, size: int, expected: 
     ],
 )
 def test_an_invalid_expression_is_refused_with_examples(text: str) -> None:
-    with pytest.raises(OptionError, match="is not a relation between a dimension") as caught:
+    with pytest.raises(OptionError, match="is not a valid relation between a dimension") as caught:
         parse(text)
     assert "'seq'" in str(caught.value.fix)
 

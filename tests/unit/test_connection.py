@@ -180,7 +180,7 @@ def test_an_answered_call_back_may_be_followed_by_the_next() -> None:
 def test_calls_back_are_not_nested() -> None:
     client = ready(CLIENT)
     number = called_back(client)
-    with pytest.raises(ProtocolDesync, match="whose last one is not answered"):
+    with pytest.raises(ProtocolDesync, match="before its previous CALL_BACK was answered"):
         hear(client, wire(Frame(Kind.CALL_BACK, number, {"call": 2})))
 
 
@@ -305,7 +305,7 @@ def test_text_after_hello_ok_is_an_error_with_256_bytes_of_it_as_evidence() -> N
 
 
 def test_a_host_accepts_no_text_before_hello() -> None:
-    with pytest.raises(ProtocolDesync, match="does not continue with a frame"):
+    with pytest.raises(ProtocolDesync, match="the next bytes are not a frame"):
         hear(Connection(HOST, Hello()), b"GET / HTTP/1.1\r\n")
 
 

@@ -352,7 +352,7 @@ def test_waiting_requests_are_named_in_the_message() -> None:
         "while 12 requests were waiting for it (session.create of model_v8.onnx, host.info, session.run" in message
     )
     assert " of 2.onnx ...)" in message
-    assert "while no call was under way" in to_error(CrashRecord(ExitStatus(-9, "posix"))).message
+    assert "while no call was running" in to_error(CrashRecord(ExitStatus(-9, "posix"))).message
 
 
 def test_the_error_names_phase_model_code_cause_fix_and_report_in_few_lines() -> None:

@@ -158,7 +158,7 @@ FOREIGN_TEXTS = {
 
 @pytest.mark.parametrize("text", FOREIGN_TEXTS.values(), ids=FOREIGN_TEXTS)
 def test_the_error_for_an_unknown_type_names_it(text: str) -> None:
-    with pytest.raises(errors.NotImplemented, match="cannot be carried"):
+    with pytest.raises(errors.NotImplemented, match="cannot be sent"):
         from_ort_type(text)
 
 

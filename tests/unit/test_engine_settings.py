@@ -41,8 +41,8 @@ def test_the_environment_variable_selects_the_engine(
     [
         ({"QNNBRIDGE_ENGINE": "winml"}, "There is no engine 'winml'"),
         ({"QNNBRIDGE_ENGINE": "folder"}, "no folder is given"),
-        ({"QNNBRIDGE_ENGINE": "wheel", "QNNBRIDGE_EP_PATH": "/p"}, "as well: /p"),
-        ({"QNNBRIDGE_ENGINE": "windowsml", "QNNBRIDGE_EP_PATH": "/p"}, "as well: /p"),
+        ({"QNNBRIDGE_ENGINE": "wheel", "QNNBRIDGE_EP_PATH": "/p"}, "also given: /p"),
+        ({"QNNBRIDGE_ENGINE": "windowsml", "QNNBRIDGE_EP_PATH": "/p"}, "also given: /p"),
     ],
 )
 def test_missing_or_contradictory_engine_settings_are_refused(environ: dict[str, str], words: str) -> None:

@@ -111,7 +111,7 @@ def test_reserved_bytes_that_are_not_zero_are_refused(bit: int) -> None:
 def test_a_damaged_magic_is_refused(at: int, bit: int) -> None:
     damaged = bytearray(REQUEST)
     damaged[at] ^= 1 << bit
-    with pytest.raises(ProtocolDesync, match="does not continue with a frame"):
+    with pytest.raises(ProtocolDesync, match="the next bytes are not a frame"):
         parse_prefix(damaged, LIMITS)
 
 

@@ -335,7 +335,7 @@ def test_a_body_is_only_allocated_after_its_header_has_arrived() -> None:
 
 
 def test_text_instead_of_a_frame_is_refused_with_its_first_byte() -> None:
-    with pytest.raises(ProtocolDesync, match="does not continue with a frame"):
+    with pytest.raises(ProtocolDesync, match="the next bytes are not a frame"):
         feed(FrameReader(Limits()), b"E")
 
 

@@ -61,7 +61,7 @@ def test_variable_width_strings_of_numpy_can_be_sent() -> None:
         (np.array(["ok", "\ud800"], object), "Element 1 .* UTF-8"),
         (np.array(["\udcff"]), "Element 0 .* UTF-8"),
         (np.array([b"\xff"]), "UTF-8"),
-        (np.array([0x110000], np.uint32).view("<U1"), "not Unicode"),
+        (np.array([0x110000], np.uint32).view("<U1"), "not valid Unicode"),
     ],
     ids=["none", "int", "bytes", "surrogate", "U-surrogate", "latin-bytes", "beyond-unicode"],
 )

@@ -1,4 +1,5 @@
-"""How PyInstaller freezes an application with qnnbridge: the entry point ``pyinstaller40`` names this folder."""
+"""Tell PyInstaller how to freeze an application with qnnbridge: the entry point ``pyinstaller40`` contains the
+path of this folder."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Modules that the bridge imports by name when they are first needed, and its tables.
+"""List the modules that qnnbridge imports by name when they are first needed, and its data tables.
 
-Host and daemon are not among them: they run in the host's own Python. An application imports `qnnbridge.speech` and
-`qnnbridge.testing` by itself, so PyInstaller finds them, and only then brings tokenizers, soxr or pytest.
+Host and daemon are not included, because they run in the host's own Python. `qnnbridge.speech` and
+`qnnbridge.testing` are only included if the application imports them; only then PyInstaller adds tokenizers, soxr
+or pytest.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ hiddenimports = [
     "psutil",
     "tomllib" if sys.version_info >= (3, 11) else "tomli",
 ]
-# Tables that explain the end of a host.
+# Tables that explain why a host ended.
 datas = collect_data_files("qnnbridge", includes=["**/*.json"])
 # Exclude packages that only the tools and the host use. Only `onnxruntime.backend` uses onnx, and a program that
 # imports that module imports onnx, too.

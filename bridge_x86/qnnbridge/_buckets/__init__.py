@@ -1,11 +1,11 @@
 """Shape buckets: a model with free dimensions, compiled for a few fixed sizes, used as if it accepted any size.
 
-Theory of operation. When the session is created, the model's description becomes a `BucketPlan`: which input axes
-are free, the name of each, and the sizes that are compiled for it. The smallest variant is created at once, each
-other variant with the first call that needs it. How the sizes of the outputs follow from those of the inputs is
-taken from the model's declarations; where those are missing, the model runs on the CPU with free sizes and its
-outputs are observed. If the application does not specify padding, such runs also find a padding that does not
-change the results.
+Overview. When the session is created, a `BucketPlan` is made from the model's description: the free axes of the
+inputs, their names, and the sizes to compile. A *variant* is the model with one combination of these sizes. The
+smallest variant is created immediately, each other variant with the first call that needs it. The relation between
+the sizes of outputs and inputs comes from the model's declarations; if they are missing, runs of the model on the
+CPU with free sizes show the relation. If the application does not specify padding, such runs also find a padding
+that does not change the results.
 
 A call takes one of these paths:
 
@@ -14,9 +14,10 @@ A call takes one of these paths:
                         --> too large, split= --> parts along one axis, each a call, joined
                         --> too large         --> refused, or the model on the CPU (overflow="cpu")
 
-Invariant: an output is cut only where its size is known to follow from the inputs, and the shape of every result is
-compared with the expected shape; a different size is an error, never a wrong cut. Whether padding changes the
-values depends on the model, so padded results are compared with the CPU and differences reported (`PaddingCheck`).
+Invariant: an output is cut only if the relation of its size to the inputs is known, and the shape of every result
+is compared with the expected shape. An unexpected size raises an error; the output is never cut wrong. Whether
+padding changes the values depends on the model, so padded results are compared with the CPU and differences
+reported (`PaddingCheck`).
 
 Each variant is an ordinary session, which handles crashes, retries and the cache by itself.
 
@@ -40,8 +41,8 @@ from qnnbridge_protocol.errors import OptionError
 
 # --- the arguments of a session with buckets, checked without the model ------------------------------------
 
-# Largest divisor of a relation to try first: the total stride of most image models. Observations of this many
-# consecutive sizes show every rounding.
+# Largest divisor to try first for a relation: the total stride of most image models. Observations of this many
+# consecutive sizes show every way in which a size may be rounded.
 MAX_DENOMINATOR: Final = 32
 
 
@@ -59,7 +60,7 @@ class Relation:
         return (self.factor, self.offset, self.divisor) == (1, 0, 1)
 
     def size(self, of_symbol: int) -> int:
-        """Return the size of the output dimension if the symbol has the size `of_symbol`; never below 0."""
+        """Return the size of the output dimension if the symbol has the size `of_symbol`; at least 0."""
         return max(0, (self.factor * of_symbol + self.offset) // self.divisor)
 
     def __str__(self) -> str:
@@ -72,7 +73,7 @@ class Relation:
 
 
 def parse(text: str) -> Relation:
-    """Parse a relation as an application writes it. Raise `OptionError` for an invalid text."""
+    """Parse a relation in the notation of the argument `cut`. Raise `OptionError` if it is invalid."""
     try:
         relation = _as_relation(ast.parse(text.strip(), mode="eval").body)
     # `ast.parse` raises ValueError for a NUL character, and RecursionError or MemoryError for deep nesting.
@@ -80,8 +81,8 @@ def parse(text: str) -> Relation:
         relation = None
     if relation is None or relation.factor < 1:
         raise OptionError(
-            f"{text!r} is not a relation between a dimension of an output and a size.",
-            fix="Write the name of the dimension, alone or with whole numbers: 'seq', '2 * seq', 'seq + 1', "
+            f"{text!r} is not a valid relation between a dimension of an output and a size.",
+            fix="Give the name of the dimension, alone or with whole numbers: 'seq', '2 * seq', 'seq + 1', "
             "'(seq + 3) // 4'.",
         )
     return relation
@@ -92,10 +93,11 @@ def fit(
 ) -> Relation | None:
     """Return the simplest relation that fits all observations, or ``None``.
 
-    Simplest means the first of `divisors`, then the offset nearest to 0. A constant is not a relation.
+    The simplest relation has the first possible divisor of `divisors`, then the offset nearest to 0. A constant
+    size does not count as a relation.
 
     Args:
-        observed: size of the symbol -> size of the output's dimension.
+        observed: map from the size of the symbol to the size of the output's dimension.
     """
     sizes = sorted(observed)
     if len(sizes) < 2:
@@ -105,7 +107,8 @@ def fit(
     if rise <= 0:
         return None
     for divisor in divisors:
-        # Rounding down changes each end by less than 1, so the factor differs by at most 1 from this quotient.
+        # Rounding down changes each of the two sizes by less than 1, so the factor differs from this quotient by at
+        # most 1.
         nearest = round(rise * divisor / run)
         for factor in (nearest, nearest - 1, nearest + 1):
             offsets = offsets_of(factor, divisor, observed)
@@ -133,7 +136,7 @@ def _as_relation(node: ast.expr) -> Relation | None:
     if isinstance(node.op, (ast.Mult, ast.Add)) and _number(left) is not None:
         left, right = right, left
     inner, number = _as_relation(left), _number(right)
-    # Only the last step may divide: a `Relation` cannot express `seq // 2 + 1`.
+    # Only the last operation may be a division: a `Relation` cannot express `seq // 2 + 1`.
     if inner is None or number is None or inner.divisor != 1:
         return None
     if isinstance(node.op, ast.Mult):
@@ -160,11 +163,11 @@ Cut = Mapping[str, Sequence["int | str | None"]]
 
 # QNN stores sizes in 32 bits.
 MAX_SIZE: Final = 2**31 - 1
-# Limit on the number of variants. A larger number is a mistake of the caller, since each variant is compiled
+# Maximum number of variants. A larger number is probably a mistake of the caller, since each variant is compiled
 # separately.
 MAX_VARIANTS: Final = 1024
 
-# A dimension whose name contains this word has rows that are independent of each other.
+# If the name of a dimension contains this word, the rows of the dimension are independent of each other.
 _BATCH: Final = "batch"
 
 _EXAMPLE: Final = "buckets={'seq': [16, 32, 64, 128]}"
@@ -176,15 +179,15 @@ class BucketArguments:
     """Checked arguments of a session with buckets.
 
     Attributes:
-        sizes: for each symbol its sizes, in ascending order.
+        sizes: the sizes of each symbol (free dimension), in ascending order.
         split: symbols along which a call that is too large is divided into parts.
         pad: padding value by input. `pad_all` is the value for all other inputs.
         cut: for each output one relation per dimension; ``None`` for a dimension that is not cut.
-        chunk: for the symbol that is processed in overlapping windows, the context in steps; ``None``: measure the
-            context.
+        chunk: the symbol that is processed in overlapping windows, with the model's context in steps (``None``:
+            measure it).
         only: combinations of sizes that become variants; ``None`` for all.
-        decided: the session chose the padding because the application did not specify any.
-        by_name: `split` follows from the names of the dimensions, because the application did not specify it.
+        decided: whether the session chose the padding, because the application did not specify it.
+        by_name: whether `split` follows from the names of the dimensions, because the application did not specify it.
     """
 
     sizes: Mapping[str, tuple[int, ...]]
@@ -231,8 +234,8 @@ def make_arguments(
 def _listed(buckets: Any) -> tuple[Any, frozenset[tuple[int, ...]] | None]:
     """Convert a list of combinations, ``[{"text": 16, "frames": 64}, ...]``, to sizes by name.
 
-    Return the sizes and the combinations. Return any other value of `buckets` unchanged with ``None``, which stands
-    for all combinations.
+    Return the sizes and the combinations. If `buckets` is not a list of maps, return it unchanged with ``None``,
+    which stands for all combinations.
     """
     if not isinstance(buckets, (list, tuple)):
         return buckets, None
@@ -308,7 +311,7 @@ def _size(name: str, given: Any) -> int:
 
 
 def sizes_text(sizes: Mapping[str, int]) -> str:
-    """Return the sizes of a variant as messages show them: ``seq=16, batch=1``."""
+    """Return the sizes of a variant for messages: ``seq=16, batch=1``."""
     return ", ".join(f"{name}={size}" for name, size in sizes.items())
 
 
@@ -320,7 +323,7 @@ def _no_size(name: str, given: object) -> OptionError:
 
 
 def _split(split: Any, sizes: Mapping[str, tuple[int, ...]], chunk: Mapping[str, Any]) -> frozenset[str]:
-    """Return the symbols to split; by default those whose name contains "batch".
+    """Return the symbols to split; by default all symbols whose name contains "batch".
 
     Splitting along any other dimension can change the results without an error, so no other default is safe.
     """
@@ -363,7 +366,7 @@ def _cut(cut: Any) -> dict[str, tuple[Relation | None, ...]]:
 
 def _dimension(name: str, dim: Any) -> Relation | None:
     if dim is None or (isinstance(dim, int) and not isinstance(dim, bool)):
-        return None  # a dimension of fixed size is not cut
+        return None  # a dimension of fixed size need not be cut
     if isinstance(dim, str):
         return parse(dim)
     raise OptionError(

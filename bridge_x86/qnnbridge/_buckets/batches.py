@@ -1,6 +1,6 @@
-"""Pure functions for one call: sizes, padding, cutting, parts, windows, and the shapes that the session shows.
+"""Pure functions for one call: sizes, padding, cutting, parts, windows, and the shapes that the session reports.
 
-An input that needs no padding is passed on, not copied. Each call compares the shapes of the model's outputs with
+An input that needs no padding is used without a copy. Each call compares the shapes of the model's outputs with
 `OutputShapes`: a dimension of an unexpected size is an error, not a wrong cut.
 """
 
@@ -24,10 +24,11 @@ from qnnbridge_protocol.tensors import Typed
 
 
 def sizes_of(plan: BucketPlan, shapes: Mapping[str, tuple[int, ...]]) -> Sizes:
-    """Return the size of each symbol in the fed inputs. Raise `InvalidArgument` if inputs disagree.
+    """Return the size of each symbol (named free dimension) in the fed inputs. Raise `InvalidArgument` if inputs
+    have different sizes for one symbol.
 
-    ONNX Runtime does not check whether dimensions with the same name agree. Here they are padded to the same size,
-    so they must agree. Optional inputs that are not fed are ignored.
+    ONNX Runtime does not check whether dimensions with the same name have the same size. Here they are padded to
+    the same size, so their sizes must be equal. Optional inputs that are not fed are ignored.
     """
     found: list[int | None] = [None] * len(plan.symbols)
     first: list[str] = [""] * len(plan.symbols)
@@ -48,7 +49,7 @@ def sizes_of(plan: BucketPlan, shapes: Mapping[str, tuple[int, ...]]) -> Sizes:
                     fix="Give inputs of equal sizes. If the sizes may differ, rename a dimension in the model.",
                     details={"symbol": symbol},
                 )
-    # A symbol that no fed input has gets its smallest bucket, which needs the least computation.
+    # A symbol that no fed input contains gets its smallest bucket, which needs the least computation.
     return tuple(buckets[0] if size is None else size for size, buckets in zip(found, plan.buckets, strict=True))
 
 
@@ -60,7 +61,8 @@ def bucket_for(plan: BucketPlan, number: int, size: int) -> int | None:
 
 
 def variant_for(plan: BucketPlan, sizes: Sizes) -> Sizes | None:
-    """Return the variant with the least computation that a call of these sizes fits into, or ``None``."""
+    """Return the variant with the least computation whose sizes are sufficient for a call of these sizes, or
+    ``None``."""
     if any(sizes[number] != plan.buckets[number][0] for number in plan.fixed):
         return None
     if plan.only is not None:
@@ -101,8 +103,8 @@ def refuse_too_large(plan: BucketPlan, sizes: Sizes, number: int) -> InvalidArgu
 
 
 def refuse_pair(plan: BucketPlan, sizes: Sizes) -> InvalidArgument:
-    """Return the error for a call whose sizes each fit into a bucket, but not together into a listed
-    combination."""
+    """Return the error for a call whose sizes each fit into a bucket, although no listed combination is large
+    enough for all of them."""
     return InvalidArgument(
         f"{INVALID_ARGUMENT}No combination of buckets is large enough for {plan.text(sizes)}.",
         fix=f"Add one to the list: buckets=[..., {plan.named(sizes)!r}].",
@@ -111,7 +113,7 @@ def refuse_pair(plan: BucketPlan, sizes: Sizes) -> InvalidArgument:
 
 
 def pad_feeds(plan: BucketPlan, feeds: Mapping[str, Any], variant: Sizes) -> dict[str, Any]:
-    """Return the feeds, padded to the sizes of `variant`, which are at least those of the feeds."""
+    """Return the feeds, padded to the sizes of `variant`, which are at least the sizes of the feeds."""
     fed = {name: padded for name, padded in plan.inputs.items() if feeds.get(name) is not None}
     return {**feeds, **{name: _pad(plan, padded, feeds[name], variant) for name, padded in fed.items()}}
 
@@ -128,12 +130,12 @@ def _pad(plan: BucketPlan, padded: PaddedInput, value: Array, variant: Sizes) ->
         shape[axis] = variant[number]
     if tuple(shape) == value.shape:
         return value
-    # If the array starts uninitialized, `_repeat_last` fills the rest.
+    # The array may start uninitialized, because `_repeat_last` fills the rest.
     out = np.empty(shape, value.dtype) if padded.value is None else np.full(shape, padded.value, value.dtype)
     given = tuple(slice(0, size) for size in value.shape)
     out[given] = value
-    # Rows that fill up a batch repeat a real row: many models return NaN for a row that is only padding, and QNN
-    # computes all rows.
+    # Fill a batch by repeating a real row: many models return NaN for a row that is only padding, and QNN computes
+    # all rows.
     for axis, number in padded.axes.items():
         if number in plan.split or padded.edge or (padded.value is None and number == plan.chunk):
             _repeat_last(out, axis, value.shape[axis])
@@ -159,8 +161,8 @@ class OutputShapes:
     """Relations between the dimensions of the outputs and the sizes of the inputs.
 
     Attributes:
-        found: one relation per dimension, by output; ``None`` for a dimension that is fixed or not cut. An output
-            without an entry is never cut.
+        found: the relations of each output, one per dimension; ``None`` for a dimension that is fixed or not cut.
+            An output without an entry is never cut.
         uncut: for each output without an entry in `found`, the reason.
         given: outputs whose relations the application specified.
     """
@@ -179,7 +181,7 @@ class OutputShapes:
 def cut(
     plan: BucketPlan, shapes: OutputShapes, names: Sequence[str], values: Sequence[Any], true: Sizes, variant: Sizes
 ) -> list[Any]:
-    """Cut the outputs of a variant to the shapes that belong to the sizes `true`. Raise `ModelError` if that is
+    """Cut the outputs of a variant to the shapes for input sizes `true`. Raise `ModelError` if that is
     impossible."""
     if true == variant:
         return list(values)
@@ -213,7 +215,7 @@ def _cut(name: str, value: Any, shapes: OutputShapes, at: Mapping[str, int], tru
     if all(part == slice(None) for part in slices):
         return value
     if not isinstance(value, Typed):
-        # Copy, so that the result does not keep the padded array, which may be much larger, alive.
+        # Copy the part, because a view would keep the padded array alive, which may be much larger.
         return value[tuple(slices)].copy()
     if LAYOUTS[value.element_type].packed:
         raise ModelError(
@@ -233,7 +235,7 @@ def _unexpected(name: str, shape: Sequence[int], because: str) -> ModelError:
 
 
 def parts(plan: BucketPlan, feeds: Mapping[str, Any], number: int, size: int) -> Iterator[dict[str, Any]]:
-    """Yield the feeds of each part.
+    """Divide a call along one symbol and yield the feeds of each part.
 
     Args:
         number: index of the symbol along which the feeds are divided.
@@ -255,8 +257,8 @@ def axes_of(plan: BucketPlan, feeds: Mapping[str, Any], number: int) -> Iterator
 
 
 def joints(plan: BucketPlan, shapes: OutputShapes, names: Sequence[str], number: int) -> list[int]:
-    """Return the axis of each output along which the parts are joined. Raise `InvalidArgument` if an output has
-    none."""
+    """Return the axis of each output along which the outputs of the parts are joined. Raise `InvalidArgument` if
+    an output has no such axis."""
     symbol = plan.symbols[number]
     found = []
     for name in names:
@@ -265,8 +267,7 @@ def joints(plan: BucketPlan, shapes: OutputShapes, names: Sequence[str], number:
             for axis, relation in enumerate(shapes.found.get(name) or ())
             if relation is not None and relation.symbol == symbol
         ]
-        # If an output has the dimension in two axes, the parts would be the diagonal blocks, and the other blocks
-        # would be missing.
+        # If an output has the dimension in two axes, the parts would only be the diagonal blocks of the output.
         if len(axes) != 1:
             raise InvalidArgument(
                 f"The output {name!r} cannot be joined from parts: it does not have the dimension {symbol!r} "
@@ -280,7 +281,7 @@ def joints(plan: BucketPlan, shapes: OutputShapes, names: Sequence[str], number:
 
 
 def joined(results: Sequence[Sequence[Any]], axes: Sequence[int]) -> list[Any]:
-    """Return the outputs of the whole call, concatenated from those of its parts."""
+    """Return the outputs of the whole call by joining the outputs of its parts."""
     found: list[Any] = []
     for axis, values in zip(axes, zip(*results, strict=True), strict=True):
         if isinstance(values[0], Typed):
@@ -291,21 +292,22 @@ def joined(results: Sequence[Sequence[Any]], axes: Sequence[int]) -> list[Any]:
     return found
 
 
-# --- calls in windows that overlap -------------------------------------------------------------------------
+# --- calls in overlapping windows -------------------------------------------------------------------------
 
 # Windows are for models in which an output depends on nearby inputs only (convolutional decoders). A window is as
 # long as a bucket and is never padded. The first window starts where the input starts and the last one ends where
 # it ends, so the model's own padding takes effect at the two true ends. At every other end of a window, the outputs
-# that the end may have influenced are dropped: as many as the model looks to the left and to the right (`Context`).
-# The remaining outputs are joined and equal those of a run on the whole input.
+# that the end may have influenced are dropped. Their number is the distance over which an input influences an
+# output (`Context`). The remaining outputs are joined and equal those of a run on the whole input.
 
-# Relation of an output to the symbol, and the axis of the output that has it.
+# Relation of an output's size to the symbol, and the axis of the output that has this size.
 End = tuple[Relation, int]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Context:
-    """Distance over which an input influences an output, in steps of the symbol. `left`: to earlier inputs."""
+    """Distance over which an input influences an output, in steps of the symbol. `left`: distance to earlier
+    inputs."""
 
     left: int
     right: int
@@ -331,13 +333,14 @@ class Chunk:
 
 
 def windows(size: int, length: int, context: Context) -> list[Chunk]:
-    """Return windows of `length` that cover `size` steps. The length is at most the size, and larger than the
-    context."""
+    """Return windows of `length` steps that cover `size` steps. The length is at most `size`, and larger than
+    the context."""
     found: list[Chunk] = []
     kept = 0
-    # Each window but the last keeps at least `length - context.total` new steps, so the loop ends.
+    # Each window except the last keeps at least `length - context.total` new steps, so the loop ends.
     while kept < size:
-        # The last window is moved back so that it ends at the true end: it overlaps more, but is never padded.
+        # The last window is moved back so that it ends at the end of the input: it overlaps more, but is never
+        # padded.
         start = max(0, min(kept - context.left, size - length))
         to = size if start + length == size else start + length - context.right
         found.append(Chunk(start, kept, to))
@@ -346,7 +349,7 @@ def windows(size: int, length: int, context: Context) -> list[Chunk]:
 
 
 def window_length(buckets: Sequence[int], size: int, context: Context) -> int | None:
-    """Return the largest bucket that fits into `size` and is longer than the context, or ``None``."""
+    """Return the largest bucket that is at most `size` and longer than the context, or ``None``."""
     fitting = [bucket for bucket in buckets if bucket <= size and (bucket > context.total or bucket == size)]
     return fitting[-1] if fitting else None
 
@@ -364,12 +367,12 @@ def window_feeds(
 
 
 def join(results: Sequence[Sequence[Any]], cuts: Sequence[Chunk], ends: Sequence[End], size: int) -> list[Any]:
-    """Return the outputs of the whole call, joined from those of its windows."""
+    """Return the outputs of the whole call by joining the outputs of its windows."""
     joined = []
     for at, (relation, axis) in enumerate(ends):
         kept = []
         for values, window in zip(results, cuts, strict=True):
-            # Convert input steps to output steps: a vocoder, for example, makes `factor` samples of each frame.
+            # Convert input steps to output steps: a vocoder, for example, computes `factor` samples for each frame.
             begin = 0 if window.keep_from == 0 else relation.factor * (window.keep_from - window.start)
             whole = window.keep_to == size
             end = None if whole else relation.factor * (window.keep_to - window.start)
@@ -380,25 +383,26 @@ def join(results: Sequence[Sequence[Any]], cuts: Sequence[Chunk], ends: Sequence
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Windowing:
-    """Windows of one session, measured at its creation. `number` is the index of the symbol."""
+    """Windows of a session, measured when the session is created. `number` is the index of the symbol."""
 
     number: int
     context: Context
     ends: Mapping[str, End]
 
 
-# --- shown shapes, and variants to create --------------------------------------------------------------------
+# --- reported shapes, and variants to create --------------------------------------------------------------------
 
 
 def shown_inputs(inputs: Sequence[NodeInfo], fixed: Mapping[str, int]) -> list[NodeInfo]:
-    """Return the inputs with named free dimensions, as ONNX Runtime shows them. `fixed`: overrides by name."""
+    """Return the inputs with named free dimensions, as ONNX Runtime reports them. `fixed`: sizes of overridden
+    dimensions, by name."""
 
     return [NodeInfo(node.name, node.type, _with(fixed, node.shape)) for node in inputs]
 
 
 def shown_outputs(outputs: Sequence[NodeInfo], shapes: OutputShapes, fixed: Mapping[str, int]) -> list[NodeInfo]:
-    """Return the outputs as the session shows them: an undeclared dimension gets the name of the symbol whose size
-    it always has."""
+    """Return the outputs as the session reports them: an undeclared dimension gets the name of the symbol if
+    their sizes are always equal."""
     shown = []
     for node in outputs:
         relations = shapes.found.get(node.name)
@@ -415,8 +419,8 @@ def shown_outputs(outputs: Sequence[NodeInfo], shapes: OutputShapes, fixed: Mapp
 
 
 def wanted_variants(plan: BucketPlan, sizes: Any) -> list[Sizes]:
-    """Return the variants to create ahead: those of the given sizes, or all for ``None``. Raise `OptionError` for
-    an unknown name or size."""
+    """Return the variants to create in advance: the variants of the given sizes, or all variants for ``None``.
+    Raise `OptionError` for an unknown name or size."""
     if sizes is None:
         return list(plan.variants())
     found = []

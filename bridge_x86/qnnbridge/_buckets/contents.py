@@ -1,10 +1,10 @@
 """Generated inputs for trial runs of a model on the CPU: valid, and varied enough to change the outputs.
 
-Inputs of zeros prove nothing, because rows 0 and 1 of an embedding table are usually those of padding and unknown
-words, and because a mask of zeros makes every output constant. Ids are drawn from the whole range that the model
-accepts, which `highest_valid` finds by runs. Masks are ones, zeros and mixtures of both, because values that one
-mask hides are visible with another. All functions are pure, except that they call a `Runs`, which communicates with
-a host.
+Inputs of zeros prove nothing, because rows 0 and 1 of an embedding table usually stand for padding and unknown
+words, and a mask of zeros makes every output constant. Ids are drawn from the whole range that the model accepts,
+which `highest_valid` finds by runs. Masks consist of ones, zeros and mixtures, because values that one mask hides
+are visible with another mask. All functions are pure, except that they call a `Runs` function, which communicates
+with a host.
 """
 
 from __future__ import annotations
@@ -18,38 +18,38 @@ import numpy as np
 from qnnbridge._values.feed_rules import Array
 
 Feeds = Mapping[str, Any]
-# Function that runs the model. Returns the outputs for these inputs, in order; ``None`` if the model refuses the
+# Function that runs the model. Returns the outputs for these inputs, in order, or ``None`` if the model refuses the
 # inputs.
 Runs = Callable[[Feeds], "Sequence[Any] | None"]
 
-# Standard deviation of the random change of an input: large, so that no activation function hides the change.
+# Standard deviation of a random change of an input. It is large, so that no activation function hides the change.
 CHANGE: Final = 8.0
-# Standard deviation in every fourth draw: in deep models, smaller changes do not reach the last steps.
+# Standard deviation in every fourth draw: in deep models, smaller changes do not reach the last time steps.
 LARGE_CHANGE: Final = 64.0
-# Largest integer to try: the rows of a table beyond this one would show nothing new.
+# Largest integer to try. Larger rows of an embedding table would show nothing new.
 LARGEST: Final = 2**15 - 1
-# Value of a hidden step in an additive mask, which the model adds to its attention scores.
+# Value for a hidden step in an additive mask, which the model adds to its attention scores.
 HIDDEN: Final = -1e4
-# Number of draws: a common multiple of the numbers of kinds of masks and of sizes of a change, so all are used.
+# Number of draws: a common multiple of the numbers of mask types and of change sizes, so that all of them are used.
 DRAWS: Final = 8
-# Number of draws if all inputs are plain numbers.
+# Number of draws if all inputs are ordinary numbers.
 PLAIN_DRAWS: Final = 4
-# Share of ones in a mask, by the number of the draw.
+# Fraction of ones in a mask, by the number of the draw.
 _ONES: Final = (1.0, 0.75, 0.0, 0.5)
 
 MASK: Final = re.compile(r"mask|attention(?!s)|valid", re.IGNORECASE)
 
 
 def is_mask(name: str, value: Array) -> bool:
-    """Return whether an input is a mask: it marks the steps that the model is to use."""
+    """Return whether an input is a mask, which marks the steps that the model must use."""
     return value.dtype.kind == "b" or (value.dtype.kind in "iuf" and MASK.search(name) is not None)
 
 
 def highest_valid(feeds: Feeds, names: Iterable[str], run: Runs) -> dict[str, int]:
     """Return the largest integer of the form 2**n - 1 that the model accepts in each of these inputs.
 
-    ONNX Runtime's CPU provider refuses an id beyond the end of the table. A value that changes the shape of an
-    output is a size or a number of repetitions; larger values would fill the memory.
+    ONNX Runtime's CPU provider refuses an id that is not in the embedding table. A value that changes the shape of
+    an output is a size or a number of repetitions; larger values of such an input could use up the memory.
 
     Args:
         feeds: inputs that the model accepts.
@@ -73,7 +73,7 @@ def _shapes(values: Sequence[Any] | None) -> list[Any] | None:
 
 
 def draws(feeds: Feeds, names: Iterable[str]) -> range:
-    """Return the numbers of the draws (see `draw`) that together cover all kinds of values of these inputs."""
+    """Return the numbers of the draws (see `draw`) that together cover all types of values of these inputs."""
     plain = all(feeds[name].dtype.kind == "f" and not is_mask(name, feeds[name]) for name in names)
     return range(PLAIN_DRAWS if plain else DRAWS)
 
@@ -83,10 +83,10 @@ def draw(feeds: Feeds, highest: Mapping[str, int], number: int) -> dict[str, Arr
 
     Args:
         feeds: values of the right types and shapes; inputs that are not drawn keep them.
-        highest: largest valid integer by input, for inputs that are ids or codes. Other integer inputs keep their
+        highest: the largest valid integer of each input that contains ids or codes. Other integer inputs keep their
             values.
-        number: number of the draw. It selects the kind of masks, and whether integers cover their range or are 0
-            and 1.
+        number: number of the draw. It selects the type of masks, and whether integers cover their range or are only
+            0 and 1.
     """
     rng = np.random.default_rng([number, 7])
     return {name: _drawn(name, value, highest.get(name), number, rng) for name, value in feeds.items()}
@@ -110,7 +110,7 @@ def _drawn(name: str, value: Array, highest: int | None, number: int, rng: np.ra
 
 
 def changed(name: str, value: Array, highest: int, number: int) -> Array:
-    """Return other valid values for an input, each different from the one in `value`."""
+    """Return other valid values for an input, all of them different from the values in `value`."""
     rng = np.random.default_rng([number, 11])
     if value.dtype.kind == "b":
         return np.asarray(~value)
@@ -119,7 +119,7 @@ def changed(name: str, value: Array, highest: int, number: int) -> Array:
         return np.asarray(value + rng.standard_normal(value.shape) * by, value.dtype)
     if value.dtype.kind not in "iuf":
         return value
-    # Values other than 0 and 1 in a mask would show effects that no real mask has.
+    # Other values than 0 and 1 in a mask would show effects that do not occur with real masks.
     high = 1 if is_mask(name, value) or number % 3 == 2 else highest
     other = rng.integers(0, min(high, highest) + 1, value.shape) if value.dtype.kind in "iu" else value
     flipped = np.where(value == 0, min(1, high, highest), 0)

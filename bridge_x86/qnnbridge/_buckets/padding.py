@@ -1,9 +1,9 @@
 """Check whether padding changes the results of a model: compare its results on the CPU without and with padding.
 
-The comparison consists of pure functions that call a `RunFree`, which communicates with a host; `PaddingCheck`
-decides when to compare. `FreeModel` is the model with free sizes, in one session on the CPU: at the creation of a
-session with buckets, its runs show how outputs follow from sizes, how far the model looks along a dimension, and,
-if the application does not specify padding, which padding does not change the results.
+The comparison consists of pure functions that call a `RunFree` function (requests to a host); `PaddingCheck`
+decides when to compare. `FreeModel` is the model with free sizes, in one session on the CPU. When a session with
+buckets is created, runs of this model show how output sizes follow from input sizes, over which distance an input
+influences an output, and, if the application does not specify padding, which padding does not change the results.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ if TYPE_CHECKING:
 
 _log = log_of("qnnbridge.buckets")
 
-# Tolerance, relative to the largest result. Sums over another number of terms are rounded differently: about 1e-6
-# in 32 bits.
+# Tolerance, relative to the largest result. Sums with a different number of terms are rounded differently: about
+# 1e-6 with 32 bits.
 TOLERANCE: Final = 1e-3
 
 # Function that runs the model on the CPU and returns all outputs, in order.
@@ -69,7 +69,7 @@ class PaddingDifference:
         sizes, bucket: sizes of the input; sizes of the variant.
         difference: largest absolute difference; ``nan`` if the output does not consist of numbers.
         largest: largest absolute value of the output without padding.
-        where: place and size of the difference as text; '' if there is none.
+        where: description of the location and size of the difference; '' if there is none.
     """
 
     output: str
@@ -89,8 +89,8 @@ class PaddingDifference:
 
 @dataclasses.dataclass(frozen=True, slots=True, repr=False)
 class PaddingReport(Shown):
-    """Effect of padding on each output in each case. `str()` returns the differences with advice. `masks` are the
-    inputs whose name contains "mask"."""
+    """Effect of padding on each output in each tried case. `str()` returns the differences with advice. `masks`
+    are the inputs whose name contains "mask"."""
 
     outputs: tuple[PaddingDifference, ...]
     tolerance: float
@@ -154,7 +154,7 @@ def verify_padding(
 
 
 def worst_change(report: PaddingReport | None) -> str:
-    """Return the largest difference in a report as text; '' if there is none."""
+    """Return a description of the largest difference in a report; '' if there is no difference."""
     bad = [output for output in report.outputs if not output.ok] if report is not None else []
     return str(max(bad, key=lambda output: output.difference)) if bad else ""
 
@@ -196,9 +196,9 @@ def _compare(
     largest = float(finite.max()) if finite.size else 0.0
     with np.errstate(invalid="ignore"):
         difference = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0.0, np.abs(a - b))
-    # NaN on one side only, or infinities of opposite signs, count as an infinite difference.
+    # NaN in only one result, or infinities of opposite signs, count as an infinite difference.
     difference[np.isnan(difference)] = np.inf
-    # `tiny` keeps the limit above zero where all results are 0.
+    # `tiny` keeps the limit above zero if all results are 0.
     limit = 0.0 if exact else tolerance * max(largest, np.finfo(np.float32).tiny)
     wrong = difference > limit
     worst = float(difference.max())
@@ -228,8 +228,8 @@ def _advice(bad: Sequence[PaddingDifference], masks: Sequence[str]) -> list[str]
     edges = all("next to the padding" in output.where for output in bad)
     if edges:
         return [
-            "  Cause: The model looks at neighbours (a convolution, a backward recurrence), and at the end of the "
-            "input the neighbours are padding.",
+            "  Cause: A value depends on its neighbours (a convolution, a backward recurrence), and at the end of "
+            "the input the neighbours are padding.",
             "  Fix: Pad with the value that the model itself pads with (pad=), use more buckets, or drop the last "
             "values.",
         ]
@@ -249,13 +249,13 @@ def _advice(bad: Sequence[PaddingDifference], masks: Sequence[str]) -> list[str]
     ]
 
 
-# --- when the comparison runs: at the creation of the session, and at the first padded call of a variant -------
+# --- comparison when the session is created, and at the first padded call of a variant -------
 
 Feeds = Mapping[str, Any]
 
 
 class PaddingCheck:
-    """Check whether padding changes results. `found` is the change as text, '' if there is none. Thread-safe.
+    """Check whether padding changes results. `found` describes the change; '' if there is none. Thread-safe.
 
     Args:
         mode: "warn" compares in a background thread; "raise" compares before `run` returns.
@@ -266,11 +266,11 @@ class PaddingCheck:
         self._label = label
         self._mode = mode
         self._lock = renew_in_forks(Lock())
-        # Variants with a padded call that was compared.
+        # Variants of which a padded call was compared.
         self._tried: set[Sizes] = set()
 
     def report(self, change: str) -> None:
-        """Record a change that padding makes, and log a warning for the first one. Ignore an empty `change`."""
+        """Record a change by padding, and log a warning for the first change. Ignore an empty `change`."""
         with self._lock:
             if not change or self.found:
                 return
@@ -289,22 +289,22 @@ class PaddingCheck:
 
         Args:
             feeds: inputs without padding.
-            compare: function that returns how padding changes the results for given feeds, as text.
+            compare: function that returns a description of how padding changes the results for given feeds.
             again: compare even if an earlier call was compared, because this call's results are checked, too.
 
         Raises:
             NumbersDiffer: padding changes results, and the mode is "raise".
         """
-        # If a call is too large to compare, the next call of its variant is compared.
+        # If a call is too large to compare, the next call of the same variant is compared instead.
         if self._mode == "off" or sum(np.asarray(value).nbytes for value in feeds.values()) > MAX_BYTES:
             return
         with self._lock:
             first = (again and not self.found) or variant not in self._tried
-            # The variant is marked before the comparison, so that only one of several simultaneous calls compares.
+            # Mark the variant before the comparison, so that only one of several simultaneous calls is compared.
             self._tried.add(variant)
         if self._mode == "warn":
             if first:
-                # The arrays are copied, because the application may modify them before the thread reads them.
+                # Copy the arrays, because the application may modify them before the thread reads them.
                 copies = {name: np.array(value) for name, value in feeds.items()}
                 start_thread("qnnbridge padding", self._compare, copies, compare)
             return
@@ -312,7 +312,7 @@ class PaddingCheck:
             self._compare(feeds, compare)
         if self.found:
             raise NumbersDiffer(
-                f"{self._label} returns different results with padding than without.",
+                f"{self._label} returns different results with padding than without padding.",
                 cause=f"Output {self.found}.",
                 fix="Give exact sizes, pad='edge' or another value; verify_padding(feeds) tests it. verify=False "
                 "accepts the results.",
@@ -325,15 +325,16 @@ class PaddingCheck:
             _log.debug("%s: padding was not compared: %s", self._label, error.message)
 
 
-# --- observations of the model with free sizes, at the creation of the session -------------------------------
+# --- observations of the model with free sizes, when the session is created -------------------------------
 
-# Tolerance of the trials, relative to the largest value. It lies above the rounding of sums over another number of
-# terms, and below the effect of a padding that changes the results.
+# Tolerance of the trials, relative to the largest value. It is larger than the rounding differences of sums with a
+# different number of terms, and smaller than the effect of a padding that changes the results.
 HARMLESS: Final = 1e-4
-# Factor and offset of random samples: both signs, all below zero, all above zero. An operator such as Max or Relu
+# Factor and offset of random samples: mixed signs, all negative, all positive. An operator such as Max or Relu
 # hides the effect of zero padding in one of these samples and shows it in another.
 SPREADS: Final = ((1.0, 0.0), (-1.0, -0.1), (1.0, 0.1))
-# Number of consecutive sizes to try: behind a stride, the effect of padding is visible at some sizes only.
+# Number of consecutive sizes to try: after an operator with a stride, the effect of padding is visible only at some
+# sizes.
 STRIDES: Final = 4
 _WITH_ZEROS: Final = "With zeros: "
 # Names of inputs that contain the length of another input: `waveforms_lens`, `input_length`, `n_frames`.
@@ -345,9 +346,9 @@ class FreeModel:
     """The model with free sizes, on the CPU.
 
     Attributes:
-        model: description without the inputs that are constants.
+        model: description of the model, without the inputs that are constants.
         constants: values of the inputs that are constants.
-        highest: largest valid integer by padded integer input, found at the first trial.
+        highest: the largest valid integer of each padded integer input, found in the first trial.
     """
 
     variants: Variants
@@ -361,21 +362,21 @@ class FreeModel:
         return [node.name for node in self.model.outputs]
 
     def zeros(self, plan: BucketPlan, sizes: Sizes) -> dict[str, Any]:
-        """Return feeds of zeros in these sizes."""
+        """Return feeds of zeros with these sizes."""
         return zeros(self.model.inputs, {**self.variants.recipe.spec.free_dimensions_by_name, **plan.named(sizes)})
 
     def run(self, feeds: Mapping[str, Any], deadline: float | None, names: Sequence[str] = ()) -> list[Any]:
-        """Run the model on the CPU and return the named outputs; all by default."""
-        # `free` may compile, which takes time, so it is called before the remaining time is computed.
+        """Run the model on the CPU and return the named outputs; default: all outputs."""
+        # Call `free` before the remaining time is computed, because it may compile, which takes time.
         free, every = self.variants.free(deadline), {**feeds, **self.constants}
         limits = CallLimits(seconds_left(deadline))
         return free.run_values(tuple(names or self.outputs), every, None, limits)
 
     def shapes(self, arguments: BucketArguments, deadline: float | None) -> OutputShapes:
-        """Return how the sizes of the outputs follow from those of the inputs."""
+        """Return how the sizes of the outputs follow from the sizes of the inputs."""
         plan = self.variants.plan
         if len(plan.fixed) == len(plan.symbols):
-            # Without padding no output is cut, and the model need not be able to run with free sizes.
+            # Without padding no output is cut, so the model need not be able to run with free sizes.
             return OutputShapes({})
 
         def run(sizes: Sizes) -> dict[str, tuple[int, ...] | None]:
@@ -386,8 +387,8 @@ class FreeModel:
         return find_shapes(plan, arguments, self.model.outputs, others - {*plan.symbols}, run)
 
     def windows(self, shapes: OutputShapes, given: int | None, deadline: float | None) -> Windowing:
-        """Return the windows along the chunked symbol: measure the model's context, or check the `given` one. Raise
-        `OptionError` if the model cannot run in windows."""
+        """Return the windows along the chunked symbol. Measure the model's context, or check the `given`
+        context. Raise `OptionError` if the model cannot run in windows."""
         plan = self.variants.plan
         number = plan.chunk
         assert number is not None
@@ -421,8 +422,8 @@ class FreeModel:
             return None
 
     def _ordinary(self, plan: BucketPlan, sizes: Sizes, deadline: float | None) -> dict[str, Any]:
-        """Return inputs that the host generates for these sizes, with valid lengths and positions; zeros if it
-        cannot."""
+        """Return inputs that the host generates for these sizes, with valid lengths and positions; zeros if the
+        host cannot generate inputs."""
         feeds = self.zeros(plan, sizes)
         made = self._made_up(feeds, deadline)
         return {name: made.get(name, value) for name, value in feeds.items()}
@@ -466,29 +467,29 @@ class FreeModel:
     def decide(
         self, arguments: BucketArguments, shapes: OutputShapes, deadline: float | None, mixed: frozenset[str]
     ) -> tuple[BucketArguments, str]:
-        """Choose `pad` or `chunk` so that the results do not change. At the call, the plan must pad with zeros.
+        """Choose `pad` or `chunk` so that the results do not change. The current plan must pad with zeros.
 
         Args:
             mixed: result of `mixed_rows`.
 
-        Return the arguments, and the choice as an application would write it. Raise `OptionError` if every choice
+        Return the arguments, and the choice in the notation of an application. Raise `OptionError` if every choice
         changes the results.
         """
         plan = self.variants.plan
         padded = [name for number, name in enumerate(plan.symbols) if number not in plan.unpadded]
-        # Zeros are tried before windows: one padded run is cheaper than several overlapping ones.
+        # Try zeros before windows, because one padded run is faster than several overlapping runs.
         changes = self._changes_of_zeros(shapes, deadline)
         if not changes:
             return dataclasses.replace(arguments, pad_all=0, decided=True), "pad=0"
         reasons = [f"In a trial {mixed_text(mixed)}.", changes] if mixed else [changes]
-        # Windows cut along one symbol only.
+        # Windows are only possible along one symbol.
         for name in padded if len(padded) == 1 else ():
             chunked = dataclasses.replace(arguments, chunk={name: None})
             try:
                 self.variants.plan = make_plan(chunked, self.model, self.variants.recipe.label)
                 self.windows(shapes, None, deadline)
-            # A model that cannot run in windows is a result of the trial; a missed deadline or a dead host is not,
-            # and propagates.
+            # The error of a model that cannot run in windows is a result of the trial. A missed deadline or a dead
+            # host is not, and propagates.
             except OF_THE_MODEL as error:
                 reasons.append(f"{error.message} {error.cause or ''}".rstrip())
             else:
@@ -514,7 +515,7 @@ class FreeModel:
         raise AssertionError("a plan that lacks padding was accepted")
 
     def _sizes_in_inputs(self, deadline: float | None) -> dict[str, Any]:
-        """Return values for small inputs that contain a size, in the format of the argument ``fix=``."""
+        """Return values for small inputs that contain a size, in the notation of the argument ``fix=``."""
         feeds = self.zeros(self.variants.plan, self.variants.plan.smallest())
         return needed_values(self.model.inputs, feeds, lambda one: self._run_if_valid(one, deadline) is not None)
 
@@ -532,7 +533,7 @@ class FreeModel:
         return edge if report else exact
 
     def _changes_of_zeros(self, shapes: OutputShapes, deadline: float | None) -> str:
-        """Return how padding with zeros changes the results, or why that is unknown; '' if it does not."""
+        """Return how padding with zeros changes the results, or why that is unknown; '' if nothing changes."""
         report, reason = self._trial(shapes, deadline, HARMLESS)
         if report is None:
             return reason
@@ -542,7 +543,7 @@ class FreeModel:
         """Return how the application's padding changes the results in a trial; '' if the trial shows no change."""
         try:
             report, _ = self._trial(shapes, deadline, TOLERANCE)
-        except BridgeError as error:  # the session works without the trial
+        except BridgeError as error:  # the session also works without the trial
             _log.debug("%s: padding was not tested: %s", self.variants.recipe.label, error.message)
             return ""
         return worst_change(report)
@@ -550,21 +551,21 @@ class FreeModel:
     def _trial(
         self, shapes: OutputShapes, deadline: float | None, tolerance: float
     ) -> tuple[PaddingReport | None, str]:
-        """Compare generated inputs with and without the plan's padding. Return the report, or ``None`` and the
-        reason why the trial is not conclusive ('' if the plan never pads)."""
+        """Compare results for generated inputs with and without the plan's padding. Return (report, ''), or
+        (``None``, reason) if the trial is not conclusive; the reason is '' if the plan never pads."""
 
         plan, names = self.variants.plan, self.outputs
         if all(buckets == (1,) or number in plan.unpadded for number, buckets in enumerate(plan.buckets)):
             return None, ""
         if shapes.uncut:
             return None, f"Output {next(iter(shapes.uncut))!r} cannot be cut to its size."
-        # A bucket of size 1 never needs padding, so the trial uses larger buckets where they exist.
+        # A bucket of size 1 never needs padding, so use larger buckets in the trial if they exist.
         small = tuple(next((one for one in buckets if one > 1), buckets[0]) for buckets in plan.buckets)
         if plan.only is not None and small not in plan.only:
             small = next((one for one in plan.variants() if min(one) > 1), plan.largest())
         one = dataclasses.replace(plan, buckets=tuple((size,) for size in small), only=None)
         true = tuple(
-            # About a third is padding: enough to change a mean, a maximum or a normalization.
+            # About a third of the input is padding, which is enough to change a mean, a maximum or a normalization.
             size if number in plan.unpadded else max(1, size - 1 - size // 3)
             for number, size in enumerate(small)
         )
@@ -584,7 +585,7 @@ class FreeModel:
                 shorter = tuple(
                     size if number in plan.unpadded else max(1, size - by) for number, size in enumerate(true)
                 )
-                # Models that accept only multiples of a number refuse the other sizes.
+                # Models that accept only multiples of a number refuse all other sizes.
                 few = list(self._samples(one, shorter, highest))[: len(SPREADS) if highest else 1]
                 samples += [feeds for feeds in few if self._run_if_valid(feeds, deadline) is not None]
             report = verify_padding(one, shapes, names, samples, lambda feeds: self.run(feeds, deadline), tolerance)
@@ -599,8 +600,8 @@ class FreeModel:
         values: Sequence[Any],
         deadline: float | None,
     ) -> bool:
-        """Return whether an output depends only on inputs that are not padded, for example on a number of frames.
-        Such an output differs between the samples, but does not change if all padded inputs are NaN."""
+        """Return whether an output depends only on inputs that are not padded, for example on a number of
+        frames. Such an output differs between the samples, but does not change if all padded inputs are NaN."""
         padded = _padded(self.variants.plan)
         if shows_nothing(values) or any(samples[0][one].dtype.kind != "f" for one in padded):
             return False
@@ -623,7 +624,7 @@ class FreeModel:
                 for name, value in feeds.items()
             }
             for name, number in _lengths(plan, feeds).items():
-                # The first sample has the full length, the other samples are shorter.
+                # The first sample has the full length; all other samples are shorter.
                 made[name] = np.full_like(feeds[name], max(1, sizes[number] - seed * max(1, sizes[number] // 4)))
             yield made
 
@@ -635,7 +636,7 @@ def lacks_padding(arguments: BucketArguments, model: ModelDescription, label: st
     try:
         make_plan(dataclasses.replace(arguments, pad_all=0, decided=True), model, label)
     except BridgeError:
-        return False  # another argument is wrong, and is reported elsewhere
+        return False  # another argument is invalid, which is reported elsewhere
     try:
         make_plan(arguments, model, label)
     except OptionError:
@@ -644,19 +645,19 @@ def lacks_padding(arguments: BucketArguments, model: ModelDescription, label: st
 
 
 def _padded(plan: BucketPlan) -> dict[str, set[int]]:
-    """Return the padded inputs, each with the indices of the symbols along which it is padded."""
+    """Return the padded inputs, and for each the indices of the symbols along which it is padded."""
     along = {name: {*one.axes.values()} - plan.unpadded for name, one in plan.inputs.items()}
     return {name: numbers for name, numbers in along.items() if numbers}
 
 
 def _padded_or_cut(plan: BucketPlan) -> list[str]:
-    """Return the inputs that are padded or cut into windows."""
+    """Return the inputs that are padded or divided into windows."""
     return [name for name, one in plan.inputs.items() if one.axes]
 
 
 def _lengths(plan: BucketPlan, feeds: Mapping[str, Array]) -> dict[str, int]:
-    """Return the inputs that contain the length of other inputs, each with the index of the symbol of that
-    length."""
+    """Return the inputs that contain the length of other inputs, and for each the index of the symbol whose size
+    is that length."""
     padded, found = _padded(plan), {}
     for name, value in feeds.items():
         if value.dtype.kind in "iu" and name not in padded and _LENGTH.search(name):

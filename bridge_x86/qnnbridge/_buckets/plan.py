@@ -1,4 +1,4 @@
-"""The free dimensions of a model, and the sizes of each that are compiled. Pure functions."""
+"""The free dimensions of a model, and the sizes that are compiled for each of them. Pure functions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BucketAxis:
-    """One axis of one input. `symbol` is its name in the model, or ``None``."""
+    """One axis of one input. `symbol` is the axis's name in the model, or ``None``."""
 
     input: str
     axis: int
@@ -34,12 +34,13 @@ class BucketAxis:
 
     @property
     def place(self) -> str:
-        """The axis as ``input:axis``, the notation of ``--dim`` and ``buckets``."""
+        """The axis as ``input:axis``, the notation in ``--dim`` and ``buckets``."""
         return f"{self.input}:{self.axis}"
 
     @property
     def option(self) -> str:
-        """Name for ``--dim`` and ``buckets``. Paddle's exporter uses the name "?" for all axes of unknown size."""
+        """Name for ``--dim`` and ``buckets``: the symbol if it is unique. Paddle's exporter uses the name "?"
+        for all axes of unknown size."""
         return self.place if self.symbol in (None, "", "?") else self.symbol
 
     def __str__(self) -> str:
@@ -48,7 +49,7 @@ class BucketAxis:
 
 
 def free_dimensions(inputs: Sequence[NodeInfo]) -> tuple[BucketAxis, ...]:
-    """Return the free dimensions in the order of the inputs and axes."""
+    """Return the free dimensions in the order of inputs and axes."""
     return tuple(
         BucketAxis(node.name, axis, dim if isinstance(dim, str) else None)
         for node in inputs
@@ -60,9 +61,10 @@ def free_dimensions(inputs: Sequence[NodeInfo]) -> tuple[BucketAxis, ...]:
 def name_axes(
     recipe: SessionRecipe, inputs: Sequence[NodeInfo], names: Iterable[str]
 ) -> tuple[SessionRecipe, tuple[NodeInfo, ...]]:
-    """Give each free axis that `names` lists as ``input:axis`` that text as its name, in the recipe and the inputs.
+    """If `names` contains ``input:axis``, make this string the name of the axis, in the recipe and in the inputs.
 
-    ONNX Runtime sets a size only by a name in the model, so such axes are fixed in a rewritten copy of the model.
+    ONNX Runtime can fix only dimensions that have a name in the model, so unnamed axes are fixed in a rewritten
+    copy of the model.
     """
     wanted = frozenset(names)
 
@@ -74,11 +76,11 @@ def name_axes(
         return dataclasses.replace(node, shape=dims)
 
     found = tuple(map(named, inputs))
-    # If no axis is renamed, the model and so the key of its cache entry must not change.
+    # If no axis is renamed, the model must not change, because the key of its cache entry would change with it.
     if found == tuple(inputs):
         return recipe, found
     fix = recipe.spec.fix
-    # `fixed-shapes` is a rewrite; a session that applies rewrites only to what QNN refuses would not apply it.
+    # `fixed-shapes` is a rewrite. A session that applies rewrites only if QNN refuses the model would not apply it.
     if fix is None or fix.when == "refused":
         fix = FixSpec()
     elif fix.when == "never":
@@ -87,7 +89,7 @@ def name_axes(
     return dataclasses.replace(recipe, spec=spec), found
 
 
-# Configuration entries with which the QNN provider writes a compiled model.
+# Configuration entries that make the QNN provider write a compiled model.
 _WRITES_A_FILE = ("ep.context_enable", "ep.share_ep_contexts", "ep.stop_share_ep_contexts")
 
 # Padding value: repeat the last row.
@@ -99,13 +101,13 @@ Sizes = tuple[int, ...]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PaddedInput:
-    """An input with symbols.
+    """An input that has symbols (named free dimensions).
 
     Attributes:
         axes: index of the symbol by axis.
-        value: padding value in the input's element type; ``None`` to repeat the last row, for an input whose
-            symbols are all split or chunked.
-        edge: repeat the last row in all axes.
+        value: padding value in the input's element type; ``None``: repeat the last row, for an input whose symbols
+            are all split or chunked.
+        edge: whether to repeat the last row in all axes.
     """
 
     name: str
@@ -144,7 +146,7 @@ class BucketPlan:
     def variants(self) -> Iterator[Sizes]:
         """Return all variants, the smallest first."""
         found = itertools.product(*self.buckets) if self.only is None else self.only
-        # Sorted by volume: the first variant that fits needs the least computation.
+        # Sorted by volume, so that the first variant that fits needs the least computation.
         return iter(sorted(found, key=lambda sizes: (math.prod(sizes), sizes)))
 
     def smallest(self) -> Sizes:
@@ -157,12 +159,12 @@ class BucketPlan:
         return dict(zip(self.symbols, sizes, strict=True))
 
     def text(self, sizes: Sizes) -> str:
-        """Return the sizes of a variant as messages show them."""
+        """Return the sizes of a variant for messages."""
         return sizes_text(self.named(sizes))
 
 
 def make_plan(arguments: BucketArguments, model: ModelDescription, label: str) -> BucketPlan:
-    """Make the plan.
+    """Make the plan from the arguments and the model's inputs.
 
     Raises:
         OptionError: the arguments do not fit the model.
@@ -228,7 +230,8 @@ def make_plan(arguments: BucketArguments, model: ModelDescription, label: str) -
 
 
 def without_constants(spec: SessionSpec, model: ModelDescription) -> tuple[dict[str, Any], ModelDescription]:
-    """Return the values of the inputs that `fix` turns into constants, and the model without these inputs."""
+    """Return the values of the inputs that `fix` turns into constants, and the model's description without these
+    inputs."""
     constants = spec.fix.constants if spec.fix is not None else {}
     values: dict[str, Any] = {}
     for node in model.inputs:
@@ -240,8 +243,8 @@ def without_constants(spec: SessionSpec, model: ModelDescription) -> tuple[dict[
 
 
 def dimensions_left(plan: BucketPlan, model: ModelDescription, fixed: Mapping[str, int]) -> tuple[BucketAxis, ...]:
-    """Return the dimensions that neither buckets nor the overrides of the session fix. QNN refuses a model that has
-    any."""
+    """Return the dimensions that neither the buckets nor the session's overrides fix. QNN refuses a model with
+    such dimensions."""
     known = {*plan.symbols, *fixed}
     return tuple(dim for dim in free_dimensions(model.inputs) if dim.symbol not in known)
 
@@ -310,7 +313,7 @@ def _check_symbols(symbols: tuple[str, ...], free: tuple[BucketAxis, ...], label
 
 
 def _meant(name: str, known: list[str]) -> str:
-    """Return a suggestion of a name as text; `seq`, for example, if the caller wrote `sequence`."""
+    """Return a sentence that suggests a name, for example `seq` if the caller wrote `sequence`."""
     longer = [one for one in known if len(one) > 2 and name.startswith(one)]
     shorter = [one for one in known if len(name) > 2 and one.startswith(name)]
     return suggest(name, known) or (f" Did you mean {(longer + shorter)[0]!r}?" if longer + shorter else "")

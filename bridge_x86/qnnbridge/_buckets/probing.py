@@ -1,9 +1,9 @@
-"""Runs of a model on the CPU with several sizes, to find how the sizes of its outputs depend on those of its
+"""Run a model on the CPU with several sizes, to find how the sizes of its outputs depend on the sizes of its
 inputs.
 
-The relation is taken from the model's declarations. Where these are missing or wrong, the model runs with inputs of
-zeros in a few sizes, and its outputs show the relation. An output whose relation cannot be found is not cut, and
-the reason is recorded. All functions are pure, except that they call a `Run`, which communicates with a host.
+The relation comes from the model's declarations. If these are missing or wrong, the model runs with inputs of zeros
+in a few sizes, and its outputs show the relation. An output whose relation cannot be found is not cut, and the
+reason is recorded. All functions are pure, except that they call a `Run` function, which communicates with a host.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ _log = log_of("qnnbridge.buckets")
 
 # Shapes of the outputs by name; ``None`` for an output that is not a tensor.
 Shapes = Mapping[str, "tuple[int, ...] | None"]
-# Runs the model with these sizes and returns the shapes of the outputs. Raises `BridgeError`.
+# Function that runs the model with these sizes and returns the shapes of the outputs. Raises `BridgeError`.
 Run = Callable[[Sizes], Shapes]
 
-# Errors of a run that the model or its inputs caused. Errors of the deadline and of a dead host are not among them
-# and propagate.
+# Errors of a run that the model or its inputs caused. All other errors (of the deadline, or of a dead host)
+# propagate.
 OF_THE_MODEL: Final = (OrtError, RemoteError, OptionError)
 
-# Number of sizes to run besides the smallest bucket: three sizes show whether the relation is linear.
+# Number of sizes to run besides the smallest bucket. Three sizes show whether the relation is linear.
 FURTHER_SIZES: Final = 2
-# Number of consecutive sizes to run for a dimension that is rounded: as many sizes as the divisor show every
+# Number of consecutive sizes to run if a dimension is rounded. As many consecutive sizes as the divisor show every
 # rounding.
 CONSECUTIVE: Final = MAX_DENOMINATOR
-# Largest hop of an audio model, and largest term of the ratio of two sampling rates. Finding a divisor this large
-# takes up to `MAX_SEARCHED` runs, and 20 runs to find two steps.
+# Largest divisor to search for: the largest hop of an audio model, and the largest term of the ratio of two
+# sampling rates. The search takes up to `MAX_SEARCHED` runs, and 20 runs to find two steps.
 MAX_DIVISOR: Final = 1024
 MAX_SEARCHED: Final = 32
 
@@ -50,7 +50,8 @@ MAX_SEARCHED: Final = 32
 @dataclasses.dataclass(slots=True)
 class _Findings:
     relations: dict[str, list[Relation | None]]
-    # Axes whose relation is still unknown. An output of undeclared shape has an empty list and is in `undeclared`.
+    # Axes whose relation is still unknown. For an output of undeclared shape the list is empty, and `undeclared`
+    # contains the output.
     open: dict[str, list[int]]
     undeclared: set[str]
     uncut: dict[str, str]
@@ -59,10 +60,10 @@ class _Findings:
 def find_shapes(
     plan: BucketPlan, arguments: BucketArguments, outputs: Sequence[NodeInfo], others: Iterable[str], run: Run
 ) -> OutputShapes:
-    """Return how the sizes of the outputs follow from those of the inputs.
+    """Return how the sizes of the outputs follow from the sizes of the inputs.
 
     Args:
-        arguments: the arguments of the session, with a `cut` that was checked.
+        arguments: the arguments of the session, whose `cut` has been checked.
         others: free dimensions of the inputs without buckets.
     """
     findings = _declared(plan, arguments, outputs, frozenset(others))
@@ -89,8 +90,8 @@ def find_shapes(
 
 
 def zeros(inputs: Sequence[NodeInfo], sizes: Mapping[str, int]) -> dict[str, Any]:
-    """Return feeds of zeros for a probe. `sizes` contains the sizes of the named free dimensions; unnamed ones are
-    1."""
+    """Return feeds of zeros for a trial run. `sizes` contains the sizes of the named free dimensions; unnamed
+    dimensions have the size 1."""
     feeds: dict[str, Any] = {}
     for node in inputs:
         rule = rule_of(node)
@@ -107,11 +108,12 @@ def zeros(inputs: Sequence[NodeInfo], sizes: Mapping[str, int]) -> dict[str, Any
 def needed_values(
     inputs: Sequence[NodeInfo], feeds: Mapping[str, Array], runs: Callable[[Mapping[str, Array]], bool]
 ) -> dict[str, Any]:
-    """Return values for the small inputs if the model runs with them but not with zeros; otherwise an empty dict.
+    """If the model runs only with other values than zeros in its small inputs, return such values; else return an
+    empty dict.
 
     Args:
         feeds: zeros for all inputs.
-        runs: returns whether the model runs with given feeds.
+        runs: function that returns whether the model runs with given feeds.
     """
     small = {
         node.name: feeds[node.name]
@@ -127,7 +129,7 @@ def needed_values(
         values = {name: np.full_like(value, number) for name, value in small.items()}
         if not runs({**feeds, **values}):
             continue
-        # Replace each value that the model does not need by zeros.
+        # Reset each value to zeros that the model does not need.
         for name in small:
             others = {one: value for one, value in values.items() if one != name}
             if runs({**feeds, **others}):
@@ -187,7 +189,7 @@ def _declared(
 
 
 class _Observations:
-    """Shapes of the outputs for several sizes of one symbol; the other symbols have their size in the smallest
+    """Shapes of the outputs for several sizes of one symbol. All other symbols have their sizes in the smallest
     variant.
 
     Args:
@@ -207,7 +209,8 @@ class _Observations:
         self._shapes: dict[int, Shapes] = {self.base: first}
 
     def look(self, size: int) -> bool:
-        """Run the model with this size, unless it was run before, and return whether it accepts the size."""
+        """Run the model with this size, unless it has been run before. Return whether the model accepts the
+        size."""
         if size in self._shapes:
             return True
         sizes = self._plan.smallest()
@@ -219,7 +222,7 @@ class _Observations:
         return True
 
     def few(self) -> None:
-        """Observe a few other sizes. Sizes of buckets are among them, because some models accept only multiples of
+        """Observe a few other sizes. Some of them are bucket sizes, because some models accept only multiples of
         a number."""
         size, seen = self.base, 0
         candidates = [size - 1, size // 2, *self.buckets[1:2], size + 1, 2 * size, *self.buckets[2:3]]
@@ -229,11 +232,11 @@ class _Observations:
                 break
 
     def row(self) -> int:
-        """Observe `CONSECUTIVE` sizes in a row; return the number of sizes that the model accepts."""
+        """Observe `CONSECUTIVE` consecutive sizes. Return the number of sizes that the model accepts."""
         return sum(self.look(size) for size in range(self.base + 1, self.base + 1 + CONSECUTIVE))
 
     def dimensions(self, name: str, axis: int) -> dict[int, int]:
-        """Return one dimension of an output, by size of the symbol."""
+        """Return the sizes of one dimension of an output, by size of the symbol."""
         dims = {size: (shapes.get(name) or ())[axis : axis + 1] for size, shapes in self._shapes.items()}
         return {size: dim[0] for size, dim in dims.items() if dim}
 
@@ -269,7 +272,7 @@ def _probe(plan: BucketPlan, findings: _Findings, run: Run) -> None:
             fits = _fit_all(findings, observed)
         for place, relation in fits.items():
             found: Relation | str | None = relation
-            # Without consecutive sizes, the rounding between the observed sizes is unknown.
+            # Without consecutive sizes, the rounding between the observed sizes remains unknown.
             if isinstance(relation, str) or relation.divisor > max(row, 1):
                 found = _search(observed, *place) if row == CONSECUTIVE else None
             dependent.setdefault(place, []).append(found or observed.symbol)
@@ -284,8 +287,8 @@ def _probe(plan: BucketPlan, findings: _Findings, run: Run) -> None:
 
 
 def _fit_all(findings: _Findings, observed: _Observations) -> dict[tuple[str, int], Relation | str]:
-    """Return the relation of each dimension that depends on the symbol, or the symbol's name if no relation
-    fits."""
+    """Return the relation of each dimension that depends on the symbol. If no relation fits, return the symbol's
+    name instead."""
     fits: dict[tuple[str, int], Relation | str] = {}
     for name, axes in findings.open.items():
         if name in findings.uncut:
@@ -302,8 +305,8 @@ def _fit_all(findings: _Findings, observed: _Observations) -> dict[tuple[str, in
 def _search(observed: _Observations, name: str, axis: int) -> Relation | None:
     """Find the relation of a dimension with a large divisor.
 
-    The dimension grows in steps. Two exact positions of steps, at small and at large sizes, leave few possible
-    relations. The simplest of them is tested at further sizes until no size can refute it.
+    The dimension increases in steps. The exact positions of two steps, one at small and one at large sizes, leave
+    few possible relations. The simplest relation is tested at further sizes until no size can refute it.
     """
     # `_find_step` runs sizes up to MAX_DIVISOR above its start, so the second search ends at the largest bucket.
     small, large = observed.base, max(2 * observed.base, observed.buckets[-1] - MAX_DIVISOR)
@@ -325,8 +328,8 @@ def _search(observed: _Observations, name: str, axis: int) -> Relation | None:
 
 
 def _find_step(observed: _Observations, name: str, axis: int, start: int) -> bool:
-    """Find the smallest size at which the dimension is larger than at `start`, by bisection. Return whether it
-    exists."""
+    """Find the smallest size at which the dimension is larger than at `start`, by bisection. Return whether such
+    a size exists."""
 
     def dimension(size: int) -> int | None:
         return observed.dimensions(name, axis).get(size) if observed.look(size) else None
@@ -346,12 +349,12 @@ def _find_step(observed: _Observations, name: str, axis: int, start: int) -> boo
 
 
 def _deciding_sizes(relation: Relation, values: Mapping[int, int], observed: _Observations) -> Iterator[int]:
-    """Yield the sizes whose dimensions decide whether the relation is right."""
+    """Yield the sizes whose dimensions decide whether the relation is correct."""
     factor, divisor = relation.factor, relation.divisor
     first, largest = observed.base, observed.buckets[-1]
     offsets = offsets_of(factor, divisor, values)
     if len(offsets) > 1:
-        # Yield the size at which one half of the possible offsets predicts a dimension that is larger by 1.
+        # Yield the size for which half of the possible offsets predict a dimension that is larger by 1.
         middle = offsets[len(offsets) // 2]
         for size in range(first, first + divisor):
             if (factor * size + offsets[0]) // divisor < (factor * size + middle) // divisor:
@@ -363,7 +366,7 @@ def _deciding_sizes(relation: Relation, values: Mapping[int, int], observed: _Ob
         yield from (size for size in (step - 1, step) if size > 0)
     yield largest
     if factor > 1:
-        # Two relations with a factor may differ at a single size only.
+        # Two relations with a factor may differ only at a single size.
         sizes = np.arange(first, largest + 1)
         for other in range(divisor + 1, MAX_DIVISOR + 1):
             rival = fit(relation.symbol, values, (other,))

@@ -1,11 +1,11 @@
-"""Measure how far a model looks along a dimension (its context), by runs on the CPU. Windows overlap by the
-context.
+"""Measure the context of a model along a dimension (the distance over which an input influences an output), by runs
+on the CPU. Windows overlap by the context.
 
-One position of one input is changed. The positions of the outputs that change show how far its influence extends. A
-measurement counts only if each output responds at the changed position itself, and each input changes some output.
+One position of one input is changed. The positions at which outputs change show how far the influence extends. A
+measurement is valid only if each output changes at the changed position itself, and each input changes some output.
 It is repeated with several draws (`contents`), at another length and at neighbouring positions, since masks,
-activation functions and strides hide changes. All functions are pure, except that they call a `RunModel`, which
-communicates with a host.
+activation functions and strides hide changes. All functions are pure, except that they call a `RunModel` function,
+which communicates with a host.
 """
 
 from __future__ import annotations
@@ -37,18 +37,19 @@ RunModel = Callable[[Mapping[str, Any]], "Sequence[Any] | None"]
 # Function that returns feeds of the right types and shapes for a size of the symbol.
 FeedsOf = Callable[[int], Mapping[str, Any]]
 
-# Length of the longest input to try. If a change is visible over this length, the context counts as unlimited.
+# Length of the longest input to try. If a change has an influence over this whole length, the context counts as
+# unlimited.
 LONGEST_PROBE: Final = 4096
 # Tolerance, relative to the largest value. Sums over another number of terms are rounded differently.
 TOLERANCE: Final = 1e-4
-# Number of consecutive lengths at which windows are tried: the last window then starts at each of this many offsets
-# within a stride.
+# Number of consecutive lengths at which windows are tried, so that the last window starts at each offset within a
+# stride.
 CONSECUTIVE: Final = 4
-# Operators through which a change fades instead of ending: the distance at which the change disappears in 32-bit
-# floats is different for other inputs.
+# Operators that make a change fade instead of end: the distance at which the change disappears in 32-bit floats
+# depends on the inputs.
 FADING: Final = frozenset({"LSTM", "GRU", "RNN", "Scan", "Loop", "CumSum", "Softmax", "Attention"})
-# Changes larger than this, relative to the largest value, end abruptly. A fading change ends at the rounding of
-# 32-bit floats, about 1e-7.
+# Changes larger than this, relative to the largest value, end abruptly. A fading change decreases to the rounding
+# error of 32-bit floats, about 1e-7.
 SHARP: Final = 3e-6
 
 
@@ -78,8 +79,8 @@ class _Seen:
         idle: inputs whose changes affected no output.
         left: largest distance at which a change affects later outputs.
         right: largest distance at which a change affects earlier outputs.
-        ends: whether a change affected an output up to its first or last step.
-        sharp: size of the change at the farthest step of each side, relative to the largest value.
+        ends: whether a change affected the first or last step of an output.
+        sharp: size of the change at the farthest affected step on each side, relative to the largest value.
     """
 
     still: set[int]
@@ -112,7 +113,7 @@ def measure(
 
     Args:
         number: index of the symbol.
-        highest: largest valid integer by integer input.
+        highest: the largest valid integer of each integer input.
         operators: known operators of the model.
 
         longest: largest size to try.
@@ -120,9 +121,9 @@ def measure(
     Raises:
         OptionError: the context is unlimited, or generated inputs do not show it.
     """
-    # The size doubles until no change reaches an end: the smallest input that shows the context is the cheapest to
-    # run. The next size must confirm it: an attention that looks at a few positions only may look at others at
-    # another length.
+    # Double the size until no change reaches an end: the smallest sufficient input is the fastest to run. The next
+    # size must confirm the result, because an attention over a few positions may use other positions at another
+    # length.
     name, size = plan.symbols[number], plan.buckets[number][0]
     known: _Seen | None = None
     while size <= longest:
@@ -131,7 +132,7 @@ def measure(
             known = None
         elif known is not None and seen.left <= known.left and seen.right <= known.right:
             _refuse_unshown(name, seen, operators)
-            # Add a step to the observed distance: the effect of a weight of nearly 0 is not visible.
+            # Add a step to the observed distance, because the effect of a weight of nearly 0 is not visible.
             return Context(known.left + 1, known.right + 1)
         else:
             known = seen
@@ -183,10 +184,10 @@ def _seen_at(
         before = run(drawn)
         if before is None:
             continue  # the model refuses these values
-        # Change neighbouring positions in turn: after an operator with a stride, the distance depends on the
-        # position.
+        # Change neighbouring positions in turn, because the distance depends on the position after an operator with
+        # a stride.
         place = size // 2 - one % min(CONSECUTIVE, size)
-        # Inputs are changed one by one: a change of a mask may hide a change of the masked input.
+        # Change inputs one by one, because a change of a mask may hide a change of the masked input.
         for name, along in axes.items():
             value = drawn[name].copy()
             for axis in along:
@@ -201,11 +202,12 @@ def _seen_at(
 
 
 def _compare(seen: _Seen, before: Sequence[Any], after: Sequence[Any], ends: Sequence[End], place: int) -> bool:
-    """Add the effect of a change at `place` to `seen`; return whether any output changed."""
+    """Add the effect of a change at `place` to `seen`. Return whether any output changed."""
     moved = False
     for at, (one, other, (relation, axis)) in enumerate(zip(before, after, ends, strict=True)):
         old, new = np.asarray(one), np.asarray(other)
-        # Exact comparison: both runs use the same kernels and sizes, so unaffected values are equal in every bit.
+        # Compare exactly: both runs use the same kernels and sizes, so values that are not affected are equal in
+        # every bit.
         differs = _unequal(old, new)
         others = tuple(axes for axes in range(differs.ndim) if axes != axis)
         hit = np.flatnonzero(differs.any(others))
@@ -213,7 +215,7 @@ def _compare(seen: _Seen, before: Sequence[Any], after: Sequence[Any], ends: Seq
             continue
         moved = True
         factor = relation.factor
-        # The change reaches the first or last step, so the model may look further than this input is long.
+        # The change reaches the first or last step, so the influence may extend further than this input.
         if hit[0] < factor or hit[-1] >= differs.shape[axis] - factor:
             seen.ends = True
             return True
@@ -225,7 +227,7 @@ def _compare(seen: _Seen, before: Sequence[Any], after: Sequence[Any], ends: Seq
 
 
 def _unequal(one: Array, other: Array) -> Array:
-    """Return where the arrays differ. NaN counts as equal to NaN."""
+    """Return where the arrays differ. NaN is equal to NaN."""
     differs = one != other
     if one.dtype.kind == "f" and other.dtype.kind == "f":
         differs = differs & ~(np.isnan(one) & np.isnan(other))
@@ -253,7 +255,7 @@ def check_exact(
     run: RunModel,
     highest: Mapping[str, int],
 ) -> None:
-    """Compare results of windows with results of the whole input, on the CPU.
+    """Compare results of windows with results for the whole input, on the CPU.
 
     Raises:
         OptionError: the results differ, or an output is constant, so the comparison proves nothing.
@@ -266,7 +268,7 @@ def check_exact(
             f"but the largest bucket has {plan.buckets[number][-1]}.",
             fix=f"Give a bucket of more than {context.total}, preferably {4 * context.total}.",
         )
-    # The shortest window overlaps most often, so it shows errors that a longer one would hide.
+    # The shortest window overlaps most often, so it shows errors that a longer window would hide.
     length = usable[0]
     constant = set(range(len(ends)))
     for one in draws(feeds_of(length), plan.inputs):
@@ -309,7 +311,7 @@ def _largest(values: Array) -> float:
 
 
 def _gap(expected: Array, found: Array) -> float:
-    """Return the largest difference. NaN or infinities in both arrays are not differences."""
+    """Return the largest difference. NaN or infinities in both arrays do not count as differences."""
     if expected.dtype.kind not in "biuf":
         return 0.0 if np.array_equal(expected, found) else float("inf")
     differs = _unequal(expected, found)

@@ -1,7 +1,8 @@
-"""`BucketedRunner`: runs of any size on variants of the model that are compiled for a few sizes.
+"""`BucketedRunner`: run calls of any size on variants of the model that are compiled for a few sizes.
 
-The `Runner` of an `InferenceSession` with ``buckets=``. A call runs in the smallest variant that it fits into, with
-padding, and its outputs are cut back. The smallest variant is created at once. Thread-safe.
+This is the `Runner` of an `InferenceSession` with ``buckets=``. A call is padded, runs in the smallest variant that
+is large enough, and its outputs are cut back. The smallest variant is created together with the session.
+Thread-safe.
 """
 
 from __future__ import annotations
@@ -93,8 +94,8 @@ class _Call:
     Attributes:
         names: names of the requested outputs.
         limits: limits of the call; `deadline` is computed from its timeout.
-        wire: return the outputs as they are sent by the host, not converted for the application.
-        is_part: the call is a part of another call. Only the whole call is compared with the CPU.
+        wire: whether to return the outputs as the host sends them, without converting them for the application.
+        is_part: whether the call is a part of another call. Only the whole call is compared with the CPU.
     """
 
     names: list[str]
@@ -107,19 +108,19 @@ class _Call:
 
 @dataclasses.dataclass(slots=True)
 class _CallsInParts:
-    """Number of calls that run in windows or in parts."""
+    """Counts calls that run in windows or in parts."""
 
     calls: int = 0
 
 
 class BucketedRunner:
-    """The variants of an `InferenceSession` with ``buckets=``, and the dispatch of calls to them.
+    """Run the calls of an `InferenceSession` with ``buckets=`` in its variants.
 
     Args:
-        retry: how often a call is repeated in a new host after it may have crashed the host.
-        creation: limits of the creation.
-        timeout: seconds, the default for calls.
-        warn: warns the application about calls and variants that run on the CPU.
+        retry: how often a call that may have crashed the host is repeated in a new host.
+        creation: time limit and number of repetitions of the creation.
+        timeout: the default time limit of calls, in seconds.
+        warn: function that warns the application about calls and variants that run on the CPU.
     """
 
     def __init__(
@@ -133,12 +134,13 @@ class BucketedRunner:
         warn: Warn = warn_application,
     ) -> None:
         self._bucket_arguments, self._timeout, self._warn = arguments, timeout, warn
-        # Keys are the counters of `BucketStatus`.
+        # The keys are the counters of `BucketStatus`.
         self._counts: collections.Counter[str] = collections.Counter()
         self._counting = renew_in_forks(Lock())
         self._ruled_out: dict[str, str] = {}
         deadline = deadline_after(creation.timeout)
-        # The host reads the model's inputs without loading the model, so the application needs no onnx.
+        # The host reads the model's inputs without loading the model, so the application does not need the package
+        # onnx.
         model = identify(host, recipe, deadline, operators=True)
         recipe = dataclasses.replace(recipe, identity=model.model)
         declared, (recipe, named) = model.inputs, name_axes(recipe, model.inputs, arguments.sizes)
@@ -166,8 +168,8 @@ class BucketedRunner:
                 self._bucket_arguments = arguments
                 variants.plan = plan = make_plan(arguments, model, recipe.label)
             self._plan = plan
-            # The smallest variant is compiled at once, so that a model that QNN refuses fails at the creation and
-            # not at a call.
+            # Compile the smallest variant now, so that a model that QNN refuses fails when the session is created
+            # and not at a call.
             self._first = variants.get(plan.smallest(), "open", deadline, creation.on_deadline)
             if not decides:
                 self._shapes = free.shapes(arguments, deadline)
@@ -178,7 +180,7 @@ class BucketedRunner:
                 context = arguments.chunk[plan.symbols[plan.chunk]]
                 self._windows = free.windows(self._shapes, context, deadline)
         except BaseException:
-            # Otherwise the sessions created so far would stay in the host until this process ends.
+            # Otherwise the sessions created so far would remain in the host until this process ends.
             variants.close()
             raise
         self.remote = self._first.remote
@@ -200,8 +202,8 @@ class BucketedRunner:
     ) -> tuple[BucketPlan, bool]:
         """Return the plan for the first trials, and whether the session decides on the padding.
 
-        If the application does not specify padding, `FreeModel.decide` chooses by runs on the CPU with free sizes.
-        Zeros are tried first, so that plan pads with zeros.
+        If the application does not specify padding, `FreeModel.decide` chooses a padding by runs on the CPU with free
+        sizes. Zeros are tried first, so the first plan pads with zeros.
         """
         decides = lacks_padding(arguments, model, recipe.label)
         planned = dataclasses.replace(arguments, pad_all=0, decided=True) if decides else arguments
@@ -222,15 +224,15 @@ class BucketedRunner:
     def _tries_padding(self, arguments: BucketArguments) -> bool:
         """Return whether to test the padding: the session is for the NPU, and the application chose the padding.
 
-        Every such session tests its padding, even if its variants come from the cache, because the cache has no
-        record of the padding's effect and every program that relies on the padding must be warned.
+        Every such session tests its padding, even if its variants come from the cache. The cache does not record
+        the effect of the padding, and every program that relies on the padding must be warned.
         """
         chosen = bool(arguments.pad) or arguments.pad_all is not None
         return self._asks_for_qnn and chosen and not arguments.chunk
 
     def _parts_text(self) -> str:
-        """Return a text of all that the results depend on besides the model: how calls are divided and the model is
-        rewritten."""
+        """Return a description of everything besides the model that the results depend on: how calls are divided
+        and how the model is rewritten."""
         plan, windowing, fix = self._plan, self._windows, self.recipe.spec.fix
         text = f"buckets {plan.symbols} {plan.buckets} split {sorted(plan.split)} fix {fix}"
         return text if windowing is None else f"{text} windows {windowing.number} {windowing.context}"
@@ -240,7 +242,7 @@ class BucketedRunner:
         providers = self.recipe.spec.providers
         return not providers or any(provider.name == QNN for provider in providers)
 
-    # --- running ---
+    # --- runs ---
 
     def run(
         self,
@@ -251,7 +253,7 @@ class BucketedRunner:
         wish: Wish | None = None,
     ) -> list[Any]:
         """Return the outputs. The first call of a size without a variant waits for its compilation."""
-        # `wish` requests outputs in shared memory. It is ignored, because cutting copies the outputs in any case.
+        # Ignore `wish`, which requests outputs in shared memory, because cutting copies the outputs in any case.
         return self._run(names, feed, run_options, limits, wire=False)
 
     def run_values(self, names: Names, feed: Mapping[str, Any], run_options: Any, limits: CallLimits) -> list[Any]:
@@ -265,7 +267,7 @@ class BucketedRunner:
         run_options: Any,
         limits: CallLimits,
     ) -> list[Any]:
-        """Run with bound inputs; the binding copies the results into `outputs`."""
+        """Run the model with bound inputs. The binding copies the results into `outputs`."""
         return self._run(names, self.checker.complete(inputs), run_options, limits, wire=True)
 
     def _run(
@@ -284,7 +286,7 @@ class BucketedRunner:
         try:
             true = self._sizes_of(feeds)
         except InvalidArgument as error:
-            # Two inputs have different sizes for one symbol. With overflow="cpu" ONNX Runtime decides whether that
+            # Two inputs have different sizes for one symbol. With overflow="cpu", ONNX Runtime decides whether this
             # is an error.
             if self._bucket_arguments.overflow != "cpu":
                 raise
@@ -303,16 +305,16 @@ class BucketedRunner:
 
     def _answer_padded(self, call: _Call, feeds: Mapping[str, Any], true: Sizes, variant: Sizes) -> list[Any]:
         values = self._run_in(variant, call, pad_feeds(self._plan, feeds, variant), true)
-        # Without padding, `cut` returns the values unchanged.
+        # If nothing was padded, `cut` returns the values unchanged.
         return cut(self._plan, self._shapes, call.names, values, true, variant)
 
     def _answer_windows(
         self, call: _Call, feeds: Mapping[str, Any], true: Sizes, windowing: Windowing
     ) -> list[Any]:
-        """Run in overlapping windows along the chunked symbol; pad the other symbols as in any call."""
+        """Run a call in overlapping windows along the chunked symbol. Pad the other symbols as in any call."""
         number, context = windowing.number, windowing.context
         size = true[number]
-        # If no bucket is short enough, use the exact size, so that nothing is padded.
+        # If no bucket is short enough, use the exact size as the length, so that nothing is padded.
         length = window_length(self._plan.buckets[number], size, context) or size
         # The outputs of a single window need not be joined.
         if length == size:
@@ -327,7 +329,7 @@ class BucketedRunner:
         return joined_results
 
     def _answer_window(self, call: _Call, feeds: Mapping[str, Any], number: int) -> list[Any]:
-        """Run one window in the variant of its length; create a variant for a length that is not a bucket."""
+        """Run one window in the variant with its length. If the length is not a bucket, create a variant for it."""
         plan = self._plan
         true = self._sizes_of(feeds)
         smallest = (*true[:number], plan.buckets[number][0], *true[number + 1 :])
@@ -362,7 +364,7 @@ class BucketedRunner:
         raise refuse_too_large(plan, true, whole[0])
 
     def _compare_whole(self, call: _Call, feeds: Mapping[str, Any], results: list[Any]) -> None:
-        """Compare a call that ran in parts with the results of the CPU for the whole call."""
+        """Compare a call that ran in parts with the CPU's results for the whole call."""
         if call.is_part:
             return
         compared = self._whole.wants(feeds.values())
@@ -371,8 +373,9 @@ class BucketedRunner:
             self._whole.compare_call(call.names, [(name, value, None) for name, value in feeds.items()], results)
 
     def _answer_on_cpu(self, call: _Call, feeds: Mapping[str, Any], because: str) -> list[Any]:
-        """Run on the CPU. Warn and log once; `buckets` and `placement` report how often it happened."""
-        # `_count` returns the new number under its lock, so exactly one thread warns.
+        """Run a call on the CPU. Warn and log only once; `buckets` and `placement` report how often this
+        happened."""
+        # `_count` returns the new number under its lock, so only one thread warns.
         if self._count("on_cpu") == 1:
             label = self.recipe.label
             text = f"{label}: a call runs on the CPU, as overflow='cpu' allows: {because.rstrip('.')}."
@@ -381,8 +384,8 @@ class BucketedRunner:
         return self._run_in(FREE, call, {**feeds, **self._free.constants}, FREE)
 
     def _run_in(self, variant: Sizes, call: _Call, feeds: Mapping[str, Any], true: Sizes) -> list[Any]:
-        """Run in a variant. `true` are the sizes before padding."""
-        # `get` may compile, which uses up a part of the call's time; the run gets the remaining time.
+        """Run a call in a variant. `true` contains the sizes before padding."""
+        # `get` may compile, which takes a part of the call's time; the run gets the remaining time.
         runner = self._variants.get(variant, "call", call.deadline, call.limits.on_deadline)
         left_s = seconds_left(call.deadline)
         looked_at = not call.is_part and runner.wants_comparison(feeds.values())
@@ -393,8 +396,8 @@ class BucketedRunner:
         self._variants.count(variant)
         names, limits = tuple(call.names), call.limits._replace(timeout=left_s)
         if looked_at:
-            # Only the values that remain after cutting are compared with the CPU: the application never receives
-            # the values that result from padding.
+            # Compare only values that remain after cutting with the CPU: the application never receives the values
+            # that result from padding.
             counted = None if true == variant else self._counted(true, variant)
             values = runner.run_values(names, feeds, call.run_options, limits, compared=True, counted=counted)
             return values if call.wire else [to_application(value) for value in values]
@@ -402,8 +405,8 @@ class BucketedRunner:
         return run(names, feeds, call.run_options, limits)
 
     def _changed_by_padding(self, variant: Sizes, timeout_s: float | None, feeds: Mapping[str, Any]) -> str:
-        """Return how padding to this variant changes the CPU's results for these inputs, as text; '' if it does
-        not."""
+        """Return a description of how padding to this variant changes the CPU's results for these inputs; '' if
+        it does not."""
         plan = dataclasses.replace(self._plan, buckets=tuple((size,) for size in variant), only=None)
         run_free = self._run_free(timeout_s)
         return worst_change(verify_padding(plan, self._shapes, self.output_names, [feeds], run_free, TOLERANCE))
@@ -438,7 +441,7 @@ class BucketedRunner:
         timeout: float | None,
         on_progress: Progress | None,
     ) -> BucketStatus:
-        """Create variants ahead, see `InferenceSession.warm`."""
+        """Create variants in advance; see `InferenceSession.warm`."""
         deadline = deadline_after(self._timeout if timeout is None else timeout)
         wanted = wanted_variants(self._plan, sizes)
         if sizes is None:
@@ -449,8 +452,8 @@ class BucketedRunner:
         return self.status()
 
     def _is_ruled_out(self, sizes: Sizes, deadline: float | None) -> bool:
-        """Return whether the CPU refuses this combination of sizes, although it accepts that of the first
-        variant."""
+        """Return whether the CPU refuses this combination of sizes, although it accepts the combination of the
+        first variant."""
         first = self._plan.smallest()
         if len(self._plan.symbols) < 2 or sizes == first or not self._takes_zeros:
             return False
@@ -459,7 +462,7 @@ class BucketedRunner:
                 self._free.run(self._free.zeros(self._plan, tried), deadline)
         except OF_THE_MODEL as error:
             if tried == first:
-                # The model refuses zeros even in the sizes of the first variant, so a refusal of zeros proves
+                # The model refuses zeros even with the sizes of the first variant, so a refusal of zeros proves
                 # nothing.
                 self._takes_zeros = False
                 return False
@@ -475,18 +478,16 @@ class BucketedRunner:
         tolerance: float | None,
         timeout: float | None,
     ) -> PaddingReport:
-        """Compare results with and without padding, see `InferenceSession.verify_padding`."""
+        """Compare results with and without padding; see `InferenceSession.verify_padding`."""
         limit = TOLERANCE if tolerance is None else tolerance
         if isinstance(limit, bool) or not isinstance(limit, (int, float)) or not limit >= 0:
-            raise OptionError(
-                f"tolerance={tolerance!r} is not a tolerance.", fix="Give a number that is at least 0."
-            )
+            raise OptionError(f"tolerance={tolerance!r} is not a tolerance.", fix="Give a number, 0 or larger.")
         run_free = self._run_free(timeout)
         samples = [feeds] if isinstance(feeds, Mapping) else list(feeds)
         checked = [{name: value for name, value, _ in self.checker.check(sample)} for sample in samples]
         return verify_padding(self._plan, self._shapes, self.output_names, checked, run_free, limit)
 
-    # --- facts ---
+    # --- information ---
 
     def announce(self, session: object) -> None:
         """Do nothing: each variant was announced when it was created."""
@@ -526,7 +527,7 @@ class BucketedRunner:
         )
 
     def variants_text(self) -> str:
-        """Return how many variants there are, and how many have been created."""
+        """Return the number of variants, and how many of them have been created."""
         made = [variant.runner is not None for variant in self._variants]
         return f"{sum(made)} of {len(made)} buckets created"
 
@@ -534,7 +535,7 @@ class BucketedRunner:
     def placement(self) -> Placement:
         """Placement of the variant with the most nodes on the CPU.
 
-        Its cause also reports calls that ran on the CPU because they were too large.
+        The cause in the result also mentions calls that ran on the CPU because they were too large.
         """
         placements = [variant.runner.placement for variant in self._variants if variant.runner is not None]
         found = max(placements, key=lambda one: one.cpu_nodes)
@@ -546,20 +547,20 @@ class BucketedRunner:
 
     @property
     def verified(self) -> NumbersReport:
-        """The worst report of all variants: "differs" before "unknown" before "agrees". A padding that changes the
-        results is reported as "differs", too, because the comparison of a single variant does not notice it.
-        """
+        """The worst report of all variants: "differs" before "unknown" before "agrees". The state is also
+        "differs" if padding changes the results, because the comparison of a single variant does not notice
+        that."""
         if self._padding.found and self._first.verified.state != "off":
             reason = f"padding changes results: {self._padding.found}"
             return NumbersReport("differs", reason=reason, when=time.time())
         reports = [variant.runner.verified for variant in self._variants if variant.runner is not None]
         reports.append(self._whole.report)
-        # A report of a variant that has not run yet counts only if no variant has run.
+        # The report of a variant that has not run yet is used only if no variant has run.
         reports = [report for report in reports if report.reason != NOT_RUN] or reports
         return min(reports, key=lambda one: (WORST_FIRST.index(one.state), one.snr_db or 0.0))
 
     def verify(self, input_feed: Mapping[str, Any] | None, timeout: float | None) -> NumbersReport:
-        """Compare the results of `run` for these feeds with those of the CPU for the same, unpadded feeds.
+        """Compare the results of `run` for these feeds with the CPU's results for the same feeds without padding.
 
         Without feeds, compare the first variant with generated inputs.
         """
@@ -584,8 +585,8 @@ class BucketedRunner:
         self._variants.set_ep_dynamic_options(dict(options))
 
     def end_profiling(self) -> str:
-        """End the profiles of all variants and return the path of the first one. The log contains the other
-        paths."""
+        """End the profiles of all variants and return the path of the first profile. The log contains the paths
+        of the other profiles."""
         first, *others = [runner.end_profiling() for runner in self._variants.made()]
         for path in filter(None, others):
             _log.info("%s: the profile of another variant is %s", self.recipe.label, path)

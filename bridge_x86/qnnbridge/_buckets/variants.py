@@ -1,6 +1,7 @@
 """The variants of a session with buckets, and their status.
 
-A variant is one ordinary session per bucket, created with the first call that needs it or by `warm`.
+A variant is an ordinary session with the sizes of one bucket. It is created by the first call that needs it, or by
+`warm`.
 """
 
 from __future__ import annotations
@@ -45,11 +46,11 @@ class VariantStatus(Shown):
     """Status of one compiled size.
 
     Attributes:
-        made: whether its session exists.
-        made_at_call: whether its session was created while a call waited for it, and not by ``warm()``.
-        seconds: time of the creation, including compilation or loading from the cache.
+        made: whether the session of the variant exists.
+        made_at_call: whether a call created the session and waited for it, instead of ``warm()``.
+        seconds: duration of the creation, including compilation or loading from the cache.
         runs: number of calls, and parts of calls, that ran in it.
-        verified: report of the comparison of its results with the CPU's.
+        verified: report of the comparison of the variant's results with the CPU's.
     """
 
     sizes: Mapping[str, int]
@@ -95,14 +96,15 @@ class BucketStatus(Shown):
         padded: calls, and parts of calls, whose inputs were padded.
         split: calls that ran in several parts.
         on_cpu: calls that fit into no bucket and ran on the CPU (``overflow="cpu"``).
-        cut: for each output the relation of each dimension to the sizes; ``None`` for a dimension that is not cut.
+        cut: for each output, the relation of each dimension to the input sizes; ``None`` for a dimension that is
+            not cut.
         uncut: for each output that is not cut, the reason.
-        weights: whether variants share their weights, as text.
+        weights: description of whether variants share their weights.
         chunked: calls that ran in overlapping windows.
         ruled_out: combinations of sizes that `warm` skipped because the model refuses them, each with the reason.
-        decided: ``pad=`` or ``chunk=`` that the session chose if the application did not specify padding.
-        padding: how the application's ``pad=`` changes results in a trial on the CPU, as text; '' if no change was
-            found.
+        decided: the ``pad=`` or ``chunk=`` that the session chose because the application did not specify padding.
+        padding: description of how the application's ``pad=`` changes results in a trial on the CPU; '' if no
+            change was found.
     """
 
     variants: tuple[VariantStatus, ...]
@@ -148,13 +150,13 @@ class BucketStatus(Shown):
 _log = log_of("qnnbridge.buckets")
 
 MadeBy = Literal["open", "warm", "call"]
-# Function that creates the runner of a variant from its recipe within the given number of seconds.
+# Function that creates the runner of a variant from its recipe, within the given number of seconds.
 Open = Callable[["SessionRecipe", "float | None", "OnDeadline"], "RemoteRunner"]
 
-# Prefixes of configuration entries that do not apply to a session on the CPU, or forbid the CPU.
+# Prefixes of configuration entries that have no effect for a session on the CPU, or that forbid the CPU.
 _FOR_QNN: Final = ("ep.", "session.disable_cpu_ep_fallback")
 
-# Key of the model with free sizes, on the CPU.
+# Key of the model with free sizes, which runs on the CPU.
 FREE: Final[Sizes] = ()
 
 
@@ -164,7 +166,7 @@ class Variant:
 
     Attributes:
         lock: held during the creation of the session.
-        made_by: first reason for its creation, such as "call" or "warm".
+        made_by: what first caused the creation: "call" or "warm", for example.
         runs: number of calls, and parts of calls, that ran in it.
     """
 
@@ -177,13 +179,13 @@ class Variant:
 
 
 class Variants:
-    """The ordinary sessions of one session with buckets, by their sizes."""
+    """The sessions of one session with buckets, by their sizes."""
 
     def __init__(self, plan: BucketPlan, recipe: SessionRecipe, open_runner: Open) -> None:
         self.plan = plan
         self.recipe = recipe
         self._open_runner = open_runner
-        # Entries are only added, never removed, so readers need no lock but iterate over a copy.
+        # Entries are only added, never removed, so readers need no lock, but must iterate over a copy.
         self._variants = {sizes: Variant(sizes) for sizes in (*plan.variants(), FREE)}
         self._counting = renew_in_forks(Lock())
         self._dynamic: dict[str, str] = {}
@@ -192,7 +194,7 @@ class Variants:
     def get(
         self, sizes: Sizes, made_by: MadeBy, deadline: float | None = None, on_deadline: OnDeadline = "raise"
     ) -> RemoteRunner:
-        """Return the runner of a variant; create it if needed.
+        """Return the runner of a variant. Create the runner if needed.
 
         Raises:
             DeadlineExceeded: another thread was still creating the runner at the deadline.
@@ -200,7 +202,7 @@ class Variants:
         """
         variant = self._variants[sizes]
         runner = variant.runner
-        # Fast path without a lock, for nearly every call.
+        # Fast path without a lock, taken by nearly every call.
         if runner is not None and not self._closed:
             return runner
 
@@ -213,18 +215,18 @@ class Variants:
             return variant.runner
 
         try:
-            # Each variant has its own lock, so that two sizes can compile at the same time while two callers of one
-            # size wait for the same session.
+            # Each variant has its own lock, so that two sizes can be compiled at the same time, while two callers
+            # with the same size wait for one session.
             return in_turn(variant.lock, remaining(deadline), made)
         except TooLate:
             raise DeadlineExceeded(
                 f"The time limit expired while another thread was creating the variant for {self.text(sizes)}.",
-                fix="Compile ahead with warm(), or give the call more time (timeout=).",
+                fix="Create the variant in advance with warm(), or increase the call's timeout=.",
                 details={"state": "not-started"},
             ) from None
 
     def add(self, sizes: Sizes) -> None:
-        """Add a variant of these sizes, unless there is one."""
+        """Add a variant with these sizes, unless it exists."""
         if sizes not in self._variants:
             _log.info("%s: %s is not a bucket, so it gets a separate variant", self.recipe.label, self.text(sizes))
             with self._counting:
@@ -243,7 +245,7 @@ class Variants:
         return self.plan.text(sizes) if sizes != FREE else "free sizes on the CPU"
 
     def __iter__(self) -> Iterator[Variant]:
-        """Iterate over all variants, the smallest first, without the model with free sizes."""
+        """Iterate over all variants, the smallest first, but not over the model with free sizes."""
         return (variant for sizes, variant in list(self._variants.items()) if sizes != FREE)
 
     def made(self) -> list[RemoteRunner]:
@@ -251,15 +253,14 @@ class Variants:
 
     def set_ep_dynamic_options(self, options: Mapping[str, str]) -> None:
         """Set options in all existing variants, and in those that are created later."""
-        # The options are stored before the loop, so that a variant that is being created in another thread also
-        # gets them.
+        # Store the options before the loop, so that a variant that another thread is creating also gets them.
         self._dynamic |= options
         for variant in self:
             if variant.runner is not None:
                 variant.runner.set_ep_dynamic_options(options)
 
     def close(self) -> None:
-        """Close all sessions. Idempotent. The thread that is creating a session closes that session."""
+        """Close all sessions. Idempotent. If a thread is creating a session, that thread closes the session."""
         self._closed = True
         for runner in self.made():
             runner.close()
@@ -277,9 +278,9 @@ class Variants:
             error.evidence = (*error.evidence, f"The variant for {self.text(variant.sizes)} was being created.")
             raise
         variant.seconds, variant.made_by = time.monotonic() - begun, made_by
-        # The runner is set last: a reader without the lock never sees a runner without its time and reason.
+        # Set the runner last, so that a reader without the lock never gets a runner without its time and reason.
         variant.runner = runner
-        # `close` has not seen this runner, so this thread closes it.
+        # `close` has not found this runner, so this thread closes it.
         if self._closed:
             runner.close()
             raise Closed("The session is closed.", fix="Create a new one.")
@@ -296,7 +297,8 @@ class Variants:
                 config_entries={key: text for key, text in entries.items() if not key.startswith(_FOR_QNN)},
             )
             return dataclasses.replace(recipe, spec=spec, cache=False)
-        # A variant differs only in free_dimension_overrides: the cache keys it like any session of these sizes.
+        # A variant differs only in free_dimension_overrides, so the cache treats it like any session with these
+        # sizes.
         fixed = {**recipe.spec.free_dimensions_by_name, **self.plan.named(sizes)}
         spec = dataclasses.replace(recipe.spec, free_dimensions_by_name=fixed)
         return dataclasses.replace(recipe, spec=spec)
@@ -306,14 +308,14 @@ def opener(host: Host, retry: int, timeout: float | None, warn: Warn) -> Open:
     """Return a function that creates the runner of a variant.
 
     Args:
-        timeout: seconds, the default for calls.
-        warn: warns the application about a variant that runs on the CPU.
+        timeout: the default time limit of calls, in seconds.
+        warn: function that warns the application about a variant that runs on the CPU.
     """
 
     def open_runner(recipe: SessionRecipe, left_s: float | None, on_deadline: OnDeadline) -> RemoteRunner:
         creation = CallLimits(left_s, retry, on_deadline)
-        # `BucketedRunner` compares the values that the application receives: without padding, and joined from all
-        # parts.
+        # `BucketedRunner` chooses what is compared: the values that the application receives, without padding, and
+        # joined from all parts.
         runner = RemoteRunner(host, recipe, retry, creation, timeout, warn, chooses_calls=False)
         runner.announce(runner)
         return runner
@@ -321,17 +323,17 @@ def opener(host: Host, retry: int, timeout: float | None, warn: Warn) -> Open:
     return open_runner
 
 
-# Function that shows progress. It is called with the number of created variants, the number of all variants, and
-# the sizes of the next variant (at the end, of the last variant). Several workers call it from their threads, one
-# at a time.
+# Function that shows progress. Arguments: number of created variants, number of all variants, and the sizes of the
+# next variant (at the end, of the last variant). Several worker threads call the function, one at a time.
 Progress = Callable[[int, int, Mapping[str, int]], None]
 
 
 def warm(
     variants: Variants, wanted: Sequence[Sizes], workers: int, deadline: float | None, on_progress: Progress | None
 ) -> None:
-    """Create variants before calls need them. After an error start no further variant; raise the first error."""
-    # `True` is an int, and would count as one worker.
+    """Create variants before calls need them. After an error do not start further variants, and raise the first
+    error."""
+    # `True` is an int and would otherwise be accepted as one worker.
     if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
         raise OptionError(f"workers={workers!r} is not a number of workers.", fix="Give 1 or more.")
 
@@ -346,11 +348,11 @@ def warm(
                 _log.exception("on_progress failed")
 
     def go_on() -> None:
-        """Create variants until none is left or a worker has failed."""
+        """Create variants until no variant is left or a worker has failed."""
         nonlocal done, failure
         while True:
             with lock:
-                # After a failure the other workers finish their compilation and start no other.
+                # After a failure the other workers finish their compilations and start no new ones.
                 if failure is not None or not left:
                     return
                 sizes = left.popleft()
@@ -372,7 +374,7 @@ def warm(
     if most < 2:
         go_on()
     else:
-        # A pool of the standard library would keep the interpreter from ending during a compilation.
+        # A thread pool of the standard library would prevent the interpreter from ending during a compilation.
         threads = Background("qnnbridge warm", threads=most)
         for _ in range(most):
             threads.submit(go_on)

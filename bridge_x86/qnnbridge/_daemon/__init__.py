@@ -1,19 +1,19 @@
-"""The application's connection to a daemon: find it, start it, authenticate, and keep the connection.
+"""The application's connection to a daemon: find or start the daemon, authenticate, and keep the connection.
 
-Theory of operation. The supervisor treats a daemon like a host: `DaemonConnector` is a spawner that connects to a
+Overview. The supervisor treats a daemon like a host: `DaemonConnector` is a spawner that connects to a
 process instead of starting one, and returns the connection as a `ChildProcess`. So sessions, deadlines and retries
-work as with a host. Three things differ:
+work as with a host. There are three differences:
 
-- `reach` is called before `spawn` with the caller's deadline: it searches for the daemon, starts one if that is
-    allowed, and authenticates. After a missed deadline, the next caller continues where the first one stopped.
+- `reach` is called before `spawn` with the caller's deadline: it searches for the daemon, starts a daemon if that
+is allowed, and authenticates. After a missed deadline, the next caller continues where the first caller stopped.
 - A lost connection blames no model (`LostDaemon`). The daemon has investigated the death of the NPU host and keeps
   the quarantine; the application only reconnects (`ReconnectPolicy` never waits long).
 - An older daemon ends when a newer application connects, if no other client uses the daemon. The application then
     starts a daemon of the same version.
 
 Invariants: the folder with the daemon's files must belong to this user alone, or it is refused. `daemon.json` is
-not trusted: no process is ended because of its contents, and a stale file only causes one failed connection. The
-daemon's lock decides which of several started daemons continues.
+not trusted: no process is ended because of its contents, and a stale file only causes one failed connection. If
+several daemons are started, the one that gets the lock continues.
 
 `_host` and the tools call the package. It imports the protocol, `qnnbridge_os`, `_supervision` and `_launch`.
 """
@@ -29,8 +29,8 @@ START_TIMEOUT_S: Final = 60.0
 
 
 def command(words: str) -> str:
-    """Return a qnnbridge command in a form that the user can run: the command `qnnbridge` does not exist in a
-    frozen application."""
+    """Return a qnnbridge command that the user can run. In a frozen application the command `qnnbridge` does not
+    exist."""
     return f"python -m qnnbridge_tools {words}  (with the host's Python)" if is_frozen() else f"qnnbridge {words}"
 
 

@@ -1,9 +1,9 @@
-"""The connection to a daemon: its opening dialogue, its `ChildProcess`, its loss, its spawner.
+"""The connection to a daemon: authentication, `ChildProcess`, handling of its loss, and spawner.
 
 `DaemonConnector` is the spawner of a `Host` whose process is a daemon: instead of starting a process it connects to
-the running daemon. `reach` makes the slow steps within the caller's deadline: find the daemon, start one if that is
-allowed and there is none, authenticate. After `DeadlineExceeded` it may be called again and continues where it
-stopped. `spawn` returns the connection. `LostDaemon` reports the loss of a connection and blames no model: the
+the running daemon. `reach` does the slow steps within the caller's deadline: find the daemon, start a daemon if
+none runs and this is allowed, and authenticate. After `DeadlineExceeded` it may be called again and continues where
+it stopped. `spawn` returns the connection. `LostDaemon` reports the loss of a connection and blames no model: the
 daemon investigates crashes of the NPU host, keeps the quarantine and repeats the calls.
 
 The supervisor's start lock ensures that only one thread at a time calls these methods.
@@ -62,8 +62,8 @@ _MORE_ROOM: Final = (
 
 
 class Unreachable(Exception):
-    """No daemon can be reached at present. The text is the reason, as the end of a sentence. `fix` is the fix, if
-    known."""
+    """No daemon can be reached at present. The message is the reason, as the end of a sentence. `fix` is the
+    fix, if known."""
 
     def __init__(self, text: str, fix: str | None = None) -> None:
         super().__init__(text)
@@ -97,16 +97,16 @@ def enter_daemon(deadline: float) -> DaemonLink:
 
 
 def enter(discovery: Discovery, folder: Path, deadline: float) -> DaemonLink:
-    """Connect to the daemon that a `daemon.json` describes.
+    """Connect to the daemon that `discovery`, the contents of a `daemon.json`, describes.
 
     Raise `OSError`, `NotProven`, `Unreachable` or `VersionMismatch`."""
     deadline = min(deadline, time.monotonic() + DIALOGUE_TIMEOUT_S)
     stream = connect_to_daemon(discovery.endpoint, folder, deadline)
-    # These descriptors are closed after any failure. After success they belong to the `DaemonLink`.
+    # These descriptors are closed after any failure. After a success the `DaemonLink` owns them.
     fds = OwnedFds()
     try:
-        # The peer is checked before anything is sent, because the proof of the token must not be sent to a process
-        # of another user.
+        # Check the peer before anything is sent, because the proof of the token must not be sent to a process of
+        # another user.
         stream.check_peer()
         answer = _talk(stream, discovery, fds, deadline)
         if answer.verdict is not AdmissionCode.WELCOME:
@@ -114,25 +114,25 @@ def enter(discovery: Discovery, folder: Path, deadline: float) -> DaemonLink:
                 raise Unreachable("the daemon is ending")
             raise Unreachable("the daemon's limit of open files is reached, so it accepts no client", _MORE_ROOM)
         read_fd, write_fd = stream.ends(answer.handles, fds)
-        # The system's information about the peer takes precedence: the process id in daemon.json may be stale.
+        # The process id from the system takes precedence, because the process id in daemon.json may be stale.
         return DaemonLink(stream.peer_pid or discovery.pid, read_fd, write_fd, fds)
     except BaseException:
         fds.close_all()
         raise
     finally:
-        # The connection of the dialogue is finished: the link has separate descriptors.
+        # The connection for the authentication is finished; the link has separate descriptors.
         stream.close()
 
 
 def _talk(stream: DaemonStream, discovery: Discovery, fds: OwnedFds, deadline: float) -> DaemonAnswer:
-    # Each side proves that it knows the token without sending it (`qnnbridge_protocol.auth`).
+    # Each side proves that it has the token without sending the token (`qnnbridge_protocol.auth`).
     side = ClientSide(discovery.token, discovery.instance, ClientIdentity(os.getpid(), program_name()))
     stream.send(side.prove(stream.receive(CHALLENGE_BYTES, deadline)), deadline)
     return side.check(stream.receive_with_ends(ANSWER_BYTES, fds, deadline))
 
 
 def program_name() -> str:
-    """Return a readable name of this program: the script, else the module, else the interpreter."""
+    """Return a readable name of this program: the script, or else the module, or else the interpreter."""
     program = sys.argv[0] if getattr(sys, "argv", None) else ""
     if program in ("", "-c", "-m"):
         program = sys.executable or "python"
@@ -140,22 +140,22 @@ def program_name() -> str:
     return os.path.basename(os.path.dirname(program)) if name == "__main__.py" else name
 
 
-# Exit code to report for a connection that has ended, because the daemon's exit code is unknown. 0 is not an error:
-# losing a daemon does not count as a crash, and no model is blamed.
+# Exit code for a connection that has ended, because the daemon's exit code is unknown. 0 is not an error: losing a
+# daemon does not count as a crash, and no model is blamed.
 ENDED: Final = 0
 
 
 class DaemonLink:
-    """A `ChildProcess` for the connection. `pid` is the daemon's process id, from the system or else from
-    daemon.json."""
+    """A `ChildProcess` for the connection to a daemon. `pid` is the daemon's process id, from the system or else
+    from daemon.json."""
 
     def __init__(self, pid: int, read_fd: int, write_fd: int, fds: OwnedFds) -> None:
         self.pid = pid
         self.stdin_fd = write_fd
         self.stdout_fd = read_fd
         self._fds = fds
-        # `HostProcess` reads a child's stderr, but the daemon writes to its log file. So this pipe contains nothing
-        # and has no writer.
+        # `HostProcess` reads a child's stderr, but the daemon writes to its log file. So this pipe is empty and
+        # nothing writes to it.
         self.stderr_fd, end = fds.pipe()
         fds.close(end)
         self._owner = os.getpid()
@@ -180,15 +180,15 @@ class DaemonLink:
         self.kill()
 
     def kill(self) -> None:
-        """Give up the connection. The daemon notices the end of the stream and closes its end, which wakes threads
-        that wait here."""
+        """Give up the connection. The daemon notices the end of the stream and closes its end, which wakes
+        threads that wait on this side."""
         with self._lock:
             if self._owner != os.getpid() or self._given_up or self.stdin_fd < 0:
                 return
             self._given_up = True
             abandon_stream(self.stdin_fd)
-            # The descriptor now refers to the null device. It is marked again, so that the channel does not treat
-            # it as a file of other code.
+            # The descriptor now refers to the null device. Mark it again, so that the channel does not mistake it
+            # for a file of other code.
             self._fds.mark_again(self.stdin_fd)
 
     def close(self) -> None:
@@ -206,7 +206,7 @@ _LOG_BYTES: Final = 8 * 1024
 
 
 class LostDaemon:
-    """Handle the loss of a daemon, see `DeathHandler`."""
+    """Handle the loss of a daemon; see `DeathHandler`."""
 
     def on_ready(self, process: HostProcess) -> None:
         """Do nothing: the versions of a daemon are not recorded."""
@@ -225,17 +225,17 @@ class LostDaemon:
         patience_s: float = EXIT_WAIT_S,
     ) -> DeathReport:
         """Return why the connection failed, and give up the connection."""
-        # `DaemonLink.kill` gives up the connection only. The daemon serves other applications, too.
+        # `DaemonLink.kill` only gives up the connection, because the daemon also serves other applications.
         process.kill(failure.reason.message if failure.reason is not None else "the connection to the daemon ended")
         error = _error(process, failure.reason)
         error.details.setdefault("generation", process.generation)
-        # The daemon runs no native code, so a call can only have caused its end by invalid data in the connection.
-        # Otherwise calls are repeated without counting against `retry`.
+        # The daemon runs no native code, so a call can have caused the daemon's end only by sending invalid data.
+        # Other calls are repeated without reducing `retry`.
         outside = failure.reason is None or isinstance(failure.reason, HostHung)
         return DeathReport(error, None, from_outside=outside)
 
     def investigate_worker(self, process: HostProcess, error: WorkerDied, context: CallContext) -> HostCrashed:
-        """Return the error unchanged: the daemon investigates the deaths of its workers."""
+        """Return the error unchanged, because the daemon itself investigates the deaths of compiler processes."""
         return HostCrashed(error.message, cause=error.cause, fix=error.fix, evidence=error.evidence)
 
 
@@ -260,7 +260,7 @@ def _error(process: HostProcess, reason: BridgeError | None) -> HostError:
 
 
 def _traces_of_daemon() -> tuple[str, str]:
-    """Return the path of the daemon's log ('' if unknown), and the reason for its end that daemon.json suggests."""
+    """Return the daemon's log file ('' if unknown), and the probable reason for its end from daemon.json."""
     try:
         folder = existing_runtime_folder()
         discovery = None if folder is None else read_discovery(folder)
@@ -283,17 +283,17 @@ def _tail(log: str) -> list[str]:
     return [f"{log}: {line}" for line in lines[-_LOG_LINES:]]
 
 
-# Time to wait for a lost daemon if this side must not start one, but a service manager may.
+# Time to wait for a lost daemon if this side must not start a daemon, but a service manager may.
 RECONNECT_TIMEOUT_S: Final = 5.0
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 0.25
-# First pause before another start if a daemon reported "ready" or "running" and still cannot be reached, because
-# the holder of the lock was ending. The pause doubles with each attempt.
+# First pause before another start if a daemon reported "ready" or "running" but cannot be reached, because the
+# daemon with the lock was ending. The pause doubles with each attempt.
 _START_AGAIN_S: Final = 0.5
-# Number of consecutive daemons that may end silently before they are ready, as a killed one does.
+# Maximum number of consecutive daemons that end silently before they are ready, for example when killed.
 _MOST_SILENT_ENDS: Final = 3
 
-# Tolerance for a deadline that equals the limit for finding the daemon: the caller computed it a moment earlier.
+# Tolerance if the deadline equals the time limit for finding the daemon: it was computed a moment earlier.
 _SAME_TIME_S: Final = 0.5
 
 
@@ -312,14 +312,14 @@ class DaemonConnector:
 
     @property
     def features(self) -> frozenset[str]:
-        """Features for this side's HELLO. Both sides compare their releases if both have `DAEMON_FEATURE`."""
+        """Features for this side's HELLO. The sides compare their releases if both have `DAEMON_FEATURE`."""
         if self._access.any_release:
             return frozenset({LEAVE_FEATURE})
         return frozenset({DAEMON_FEATURE, MAKE_WAY_FEATURE} if self._access.start else {DAEMON_FEATURE})
 
     def reach(self, deadline: float | None) -> None:
         """Prepare a connection for `spawn`. Raise `HostStartFailed`, `VersionMismatch` or `DeadlineExceeded`."""
-        # Use a connection that was established for a caller which missed its deadline.
+        # Use a connection that was established for a caller whose deadline expired.
         if self._ready is not None and self._ready.poll() is None:
             return
         link, self._ready = self._ready, None
@@ -334,7 +334,7 @@ class DaemonConnector:
         start_again_s = _START_AGAIN_S
         while True:
             try:
-                # The dialogue has a separate time limit, and is not interrupted when `until` is reached.
+                # The authentication has a separate time limit, and is not interrupted when `until` is reached.
                 self._ready = enter_daemon(math.inf if deadline is None else deadline)
                 self._was_there = True
                 self._silent_ends = 0
@@ -350,12 +350,12 @@ class DaemonConnector:
             if self._access.start and self._starting is None and time.monotonic() >= start_at:
                 self._starting = Starting(self._access.arguments, self._access.python)
             if self._await_start(min(until, time.monotonic() + pause_s)):
-                # The pauses grow, so that a daemon that ends each time is not started in a tight loop.
+                # The pauses increase, so that a daemon that always ends is not started in a tight loop.
                 start_at, start_again_s = time.monotonic() + start_again_s, start_again_s * 2
             pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
 
     def spawn(self, argv: Sequence[str], env: Mapping[str, str], cwd: str | None) -> ChildProcess:
-        """Return the connection, see `Spawner`. Ignore the arguments: the daemon is already running."""
+        """Return the connection; see `Spawner`. Ignore the arguments, because the daemon is already running."""
         if self._ready is None:
             self.reach(None)
         assert self._ready is not None
@@ -363,12 +363,12 @@ class DaemonConnector:
         return link
 
     def close(self) -> None:
-        """Let a thread that waits in `reach` give up, because the host is being closed. Thread-safe."""
+        """Make a thread that waits in `reach` give up, because the host is being closed. Thread-safe."""
         self._closed = True
 
     def _await_start(self, until: float) -> bool:
-        """Wait until the given time, or until the started daemon reports its state. Return True if its start has
-        ended."""
+        """Wait until the given time, or until the started daemon reports its state. Return True if the daemon's
+        start has ended."""
         if self._starting is None:
             sleep(max(0.0, until - time.monotonic()))
             return False
@@ -393,7 +393,7 @@ class DaemonConnector:
             return DeadlineExceeded(
                 "The time limit of the call expired before the daemon was reached.",
                 cause=cause,
-                fix="Give it more time, or connect ahead with qnnbridge.connect().",
+                fix="Increase the time limit, or connect beforehand with qnnbridge.connect().",
                 details={"state": "not-started"},
             )
         if self._access.start:
@@ -417,9 +417,9 @@ class DaemonConnector:
 
 
 class ReconnectPolicy(RestartPolicy):
-    """Policy for reconnecting to a lost daemon: at once, and as often as needed.
+    """Policy for reconnecting to a lost daemon: immediately, and as often as needed.
 
-    An attempt does not burden the daemon, and a fault of its version or its folder may be corrected while the
+    An attempt does not burden the daemon, and a wrong version or folder of the daemon may be corrected while the
     application runs.
     """
 

@@ -1,11 +1,11 @@
-"""Find and start a daemon: the folder with its lock and `daemon.json`, through which applications find it.
+"""Find and start a daemon. Its folder contains the lock and `daemon.json`, with which applications find it.
 
 The folder belongs to this user and is inaccessible to other users. Its contents are as secret as a password. So a
-folder that other users can access, that belongs to another user, or that is a link is refused and never corrected
-silently.
+folder is refused, and never corrected silently, if other users can access it, it belongs to another user, or it is
+a link.
 
 The file is not trusted. No process is ended because of the process id in it, and a stale file does no harm: its
-endpoint cannot be opened, or the process there does not know the token. The daemon that holds the lock writes the
+endpoint cannot be opened, or the process there does not have the token. The daemon that holds the lock writes the
 file atomically. Stateless; thread-safe.
 """
 
@@ -43,13 +43,13 @@ _NOT_PRIVATE: Final = (
 
 
 def runtime_folder() -> Path:
-    """Return the path of the folder, which need not exist: ``QNNBRIDGE_RUNTIME_DIR``, else the default."""
+    """Return the path of the folder, which need not exist: ``QNNBRIDGE_RUNTIME_DIR``, or else the default."""
     named = os.environ.get(VARIABLE)
     return Path(os.path.abspath(os.path.expanduser(named))) if named else private.default_runtime_folder()
 
 
 def make_runtime_folder() -> Path:
-    """Return the folder; create it if needed. Raise `HostStartFailed` if it cannot be created or trusted."""
+    """Return the folder; create it if needed. Raise `HostStartFailed` if it cannot be created or is not private."""
     folder = runtime_folder()
     try:
         private.make_private_folder(folder)
@@ -60,13 +60,13 @@ def make_runtime_folder() -> Path:
 
 
 def existing_runtime_folder() -> Path | None:
-    """Return the folder if it exists. Raise `HostStartFailed` if it cannot be trusted."""
+    """Return the folder if it exists. Raise `HostStartFailed` if it is not private."""
     folder = runtime_folder()
     return folder if _check_folder(folder) else None
 
 
 def _check_folder(path: Path) -> bool:
-    # This check accepts a link to a folder; `check_private`, which does not follow links, refuses it.
+    # This check accepts a link to a folder, but `check_private`, which does not follow links, refuses it.
     if path.exists() and not path.is_dir():
         raise _refused(path, "it is not a folder")
     return check_private(path)
@@ -133,7 +133,7 @@ class Discovery:
 
     @classmethod
     def from_json(cls, data: Any) -> Discovery:
-        """Convert parsed JSON. Raise `ValueError` for anything that `to_json` does not produce."""
+        """Convert parsed JSON. Raise `ValueError` for data that `to_json` cannot have produced."""
         if type(data) is not dict:
             raise ValueError("not a map")
         fields: dict[str, Any] = {f.name: data.get(f.name) for f in dataclasses.fields(cls)}
@@ -148,7 +148,7 @@ class Discovery:
             fields[name] = bytes.fromhex(str(fields[name]))
             if len(fields[name]) != size:
                 raise ValueError(f"{name} has {len(fields[name])} bytes, not {size}")
-        # Each field was checked for its exact type, because the file may be damaged or of another release.
+        # Each field was checked for its exact type, because the file may be damaged or come from another release.
         return cls(**fields)
 
 
@@ -165,7 +165,7 @@ def read_discovery(folder: Path) -> Discovery | None:
 
 
 def look_at_discovery(folder: Path) -> Discovery | None:
-    """Read the file like `read_discovery`, but raise `OSError` if it exists and cannot be read now."""
+    """Read the file like `read_discovery`, but raise `OSError` if the file exists and cannot be read now."""
     path = folder / FILE_NAME
     if not check_private(path):
         return None
@@ -177,7 +177,7 @@ def look_at_discovery(folder: Path) -> Discovery | None:
 
 def write_discovery(folder: Path, discovery: Discovery) -> None:
     """Write the file. Only the daemon calls this. Raise `OSError`."""
-    # The temporary file is in the same folder, because a rename needs the same file system.
+    # The temporary file is in the same folder, because a rename works only within one file system.
     temporary = folder / f".{FILE_NAME}.{secrets.token_hex(8)}"
     try:
         write_private_file(temporary, json.dumps(discovery.to_json(), indent=1).encode())
@@ -197,19 +197,19 @@ def write_discovery(folder: Path, discovery: Discovery) -> None:
 
 
 def remove_discovery(folder: Path, instance: bytes) -> None:
-    """Remove the file of an ending daemon, but not that of another daemon."""
+    """Remove the file of a daemon that is ending, but not the file of another daemon."""
     found = read_discovery(folder)
     # Another daemon may have taken over meanwhile and written its own file.
     if found is not None and found.instance == instance:
         (folder / FILE_NAME).unlink(missing_ok=True)
 
 
-# --- starting ----------------------------------------------------------------------------------------------
+# --- start ----------------------------------------------------------------------------------------------
 
 READY: Final = "@qnnbridge-daemon ready"
 # Line that a daemon prints if another daemon holds the lock.
 RUNNING: Final = "@qnnbridge-daemon running"
-# Line that a daemon prints repeatedly while it waits for the lock, which another daemon holds.
+# Line that a daemon prints repeatedly while it waits for a lock that another daemon holds.
 WAITING: Final = "@qnnbridge-daemon waiting"
 
 MODULE: Final = "qnnbridge_daemon"
@@ -217,7 +217,7 @@ DETACHED: Final = "--detached"
 TAKE_OVER: Final = "--take-over"
 
 _PACKAGES: Final = ("qnnbridge_protocol", "qnnbridge_os", "qnnbridge_host", "qnnbridge", MODULE)
-# Variables that are removed for the daemon, because it starts its host itself.
+# Variables that are removed for the daemon, because the daemon itself starts its host.
 _DROPPED: Final = ("QNNBRIDGE_HOST",)
 _PATHS: Final = tuple(
     f"QNNBRIDGE_{name}" for name in ("STATE_DIR", "CACHE_DIR", "RUNTIME_DIR", "CONFIG", "EP_PATH")
@@ -237,9 +237,9 @@ class Starting:
 
         Args:
             arguments: options of the daemon.
-            python: its interpreter; default the running one.
+            python: the daemon's interpreter; default: the running interpreter.
         """
-        # The folder is also the daemon's working folder: the application's may be deleted while the daemon runs.
+        # The daemon also works in this folder, because the application's working folder may be deleted meanwhile.
         folder = make_runtime_folder()
         argv = [*daemon_command(python), DETACHED, *arguments]
         try:
@@ -252,19 +252,19 @@ class Starting:
     def wait(self, deadline: float) -> Outcome | None:
         """Return the outcome, or ``None`` if the daemon does not report one in time.
 
-        "waiting" is returned once and is not final: call again.
+        "waiting" is returned once and is not final: the caller must call again.
 
         Raises:
             HostStartFailed: the daemon ended; the error contains its output.
         """
         while True:
             whole, _, rest = self._text.decode("utf-8", "replace").rpartition("\n")
-            # Read only complete lines, because a marker may arrive in pieces.
+            # Read only complete lines, because a marker may arrive in several reads.
             lines = whole.splitlines()
             if READY in lines or RUNNING in lines:
                 self.close()
                 return "ready" if READY in lines else "running"
-            # The daemon prints this line repeatedly; report it once.
+            # The daemon prints this line repeatedly, but report it only once.
             if WAITING in lines and not self._waiting:
                 self._waiting = True
                 return "waiting"
@@ -277,7 +277,7 @@ class Starting:
             if not data:
                 self.close()
                 raise _did_not_start([*lines, rest])
-            # The text is limited, because a library may log without end at its start.
+            # Limit the text, because a library may log without end when it starts.
             self._text = (self._text + data)[-_TEXT_BYTES:]
 
     def close(self) -> None:
@@ -288,7 +288,7 @@ class Starting:
 def daemon_command(python: str | None = None) -> list[str]:
     """Return the command that starts a daemon with the running qnnbridge, unless `python` is another interpreter.
 
-    A frozen application uses the host's interpreter, which has all packages. Raise `HostNotFound` if there is none.
+    A frozen application uses the host's interpreter, which has all packages; `HostNotFound` if there is none.
     """
     if is_frozen():
         from qnnbridge._launch import find_host
@@ -335,7 +335,7 @@ def _environment() -> dict[str, str]:
 
 
 def variables_from_anywhere(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables with absolute paths, for a daemon with another working folder."""
+    """Return the variables with absolute paths, because the daemon has another working folder."""
     kept = dict(environment)
     for name in _PATHS:
         if kept.get(name):
@@ -346,8 +346,8 @@ def variables_from_anywhere(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def from_anywhere(program: str) -> str:
-    """Return the absolute path of a program, for a daemon with another working folder. Return a bare name
-    unchanged, because the daemon searches for it."""
+    """Return the absolute path of a program, because the daemon has another working folder. Return a name
+    without a folder unchanged: the daemon searches for it."""
     return os.path.abspath(os.path.expanduser(program)) if os.path.dirname(program) else program
 
 

@@ -1,7 +1,7 @@
 """Explanations of faults: exit codes, lines of ONNX Runtime's log, deaths of the host, and crash reports.
 
-The other modules of the package are pure functions over tables. This module handles the files in the state folder:
-for each death one JSON file for programs and one text file for people. It starts no process.
+The other modules of the package are pure functions over tables. This module writes and reads the crash reports in
+the state folder: for each death one JSON file for programs and one text file for people.
 
 `_supervision`, the transport and the tools call the package. It imports the protocol, `qnnbridge_os` and
 `_launch.stderr`. The tables are needed only after a failure and take 20 ms to import, so callers import the modules
@@ -35,13 +35,13 @@ def write_whole(path: Path, text: str) -> None:
     from qnnbridge_os import files  # imported here because it is needed only after a crash
 
     files.make_folders(path.parent)
-    # The name of a model may not be valid UTF-8. JSON also writes such bytes as `\udc80`.
+    # A model's name may not be valid UTF-8. JSON also escapes such bytes, as `\udc80`.
     files.write_whole(path, text.encode("utf-8", "backslashreplace"))
 
 
 _CPUINFO: Final = "/proc/cpuinfo"
 _MODEL_NAME: Final = re.compile(r"^model name\s*:\s*(\S.*?)\s*$", re.MULTILINE)
-# Number of characters to read: enough to contain the entry of the first processor.
+# Number of characters to read: enough for the entry of the first processor.
 _HEAD_CHARS: Final = 8192
 
 
@@ -49,10 +49,10 @@ def processor_of(host_machine: str = "") -> str:
     """Return the name of the processor, such as ``AMD EPYC 9R14 (x64), under Wine 8.0``; '' if unknown. Never
     raise.
 
-    `host_machine` is the machine type of the host's process. If it differs from the computer's, an emulator runs
-    the host.
+    `host_machine` is the machine type of the host process. If it differs from the computer's machine type, an
+    emulator runs the host.
     """
-    # The host has ended by then, but this process runs on the same computer.
+    # The host has already ended, but this process runs on the same computer.
     try:
         from qnnbridge_os.processes import native_machine
 
@@ -88,7 +88,7 @@ CRASHES: Final = "crashes"
 ENDED: Final = "ended"
 SCHEMA: Final = 1
 
-# Environment variables that a report may contain. The value of any other may be a secret.
+# Environment variables that a report may contain. The values of all other variables may be secrets.
 ENVIRONMENT: Final = frozenset(
     (
         "QNNBRIDGE_HOST_PYTHON",
@@ -119,7 +119,7 @@ _ID = re.compile(r"^\d{8}-\d{6}-[0-9a-f]{8}$")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ReportSummary:
-    """An entry of the list of reports. `path` is the path of the text file."""
+    """An entry in the list of crash reports. `path` is the path of the text file."""
 
     id: str
     when: str
@@ -131,7 +131,7 @@ class ReportSummary:
 
 
 class CrashReports:
-    """The crash reports in one folder, by default ``crashes`` in `state_dir`."""
+    """The crash reports in one folder, by default the folder ``crashes`` in `state_dir`."""
 
     def __init__(self, folder: Path | None = None, wall_clock: Callable[[], float] = time.time) -> None:
         self._folder = folder
@@ -143,11 +143,11 @@ class CrashReports:
 
     @property
     def ended(self) -> CrashReports:
-        """Reports on hosts that ended without a crash, in a folder next to that of the crash reports."""
+        """Reports about hosts that ended without a crash, in a folder next to the folder of the crash reports."""
         return CrashReports(self.folder.with_name(ENDED), self._wall_clock)
 
     def write(self, record: CrashRecord) -> Path | None:
-        """Write a report, and delete the oldest reports if there are more than 50. Use `ended` if the host did not
+        """Write a report. Delete the oldest reports if there are more than 50. Write to `ended` if the host did not
         crash.
 
         Returns:
@@ -156,13 +156,14 @@ class CrashReports:
         return (self.ended if _did_not_crash(record) else self)._write(record)
 
     def _write(self, record: CrashRecord) -> Path | None:
-        from qnnbridge._diagnosis.crash import details_of, diagnose  # slow, and needed only after a crash
+        # imported here because it is slow, and needed only after a crash
+        from qnnbridge._diagnosis.crash import details_of, diagnose
 
         try:
             import secrets  # imported here because it takes 8 ms and is rarely needed
 
-            # The time is in UTC and has a fixed width, so that reports sorted by name are sorted by time, even if
-            # the time zone changes.
+            # The time is in UTC and has a fixed width, so that reports sorted by name are in the order of time,
+            # even if the time zone changes.
             when = datetime.datetime.fromtimestamp(self._wall_clock(), datetime.timezone.utc)
             report_id = f"{when:%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"
             diagnoses = diagnose(record)
@@ -176,12 +177,12 @@ class CrashReports:
             }
             data = without_home(data)
             path = self.folder / f"{report_id}.txt"
-            # The JSON file is written first, because reports are listed and deleted by it. A text file without it
-            # would never be deleted, but a JSON file without its text file is still shown.
+            # Write the JSON file first, because reports are listed and deleted by their JSON files. A text file
+            # without a JSON file would never be deleted, but a JSON file without a text file is still listed.
             write_whole(path.with_suffix(".json"), json.dumps(data, indent=1, default=str))
             write_whole(path, _as_text(data, record, diagnoses))
             self._drop_old()
-        except Exception:  # noqa: BLE001 - the crash itself must reach the caller, whatever fails here
+        except Exception:  # noqa: BLE001 - the application must get the crash error in any case
             return None
         return path
 
@@ -190,12 +191,12 @@ class CrashReports:
         return [summary for path in self._files() if (summary := _summary(path)) is not None]
 
     def read(self, report_id: str) -> dict[str, Any]:
-        """Return a report by its id, by a prefix of the id, or by ``last``. Raise `OptionError` if there is
-        none."""
+        """Return the report with this id or beginning of an id, or the newest report for ``last``. Raise
+        `OptionError` if no such report exists."""
         return _read(self._file(report_id))
 
     def read_text(self, report_id: str) -> str:
-        """Return a report as text for people. Raise `OptionError` like `read`."""
+        """Return a report as text for people. Raise `OptionError` if no such report exists."""
         path = self._file(report_id)
         data = _read(path)
         try:
@@ -234,15 +235,15 @@ def _did_not_crash(record: CrashRecord) -> bool:
 
 
 def without_home(value: Any, home: str | None = None) -> Any:
-    """Return the data with the user's home folder replaced by ``~`` in every text."""
+    """Return the data with the user's home folder replaced by ``~`` in every string."""
     if home is None:
         home = os.path.expanduser("~")
-    if len(home) < 3:  # an unknown home folder or the root folder: replacing it would damage other paths
+    if len(home) < 3:  # The home folder is unknown or the root folder: replacing it would damage other paths.
         return value
     # Programs on Windows write paths with either slash.
     variants = {home, home.replace("\\", "/"), home.replace("/", "\\")}
     windows = os.name == "nt" or "\\" in home
-    # The lookahead prevents that the home folder of `ann` matches a part of the home folder of `anna`.
+    # The lookahead prevents a match of the home folder of `ann` in the home folder of `anna`.
     pattern = re.compile(
         "|".join(rf"{re.escape(text)}(?![\w.-])" for text in variants), re.IGNORECASE if windows else 0
     )

@@ -1,8 +1,8 @@
 """Deaths of a host: the evidence, the diagnosis, and the exception for the callers.
 
-A `CrashRecord` contains evidence only: the supervisor collects it and never changes it. `diagnose` draws
-conclusions with `DEATH_RULES` and `log_rules`, best first; `to_error` puts them into the exception. A record never
-contains tensor data.
+A `CrashRecord` contains only evidence, which the supervisor collects and never changes. `diagnose` applies
+`DEATH_RULES` and `log_rules` to it and returns the likely causes, best first; `to_error` puts the causes into the
+exception. A record never contains tensor data.
 """
 
 from __future__ import annotations
@@ -19,18 +19,19 @@ from qnnbridge._diagnosis.tables import TEXTS, read
 from qnnbridge._launch.stderr import parse_line, shorten
 from qnnbridge_protocol.errors import HostCrashed, HostStartFailed
 
-# Steps that the host declares before it enters native code.
+# Native steps that the host declares before it starts them.
 NATIVE_PHASES: Final = frozenset(("importing", "registering", "creating", "compiling", "running"))
 
-# Operations that compile; qnnbridge refuses to compile a compiled model.
+# Operations that compile a model. They refuse models that are already compiled.
 _COMPILES: Final = frozenset(("model.compile", "worker.compile"))
 
-# Weight above those of all rules: if this side ended the host, that is the cause, whatever the host's log contains.
+# Weight above the weights of all rules: if this side ended the host, that is the cause, whatever the host's log
+# contains.
 OUR_KILL: Final = 100
 FROM_EXIT_CODE: Final = 10
 MAX_EVIDENCE: Final = 3
 MAX_DIAGNOSES: Final = 5
-# Number of waiting requests that the message lists.
+# Maximum number of waiting requests that the message lists.
 MAX_WAITING: Final = 3
 
 _WHILE: Final = {
@@ -40,7 +41,7 @@ _WHILE: Final = {
     "creating": "while creating a session of {models}",
     "compiling": "while compiling {models}",
     "running": "while running {models}",
-    "idle": "while no call was under way",
+    "idle": "while no call was running",
     "closing": "while it was closing",
 }
 
@@ -59,10 +60,10 @@ class OpenCall:
     """A request without an answer when the host died.
 
     Attributes:
-        phase: step that the host had declared for the request; ``None`` if it was still queued.
+        phase: native step that the host had declared for the request; ``None`` if the request was still queued.
         without_qnn: whether QNN was not requested, or runs no node of the session.
-        entry: whether the model was loaded from an entry of the cache.
-        known: known fault of the model on QNN, as text.
+        entry: whether the model was loaded from a cache entry.
+        known: description of a known fault of the model on QNN.
     """
 
     request_id: int
@@ -78,18 +79,18 @@ class OpenCall:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CrashRecord:
-    """The evidence of one death.
+    """The evidence about one death of a host.
 
     Attributes:
         exit: how the process ended; ``None`` if the exit code is unknown.
-        host_phase: step of the host itself, such as its start. The steps of requests are in `in_flight`.
+        host_phase: step of the host itself, such as its start. `in_flight` contains the steps of the requests.
         stderr_head, stderr_tail: beginning and end of stderr.
-        killed_because: why this side ended the host.
-        on_purpose: whether the application caused the end, for example by a deadline, so it is not a crash.
+        killed_because: reason why this side ended the host.
+        on_purpose: whether the application caused the end, for example by a deadline. Such an end is not a crash.
         memory_ran_out: whether the kernel's out-of-memory killer was active while the host ran; ``None`` if
             unknown.
-        processor: processor of the host's computer, with an emulator if there is one; '' if unknown.
-        versions, application_versions: package versions of the host and of this side.
+        processor: processor of the host's computer and the emulator, if any; '' if unknown.
+        versions, application_versions: package versions in the host and in the application.
         last_frames: headers of the last messages.
     """
 
@@ -112,17 +113,17 @@ class CrashRecord:
 
     @property
     def suspects(self) -> tuple[OpenCall, ...]:
-        """Requests that were inside native code: only these can have crashed the host."""
+        """Requests that were inside native code. Only these requests can have crashed the host."""
         return tuple(call for call in self.in_flight if call.phase in NATIVE_PHASES)
 
     @property
     def without_qnn(self) -> bool:
-        """Whether QNN took no part in the host's work. Unknown work counts as QNN's."""
+        """Whether QNN took no part in the host's work; ``False`` if the work is unknown."""
         return bool(self.suspects) and all(call.without_qnn for call in self.suspects)
 
     @property
     def of_originals(self) -> bool:
-        """Whether all suspected models were being compiled, so none of them is a compiled model."""
+        """Whether all suspected models were being compiled, so that none of them is a compiled model."""
         suspects = self.suspects
         return bool(suspects) and all(call.op in _COMPILES for call in suspects)
 
@@ -138,13 +139,13 @@ class CrashRecord:
 
     @property
     def waiting(self) -> tuple[OpenCall, ...]:
-        """Requests that the host had not started to process: none of these can have crashed it."""
+        """Requests that the host had not started to process. None of them can have crashed the host."""
         return tuple(call for call in self.in_flight if call.phase is None)
 
     @property
     def from_outside(self) -> bool:
-        """Whether another process ended the host, so that no request caused the death. False if the kernel ended
-        the host because it needed memory."""
+        """Whether another process ended the host, so that no request caused the death. ``False`` if the kernel
+        ended the host because memory was short."""
         if self.exit is None or self.killed_because is not None:
             return False
         code = self.exit.code
@@ -153,15 +154,15 @@ class CrashRecord:
         if self.exit.platform != "win32" or self.exit.number != 1:
             return False
         # A process that TerminateProcess(…, 1) ends writes nothing to stderr. The other reasons for exit code 1, an
-        # exception and the host's own watchdog, leave output there.
+        # exception and the host's own watchdog, both write to stderr.
         return self.terminate_line is None and not any(
             _TRACEBACK.match(line) or _WATCHDOG.match(line) for line in self.lines
         )
 
     @property
     def is_no_host(self) -> bool:
-        """Whether the process ended by itself before its first message, as a program does that is not a host (after
-        a wrong path, for example)."""
+        """Whether the process ended by itself before its first message. A program that is not a host does this
+        (after a wrong path, for example)."""
         return (
             not self.ready
             and self.host_phase == "starting"
@@ -175,13 +176,13 @@ class CrashRecord:
 
     @property
     def last_line(self) -> str:
-        """Last meaningful line of stderr, shortened and without its time stamp."""
+        """Last meaningful line of stderr, shortened, without its time stamp."""
         said = (parse_line(line).text.strip() for line in reversed(self.lines))
         return shorten(next((text for text in said if text and not _SEE_HELP.match(text)), ""))
 
     @property
     def terminate_line(self) -> str | None:
-        """Last message of the C++ runtime, with the text of the exception."""
+        """Last message of the C++ runtime, including the text of the exception."""
         said: str | None = None
         for line in self.lines:
             if _TERMINATE.match(line):
@@ -195,16 +196,16 @@ class CrashRecord:
     def python_stack(self) -> tuple[str, ...]:
         """Output of faulthandler: its title, then the frames of the thread that crashed, innermost first.
 
-        The thread that crashed is the one that faulthandler calls current. If a native thread crashed, faulthandler
-        does not list it, and the frames of the other threads are meaningless. Only if there is a single other
-        thread are its frames returned, since it waited for the native thread.
+        faulthandler marks the crashed thread as "current". It does not list native threads, so if a native thread
+        crashed, the listed frames belong to other threads and are not returned. The exception is a single listed
+        thread, which was waiting for the native thread: its frames are returned.
         """
         title = ""
         threads: list[list[str]] = []
         current: list[str] | None = None
         for line in self.lines:
             if _FATAL.match(line):
-                # The last dump counts: on Windows faulthandler also reports exceptions that native code handles.
+                # Use the last dump: on Windows faulthandler also reports exceptions that native code handles.
                 title, threads, current = line.strip(), [], None
             elif title and _THREAD.match(line):
                 threads.append([])
@@ -221,7 +222,7 @@ class Diagnosis:
     """One explanation of a death.
 
     Attributes:
-        weight: certainty, relative to other explanations.
+        weight: certainty relative to other explanations.
         curable: whether a restart may help.
     """
 
@@ -233,18 +234,18 @@ class Diagnosis:
 
 
 def diagnose(record: CrashRecord) -> list[Diagnosis]:
-    """Return the likely causes, best first; never empty."""
+    """Return the likely causes, best first. The list is never empty."""
     if record.killed_because is not None:
-        # The reason is often a complete sentence with a full stop.
+        # The reason is often a complete sentence that ends with a full stop.
         cause = f"qnnbridge ended the host: {record.killed_because.rstrip('.')}."
         return [Diagnosis(cause, "", _evidence(record), OUR_KILL, True)]
     lines, evidence = record.lines, _evidence(record)
     found = [d for rule in DEATH_RULES if (d := _apply(rule, record, lines, evidence)) is not None]
     found += _of_known_faults(record, evidence)
     curable = record.exit is None or record.exit.code.curable
-    # Failures that the host survived also leave lines in the log, so a log line alone counts at most as a symptom.
-    # If no call was under way, it counts less than the exit code: the call that left the line had ended. All known
-    # lines are about QNN, so none explains a death without QNN.
+    # Failures that the host survived also leave lines in the log, so a log line alone has at most the weight of a
+    # symptom. If no call was running, it has less weight than the exit code, because the call that left the line
+    # had ended. All known lines are about QNN, so they explain no death without QNN.
     most = FROM_EXIT_CODE if record.phase == "idle" else SYMPTOM
     found += [
         Diagnosis(finding.cause, finding.fix, finding.evidence, min(finding.weight, most) - 1, curable)
@@ -259,14 +260,14 @@ def diagnose(record: CrashRecord) -> list[Diagnosis]:
         found.append(Diagnosis(cause, code.advice, evidence, FROM_EXIT_CODE, curable))
     found = sorted(found, key=lambda diagnosis: -diagnosis.weight)[:MAX_DIAGNOSES]
     if found[0].weight < STRONG and not found[0].evidence and record.last_line:
-        # If no rule found evidence, the last line of stderr is the best evidence.
+        # If no rule matched any evidence, the last line of stderr is the best evidence.
         found[0] = dataclasses.replace(found[0], evidence=(record.last_line,))
     return found
 
 
 def _of_known_faults(record: CrashRecord, evidence: tuple[str, ...]) -> list[Diagnosis]:
-    """Return diagnoses for faults of the model that were known before it ran. They rank above rules about the crash
-    itself."""
+    """Return diagnoses for faults of the model that were known before it ran. They have more weight than rules
+    about the crash itself."""
     code = record.exit.code if record.exit is not None else None
     if record.without_qnn or (code is not None and code.fault not in _FAULTS_OF_MODELS):
         return []
@@ -318,7 +319,7 @@ def _doing(record: CrashRecord) -> str:
 
 
 def details_of(record: CrashRecord, diagnoses: list[Diagnosis], report_path: str | None) -> dict[str, Any]:
-    """Return the record as data for programs: the value of `HostCrashed.details`."""
+    """Return the record as data for programs. The result is stored in `HostCrashed.details`."""
     return {
         **dataclasses.asdict(record),
         "exit": None if record.exit is None else _exit_json(record.exit),
@@ -351,7 +352,8 @@ def _apply(
         return None
     if rule.phases and record.phase not in rule.phases:
         return None
-    # `qnn` and `without_qnn` are opposites, so equal values contradict each other.
+    # `qnn` and `without_qnn` are opposites. If both are true or both are false, the record is inconsistent with the
+    # rule.
     if rule.qnn is not None and rule.qnn is record.without_qnn:
         return None
     if rule.ops and not any(call.op in rule.ops for call in record.in_flight):
@@ -359,7 +361,7 @@ def _apply(
     if rule.silent and (record.terminate_line is not None or any(_TRACEBACK.match(line) for line in lines)):
         return None
     if rule.silent and record.phase == "starting" and record.last_line:
-        return None  # only a failure logs that early, so this line shows the cause
+        return None  # only a failure writes to the log this early, so this line shows the cause
     words = {"signal": code.name if code is not None else "", "processor": record.processor or "not known"}
     if rule.line is not None:
         matches = [(line, match) for line in lines if (match := re.search(rule.line, line))]
@@ -368,7 +370,7 @@ def _apply(
         line, match = matches[-1]
         words |= {key: value.strip() for key, value in match.groupdict(default="").items()}
         said = shorten(line.split("what():")[-1])
-        # The terminate line may already contain the text of a C++ exception.
+        # The line of the C++ runtime may already contain the text of the exception.
         if not any(said in known for known in evidence):
             evidence = (said, *evidence)
     curable = rule.curable if rule.curable is not None else code is None or code.curable
@@ -376,7 +378,7 @@ def _apply(
 
 
 def _evidence(record: CrashRecord) -> tuple[str, ...]:
-    """Return the last output of the dying process: the C++ exception, and the place of a Python fault."""
+    """Return the last output of the dying process: the C++ exception, or the location of a Python fault."""
     said = [record.terminate_line] if record.terminate_line else []
     stack = record.python_stack
     if stack:
@@ -402,19 +404,19 @@ def _exit_json(status: ExitStatus) -> dict[str, Any]:
     }
 
 
-# --- causes of deaths, in `death_rules.json`: kind of fault, phase and a line on stderr -> cause and fix -----
+# --- causes of deaths, in `death_rules.json`: kind of fault, phase and line on stderr -> cause and fix -----
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DeathRule:
-    """Rule for the cause of a death. It applies if all conditions that it specifies are met: fault, phase,
-    operation, line.
+    """Rule for the cause of a death. The rule applies if all its conditions are met: fault, phase, operation, line.
 
     Attributes:
-        faults: values of `ExitCode.fault`, separated by blanks.
-        line: pattern searched in each line of stderr. The last match counts; its named groups can be used in the
-            texts. A pattern that begins with ``.*`` must be anchored, or a log of long lines takes seconds.
-        curable: whether a restart may help; ``None``: the exit code decides.
+        faults: values of `ExitCode.fault`, separated by spaces.
+        line: pattern to search in each line of stderr. The last match counts, and its named groups can be used in
+            cause and fix. A pattern that begins with ``.*`` must be anchored, because otherwise a search in long
+            lines takes seconds.
+        curable: whether a restart may help; ``None``: as for the exit code.
     """
 
     cause: str
@@ -425,19 +427,20 @@ class DeathRule:
     phases: tuple[str, ...] = ()
     ops: tuple[str, ...] = ()
     line: str | None = None
-    # Whether the rule applies only if stderr does not show the fault (no C++ exception, no traceback; at the start,
-    # no output).
+    # Whether the rule applies only if stderr does not show the fault: it contains no C++ exception and no traceback
+    # (at the start: no output at all).
     silent: bool = False
     curable: bool | None = None
-    # Whether QNN may have taken part in the work; ``None``: any.
+    # Whether QNN may have taken part in the work; ``None``: the rule applies in both cases.
     qnn: bool | None = None
-    # Whether the kernel's out-of-memory killer was active (``None``: unknown); empty: any.
+    # Whether the kernel's out-of-memory killer was active (``None``: unknown); empty: the rule applies in all
+    # cases.
     memory: tuple[bool | None, ...] = ()
-    # Where the host loads QNN from; empty: any.
+    # Where the host loads QNN from; empty: the rule applies for all sources.
     source: str = ""
-    # Platform of the exit code; empty: any.
+    # Platform of the exit code; empty: the rule applies on all platforms.
     platform: str = ""
-    # Whether the model is certainly not a compiled one; ``None``: any.
+    # Whether the model is certainly not a compiled model; ``None``: the rule applies in both cases.
     original: bool | None = None
 
 
@@ -446,8 +449,8 @@ def _rule(row: dict[str, Any]) -> DeathRule:
     return DeathRule(**{**row, **lists, "weight": WEIGHTS[row.get("weight", "proof")]})
 
 
-# Each rule that applies gives a diagnosis. `diagnose` puts the heaviest first and keeps the order of this table
-# among equals, so the order matters for rules of equal weight that apply to the same death.
+# Each rule that applies returns a diagnosis. `diagnose` sorts the diagnoses by weight and keeps the order of this
+# table for equal weights, so the order matters for rules of equal weight that apply to the same death.
 DEATH_RULES: Final = tuple(map(_rule, read("death_rules.json")["rules"]))
 # "unknown": an NTSTATUS error or a signal that the tables of exit codes do not contain.
 _FAULTS_OF_MODELS: Final = frozenset(f"{TEXTS['crash_faults']} {TEXTS['abort_faults']}".split())

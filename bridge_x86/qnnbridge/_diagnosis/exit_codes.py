@@ -1,8 +1,8 @@
-"""Exit codes of a host process: the tables (`exit_codes.json`), and `ExitStatus`, which looks a number up.
+"""Exit codes of a host process: the tables in `exit_codes.json`, and `ExitStatus`, which looks up a number in them.
 
-Names are those of Microsoft's ``ntstatus.h`` and of POSIX. The usual meanings come from deaths that were reproduced
-with the QNN libraries, and from public reports about them. `ExitStatus` contains the number exactly as `subprocess`
-returns it, and the platform whose rules apply. Immutable; thread-safe.
+The names come from Microsoft's ``ntstatus.h`` and from POSIX. The usual causes come from crashes that were
+reproduced with the QNN libraries, and from public reports of such crashes. `ExitStatus` contains the number exactly
+as `subprocess` returns it, and the platform whose rules apply. Immutable; thread-safe.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Any, Final, Literal
 
 from qnnbridge._diagnosis.tables import TEXTS, read
 
-# crash: native code crashed. loader: the program could not be started. killed: another process ended the program.
-# python: the program ended itself with a number other than 0. normal: the program ended as planned. shell: the exit
-# code is that of a shell, not of the program.
+# Origin of an exit code. crash: native code crashed. loader: the program could not be started. killed: another
+# process ended the program. python: the program ended itself with a number other than 0. normal: the program ended
+# as planned. shell: the exit code comes from a shell, not from the program.
 Kind = Literal["crash", "loader", "killed", "python", "normal", "shell"]
 
 
@@ -24,9 +24,9 @@ class ExitCode:
     """Meaning of one exit code or signal.
 
     Attributes:
-        number: the unsigned 32-bit exit code on Windows; the number of a signal or the exit code on POSIX.
-        fault: kind of fault. The word is the same on every system (``access-violation`` is 0xC0000005 and SIGSEGV),
-            so rules do not depend on the platform.
+        number: the unsigned 32-bit exit code on Windows; the signal number or the exit code on POSIX.
+        fault: kind of fault. The value is the same on every system (``access-violation`` means 0xC0000005 and
+            SIGSEGV), so that rules do not depend on the platform.
         curable: whether a restart may help.
         blame: whether a model that was inside native code may be the cause.
     """
@@ -59,16 +59,16 @@ def _rows(rows: list[dict[str, Any]]) -> tuple[ExitCode, ...]:
 
 _TABLES: Final = read("exit_codes.json")
 WINDOWS: Final = _rows(_TABLES["windows"])
-# Numbers of Linux on x64 and ARM64; macOS has others for SIGBUS, SIGUSR1 and SIGUSR2.
+# Numbers of Linux on x64 and ARM64. macOS uses other numbers for SIGBUS, SIGUSR1 and SIGUSR2.
 SIGNALS: Final = _rows(_TABLES["signals"])
 POSIX: Final = _rows(_TABLES["posix"])
 
 Platform = Literal["win32", "posix"]
 
 UINT32: Final = 0xFFFFFFFF
-# First number with the severity "error" of NTSTATUS.
+# Lowest NTSTATUS number with the severity "error".
 NTSTATUS_ERROR: Final = 0xC0000000
-# A POSIX shell, and any wrapper script that does not ``exec``, reports signal N as 128 + N.
+# A POSIX shell, and a wrapper script that does not use ``exec``, reports signal N as 128 + N.
 SHELL_SIGNAL_BASE: Final = 128
 
 _WINDOWS: Final = {row.number: row for row in WINDOWS}
@@ -76,8 +76,8 @@ _POSIX: Final = {row.number: row for row in POSIX}
 _SIGNALS: Final = {row.number: row for row in SIGNALS}
 _BY_NAME: Final = {row.name.upper(): row for row in (*SIGNALS, *WINDOWS) if row.name.isidentifier()}
 
-# Exit codes in Git Bash by NTSTATUS code: Cygwin, on which Git Bash is based, turns these codes into signals and
-# all others into 127.
+# Exit codes in Git Bash by NTSTATUS code. Cygwin, on which Git Bash is based, turns these codes into signals and
+# all other codes into 127.
 _GIT_BASH: Final = {0xC0000005: 139, 0xC000001D: 132, 0xC0000017: 138, 0xC000013A: 130}
 
 
@@ -105,7 +105,7 @@ class ExitStatus:
 
     @property
     def number(self) -> int:
-        """Exit code as Python shows it."""
+        """Exit code as an unsigned number, as Python reports it."""
         return self.unsigned if self.platform == "win32" else self.raw
 
     @property
@@ -114,16 +114,16 @@ class ExitStatus:
 
     @property
     def signal(self) -> int | None:
-        """Signal that ended the process, even if a wrapper reported it as 128 + N."""
+        """Signal that ended the process, even if a wrapper script reported it as 128 + N."""
         if self.platform == "win32":
             return None
         number = -self.raw if self.raw < 0 else self.raw - SHELL_SIGNAL_BASE
-        # 128 + N is a signal only if the table contains it: a program may exit with 200.
+        # 128 + N is a signal only if the table contains the signal: a program may exit with 200.
         return number if number in _SIGNALS or self.raw < 0 else None
 
     @property
     def code(self) -> ExitCode:
-        """Row of the table. For an unknown code, a row that describes the code as unknown."""
+        """Row of the table for this exit code. For an unknown code, a row that describes the code as unknown."""
         if self.platform == "win32":
             return windows_code(self.unsigned)
         signal = self.signal
@@ -138,7 +138,7 @@ class ExitStatus:
     def describe(self) -> str:
         """Return the code as one phrase: ``3221226505 (0xC0000409, STATUS_STACK_BUFFER_OVERRUN)``, ``-11
         (SIGSEGV)``."""
-        # A number of this size is an NTSTATUS, which documentation lists in hexadecimal.
+        # A number of this size is an NTSTATUS code, which documentation lists in hexadecimal.
         if self.platform == "win32" and self.unsigned >= 0x40000000:
             return f"{self.unsigned} ({self.hex}, {self.name})"
         if self.signal is not None and self.raw > 0:
@@ -147,7 +147,7 @@ class ExitStatus:
 
 
 def to_signed(number: int) -> int:
-    """Return a 32-bit number as cmd and PowerShell show it."""
+    """Convert a 32-bit number to the signed number that cmd and PowerShell show."""
     number &= UINT32
     return number - 0x100000000 if number > 0x7FFFFFFF else number
 
@@ -175,7 +175,7 @@ def windows_code(unsigned: int) -> ExitCode:
     )
 
 
-# Codes by the texts that Python's faulthandler prints before Windows ends the process.
+# Exit codes for the messages that Python's faulthandler prints before Windows ends the process.
 _FATAL_EXCEPTIONS = {
     "access violation": 0xC0000005,
     "page error": 0xC0000006,
@@ -191,8 +191,8 @@ _FATAL_EXCEPTION = re.compile(r"^Windows fatal exception: (?:code 0x([0-9a-fA-F]
 def from_low_byte(raw: int, stderr: str) -> ExitStatus:
     """Return the exit status of a Windows process whose Linux parent received only the low byte, as under Wine.
 
-    The code is the last code with this low byte that Python printed on stderr, or else the only such code in the
-    table.
+    The result is the last code with this low byte that Python printed on stderr. If Python printed no such code,
+    the result is the only such code in the table.
     """
     if raw < 0:
         return ExitStatus(raw, "posix")
@@ -201,7 +201,7 @@ def from_low_byte(raw: int, stderr: str) -> ExitStatus:
         if code and code & 0xFF == raw:
             return ExitStatus(code, "win32")
     fits = [code for code in _WINDOWS if code & 0xFF == raw]
-    # If the low byte is itself a known code, it is taken as the code.
+    # If the low byte is itself a known code, it is treated as the code.
     return ExitStatus(fits[0] if raw not in fits and len(fits) == 1 else raw, "win32")
 
 

@@ -3,9 +3,9 @@
 Only the low 16 bits of a QNN error are its code. The upper bits are internal flags of the library, and ONNX Runtime
 prints the whole number (``Code: 216172828125104107`` is 1003). The names were read from the QNN 2.40 core API.
 
-The patterns come from logs of provoked errors of onnxruntime-qnn 2.6 and 2.7. Patterns of messages that only a real
-NPU prints come from the texts inside the libraries of these wheels. The first rule that matches a line explains it,
-so special cases come first. `ort_log` applies the rules.
+The patterns come from logs of provoked errors of onnxruntime-qnn 2.6 and 2.7. Patterns of messages that occur only
+with a real NPU come from the strings inside the libraries of these wheels. The first rule that matches a line
+explains it, so special cases come first. `ort_log` applies the rules.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from qnnbridge._diagnosis.tables import read
 
-# --- QNN's error codes, and the few FastRPC codes that reach a log ---
+# --- QNN's error codes, and the few FastRPC codes that appear in logs ---
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -42,12 +42,12 @@ _BY_NUMBER: Final = {row.number: row for row in QNN_CODES}
 _BY_NAME: Final = {row.name: row for row in QNN_CODES}
 _FASTRPC: Final = {row.number: row for row in FASTRPC_CODES}
 _QNN_NAME = re.compile(r"\bQNN_[A-Z]+(?:_[A-Z]+)*_?ERROR_[A-Z_]+\b")
-# A 64-bit number has up to 20 digits.
+# A 64-bit number has at most 20 digits.
 _QNN_NUMBER = re.compile(r"\b[Cc]ode:? *(\d{4,20})\b")
 
 
 def qnn_code(number: int) -> QnnCode | None:
-    """Return the row for an error number as QNN or ONNX Runtime prints it; ignore the internal upper bits."""
+    """Return the row for an error number that QNN or ONNX Runtime printed. Ignore the internal upper bits."""
     return _BY_NUMBER.get(number & 0xFFFF)
 
 
@@ -60,7 +60,7 @@ def fastrpc(number: int) -> QnnCode | None:
 
 
 def find_qnn_code(text: str) -> QnnCode | None:
-    """Return the first QNN error in a log line or message. Names of errors take precedence over numbers."""
+    """Return the first QNN error in a log line or message. An error's name takes precedence over a number."""
     for match in _QNN_NAME.finditer(text):
         row = qnn_code_named(match.group())
         if row is not None:
@@ -72,29 +72,29 @@ def find_qnn_code(text: str) -> QnnCode | None:
     return None
 
 
-# --- lines ---
+# --- log lines ---
 
-# Weight of a rule: the line has exactly one cause.
+# Weight of a rule whose line has exactly one cause.
 PROOF: Final = 90
-# Weight of a rule: the line nearly always has this cause.
+# Weight of a rule whose line nearly always has this cause.
 STRONG: Final = 70
-# Weight of a rule: the line shows what failed, but there are several possible causes.
+# Weight of a rule whose line shows what failed, but not which of several causes applies.
 SYMPTOM: Final = 40
-# Weight of a rule: the line may have nothing to do with the failure.
+# Weight of a rule whose line may have nothing to do with the failure.
 HINT: Final = 15
-# Names of the weights in the tables. "symptom+1" wins against the symptoms that have the same conditions.
+# Names of the weights in the tables. "symptom+1" has more weight than symptoms with the same conditions.
 WEIGHTS: Final = {"proof": PROOF, "strong": STRONG, "symptom+1": SYMPTOM + 1, "symptom": SYMPTOM, "hint": HINT}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LogRule:
-    """Pattern of a log line, and its explanation.
+    """Pattern of a log line, and an explanation of the line.
 
     Attributes:
-        pattern: searched in a line without its time stamp. Its named groups can be used in `cause` and `fix`; a
-            group ``qnn`` (name or number of a QNN error) also defines ``{meaning}`` and ``{advice}``. It is
-            compiled at its first use, because most processes never need it.
-        setup: whether the line shows that QNN did not start at all, which explains every node that is not on QNN.
+        pattern: pattern to search in a line without its time stamp. Its named groups can be used in `cause` and
+            `fix`; a group ``qnn`` (name or number of a QNN error) also defines ``{meaning}`` and ``{advice}``. The
+            pattern is compiled at its first use, because most processes never need it.
+        setup: whether the line shows that QNN did not start at all. This explains all nodes that QNN does not run.
     """
 
     name: str
@@ -107,7 +107,7 @@ class LogRule:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LogFinding:
-    """A rule that matched. `evidence` contains the matched lines, shortened and without time stamps."""
+    """Result of a rule that matched. `evidence` contains the matched lines, shortened, without time stamps."""
 
     rule: str
     cause: str
@@ -118,7 +118,7 @@ class LogFinding:
 
 
 def render(matched: LogRule, match: re.Match[str], evidence: str) -> LogFinding:
-    """Return the finding for a line, with the matched groups put into the rule's texts."""
+    """Return the result for a line, with the matched groups inserted into cause and fix."""
     words = {key: value.strip() for key, value in match.groupdict(default="").items()}
     if "qnn" in words:
         text = words["qnn"]
@@ -129,14 +129,14 @@ def render(matched: LogRule, match: re.Match[str], evidence: str) -> LogFinding:
             else {"qnn": f"{row.name} ({row.number})", "meaning": row.meaning, "advice": row.advice}
         )
     cause = matched.cause.format(**words)
-    # `{advice}` may be empty; without `strip`, a fix of blanks would count as a fix.
+    # `{advice}` may be empty. Without `strip`, a fix that consists of blanks would count as a fix.
     return LogFinding(
         matched.name, cause, matched.fix.format(**words).strip(), matched.weight, (evidence,), matched.setup
     )
 
 
 def log_rules(rows: list[dict[str, Any]]) -> tuple[LogRule, ...]:
-    """Return the rules of a table. A row without a weight is a proof."""
+    """Return the rules of a table. A row without a weight gets the weight "proof"."""
     return tuple(LogRule(**{**row, "weight": WEIGHTS[row.get("weight", "proof")]}) for row in rows)
 
 

@@ -1,4 +1,4 @@
-"""Find the causes of a failure in the host's stderr: the nodes that QNN refused, and the meaning of log lines.
+"""Find the causes of a failure in the host's stderr: the nodes that QNN refused, and log lines with a known cause.
 
 ONNX Runtime's exception often reports only that a node is not on QNN; the reason is in its log. At severity 0 the
 QNN execution provider reports each node, or each group of quantized nodes, in a few lines (a headline, one line per
@@ -39,7 +39,7 @@ _VAGUE: Final = ("", "Failed to add node.")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NodeReason:
-    """A node that QNN refused. `reason` is '' if the log does not contain it."""
+    """A node that QNN refused. `reason` is '' if the log does not contain a reason."""
 
     name: str
     op_type: str
@@ -54,8 +54,8 @@ class NodeReason:
 
 
 def unsupported_nodes(lines: Iterable[str]) -> list[NodeReason]:
-    """Return the nodes that QNN refused, with reasons, without duplicates, in the order of the log. Of a group of
-    quantized nodes only the operator is returned."""
+    """Return the nodes that QNN refused, with reasons, without duplicates, in the order of the log. For a group of
+    quantized nodes, return only the operator node."""
     reader = _Reader()
     for line in lines:
         reader.read(parse_line(line))
@@ -84,8 +84,8 @@ class _Reader:
     def result(self) -> list[NodeReason]:
         nodes = [NodeReason(name, op, self._explain(name, reason)) for (name, op), reason in self._reasons.items()]
         named = {node.name for node in nodes}
-        # A node that is in no list of the log is known only by its refusal, which has QNN's name of the operator,
-        # not ONNX's.
+        # A node that is in none of the log's lists is only known from its refusal, which has QNN's name of the
+        # operator instead of ONNX's name.
         rest = [(name, op) for name, (op, _) in self._refused.items() if name not in named]
         return nodes + [NodeReason(name, op, self._explain(name, "")) for name, op in rest]
 
@@ -101,7 +101,8 @@ class _Reader:
         self._unit = ""
 
     def _operator(self) -> tuple[str, str]:
-        """Return the operator of the group, whose other nodes are QuantizeLinear and DequantizeLinear."""
+        """Return the operator node of a group. All other nodes of the group are QuantizeLinear and
+        DequantizeLinear."""
         for name, op in self._members:
             if op == self._unit:
                 return name, op
@@ -114,25 +115,25 @@ class _Reader:
         return f"{row.meaning} [{row.name} ({row.number})]" if row else reason
 
 
-# Number of lines of evidence in a finding or error: few, because people read them.
+# Maximum number of lines of evidence in a finding or error. It is small, because people read these lines.
 MAX_EVIDENCE: Final = 4
 
-# A long log is searched in blocks of this many lines: first all rules are searched in the block as a whole, then
-# only those that occur are searched in its lines. Matching each line with each rule takes a minute for 5 MB.
+# A long log is searched in blocks of this many lines. First all rules are searched in a whole block, then the rules
+# that occur are searched in its lines. Matching each line with each rule would take a minute for 5 MB.
 LINES_AT_ONCE: Final = 200
 
-# '' is the severity of lines that are not ONNX Runtime's, such as those of the loader.
+# Severities to search. '' stands for lines that ONNX Runtime did not write, such as lines of the loader.
 _READ_SEVERITIES: Final = frozenset(("", "W", "E", "F"))
 _ABOUT_PLACEMENT = re.compile("assigned to the default CPU EP|was inserted using the NHWC format")
 
 
 def explain_lines(lines: Iterable[str]) -> list[LogFinding]:
-    """Return the explanations of the lines of a log, best first; empty if no line is known."""
+    """Return the explanations of the lines of a log, best first; an empty list if no line is known."""
     return search(lines, (*SETUP_RULES, *MODEL_RULES))
 
 
 def search(lines: Iterable[str], rules: Sequence[LogRule]) -> list[LogFinding]:
-    """Return the findings of `rules` in `lines`; lines with the same meaning are the evidence of one finding."""
+    """Return the findings of `rules` in `lines`. Lines with the same meaning become the evidence of one finding."""
     compiled = [(rule, re.compile(rule.pattern)) for rule in rules]
     found: dict[tuple[str, str], LogFinding] = {}
     worth = [parsed.text for parsed in map(parse_line, lines) if _worth_reading(parsed)]
@@ -140,7 +141,7 @@ def search(lines: Iterable[str], rules: Sequence[LogRule]) -> list[LogFinding]:
         some = worth[start : start + LINES_AT_ONCE]
         together = "\n".join(some)
         possible = compiled
-        # For a short log, this search of the whole block takes more time than it saves.
+        # For a short log, searching the whole block would take more time than it saves.
         if len(worth) > LINES_AT_ONCE:
             possible = [(rule, pattern) for rule, pattern in compiled if occurs(rule.pattern, together)]
         _search_lines(some, possible, found)
@@ -160,17 +161,17 @@ def _search_lines(
 
 
 def occurs(pattern: str, text: str) -> bool:
-    """Return whether a pattern occurs anywhere in the text. If it does not, its lines need not be searched."""
+    """Return whether a pattern occurs anywhere in the text. If not, the lines of the text need not be searched."""
     return re.search(pattern, text, re.MULTILINE) is not None
 
 
 def enrich(error: BridgeError, lines: Iterable[str]) -> BridgeError:
-    """Add what an error lacks from the log: cause, fix, evidence, and the detail ``unsupported_nodes``.
+    """Complete an error with information from the log: cause, fix, evidence, and the detail ``unsupported_nodes``.
 
-    Fields that the error already has are kept, with one exception: the host states as cause of a `PlacementRefused`
-    only which nodes are not on QNN. If a log line shows that QNN did not start at all, that is the real cause.
+    Fields that the error already has are kept, with one exception. For a `PlacementRefused` the host's cause only
+    lists the nodes that are not on QNN; if a log line shows that QNN did not start at all, this replaces the cause.
     """
-    # A `CompileFailed` that follows from a refusal has the same causes.
+    # A `CompileFailed` that results from a refusal has the same causes.
     refused = isinstance(error, PlacementRefused) or (
         isinstance(error, CompileFailed) and "qnn_nodes" in error.details
     )
@@ -183,7 +184,7 @@ def enrich(error: BridgeError, lines: Iterable[str]) -> BridgeError:
         error.cause, error.fix = best.cause, best.fix
     elif refused or _ABOUT_PLACEMENT.search(error.message):
         _add_nodes(error, unsupported_nodes(lines))
-    # Search the error's message only if the log explains nothing: the log contains the underlying reason.
+    # Search the error's message only if the log explains nothing, because the log contains the underlying reason.
     best = best or next(iter(explain_lines(error.message.splitlines())), None)
     if best is not None:
         error.cause = error.cause or best.cause
@@ -196,7 +197,8 @@ def enrich(error: BridgeError, lines: Iterable[str]) -> BridgeError:
 def enrich_from_stderr(
     error: BridgeError, stderr: StderrCollector, request_ids: Sequence[int], timeout_s: float
 ) -> BridgeError:
-    """Apply `enrich` with the host's output during the last of these requests. Without requests, change nothing."""
+    """Apply `enrich` with the host's output during the last of these requests. If there are no requests, change
+    nothing."""
     if not request_ids:
         return error
     text = decode_stderr(stderr.section(request_ids[-1], timeout_s))
@@ -211,19 +213,20 @@ def _add_nodes(error: BridgeError, nodes: Sequence[NodeReason]) -> None:
     others = _nodes_around(error, nodes)
     if others:
         error.cause = (
-            f"QNN refuses {len(nodes)} of the nodes that would run on the CPU: {names}. It refuses none of the "
-            f"{others} others: they are inside of those, belong to them, or lie between them."
+            f"QNN refuses {len(nodes)} of the nodes that would run on the CPU: {names}. The {others} other nodes "
+            f"run on the CPU only because they are inside, belong to or lie between the refused nodes."
         )
     error.cause = error.cause or f"QNN does not support these nodes as they are: {names}"
-    error.fix = error.fix or "Change these nodes, or quantize them if they are float, or allow fallback='cpu'."
+    error.fix = error.fix or "Change these nodes, quantize them if their type is float, or allow fallback='cpu'."
     error.evidence += tuple(shorten(str(node)) for node in nodes[:MAX_EVIDENCE] if node.reason)
 
 
 def _nodes_around(error: BridgeError, nodes: Sequence[NodeReason]) -> int:
-    """Return the number of nodes that are on the CPU only because of the nodes in the log; 0 if that is uncertain.
+    """Return the number of nodes that run on the CPU only because of the refused nodes in the log; 0 if the number
+    is uncertain.
 
-    The log lists a refused If together with the nodes of its branches (29 nodes in one model). The host's list of
-    nodes on the CPU does not contain these, so the number is then uncertain.
+    The log lists a refused If operator together with the nodes of its branches (29 nodes in one model). The host's
+    list of nodes on the CPU does not contain the branches, so the number is uncertain in this case.
     """
     on_cpu = {tuple(node) for node in error.details.get("cpu_list") or ()}
     count = error.details.get("cpu_nodes")
@@ -234,10 +237,10 @@ def _nodes_around(error: BridgeError, nodes: Sequence[NodeReason]) -> int:
 
 
 def _worth_reading(line: LogLine) -> bool:
-    """Return whether to search a line.
+    """Return whether a line may contain a cause.
 
-    A log of severity 0 contains thousands of lines that report successes. Errors of QNN are verbose lines that
-    start with <E>.
+    A log of severity 0 contains thousands of lines about successes. QNN's errors are verbose lines that start with
+    <E>.
     """
     return line.severity in _READ_SEVERITIES or (line.place == "QnnLogging" and line.text.startswith("<E>"))
 
@@ -252,6 +255,6 @@ def _add(found: dict[tuple[str, str], LogFinding], finding: LogFinding) -> None:
 
 
 def _says_the_same(line: str, others: Sequence[str]) -> bool:
-    """Return whether a line contains one of the others or is contained in it. ONNX Runtime repeats a line of QNN
-    inside a longer line."""
+    """Return whether a line contains one of the other lines or is contained in one. ONNX Runtime repeats a line of
+    QNN inside a longer line."""
     return any(line in other or other in line for other in others)

@@ -1,4 +1,4 @@
-"""Read the tables of this folder, which are JSON: exit codes, QNN's codes, log rules, causes of deaths."""
+"""Read the JSON tables in this folder: exit codes, QNN's error codes, log rules, causes of deaths."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ def _content(name: str) -> str:
             return file.read()
     except OSError as error:
         raise HostError(
-            f"qnnbridge cannot read its table {name}, which explains why a host ended.",
+            f"qnnbridge cannot read its table {name}, which it needs to explain why a host ended.",
             cause=f"{path}: {error.strerror or error}. The installation or the frozen application is incomplete.",
             fix="Reinstall qnnbridge. In a frozen application include the data files of the package qnnbridge "
             "(Nuitka: --include-package-data=qnnbridge).",
         ) from None
 
 
-# Texts that several rows share. `qnnbridge_tools` uses them, too.
+# Messages that several rows share. `qnnbridge_tools` uses the messages, too.
 TEXTS: Final[dict[str, str]] = json.loads(_content("texts.json"))
 
 

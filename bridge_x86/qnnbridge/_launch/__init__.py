@@ -1,10 +1,10 @@
 """The start of a host: its interpreter, its command line and environment, and the collection of its stderr.
 
-Theory of operation. The input is a setting (the argument, the environment variable, the configuration file) or
-none; the output is a command line and an environment for `HostProcess`. A setting is used, or refused with the
-reason. It is never ignored, because a host with another interpreter would have other packages and so other results.
-Only without a setting is an installed interpreter searched. The search reads files and import specs, because
-packages of another machine type cannot be imported, and starting each candidate would take seconds.
+Overview. The host's interpreter comes from a setting (argument, environment variable or configuration file); the
+result is a command line and an environment for `HostProcess`. A setting that cannot be used raises an error with
+the reason. A setting is never ignored, because a host with another interpreter would have other packages and so
+other results. If there is no setting, installed interpreters are searched. The search reads files and import specs,
+because packages of another machine type cannot be imported, and starting each candidate would take seconds.
 
 The host inherits the application's environment without the parts that would change its Python (PYTHON*, a virtual
 environment, the libraries of a frozen application). It starts isolated (``-I``), so neither the current folder nor
@@ -12,7 +12,8 @@ user packages can replace its modules.
 
 One thread reads the host's stderr from its first byte on, because a full pipe would stop the host. The collector
 keeps a bounded part: the beginning, the end, and the text of open requests between their marker lines. `_diagnosis`
-reads it after a failure. Invariants: reading never blocks a call, and memory is bounded for any amount of output.
+reads it after a failure. Invariants: reading never blocks a call, and the memory is limited for any amount of
+output.
 
 `HostNotFound` is the only error of the search. `_host`, `_supervision` and the tools call the package. It imports
 the protocol and `qnnbridge_os`.
@@ -51,17 +52,17 @@ HOST_MODULE = "qnnbridge_host"
 INTERPRETER_FLAGS = ("-I", "-u", "-X", "utf8", "-X", "faulthandler")
 
 DROPPED_PREFIXES = ("PYTHON", "CONDA_", "_CE_", "PIP_", "_PYI_", "_MEIPASS")
-# Variables that describe the application's interpreter and break another one. Preloaded libraries are meant for the
-# application and built for its machine type. LD_LIBRARY_PATH is kept, because NPU libraries of vendors are found
-# with it.
+# Variables that describe the application's interpreter and would break another interpreter. Preloaded libraries are
+# meant for the application and built for its machine type. LD_LIBRARY_PATH is kept, because it is needed to find
+# vendors' NPU libraries.
 DROPPED = frozenset({"VIRTUAL_ENV", "VIRTUAL_ENV_PROMPT", "__PYVENV_LAUNCHER__", "LD_PRELOAD", "LD_AUDIT"})
 
 _LIBRARY_PATHS = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "LIBPATH")
 
-# Variables of each host. `Host(env=...)` overrides them, but the application's environment does not, because its
+# Variables for every host. `Host(env=...)` overrides them, but the application's environment does not, because its
 # values are meant for the application.
 HOST_DEFAULTS = {
-    # By default numpy's library starts a thread per core, which makes a start under load take twice as long.
+    # By default numpy's library starts a thread per core, which doubles the start time under load.
     "OPENBLAS_NUM_THREADS": "1",
     "ORT_DISABLE_TELEMETRY": "1",
 }
@@ -74,24 +75,24 @@ def host_command(python: str, *arguments: str) -> list[str]:
     an interpreter in an emulator or a wrapper cannot always be started.
     """
     start = [python, *INTERPRETER_FLAGS, "-m", HOST_MODULE]
-    # The system may reuse a process id, so `name_of` adds data that identifies this process, and the host watches
-    # exactly this process.
+    # The system may reuse a process id. `name_of` adds data that identifies this process, so that the host watches
+    # only this process.
     return [*start, "--parent", name_of(os.getpid()), "--worker", json.dumps(start), *arguments]
 
 
 def host_environment(
     extra: Mapping[str, str] | None = None, base: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """Return the environment `base` (default: that of this process) without harmful variables; `extra` takes
-    precedence."""
+    """Return the environment `base` (default: this process's environment) without harmful variables. `extra`
+    takes precedence."""
     whole = without_bundle(os.environ if base is None else base)
     kept = {name: value for name, value in whole.items() if not _dropped(name)}
     return {**kept, **HOST_DEFAULTS, **(extra or {})}
 
 
 def without_bundle(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment without the variables that the loader of a frozen application set for the application
-    only.
+    """Return the environment without the variables that the loader of a frozen application has set only for the
+    application.
 
     PyInstaller's loader puts the application's folder first in library paths, and stores the user's value under
     another name. With these paths another Python would load the application's libraries.
@@ -109,12 +110,13 @@ def without_bundle(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _dropped(name: str) -> bool:
-    # DROPPED_PREFIXES covers PYTHONHOME, PYTHONPATH and the like, which point into the application's Python.
+    # DROPPED_PREFIXES includes PYTHONHOME, PYTHONPATH and similar variables, which refer to the application's
+    # Python.
     upper = name.upper()  # names are case-insensitive on Windows
     return upper in DROPPED or upper.startswith(DROPPED_PREFIXES)
 
 
-# --- settings, and their interpreter; without a setting, installed interpreters are searched ---
+# --- settings, and the interpreter that they select; without a setting, installed interpreters are searched ---
 
 CONFIG_VARIABLE = "QNNBRIDGE_CONFIG"
 
@@ -128,24 +130,24 @@ def configuration_file(environ: Mapping[str, str] | None = None) -> Path:
     named = (os.environ if environ is None else environ).get(CONFIG_VARIABLE)
     if named:
         return Path(named).expanduser().absolute()
-    # Imported here, because it is needed only when a host is started.
+    # imported here because it is needed only when a host is started
     import platformdirs
 
     try:
         return Path(platformdirs.user_config_dir("qnnbridge", appauthor=False)) / "config.toml"
     except RuntimeError:
-        # Without a home folder a configuration file cannot exist: return a path that cannot exist.
+        # Without a home folder there is no configuration file: return a path that cannot exist.
         return Path(os.devnull, "qnnbridge", "config.toml")
 
 
 def configured_host(file: Path, *, must_exist: bool = False) -> str | None:
-    """Return the host's interpreter from the file; a relative path is relative to the file's folder.
+    """Return the host's interpreter from the configuration file. A relative path starts at the file's folder.
 
     Returns:
-        ``None`` without a file, or without an entry in it.
+        ``None`` if there is no file, or the file has no such entry.
 
     Raises:
-        HostNotFound: the file cannot be parsed, or `must_exist` and it does not exist.
+        HostNotFound: the file cannot be parsed, or it does not exist although `must_exist` is true.
     """
     python = _text_in_host(file, "python", must_exist)
     return None if python is None else _from_folder_of(file, python)
@@ -158,13 +160,13 @@ def engine_setting(given: Mapping[str, str], environ: Mapping[str, str] | None =
         An empty dict if the environment or the variables `given` to the host already select it.
 
     Raises:
-        OptionError: a setting does not exist.
+        OptionError: a setting has an invalid value.
         HostNotFound: the file cannot be parsed.
     """
-    # Imported here, because it is needed only when a host is started.
+    # imported here because it is needed only when a host is started
     from qnnbridge_protocol.settings import ENGINE_VARIABLE, EP_PATH_VARIABLE, engine_of, engine_variables
 
-    # The variables override both settings of the file together, because the engine of the one and the path of the
+    # If the variables are set, ignore both settings in the file: an engine from one source and a path from the
     # other would not match.
     env = {**(os.environ if environ is None else environ), **given}
     if env.get(ENGINE_VARIABLE) or env.get(EP_PATH_VARIABLE):
@@ -180,7 +182,7 @@ def engine_not_taken(get_source: Callable[[], Mapping[str, Any]]) -> str:
     otherwise.
 
     Args:
-        get_source: returns `HostInfo.qnn_source` of the daemon; called only if there are such variables.
+        get_source: function that returns the daemon's `HostInfo.qnn_source`; called only if such variables are set.
     """
     from qnnbridge_protocol.settings import ENGINE_VARIABLE, EP_PATH_VARIABLE, engine_of
 
@@ -207,12 +209,12 @@ def engine_not_taken(get_source: Callable[[], Mapping[str, Any]]) -> str:
 
 def _from_folder_of(file: Path, text: str, *, always: bool = False) -> str:
     path = os.path.expanduser(text)
-    # A bare name ("python3") is a program on PATH, not a file next to the configuration.
+    # A name without a folder ("python3") is a program on PATH, not a file next to the configuration file.
     return os.path.join(file.parent, path) if always or os.path.dirname(path) else path
 
 
 def _text_in_host(file: Path, name: str, must_exist: bool = False) -> str | None:
-    """Return an entry of the table [host] that must be a string; ``None`` if it is missing."""
+    """Return an entry of the table [host], which must be a string; ``None`` if the entry is missing."""
     settings = _read(file, must_exist)
     host = settings.get("host", {})
     if not isinstance(host, dict):
@@ -228,20 +230,20 @@ def _text_in_host(file: Path, name: str, must_exist: bool = False) -> str | None
 def _read(file: Path, must_exist: bool) -> dict[str, Any]:
     try:
         with file.open("rb") as stream:
-            # These are import statements so that PyInstaller and similar tools find them.
+            # Use import statements, so that PyInstaller and similar tools find the modules.
             if sys.version_info >= (3, 11):
                 import tomllib as toml
             else:
                 toml = importlib.import_module("tomli")
-            # Some editors on Windows begin a text with a byte order mark, which TOML does not allow.
+            # Some editors on Windows write a byte order mark at the start of a file, which TOML does not allow.
             return dict(toml.loads(stream.read().decode("utf-8-sig")))
     except FileNotFoundError:
         if must_exist:
             raise _refused_file(file, "it does not exist", f"Create it, or unset {CONFIG_VARIABLE}.") from None
         return {}
     except OSError as error:
-        # Services and containers have a home folder that is a file, or belongs to another user: then there is no
-        # configuration. An existing file that cannot be read is an error.
+        # In services and containers the home folder may be a file, or belong to another user: then there is no
+        # configuration file. An existing file that cannot be read is an error.
         if not must_exist and not os.path.lexists(file):
             return {}
         raise _refused_file(file, f"it cannot be read ({error.strerror})", None) from error
@@ -268,7 +270,7 @@ _APP_ALIAS_TAG = 0x8000001B  # IO_REPARSE_TAG_APPEXECLINK
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class HostInterpreter:
-    """The interpreter of a host. `machine` is its machine type ("ARM64", "x86_64" ...), ``None`` if `path` is a
+    """The interpreter of a host. `machine` is its machine type ("ARM64", "x86_64" ...); ``None`` if `path` is a
     script."""
 
     path: str
@@ -279,9 +281,9 @@ class HostInterpreter:
 def find_host(explicit: str | os.PathLike[str] | None = None) -> HostInterpreter:
     """Return the interpreter for the host.
 
-    In this order: `explicit`; the environment variable QNNBRIDGE_HOST_PYTHON; ``[host] python`` in the
-    configuration file; on Windows on ARM the newest ARM64 Python in the registry that has the host's packages; the
-    running interpreter if it has them.
+    The following are tried in this order: `explicit`; the environment variable QNNBRIDGE_HOST_PYTHON; ``[host]
+    python`` in the configuration file; on Windows on ARM the newest ARM64 Python in the registry that has the
+    host's packages; the running interpreter if it has them.
 
     Raises:
         HostNotFound: no interpreter was found. The error lists what to set or to install.
@@ -290,10 +292,10 @@ def find_host(explicit: str | os.PathLike[str] | None = None) -> HostInterpreter
 
 
 def find_host_in(surroundings: Surroundings, explicit: str | os.PathLike[str] | None = None) -> HostInterpreter:
-    """Find the interpreter like `find_host`, on the computer that `surroundings` describe."""
+    """Find the interpreter like `find_host`, with the facts about the computer in `surroundings`."""
     if explicit is not None:
         return _checked(os.fspath(explicit), "argument", "", surroundings)
-    # Many shells and CI systems use an empty variable for "not set".
+    # Many shells and CI systems set an empty variable to mean "not set".
     named = surroundings.environ.get(VARIABLE)
     if named:
         return _checked(named, VARIABLE, f"The environment variable {VARIABLE}", surroundings)
@@ -306,12 +308,12 @@ def find_host_in(surroundings: Surroundings, explicit: str | os.PathLike[str] | 
         f"environment variable {VARIABLE}: not set",
         f"configuration file {file}: {'has no [host] python' if os.path.lexists(file) else 'does not exist'}",
     ]
-    # The registry is searched before the running interpreter is checked, because an emulated x64 Python with all
-    # packages would compute in QNN's simulator.
+    # Search the registry before checking the running interpreter: an emulated x64 Python with all packages would
+    # compute in QNN's simulator.
     if surroundings.is_windows_on_arm:
         found = registered_host(surroundings, looked_at)
         if found is not None:
-            # `found` is the newest interpreter that has the packages.
+            # `found` is the newest interpreter with the packages.
             return HostInterpreter(found, "registry", interpreter_machine(found))
     running = running_host(surroundings, looked_at)
     if running is not None:
@@ -335,7 +337,7 @@ def _how_to_install(surroundings: Surroundings) -> str:
             f"packages of the extra [host], given by Host(python=...), {VARIABLE} or [host] python in the "
             "configuration file. See docs/howto/pyinstaller.md of qnnbridge."
         )
-    # Imported here, because it is needed only for this error.
+    # imported here because it is needed only for this error
     from qnnbridge_protocol.installing import install_command
 
     if surroundings.is_windows_on_arm:
@@ -387,8 +389,8 @@ def _checked(text: str, source: Source, place: str, surroundings: Surroundings) 
         machine = interpreter_machine(path)
     except OSError as error:
         raise refuse(f"that file cannot be read ({error.strerror})") from error
-    # The machine type is read from the file's header before the interpreter is started. One of the wrong type would
-    # fail much later, or compute without the NPU.
+    # Read the machine type from the file's header before the interpreter is started. An interpreter of the wrong
+    # type would fail much later, or compute without the NPU.
     problem = surroundings.why_not_machine(machine)
     if problem is not None:
         raise refuse(problem, _how_to_install(surroundings) if surroundings.is_windows else None)
@@ -398,13 +400,13 @@ def _checked(text: str, source: Source, place: str, surroundings: Surroundings) 
 
 
 def _full_path(text: str) -> str | None:
-    """Return the absolute path; search for a bare name as a shell would. Do not resolve links, because the
+    """Return the absolute path. Search for a bare name like a shell. Do not resolve links, because the
     interpreter of a virtual environment is a link."""
     if not text:
         return None
     if os.path.dirname(text):
         return os.path.abspath(os.path.expanduser(text))
-    # `which` searches PATH and, on Windows, uses PATHEXT.
+    # `which` searches PATH and also uses PATHEXT on Windows.
     found = shutil.which(text)
     if found is None and os.path.exists(text):
         found = text
@@ -413,7 +415,7 @@ def _full_path(text: str) -> str | None:
 
 def _is_store_alias(path: str) -> bool:
     """Return whether a file is an alias of the Microsoft Store. Such a file is on the PATH, has the size 0, and
-    starts a program of the Store or the Store itself."""
+    starts a program from the Store or the Store itself."""
     try:
         status = os.lstat(path)
     except OSError:
@@ -425,21 +427,22 @@ def _is_store_alias(path: str) -> bool:
 
 # --- machine types, and the installed Pythons that have the host's packages ----------------------------------
 #
-# Neither `platform.machine()` nor the environment reliably contains the machine on Windows on ARM, where x64 and
-# x86 programs are emulated: the value depends on the version of Python. Values here: "ARM64", "x64", "x86",
-# "ARM64EC" on Windows; "aarch64", "x86_64" ... on Linux.
+# On Windows on ARM, where x64 and x86 programs are emulated, neither `platform.machine()` nor the environment
+# variables are reliable: their value depends on the version of Python. Values of machine types here: "ARM64",
+# "x64", "x86", "ARM64EC" on Windows; "aarch64", "x86_64" ... on Linux.
 
 _WINDOWS_PLATFORMS = {"win32": "x86", "win-amd64": "x64", "win-arm64": "ARM64"}
 
 
 def process_machine() -> str:
     """Return the machine type for which this interpreter was built."""
-    # The platform for which this interpreter was built, for example "win-amd64". Emulation does not change it.
+    # The platform for which this interpreter was built, for example "win-amd64". Emulation does not change this
+    # value.
     name = sysconfig.get_platform()
     if name in _WINDOWS_PLATFORMS:
         return _WINDOWS_PLATFORMS[name]
-    # On Linux the value comes from the kernel, which may be a 64-bit one for a 32-bit interpreter, so read the
-    # header of the program.
+    # On Linux the value comes from the kernel, which may be a 64-bit kernel for a 32-bit interpreter, so read the
+    # program's header.
     try:
         machine = executable_machine("/proc/self/exe")
     except OSError:
@@ -448,7 +451,7 @@ def process_machine() -> str:
 
 
 def interpreter_machine(path: str) -> str | None:
-    """Return the machine type of the interpreter that `path` finally starts; ``None`` for a script.
+    """Return the machine type of the interpreter that runs in the end if `path` is started; ``None`` for a script.
 
     python.exe of a virtual environment on Windows is a small program that starts the real interpreter, and may have
     been built for another machine.
@@ -458,7 +461,7 @@ def interpreter_machine(path: str) -> str | None:
 
 
 def base_interpreter(path: str) -> str | None:
-    """Return the base interpreter of a Windows virtual environment's python.exe; ``None`` if `path` is not one."""
+    """Return the base interpreter of a Windows virtual environment's python.exe; ``None`` for other files."""
     return next((base for base in named_bases(path, _text_of) if os.path.isfile(base)), None)
 
 
@@ -469,8 +472,8 @@ def named_bases(path: str, text_of: Callable[[str], str | None], paths: Any = os
     The paths need not exist.
 
     Args:
-        text_of, paths: function that reads a text file, and path module, for the examined computer, which may be
-            another one.
+        text_of, paths: function that reads a text file, and the module for paths, on the examined computer, which
+            may be a different computer.
     """
     folder = paths.dirname(path) if path.lower().endswith(".exe") else None
     for place in () if folder is None else (folder, paths.dirname(folder)):
@@ -489,10 +492,10 @@ def _text_of(path: str) -> str | None:
         return None
 
 
-# Oldest version for which onnxruntime-qnn has wheels.
+# Oldest Python version for which onnxruntime-qnn has wheels.
 OLDEST_HOST_PYTHON = (3, 11)
 
-# Distribution by module.
+# Name of the distribution by name of the module.
 HOST_PACKAGES = {"qnnbridge_host": "qnnbridge", "onnxruntime": "onnxruntime"}
 
 WINDOWS_MACHINES = frozenset({"ARM64", "x64", "x86", "ARM64EC", "ARM"})
@@ -500,8 +503,7 @@ WINDOWS_MACHINES = frozenset({"ARM64", "x64", "x86", "ARM64EC", "ARM"})
 
 def _origin(package: str) -> str | None:
     """Return where a package would be imported from without the import hook (`qnnbridge.ort._import_hook`)."""
-    # If the import hook is active, `onnxruntime` is the stand-in of this project, not the package that the host
-    # needs.
+    # With the import hook, `onnxruntime` is the drop-in of this project and not the package that the host needs.
     stand_in = os.environ.get("QNNBRIDGE_DROPIN")
     path = [entry for entry in sys.path if entry != stand_in]
     for finder in sys.meta_path:
@@ -511,7 +513,7 @@ def _origin(package: str) -> str | None:
             # Finding a spec runs no code of the package; importing onnxruntime would load its library into the
             # application.
             spec = finder.find_spec(package, path if finder is importlib.machinery.PathFinder else None)
-        except (ImportError, ValueError):  # a broken finder
+        except (ImportError, ValueError):  # an import finder raised an error
             return None
         if spec is not None:
             return spec.origin if spec.has_location else None
@@ -520,12 +522,12 @@ def _origin(package: str) -> str | None:
 
 @dataclasses.dataclass
 class Surroundings:
-    """Facts about the computer that the search uses, so that a test can simulate any machine.
+    """Facts about the computer that the search needs, in one object, so that a test can simulate any machine.
 
     Attributes:
         process, computer: machine types of this process and of the computer.
         executable: the running interpreter; '' in a program that is not a Python interpreter.
-        not_isolated: folders on the path that are not on the path of an interpreter started with ``-I``.
+        not_isolated: folders on this process's path that an interpreter started with ``-I`` would not search.
         origin: function that returns where a package would be imported from.
         install_tag: tag of a registered Python that lacks only the packages; set by the search.
         frozen: whether the application was packed together with its Python, for example by PyInstaller.
@@ -566,8 +568,8 @@ class Surroundings:
     def why_not_machine(self, machine: str | None) -> str | None:
         """Return why an interpreter of this machine type cannot be the host here; ``None`` if it can.
 
-        On Linux every ELF program is accepted, because an emulator may be registered in the kernel, and every
-        script.
+        On Linux every script is accepted, and every ELF program, because an emulator may be registered in the
+        kernel.
         """
         if not self.is_windows:
             return "that is a Windows program" if machine in WINDOWS_MACHINES else None
@@ -583,8 +585,8 @@ class Surroundings:
 
 
 def registered_host(surroundings: Surroundings, looked_at: list[str]) -> str | None:
-    """Return the newest ARM64 Python of the registry that has the packages. For each rejected one, add the reason
-    to `looked_at`."""
+    """Return the newest ARM64 Python in the registry that has the packages. For each rejected Python, add the
+    reason to `looked_at`."""
     pythons = sorted(surroundings.registered(), key=lambda python: python.version, reverse=True)
     if not pythons:
         looked_at.append("registry: no Python is registered")
@@ -608,19 +610,19 @@ def _why_not_registered(surroundings: Surroundings, python: RegisteredPython) ->
         return "the host needs Python 3.11 or newer"
     missing = [name for name in HOST_PACKAGES if not _has_package(Path(python.prefix), name)]
     if missing:
-        # The first, and newest, of these Pythons is suggested in the fix of the error (`py -V:TAG -m pip install`).
+        # The first (newest) of these Pythons is suggested in the fix of the error (`py -V:TAG -m pip install`).
         surroundings.install_tag = surroundings.install_tag or python.launcher_tag
         return f"does not have {' and '.join(missing)}"
     return None
 
 
 def _has_package(prefix: Path, name: str) -> bool:
-    """Return whether a Python has a package. The user's site-packages are ignored, because the isolated host does
-    not use them."""
+    """Return whether a Python has a package. Ignore the user's site-packages, because the isolated host does not
+    use them."""
     packages = prefix / "Lib" / "site-packages"
     if (packages / name).is_dir():
         return True
-    # An editable install has no folder here, only metadata that refers to another folder.
+    # An editable installation has no folder here, only metadata that refers to another folder.
     return any(packages.glob(f"{HOST_PACKAGES[name]}-*.dist-info"))
 
 
@@ -660,11 +662,11 @@ def _why_not_running(surroundings: Surroundings) -> str | None:
 def _not_isolated() -> tuple[str, ...]:
     if sys.flags.isolated:
         return ()
-    # The host is started with -I, so it does not find packages that are only in these folders.
+    # The host is started with -I, so it does not find packages that exist only in these folders.
     folders = [] if sys.flags.ignore_environment else os.environ.get("PYTHONPATH", "").split(os.pathsep)
     if site.ENABLE_USER_SITE:
         folders.append(site.getusersitepackages())
-    # A folder that the interpreter itself adds to the path, for example by a .pth file, is visible to the host.
+    # The host also has each folder that the interpreter itself adds to the path, for example by a .pth file.
     own = {os.path.normcase(folder) for folder in _own_folders()}
     return tuple(folder for folder in folders if folder and os.path.normcase(folder) not in own)
 
@@ -682,7 +684,7 @@ def _own_folders() -> list[str]:
 
 
 def _is_from(origin: str, folder: str) -> bool:
-    """Return whether a package was found directly in this folder of the path. A package deeper inside the folder
-    does not count, because a project often contains its virtual environment."""
+    """Return whether a package was found directly in this folder of the path. A package in a subfolder does not
+    count, because a project often contains its virtual environment."""
     found = os.path.dirname(os.path.dirname(os.path.abspath(origin)))
     return os.path.normcase(found) == os.path.normcase(os.path.abspath(folder))

@@ -1,9 +1,9 @@
-r"""Collect the host's stderr, from the start of the host to its end, and convert its bytes to text.
+r"""Collect the host's stderr from the start to the end of the host, and convert the bytes to text.
 
 Native libraries write to stderr at any time and in any amount, and a full pipe would block the host. So one thread
-reads continuously and keeps a bounded part: the first 16 KiB and the last 64 KiB of the whole output, and up to 4
-MiB of text between the marker lines of a request (8 MiB for all requests). Bytes are kept raw, and marker lines are
-removed. The code does not rely on line ends: text may come without any, and in UTF-16 a line ends with ``\\n\\0``.
+reads continuously and keeps only a part: the first 16 KiB and the last 64 KiB of the whole output, and up to 4 MiB
+of text between the marker lines of a request (8 MiB for all requests). Bytes are kept raw, and marker lines are
+removed. The code does not rely on line ends: the text may contain none, and in UTF-16 a line ends with ``\\n\\0``.
 
 Threads: the reader thread stores the output, and any thread may query it. The reader has a separate descriptor,
 which no other thread closes, so a descriptor is never closed while the reader is blocked in a read.
@@ -28,11 +28,12 @@ from qnnbridge_os.native import Lock
 from qnnbridge_os.shield import Changes, start_thread
 from qnnbridge_protocol.visible import log_of
 
-# Maximum length of a line of evidence in characters. Longer lines are cut in the middle, because people read them.
+# Maximum length of a line of evidence in characters. Longer lines are shortened in the middle, because people read
+# them.
 MAX_LINE: Final = 400
 
-# Two UTF-16 characters of ASCII in a row, which do not occur in narrow text. A single one could be the end of a C
-# string with its NUL.
+# Two consecutive ASCII characters in UTF-16, which do not occur in narrow text. A single one could be the end of a
+# C string with its NUL.
 _WIDE_START = re.compile(rb"(?:[\t\n\r\x1b\x20-\x7e]\x00){2}")
 _NARROW_AHEAD = re.compile(rb"[\t\n\r\x20-\x7e]{6}")
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
@@ -43,7 +44,7 @@ _PREFIX = re.compile(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LogLine:
-    """A line without its time stamp.
+    """A line of the output without its time stamp.
 
     Attributes:
         severity: V, I, W, E or F; '' for a line that ONNX Runtime did not write.
@@ -76,9 +77,9 @@ def parse_line(line: str) -> LogLine:
 
 
 def shorten(text: str, limit: int = MAX_LINE) -> str:
-    """Return one line of at most `limit` characters: cut in the middle, because the end often contains the
-    reason."""
-    # Evidence is quoted inside one line of an error.
+    """Return one line of at most `limit` characters. It is shortened in the middle, because the end often
+    contains the reason."""
+    # Evidence is quoted within one line of an error message.
     text = " ".join(text.split())
     if len(text) <= limit:
         return text
@@ -89,7 +90,7 @@ def shorten(text: str, limit: int = MAX_LINE) -> str:
 def _parts(data: bytes) -> Iterator[str]:
     position = 0
     while position < len(data):
-        # Narrow text extends to the next start of wide text (UTF-16).
+        # Narrow text extends to the next start of UTF-16 text.
         start = _WIDE_START.search(data, position)
         if start is None:
             yield data[position:].decode("utf-8", "replace")
@@ -102,7 +103,7 @@ def _parts(data: bytes) -> Iterator[str]:
 
 
 def _wide_end(data: bytes, start: int) -> int:
-    """Return where a run of UTF-16 ends: at a line end without a following wide character, or where narrow text
+    """Return where a section of UTF-16 ends: at a line end that no wide character follows, or where narrow text
     starts.
 
     A character outside Latin-1 has a second byte that is not 0; only a longer stretch of printable bytes counts as
@@ -110,7 +111,7 @@ def _wide_end(data: bytes, start: int) -> int:
     """
     position = start
     while position + 1 < len(data):
-        # If the second byte is 0, this is a character of Latin-1, as in nearly all of ONNX Runtime's log.
+        # If the second byte is 0, this is a Latin-1 character, as nearly everywhere in ONNX Runtime's log.
         if data[position + 1] == 0:
             at_line_end = data[position] == 0x0A
             position += 2
@@ -140,7 +141,7 @@ class Marker:
 
 
 class Bounded:
-    """The first and the last bytes of a stream of any length."""
+    """Keep the first and the last bytes of a stream of any length."""
 
     __slots__ = ("_head_bytes", "_left_out", "_tail_bytes", "head", "tail")
 
@@ -154,7 +155,7 @@ class Bounded:
     def add(self, data: bytes) -> None:
         room = self._head_bytes - len(self.head)
         if room > 0:
-            # The head is filled first and never changes again: it contains the output of a failed start.
+            # Fill the head first; it never changes again, because it contains the output of a failed start.
             self.head += data[:room]
             data = data[room:]
         self.tail += data
@@ -168,27 +169,27 @@ class Bounded:
         return len(self.head) + len(self.tail)
 
     def join(self) -> bytes:
-        """Return the kept bytes, with a line that reports how much is missing in the middle."""
+        """Return the kept bytes, with a line that reports the number of missing bytes in the middle."""
         if not self._left_out:
             return bytes(self.head + self.tail)
         return bytes(self.head) + b"\n[... %d bytes left out ...]\n" % self._left_out + bytes(self.tail)
 
 
 class MarkerSplitter:
-    """Remove the marker lines from a stream that arrives in arbitrary pieces.
+    """Remove the marker lines from a stream that arrives in arbitrary chunks.
 
     Native code may leave a line unfinished, so the host writes a line end before each marker; this class removes
     that line end again if it resulted in an empty line.
     """
 
     def __init__(self) -> None:
-        self._held = b""  # beginning of a possible marker
+        self._held = b""  # bytes that may be the beginning of a marker
         self._last = b"\n"  # last byte that was passed on
 
     def feed(self, data: bytes) -> list[bytes | Marker]:
-        """Return the text and the markers, in order. Hold text back only as long as it may be the beginning of a
+        """Return the text and the markers, in order. Keep back text only as long as it may be the beginning of a
         marker."""
-        # A pipe splits the stream anywhere, also inside a marker.
+        # A pipe may split the stream anywhere, even inside a marker.
         data = self._held + data
         parts: list[bytes | Marker] = []
         position = 0
@@ -203,21 +204,21 @@ class MarkerSplitter:
         return parts
 
     def end(self) -> list[bytes | Marker]:
-        """Return the bytes that were held back."""
+        """Return the bytes that were kept back."""
         parts: list[bytes | Marker] = []
         held, self._held = self._held, b""
         self._pass_on(parts, held)
         return parts
 
     def _unsure(self, rest: bytes) -> int:
-        """Return how many bytes at the end may belong to a marker, or to the line end before one."""
-        # Only the last few bytes can be the beginning of a marker, so each piece is searched in constant time.
+        """Return how many bytes at the end may belong to a marker, or to the line end before a marker."""
+        # Only the last few bytes can be the beginning of a marker, so each chunk is searched in constant time.
         at = rest.rfind(b"@", max(0, len(rest) - _MARKER_BYTES_MAX))
         start = at if at >= 0 and _may_become_marker(rest[at:]) else len(rest)
         return len(rest) - self._without_line_end(rest, start)
 
     def _without_line_end(self, text: bytes, end: int) -> int:
-        """Return `end`, reduced by a preceding line end that follows another line end (an empty line)."""
+        """Return `end`, reduced by a preceding line end if that line end follows another one (an empty line)."""
         for line_end in (b"\r\n", b"\n"):
             if text.endswith(line_end, 0, end):
                 before = end - len(line_end)
@@ -273,8 +274,7 @@ class LogForwarder:
         text = decode_stderr(line).rstrip()
         if not text:
             return
-        # INFO is sufficient for an error, because the exception that the application gets contains the important
-        # lines.
+        # INFO is sufficient for errors, because the application's exception contains the important lines.
         level = logging.INFO if parse_line(text).severity in ("E", "F") else logging.DEBUG
         try:
             self._logger.log(level, "%s", text)
@@ -287,8 +287,8 @@ TAIL_BYTES = 64 * 1024
 # Maximum size of the text of one request. With verbose logging QNN writes several megabytes for one session.
 SECTION_BYTES = 4 * 1024 * 1024
 SECTIONS_MAX = 32
-# Maximum size of all sections that were not read. Beyond this size or `SECTIONS_MAX` sections, the oldest is
-# dropped.
+# Maximum total size of the sections that were not read. If there is more, or more than `SECTIONS_MAX` sections, the
+# oldest is dropped.
 SECTIONS_TOTAL_BYTES = 8 * 1024 * 1024
 
 _READ_BYTES = 64 * 1024
@@ -298,18 +298,18 @@ class _Section:
     __slots__ = ("ended", "text")
 
     def __init__(self) -> None:
-        # Beginning and end are kept. The reason why QNN did not start is at the end, after many lines that report
+        # Keep both beginning and end. The reason why QNN did not start is at the end, after many lines about
         # successes.
         self.text = Bounded(SECTION_BYTES // 2, SECTION_BYTES // 2)
         self.ended = False
 
 
 class StderrCollector:
-    """Collect the output of a host. `fd` is duplicated and remains the caller's."""
+    """Collect the output of a host. `fd` is duplicated; the caller keeps and closes its own descriptor."""
 
     def __init__(self, fd: int, *, logger_name: str = "qnnbridge.host") -> None:
         self._fds = OwnedFds()
-        # The reader continues after `close`, so it needs its own descriptor, which the caller does not close.
+        # The reader continues after `close`, so it needs a separate descriptor that the caller does not close.
         self._fd = self._fds.duplicate(fd)
         self._all = Bounded(HEAD_BYTES, TAIL_BYTES)
         self._sections: collections.OrderedDict[int, _Section] = collections.OrderedDict()
@@ -320,8 +320,8 @@ class StderrCollector:
         self._splitter = MarkerSplitter()
         self._forwarder = LogForwarder(log_of(logger_name))
         try:
-            # Reading begins at once, because a host that fills the pipe (64 KiB on Linux) before its HELLO would
-            # block forever.
+            # Start reading now, because a host that fills the pipe (64 KiB on Linux) before its HELLO would block
+            # forever.
             start_thread("qnnbridge-stderr", self._read)
         except RuntimeError:  # the interpreter is shutting down
             self._end()
@@ -337,7 +337,7 @@ class StderrCollector:
             return bytes(self._all.tail)
 
     def section(self, request_id: int, timeout_s: float) -> bytes:
-        """Return the output between the two markers of a request, and forget it.
+        """Return the output between the two markers of a request, and delete it here.
 
         Wait until the end marker, the end of the stream or the timeout, and return the output so far.
         """
@@ -346,7 +346,7 @@ class StderrCollector:
             section = self._sections.get(request_id)
             return self._closed or self._at_end or (section is not None and section.ended)
 
-        # The section may not have begun yet, because stderr and the answers arrive in two independent pipes.
+        # The section may not have started yet, because stderr and the answers arrive in two independent pipes.
         self._changes.wait_for(complete, timeout_s)
         with self._lock:
             section = self._sections.pop(request_id, None)
@@ -363,7 +363,7 @@ class StderrCollector:
         return self._changes.wait_for(lambda: self._at_end, timeout_s)
 
     def close(self) -> None:
-        """Stop storing and forwarding output, but keep head and tail. Never block. The reader continues until the
+        """Stop storing and forwarding output, but keep head and tail. Never block. The reader continues to the
         end of the stream, because a full pipe would block a host that still runs."""
         with self._lock:
             self._closed = True
@@ -379,7 +379,7 @@ class StderrCollector:
             while self._fds.is_ours(fd) and (data := os.read(fd, _READ_BYTES)):
                 self._take(self._splitter.feed(data))
         except OSError:
-            pass  # a fork of the application, where the descriptor was closed; or a broken pipe on Windows
+            pass  # a fork of the application, in which the descriptor was closed; or a broken pipe on Windows
         finally:
             self._take(self._splitter.end())
             self._end()
@@ -394,12 +394,12 @@ class StderrCollector:
                 else:
                     self._all.add(part)
                     for section in self._sections.values():
-                        # Sections of concurrent requests overlap; text between their markers belongs to each of
-                        # them.
+                        # Sections of concurrent requests overlap. Text between several markers belongs to each of
+                        # these sections.
                         if not section.ended:
                             section.text.add(part)
                     self._keep_within_bounds()
-        # Forward without the lock, because a logging handler of the application may run any code.
+        # Forward without holding the lock, because a logging handler of the application may run any code.
         for part in parts:
             if isinstance(part, Marker):
                 self._forwarder.end_line()
@@ -408,8 +408,8 @@ class StderrCollector:
 
     def _mark(self, marker: Marker) -> None:
         if marker.begins:
-            # A host uses each number once. A second begin marker means a damaged stream; then the new section
-            # replaces the old one.
+            # A host uses each request number once. A second begin marker means a damaged stream, in which the new
+            # section replaces the old one.
             self._sections.pop(marker.request_id, None)
             self._sections[marker.request_id] = _Section()
             self._keep_within_bounds()

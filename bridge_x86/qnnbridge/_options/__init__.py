@@ -1,4 +1,5 @@
-"""Parts of all options, in ONNX Runtime's forms.
+"""Classes and functions that all options classes share, with the same behavior as in ONNX Runtime.
 
-`fields` has the enumerations and the typed fields of options classes, `providers` has providers and devices.
+`fields` contains the enumerations and the typed fields of options classes, `providers` contains providers and
+devices.
 """

@@ -12,13 +12,13 @@ from qnnbridge_protocol.shown import closest
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
-    """Return `` Did you mean 'x'?`` with a leading space, or an empty string."""
+    """Return `` Did you mean 'x'?`` with a leading space, or an empty string if no name is similar."""
     close = closest(name, known)
     return f" Did you mean {close!r}?" if close else ""
 
 
 class _Members:
-    """The value of ``cls.__members__``: a new dict at each access."""
+    """The value of ``cls.__members__``, which is a new dict at each access."""
 
     def __get__(self, _: Any, owner: Any) -> dict[str, Any]:
         return dict(owner._by_name)
@@ -27,8 +27,8 @@ class _Members:
 class _NativeEnum:
     """An enumeration like those of ONNX Runtime's bindings, which are neither an `enum.Enum` nor an `int`.
 
-    Members are equal to their number and have its hash. Every number in the range is a valid value; its name is
-    "???" if no member has this number. ``strict``: values are only equal to values of the same class.
+    A member is equal to its number and has the number's hash. Every number in the range is a valid value; its name
+    is "???" if no member has this number. ``strict``: values are only equal to values of the same class.
     """
 
     _number: int
@@ -247,7 +247,8 @@ T = TypeVar("T")
 
 
 class Field(Generic[T]):
-    """Descriptor of one option. `convert` returns the value to store or raises `RemoteTypeError`."""
+    """Descriptor of one option. `convert` is a function that returns the value to store or raises
+    `RemoteTypeError`."""
 
     def __init__(self, default: T, convert: Callable[[str, Any], T], doc: str) -> None:
         self.default = default
@@ -286,14 +287,14 @@ class HasFields:
         return {name: field for name, field in vars(cls).items() if isinstance(field, Field)}
 
     def changed_fields(self) -> dict[str, Any]:
-        """Return the fields whose value is not the default, with their values."""
+        """Return the fields with other values than the default, with their values."""
         fields = self.fields()
         # Iterate over a copy, because another thread may assign a field meanwhile.
         return {name: value for name, value in self._values.copy().items() if value != fields[name].default}
 
     def take_fields(self, source: object) -> None:
-        """Copy the fields of other options, of this class or of onnxruntime's. Attributes that an older onnxruntime
-        does not have keep their defaults."""
+        """Copy the fields of another options object, of this class or onnxruntime's class. Attributes that an
+        older onnxruntime does not have keep their defaults."""
         for name, field in self.fields().items():
             value = getattr(source, name, field.default)
             if value != field.default:
@@ -311,17 +312,17 @@ class HasFields:
     def _unknown(self, name: str) -> NoReturn:
         cls = type(self).__name__
         public = [n for n in dir(type(self)) if not n.startswith("_")]
-        # `name=` and `obj=` are not given, because with them Python's traceback would add another suggestion.
+        # Do not pass `name=` and `obj=`, because with them Python's traceback would add another suggestion.
         raise AttributeError(f"{cls!r} object has no attribute {name!r}.{suggest(name, public)}") from None
 
     def __reduce__(self) -> NoReturn:
-        # ONNX Runtime refuses to pickle or copy options, too. A copy that silently shared or dropped callbacks and
+        # ONNX Runtime also refuses to pickle or copy options. A copy that silently shares or drops callbacks and
         # tensors would be worse.
         raise TypeError(f"cannot pickle or copy {type(self).__name__!r} object")
 
 
 def as_bool(name: str, value: Any) -> bool:
-    # As in pybind11, None is False, and any object with `__bool__` is accepted.
+    # As in pybind11, None means False, and any object with `__bool__` is accepted.
     if value is None:
         return False
     if not hasattr(type(value), "__bool__"):
@@ -369,8 +370,8 @@ E = TypeVar("E", bound=enum.IntEnum)
 
 
 def as_enum(cls: type[E]) -> Callable[[str, Any], E]:
-    """Return a converter that accepts a value of this class or of ONNX Runtime's class of the same name, but no
-    plain number."""
+    """Return a converter that accepts a value of this class or of ONNX Runtime's class with the same name, but
+    not a number."""
 
     def convert(name: str, value: Any) -> E:
         if isinstance(value, cls):
@@ -392,7 +393,7 @@ def as_enum(cls: type[E]) -> Callable[[str, Any], E]:
 
 
 def as_buffer(name: str, value: Any) -> memoryview:
-    """Return the bytes of an object with the buffer protocol."""
+    """Return the bytes of an object that supports the buffer protocol."""
     try:
         return memoryview(value).cast("B")
     except TypeError:
@@ -400,7 +401,7 @@ def as_buffer(name: str, value: Any) -> memoryview:
 
 
 def checked_name(name: object, what: str) -> str:
-    """Return the name of an input or output as text; decode bytes as UTF-8, as ONNX Runtime does. Raise
+    """Return the name of an input or output as a string. Decode bytes as UTF-8, as in ONNX Runtime. Raise
     `RemoteTypeError` for other types."""
     if isinstance(name, (bytes, bytearray)):
         name = name.decode()

@@ -1,4 +1,4 @@
-"""Execution providers and devices in ONNX Runtime's forms, as given by an application.
+"""Execution providers and devices in the notation that applications use for ONNX Runtime.
 
 Values are in this process's CPU memory. `OrtDevice` only stores numbers, so that code that creates one works
 unchanged. Functions that would place a value on a device call `require_cpu`, which rejects devices other than the
@@ -26,17 +26,17 @@ _DEVICES = {
     "npu": (3, 0),
 }
 CPU_DEVICE = 0
-# DirectML's device type, which ONNX Runtime converts to a GPU with the vendor Microsoft.
+# DirectML's device type, which ONNX Runtime converts to a GPU of the vendor Microsoft.
 _DML, _GPU = 4, 1
 
 
 class DeviceNumbers:
-    """``OrtDevice`` of ONNX Runtime's bindings: kind, memory, vendor and number of a device."""
+    """``OrtDevice`` of ONNX Runtime's bindings: type, memory, vendor and number of a device."""
 
     __slots__ = ("_numbers",)
 
     def __init__(self, *numbers: int) -> None:
-        """Initialize with kind, memory, optional vendor (default 0), and number."""
+        """Initialize with type, memory, optional vendor (default 0), and number."""
         if len(numbers) not in (3, 4) or not all(hasattr(number, "__index__") for number in numbers):
             raise errors.RemoteTypeError(
                 "__init__(): incompatible constructor arguments. The following argument types are supported:\n"
@@ -90,7 +90,7 @@ class DeviceNumbers:
 
 
 class OrtDevice:
-    """Kind and number of a device; created by `make`."""
+    """Type and number of a device; created by `make`."""
 
     __slots__ = ("_ort_device",)
 
@@ -124,8 +124,8 @@ class OrtDevice:
 
 
 def require_cpu(device_type: str) -> None:
-    """Do nothing for ``"cpu"``. Otherwise raise an error of the class that ONNX Runtime raises if it does not
-    support the device."""
+    """Do nothing for ``"cpu"``. Otherwise raise an error of the class that ONNX Runtime raises for an
+    unsupported device."""
     if _lookup(device_type)[0] != CPU_DEVICE:
         raise refused_device(device_type)
 
@@ -133,7 +133,7 @@ def require_cpu(device_type: str) -> None:
 def refused_device(device_type: str) -> errors.RemoteRuntimeError:
     return errors.RemoteRuntimeError(
         f"A value cannot be placed on device {device_type!r} through qnnbridge.",
-        cause="Values live in this process; the model runs in the host process, which moves tensors to the NPU "
+        cause="Values are in this process; the model runs in the host process, which moves tensors to the NPU "
         "itself, and no device memory is shared between the two.",
         fix="Use device_type='cpu'. The execution provider is chosen for the session, not for its tensors.",
     )
@@ -157,20 +157,20 @@ CPU = "CPUExecutionProvider"
 
 ProviderArgument = str | tuple[str, Mapping[str, Any]]
 
-# QNN options whose value is a file or a folder. Relative paths refer to the application's working folder, which is
-# not that of the host.
+# QNN options whose value is a file or a folder. Relative paths start at the application's working folder, which
+# differs from the host's.
 _PATH_OPTIONS = frozenset(
     (
         *("op_affinity", "profiling_file_path", "dump_qnn_ir_dlc_dir", "json_qnn_graph_dir"),
         *("framework_op_trace_dir", "dump_qnn_ep_input_graph_dir"),
     )
 )
-# Options in which a file name without a folder refers to a library in the folder of QNN's own libraries.
+# Options for which a file name without a folder refers to a library in the folder of QNN's own libraries.
 _LIBRARY_OPTIONS = frozenset(("backend_path", "qnn_saver_path", "qnn_ir_backend_path"))
 
 
 def absolute_option(name: str, text: str) -> str:
-    """Return the value of a QNN option. Make a path absolute."""
+    """Return the value of a QNN option. If the value is a path, make it absolute."""
     if text and (name in _PATH_OPTIONS or (name in _LIBRARY_OPTIONS and os.path.dirname(text))):
         return os.path.abspath(text)
     return text
@@ -180,14 +180,14 @@ def normalize_providers(
     providers: Sequence[ProviderArgument] | None,
     provider_options: Sequence[Mapping[str, Any]] | None,
 ) -> tuple[ProviderSpec, ...]:
-    """Parse ``providers=`` and ``provider_options=``; empty if none are given.
+    """Parse ``providers=`` and ``provider_options=``. Return an empty tuple if no providers are given.
 
     Raise errors that are also `ValueError`, with ONNX Runtime's wording if it has one.
     """
     if providers is None:
         if provider_options is None:
             return ()
-        # ONNX Runtime silently ignores options without `providers`. Here they can only be meant for QNN.
+        # ONNX Runtime silently ignores options without `providers`. Here such options can only be meant for QNN.
         providers = [QNN]
     if isinstance(providers, str):
         providers = [providers]
@@ -224,8 +224,8 @@ def normalize_providers(
 
 
 def option_text(key: Any, value: Any) -> str:
-    """Return a provider option in the form that QNN reads: text, and 0 or 1 for a boolean (``true`` would be
-    ignored)."""
+    """Convert a provider option to the text that QNN reads, with 0 or 1 for a boolean (QNN would ignore
+    ``true``)."""
     if isinstance(value, bool):
         return "1" if value else "0"
     if isinstance(value, (str, int, float)):
@@ -241,8 +241,8 @@ def option_text(key: Any, value: Any) -> str:
 def choose_fallback(specs: Sequence[ProviderSpec], fallback: Fallback | None) -> Fallback:
     """Return `fallback` if it is given.
 
-    Otherwise return "cpu" if the application lists the CPU provider, with which ONNX Runtime allows the CPU, and
-    "error" if it does not.
+    Otherwise return "cpu" if the application lists the CPU provider, which allows the CPU in ONNX Runtime, else
+    "error".
     """
     if fallback not in (None, "error", "cpu"):
         raise OptionError(f"fallback={fallback!r} is not a known value.", fix="Give 'error' or 'cpu'.")

@@ -1,6 +1,6 @@
-"""One session: its recipe, its creation in a host, its runs there, and its creation in the next host.
+"""One inference session: its recipe, its creation in a host, its runs, and its creation in the next host.
 
-Theory of operation. The host reads the model. The application's side keeps a `SessionRecipe`: the model's path or
+Overview. The host reads the model. The application's side keeps a `SessionRecipe`: the model's path or
 bytes, the options, and the facts that the host reported when it first created the session. The recipe is sufficient
 to create the session again.
 
@@ -8,13 +8,13 @@ to create the session again.
       run, run_bound, verify         one session.run                  --> create: one session.create, its progress
         +--> fast_calls: the second call with the same names, types and shapes (see `_fastpath`)
 
-Invariants: a call either returns its result or raises an error that explains the failure. A process and the
-session's number in it are stored in one object, so they always belong to the same host. Recipes are frozen, so any
-thread may read them.
+Invariants: a call either returns its result or raises an error that explains the failure. One object stores both
+the host process and the session's number in that process, so the two always belong together. Recipes are frozen, so
+any thread may read them.
 
 `runs` contains the options of a run and the classes of a model's metadata; `numbers_check` compares results with
-the CPU's. `InferenceSession`, `_buckets`, the daemon and the modules of the API call this package. It imports
-`_host`, `_supervision`, `_transport`, `_fastpath` and the modules of values and options.
+results of the CPU. `InferenceSession`, `_buckets`, the daemon and the modules of the API call this package. It
+imports `_host`, `_supervision`, `_transport`, `_fastpath` and the modules of values and options.
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ if TYPE_CHECKING:
     from qnnbridge._threads import CalledFunction, Terminable
 
 
-# Reaction of a session to results that differ from the CPU's.
+# How a session reacts to results that differ from the CPU's results.
 Verify = Literal["off", "warn", "raise"]
-# Identity of a model that no host has read: path (or hash of the bytes), size, dates and inode as one number.
+# Identity of a model that no host has read yet: path (or hash of the bytes), size, and dates and inode as one
+# number.
 Source = tuple[str, int, int]
 
 
@@ -52,19 +53,19 @@ class SessionRecipe:
     Args:
         spec: options, providers and the model's absolute path.
         data: the bytes of a model without a path.
-        initializers: values of the initializers that `spec` names.
+        initializers: values of the initializers listed in `spec`.
         cache: whether a compiled model from the cache may replace the model; ``None`` leaves the decision to the
             cache. The daemon uses the settings of the requesting application.
         seed: seed of random operators; ``None`` leaves it to ONNX Runtime.
-        folder: base of relative paths inside a model that is given as bytes.
+        folder: base folder of relative paths inside a model that is given as bytes.
         identity: the host's description of the model, ``None`` until the host has sent it.
-        verify: reaction to results that differ from the CPU's; ``None``: the environment variable decides.
+        verify: reaction to results that differ from the CPU's; ``None``: as the environment variable selects.
         functions: functions of the application, by name, that the host may call while it creates the session.
         cancellation: flag that cancels the first creation.
         context_check: whether a compiled model that cannot run is refused; default: the environment's setting.
-        prepared: the specification with the folder from which the host chose the model; ``None`` for a model that
-            was not chosen from a prepared folder.
-        variant: the chosen file of that folder and the reason, for `Placement.variant`.
+        prepared: the specification with the path of the prepared folder from which the host chose the model;
+            ``None`` for a model that was given directly.
+        variant: the file chosen from the prepared folder and the reason, for `Placement.variant`.
     """
 
     spec: SessionSpec
@@ -97,7 +98,7 @@ class SessionRecipe:
 
     @property
     def compiled(self) -> bool:
-        """Whether the model is known to be compiled for QNN: no other provider can read it."""
+        """Whether the model is known to be compiled for QNN. No other provider can run such a model."""
         return self.identity is not None and self.identity.compiled
 
     @property
@@ -113,15 +114,15 @@ class SessionRecipe:
 
     @property
     def options_hash(self) -> str:
-        """Hash of all options, without the model. A quarantine applies to a model with the same options."""
+        """Hash of all options, without the model. The quarantine applies to a model together with its options."""
         return self.spec.options_hash
 
     def cache_settings(self) -> CacheSettings:
-        """Return the cache settings for the host. The environment is read at each call."""
+        """Return the cache settings for the host. The environment variables are read at each call."""
         return self.cache if isinstance(self.cache, CacheSettings) else cache_settings(wanted=self.cache)
 
     def source(self, fingerprint: str) -> Source | None:
-        """Return path or hash, size and dates of the model, by which it is recognized before a host has read it."""
+        """Return path or hash, size and dates of the model. They identify the model before a host has read it."""
         path = self.spec.model_path
         if path is None:
             # The fingerprint of bytes is their hash, unless the model has external files.
@@ -130,14 +131,14 @@ class SessionRecipe:
             status = os.stat(path)
         except OSError:
             return None
-        # A file that replaces another one of the same size and date has a new inode, and writing to a file on POSIX
-        # changes its ctime. If inode or ctime changed for another reason, the host compares the contents.
+        # A file that replaces another file of the same size and date has a new inode, and writing to a file on
+        # POSIX changes its ctime. If inode or ctime changed for another reason, the host compares the contents.
         dates = (status.st_mtime_ns << 128) + (status.st_ctime_ns << 64) + status.st_ino
         return path, status.st_size, dates
 
     def was_read_from(self, source: Source) -> bool:
-        """Return whether `source` is the current `source()` of this model. Bytes are hashed only if their length is
-        equal."""
+        """Return whether `source` is the current `source()` of this model. To save time, bytes are hashed only if
+        their length is equal."""
         if self.spec.model_path is not None:
             return source == self.source("")
         if self.data is None or source[1:] != (len(self.data), 0):
@@ -147,29 +148,29 @@ class SessionRecipe:
         return hashlib.sha256(self.data).hexdigest() == source[0]
 
     def command(self, name: str) -> str:
-        """Return the command `qnnbridge NAME` for the model, sizes and chip of this session; "" for a model given
-        as bytes.
+        """Return the command line of `qnnbridge NAME` with the model, sizes and chip of this session; "" for a
+        model given as bytes.
 
-        name: "verify" or "analyze", which take the same options.
+        name: "verify" or "analyze". Both commands accept the same options.
         """
         spec = self.spec
         return spec.in_commands(spec.model_path).examine(name) if spec.model_path is not None else ""
 
     def forget_model(self) -> SessionRecipe:
-        """Return the recipe without the model's identity, which the next creation determines again. If the model is
-        a prepared folder, the next creation also chooses the file again."""
+        """Return the recipe without the model's identity, which the next creation determines again. If the model
+        came from a prepared folder, the next creation also chooses the file again."""
         return dataclasses.replace(self, spec=self.prepared or self.spec, identity=None, prepared=None, variant="")
 
 
 def model_parts(path_or_bytes: object, *, prepared: bool = False) -> tuple[str | None, bytes | None]:
-    """Return the absolute path of a model or its bytes. Raise `TypeError` for other types, and the errors of
-    `absolute_model_path`, which also describes `prepared`."""
+    """Return (absolute path, bytes) of the model; one of the two is set. Raise `TypeError` for other types, and the
+    errors of `absolute_model_path`, which also describes `prepared`."""
     if isinstance(path_or_bytes, (bytes, bytearray, memoryview)):
         return None, bytes(path_or_bytes)
     if not isinstance(path_or_bytes, (str, os.PathLike)):
-        # ONNX Runtime's own message.
+        # ONNX Runtime's message
         raise TypeError(f"Unable to load from type '{type(path_or_bytes)}'")
     if not os.fspath(path_or_bytes):
-        # ONNX Runtime raises `TypeError`, too. As an absolute path, "" would be the working folder.
+        # ONNX Runtime also raises `TypeError` here. As an absolute path, "" would be the working folder.
         raise TypeError("The path of the model is empty.")
     return absolute_model_path(path_or_bytes, prepared=prepared), None

@@ -1,8 +1,9 @@
-"""Create a session in one host: the request, the host's progress reports, the answer, the cause of a failure.
+"""Create a session in a host: send the request, read progress reports and response, and find the cause of a
+failure.
 
 The host reads the model, looks it up in its cache and compiles it. PHASE and EVENT frames report its progress, so
-that a crash is attributed to the right model or cache entry. The caller stores the session's number and releases
-the session. The functions may be called by any thread.
+that a crash is attributed to the right model or cache entry. The caller stores the session's number and later
+releases the session. Any thread may call the functions.
 """
 
 from __future__ import annotations
@@ -44,15 +45,17 @@ if TYPE_CHECKING:
 _log = log_of("qnnbridge.session")
 _cache_log = log_of("qnnbridge.cache")
 
-# Timeout for the host's log lines of a failed creation, which are read from stderr and may arrive after the answer.
+# Time to wait for the host's log lines about a failed creation. They are read from stderr and may arrive after the
+# response.
 LOG_TIMEOUT_S: Final = 1.0
 
-# Environment variable: ``warn`` accepts a compiled model that, as far as the host can tell, cannot run.
+# Environment variable. ``warn``: accept a compiled model even if the host has found a reason why the model cannot
+# run.
 CONTEXT_CHECK_VARIABLE: Final = "QNNBRIDGE_CONTEXT_CHECK"
 # Time until the first progress message. Sessions from the cache are ready earlier and log nothing.
 FIRST_WORD_S: Final = 2.0
 WORD_EVERY_S: Final = 15.0
-# Progress messages are warnings after this time, since users see warnings.
+# Progress messages become warnings after this time, because by default users only see warnings.
 LOUD_S: Final = 15.0
 
 _STAGES: Final = {
@@ -71,14 +74,14 @@ class CacheWarning(UserWarning):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CreateRequest:
-    """The parameters of the request besides the recipe.
+    """Parameters of the request in addition to the recipe.
 
-    spec: the specification to send. dynamic: provider options to set at once. again: the session existed in an
-    earlier host, so nothing is compiled for it. cached: the session may come from the cache. quarantined:
-    fingerprints that the host refuses. invalid_entries: cache entries that crashed a host. retry, kill_after_s:
-    limits of the creation for a daemon, which repeats calls and ends its host itself. stop: setting its `terminate`
-    from another thread withdraws the request. suspect: the model or cache entry blamed for the last crash; a
-    suspect runs alone.
+    spec: the specification to send. dynamic: provider options to set directly after the creation. again: the
+    session existed in an earlier host, so the host must not compile it for the cache. cached: the session may be
+    created from the cache. quarantined: fingerprints that the host refuses. invalid_entries: cache entries that
+    crashed a host. retry, kill_after_s: limits of the creation, for a daemon, which repeats calls and ends its NPU
+    host itself. stop: setting its `terminate` from another thread withdraws the request. suspect: the model or
+    cache entry blamed for the last crash; no other call runs at the same time as a suspect.
     """
 
     recipe: SessionRecipe
@@ -94,7 +97,7 @@ class CreateRequest:
     suspect: CallContext | None = None
 
     def message(self, deadline: float | None) -> tuple[dict[str, Any], tuple[Any, ...]]:
-        """Return header and buffers of the request `session.create`."""
+        """Return header and buffers of the `session.create` request."""
         recipe = self.recipe
         described, buffers = encoded(recipe.initializers)
         header: dict[str, Any] = {
@@ -123,7 +126,7 @@ class CreateRequest:
         if self.kill_after_s is not None:
             header["kill_after_s"] = self.kill_after_s
         if deadline is not None:
-            # A duration and not a time of day: the clocks of two systems (Wine, a container, ssh) differ.
+            # Send a duration, not a time of day: the clocks of two systems (Wine, a container, ssh) differ.
             header["budget_s"] = max(1.0, deadline - time.monotonic())
         if recipe.spec.model_path is None:
             # Without model_path the host takes the last buffer as the model.
@@ -133,12 +136,12 @@ class CreateRequest:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Created:
-    """The host's answer to `session.create`, with the names of the fields in the message.
+    """The host's response to `session.create`. The attributes have the names of the message fields.
 
-    session: number of the session. blame: fingerprint to which a later crash is attributed; "" means that of the
-    model. shared: whether another application of the daemon has the same session. numbers: verdict kept from
-    earlier sessions. fixed: rewrites of the model, one line for each. fix: the rewrites that the host decided on.
-    disabled_optimizers: optimizers of ONNX Runtime that the host left out.
+    session: number of the session. blame: fingerprint to which a later crash is attributed; "" for the model's
+    fingerprint. shared: whether another application of the daemon has the same session. numbers: cached verdict of
+    earlier comparisons with the CPU. fixed: rewrites of the model, one line for each. fix: the rewrites that the
+    host has chosen. disabled_optimizers: optimizers of ONNX Runtime that the host left out.
     """
 
     session: int
@@ -155,12 +158,12 @@ class Created:
 
 
 class RequestNews:
-    """The progress of one request, from its PHASE and EVENT frames. The thread that reads the connection updates
-    it.
+    """Progress of one request, from its PHASE and EVENT frames. The thread that reads the connection updates this
+    object.
 
-    label, fingerprint: name and fingerprint of the model or cache entry on which native code works. entry: key and
-    id of the cache entry. stage: the host's step without native code ("waiting", "compiling", "validating"); "" in
-    a native step.
+    label, fingerprint: name and fingerprint of the model or cache entry that native code is processing. entry: key
+    and id of the cache entry. stage: "waiting", "compiling" or "validating" while the host process itself runs no
+    native code for the request; "" while it does.
     """
 
     def __init__(self, label: str, on_progress: Callable[[str, float], None]) -> None:
@@ -173,7 +176,8 @@ class RequestNews:
 
     @property
     def log_timeout_s(self) -> float:
-        """Seconds to wait for log lines of a failure. A request without native code has no log lines."""
+        """Number of seconds to wait for log lines about a failure; 0 if the request never entered native code,
+        which writes them."""
         return LOG_TIMEOUT_S if self._native else 0.0
 
     def __call__(self, frame: Frame) -> None:
@@ -181,7 +185,7 @@ class RequestNews:
         if type(header.get("label")) is str:
             self.label = header["label"]
         if frame.kind is Kind.PHASE:
-            # Native code begins: from now on, a crash is attributed to the model in this frame.
+            # Native code starts here: from now on, a crash is attributed to the model in this frame.
             self.stage, self._native = "", self._native or header.get("phase") != "ready"
             if type(header.get("fingerprint")) is str:
                 self.fingerprint = header["fingerprint"]
@@ -195,12 +199,12 @@ class RequestNews:
     def report(self, stage: str, seconds: float) -> None:
         try:
             self._on_progress(stage, seconds)
-        except Exception:  # noqa: BLE001 - a failure to show progress must not fail the work
+        except Exception:  # noqa: BLE001 - a failure to show progress must not fail the request
             _log.exception("on_progress failed")
 
 
 class WaitLog:
-    """Log periodically how long the host has been waiting or compiling."""
+    """Log periodically for how long the host has been waiting or compiling."""
 
     def __init__(self, label: Callable[[], str]) -> None:
         self._label = label
@@ -227,16 +231,17 @@ def create(
     while_busy: Callable[[], None],
     request_id: list[int],
 ) -> Created:
-    """Create the session in `process`. Raise the host's error, with the cause from its log.
+    """Create the session in the host `process`. If the host reports an error, raise the error with the cause found
+    in the host's log.
 
     Args:
-        request_id: receives the number of the request, which is also the session's number, before the answer
+        request_id: list that receives the request's number, which is also the session's number, before the response
             arrives.
-        while_busy: called when the request has been sent.
+        while_busy: function to call after the request has been sent, while the host works.
     """
     cancellation = None if request.again else request.recipe.cancellation
-    # The flag cancels only the creation that the application requested. If a session is created again for a call, a
-    # flag that was set for another session must not cancel it.
+    # The flag cancels only the creation that the application requested. If a later call must create the session
+    # again, a flag that was set for another session must not cancel that creation.
     if cancellation is not None and cancellation.terminate:
         raise _load_canceled(request.recipe)
     header, buffers = request.message(deadline)
@@ -247,12 +252,12 @@ def create(
         for relay in (canceled, withdrawn):
             if relay is not None:
                 relay(number)
-        # Import numpy and the modules of runs while the host works.
+        # Import numpy and the modules for runs while the host works.
         while_busy()
 
     try:
-        # Settings of the application for a whole process (thread pools, for example) are repeated in each new host
-        # before its first session.
+        # Settings of the application that apply to a whole process (thread pools, for example) must be made again
+        # in each new host before its first session.
         host.repeat_remembered(process, deadline)
         with (
             host.isolate(request.suspect or context, deadline),
@@ -269,8 +274,8 @@ def create(
         from qnnbridge._diagnosis.ort_log import enrich_from_stderr
 
         raise enrich_from_stderr(error, process.stderr, request_id, news.log_timeout_s) from None
-    # An answer with wrong fields comes from another version or a damaged host. It counts as a desync, which ends
-    # the connection, and not as an error of the caller.
+    # A response with wrong fields comes from another version or a damaged host. Treat it as a protocol error, which
+    # ends the connection, and not as an error of the caller.
     created = read_record(Created, frame.header, "session.create")
     return dataclasses.replace(created, info=_with_cause(created.info, process, request_id[-1]))
 
@@ -292,8 +297,8 @@ def identify(
     *,
     operators: bool = False,
 ) -> ModelDescription:
-    """Return the host's description of the model, without loading it. Raises the error of an unreadable model.
-    operators: also list the model's operators, for which the host reads each node."""
+    """Return the host's description of the model, without loading it into ONNX Runtime. Raise the host's error if
+    the model cannot be read. operators: also list the model's operators, for which the host must read each node."""
     header: dict[str, Any] = {"op": "model.identify", "folder": recipe.folder}
     if operators:
         header["operators"] = True
@@ -307,9 +312,10 @@ def identify(
 
 
 def choose_model(host: Host, recipe: SessionRecipe, timeout_s: float | None) -> SessionRecipe:
-    """Return the recipe with the file that the host chooses from a prepared folder; other recipes unchanged.
+    """If the model is a prepared folder, return the recipe with the file that the host chooses from the folder.
+    Return other recipes unchanged.
 
-    Raise the host's error about the folder. `SessionRecipe.forget_model` undoes the choice.
+    If the host reports an error for the folder, raise it. `SessionRecipe.forget_model` undoes the choice.
     """
     folder = recipe.spec.model_path
     if folder is None or not os.path.isdir(folder):
@@ -322,7 +328,7 @@ def choose_model(host: Host, recipe: SessionRecipe, timeout_s: float | None) -> 
         raise as_onnxruntime(error) from None
     path, reason = (field(reply, name, "str") for name in ("path", "reason"))
     (_log.warning if field(reply, "compiles", "bool") else _log.info)("%s: %s", os.path.basename(folder), reason)
-    # Options of the application take precedence over those that a package has for its file.
+    # Options of the application take precedence over the package's options for the chosen file.
     of_package = field(reply, "provider_options", "Mapping[str, str]")
     providers = tuple(
         dataclasses.replace(one, options={**of_package, **one.options}) if one.name == QNN else one
@@ -344,45 +350,45 @@ def encoded(values: Sequence[Any]) -> tuple[list[Any], tuple[Any, ...]]:
 
 
 def too_late(news: RequestNews, timeout_s: float | None) -> DeadlineExceeded | None:
-    """Return the error for a deadline that expired outside of native code (waiting, compiling, validating), else
+    """Return the error if the deadline expired outside of native code (waiting, compiling, validating); else
     ``None``."""
     seconds = f" within {timeout_s:g} s" if timeout_s is not None else ""
     if news.stage == "waiting":
         return DeadlineExceeded(
-            f"The time for {news.label} was over while another process was compiling it.",
-            fix="Give it more time (timeout=): it is compiled once, and then loaded in milliseconds.",
+            f"The time limit for {news.label} expired while another process was compiling it.",
+            fix="Increase timeout=. The model is compiled only once; later sessions load it in milliseconds.",
             details={"state": "not-started", "model": news.label},
         )
     if news.stage == "compiling":
         return DeadlineExceeded(
-            f"{news.label} was not compiled{seconds}; the compiler was ended.",
-            cause="Compiling takes from a second to many minutes, and cannot be interrupted in any other way.",
-            fix="Give it more time (timeout=, --timeout), or none for as long as it takes.",
+            f"Compiling {news.label} did not finish{seconds}; the compiler process was ended.",
+            cause="Compiling takes from a second to many minutes, and only ending the process interrupts it.",
+            fix="Increase the time limit (timeout=, --timeout), or omit it to wait without a limit.",
             details={"state": "stopped", "model": news.label},
         )
     if news.stage == "validating":
         return DeadlineExceeded(
-            f"{news.label} was compiled, and the time was over before the result was compared with the CPU.",
-            cause="The time that was given is for both; a large model takes longest on the CPU.",
-            fix="Give it more time (timeout=, --timeout), or leave the comparison out (validate=False, "
-            "--no-validate); nothing was written.",
+            f"{news.label} was compiled, but the time limit expired before its results were compared with the "
+            f"CPU's.",
+            cause="The time limit covers both steps. For a large model, the run on the CPU takes longest.",
+            fix="Increase the time limit (timeout=, --timeout), or skip the comparison (validate=False, "
+            "--no-validate). Nothing was written.",
             details={"state": "stopped", "model": news.label},
         )
     return None
 
 
-# Words that occur only in the notice about operators that QNN is known to compute wrong.
+# Text that occurs only in the notice about operators that QNN is known to compute wrong.
 _KNOWN: Final = "QNN is known to compute"
 
 
 def known_faults_in(notices: Sequence[Notice]) -> str:
-    """Return the text of the notice about operators that QNN is known to compute wrong; "" if there is no such
-    notice."""
+    """Return the notice about operators that QNN is known to compute wrong; "" if the host sent no such notice."""
     return next((one.text for one in notices if one.kind == "model" and _KNOWN in one.text), "")
 
 
 def show_notices(notices: Sequence[Notice]) -> None:
-    """Log the host's notices about the model. A notice about the cache is shown as a warning, once in a process."""
+    """Log the host's notices about the model. A notice about the cache is shown as a warning, once per process."""
     for notice in notices:
         if notice.kind == "model" or (notice.kind == "once" and _is_new(notice.text)):
             _log.warning("%s", notice.text)
@@ -393,7 +399,7 @@ def show_notices(notices: Sequence[Notice]) -> None:
 
 
 def _is_new(text: str) -> bool:
-    """Return whether this process shows the text for the first time."""
+    """Return whether this process shows the notice for the first time."""
     with _said_lock:
         new = text not in _said
         _said.add(text)
@@ -401,11 +407,11 @@ def _is_new(text: str) -> bool:
 
 
 def _with_cause(info: SessionInfo, process: HostProcess, request_id: int) -> SessionInfo:
-    """Return the session's info, with the reason from the log if QNN did not start and runs no node of the session.
-    The host knows only the outcome; the log contains the reason."""
+    """Return the session's info. If QNN did not start and runs no node of the session, add the reason from the
+    host's log; the response contains only the outcome."""
     placement = info.placement
     if not (placement.known and placement.backend and not placement.qnn_nodes):
-        # The log lines of a successful creation are not needed and would use memory.
+        # Discard the log lines of a successful creation: they are not needed and would use memory.
         process.stderr.forget(request_id)
         return info
     from qnnbridge._diagnosis.ort_log import explain_lines

@@ -1,8 +1,10 @@
-"""Compare a session's results with the CPU's: for its first call with content, and for a few later calls.
+"""Compare a session's results on QNN with results of the CPU: in the first call with varied inputs, and in a few
+later calls.
 
-A call has content if its inputs vary (`has_content`). The host compares (`model.verify`) in a separate process.
-This side chooses the calls, sends their inputs and outputs, stores the report, and warns or raises. An error of the
-comparison does not fail a call, except `NumbersDiffer` for ``verify="raise"``. Thread-safe.
+A call "has content" if the values of its inputs vary (`has_content`). The host compares the results in a separate
+process (request `model.verify`). This module chooses the calls, sends their inputs and outputs, stores the report,
+and warns or raises. An error of the comparison does not fail a call, except `NumbersDiffer` for ``verify="raise"``.
+Thread-safe.
 
 Which calls are compared::
 
@@ -10,9 +12,9 @@ Which calls are compared::
     agrees ── the 2nd, 4th, 8th, 16th … call, counted over all sessions of the model ──> agrees, differs
 
 A call whose inputs are nearly constant does not settle the question: the results for zeros may agree where the
-results for a photo differ. Later comparisons of a session take at most `FREE_S` and `SHARE_OF_TIME` of its life.
-After `FIRST_CALLS` a session decides only once in `LOOK_EVERY_S` whether a call is compared, so that the other
-calls cost nothing.
+results for a photo differ. Later comparisons of a session take at most `FREE_S` seconds plus the fraction
+`SHARE_OF_TIME` of the session's lifetime. After `FIRST_CALLS` a session decides only once in `LOOK_EVERY_S` whether
+a call is compared, so that the other calls cost nothing.
 """
 
 from __future__ import annotations
@@ -49,31 +51,32 @@ _log = log_of("qnnbridge.numbers")
 VERIFY_VARIABLE: Final = "QNNBRIDGE_VERIFY"
 # Time limit of a comparison in the background. When it expires, the host ends the process that computes on the CPU.
 PATIENCE_S: Final = 300.0
-# Time to wait for the answer after the time limit that the host applies.
+# Additional time to wait for the response after the time limit that the host applies.
 ANSWER_S: Final = 5.0
 NOT_RUN: Final = "it has not run yet"
-# Limit for inputs and outputs of a call together, since they are copied.
+# Maximum total size of inputs and outputs of a compared call, since they are copied.
 MAX_BYTES: Final = 256 * 2**20
-# Share of a session's time that later comparisons may take. A comparison starts a process (0.3 s), and loads and
-# runs the model there on the CPU.
+# Maximum fraction of a session's lifetime for later comparisons. A comparison starts a process (0.3 s), and loads
+# and runs the model on the CPU there.
 SHARE_OF_TIME: Final = 0.01
-# Time that later comparisons may take in addition, so that the first few are made early in the life of a program.
+# Time that later comparisons may take in addition, so that the first comparisons come early in the life of a
+# program.
 FREE_S: Final = 5.0
 # Minimum time between two decisions whether a call is compared.
 LOOK_EVERY_S: Final = 1.0
-# Number of calls after which decisions are made at this interval. Before, each call is considered, because the
-# calls of a program differ most at its start.
+# Number of calls after which `LOOK_EVERY_S` applies. Before, each call is considered, because the calls of a
+# program differ most at its start.
 FIRST_CALLS: Final = 32
-# Base of the schedule for calls without content: calls number 1, 4, 16 and so on are compared. Such calls can prove
-# a difference, but not agreement.
+# Base of the schedule for calls without content: calls number 1, 4, 16 and so on are compared. Such calls can show
+# that results differ, but cannot prove that they agree.
 _OF_CONSTANT: Final = 4
 
-# Inputs with fewer values are sizes, flags and the like.
+# Minimum number of values of an input with content. Smaller inputs are sizes, flags and the like.
 LEAST_VALUES: Final = 8
-# Number of values of an input that are read.
+# Number of values that are sampled from an input.
 MOST_VALUES: Final = 4096
-# Ratio of standard deviation to largest value below which an input counts as constant, such as an empty picture
-# with the noise of its sensor.
+# Ratio of the standard deviation to the largest value below which an input counts as constant, for example an empty
+# picture with sensor noise.
 NEARLY_CONSTANT: Final = 0.02
 
 _WORDS: Final[Mapping[object, Verify]] = {
@@ -88,7 +91,8 @@ class NumbersWarning(UserWarning):
 
 
 def verify_mode(given: object) -> Verify:
-    """Return the mode that `verify=` or the environment selects. Raise `OptionError` for an unknown word."""
+    """Return the mode that `verify=` or the environment variable selects. Raise `OptionError` for an unknown
+    value."""
     word: object = os.environ.get(VERIFY_VARIABLE, "").strip().lower() or "warn" if given is None else given
     try:
         return _WORDS[word]
@@ -97,25 +101,25 @@ def verify_mode(given: object) -> Verify:
         raise OptionError(f"{where} is not known.", fix="Give 'warn', 'raise' or False ('off').") from None
 
 
-# Whether the inputs of a compared call have content; "" without such a call.
+# Whether the inputs of a compared call have content; "" if no call is compared.
 Kind = Literal["", "constant", "content"]
 
 
 class HasCalls(Protocol):
-    """An object that counts calls."""
+    """Protocol of an object that counts calls."""
 
     calls: int
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class WholeCalls:
-    """Calls whose outputs are joined from several runs. Each call is compared as a whole.
+    """Calls whose outputs are joined from the outputs of several runs. The comparison uses the joined outputs.
 
     Args:
         spec: specification of the session without the sizes of a variant.
-        parts: description of how a call is divided. Each division has a separate verdict.
+        parts: description of how a call is divided into runs. Each way to divide has a separate verdict.
         constants: values of the inputs that the application does not feed.
-        counter: object that counts these calls.
+        counter: the object that counts the calls.
     """
 
     spec: SessionSpec
@@ -125,13 +129,13 @@ class WholeCalls:
 
 
 class NumbersCheck:
-    """Comparison of a session's results with the CPU's.
+    """Compare a session's results on QNN with results of the CPU.
 
     Args:
         remote: the session, which must have been created.
-        mode: "warn" compares in the background; "raise" before the result is returned.
-        whole: description of the calls, if their outputs are joined from runs of several sessions.
-        anew: whether to ignore the verdicts of earlier sessions.
+        mode: "warn" compares in the background; "raise" compares before the call returns.
+        whole: describes the calls if their outputs are joined from runs of several sessions.
+        anew: whether to ignore verdicts of earlier sessions.
     """
 
     def __init__(
@@ -146,11 +150,12 @@ class NumbersCheck:
         # Whether calls are compared at all, and the time of the next decision.
         self._looks = False
         self._next_look = 0.0
-        # Kind of the call that is being compared; a call with content does not wait for one without.
+        # Kind of the call that is being compared. A call with content need not wait for the comparison of a call
+        # without content.
         self._busy: Kind = ""
-        # Number of comparisons of this session without a verdict, by kind.
+        # Number of this session's comparisons without a verdict, by kind of call.
         self._unsettled = {"constant": 0, "content": 0}
-        # Seconds spent in comparisons, and the time since which they are counted.
+        # Seconds spent on comparisons, and the time since which they are counted.
         self._spent_s, self._since = 0.0, time.monotonic()
         # Number of this session's calls that the report already counts.
         self._counted = 0
@@ -164,7 +169,8 @@ class NumbersCheck:
             kept = remote.numbers
             # The host has counted the creation of the session as its first call.
             self._report, self._counted = dataclasses.replace(kept, calls=kept.calls + 1), 1
-            # A model with another verdict need not be compared again; the CPU cannot run a compiled model.
+            # A model with another verdict need not be compared again. A compiled model cannot be compared, because
+            # the CPU cannot run it.
             self._looks = kept.state == "agrees" and not remote.recipe.compiled
             age_s = abs(time.time() - kept.when)
             self._spent_s = max(0.0, kept.seconds - SHARE_OF_TIME * age_s)
@@ -172,34 +178,34 @@ class NumbersCheck:
             self._report, self._looks = NumbersReport("pending", reason=NOT_RUN), True
 
     def _at_fork_reinit(self) -> None:
-        """Forget a comparison that was running at the fork: the child does not have its thread."""
+        """Discard a comparison that was running at the fork: its thread does not exist in the child."""
         self._lock = Lock()
         self._busy = ""
 
     @property
     def report(self) -> NumbersReport:
-        """Latest report, with the number of calls so far."""
+        """Latest report, including the number of calls so far."""
         report, more = self._report, self._counter.calls - self._counted
         return dataclasses.replace(report, calls=report.calls + more) if report.compared and more else report
 
     @property
     def is_open(self) -> bool:
-        """Whether no comparison has reached a verdict yet."""
+        """Whether no comparison has led to a verdict yet."""
         return self._looks and self._report.state != "agrees"
 
     def known_before(self) -> None:
-        """Warn of a difference that an earlier session found, or raise `NumbersDiffer`."""
+        """If an earlier session found a difference, warn or raise `NumbersDiffer`."""
         if self._mode != "off" and self._report.state == "differs":
             self._tell(self._report)
 
     def wants(self, values: Iterable[Any]) -> bool:
-        """Return whether the call with these inputs is to be compared. The call has not been counted yet."""
+        """Return whether to compare the call with these inputs. The call has not been counted yet."""
         if not self._looks:
             return False
         number, now = self._counter.calls + 1, time.monotonic()
         early = number < FIRST_CALLS
         if early:
-            # Let the fast path run its checks, which include this one, at the next call again.
+            # Make the fast path run its periodic checks, which include this one, at the next call.
             self._remote.next_upkeep = 0.0
         if self._busy == "content" or now < self._next_look:
             return False
@@ -217,13 +223,13 @@ class NumbersCheck:
         content = has_content(values)
         if self._busy and not content:
             return False
-        # The first call is always compared, even without content: it can prove a difference.
+        # The first call is always compared, even without content: the comparison can show a difference.
         tried = self._unsettled["content" if content else "constant"]
         due = number >= (2 if content else _OF_CONSTANT) ** tried
         return due and (not tried or self._has_time(now))
 
     def _has_time(self, now: float) -> bool:
-        """Return whether the time that comparisons may take is sufficient for another one."""
+        """Return whether the time budget of comparisons is sufficient for another comparison."""
         return self._spent_s + self._report.seconds <= FREE_S + SHARE_OF_TIME * (now - self._since)
 
     def compare_call(
@@ -235,11 +241,12 @@ class NumbersCheck:
         ahead: bool = False,
         counted: Counted | None = None,
     ) -> None:
-        """Compare a call that has succeeded and been counted, and for which `wants` returned true.
+        """Compare a call with the CPU. The call has succeeded and been counted, and `wants` returned true for it.
 
         Args:
-            ahead: whether the call was made for the comparison, with generated inputs, and its caller waits.
-            counted: selects the part of the outputs to compare, see `RemoteRunner.run_values`.
+            ahead: whether the call was made only for the comparison, with generated inputs. The caller waits for
+                the result.
+            counted: function that selects the part of the outputs to compare; see `RemoteRunner.run_values`.
 
         Raises:
             NumbersDiffer: the results differ, and the mode is "raise".
@@ -285,10 +292,10 @@ class NumbersCheck:
         inputs: str,
         counted: Counted | None = None,
     ) -> NumbersReport:
-        """Compare a call on request of the application, even if a report exists.
+        """Compare a call because the application requested it, even if a report exists.
 
-        The new report replaces the stored one, unless it shows agreement for inputs without content, which proves
-        nothing.
+        The new report replaces the stored report, unless it shows agreement for inputs without content: such
+        agreement proves nothing.
         """
         header, buffers = self._message(names, feeds, results, counted)
         constant = not has_content(value for _, value, _ in feeds)
@@ -299,11 +306,11 @@ class NumbersCheck:
         return dataclasses.replace(report, calls=0, compared=0)
 
     def _take(self, report: NumbersReport, calls: int, kind: Kind) -> bool:
-        """Merge the report of a comparison into the stored report. Return whether it is the first to show a
+        """Merge the report of a comparison into the stored report. Return whether this is the first report of a
         difference.
 
         Args:
-            calls: number of calls of this session that the host added to its count with this comparison.
+            calls: number of this session's calls that this comparison has added to the host's count.
             kind: kind of the compared call; "" for a comparison that the application requested.
         """
         with self._lock:
@@ -311,7 +318,7 @@ class NumbersCheck:
             if self._busy == kind:
                 self._busy = ""
             self._spent_s += 0.0 if report.kept else report.seconds
-            # Without a cache the host keeps no counts.
+            # Without a cache the host does not count calls.
             if report.state != "unknown":
                 report = dataclasses.replace(
                     report,
@@ -323,8 +330,8 @@ class NumbersCheck:
             self._report = report.after(before) if settled else report
             if report.state == "unknown" and kind:
                 self._unsettled[kind] += 1
-            # Further calls are compared if this comparison was not conclusive, but not if results cannot be
-            # compared at all.
+            # Compare further calls if this comparison was not conclusive, but not if the results cannot be compared
+            # at all.
             shows_nothing = self._report.state == "unknown" and bool(self._report.outputs)
             self._looks = self._mode != "off" and (self._report.state == "agrees" or shows_nothing)
             return self._report.state == "differs" and before.state != "differs"
@@ -334,7 +341,7 @@ class NumbersCheck:
         remote = self._remote
         return made_up(remote.host, remote.recipe.label, remote.info.inputs, deadline_after(timeout_s))
 
-    # --- asking the host ---
+    # --- requests to the host ---
 
     def _message(
         self,
@@ -347,7 +354,7 @@ class NumbersCheck:
 
         recipe, whole = self._remote.recipe, self._whole
         spec = recipe.spec if whole is None else whole.spec
-        if self._remote.fix is not None and whole is None:  # compare with the rewrites that the host decided on
+        if self._remote.fix is not None and whole is None:  # the CPU must run the model with the same rewrites
             spec = dataclasses.replace(spec, fix=self._remote.fix)
         if whole is not None:
             feeds = [*feeds, *((name, value, None) for name, value in whole.constants.items())]
@@ -383,8 +390,8 @@ class NumbersCheck:
         return header, buffers
 
     def _ask(self, header: dict[str, Any], buffers: tuple[Any, ...], timeout_s: float | None) -> NumbersReport:
-        """Send the request to the host of the session, without a repetition. If that host dies, calls of the
-        session report it."""
+        """Send the request to the session's host, only once. If that host dies, the session's own calls report the
+        death."""
         live = self._remote.live
         if live is None:
             return NumbersReport("unknown", reason="the host in which it ran has ended")
@@ -410,18 +417,18 @@ class NumbersCheck:
     def _look_behind(
         self, header: dict[str, Any], buffers: tuple[Any, ...], kind: Kind, caller: Caller | None
     ) -> None:
-        """Compare in a background thread. A warning names the line of the application that made the call."""
+        """Compare in a background thread. A warning refers to the line of the application that made the call."""
         inherit(caller)
         report = self._ask(header, buffers, None)
         if self._take(report, header["calls"], kind):
-            # A filter of the application may turn warnings into errors, which nothing in this thread could handle.
+            # The application may have turned warnings into errors, which no code in this thread could handle.
             with contextlib.suppress(Warning):
                 self._tell(self._report)
 
-    # --- reporting ---
+    # --- reports ---
 
     def _tell(self, report: NumbersReport) -> None:
-        """Report a difference: warn, or raise `NumbersDiffer`."""
+        """If the report shows a difference, warn or raise `NumbersDiffer`."""
         recipe = self._remote.recipe
         if report.state != "differs":
             _log.debug("%s: numbers: %s", recipe.label, report)
@@ -433,8 +440,8 @@ class NumbersCheck:
 
 
 def has_content(values: Iterable[Any]) -> bool:
-    """Return whether the inputs of a call vary enough to prove anything about the results. Inputs with few values,
-    such as flags and sizes, are ignored. If all inputs have few values, the result is true."""
+    """Return whether the inputs of a call vary enough for a comparison to be meaningful. Inputs with few values,
+    such as flags and sizes, are ignored. Return ``True`` if all inputs have few values."""
     import numpy as np
 
     arrays = [value for value in values if isinstance(value, np.ndarray) and value.dtype.kind in "biuf"]
@@ -445,7 +452,7 @@ def has_content(values: Iterable[Any]) -> bool:
 def _varies(array: Any) -> bool:
     import numpy as np
 
-    # A sample is sufficient, and its time does not depend on the size of the input.
+    # A sample is sufficient, and takes the same time for inputs of any size.
     flat = array.reshape(-1)
     some = flat[:: max(1, flat.size // MOST_VALUES)]
     if array.dtype.kind == "b":
@@ -461,14 +468,15 @@ def _varies(array: Any) -> bool:
 
 
 def made_up(host: Host, label: str, inputs: Sequence[NodeInfo], deadline: float | None) -> dict[str, Any]:
-    """Return values that the host generates for inputs of fixed sizes. Raise `OptionError` if the host cannot."""
+    """Return values that the host generates for inputs with fixed sizes. Raise `OptionError` if it cannot generate
+    them."""
     from qnnbridge_protocol.values import decode_all
 
     header = {"op": "model.samples", "inputs": [node.to_wire() for node in inputs]}
     frame = host.call(header, seconds_left(deadline))
     if frame.header.get("inputs") is None:
         raise OptionError(
-            f"{label} cannot be verified with made-up inputs.",
+            f"{label} cannot be verified with generated inputs.",
             cause=f"{frame.header.get('reason')}.",
             fix="Give inputs: session.verify(feeds).",
         )
@@ -477,23 +485,23 @@ def made_up(host: Host, label: str, inputs: Sequence[NodeInfo], deadline: float 
     return {name: value for (name, _), value in zip(found, values, strict=True)}
 
 
-# The host's cause begins with this text if ONNX Runtime's optimizer, not QNN, changed the results.
+# If ONNX Runtime's optimizer, not QNN, changed the results, the cause in the host's report begins with this text.
 OPTIMIZER: Final = "ONNX Runtime's optimizer"
 
 
 def numbers_differ(recipe: SessionRecipe, report: NumbersReport) -> NumbersDiffer:
-    """Return the error for a report with the state "differs" of a session with this recipe."""
+    """Return the error for a report with the state "differs". `recipe` is the recipe of the compared session."""
     worst, label, command = report.worst, recipe.label, recipe.command("verify")
     fix = (
         f"Find the node with `{command}`."
         if command
-        else "Save the model to a file, and qnnbridge verify finds the node."
+        else "Save the model to a file and find the node with `qnnbridge verify`."
     )
     if "qnnbridge fix" in report.cause and recipe.spec.fix is not None and recipe.spec.fix.when == "never":
-        fix += " Or create the session without fix=False: it is then made from a copy with that rewrite."
+        fix += " Or create the session without fix=False, which then uses a rewritten copy of the model."
     if report.cause.startswith(OPTIMIZER):
         # QNN computes correctly: ONNX Runtime's optimizer changed the graph before QNN compiled it.
-        fix = "Create the session again: it is made without that optimizer."
+        fix = "Create the session again; it then omits that optimizer."
     return NumbersDiffer(
         f"{label} computes other numbers on QNN than on the CPU.",
         cause=f"Output {worst or report.reason}." + (f" {report.cause}" if report.cause else ""),

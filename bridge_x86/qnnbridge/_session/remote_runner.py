@@ -1,7 +1,8 @@
-"""`RemoteRunner`: runs calls in one session of the host, on the fast path if possible, and compares results.
+"""`RemoteRunner`: runs calls in one session in the host, on the fast path if possible, and compares results with
+the CPU's.
 
-It is the `Runner` of an `InferenceSession` without buckets. A session with buckets has one for each variant. Any
-thread may call its methods.
+An `InferenceSession` without buckets uses one `RemoteRunner`; a session with buckets uses one for each variant. Any
+thread may call the methods.
 """
 
 from __future__ import annotations
@@ -38,27 +39,27 @@ _log = log_of("qnnbridge.session")
 
 
 class CpuFallbackWarning(UserWarning):
-    """A session that requested QNN runs on the CPU, as its ``fallback`` allows."""
+    """A session that requested QNN runs on the CPU, as its ``fallback`` option allows."""
 
 
-# Function that warns the application. Arguments: text, category, and the logger that receives the text, too.
+# Function that warns the application. Arguments: text, category, and the logger that also receives the text.
 Warn = Callable[[str, type[Warning], logging.Logger], None]
 
-# Functions to call for each created session, with the session and its runner. For each variant of a session with
-# buckets, both arguments are the runner of the variant. `qnnbridge.testing` uses this.
+# Functions to call for each created session, with the session and its runner as arguments. For a variant of a
+# session with buckets, both arguments are the runner of the variant. `qnnbridge.testing` uses this list.
 watchers: list[Callable[[Any, RemoteRunner], None]] = []
 
 
 class RemoteRunner:
-    """One session of the host.
+    """Run the calls of one session in the host.
 
     Args:
         retry: how often a call is repeated in a new host if the host dies during the call.
-        creation: limits of the creation.
-        timeout: seconds, the default for calls.
+        creation: time limit and number of repetitions of the creation.
+        timeout: the default time limit of calls, in seconds.
         warn: warns the application that the session runs on the CPU.
-        chooses_calls: whether the runner chooses the calls that are compared with the CPU. Otherwise its owner
-            does, because it changes the outputs before the application receives them.
+        chooses_calls: whether the runner chooses the calls that are compared with the CPU. ``False`` if the
+            runner's owner chooses them, because it changes the outputs before the application receives them.
     """
 
     def __init__(
@@ -79,8 +80,8 @@ class RemoteRunner:
         )
         info = remote.open(creation.timeout, creation.on_deadline)
         remote.timeout_s = timeout
-        # `_load_modules_of_runs` imported these modules while the host created the session. An import before would
-        # delay the creation.
+        # `_load_modules_of_runs` imported these modules while the host created the session. An earlier import would
+        # have delayed the creation.
         from qnnbridge._fastpath.call import KnownCalls
         from qnnbridge._session.fast_calls import run
         from qnnbridge._values.feeds import FeedChecker
@@ -90,7 +91,7 @@ class RemoteRunner:
         self.checker = FeedChecker(info.inputs, info.overridable_initializers)
         self.output_names = [node.name for node in info.outputs]
         self._known = KnownCalls(self.output_names)
-        # ``None`` without a comparison (verify="off").
+        # ``None`` if results are not compared (verify="off").
         self._numbers: NumbersCheck | None = None
         if recipe.verify != "off":
             from qnnbridge._session.numbers_check import NumbersCheck, verify_mode
@@ -106,20 +107,20 @@ class RemoteRunner:
 
     def _warn_of_placement(self, warn: Warn) -> None:
         remote, recipe, placement = self.remote, self.remote.recipe, self.remote.info.placement
-        if placement.backend not in ("", "htp"):  # for these two values the module need not be imported
+        if placement.backend not in ("", "htp"):  # only modes that compare need the module
             from qnnbridge_protocol.config_keys import BACKENDS_WITHOUT_RESULTS
 
             no_results = BACKENDS_WITHOUT_RESULTS.get(placement.backend)
             if no_results is not None:
                 warn_application(f"{recipe.label}: {no_results}", RuntimeWarning)
-        # If fallback="cpu" and QNN accepted no node, count the session, log it and warn. If the host could not
-        # determine the placement (`known` is false), do nothing.
+        # If fallback="cpu" and QNN accepted no node, count the session, log it and warn. Do nothing if the host
+        # could not determine the placement (`known` is false).
         if recipe.spec.fallback == "cpu" and placement.known and not placement.qnn_nodes and placement.backend:
-            text = f"{recipe.label} runs on the CPU: no node of it could be placed on QNN"
+            text = f"{recipe.label} runs on the CPU: QNN accepted none of its nodes"
             text += f" ({placement.cause.rstrip('.')})." if placement.cause else "."
             command = recipe.command("analyze")
             text += f" `{command}` shows the reason for each node." if command else ""
-            if not remote.moved:  # a session that moved was counted before
+            if not remote.moved:  # a session that moved to the CPU was counted at that time
                 remote.host.supervisor.counters.cpu_fallbacks += 1
             warn(text, CpuFallbackWarning, _log)
 
@@ -127,7 +128,7 @@ class RemoteRunner:
         for watch in watchers:
             watch(session, self)
 
-    # --- facts ---
+    # --- information ---
 
     @property
     def recipe(self) -> SessionRecipe:
@@ -159,15 +160,15 @@ class RemoteRunner:
     # --- comparison with the CPU ---
 
     def compare_first_calls(self) -> None:
-        """Compare the first calls with the CPU before they return, even if a verdict is known. For tests."""
+        """Compare the first calls with the CPU before they return, even if a verdict is known. Used by tests."""
         from qnnbridge._session.numbers_check import NumbersCheck
 
         self._numbers = check = NumbersCheck(self.remote, "raise", anew=True)
         self.remote.wants_comparison = check.wants if self._chooses_calls else None
 
     def verify_ahead(self, deadline: float | None) -> None:
-        """Compare a run with generated inputs with the CPU, unless a verdict is known or no inputs can be
-        generated.
+        """Run the session and the CPU with generated inputs and compare the results. Do nothing if a verdict is
+        known or inputs cannot be generated.
 
         Raise `NumbersDiffer` for ``verify="raise"`` if the results differ.
         """
@@ -185,7 +186,7 @@ class RemoteRunner:
         check.compare_call(self.output_names, feeds, results, ahead=True)
 
     def wants_comparison(self, values: Iterable[Any]) -> bool:
-        """Return whether the results of a call with these inputs are to be compared with the CPU's."""
+        """Return whether to compare the results of a call with these inputs with the CPU's results."""
         return self._numbers is not None and self._numbers.wants(values)
 
     def verify(self, input_feed: Mapping[str, Any] | None, timeout: float | None) -> NumbersReport:
@@ -203,7 +204,7 @@ class RemoteRunner:
         self._numbers = check
         return check.compare(self.output_names, feeds, results, limits.timeout, given)
 
-    # --- running ---
+    # --- runs ---
 
     def run(
         self,
@@ -214,15 +215,16 @@ class RemoteRunner:
         wish: Wish | None = None,
     ) -> list[Any]:
         remote, failed = self.remote, None
-        # A plan has no run options (tags, `terminate`, profiling), so a call with them always takes the connection.
+        # A plan of the fast path has no run options (tags, `terminate`, profiling), so a call with options takes
+        # the slow path.
         if run_options is None and feed.__class__ is dict and (limits is NO_LIMITS or remote.may_go_quick(limits)):
             timeout = self._timeout if limits.timeout is None else limits.timeout
             try:
                 results = self._run_fast(remote, self._known.find, names, feed, timeout, wish)
                 if results is not None:
                     return results
-            # The exception is left before the slow path goes on: it would keep this frame, and with it the call's
-            # arrays, alive until the repetition has ended.
+            # Leave the `except` block before the slow path starts: the exception would keep this frame, and with it
+            # the call's arrays, alive until the repetition has ended.
             except FastCallFailed as failure:
                 failed = failure.alone()
             if failed is not None:
@@ -232,7 +234,7 @@ class RemoteRunner:
 
         values = self.run_values(names, feed, run_options, limits, failed=failed)
         if run_options is None and feed.__class__ is dict and remote.host.sharing.why_not is None:
-            # The signature is learned after the slow path has checked and computed the call. `dict(feed)` is a
+            # Learn the signature only after the slow path has checked and computed the call. `dict(feed)` is a
             # copy, because another thread may change the application's dict.
             self._known.learn(names, dict(feed), values)
         return [to_application(value) for value in values]
@@ -281,18 +283,19 @@ class RemoteRunner:
         compared: bool | None = None,
         counted: Counted | None = None,
     ) -> list[Any]:
-        """Return the outputs as the host sends them (`Typed` for types that numpy does not have).
+        """Return the outputs as the host sends them (`Typed` objects for types unknown to numpy).
 
         Args:
-            failed: the attempt on the fast path that this call continues.
-            compared: whether the call is compared with the CPU; by default the session decides.
-            counted: function that selects the part of the outputs that does not result from padding; default: all.
+            failed: the failed attempt on the fast path; this call repeats it on the slow path.
+            compared: whether to compare the call with the CPU; default: the session decides.
+            counted: function that removes the part of the outputs that results from padding; default: keep
+                everything.
         """
         remote = self.remote
         feeds = self.checker.check(feed)
         wanted = check_outputs(names, self.output_names)
         if remote.info.placement.qnn_nodes:
-            # QNN does not detect a missing input. If no node is on QNN, ONNX Runtime raises its own error, which
+            # QNN does not detect a missing input. If QNN runs no node, ONNX Runtime raises its own error, which
             # applications expect.
             self.checker.refuse_missing(feeds)
         options = None if run_options is None else coerce_run_options(run_options)
@@ -312,7 +315,7 @@ class RemoteRunner:
             check.compare_call(wanted or self.output_names, feeds, values, counted=counted)
         return values
 
-    # --- what only a session with buckets has ---
+    # --- available only with buckets ---
 
     def warm(self, *_: object) -> NoReturn:
         raise _no_buckets("warm()")
@@ -329,22 +332,23 @@ class RemoteRunner:
         return self.remote.end_profiling()
 
     def close(self) -> None:
-        # The order matters: calls in other threads may still look up signatures, so the session is released last.
+        # The order matters: calls in other threads may still look up signatures, so release the session last.
         self._known.forget()
         self.remote.close()
 
 
 def _no_buckets(what: str) -> OptionError:
     return OptionError(
-        f"{what} is for a session with buckets.",
-        fix="Create it with them: InferenceSession(model, buckets={'seq': [16, 32, 64, 128]}, pad=0).",
+        f"{what} requires buckets=.",
+        fix="Create the session with buckets: InferenceSession(model, buckets={'seq': [16, 32, 64, 128]}, pad=0).",
     )
 
 
 def shown_facts(
     remote: RemoteSession, placement: Placement, variants: str, verified: NumbersReport
 ) -> Iterator[Fact]:
-    """Yield what the `repr` of a session shows, without querying the host. variants: text about its buckets."""
+    """Yield the facts in the `repr` of a session, without a request to the host. variants: description of the
+    session's buckets."""
     if remote.closed:
         yield "closed", ""
     yield from placement._shown_facts()
@@ -356,7 +360,7 @@ def shown_facts(
     yield from more(remote.fixed)
 
 
-# Modules that a session needs after its creation: for runs, and to explain the death of a host.
+# Modules that a session needs after its creation: to run the model, and to explain the death of a host.
 _MODULES_OF_RUNS = (
     *("difflib", "hashlib", "secrets", "platformdirs", "psutil"),
     *("qnnbridge._diagnosis.crash", "qnnbridge._diagnosis.ort_log", "qnnbridge._fastpath.channel_pool"),
@@ -390,7 +394,7 @@ def check_outputs(wanted: Sequence[str] | None, known: Sequence[str]) -> list[st
     if wanted is None:
         return None
     names = list(wanted)
-    if not names:  # an empty generator
+    if not names:  # `output_names` was an empty generator
         raise InvalidArgument(
             "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : At least one output should be requested."
         )

@@ -1,7 +1,7 @@
-"""A session in the host that outlives the host's process.
+"""A session that survives the end of its host process.
 
-The application's side stores the session's recipe. After a restart of the host, the first call that needs the
-session creates it there again, after a check that the model has not changed.
+The application's side stores the session's recipe. After a restart of the host, the next call of the session checks
+that the model has not changed, and creates the session again in the new host.
 """
 
 from __future__ import annotations
@@ -48,20 +48,20 @@ if TYPE_CHECKING:
     from qnnbridge_protocol.elements import ValueType
 
 
-# Keys by which the recycler of hosts distinguishes sessions.
+# Keys that the recycler (the limits of `Host(recycle=...)`) uses to count each session once.
 _keys = itertools.count(1)
 
-# Generation of a session that was unloaded from its host.
+# Generation number that means: the session was unloaded from its host.
 UNLOADED = -1
 
 PROFILING = "enable_profiling"
 
-# Time to wait for a daemon's answer after the time at which the daemon ends its NPU host.
+# Additional time to wait for a daemon's response after the time at which the daemon ends its NPU host.
 KILL_ANSWER_S = 0.5
 
 
 class RemoteSession(ReplayingSession):
-    """A session in the host, created again after each restart of the host. Any thread may call."""
+    """A session in the host, created again after each restart of the host. Any thread may call the methods."""
 
     def __init__(
         self,
@@ -75,22 +75,22 @@ class RemoteSession(ReplayingSession):
     ) -> None:
         """
         Args:
-            while_busy: called while a host creates the session.
-            make_room: called with the error and the deadline if the NPU has too little memory for the session;
-                returns whether another attempt can succeed.
+            while_busy: function to call while a host creates the session.
+            make_room: function to call with the error and the deadline if the NPU has too little memory for
+                the session. It returns whether another attempt can succeed.
         """
         super().__init__(host, recipe, retry=retry)
         self.timeout_s = timeout_s
         self._while_busy = while_busy
         self._make_room = make_room
-        # Time at which a daemon ends its NPU host if it still works on the creation.
+        # Time after which a daemon ends its NPU host if the host still works on the creation.
         self._kill_at: float | None = None
         # Object whose `terminate` withdraws the request for the creation.
         self._stop: Terminable | None = None
         self.info: SessionInfo
-        # Report of earlier comparisons with the CPU, as of the creation of the session.
+        # Report of earlier comparisons with the CPU, at the time when the session was created.
         self.numbers: NumbersReport | None = None
-        # Rewrites of the model, one line for each.
+        # Rewrites of the model, one line for each rewrite.
         self.fixed: tuple[str, ...] = ()
         self.fix: FixSpec | None = None
         # Optimizers that the host left out because they change the results of the model.
@@ -99,14 +99,13 @@ class RemoteSession(ReplayingSession):
         self.is_shared = False
         self._key = str(next(_keys))
         self._dynamic: dict[str, str] = {}
-        # The session's number in the host of `generation`.
+        # The session's number in the host number `generation`.
         self.session_id = 0
-        # Generation of the host in which the current profile began, and whether `end_profiling` has ended the
-        # profile.
+        # Generation of the host that began the current profile, and whether `end_profiling` has ended the profile.
         self._profile_in: int | None = None
         self._profile_ended = False
-        # Generation and number of the session to release; empty if there is none. The release function refers to
-        # this list and not to the session, because a reference would keep the session alive.
+        # Generation and number of the session to release; empty if there is nothing to release. The release
+        # function refers to this list and not to the session, because a reference would keep the session alive.
         self._place: list[tuple[int, int]] = []
         # When the application drops the session, its number is appended to a queue without a lock (`Releases.add`).
         # The next call sends the release.
@@ -114,18 +113,19 @@ class RemoteSession(ReplayingSession):
 
     def _watch(self) -> None:
         """Arrange that the session is released when the application drops it. The child of a fork must call this
-        again."""
+        function again."""
         when_gone(self, functools.partial(_release_later, self.host, self._place))
         self._watched_in = fds.forks
 
     def may_go_quick(self, limits: CallLimits) -> bool:
-        """Return whether a call may take the fast path, whose requests cannot carry these limits to a daemon."""
-        # This side repeats the calls of a private host and ends it. A daemon does both itself and reads the
-        # arguments from the header of the request, which does not fit into the 32 bytes of a fast call.
+        """Return whether a call may take the fast path, whose requests have no fields for these limits."""
+        # For a private host, this side repeats calls and ends the host, so the limits need not be sent. A daemon
+        # does both itself and needs the limits from the header of the request, which does not fit into the 32 bytes
+        # of a fast call.
         return not self.host.is_daemon or (limits.retry in (None, self.retry) and limits.on_deadline == "raise")
 
     def open(self, timeout_s: float | None, on_deadline: OnDeadline, stop: Terminable | None = None) -> SessionInfo:
-        """Create the session. Raise the host's error, with the cause from its log.
+        """Create the session. If the host reports an error, raise the error with the cause found in the host's log.
 
         stop: setting its `terminate` from another thread withdraws the request.
         """
@@ -134,8 +134,8 @@ class RemoteSession(ReplayingSession):
         if self.host.is_daemon and on_deadline == "kill" and deadline is not None:
             # Only the daemon may end its host, because other applications share it.
             self._kill_at, on_deadline = deadline, "raise"
-            # This side waits a little longer than the daemon, because the daemon's error contains the cause and
-            # must arrive before the deadline of this side.
+            # This side waits a little longer than the daemon, so that the daemon's error, which contains the cause,
+            # arrives before this side's own deadline.
             deadline += KILL_ANSWER_S
         limits = CallLimits(timeout_s, self.retry, on_deadline)
         self.with_retry(self.ensure_session, limits, self._create_context, deadline)
@@ -146,21 +146,21 @@ class RemoteSession(ReplayingSession):
         """Raise `StateLost` for a call on the fast path whose inputs were lost with the host.
 
         An output that is bound to an input's memory may be half written, and a repetition would compute from it.
-        Return for any other call, and if the host still runs: the slow path then reports a missed deadline or the
-        host's own error.
+        Return normally for any other call, and if the host still runs: the slow path then reports a missed deadline
+        or the host's own error.
         """
         if not failed.in_place:
             return
         from qnnbridge._io_binding import lost_in_place
 
-        # The inputs may be overwritten if the host crashed, its connection was replaced, or it lost the NPU. All
-        # other errors leave the host running, and the slow path reports them.
+        # The inputs may be overwritten if the host crashed, its connection was replaced, or it lost the NPU. After
+        # all other errors the host still runs, and the slow path reports the error.
         error, supervisor = failed.error, self.host.supervisor
         if isinstance(error, ChannelFailed):
             death = supervisor.lost(failed.process, error, failed.deadline)
             raise lost_in_place(death.message) from death
         if isinstance(error, ChannelRetired):
-            raise lost_in_place("The connection to the host was replaced while the call was under way.")
+            raise lost_in_place("The connection to the host was replaced during the call.")
         if isinstance(error, BridgeError) and error.details.get("host_must_restart"):
             supervisor.npu_lost(failed.process, error, self.context)
             raise lost_in_place(error.message) from error
@@ -184,12 +184,13 @@ class RemoteSession(ReplayingSession):
     ) -> list[Any]:
         """Run the model and return the output values. Setting `stop.terminate` from another thread stops the run.
 
-        failed: the failure of the call on the fast path, which this call continues.
+        failed: the failed attempt on the fast path; this call repeats it on the slow path.
         """
-        from qnnbridge_protocol.values import Encoder, decode_all  # imports numpy, needed by runs only
+        from qnnbridge_protocol.values import Encoder, decode_all  # imports numpy, which only runs need
 
-        deadline = deadline_after(limits.timeout)  # before the encoding, which takes seconds for millions of texts
-        # The inputs are encoded once and used in all attempts.
+        # start the time before the encoding, which takes seconds for millions of strings
+        deadline = deadline_after(limits.timeout)
+        # The inputs are encoded once and sent in each attempt.
         encoder = Encoder()
         inputs = [[name, encoder.add(value, kind)] for name, value, kind in feeds]
         header: dict[str, Any] = {"op": "session.run", "outputs": output_names, "inputs": inputs}
@@ -201,8 +202,8 @@ class RemoteSession(ReplayingSession):
         except Cancelled:
             if options is None:
                 raise
-            # `terminate` was set while the run waited in a queue. ONNX Runtime must decide the outcome, so send the
-            # run with `terminate` set: a model without nodes, for example, still returns its results.
+            # `terminate` was set while the run waited in a queue. Send the run with `terminate` set, because ONNX
+            # Runtime must decide the outcome: a model without nodes, for example, still returns its results.
             terminated = dataclasses.replace(options, options={**options.options, "terminate": True})
             header["options"] = terminated.to_wire()
             left_s = None if deadline is None else _seconds_until(deadline)
@@ -219,13 +220,14 @@ class RemoteSession(ReplayingSession):
         return process is not None and process.generation == generation
 
     def unload(self) -> Callable[[float], None]:
-        """Forget the session in the host and keep only the recipe, so that the next call creates the session again.
+        """Keep only the recipe, so that the next call creates the session again.
 
         The session must have no running call and no state in the host. Return a function that releases the session
         in the host and waits for that up to the given number of seconds.
         """
         with self._lock:
-            # Hold the lock of `_create`, so that no thread creates the session between the check and the change.
+            # Hold the lock of `_create`, so that no other thread creates the session between the check and the
+            # change.
             process, number = self.host.supervisor.running, self.session_id
             there = self.is_in_host
             self.live = None
@@ -251,8 +253,8 @@ class RemoteSession(ReplayingSession):
         if begun_in is None:
             if self._profile_ended:
                 return ""
-            # No host is known to record a profile: whichever host runs reports the path, or that there is no
-            # profile.
+            # The profile's host is unknown: ask the running host, which returns the path or reports that there is
+            # no profile.
             reply = self.forward(header, limits=CallLimits(self.timeout_s))
             return str(field(reply.header, "file", "str"))
         try:
@@ -261,22 +263,23 @@ class RemoteSession(ReplayingSession):
             reply = self.forward(header, limits=CallLimits(self.timeout_s, retry=0), only_in=begun_in)
             file = str(field(reply.header, "file", "str"))
         except StateLost:
-            # The next call of `end_profiling` ends the profile that the later host records.
+            # The next call of `end_profiling` ends the profile that the new host records.
             self._profile_in = self._generation if self._generation > begun_in else None
             raise
         self._profile_in, self._profile_ended = None, True
         return file
 
     def assignment(self) -> list[Any]:
-        """Return ``[provider, [[name, domain, op type], ...]]`` for each group of nodes on one provider."""
+        """Return a list of ``[provider, [[name, domain, op type], ...]]`` with the nodes that each provider
+        runs."""
         reply = self.forward({"op": "session.assignment"}, limits=CallLimits(self.timeout_s))
         return list(field(reply.header, "subgraphs", "tuple[Any, ...]"))
 
     def set_ep_dynamic_options(self, options: dict[str, str]) -> None:
         header = {"op": "session.set_ep_dynamic_options", "options": options}
         self.forward(header, limits=CallLimits(self.timeout_s))
-        # The options are stored for later hosts only after this host has accepted them, because a refused option
-        # would make every later creation fail.
+        # Store the options for later hosts only after this host has accepted them: an invalid option would make
+        # every later creation fail.
         self._dynamic |= options
 
     @property
@@ -287,10 +290,10 @@ class RemoteSession(ReplayingSession):
         """Release the session in the host. Idempotent; takes at most two seconds."""
         if self._closed:
             return
-        # `live` is cleared first: the fast path reads it without a lock and must not send calls of a session that
-        # is being closed.
+        # Clear `live` first: the fast path reads it without a lock and must not send calls of a session that is
+        # being closed.
         self.live = None
-        self._closed = True  # a thread that is creating the session checks this and releases the result
+        self._closed = True  # a thread that is creating the session checks this flag and releases the session
         process = self.host.supervisor.running
         # A session in a host of an earlier generation ended with that host.
         if process is not None and process.generation == self._generation:
@@ -299,9 +302,9 @@ class RemoteSession(ReplayingSession):
                     {"op": "session.close", "session": self.session_id}, deadline=time.monotonic() + 2.0
                 )
             except (BridgeError, ChannelFailed, ChannelRetired, CallTimedOut):
-                pass  # the session ends with the host
-        # This comes last: after an interruption before this line, the session is released when the application
-        # drops it.
+                pass  # the session disappears with the host
+        # This comes last: after an interruption before this line, the session is still released when the
+        # application drops it.
         self._place.clear()
 
     # --- calls ---
@@ -319,13 +322,13 @@ class RemoteSession(ReplayingSession):
         """Send a request to a running host and return the answer without decoding its tensors.
 
         Args:
-            limits: limits of the call; the default of `retry` is that of the session.
+            limits: limits of the call; the default of `retry` is the session's value.
             stop: setting its `terminate` from another thread stops the run.
-            failed: the failure of the call on the fast path, which this call continues.
-            only_in: the only generation of the host that can answer; if it has ended, raise `StateLost`.
-            deadline: deadline of the call, if its time began earlier.
+            failed: the failed attempt on the fast path; this call repeats it on the slow path.
+            only_in: the only generation of the host that can answer; if this host has ended, raise `StateLost`.
+            deadline: deadline of the call, if its time started before this function was called.
         """
-        # If the request has the option "terminate", no CANCEL is sent, because ONNX Runtime itself must answer the
+        # Send no CANCEL for a request with the option "terminate", because ONNX Runtime itself must answer the
         # request.
         terminates = asks_to_terminate(header)
 
@@ -336,16 +339,16 @@ class RemoteSession(ReplayingSession):
                 raise profile_lost()
             request = {**header, "session": self.ensure_session(process, deadline)}
             if self.host.is_daemon:
-                # The daemon counts the crashes of its host, because this side does not see them. Both sides use the
-                # same limit.
+                # Pass the count to the daemon, which sees the crashes of its host; this side does not see them.
+                # Both sides use the same limit.
                 request["retry"] = limits.retry
                 if kill and deadline is not None:
                     request["kill_after_s"] = _seconds_until(deadline)
                     deadline += KILL_ANSWER_S
             # The session may have moved to the CPU since the last attempt.
             context = self._context_of(header["op"])
-            # `isolate` is entered before the relay: while a suspected model waits until it may run alone, there is
-            # no request that could be cancelled.
+            # Enter `isolate` before the relay: while a suspected model waits until it may run alone, no request
+            # exists that could be cancelled.
             with self.host.isolate(context, deadline), TerminateRelay(stop, process.channel, terminates) as on_sent:
                 message = (request, buffers)
                 return self.host.call_with_functions(process, message, deadline, context, on_sent, log_slow_call)
@@ -357,24 +360,24 @@ class RemoteSession(ReplayingSession):
         deadline = deadline if failed is None else failed.deadline
         on_this_side = limits._replace(on_deadline="raise") if kill else limits
         result = self.with_retry(attempt, on_this_side, self._context_of(header["op"]), deadline, failed)
-        # A successful reply resets the delays of restarts and is evidence against a suspicion of the model.
+        # A successful response resets the restart delays and makes a suspicion of the model less likely.
         self.host.supervisor.good_reply(self.context, "running")
         return result
 
     def _context_of(self, op: str) -> CallContext:
         return self.context if op == self.context.op else dataclasses.replace(self.context, op=op)
 
-    # --- creation of the session ---
+    # --- creation ---
 
     def ensure_session(self, process: HostProcess, deadline: float | None) -> int:
         """Return the session's number in this generation; create the session there first if it does not exist."""
-        # The generation can be read without the lock, because `_made` sets it after the session's number.
+        # Reading the generation without the lock is safe, because `_made` sets it after the session's number.
         if process.generation == self._generation:
             return self.session_id
 
         def make() -> None:
-            # The condition is false if another thread created the session while this one waited for its turn. The
-            # attempt is repeated after `_make_room` has released other models because the NPU was full.
+            # The loop does not run if another thread created the session while this thread waited for its turn. The
+            # attempt is repeated if the NPU was full and `_make_room` has released other models.
             while process.generation != self._generation:
                 try:
                     self._create(process, deadline)
@@ -385,7 +388,7 @@ class RemoteSession(ReplayingSession):
         try:
             in_turn(self._lock, remaining(deadline), make)
         except TooLate:
-            # Another thread held the lock until the deadline, so no request was sent.
+            # The deadline expired while another thread held the lock, so no request was sent.
             raise CallTimedOut("not-started") from None
         return self.session_id
 
@@ -393,20 +396,20 @@ class RemoteSession(ReplayingSession):
         host, recipe, again = self.host, self.recipe, bool(self._generation)
         suspect = self._create_context
         if host.blame.active and not recipe.fingerprint and not host.is_daemon:
-            # Some model is suspected of a crash and must run alone. The identity of this model shows whether it is
-            # the one.
+            # Some model is suspected of a crash and must run alone. Read the identity of this model to find out
+            # whether it is the suspect.
             self.describe(deadline)
             recipe = self.recipe
-        # After the application has ended the profile, later hosts must not record one, because they would write
-        # another file.
+        # After the application has ended the profile, later hosts must not record a profile, because they would
+        # write another file.
         spec = recipe.spec.again if again else recipe.spec
         if self._profile_ended:
             options = {name: value for name, value in spec.options.items() if name != PROFILING}
             spec = dataclasses.replace(spec, options=options)
         if again and self.fix is not None and not recipe.on_cpu:
-            spec = dataclasses.replace(spec, fix=self.fix)  # without these rewrites the results were wrong
+            spec = dataclasses.replace(spec, fix=self.fix)  # without these rewrites the results would be wrong
         cached = not again or self._from_cache
-        # Report to the host only damaged entries of the cache that this session uses.
+        # Report to the host only those damaged cache entries that this session uses.
         folder = recipe.cache_settings().folder if cached and host.invalid_entries else None
         invalid = {where: fault for where, fault in host.invalid_entries.copy().items() if where[0] == folder}
         request = CreateRequest(
@@ -428,7 +431,7 @@ class RemoteSession(ReplayingSession):
         if recipe.fingerprint:
             self._book_on(recipe.fingerprint, recipe.label)
         # `numbers` receives the number of the request, which is also the session's number, when the request is
-        # sent. With it the session of an interrupted creation can be released.
+        # sent. This number is needed to release the session if the creation is interrupted.
         before, numbers = self._generation, list[int]()
         try:
             try:
@@ -436,18 +439,18 @@ class RemoteSession(ReplayingSession):
                     host, process, request, self._create_context, deadline, news, self._while_busy, numbers
                 )
             finally:
-                # Even if the creation failed, the progress reports contain the model and the cache entry on which
-                # native code worked. If the host crashed, these are the suspects.
+                # Even if the creation failed, the progress reports identify the model and the cache entry that
+                # native code was processing. If the host crashed, these are the suspects.
                 if news.fingerprint:
                     self._book_on(news.fingerprint, news.label, entry=news.entry is not None)
                     self._entry = news.entry
                     if news.entry is None:
                         self._remember_source(news.fingerprint)
             self._made(process, created, again=again)
-        # The host answered with an error, so it has no session to release.
+        # The host reported an error, so no session exists that must be released.
         except BridgeError:
             raise
-        except BaseException as error:  # the deadline, or an interruption
+        except BaseException as error:  # the deadline expired, or an interruption
             # No thread waits for the answer, but the host may still create the session, so release it.
             self._generation = before
             self._place.clear()
@@ -457,8 +460,8 @@ class RemoteSession(ReplayingSession):
             if late is not None:
                 raise late from None
             raise
-        # After a successful creation the host has moved these entries out of the cache. After a failed creation the
-        # next attempt reports them again.
+        # After a successful creation, the host has removed these entries from the cache. After a failed creation,
+        # the next attempt reports them again.
         for where in invalid:
             host.invalid_entries.pop(where, None)
         if self._profile_in is None and spec.options.get(PROFILING):
@@ -478,8 +481,8 @@ class RemoteSession(ReplayingSession):
         )
         self._count(created.cache, again=again)
         show_notices(created.notices)
-        # The generation is assigned last, because `ensure_session` and the fast path read these attributes without
-        # the lock.
+        # Assign the generation last, because `ensure_session` and the fast path read these attributes without the
+        # lock.
         info = created.info
         if self.recipe.variant:
             placement = dataclasses.replace(info.placement, variant=self.recipe.variant)
@@ -492,7 +495,7 @@ class RemoteSession(ReplayingSession):
         self.numbers, self.fixed = created.numbers, created.fixed
         self.fix = created.fix or (self.fix if again else None)
         self.disabled_optimizers = created.disabled_optimizers
-        # `live` is set after everything that the fast path reads from this session.
+        # Set `live` after everything that the fast path reads from this session.
         self._note_part_of_qnn(self.info.placement)
         self.live = Live(process, created.session)
         if self._moved_because is not None:
@@ -505,13 +508,13 @@ class RemoteSession(ReplayingSession):
         self.host.supervisor.good_reply(self._create_context, "creating")
 
     def _count(self, cache: CacheReply, *, again: bool) -> None:
-        """Record the result of the cache in the status of the session and in the counters of the host."""
+        """Record the result of the cache look-up in the session's status and in the host's counters."""
         was_from_cache = self._from_cache
         self._entry = (cache.key, cache.id) if cache.key is not None and cache.id is not None else None
-        # A daemon does not report the entry, because it handles damaged entries itself.
+        # A daemon does not report the cache entry, because it handles damaged entries itself.
         self._from_cache = self._entry is not None or (self.host.is_daemon and cache.state != "off")
         # Status and counters describe the first creation, which the application requested. A creation in a later
-        # host changes the status only if the entry was lost.
+        # host changes the status only if the cache entry was lost.
         if not again:
             self.cache_status = cache.status
         elif was_from_cache and not self._from_cache:

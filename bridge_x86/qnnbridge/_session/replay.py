@@ -14,11 +14,12 @@ A call goes through these states of the loop in `_supervision.retries`::
                                                |
                                                +---- no retry left --> raised, with the cause
 
-`retry` counts the crashes that the call may have caused. After all others (a kill from outside, another call inside
-native code, a host that never had the request) the call is repeated until its deadline (`Patience`).
+`retry` limits repetitions after crashes that the call may have caused. After all other crashes (a kill from
+outside, another call inside native code, a host that never received the request) the call is repeated until its
+deadline (`Patience`).
 
-`ReplayingSession` also stores the suspect of a crash (the model, or the cache entry that replaces it), and whether
-the session has moved to the CPU. Any thread may call its methods.
+`ReplayingSession` also stores the suspect of a crash (the model, or the cache entry that is loaded instead of the
+model), and whether the session has moved to the CPU. Any thread may call its methods.
 """
 
 from __future__ import annotations
@@ -53,39 +54,39 @@ _log = log_of("qnnbridge.session")
 
 T = TypeVar("T")
 
-# Number of cache entries that may crash the host in one creation before the model itself is blamed.
+# Number of cache entries that may crash the host during one creation before the model itself is blamed.
 MAX_BAD_ENTRIES = 3
 
 
 class Live(NamedTuple):
-    """A session's number in one host process. Both are in one object, so that no thread combines the process of one
-    host with the number in another."""
+    """A session's number and the host process that has the session. One object contains both, so that no thread
+    combines the process of one host with the number in another host."""
 
     process: HostProcess
     session: int
 
 
 class ReplayingSession:
-    """Repeat calls after the crash of a host or a damaged cache entry. Base class of `RemoteSession`, which creates
-    the session and sends its calls."""
+    """Repeat calls after a crash of the host or because of a damaged cache entry. Base class of `RemoteSession`,
+    which creates the session and sends its calls."""
 
     def __init__(self, host: Host, recipe: SessionRecipe, *, retry: int) -> None:
         self.host = host
         self.recipe = recipe
         self.retry = retry
-        # Context of the session's runs, by which a crash is attributed to the model.
+        # Context of the session's runs, which attributes a crash to the model.
         self.context = CallContext(
             "session.run", recipe.label, recipe.fingerprint, recipe.options_hash, recipe.without_qnn
         )
         self._create_context = dataclasses.replace(self.context, op="session.create")
-        self._lock = renew_in_forks(RLock())  # for `in_turn`
-        # Key and id of the cache entry on which native code works, or which was loaded last.
+        self._lock = renew_in_forks(RLock())  # needed by `in_turn`
+        # Key and id of the cache entry that native code is processing, or that was loaded last.
         self._entry: tuple[str, str] | None = None
-        # Result of the cache look-up (hit, miss, off) for this session.
+        # Result of the look-up in the cache (hit, miss, off) for this session.
         self.cache_status = CacheStatus("off", "not asked yet")
         # Whether the session was created from a cache entry.
         self._from_cache = False
-        # Reason why the cache entry of `_entry` cannot be used again.
+        # Reason why the cache entry in `_entry` must not be used again.
         self._entry_fault = ""
         self._bad_entries = 0
         self._moved_because: str | None = None
@@ -97,8 +98,8 @@ class ReplayingSession:
         self.next_upkeep = 0.0
         # Number of calls that succeeded or were sent on the fast path.
         self.calls = 0
-        # Function that returns whether a call with these inputs is to be compared with the CPU. Such a call takes
-        # the slow path.
+        # Function that returns whether to compare a call with these inputs with the CPU. Such a call takes the slow
+        # path.
         self.wants_comparison: Callable[[Iterable[Any]], bool] | None = None
 
     @property
@@ -123,10 +124,10 @@ class ReplayingSession:
         deadline: float | None = None,
         failed: FastCallFailed | None = None,
     ) -> T:
-        """Run `attempt` in a host, and again in the next host if that one dies (`survive`).
+        """Run `attempt` in a host, and again in the next host if the first host dies (`survive`).
 
-        limits: limits of the call, in which no field is left at its default.
-        deadline: deadline of the call, if its time began earlier.
+        limits: limits of the call, with the session's defaults filled in.
+        deadline: deadline of the call, if its time started before this function was called.
         """
         deadline = deadline_after(limits.timeout) if deadline is None else deadline
         policy = _SessionPolicy(self, limits.retry or 0, context)
@@ -140,11 +141,10 @@ class ReplayingSession:
     # --- blame ---
 
     def is_the_entrys_fault(self, error: BridgeError) -> bool:
-        """Return whether the compiled model from the cache crashed the host. If so, store the entry, which is
-        reported to the next host.
-        """
-        # The entry is blamed only if this session's call was the only one in native code: with several calls, the
-        # cause is not proven.
+        """Return whether the compiled model from the cache crashed the host. If so, record the cache entry, to
+        report it to the next host."""
+        # Blame the cache entry only if this session's call was the only call in native code: with several calls,
+        # the cause is not proven.
         suspects = {call.get("fingerprint") for call in error.details.get("suspects") or []}
         entry = self._entry
         if entry is None or suspects != {self.context.fingerprint} or error.details.get("from_outside"):
@@ -158,7 +158,8 @@ class ReplayingSession:
         return True
 
     def worker_died(self, process: HostProcess, error: WorkerDied) -> HostCrashed:
-        """Explain the crash of the process that compiles for the host, and count it like a crash of the host."""
+        """Explain the crash of the compiler process that the host started, and count it like a crash of the
+        host."""
         details = error.details
         if isinstance(details.get("fingerprint"), str):
             self._book_on(details["fingerprint"], str(details.get("label") or self.context.model))
@@ -166,8 +167,8 @@ class ReplayingSession:
         return self.host.supervisor.worker_died(process, error, self._create_context)
 
     def _book_on(self, fingerprint: str, label: str, *, entry: bool = False, known: str = "") -> None:
-        """Set the suspect of a later crash: the model, or the cache entry that replaces it."""
-        # The context is replaced and not changed, because running calls in other threads use the old one.
+        """Set the suspect of a later crash: the model, or the cache entry that is loaded instead of the model."""
+        # Replace the context instead of changing it, because running calls in other threads use the old object.
         before = self.context.fingerprint, self.context.model, self.context.known
         if (fingerprint, label, known) != before:
             suspect: dict[str, Any] = {
@@ -180,14 +181,15 @@ class ReplayingSession:
             self._create_context = dataclasses.replace(self._create_context, **suspect)
 
     def _remember_source(self, fingerprint: str) -> None:
-        """Store path, size and dates of the model, so that the quarantine recognizes it before a host has read it
-        again."""
+        """Record path, size and dates of the model, so that the quarantine recognizes the model before a host has
+        read it again."""
         source = self.recipe.source(fingerprint) if self.host.quarantine is not None else None
         if self.host.quarantine is not None and source is not None:
             self.host.quarantine.remember_source(fingerprint, source)
 
     def _note_part_of_qnn(self, placement: Placement) -> None:
-        """Record whether QNN can be the cause of a crash in a run. It cannot if QNN runs none of the nodes."""
+        """Record whether QNN can be the cause of a crash in a run. It cannot be the cause if it runs no node of the
+        model."""
         without = self.recipe.without_qnn or (placement.known and not placement.qnn_nodes)
         if without != self.context.without_qnn:
             self.context = dataclasses.replace(self.context, without_qnn=without)
@@ -201,7 +203,7 @@ class ReplayingSession:
     # --- quarantine ---
 
     def check_quarantine(self) -> None:
-        """If the model is in quarantine, move the session to the CPU if its options allow that, else raise
+        """If the model is in quarantine, move the session to the CPU if its options allow this; else raise
         `ModelQuarantined`."""
         try:
             if self.context.fingerprint:
@@ -212,7 +214,7 @@ class ReplayingSession:
             self._bear(error)
 
     def refused_by_the_host(self, refusal: ModelQuarantined) -> None:
-        """Handle the refusal of a host because the model is in quarantine."""
+        """Handle a host's refusal of a quarantined model."""
         details = refusal.details
         self._book_on(str(details.get("fingerprint", "")), str(details.get("label", self.context.model)))
         error: ModelQuarantined = refusal
@@ -223,7 +225,7 @@ class ReplayingSession:
         self._bear(error, compiled=details.get("compiled") is True)
 
     def _bear(self, error: ModelQuarantined, *, compiled: bool = False) -> None:
-        """Move the session to the CPU if its options allow that, else raise the error."""
+        """Move the session to the CPU if its options allow this; else raise the error."""
         recipe = self.recipe
         if recipe.spec.fallback != "cpu" or recipe.on_cpu or compiled or recipe.compiled:
             raise error
@@ -239,7 +241,7 @@ class ReplayingSession:
         return self.recipe.on_cpu
 
     def _move_to_cpu(self, error: ModelQuarantined) -> None:
-        """Continue on the CPU, because the model crashed hosts repeatedly on QNN."""
+        """Move the session to the CPU, because the model crashed hosts repeatedly on QNN."""
         with self._lock:
             if self.recipe.on_cpu:
                 return
@@ -250,7 +252,7 @@ class ReplayingSession:
             )
             self._create_context = dataclasses.replace(self.context, op="session.create")
             self._moved_because = error.message
-            # No host has generation 0: the next call creates the session again, with the CPU's options.
+            # No host has generation 0, so the next call creates the session again, with options for the CPU.
             self._generation = 0
             self.live = None
         self.host.supervisor.counters.cpu_fallbacks += 1
@@ -258,8 +260,8 @@ class ReplayingSession:
 
 
 class _SessionPolicy(Policy):
-    """Policy for repeating a session's call. retry: number of repetitions after deaths that the call itself may
-    have caused."""
+    """Policy for repeating a session's call. retry: number of repetitions after deaths of the host that the call
+    may have caused."""
 
     def __init__(self, session: ReplayingSession, retry: int, context: CallContext) -> None:
         super().__init__(session.host, context)
@@ -267,8 +269,8 @@ class _SessionPolicy(Policy):
         self._session = session
         self._retry = retry
         self.may_repeat = retry > 0
-        # Whether the attempt runs on the CPU. It is read before the attempt, because another thread may move the
-        # session, and moving to the CPU helps only after a crash on QNN.
+        # Whether the attempt runs on the CPU. Read before the attempt, because another thread may move the session
+        # to the CPU meanwhile, and the move helps only after a crash on QNN.
         self.on_cpu = session.recipe.on_cpu
 
     def check_quarantine(self) -> None:
@@ -277,20 +279,20 @@ class _SessionPolicy(Policy):
     def excuses(self, death: BridgeError) -> bool:
         """Return whether a cache entry crashed the host during a creation.
 
-        The creation is repeated without counting, because the caller did not request the entry and the model has
-        not been tried yet.
+        Such a creation is repeated without reducing `retry`, because the caller did not choose the cache entry and
+        the model itself has not been tried yet.
         """
         return self._session.is_the_entrys_fault(death) and self.context.op == "session.create"
 
     def judge(self, process: HostProcess, error: BridgeError) -> Death | bool:
         session, supervisor = self._session, self._supervisor
-        # A daemon has already repeated the call, attributed the crash and explained it. This side only raises its
-        # error.
+        # A daemon has already repeated the call, attributed the crash and explained it. This side only raises the
+        # daemon's error.
         if self._host.is_daemon:
             return False
         if isinstance(error, WorkerDied):
-            # The process that compiles for the host died. The host itself still runs, so it keeps its sessions and
-            # its generation, and lost no call.
+            # The compiler process of the host died. The host itself still runs, so its sessions and its generation
+            # remain, and no call is lost.
             death = session.worker_died(process, error)
             return Death(death, self.may_repeat and death.details.get("from_outside") is True, 0)
         if isinstance(error, ModelQuarantined):
@@ -307,10 +309,10 @@ class _SessionPolicy(Policy):
 
     def repeats(self, death: Death, patience: Patience) -> bool:
         session, error = self._session, death.error
-        # If another call caused the crash, this call is repeated without counting until its deadline or `Patience`
-        # ends.
+        # If another call caused the crash, this call is repeated without reducing `retry`, until its deadline or
+        # `Patience` ends.
         if not (death.innocent and not isinstance(error, Closed) and patience.is_left()):
-            # "pointless" means that a restart does not cure the cause, for example a missing library.
+            # "pointless" means that a restart does not remove the cause, for example a missing library.
             if self._retry <= 0 or (error.retry == "pointless" and session.concerns_me(error)):
                 # Last resort: move to the CPU if this crash put the model into quarantine and fallback="cpu" allows
                 # it.

@@ -1,4 +1,4 @@
-"""Options and arguments of a run, and a model's metadata with the attributes of ONNX Runtime's classes.
+"""Options and arguments of a run, and a model's metadata, with the same attributes as in ONNX Runtime's classes.
 
 One `RunOptions` may be used by several runs at once and changed from another thread: ``terminate = True``
 reaches the runs that use it through listeners (`TerminateRelay`). The file of a LoRA adapter is read once, in the
@@ -6,7 +6,7 @@ host; a run sends only its path.
 
 An options object of onnxruntime can only exist if the application imported that package, so this module does not
 import it. ONNX Runtime has no function that lists configuration entries, so the known keys (`config_keys`) are read
-one by one. Of the parts that cannot be read, providers are refused and all others are reported with a warning.
+one by one. Options that cannot be read cause a warning, except for providers, which raise an error.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
 
 class LoraAdapter:
-    """A LoRA adapter file, with the only method of ``onnxruntime.LoraAdapter``, `Load`."""
+    """The file of a LoRA adapter. Like ``onnxruntime.LoraAdapter``, the class has one method, `Load`."""
 
     def __init__(self) -> None:
         self._path: str | None = None
 
     def Load(self, path: str | os.PathLike[str], /) -> None:  # noqa: N802 - ONNX Runtime's own name
-        """Choose the file. Raise `NoSuchFile` if it is missing. If it is invalid, the first run raises the
-        error."""
+        """Set the path of the adapter file. Raise `NoSuchFile` if the file is missing. The first run with an
+        invalid file raises the error."""
         absolute = os.path.abspath(os.fsdecode(path))
         if not os.path.isfile(absolute):
             raise NoSuchFile(f"There is no LoRA adapter file {os.fsdecode(path)}.", details={"path": absolute})
@@ -47,16 +47,16 @@ class LoraAdapter:
     def path(self) -> str:
         """Absolute path of the file. Before `Load`, raise an error that is also a `RuntimeError`."""
         if self._path is None:
-            raise RemoteRuntimeError("The LoraAdapter is empty.", fix="Call its Load(path) first.")
+            raise RemoteRuntimeError("The LoraAdapter is empty.", fix="Call Load(path) first.")
         return self._path
 
 
 class RunOptions(HasFields):
-    """Configuration of single runs, with the names, defaults and error classes of ``onnxruntime.RunOptions``."""
+    """Options of one or more runs, with the names, defaults and error classes of ``onnxruntime.RunOptions``."""
 
     __slots__ = ("_adapters", "_config_entries", "_flag")
 
-    log_severity_level = Field(-1, as_int32, "0 verbose, 1 info, 2 warning, 3 error, 4 fatal; -1 the default.")
+    log_severity_level = Field(-1, as_int32, "0: verbose, 1: info, 2: warning, 3: error, 4: fatal, -1: default.")
     log_verbosity_level = Field(0, as_int32, "Verbosity of verbose logs in debug builds.")
     logid = Field("", as_text, "Name of this run in log lines.")
     only_execute_path_to_fetches = Field(False, as_bool, "Execute only nodes that the fetched outputs need.")
@@ -68,7 +68,7 @@ class RunOptions(HasFields):
         self._flag = TerminateFlag()
 
     def copy(self) -> RunOptions:
-        """Return a copy of the settings for a single run, which can be stopped without stopping other runs."""
+        """Return a copy of the settings for one run, so that stopping this run does not stop other runs."""
         twin = RunOptions()
         twin.take_fields(self)
         twin._config_entries.update(self._config_entries)
@@ -78,7 +78,8 @@ class RunOptions(HasFields):
 
     @property
     def terminate(self) -> bool:
-        """Set to ``True`` from any thread to stop the runs that use these options, and all later ones."""
+        """Set to ``True`` from any thread to stop the runs that use these options, and all later runs with these
+        options."""
         return self._flag.terminate
 
     @terminate.setter
@@ -90,21 +91,21 @@ class RunOptions(HasFields):
         return self._flag.add_terminate_listener(listener)
 
     def add_run_config_entry(self, key: str, value: str, /) -> None:
-        """Set one configuration entry; a later one for the same key replaces it."""
+        """Set one configuration entry, or replace the entry with the same key."""
         add_entry(self._config_entries, key, value)
 
     def get_run_config_entry(self, key: str, /) -> str:
-        """Return the value of an entry. Raise an error that is also a `RuntimeError` if it was not added."""
+        """Return the value of an entry. If no entry has the key, raise an error that is also a `RuntimeError`."""
         return get_entry(self._config_entries, key, "RunOptions")
 
     def add_active_adapter(self, adapter: LoraAdapter, /) -> None:
-        """Run with the parameters of a LoRA adapter; several may be active at once."""
+        """Use the parameters of a LoRA adapter in the run. Several adapters may be active at the same time."""
         if not isinstance(adapter, LoraAdapter):
             raise wrong_type("adapter", adapter, "a qnnbridge.LoraAdapter")
         self._adapters.append(adapter.path)
 
     def to_spec(self) -> RunSpec:
-        """Return the options as a record to send with a run."""
+        """Return the options as a record that is sent with a run."""
         options = self.changed_fields()
         if self.terminate:
             options["terminate"] = True
@@ -114,10 +115,10 @@ class RunOptions(HasFields):
 
 
 def coerce_session_options(options: object, *, providers_given: bool = False) -> SessionOptions:
-    """Return our `SessionOptions` for the application's argument: ours, ``None``, or onnxruntime's own.
+    """Return qnnbridge's `SessionOptions` for an argument of this class, of onnxruntime's class, or ``None``.
 
-    providers_given: the session has ``providers=``, which take precedence over those inside the options. Otherwise
-    options of onnxruntime that contain providers are refused, because the providers cannot be read.
+    providers_given: whether the session has ``providers=``, which replace the providers inside the options. If not,
+    raise an error for options of onnxruntime that contain providers, because the providers cannot be read.
     """
     if isinstance(options, SessionOptions):
         return options
@@ -147,9 +148,9 @@ def coerce_session_options(options: object, *, providers_given: bool = False) ->
 
 
 def coerce_run_options(options: object) -> RunOptions:
-    """Return our `RunOptions` for the application's argument: ours, ``None``, or onnxruntime's own.
+    """Return qnnbridge's `RunOptions` for an argument of this class, of onnxruntime's class, or ``None``.
 
-    Options of onnxruntime are read once: a later ``terminate = True`` on them has no effect.
+    Options of onnxruntime are read only here: setting ``terminate = True`` on them later has no effect.
     """
     if isinstance(options, RunOptions):
         return options
@@ -184,17 +185,16 @@ def _entries(get: Callable[[str], str], keys: Iterable[str]) -> list[tuple[str, 
     return [(key, text) for key in keys if (text := value(key)) is not None]
 
 
-# Types that ONNX Runtime's Python accepts as a list of names although they are not sequences.
+# Types that ONNX Runtime's Python code accepts as a list of names although they are not sequences.
 _ITERATED = (types.GeneratorType, frozenset, set)
 _ITERATED_EXACTLY: tuple[type, ...] = (type({}.keys()), type({}.values()), type({}.items()), map, zip)
 _NO_SEQUENCES = (str, bytes, bytearray, dict, types.MappingProxyType)
 
 
 class _NoOutputs(tuple[str, ...]):
-    """An empty list of names from a generator, which means no output.
+    """The empty list of names from a generator, which requests no output.
 
-    It is true as a condition, because an empty tuple that is passed to `requested_names` again would mean all
-    outputs.
+    The object is true as a condition, because `requested_names` treats an empty tuple as a request for all outputs.
     """
 
     __slots__ = ()
@@ -207,10 +207,10 @@ _NO_OUTPUTS = _NoOutputs()
 
 
 def requested_names(output_names: Any) -> Names:
-    """Return the names of outputs from the application's argument; ``None`` for all. The argument is iterated only
-    once.
+    """Return the names of the requested outputs from the application's argument; ``None`` for all outputs. Iterate
+    over the argument only once.
 
-    Raise `RemoteTypeError` for an argument that ONNX Runtime's Python does not accept as a list of names.
+    Raise `RemoteTypeError` for an argument that ONNX Runtime's Python code does not accept as a list of names.
     """
     if not output_names:
         return None
@@ -226,7 +226,7 @@ def requested_names(output_names: Any) -> Names:
     return tuple([checked_name(name, "Names of outputs") for name in tuple(output_names)]) or _NO_OUTPUTS
 
 
-# --- a model's metadata, with the attributes of ONNX Runtime's; plain data, not changed afterwards ----------
+# --- a model's metadata, with the attributes of ONNX Runtime's classes; plain data, never changed ----------
 
 
 class NodeArg:
@@ -248,7 +248,8 @@ class NodeArg:
 
     @property
     def shape(self) -> list[int | str | None]:
-        """One entry per dimension: a number, a name, or ``None``. Also empty if the model declares no shape."""
+        """One entry per dimension: a number, a name, or ``None``. Also an empty list if the model declares no
+        shape."""
         return list(self._info.shape or ())
 
     def __repr__(self) -> str:
@@ -264,7 +265,7 @@ class NodeArg:
 
 
 class ModelMetadata:
-    """Metadata that the author of the model stored in the file."""
+    """Metadata that the model's author stored in the file."""
 
     __slots__ = (
         "custom_metadata_map",
@@ -277,7 +278,7 @@ class ModelMetadata:
     )
 
     def __init__(self, data: Mapping[str, Any] | None = None) -> None:
-        """Read `SessionInfo.modelmeta`. Keys of a newer host that are not known here are ignored."""
+        """Read `SessionInfo.modelmeta`. Ignore keys that only a newer host knows."""
         known = data or {}
         self.producer_name = str(known.get("producer_name", ""))
         self.graph_name = str(known.get("graph_name", ""))

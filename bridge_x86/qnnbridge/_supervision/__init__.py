@@ -1,20 +1,20 @@
 """Keep a host alive: decide when to restart it, which model caused a death, and which models are quarantined.
 
-Theory of operation. A generation is one process of the host. A caller requests a generation that accepts calls from
-`Supervisor.process`. If there is none, this caller starts the next one and other callers wait for the same start.
-When a call fails with `ChannelFailed`, its caller requests the reason from `Supervisor.lost`. The first caller
-investigates and the others get copies of the same error:
+Overview. A generation is one process of the host. `Supervisor.process` returns a generation that accepts calls. If
+no such generation exists, the first caller starts the next generation, and other callers wait for this start. When
+a call fails with `ChannelFailed`, its caller calls `Supervisor.lost` for the reason. The first caller investigates,
+and all other callers get copies of the same error:
 
     exit code, stderr, declared phases --> `_diagnosis` finds the cause --> a crash report is written
       --> `blame` divides one point among the requests that were inside native code
-      --> `Quarantine` adds it to the model's account on disk
+      --> `Quarantine` adds the points to the model's record on disk
       --> `restart_policy` decides how long the next start waits, or opens the breaker
 
 Invariants: there is at most one usable generation, and a lost generation is never reused. Each death is
-investigated and recorded once. Only a request that the host had declared to be inside native code can get a point.
-A death caused from outside gives no points; a call that was ended because it hung gives points. No caller waits
-longer than its own deadline. A start or an investigation continues after its caller has given up, and the next
-caller uses its result.
+investigated and recorded once. Only a request that the host had declared to be inside native code can be blamed
+(get points). A death caused from outside gives no points; ending the host because a call hung gives points to this
+call's model. No caller waits longer than its own deadline. A start or an investigation continues after the caller's
+deadline, and the next caller uses the result.
 
 Failures are raised to the caller: `HostStartFailed`, `BreakerOpen`, `ModelQuarantined`, `HostCrashed`, `HostHung`.
 `_session` decides whether to repeat a call. Failing to write a file (report, quarantine) never fails a call.

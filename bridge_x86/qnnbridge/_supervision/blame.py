@@ -1,29 +1,29 @@
-"""Assign the blame for the death of a host: points for models, the lock that runs suspects alone, the quarantine.
+"""Assign blame for the death of a host: count points for models, run suspects alone, and keep the quarantine.
 
 Only a request that the host had declared to be *inside native code* can have crashed the host; a request in a queue
 cannot. The rules:
 
-- A single suspect gets 1 point. Each of k suspects gets 1/k, and from then on each runs alone (`IsolationLock`), so
-  that a second death has one suspect.
-- A suspect that gives a good reply while it runs alone is cleared: it loses its share of that death. If the model
-  was running at the death, only a successful run clears it: its successful creation proves nothing. Each time a
-  model becomes a suspect among several, it needs twice as many good replies alone as the last time (1, 2, 4 ...
-  16), so that a model that crashes the host only sometimes does not escape by one lucky run. A model that is not
+- A single suspect gets 1 point. Each of k suspects gets 1/k, and from then on each suspect runs alone
+(`IsolationLock`), so that the next death has only one suspect.
+- A suspect that gives a good reply while it runs alone is cleared: its points for that death are removed. If the
+model was running when the host died, only a successful run clears it; a successful creation proves nothing. Each
+time a model becomes one of several suspects, it needs twice as many good replies alone as the last time (1, 2, 4
+... 16), so that one lucky run does not clear a model that crashes the host only sometimes. A model that is not
   used is forgotten after ten minutes.
-- A host that was ended from outside (SIGTERM, Ctrl+C, TerminateProcess with 1) or by this side gives no points, nor
-  does one with an unknown exit code. SIGKILL gives no points, either, because random kills often hit the same
-  model. The exception is a kill while the kernel reports that its out-of-memory killer was active: the third such
-  death in a row inside the same model, without a good reply of that model in between, gives points.
+- No points are given if the host was ended from outside (SIGTERM, Ctrl+C, TerminateProcess with 1) or by this side,
+or if its exit code is unknown. SIGKILL gives no points either, because random kills often hit the same model. The
+exception is a kill while the kernel reports that its out-of-memory killer was active: the third such death in a row
+inside the same model, without a good reply of that model in between, gives points.
 - A call that this side ended because it hung gives points like a crash: a native call that never returns is a
   fault.
 
-`Quarantine` keeps the points on disk, so that a new process does not repeat the crashes. An account belongs to
-(model fingerprint, options, phase) under one set of versions of ONNX Runtime, QNN and the driver: other versions
-may have fixed the fault. Two points within ten minutes put the model in quarantine for a day, or until the user
-clears it. A cache entry is reported to hosts from its first point on: they remove it from the cache and compile its
-model again, so no call is refused. The file is authoritative: every change reads, changes and replaces it as a
-whole, so processes share it without a lock (at worst, one of two deaths in the same millisecond is lost). If the
-file cannot be written, this process keeps the accounts in memory.
+`Quarantine` keeps the points on disk, so that a new process does not repeat the crashes. The file has one record
+("account") for each combination of model fingerprint, options, phase, and versions of ONNX Runtime, QNN and the
+driver: other versions may have fixed the fault. Two points within ten minutes put the model in quarantine for a
+day, or until the user clears it. A cache entry with one point is reported to each host, which removes the entry
+from the cache and compiles the model again, so no call is refused. The file is authoritative: every change reads,
+changes and replaces the whole file, so processes share it without a lock (at worst, one of two deaths in the same
+millisecond is lost). If the file cannot be written, this process keeps the accounts in memory.
 
 Thread-safe. `Quarantine.check` runs before every call: a dictionary look-up, and a check of the file's date once a
 second.
@@ -59,8 +59,8 @@ if TYPE_CHECKING:
 
 # Number of consecutive out-of-memory kills inside one model that are not a coincidence.
 KILLS_IN_A_ROW: Final = 3
-# Limit on the number of good replies that a suspect needs, because a suspect that runs alone blocks all other
-# models.
+# Maximum number of good replies that a suspect needs. The number is limited because a suspect blocks all other
+# models while it runs alone.
 MAX_REPLIES_ALONE: Final = 16
 
 Why = Literal["died", "hung", "ended-by-us", "memory-ran-out"]
@@ -68,7 +68,7 @@ Why = Literal["died", "hung", "ended-by-us", "memory-ran-out"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NativeCall:
-    """A model, or an entry of the cache, inside native code. `phase` is creating, compiling or running."""
+    """A model, or an entry of the cache, inside native code. `phase` is "creating", "compiling" or "running"."""
 
     fingerprint: str
     options_hash: str
@@ -79,7 +79,8 @@ class NativeCall:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Points:
-    """Points that one death adds to a model's account; negative if a suspect is cleared."""
+    """Points that one death adds to a model's account (record in the quarantine file). They are negative if the
+    suspect was cleared."""
 
     call: NativeCall
     points: float
@@ -90,7 +91,7 @@ class _Isolated:
     """A suspect that must run alone.
 
     Attributes:
-        needed: number of good replies until the model may run together with others again.
+        needed: number of good replies until the model may run together with other models again.
         until: time of `time.monotonic` at which its isolation and its points expire.
     """
 
@@ -107,27 +108,29 @@ class Blame:
         self._isolated: dict[str, _Isolated] = {}
         self._times_suspected: dict[str, int] = {}
         self._kills: dict[str, int] = {}
-        # A fast call checks that both dicts are empty, which means `quiet`. The dicts are never replaced, because
+        # A fast call checks that both dicts are empty (`quiet`). The dicts are never replaced, because
         # `Host.slow_path_reasons` refers to them.
         self.cases: tuple[Sized, Sized] = (self._isolated, self._kills)
 
     @property
     def active(self) -> bool:
-        """Whether any model must run alone. It is read before every call, so it must be fast."""
+        """Whether any model must run alone. The property is read before every call, so it must be fast."""
         if self._isolated:
             now = time.monotonic()
-            # Forget suspects that are not used: while there is a suspect, no model may use the fast path.
+            # Forget suspects that are not used any more, because no model may use the fast path while a suspect
+            # exists.
             for fingerprint in [name for name, one in self._isolated.copy().items() if one.until < now]:
                 self.forget(fingerprint)
         return bool(self._isolated)
 
     @property
     def quiet(self) -> bool:
-        """Whether no account can change by a good reply. It is read after every call, so it must be fast."""
+        """Whether a good reply cannot change any account. The property is read after every call, so it must be
+        fast."""
         return not (self._isolated or self._kills)
 
     def must_run_alone(self, fingerprint: str) -> bool:
-        """Return whether no other native call may run while this model is inside one."""
+        """Return whether other native calls must wait while this model is inside native code."""
         return fingerprint in self._isolated
 
     def on_death(
@@ -135,19 +138,19 @@ class Blame:
     ) -> list[Points]:
         """Record the end of a host while `suspects` were inside native code; return the changes of their
         accounts."""
-        # Two calls of the same model are one suspect. A call without a fingerprint is ignored: the host died before
-        # it had read the model, so no account can be identified.
+        # Count two calls of the same model as one suspect. Ignore a call without a fingerprint: the host died
+        # before it had read the model, so no account can be identified.
         suspects = list({call.fingerprint: call for call in suspects if call.fingerprint}.values())
         with self._lock:
             if not suspects or why == "ended-by-us":
                 return []
-            # "hung" needs no exit code: this side ended the host because of the call.
+            # A "hung" death needs no exit code: this side ended the host because of the call.
             if why != "hung" and (status is None or not _may_be_its_fault(status)):
                 if status is None or status.code.fault != "kill" or why != "memory-ran-out":
                     return []
                 suspects = [call for call in suspects if self._killed_too_often(call)]
-            # The points of a death sum to 1, so a model that always runs with others needs no additional deaths in
-            # total.
+            # The points of a death sum to 1, so a model that always runs together with other models reaches the
+            # limit after the same total number of points.
             share = 1.0 / len(suspects) if suspects else 0.0
             given = [Points(call, share) for call in suspects]
             if len(given) > 1:
@@ -156,10 +159,10 @@ class Blame:
             return given
 
     def on_good_reply(self, call: NativeCall) -> list[Points]:
-        """Record a successful native call of a model. Return the changes of its account: points to deduct, mostly
+        """Record a successful native call of a model. Return the changes of its account: points to deduct, usually
         none."""
-        # The lock is not taken, because this method runs after every call. If a death is recorded at this moment,
-        # the next reply counts for it.
+        # No lock is taken, because this method runs after every call. If a death is being recorded at this moment,
+        # the next reply has the effect.
         if not self._isolated and not self._kills:
             return []
         with self._lock:
@@ -171,11 +174,12 @@ class Blame:
             if isolated.needed > 0:
                 return []
             del self._isolated[call.fingerprint]
-            # Deduct its shares of all deaths with several suspects. Points for deaths with this model alone remain.
+            # Deduct the model's points for all deaths with several suspects. Points for deaths with only this model
+            # remain.
             return [Points(share.call, -share.points) for share in isolated.shares]
 
     def forget(self, fingerprint: str) -> None:
-        """Forget a model: it is in quarantine, or its quarantine was cleared, so it needs no good replies."""
+        """Forget a model that needs no more good replies: it is in quarantine, or its quarantine was cleared."""
         with self._lock:
             self._isolated.pop(fingerprint, None)
             self._times_suspected.pop(fingerprint, None)
@@ -198,8 +202,8 @@ class Blame:
 
 
 def _may_be_its_fault(status: ExitStatus) -> bool:
-    # A loader mostly ends a program at its start, which is not a model's fault. It also ends a program inside
-    # native code if a function that is bound at its first call is missing (127, 0xC0000139). Exit code 0 inside
+    # If the loader ends the program, this usually happens at the start and is not a model's fault. The exception is
+    # a missing function that native code binds at the first call (exit code 127, 0xC0000139). Exit code 0 inside
     # native code means that native code called exit().
     return status.code.blame or status.code.kind == "loader" or status.code.fault == "ok"
 
@@ -211,29 +215,29 @@ class IsolationLock:
         self._blame = blame
         self._lock = Lock()
         self._changes: Changes[bool] = Changes()
-        # Running calls, by thread and a unique key; true for a call that excludes all others. This is not a
-        # counter, because an interrupt could leave a counter wrong.
+        # Running calls, by thread and a unique key. The value is true for a call that excludes all others. A
+        # counter is not used, because an interrupt could leave it wrong.
         self._inside: dict[tuple[int, object], bool] = {}
         self._waiting_alone: dict[tuple[int, object], None] = {}
 
     @contextlib.contextmanager
     def isolate(self, context: CallContext, deadline: float | None) -> Iterator[None]:
-        """Hold the lock around one call. Raise `CallTimedOut` if the call's turn does not come in time."""
+        """Hold the lock during one call. Raise `CallTimedOut` if the deadline expires before the call may start."""
         if not self._blame.active:
             yield
             return
-        # Decide this when the call enters. A model that becomes a suspect during the call runs alone from its next
-        # call on.
+        # This is decided when the call enters. A model that becomes a suspect during the call runs alone from its
+        # next call on.
         alone = self._blame.must_run_alone(context.fingerprint)
         me = (threading.get_ident(), object())
-        # True in a signal handler or finalizer that interrupts a call of this thread. It must not wait for that
-        # call, which cannot continue before the handler has ended.
+        # True if this code runs in a signal handler or finalizer that has interrupted a call of the same thread.
+        # The handler must not wait for that call, which cannot continue before the handler has ended.
         nested = any(me[0] == thread for thread, _ in [*self._inside, *self._waiting_alone])
 
         def enter() -> bool:
             with self._lock:
-                # Other calls also wait for a suspect that waits for its turn. Otherwise a steady stream of calls
-                # would delay it forever.
+                # While a suspect waits for its turn, other calls wait, too. Otherwise a steady stream of calls
+                # would delay the suspect forever.
                 taken = self._inside if alone else (True in self._inside.values() or self._waiting_alone)
                 if taken and not nested:
                     return False
@@ -259,31 +263,32 @@ class IsolationLock:
 
 # --- models that crashed hosts, kept on disk ---
 
-# Two deaths with this model alone inside native code, or four with one other model.
+# Two deaths with only this model inside native code, or four deaths with one other model.
 LIMIT_POINTS: Final = 2.0
-# A cache entry is replaced after one death, because compiling again takes only seconds, but another death affects
-# all models.
+# A cache entry is replaced after one death, because compiling again takes only seconds, while another death would
+# affect all models.
 ENTRY_LIMIT_POINTS: Final = 1.0
 WINDOW_S: Final = 600.0
 TTL_S: Final = 24 * 3600.0
 RECHECK_S: Final = 1.0
 MAX_ACCOUNTS: Final = 500
 SCHEMA: Final = 1
-# Three shares of 1/3 sum to less than 1 in floating point.
+# Tolerance, because three times 1/3 is less than 1 in floating point.
 _ROUNDING: Final = 1e-6
 # Start of the year 9999, the last year of `datetime`, in seconds since 1970.
 _LAST_SECOND: Final = 253_370_764_800.0
-# Maximum number of models whose source is stored.
+# Maximum number of models whose source (path, size and dates) is stored.
 _MAX_SOURCES: Final = 1000
 
-# Identity of a model that no host has read: path (or hash of the bytes), size, dates and inode as one number.
+# Identity of a model that no host has read yet: path (or hash of the bytes), size, and dates and inode as one
+# number.
 Source = tuple[str, int, int]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DeathEntry:
-    """One death. `when` is in seconds since 1970, `exit` the exit code as text, `report` the path of the crash
-    report."""
+    """One death. `when` is in seconds since 1970, `exit` is the exit code as a string, `report` is the path of the
+    crash report."""
 
     when: float
     points: float
@@ -293,12 +298,12 @@ class DeathEntry:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class QuarantineAccount:
-    """Deaths that a model caused.
+    """Record of the deaths that a model caused.
 
     Attributes:
         since: start of the quarantine in seconds since 1970; ``None`` if the model is not in quarantine.
         source: path, size and dates of the model's file (hash, size and 0 for a model given as bytes), if known.
-        entry: whether the account belongs to an entry of the cache and not to a model.
+        entry: whether the account belongs to a cache entry instead of a model.
     """
 
     id: str
@@ -321,12 +326,12 @@ Accounts = dict[str, QuarantineAccount]
 
 
 class Quarantine:
-    """The file of models and cache entries that crashed hosts.
+    """File that records the models and cache entries that crashed hosts.
 
     Args:
-        path: the file; by default ``quarantine.json`` in `state_dir`.
-        versions: the host's versions of ONNX Runtime, QNN and driver, as one text. While it is '' (unknown),
-            nothing is refused, because an account may belong to other versions: check again after the host's HELLO.
+        path: the file; default: ``quarantine.json`` in `state_dir`.
+        versions: the host's versions of ONNX Runtime, QNN and driver, as one string. While it is '' (unknown), no
+            model is refused, because an account may belong to other versions: check again after the host's HELLO.
     """
 
     def __init__(self, path: Path | None = None, versions: str = "", clock: Clock | None = None) -> None:
@@ -337,7 +342,8 @@ class Quarantine:
         self._accounts: Accounts = {}
         self._refused: dict[tuple[str, str], list[QuarantineAccount]] = {}
         self._sources: dict[str, Source] = {}
-        # Date, size and inode of the file as last read: other processes replace the file, which changes its inode.
+        # Date, size and inode of the file when it was last read. If another process replaces the file, the inode
+        # changes.
         self._stamp: tuple[int, int, int] | None = None
         self._next_check = -math.inf
         self._unsaved = False
@@ -350,33 +356,35 @@ class Quarantine:
         """Raise `ModelQuarantined` if the model is in quarantine for any phase."""
         self._refresh()
         for account in self._refused.get((fingerprint, options_hash), ()):
-            # A cache entry is never refused here: the host removes it from the cache and compiles the model again.
+            # A cache entry is never refused here: the host removes the entry from the cache and compiles the model
+            # again.
             if account.versions == self.versions and not account.entry and not self._expired(account):
                 raise self._error(account)
 
     @property
     def depends_on_versions(self) -> bool:
-        """Whether the host's versions must be known: some model is in quarantine under some versions."""
+        """Whether the check needs the host's versions: some model is in quarantine under some versions."""
         self._refresh()
         return bool(self._refused)
 
     def check_source(self, was_read_from: Callable[[Source], bool], options_hash: str) -> None:
-        """Raise `ModelQuarantined` if a model that no host has read yet is in quarantine, by its path, size and
-        dates."""
+        """Raise `ModelQuarantined` if a model that no host has read yet is in quarantine. Path, size and dates
+        identify the model."""
         for account in self._of_options(options_hash):
             if account.source is not None and was_read_from(account.source):
                 raise self._error(account)
 
     def fingerprints(self, options_hash: str) -> tuple[str, ...]:
-        """Return the fingerprints of refused models and blamed cache entries with these options, for the host's
+        """Return the fingerprints of refused models and blamed cache entries for these options and the host's
         versions."""
         return tuple(dict.fromkeys(account.fingerprint for account in self._of_options(options_hash)))
 
     def remember_source(self, fingerprint: str, source: Source) -> None:
-        """Store the source of a model with this fingerprint, to recognise the model before a host reads it."""
+        """Store the source (path, size and dates) of the model with this fingerprint, to recognize the model before
+        a host reads it."""
         with self._lock:
-            # The entry is removed and inserted again, so that the dict keeps the order of use and the oldest source
-            # is dropped.
+            # Remove the item and insert it again, so that the dict is in order of use and the oldest source is
+            # dropped first.
             self._sources.pop(fingerprint, None)
             self._sources[fingerprint] = source
             while len(self._sources) > _MAX_SOURCES:
@@ -395,15 +403,15 @@ class Quarantine:
     def add(
         self, points: Points, *, exit_text: str = "", report: Path | str | None = None
     ) -> QuarantineAccount | None:
-        """Add the points of a death to a model's account, or deduct those of a cleared suspect.
+        """Add the points of a death to a model's account, or deduct the points of a cleared suspect.
 
         Returns:
             The account if it is in quarantine now.
         """
-        # Points are deducted from the account to which they were added, because its id is the same for the same
-        # versions.
+        # Deduct the points from the account to which they were added: the same model and versions have the same
+        # account id.
         key = (points.call.fingerprint, points.call.options_hash, points.call.phase, self.versions)
-        # Use eight digits only, because people type the id (`qnnbridge quarantine clear`).
+        # Eight digits, because people type the id (`qnnbridge quarantine clear`).
         account_id = hashlib.sha256("\n".join(key).encode("utf-8", "surrogatepass")).hexdigest()[:8]
         now = self._clock.wall()
         source = self._sources.get(points.call.fingerprint)
@@ -418,8 +426,8 @@ class Quarantine:
                 )
                 account = dataclasses.replace(account, entry=call.entry)
             deaths = _without(account.deaths, -death.points) if death.points < 0 else (*account.deaths, death)
-            # `abs` is needed because the clock may have been set back: a death in the future counts like one in the
-            # past.
+            # `abs`, because the clock may have been set back: a death with a future date counts like one with a
+            # past date.
             deaths = tuple(d for d in deaths if account.since is not None or abs(now - d.when) <= WINDOW_S)
             account = dataclasses.replace(account, deaths=deaths)
             if source is not None and account.source is None:
@@ -447,10 +455,11 @@ class Quarantine:
         return datetime.datetime.fromtimestamp((account.since or 0.0) + TTL_S, datetime.timezone.utc)
 
     def clear(self, account_id: str | None = None) -> int:
-        """Forget one model (by its id or a prefix), or all models; return the number of forgotten accounts.
+        """Delete the accounts of one model (given by an account id or its beginning), or all accounts. Return the
+        number of deleted accounts.
 
-        A model has an account for each phase. Clearing one account also clears the others of the same model and
-        options.
+        A model has a separate account for each phase. Deleting one account also deletes the other accounts of the
+        same model and options.
         """
         cleared: list[str] = []
 
@@ -468,7 +477,7 @@ class Quarantine:
     # --- the file ---
 
     def _refresh(self, *, now: bool = False) -> None:
-        """Read the file again if it has changed: check this at most once a second, except with `now`."""
+        """Read the file again if it has changed. Check for a change at most once a second, unless `now` is true."""
         if not now and self._clock.monotonic() < self._next_check:
             return
         with self._lock:
@@ -505,9 +514,9 @@ class Quarantine:
     def _read(self) -> Accounts:
         try:
             return _decode(self.path.read_text(encoding="utf-8"))
-        # Exceptions that reading a file with arbitrary contents may raise, including those of json (`ValueError`).
+        # Exceptions of reading a file with arbitrary contents, including the exceptions of json (`ValueError`).
         except (OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError):
-            return {}  # absent or damaged: a damaged file blames no model
+            return {}  # The file is absent or damaged. A damaged file blames no model.
 
     def _use(self, accounts: Accounts) -> None:
         refused: dict[tuple[str, str], list[QuarantineAccount]] = {}
@@ -538,9 +547,10 @@ class Quarantine:
         what = account.model or account.fingerprint[:12]
         return ModelQuarantined(
             f"{what} is in quarantine: it crashed the host {len(account.deaths)} times while {account.phase}.",
-            cause=f"It would most likely crash again. Last exit code: {account.deaths[-1].exit or 'unknown'}.",
+            cause=f"It would probably crash the host again. Last exit code: "
+            f"{account.deaths[-1].exit or 'unknown'}.",
             evidence=[f"crash report: {reports[-1]}"] if reports else (),
-            fix=f"To try it again: `qnnbridge quarantine clear {account.id}`; the quarantine ends by itself "
+            fix=f"To use the model again: `qnnbridge quarantine clear {account.id}`; the quarantine ends by itself "
             f"at {until:%Y-%m-%d %H:%M} UTC, or with other versions of ONNX Runtime, QNN or the driver.",
             details={
                 "id": account.id,
@@ -555,7 +565,7 @@ class Quarantine:
 
 
 def _without(deaths: tuple[DeathEntry, ...], points: float) -> tuple[DeathEntry, ...]:
-    """Return the deaths without the latest death with this number of points."""
+    """Return the deaths without the latest death that has this number of points."""
     for index in reversed(range(len(deaths))):
         if abs(deaths[index].points - points) < _ROUNDING:
             return deaths[:index] + deaths[index + 1 :]
@@ -570,7 +580,7 @@ def _decode(text: str) -> Accounts:
     for item in data["accounts"]:
         account = read_document(QuarantineAccount, item, "an account")
         times = [account.since or 0.0, *(n for death in account.deaths for n in (death.when, death.points))]
-        # Exclude NaN and numbers out of range, which JSON allows.
+        # Exclude NaN and numbers out of range: both occur in JSON files.
         if all(abs(time) <= _LAST_SECOND for time in times) and (account.deaths or account.since is None):
             accounts[account.id] = account
     return accounts

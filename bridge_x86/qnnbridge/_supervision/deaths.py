@@ -1,7 +1,7 @@
-"""Handle a host's death: collect the evidence, find the cause, write the report, assign the blame.
+"""Handle a host's death: collect the evidence, find the cause, write the crash report, assign the blame.
 
-The modules that find the cause are not needed to start a host. They are imported after its HELLO, while the host
-imports ONNX Runtime, and not at its death, when memory or descriptors may be exhausted.
+The modules that find the cause are not needed to start a host. They are imported after the host's HELLO, while the
+host imports ONNX Runtime, and not after its death, when memory or descriptors may be exhausted.
 """
 
 from __future__ import annotations
@@ -31,16 +31,17 @@ if TYPE_CHECKING:
     from qnnbridge._diagnosis.crash import CrashRecord, OpenCall
     from qnnbridge._diagnosis.exit_codes import ExitStatus
 
-# Versions for which a quarantine is valid. With other versions the model may work.
+# Versions that a quarantine depends on. With other versions the model may work.
 VERSIONS_THAT_MATTER = ("onnxruntime", "onnxruntime_qnn", "qnn_sdk", "driver")
-# Versions that are added for a provider that does not come from a wheel: an update of the system may replace it.
+# Versions that are added if the execution provider does not come from a wheel: a system update may replace the
+# provider.
 VERSIONS_OF_A_PROVIDER = ("ep_source", "ep_version")
 
-# Operations that enter native code in the phase "running". The host does not declare the phase if there is no other
-# call, which saves a frame per run (ADR 0003).
+# Operations that enter native code in the phase "running". To save one frame per run, the host does not declare
+# this phase for a run without concurrent calls (ADR 0003).
 RUNNING = ("session.run", "session.set_ep_dynamic_options", "genai.step")
 
-# Phases of the host itself while it waits for work.
+# Phases of the host while it waits for work.
 NOT_BUSY = (None, "ready")
 
 
@@ -51,13 +52,13 @@ class DeathReport:
     Attributes:
         error: error to raise to the callers.
         status: how the process ended; ``None`` if unknown.
-        on_purpose: whether this side ended the process, on request of the application or because its work was not
-            needed.
-        from_outside: whether no open call caused the end. Other causes are another process, a lack of memory, the
-            deadline of another call, and the loss of the NPU.
+        on_purpose: whether this side ended the process, because the application requested it or no longer needed
+            the process.
+        from_outside: true if no open call caused the end. The cause is then another process, a lack of memory, the
+            deadline of another call, or the loss of the NPU.
         suspects: requests that were inside native code.
-        undecided: suspects whose models run alone from now on, so the next death shows which one is to blame.
-        booked: whether a model was blamed.
+        undecided: suspects whose models run alone from now on, so that the next death has only one suspect.
+        booked: whether blame was assigned to a model.
     """
 
     error: HostError
@@ -90,7 +91,7 @@ class DeathHandler(Protocol):
 
 
 class Investigator:
-    """Finds out why a host died. The supervisor's lock allows one investigation at a time."""
+    """Find out why a host died. The supervisor's lock allows one investigation at a time."""
 
     def __init__(self, blame: Blame, quarantine: Quarantine, reports: CrashReports) -> None:
         self._blame = blame
@@ -98,8 +99,8 @@ class Investigator:
         self._reports = reports
 
     def on_ready(self, process: HostProcess) -> None:
-        """Set the versions of the quarantine, now from the host's HELLO and later when the host reports further
-        versions."""
+        """Set the versions of the quarantine: now from the host's HELLO, and later whenever the host reports
+        further versions."""
         from qnnbridge._diagnosis import crash  # noqa: F401 - imported early, see the module's docstring
 
         requests, first = process.channel.requests, process.peer.versions
@@ -132,28 +133,28 @@ class Investigator:
         """Find out why the connection to `process` failed. End the process if it still runs.
 
         Args:
-            suspect: call during which the NPU was lost; it has been answered, so it is not an open request.
-            patience_s: seconds that the process may take to end by itself.
+            suspect: call during which the NPU was lost. The host has answered it, so it is not an open request.
+            patience_s: seconds to wait until the process ends by itself.
         """
         from qnnbridge._diagnosis.crash import to_error
 
-        # Determine this before the process is killed below, because `kill` sets `killed_because`.
+        # Read `killed_because` before the process is killed below, because `kill` sets it.
         on_purpose = process.killed_because is not None or _asked_for(failure)
         if failure.reason is not None:
             # The process violates the protocol or does not respond, so end it.
             process.kill(failure.reason.message)
-        # The end of the output comes before the end of the process, so wait for the exit code.
+        # The output ends before the process ends, so wait for the exit code.
         raw = process.exit_code(patience_s)
         if raw is None:
-            process.kill("it closed its output and did not end")
+            process.kill("it closed its output but did not end")
             raw = process.exit_code(KILL_TIMEOUT_S)
-        # QNN and Python write their last lines while the process ends. Without these lines the cause is often
-        # unknown.
+        # QNN and Python write their last lines while the process ends. The cause is often unknown without these
+        # lines.
         process.stderr.drain(min(STDERR_TIMEOUT_S, patience_s))
         status = _exit_status(raw, process)
         record = self._record(process, status, on_purpose=on_purpose)
         report = self._reports.write(record)
-        # The blame is assigned after the report is written, because the account contains the report's path.
+        # Assign the blame after the report is written, because the record of the blame contains the report's path.
         models = self._book(record, failure, report, suspect)
         if isinstance(failure.reason, HostError):
             error: HostError = failure.reason
@@ -168,7 +169,8 @@ class Investigator:
             error,
             status,
             on_purpose,
-            # If there is a suspect, its call was answered with the loss of the NPU, so no open call is to blame.
+            # If `suspect` is set, the host answered this call with the loss of the NPU, so no open call is to
+            # blame.
             on_purpose or suspect is not None or _from_outside(record, failure),
             frozenset(call.request_id for call in record.suspects),
             frozenset(call.request_id for call in record.suspects if models > 1 and call.fingerprint),
@@ -176,9 +178,9 @@ class Investigator:
         )
 
     def investigate_worker(self, process: HostProcess, error: WorkerDied, context: CallContext) -> HostCrashed:
-        """Return why the process that compiled for `process` died, from its exit code and its output.
+        """Return why the compiler process of the host `process` died, judged by exit code and output.
 
-        Its output is in the host's stderr, between the markers of the request.
+        The compiler's output is in the host's stderr, between the markers of the request.
         """
         from qnnbridge._diagnosis.crash import CrashRecord, OpenCall, to_error
 
@@ -194,8 +196,8 @@ class Investigator:
             known=str(details.get("known") or ""),
         )
         request = details.get("request")
-        # The worker writes to the host's pipe, which stays open. The end marker shows that its output was read
-        # completely.
+        # The compiler process writes to the host's pipe, which stays open. Wait for the end marker, after which the
+        # output is complete.
         said = process.stderr.section(request, STDERR_TIMEOUT_S) if type(request) is int else b""
         record = CrashRecord(
             exit=_exit_status(code if isinstance(code, int) else None, process, of_worker=True),
@@ -203,7 +205,8 @@ class Investigator:
             generation=process.generation,
             uptime_s=float(details.get("uptime_s") or 0.0),
             in_flight=(call,),
-            # If the worker's section was not found, use the whole output: its head contains the log's first lines.
+            # If the compiler's section was not found, use the whole output, whose beginning contains the log's
+            # first lines.
             stderr_tail=decode_stderr(said or process.stderr.head() + process.stderr.tail()),
             ready=bool(details.get("ready", True)),
             **_surroundings(process, ready=True, versions=details.get("versions")),
@@ -222,7 +225,7 @@ class Investigator:
         host_phase = channel.requests.host_phase
         ready = process.ready_at is not None
         if host_phase in NOT_BUSY:
-            # A host that waits for work declares the phase "ready". Reports use the word "idle".
+            # A host that waits for work is in the phase "ready". Crash reports call this phase "idle".
             host_phase = "idle" if ready else "starting"
         return CrashRecord(
             exit=status,
@@ -243,14 +246,14 @@ class Investigator:
     def _book(
         self, record: CrashRecord, failure: ChannelFailed, report: object, suspect: CallContext | None
     ) -> int:
-        """Assign the blame and return the number of blamed models. If there are several, each runs alone from now
-        on."""
+        """Assign the blame and return the number of blamed models. If several models are blamed, each runs alone
+        from now on."""
         suspects = [_native_call(call, str(call.phase)) for call in record.suspects]
         why: Why = "died"
         if suspect is not None:
             why, suspects = "hung", [_native_call(suspect, "running")]
-        # This side ended the host: either because a call hung, which is then to blame, or for a reason that no call
-        # caused.
+        # This side ended the host: either because a call hung, which is then to blame, or for a reason unrelated to
+        # any call.
         elif record.killed_because is not None:
             why = "hung" if isinstance(failure.reason, HostHung) else "ended-by-us"
         elif record.memory_ran_out:
@@ -268,7 +271,7 @@ class Investigator:
 def _surroundings(
     process: HostProcess, *, ready: bool, versions: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
-    """Return the fields of a record about the host and the machine.
+    """Return the fields of a crash report that describe the host and the machine.
 
     Args:
         ready: whether the host has sent its HELLO.
@@ -285,7 +288,7 @@ def _surroundings(
 
 
 def _key(versions: Mapping[str, str]) -> str:
-    """Return the versions for which a quarantine is valid, as one text."""
+    """Return the versions that a quarantine depends on, as one string."""
     names: tuple[str, ...] = VERSIONS_THAT_MATTER
     if versions.get("ep_source", "wheel") != "wheel":
         names += VERSIONS_OF_A_PROVIDER
@@ -293,8 +296,8 @@ def _key(versions: Mapping[str, str]) -> str:
 
 
 def _exit_status(raw: int | None, process: HostProcess, *, of_worker: bool = False) -> ExitStatus | None:
-    """Return how a process ended. With `of_worker` the number comes from the host, in the format of the host's
-    system."""
+    """Return how a process ended. of_worker: the exit code is that of the compiler process; the host reports it in
+    the format of the host's system."""
     from qnnbridge._diagnosis.exit_codes import ExitStatus, from_low_byte
 
     if raw is None:
@@ -308,7 +311,8 @@ def _exit_status(raw: int | None, process: HostProcess, *, of_worker: bool = Fal
 
 
 def _from_outside(record: CrashRecord, failure: ChannelFailed) -> bool:
-    """Return whether the end came from outside. A lack of memory counts: the kernel ends the largest process."""
+    """Return whether the cause was outside the host. A lack of memory counts as outside, because the kernel may end
+    any large process."""
     if failure.reason is not None:
         return failure.reason.details.get("from_outside") is True
     if record.killed_because is not None or record.exit is None:
@@ -327,10 +331,10 @@ def _native_call(call: CallContext | OpenCall, phase: str) -> NativeCall:
 
 
 def _with_implied_phase(lost: tuple[Lost, ...]) -> tuple[Lost, ...]:
-    """Set the phase of calls that are inside native code although the host declared no phase.
+    """Set the phase of calls that are inside native code although the host declared no phase for them.
 
-    The host declares no phase for a call that starts alone (ADR 0003), so the oldest call is such a call. Calls on
-    fast channels are not sorted by their start, so if there is one among several calls, all are marked.
+    The host declares no phase for a call that starts while no other call runs (ADR 0003), so mark the oldest call.
+    The order in which calls on fast channels started is unknown, so if several calls include such a call, mark all.
     """
     if any(one.phase for one in lost):
         return lost

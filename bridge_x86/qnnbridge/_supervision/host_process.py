@@ -1,9 +1,9 @@
 """One process of the host: start, handshake, calls, end.
 
-A `HostProcess` is never restarted; the supervisor replaces it by a new one, the next generation.
+A `HostProcess` is never restarted; the supervisor replaces it by a new `HostProcess`, the next generation.
 
-A call cannot be interrupted inside native code. With ``on_deadline="kill"`` the host is ended during the call; the
-application requested that, so it is not a crash, and all other calls are repeated in the next host.
+A call cannot be interrupted inside native code. With ``on_deadline="kill"`` this side ends the host during the
+call. The application requested that, so the end is not a crash, and all other calls are repeated in the next host.
 """
 
 from __future__ import annotations
@@ -42,30 +42,30 @@ if TYPE_CHECKING:
 
 _log = log_of("qnnbridge.host_process")
 
-# Time to wait for the end of the host's process after the end of its output.
+# Time to wait for the end of the host process after its output has ended.
 EXIT_WAIT_S = 5.0
 
 # Phases of the host itself that have a time limit.
 LOADING = {"importing": "importing ONNX Runtime", "registering": "loading the QNN execution provider"}
 
-# Time limits of the steps of `close`, in order: GOODBYE, waiting for the process to end, terminate, kill. With
-# reading the rest of stderr and releasing the pipes `close` takes at most 9 s.
+# Time limits of the steps of `close`, in order: GOODBYE, waiting for the process to end, terminate, kill. Including
+# reading the rest of stderr and releasing the pipes, `close` takes at most 9 s.
 DRAIN_TIMEOUT_S = 2.0
 STDIN_CLOSED_TIMEOUT_S = 2.0
 TERMINATE_TIMEOUT_S = 1.0
 KILL_TIMEOUT_S = 2.0
-# Time to wait, after the end of the process, until the last caller returns from reading its pipe.
+# Time to wait, after the process has ended, until the last caller stops reading from the pipe.
 RELEASE_TIMEOUT_S = 1.0
 
-# Number of consecutive checks, five seconds apart, that must find the process stopped: 25 to 30 s. A short stop by
-# a debugger has no effect.
+# Number of consecutive checks, five seconds apart, that must find the process stopped before the host is ended (25
+# to 30 s). So a short stop by a debugger has no effect.
 STOPPED_LOOKS = 6
 
-# Number of consecutive checks that must find the loading time exceeded: after a sleep of the machine, a single
-# check proves nothing.
+# Number of consecutive checks that must find the loading time exceeded. A single check proves nothing after the
+# machine was asleep.
 LOADING_CHECKS = 2
 
-# Time to wait, after the end of the process, for the end of its stderr, which a grandchild may keep open.
+# Time to wait for the end of stderr after the process has ended. A grandchild process may keep stderr open.
 STDERR_TIMEOUT_S = 1.0
 
 
@@ -74,9 +74,9 @@ class Launch:
     """Parameters for the start of a host.
 
     Attributes:
-        timeout_s: limit in seconds for its HELLO, and from there the same limit again for loading ONNX Runtime and
-            QNN.
-        features: features in this side's HELLO besides those that are offered to every host.
+        timeout_s: time limit in seconds for the host's HELLO. The same limit applies again for loading ONNX Runtime
+            and QNN.
+        features: features in this side's HELLO in addition to the features offered to every host.
     """
 
     argv: Sequence[str]
@@ -117,16 +117,16 @@ class HostProcess:
             platform=sys.platform,
             system=this_system(),
         )
-        # The kernel's counter of out-of-memory kills (Linux) before the process starts, to compare with its value
-        # at the death.
+        # The kernel's counter of out-of-memory kills (Linux), read before the process starts, to compare with the
+        # counter after its death.
         self._memory_kills = out_of_memory_kills()
         self._child: ChildProcess = spawner.spawn(launch.argv, launch.env, launch.cwd)
         try:
             self.stderr = StderrCollector(self._child.stderr_fd)
             self.channel = Channel(self._child.stdin_fd, self._child.stdout_fd, hello, self._check)
         except BaseException as error:
-            # There is no free descriptor or no memory for the connection. Do not leave a process running that has
-            # no connection.
+            # The connection failed for lack of descriptors or memory. Do not leave a process running that has no
+            # connection.
             self._child.kill()
             self._child.wait(KILL_TIMEOUT_S)
             self._child.close()
@@ -134,26 +134,26 @@ class HostProcess:
                 raise HostStartFailed(
                     "The host cannot be started.",
                     cause=f"{error.strerror or error}.",
-                    fix="Close files that are open and try again.",
+                    fix="Close open files and try again.",
                 ) from None
             raise
 
     @property
     def pid(self) -> int:
-        """Id of the process that this side started. The host reports its own id in `peer`."""
+        """Id of the process that this side started. The host reports its own id in `peer`, which may differ."""
         return self._child.pid
 
     @property
     def real_pid(self) -> int:
-        """Id of the host itself. With a virtual environment on Windows, `pid` is only that of its launcher. For a
-        host in another system, the id of the process that connects to it."""
+        """Id of the host process itself. With a virtual environment on Windows, `pid` is the id of the launcher.
+        For a host in another system, this is the id of the process that connects to the host."""
         peer = self.channel.peer if self.ready_at is not None else None
         return self.pid if peer is None or elsewhere(self._hello, peer) else peer.pid or self.pid
 
     @property
     def pool(self) -> ChannelPool | None:
-        """Channels for repeated calls; ``None`` if there are none."""
-        # The pool is checked twice, the second time under the lock, so that most calls need no lock.
+        """Pool of fast channels for repeated calls; ``None`` if fast channels are not available."""
+        # Check the pool twice, the second time under the lock, so that most calls need no lock.
         sharing = self.sharing
         if self.open_pool is None and sharing is not None and sharing.why_not is None and self.ready_at is not None:
             from qnnbridge._fastpath.channel_pool import (
@@ -171,12 +171,13 @@ class HostProcess:
 
     @property
     def versions(self) -> dict[str, str]:
-        """Versions from the host's HELLO, and those of QNN once the host has found it."""
+        """Versions from the host's HELLO, and QNN's versions once the host has found QNN."""
         return {**self.peer.versions, **self.channel.requests.host_versions}
 
     @property
     def seeks_qnn(self) -> bool:
-        """Whether the host has not yet reported the version of its QNN. For QNN from a wheel it is in the HELLO."""
+        """Whether the host has not reported the version of QNN yet. The HELLO contains the version only if QNN
+        comes from a wheel."""
         requests = self.channel.requests
         known = requests.host_versions or "onnxruntime_qnn" in self.peer.versions
         return not known and requests.host_phase != "ready"
@@ -186,15 +187,14 @@ class HostProcess:
         return not (self.channel.failed or self.retiring)
 
     def greet(self, deadline: float | None = None) -> None:
-        """Perform the handshake. After `CallTimedOut`, which means that the caller's time is up, it may be called
-        again.
+        """Perform the handshake. If the caller's deadline expires (`CallTimedOut`), the method may be called again.
 
         Raises:
             ChannelFailed: the process ended.
             HandshakeFailed, VersionMismatch: the process is not a usable host.
         """
-        # The time limit begins with the start of the process and not with this call, because several callers may
-        # wait for the same HELLO.
+        # The time limit starts with the process and not with this call, because several callers may wait for the
+        # same HELLO.
         until = self.started_at + self._start_timeout_s
         try:
             self.channel.greet(until if deadline is None else min(until, deadline))
@@ -205,11 +205,11 @@ class HostProcess:
             self.kill("it did not send HELLO")
             raise HandshakeFailed(
                 f"The host did not send HELLO within {self._start_timeout_s:g} s.",
-                cause="It is not a qnnbridge host, it waits for something, or the machine is very busy.",
+                cause="The program is not a qnnbridge host, it is blocked, or the machine is very busy.",
                 evidence=[f"printed instead: {preamble!r}"] if preamble else (),
                 fix="Check the host interpreter; raise Host(start_timeout=...) on a slow machine.",
             ) from None
-        # End the process, because both sides have no common protocol.
+        # End the process, because the two sides have no common protocol.
         except (HandshakeFailed, VersionMismatch):
             self.kill("it is incompatible")  # the process may not support GOODBYE
             raise
@@ -227,9 +227,9 @@ class HostProcess:
 
     @property
     def memory_ran_out(self) -> bool | None:
-        """Whether the kernel's out-of-memory killer was active anywhere since the host's start; ``None`` if
+        """Whether the kernel's out-of-memory killer was active on the machine since the host's start; ``None`` if
         unknown."""
-        # The counter is that of the whole machine and does not list processes, so an increase only makes it
+        # The counter applies to the whole machine and does not list processes, so an increase only makes it
         # plausible that the kernel killed the host.
         before, now = self._memory_kills, out_of_memory_kills()
         return None if before is None or now is None else now > before
@@ -246,17 +246,17 @@ class HostProcess:
         `quietly`: the application is ending, so log at a lower level.
         """
         # Whether the end is already known: callers that noticed the death investigate it, or this side ended the
-        # process. It must be read before the GOODBYE, which ends the connection.
+        # process. Read this before sending GOODBYE, which ends the connection.
         known = self.channel.failed or self.killed_because is not None
         if not self.channel.failed and self._child.poll() is None:
             answered = self.channel.goodbye(time.monotonic() + DRAIN_TIMEOUT_S)
             self.rungs.append("goodbye" if answered else "goodbye unanswered")
-        # The host answered GOODBYE, or its output ended: its process is about to end, too.
+        # The host answered GOODBYE, or its output ended, so the process is about to end, too.
         leaving = "goodbye" in self.rungs or (not known and self.channel.failed)
-        # From here on no thread reads or writes; waiting callers get the failure.
+        # From here on no thread reads or writes. Waiting callers get the failure.
         self.channel.fail(reason)
         self.killed_because = self.killed_because or "it was closed"
-        # Wait only for a host that answered GOODBYE, or whose output ended: no other host ends by itself.
+        # Wait only for a host that answered GOODBYE, or whose output ended. No other host ends by itself.
         self._end_by_force(STDIN_CLOSED_TIMEOUT_S if leaving else 0)
         if self.open_pool is not None:
             self.open_pool.close()
@@ -264,20 +264,20 @@ class HostProcess:
             self._log_death_at_the_end(logging.INFO if quietly else logging.WARNING)
         # The process has ended, so its stderr is about to end, too.
         self.stderr.drain(STDERR_TIMEOUT_S)
-        # Descriptors are closed only if no thread reads from them, because the system reuses the number of a closed
+        # Close descriptors only if no thread reads from them, because the system reuses the number of a closed
         # descriptor for the next file.
         if self.channel.release(RELEASE_TIMEOUT_S):
             self._child.close()
         else:
-            # Two descriptors are leaked deliberately, and the leak is recorded.
+            # Leak two descriptors deliberately, and record the leak.
             self.rungs.append("descriptors kept")
         self.stderr.close()
 
     def _check_and_fail(self) -> ChannelFailed | None:
-        """Run `_check` for callers that do not read the connection themselves."""
+        """Call `_check` for callers that do not read the connection themselves."""
         if self.channel.requests.failure is not None:
             return self.channel.requests.failure
-        # Callers on fast channels wait on other pipes, so they do not notice the end of the connection's stream.
+        # Callers on fast channels wait on other pipes, so they do not notice the end of the connection.
         seen = self._check()
         if seen is not None:
             return self.channel.fail(seen.reason)
@@ -285,11 +285,11 @@ class HostProcess:
         return self.channel.requests.failure
 
     def _log_death_at_the_end(self, level: int) -> None:
-        """Log a death after the last answer. QNN crashes most often during its cleanup, when no call can fail
-        because of it."""
+        """Log a death after the last response. QNN crashes most often during its cleanup, when no call can fail and
+        report the crash."""
         code = self._child.poll()
         if not code or self.rungs[-1:] not in ([], ["goodbye"], ["goodbye unanswered"]):
-            return  # the process ended as planned or by this side, or still runs
+            return  # the process ended as planned, was ended by this side, or still runs
         from qnnbridge._diagnosis.exit_codes import ExitStatus
 
         status = ExitStatus(code, "win32" if sys.platform == "win32" else "posix")
@@ -303,17 +303,18 @@ class HostProcess:
     def _check(self) -> ChannelFailed | None:
         """Check, after a period of silence, whether the process still exists and can make progress.
 
-        A dead process causes no end of stream if another process holds its output open. A process that is
-        repeatedly found stopped will not answer. Checks are counted instead of seconds, because after a sleep of
-        the machine the clock alone would show that a healthy process exceeded its limit.
+        After the death of the process the stream does not end if another process keeps the output open. A process
+        that is repeatedly found stopped will not answer. Checks are counted instead of seconds: after the machine
+        was asleep, the clock would show that a healthy process has exceeded its limit.
         """
-        # `poll` reaps the process; `exit_code` still returns its exit code.
+        # `poll` reaps the process. `exit_code` still returns the exit code afterwards.
         if self._child.poll() is not None:
             return ChannelFailed()
         return self._check_stopped() or self._check_loading()
 
     def _check_loading(self) -> ChannelFailed | None:
-        """Apply the time limit for loading libraries. For loading a model, the limit of its call applies."""
+        """Apply the time limit for loading libraries. The time for loading a model is limited by the timeout of its
+        call."""
         phase = self.channel.requests.host_phase
         since = self.ready_at
         # The limit applies only while the host itself declares a loading phase.
@@ -325,7 +326,7 @@ class HostProcess:
         return ChannelFailed(
             HostHung(
                 f"The host did not finish {what} within {self.load_timeout_s:g} s.",
-                cause="A native library hangs while it is loaded, or the machine is very busy.",
+                cause="Loading a native library hangs, or the machine is very busy.",
                 fix="Reinstall onnxruntime-qnn in the host's Python and update the NPU driver; raise "
                 "Host(start_timeout=...) on a slow machine.",
                 details={"pid": self.real_pid, "phase": phase},
@@ -333,7 +334,7 @@ class HostProcess:
         )
 
     def _check_stopped(self) -> ChannelFailed | None:
-        import psutil  # imported here because it takes 12 ms and is rarely needed
+        import psutil  # imported here because the import takes 12 ms and is rarely needed
 
         try:
             stopped = psutil.Process(self.real_pid).status() == psutil.STATUS_STOPPED
@@ -352,7 +353,7 @@ class HostProcess:
         )
 
     def _end_by_force(self, patience_s: float) -> None:
-        """End the process by increasingly forceful steps, each with a time limit and recorded in `rungs`."""
+        """End the process by increasingly forceful steps, each with a time limit. Record the steps in `rungs`."""
         if self._child.wait(patience_s) is not None:
             return
         for name, act, seconds in (
@@ -364,13 +365,13 @@ class HostProcess:
                 act()
             if self._child.wait(seconds) is not None:
                 return
-        # A process that waits inside the kernel (in a driver) survives SIGKILL until that wait ends.
+        # A process that waits inside the kernel (in a driver) survives SIGKILL until this wait ends.
         self.rungs.append("abandoned")
 
 
 class FastCallFailed(Exception):
-    """The exception for a failed call on the fast path. The slow path explains the failure and repeats the call in
-    the remaining time.
+    """A call on the fast path failed. The slow path explains the failure and repeats the call in the remaining
+    time.
 
     The exception is kept during the repetition (`alone`). With tracebacks it would keep the call's frames in a
     reference cycle, and the application's arrays would stay until the garbage collector runs.
@@ -379,29 +380,30 @@ class FastCallFailed(Exception):
     def __init__(
         self, process: HostProcess, error: Exception, deadline: float | None, *, in_place: bool = False
     ) -> None:
-        """Initialize. `in_place`: the host may have changed inputs of the call, so the call cannot be repeated."""
+        """Initialize. `in_place`: the host may have changed inputs of the call, so the call must not be
+        repeated."""
         super().__init__(str(error))
         self.process = process
         self.deadline = deadline
         self.in_place = in_place
-        # The error, until `take` returns it. It can be taken once, because an exception that is both raised and
-        # stored would keep alive the frames that it passes through.
+        # The error, until `take` returns it. It can be taken only once: an exception that is both raised and stored
+        # would keep the frames alive through which it passes.
         self.error: Exception | None = _without_traceback(error)
 
     def alone(self) -> FastCallFailed:
-        """Return the exception without traceback and context."""
+        """Return a copy of the exception without traceback and context."""
         self.__traceback__ = self.__context__ = None
         return self
 
     def take(self) -> Exception:
-        """Return the error to raise it again. This can be done once."""
+        """Return the error, to raise it again. Call this only once."""
         error, self.error = self.error, None
         assert error is not None
         return error
 
 
 def _without_traceback(error: Exception) -> Exception:
-    """Drop the tracebacks of the error and of its contexts."""
+    """Remove the tracebacks of the error and of the errors in its context."""
     part: BaseException | None = error
     while part is not None:
         part.__traceback__ = None
@@ -409,9 +411,9 @@ def _without_traceback(error: Exception) -> Exception:
     return error
 
 
-# --- timeouts of an application as points in time, and the end of a call past its deadline ------------------
+# --- conversion of timeouts to deadlines, and calls that miss their deadline ------------------
 
-# Longest timeout, eleven days: functions that wait for locks and descriptors do not accept much longer ones.
+# Longest timeout (eleven days). Functions that wait for locks and descriptors do not accept much longer timeouts.
 LONGEST_S = 1_000_000.0
 
 
@@ -423,7 +425,7 @@ def deadline_after(timeout: float | None) -> float | None:
     """
     if timeout is None:
         return None
-    # A bool is an int in Python: timeout=True would mean one second.
+    # Reject bools, which are ints in Python: timeout=True would mean one second.
     if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or math.isnan(timeout) or timeout < 0:
         raise OptionError(
             f"timeout={timeout!r} is not a length of time.", fix="Give seconds, 0 or more, or None for no limit."
@@ -432,28 +434,29 @@ def deadline_after(timeout: float | None) -> float | None:
 
 
 def seconds_left(deadline: float | None) -> float | None:
-    """Return the seconds until a time of `deadline_after`: never below 0; ``None`` for forever."""
+    """Return the seconds left until a deadline (a result of `deadline_after`), at least 0; ``None`` for no
+    deadline."""
     return None if deadline is None else max(0.0, deadline - time.monotonic())
 
 
-# Seconds for which a call without a deadline is repeated after deaths of the host that it did not cause. This
-# allows some cold starts of a host under load, but ends if the host is killed again and again.
+# Number of seconds during which a call without a deadline is repeated after deaths of the host that the call did
+# not cause. This allows for some slow starts under load, but gives up if the host is killed again and again.
 INNOCENT_S: Final = 300.0
 
 
 class Patience:
-    """Time during which one call is repeated after deaths that it did not cause: until its deadline, or
-    `INNOCENT_S`."""
+    """Time during which one call is repeated after deaths of the host that it did not cause: until the call's
+    deadline, or for `INNOCENT_S` seconds."""
 
     def __init__(self, deadline: float | None) -> None:
         self._deadline = deadline
         self._began: float | None = None
 
     def is_left(self) -> bool:
-        """Return whether the call may be repeated. For a call without a deadline, the time begins with the first
+        """Return whether the call may be repeated. The time of a call without a deadline starts with the first
         death."""
         now = time.monotonic()
-        # The time begins with the first death and not with the call, because a run may take hours before the first
+        # Start the time with the first death and not with the call, because a run may take hours before the first
         # death.
         if self._began is None:
             self._began = now
@@ -462,25 +465,26 @@ class Patience:
 
 OnDeadline = Literal["raise", "kill"]
 
-# Key in the details of a `HostHung`: the application requested the end of the host.
+# Key in the details of a `HostHung`: the application has requested that the host is ended.
 ASKED_FOR: Final = "asked_for"
 
 
 def overdue(
     process: HostProcess, late: CallTimedOut, context: CallContext, timeout_s: float | None, on_deadline: OnDeadline
 ) -> DeadlineExceeded:
-    """Return the error for the caller. End the host if the call is inside it, or stuck behind abandoned work."""
+    """Return the error for a missed deadline. End the host if it works on the call, or if the call waits behind
+    abandoned work."""
     state = late.state
-    # A call that has not started waits for other calls. The host is not ended during these, unless their callers
-    # have abandoned them.
+    # A call that has not started waits for other calls. The host is not ended during those calls, unless their
+    # callers have given up.
     blocked = state == "still-running" or (state == "not-started" and process.channel.requests.abandoned)
     if on_deadline == "kill" and blocked:
-        what = "ran past its" if state == "still-running" else "waited, behind abandoned work, past its"
+        what = "ran past its" if state == "still-running" else "waited behind abandoned work until after its"
         reason = HostHung(
             f"The host was ended: {context.model} {what} deadline of {timeout_s:g} s.",
             details={"model": context.model, ASKED_FOR: True},
         )
-        # The reason is set before the kill. Otherwise a thread that notices the end of the stream would report a
+        # Set the reason before the kill. Otherwise a thread that notices the end of the stream would report a
         # crash.
         process.channel.fail(reason)
         process.kill("a call ran past its deadline (on_deadline='kill')")
@@ -493,5 +497,5 @@ def overdue(
     if state == "still-running":
         inside = "inside of a QNN partition" if context.op == "session.run" else "while native code works on it"
         error.cause = f"A call cannot be interrupted {inside}."
-        error.fix = "Wait longer, or give on_deadline='kill' to end the host (other calls are replayed)."
+        error.fix = "Wait longer, or pass on_deadline='kill' to end the host (other calls are repeated)."
     return error

@@ -1,35 +1,35 @@
 """Decide when to restart a host that died, and when to replace a host that uses too much memory.
 
-`RestartPolicy` has two measures: a *delay* that grows while starts achieve nothing, and a *breaker* that stops
-trying for a while. The value of a generation decides:
+`RestartPolicy` has two measures: a *delay* that grows with each start that leads to no useful work, and a *breaker*
+that prevents starts for some time. Each generation has one of three values:
 
-- **productive**: it answered at least one call successfully. The next start is not delayed, regardless of the cause
-  of its end, the exponent of the delay is reset to zero and the breaker's list is cleared. A host that is killed
+- **productive**: it answered at least one call successfully. Whatever ended it, the next start is not delayed, the
+exponent of the delay is reset to zero and the breaker's list is cleared. A host that is killed
   from outside 200 times a minute but works in between must continue. Such a cycle is not an endless loop without
   progress, because each turn includes a complete start and an answer. A model that crashes the host every time is
   handled by the quarantine, not here: a death that is blamed on models neither delays the next start nor counts for
   the breaker, which would stop other models.
-- **settled**: it was ready for a minute, but there was no call to answer. It resets the exponent, too.
+- **settled**: it was ready for a minute, but received no call. This also resets the exponent.
 - **barren**: everything else. The next start waits ``0.25 s x 2^n`` with full jitter, at most 30 s, where n is the
   number of consecutive barren generations before the one that died.
 
 Five barren deaths within two minutes, with no success in between, open the breaker for a minute; then one start is
 tried (half-open). If that generation is barren too, the breaker opens for twice as long, up to ten minutes; if it
 gives a good answer or settles, the breaker closes. A barren host that was *killed from outside* (SIGKILL, SIGTERM,
-Ctrl+C) does not count for the breaker, because its end does not predict the next one's. The delay increases only
-from the fourth such kill in a row on. So kills at random moments, which also hit some starts, cause little delay,
-while a cause that kills every start soon leads to two attempts a minute.
+Ctrl+C) does not count for the breaker, because such a kill does not mean that the next host fails. The delay
+increases only from the fourth such kill in a row on. So kills at random moments, which also hit some starts, cause
+little delay, while a cause that kills every start soon leads to two attempts a minute.
 
-A restart cannot fix a missing interpreter, a wrong machine type, a missing library or versions without overlap: the
+A restart cannot fix a missing interpreter, a wrong machine type, a missing library or incompatible versions: the
 same error is raised at once for every further start, until `reset`.
 
 `Recycler` decides when to replace a running host. QNN leaks about 0.15 MB with each compilation, and more on
 devices (200 compilations grew the simulator's process from 174 to 204 MB, measured; onnxruntime issue 22511 reports
-700 MB that were kept after the session was closed). A replacement recreates every session that is still used, and
-those creations must not trigger the next replacement. So a creation counts only if the application requested it.
-For each key, a generation may create as many sessions without counting as the maximum of any earlier generation.
-The count is exact if a key identifies one session and not only its model. With a key per model, a program that
-opens and closes one model repeatedly gets a new host after 1, 3, 6, 10 ... times the number.
+700 MB that were kept after the session was closed). After a replacement every session that is still used is created
+again, and these creations must not trigger the next replacement. So only creations that the application requested
+are counted: for each key, the number of creations in this generation counts only beyond the maximum of all earlier
+generations. The count is exact if a key identifies one session and not only its model. If a key identifies only the
+model, a program that opens and closes one model repeatedly gets a new host after 1, 3, 6, 10 ... times the limit.
 
 Thread-safe; one policy belongs to one host. No function waits: `next_start` returns how long to wait. Policies take
 a `Clock`, so that tests need not wait.
@@ -54,26 +54,27 @@ if TYPE_CHECKING:
 
 class Clock:
     def monotonic(self) -> float:
-        """Return seconds that only increase, for all durations and deadlines."""
+        """Return the time in seconds on a clock that only increases. Used for all durations and deadlines."""
         return time.monotonic()
 
     def wall(self) -> float:
-        """Return seconds since 1970. Use it only for stored records, because this clock can jump."""
+        """Return seconds since 1970. Use this only for stored records, because the system clock can jump."""
         return time.time()
 
 
-# Delays have a random part (jitter), so that several applications whose hosts die of the same cause do not start
-# hosts at the same moments.
+# Random part of delays (jitter), so that several applications whose hosts die for the same reason do not start
+# hosts at the same moment.
 FIRST_DELAY_S: Final = 0.25
 MAX_DELAY_S: Final = 30.0
 SETTLED_AFTER_S: Final = 60.0
-# Up to this many consecutive barren deaths by a kill from outside do not increase the delay.
+# Number of consecutive barren deaths by a kill from outside that do not increase the delay.
 FREE_KILLS: Final = 3
 # The limits of systemd (5 in 10 s) and Erlang (1 in 5 s) would never apply: a cold start takes about 2 s.
 BREAKER_DEATHS: Final = 5
 BREAKER_WINDOW_S: Final = 120.0
 OPEN_S: Final = 60.0
-# Maximum time for which the breaker is open: ten minutes after a repair, calls work without further action.
+# Maximum time for which the breaker is open. So calls work again at most ten minutes after a repair, without
+# further action.
 MAX_OPEN_S: Final = 600.0
 
 State = Literal["closed", "open", "half-open", "broken"]
@@ -81,7 +82,7 @@ State = Literal["closed", "open", "half-open", "broken"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Start:
-    """Permission to start. `probe`: whether the start is the single attempt of a half-open breaker."""
+    """Permission to start. `probe`: whether this is the single start that a half-open breaker allows."""
 
     delay_s: float
     probe: bool = False
@@ -94,7 +95,7 @@ class RestartPolicy:
         first_delay_s, max_delay_s: delay before a start after a barren generation, before jitter.
         breaker_deaths, breaker_window_s: number of barren deaths within this time that open the breaker.
         open_s, max_open_s: how long the breaker stays open the first time, and at most.
-        clock, jitter: for tests. ``jitter()`` returns a number from 0 to 1.
+        clock, jitter: replaced in tests. ``jitter()`` returns a number from 0 to 1.
     """
 
     def __init__(
@@ -121,12 +122,12 @@ class RestartPolicy:
         self.reset()
 
     def reset(self) -> None:
-        """Forget all deaths, because the application changed something or requests another attempt."""
+        """Forget all deaths, because the application has changed something or requests another attempt."""
         with self._lock:
             self._crashed_in_a_row = 0
             self._killed_in_a_row = 0
             self._not_before = self._clock.monotonic()
-            # The breaker and its error need only the last few deaths.
+            # Only the last few deaths matter for the breaker and its error message.
             self._barren_deaths: collections.deque[tuple[float, str]] = collections.deque(
                 maxlen=self._breaker_deaths
             )
@@ -149,11 +150,11 @@ class RestartPolicy:
 
         Raises:
             BreakerOpen: the host must not be started; ``details["retry_after_s"]`` is the remaining time.
-            BridgeError: a restart cannot help; this is a copy of the error of the failed start.
+            BridgeError: a restart cannot help. A copy of the error of the failed start is raised.
         """
         with self._lock:
             if self._incurable is not None:
-                # Each caller gets a separate object: an exception that several threads raise would collect all
+                # Raise a separate object for each caller: an exception that several threads raise would collect all
                 # their tracebacks.
                 raise self._incurable.copy()
             now = self._clock.monotonic()
@@ -176,8 +177,9 @@ class RestartPolicy:
             self._ready_at = self._clock.monotonic()
 
     def on_good_reply(self) -> None:
-        """Record a successful answer to a call other than a ping. It runs after every call, so it must be fast."""
-        # The attribute can be read without the lock: once true, it stays true for the generation.
+        """Record a successful response to a call other than a ping. This runs after every call, so it must be
+        fast."""
+        # The attribute can be read without the lock, because it never changes back to false for a generation.
         if self._proved:
             return
         with self._lock:
@@ -187,21 +189,20 @@ class RestartPolicy:
     def on_death(
         self, status: ExitStatus | None = None, incurable: BridgeError | None = None, *, booked: bool = False
     ) -> None:
-        """Record that the generation ended without a request, or did not start.
+        """Record that the generation ended unexpectedly, or did not start.
 
         Args:
-            incurable: error that `next_start` raises from now on, if a restart cannot help.
-            booked: whether the death was blamed on models.
+            incurable: if a restart cannot help, the error that `next_start` raises from now on.
+            booked: whether models were blamed for the death.
         """
         with self._lock:
             now = self._clock.monotonic()
             settled = self._ready_at is not None and now - self._ready_at >= SETTLED_AFTER_S
-            # The attributes are reset, so that a second report of the same death counts as barren, never as
-            # productive.
+            # Reset the attributes, so that a second report of the same death counts as barren, never as productive.
             productive, self._proved, self._ready_at = self._proved, False, None
             if incurable is not None:
                 self._incurable = incurable
-            # The next start is not delayed and the death is not counted, regardless of its cause.
+            # The next start is not delayed and the death is not counted, whatever the cause.
             elif productive or booked:
                 self._not_before = now
             else:
@@ -209,7 +210,7 @@ class RestartPolicy:
                     self._recover()
                 killed = status is not None and status.code.kind == "killed"
                 self._wait_longer(now, killed=killed)
-                # A kill from outside does not predict the next start, so it does not open the breaker.
+                # After a kill from outside the next start may well succeed, so the kill does not open the breaker.
                 if not settled and not killed:
                     self._count(now, _describe(status))
 
@@ -224,7 +225,7 @@ class RestartPolicy:
 
     def _wait_longer(self, now: float, *, killed: bool) -> None:
         exponent = self._crashed_in_a_row + max(0, self._killed_in_a_row - FREE_KILLS)
-        # The exponent is limited because floats overflow; at 2^32 the maximum of the delay applies in any case.
+        # The exponent is limited because floats overflow. At 2^32 the maximum delay applies in any case.
         delay_s = min(self._max_delay_s, self._first_delay_s * 2.0 ** min(exponent, 32))
         if killed:
             self._killed_in_a_row += 1
@@ -233,7 +234,7 @@ class RestartPolicy:
         self._not_before = now + delay_s * self._jitter()
 
     def _count(self, now: float, description: str) -> None:
-        # `maxlen` drops the oldest death, so element 0 is the first of the last five deaths.
+        # The deque's `maxlen` drops older deaths, so element 0 is the first of the last five deaths.
         self._barren_deaths.append((now, description))
         if self._open_until is not None:  # the probe failed
             self._open_s = min(self._max_open_s, self._open_s * 2)
@@ -247,7 +248,7 @@ class RestartPolicy:
     def _breaker_error(self, retry_after_s: float) -> BreakerOpen:
         deaths = [description for _, description in self._barren_deaths]
         return BreakerOpen(
-            f"The host is not started for another {retry_after_s:.0f} s: it died {len(deaths)} times in a row "
+            f"The host will not be started for another {retry_after_s:.0f} s: it died {len(deaths)} times in a row "
             "without doing any work.",
             cause=f"Its deaths, oldest first: {'; '.join(deaths)}.",
             fix="See `qnnbridge crashes show last` for the cause; test the installation with `qnnbridge demo`.",
@@ -259,20 +260,21 @@ def _describe(status: ExitStatus | None) -> str:
     return "it did not start" if status is None else f"exit code {status.describe()}"
 
 
-# Minimum time between two checks of the memory, which take system calls. A host grows little in this time.
+# Minimum time between two checks of the memory, which need system calls. A host grows little in this time.
 CHECK_INTERVAL_S = 2.0
 
-# Maximum number of stored keys. A session whose key was dropped counts once more.
+# Maximum number of stored keys. A session whose key was dropped is counted once more.
 MAX_KEYS = 10_000
 
 
 @dataclasses.dataclass(frozen=True)
 class RecycleAfter:
-    """Limits at which a host is replaced by a new one, between two calls. ``None`` means no limit.
+    """Limits at which a new process replaces the host, between two calls. ``None`` means no limit.
 
     Attributes:
         rss_bytes: limit of the resident memory of the host process.
-        creations: limit of the number of created sessions, without those that are recreated after a replacement.
+        creations: limit of the number of created sessions, not counting sessions that are created again after a
+            replacement.
     """
 
     rss_bytes: int | None = None
@@ -290,8 +292,8 @@ class Recycler:
         self._counted = 0
         # Number of sessions created in this generation, by key.
         self._made: dict[str, int] = {}
-        # Largest number of sessions that any earlier generation created, by key. The most recently used keys are at
-        # the end.
+        # Largest number of sessions that any earlier generation created, by key. The most recently used keys come
+        # last.
         self._free: dict[str, int] = {}
 
     def created(self, generation: int, key: str) -> None:
@@ -301,14 +303,14 @@ class Recycler:
         with self._lock:
             if generation > self._generation:
                 self._begin(generation)
-            # The report comes late, from a thread that created the session before the replacement.
+            # The report is late: it comes from a thread that created the session before the host was replaced.
             elif generation < self._generation:
-                return  # the host of the session has ended
+                return  # the session's host has ended
             made = self._made[key] = self._made.get(key, 0) + 1
             self._counted += made > self._free.get(key, 0)
 
     def is_due(self, generation: int, pid: int) -> bool:
-        """Return whether to replace the host. Its memory is read at most every two seconds."""
+        """Return whether to replace the host. The host's memory is measured at most every two seconds."""
         after = self._after
         if after.creations is not None and generation == self._generation and self._counted >= after.creations:
             return True
@@ -316,7 +318,7 @@ class Recycler:
             return False
         # No lock is needed: two threads that read the memory at the same time do no harm.
         self._next_check = time.monotonic() + CHECK_INTERVAL_S
-        import psutil  # imported here: the import takes 12 ms
+        import psutil  # imported here because the import takes 12 ms
 
         try:
             return bool(psutil.Process(pid).memory_info().rss > after.rss_bytes)

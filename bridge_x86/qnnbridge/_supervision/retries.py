@@ -1,4 +1,4 @@
-"""The loop around every request: run it in a host, and again in the next host if the first one dies.
+"""The loop around every request: run the request in a host, and again in the next host if the first host dies.
 
 A call goes through these states::
 
@@ -38,11 +38,11 @@ T = TypeVar("T")
 
 
 class CallLimits(NamedTuple):
-    """How long one call may take, and how often it may be repeated.
+    """Time limit of a call, and the number of repetitions.
 
-    timeout: seconds; ``None`` for the default of the session. retry: number of repetitions after deaths of the host
-    that the call itself may have caused; ``None`` for the default of the session, 0 to send no request twice.
-    on_deadline: "kill" ends a host that still works on the call at the deadline.
+    timeout: seconds; ``None`` for the session's default. retry: number of repetitions after deaths of the host that
+    the call itself may have caused; ``None`` for the session's default, 0 to send no request twice. on_deadline:
+    "kill" ends a host that still works on the call at the deadline.
     """
 
     timeout: float | None = None
@@ -50,18 +50,18 @@ class CallLimits(NamedTuple):
     on_deadline: OnDeadline = "raise"
 
     def checked(self) -> CallLimits:
-        """Return these limits. Raise `OptionError` for an invalid value, which would otherwise be noticed only
+        """Return these limits. Raise `OptionError` for an invalid value, which would otherwise cause an error only
         during the call."""
         deadline_after(self.timeout)
         retry = self.retry
         if retry is not None and (isinstance(retry, bool) or not isinstance(retry, int) or retry < 0):
-            raise OptionError(f"retry={retry!r} is not a number of repetitions.", fix="Give 0, 1 or more.")
+            raise OptionError(f"retry={retry!r} is not a valid number of repetitions.", fix="Give 0, 1 or more.")
         if self.on_deadline not in ("raise", "kill"):
             raise OptionError(f"on_deadline={self.on_deadline!r} is not known.", fix="Give 'raise' or 'kill'.")
         return self
 
     def within(self, seconds: float | None, retry: int) -> CallLimits:
-        """Return the limits with these defaults of a session in place of ``None``."""
+        """Return the limits with the given defaults of a session instead of ``None``."""
         return CallLimits(
             seconds if self.timeout is None else self.timeout,
             retry if self.retry is None else self.retry,
@@ -74,7 +74,7 @@ NO_LIMITS = CallLimits()
 
 class Death(NamedTuple):
     """The death of a host during a call. innocent: whether the call did not cause the death. lost: 1 if the call
-    was lost with the host, 0 if it was not."""
+    was lost with the host, otherwise 0."""
 
     error: BridgeError
     innocent: bool
@@ -82,7 +82,7 @@ class Death(NamedTuple):
 
 
 class RetryHost(Protocol):
-    """The part of `Host` that the loop needs."""
+    """The part of the class `Host` that the loop needs."""
 
     supervisor: Supervisor
 
@@ -94,7 +94,7 @@ class Policy:
     """Decide what happens to a call if the host dies during the call.
 
     Args:
-        context: the model and the operation to which a death in the call is attributed.
+        context: the model and the operation that are blamed if the host dies during the call.
     """
 
     # Whether a request may be sent twice.
@@ -112,29 +112,29 @@ class Policy:
 
     def before_attempt(self, process: HostProcess, deadline: float | None) -> None:
         """Prepare a running process for the attempt. Raise `ModelQuarantined` if the model is in quarantine."""
-        # A quarantine is valid for one set of versions (ONNX Runtime, QNN, driver), which are known only after a
-        # host has started. The check before the start avoids the start of a host for a refused model.
+        # The quarantine applies to one set of versions (ONNX Runtime, QNN, driver), which are known only after a
+        # host has started. The earlier check avoids starting a host for a refused model.
         self._settle_versions(process, deadline)
         self.check_quarantine()
         self.before_call(process)
 
     def expired(self, process: HostProcess, late: CallTimedOut, limits: CallLimits) -> DeadlineExceeded:
-        """Return the error for a missed deadline. End the host if the limits request that."""
+        """Return the error for a missed deadline. End the host if the call's limits request that."""
         return overdue(process, late, self.context, limits.timeout, limits.on_deadline)
 
     def excuses(self, _death: BridgeError) -> bool:
-        """Return whether the call is repeated without counting the death."""
+        """Return whether to repeat the call without counting this death."""
         return False
 
     @abstractmethod
     def judge(self, process: HostProcess, error: BridgeError) -> Death | bool:
-        """Handle an error that a host answered with. Return the death that the error reports, ``True`` to repeat
-        the call, or ``False`` to raise the error."""
+        """Handle an error in the host's response. Return the death that the error reports, ``True`` to repeat the
+        call, or ``False`` to raise the error."""
 
     @abstractmethod
     def repeats(self, death: Death, patience: Patience) -> bool:
-        """Return whether the call is repeated, and count the repetition. If it is not, the caller gets the death's
-        error."""
+        """Return whether to repeat the call, and count the repetition. If the result is false, the caller gets the
+        death's error."""
 
 
 def survive(
@@ -145,17 +145,17 @@ def survive(
     deadline: float | None,
     failed: FastCallFailed | None = None,
 ) -> T:
-    """Run `attempt` in a host, and again in the next host if that one dies, as `policy` decides.
+    """Run `attempt` in a host. If the host dies, run it again in the next host, if `policy` allows this.
 
     Args:
-        attempt: sends the request; called with the process and the deadline.
-        limits: limits of the caller. The policy counts `retry`; `timeout` is only shown in messages.
-        deadline: time of `time.monotonic`.
-        failed: failure of the call on the fast path. It is handled like a failed first attempt.
+        attempt: function that sends the request, called with the process and the deadline.
+        limits: limits of the call. The policy counts `retry`; `timeout` is only shown in messages.
+        deadline: deadline as a time of `time.monotonic`.
+        failed: failure of the call on the fast path, which is handled like a failed first attempt.
 
     Raises:
         DeadlineExceeded: the deadline expired; its ``state`` reports whether the host still works on the call.
-        BridgeError: the host answered with an error, or died.
+        BridgeError: the host reported an error, or died.
     """
     patience = Patience(deadline)
     while True:
@@ -164,8 +164,8 @@ def survive(
             try:
                 process = supervisor.process(deadline)
             except HostStartFailed as error:
-                # "from_outside" means SIGKILL, SIGTERM or Ctrl+C by another program, or by the kernel when memory
-                # is short.
+                # "from_outside" means SIGKILL, SIGTERM or Ctrl+C, sent by another program, or by the kernel when
+                # memory is short.
                 if error.details.get("from_outside") and policy.may_repeat and patience.is_left():
                     continue  # the host was killed during its start
                 raise
@@ -177,7 +177,7 @@ def survive(
                 before, failed = failed, None
                 raise before.take()
             return attempt(process, deadline)
-        # The host is being replaced as planned and does not work on the request. This is not a death, so it is not
+        # The host is being replaced as planned and has not started the request. This is not a death, so it is not
         # counted.
         except ChannelRetired:
             continue
@@ -189,7 +189,7 @@ def survive(
                 continue
             innocent = not supervisor.may_be_caused_by(process, failure)
             # With `retry=0` no request is sent twice, even if another call caused the death. A request without an
-            # id was never sent.
+            # id was not sent at all.
             innocent = innocent and (policy.may_repeat or failure.request_id is None)
             death: Death | bool | None = Death(lost, innocent)
             del lost

@@ -1,8 +1,7 @@
-"""The supervisor keeps one host alive: it starts the host when needed, investigates deaths, starts the next
-generation.
+"""Keep one host alive: start the host when needed, investigate its death, start the next generation.
 
-It runs no thread. The caller that needs a host starts it, and other callers wait for the same start; all
-callers that notice a death share one investigation. Waiting is bounded by the caller's deadline.
+The supervisor has no thread. The first caller that needs a host starts it, and other callers wait for this start.
+All callers that notice a death share one investigation. No caller waits longer than its own deadline.
 """
 
 from __future__ import annotations
@@ -40,15 +39,16 @@ from qnnbridge_protocol.visible import log_of
 _log = log_of("qnnbridge.supervisor")
 
 CLOSE_TIMEOUT_S = 5.0
-# Longest time after a caller's deadline that one step may take to find the reason.
+# Maximum time that finding the cause may continue after the caller's deadline.
 GRACE_S = 0.25
 
-# Time that a planned restart waits for open calls before it ends their host. The calls are then repeated.
+# Time that a planned restart waits for open calls before it ends their host. The calls are then repeated in the
+# next host.
 RETIRE_TIMEOUT_S = 30.0
 
 
-# Number of attempts to connect if the daemon answers that it is ending. Its end may take a second, and another
-# program may start it again.
+# Number of attempts to connect if the daemon reports that it is ending. Its end may take a second, and another
+# program may start a new daemon.
 MAKE_WAY_TRIES = 8
 
 
@@ -75,7 +75,7 @@ class Supervisor:
         investigator: DeathHandler,
         reach: Callable[[float | None], None] = lambda deadline: None,
     ) -> None:
-        """Initialize. `reach` is called before a start, with the caller's deadline; after a timeout it is called
+        """Initialize. `reach` is called before a start, with the caller's deadline. After a timeout it is called
         again."""
         self._make_launch = make_launch
         self._launch: Launch | None = None
@@ -89,7 +89,7 @@ class Supervisor:
         self._process: HostProcess | None = None
         # Generation that has not sent its HELLO yet.
         self._starting: HostProcess | None = None
-        # Order of locks: the start lock, then the death lock, never the reverse. A failing start investigates
+        # Order of locks: first the start lock, then the death lock, never the reverse. A failing start investigates
         # (`lost`) while it holds the start lock.
         self._start_lock = Lock()
         self._death_lock = Lock()
@@ -98,7 +98,7 @@ class Supervisor:
         self._is_closed = False
         self._closing: Changes[bool] = Changes()
         self._retired: list[HostProcess] = []
-        # Whether the interpreter is about to end, so that callers get no further answers.
+        # Whether the interpreter is ending, so that callers get no further responses.
         self.exiting = False
 
     @property
@@ -112,27 +112,27 @@ class Supervisor:
 
     @property
     def running(self) -> HostProcess | None:
-        """Generation that accepts calls, if there is one; never in a fork."""
+        """The generation that accepts calls, or ``None``; always ``None`` in a fork."""
         process = self._process
         return process if process is not None and process.usable and not self.foreign else None
 
     @property
     def current(self) -> HostProcess | None:
-        """Same generation as `running`, determined without a system call; for fast calls."""
+        """The same generation as in `running`, determined without a system call. Used by fast calls."""
         process = self._process
         return process if process is not None and process.usable and self._forks == fds.forks else None
 
     def process(self, deadline: float | None) -> HostProcess:
-        """Return a generation that accepts calls; start one if needed.
+        """Return a generation that accepts calls. Start a new generation if needed.
 
         Raises:
             HostStartFailed, BreakerOpen, Closed, ForkedClient, DeadlineExceeded: a host is not available.
         """
-        # These checks are made here and not at the import, because a program may import qnnbridge and never use it.
+        # Check this here and not at the import, because a program may import qnnbridge and never use it.
         check_locks()
         refuse_at_the_end()
         process = self._process
-        # If a generation is running, no lock is needed: it is stored in one attribute.
+        # If a generation is running, no lock is needed, because the generation is stored in one attribute.
         if process is not None and process.usable and self._owner_pid == os.getpid():
             return process
         if self.foreign:
@@ -141,16 +141,17 @@ class Supervisor:
                 cause="Pipes cannot be shared by two processes.",
                 fix="Create sessions after the fork, or use the spawn start method of multiprocessing.",
             )
-        # Hosts are started and ended in another thread: if the caller is interrupted, the start continues, and the
-        # next caller uses the result.
+        # Start and end hosts in another thread: if the caller is interrupted, the start continues, and the next
+        # caller uses the result.
         return shielded("qnnbridge start", lambda: self._start(deadline))
 
     def _start(self, deadline: float | None) -> HostProcess:
-        # Of many callers only the first starts a process. The others wait for the lock and find its process.
+        # Only the first of many callers starts a process. The others wait for the lock and find the running
+        # process.
         if not self._start_lock.acquire(timeout=-1 if deadline is None else max(0.0, deadline - time.monotonic())):
             raise _too_late()
         try:
-            # The flag is checked under the lock. `close` sets it and then waits for the lock, so no start can
+            # Check the flag under the lock. `close` sets the flag and then waits for the lock, so no start can
             # follow `close`.
             if self._is_closed:
                 raise Closed("The host was closed.", fix="Create a new qnnbridge.Host.")
@@ -165,11 +166,11 @@ class Supervisor:
         """Return why `process` ended. The first caller investigates; each caller gets a separate copy of the error.
 
         Raises:
-            DeadlineExceeded: the investigation takes longer than the caller's time. The next caller gets its
+            DeadlineExceeded: the caller's deadline expired during the investigation. The next caller gets the
                 result.
         """
         if self.exiting:
-            # Only daemon threads still run. An error in one of them would only add output after the application's
+            # Only daemon threads still run. An error in such a thread would only add output after the application's
             # last output.
             while True:
                 sleep(3600)
@@ -184,16 +185,16 @@ class Supervisor:
                 report = self._deaths[process] = self._investigate(process, failure, deadline=deadline)
         finally:
             self._death_lock.release()
-        # Each caller gets a copy, because an exception that several threads raise would collect all their
+        # Return a copy for each caller, because an exception that several threads raise would collect all their
         # tracebacks.
         return report.error.copy()
 
     def may_be_caused_by(self, process: HostProcess, failure: ChannelFailed) -> bool:
         """Return whether the call that got `failure` may have caused the death that `lost` investigated.
 
-        The call is not the cause if the end came from outside, if only other calls were inside native code, or if
-        the host never received the request. The result is also False if several models were inside native code:
-        repeated alone, each shows whether it crashes the host.
+        The call is not the cause if the host was ended from outside, if only other calls were inside native code,
+        or if the host never received the request. Also return ``False`` if several models were inside native code:
+        each is repeated alone, which shows whether it crashes the host.
         """
         report = self._deaths[process]
         own = failure.request_id
@@ -204,10 +205,10 @@ class Supervisor:
         return any(one.request_id == own and one.sent for one in process.channel.requests.lost)
 
     def npu_lost(self, process: HostProcess, error: BridgeError, context: CallContext) -> None:
-        """End `process`, which cannot use the NPU any more (QNN 1011, or repeated resets)."""
+        """End `process`, which can no longer use the NPU (QNN error 1011, or repeated resets)."""
 
         def investigate() -> None:
-            # Fail the channel while holding the lock. Otherwise another call, which also gets the failure, could
+            # Fail the channel while holding the lock. Otherwise another call that gets the same failure could
             # investigate first without knowing the suspect.
             with self._death_lock:
                 failure = process.channel.fail(error)
@@ -217,7 +218,7 @@ class Supervisor:
         shielded("qnnbridge death", investigate)
 
     def worker_died(self, process: HostProcess, error: WorkerDied, context: CallContext) -> HostCrashed:
-        """Return the error for the death of the process that compiles for `process`. Blame the model, not the
+        """Return the error for the death of the compiler process of `process`. The model is blamed, not the
         host."""
 
         def investigate() -> HostCrashed:
@@ -227,7 +228,7 @@ class Supervisor:
         return shielded("qnnbridge death", investigate)
 
     def good_reply(self, context: CallContext, phase: str) -> None:
-        """Record a successful answer: the host is productive, and its model did not cause a crash."""
+        """Record a successful response: the host is productive, and the model of the call did not crash it."""
         self._policy.on_good_reply()
         self._investigator.on_good_reply(context, phase)
 
@@ -236,8 +237,9 @@ class Supervisor:
         self._investigator.check_quarantine(context)
 
     def retire(self, process: HostProcess, *, wait: bool) -> None:
-        """Restart as planned: calls under way finish in the old host, new calls go to the next one at once. `wait`:
-        whether to return only after the old host has ended; otherwise it ends in a background thread."""
+        """Replace the host as planned: the old host finishes the running calls, and the next host gets new calls at
+        once. `wait`: whether to return only after the old host has ended; otherwise it ends in a background thread.
+        """
         shielded("qnnbridge retire", lambda: self._retire(process, wait=wait))
 
     def _retire(self, process: HostProcess, *, wait: bool) -> None:
@@ -245,8 +247,8 @@ class Supervisor:
             if self._process is not process or not process.usable:
                 return
             self.counters.planned_restarts += 1
-            # Both attributes are changed under the start lock, so that the next `process()` starts the next
-            # generation while calls under way keep the old one.
+            # Change both attributes under the start lock, so that the next `process()` starts the next generation
+            # while running calls keep the old one.
             process.retiring = True
             self._process = None
             self._retired.append(process)
@@ -262,7 +264,7 @@ class Supervisor:
             self._retired.remove(process)
 
     def close(self) -> None:
-        """End the host. Calls under way get `Closed`. Idempotent; bounded in time."""
+        """End the host. Running calls raise `Closed`. Idempotent; takes a limited time."""
         shielded("qnnbridge close", self._close)
 
     def _close(self) -> None:
@@ -270,18 +272,18 @@ class Supervisor:
         self._closing.notify()
         if self.foreign:
             return
-        reason = Closed("The host was closed while the call was under way.")
+        reason = Closed("The host was closed during the call.")
         starting = self._starting
         if starting is not None:
-            # The reason is set before the kill, so that the thread that waits for HELLO, and holds the lock, raises
+            # Set the reason before the kill, so that the thread that waits for HELLO, and holds the lock, raises
             # `Closed` and reports no crash.
             starting.channel.fail(reason)
             starting.kill("it was closed")
         if not self._start_lock.acquire(timeout=CLOSE_TIMEOUT_S):
             return
         try:
-            # Read the attributes again under the lock: the start that was just ended has cleared `_starting`, or
-            # another start has set `_process`.
+            # Read the attributes again under the lock: the interrupted start has cleared `_starting`, or another
+            # start has set `_process`.
             for process in (self._starting, self._process, *self._retired):
                 if process is not None:
                     process.close(reason=reason, quietly=self.exiting)
@@ -295,19 +297,20 @@ class Supervisor:
             if process is not None:
                 process.retiring = True
 
-    # --- starting ---
+    # --- start ---
 
     def _fitting_generation(self, deadline: float | None) -> HostProcess:
         """Return the next generation.
 
-        An older daemon ends when a newer application connects. If the daemon ends because of this application or
-        another one, this method starts a daemon of this version.
+        An older daemon ends when a newer application connects. If the daemon ends for this reason, this method
+        starts a daemon of the current version.
         """
         for tries_left in reversed(range(MAKE_WAY_TRIES)):
             try:
                 return self._next_generation(deadline)
             except VersionMismatch as error:
-                # Do not try again after any other version mismatch, because the daemon would give the same answer.
+                # Do not try again after any other version mismatch, because the daemon would respond in the same
+                # manner.
                 if not tries_left or error.details.get(LEAVING) != MAKE_WAY_FEATURE:
                     raise
             except HostCrashed as error:  # the daemon closed the connection before it answered our HELLO
@@ -322,7 +325,7 @@ class Supervisor:
         try:
             process.greet(deadline)
         except CallTimedOut:
-            # Only the caller's deadline has expired. The next caller continues to wait for this host.
+            # Only this caller's deadline has expired. The next caller continues to wait for the same host.
             raise _too_late() from None
         except ChannelFailed as failure:
             self._starting = None
@@ -336,8 +339,8 @@ class Supervisor:
             self._note_failed_start(error)
             raise
         self._starting = None
-        # The HELLO alone does not reset the restart delay, because it proves little. The first good answer does, or
-        # a minute without a crash.
+        # HELLO alone does not reset the restart delay, because it proves little. The first good response resets it,
+        # or a minute without a crash.
         self._policy.on_ready()
         self._investigator.on_ready(process)
         if process.channel.preamble:
@@ -347,7 +350,7 @@ class Supervisor:
         return process
 
     def forget_launch(self) -> None:
-        """Determine the command and environment again for the next process."""
+        """Discard the command and environment, so that they are determined again for the next process."""
         self._launch = None
 
     def _spawn(self, deadline: float | None) -> HostProcess:
@@ -358,8 +361,7 @@ class Supervisor:
         if start.delay_s:
             if deadline is not None and time.monotonic() + start.delay_s > deadline:
                 raise _too_late()
-            # Wait while holding the start lock, so that no other caller starts a host meanwhile. `close` ends the
-            # wait early.
+            # Wait while holding the start lock, so that no other caller starts a host. `close` ends the wait early.
             if self._closing.wait_for(lambda: self._is_closed, start.delay_s):
                 raise Closed("The host was closed.")
         try:
@@ -373,8 +375,8 @@ class Supervisor:
         if launch is None:
             launch = self._launch = self._make_launch()
         self._policy.on_start()
-        # The number is incremented before the process starts, so that no two processes get the same number, even if
-        # this start fails.
+        # Increment the number before the process starts, so that no two processes get the same number, even if this
+        # start fails.
         self.counters.generation += 1
         try:
             return HostProcess(launch, self._spawner, self.counters.generation)
@@ -387,7 +389,7 @@ class Supervisor:
             self._policy.on_death(incurable=error if error.retry == "pointless" else None)
 
     def _release(self, process: HostProcess, deadline: float | None) -> None:
-        """Release the resources of a dead generation, after its end and its investigation."""
+        """Release the resources of a dead generation, after its investigation."""
         if process.channel.failed:
             self.lost(process, process.channel.fail(None), deadline)
         process.close()
@@ -410,16 +412,18 @@ class Supervisor:
         if isinstance(error, HostCrashed) and not finding.on_purpose:
             self.counters.crashes += 1
             self.counters.last_crash = error
-            # If the call is repeated successfully, it raises no error, so the log is the only record of the crash.
+            # If a model may have crashed the host, this error must not prevent later starts of a host for other
+            # models.
             _log.warning("%s %s", error.message, error.cause or "")
-        # If a model may have crashed the host, other models must still be able to start a host.
+        # If a model may have crashed the host, other models must still be able to start a host, so this death
+        # counts less.
         incurable = error.retry == "pointless" and not error.details.get("suspects")
         self._policy.on_death(finding.status, error if incurable else None, booked=finding.booked)
         return finding
 
 
 def _patience(deadline: float | None, forever: float) -> float:
-    """Return how many seconds an operation for a caller with this deadline may take: slightly more than its
+    """Return the seconds that an operation for a caller with this deadline may take: slightly more than the
     remaining time."""
     return forever if deadline is None else max(0.0, deadline - time.monotonic()) + GRACE_S
 
@@ -427,14 +431,14 @@ def _patience(deadline: float | None, forever: float) -> float:
 def _too_late() -> DeadlineExceeded:
     return DeadlineExceeded(
         "The time limit of the call expired before the host was ready.",
-        fix="Give it more time, or start the host ahead with Host.start().",
+        fix="Increase the time limit, or start the host beforehand with Host.start().",
         details={"state": "not-started"},
     )
 
 
 # --- dropped sessions and objects, until the next call reports them to the host ------------------------------
 
-# Entry of the queue that does not release anything, but makes the next call take the slow path.
+# Queue entry that releases nothing, but makes the next call take the slow path.
 _SLOW = ("", -1, 0)
 
 
@@ -442,13 +446,13 @@ class Releases:
     """Queue of dropped objects, which the next call reports to the host. Any thread and finalizers may use it.
 
     Attributes:
-        waiting: for each object the operation that releases it, the generation of its host, and its number.
+        waiting: for each object, the operation that releases it, the generation of its host, and its number.
     """
 
     def __init__(self) -> None:
         # `deque.append` is atomic, so a finalizer that interrupts any other line does no harm.
         self.waiting: collections.deque[tuple[str, int, int]] = collections.deque()
-        # Re-entrant: a signal handler may make a call while its thread is inside `send`.
+        # Reentrant: a signal handler may make a call while its thread is inside `send`.
         self._lock = RLock()
 
     def add(self, operation: str, generation: int, number: int) -> None:
@@ -460,12 +464,12 @@ class Releases:
         self.waiting.append(_SLOW)
 
     def send(self, process: HostProcess) -> None:
-        """Release the queued objects of this process. Those of earlier processes no longer exist."""
+        """Release the queued objects that exist in this process. Objects of earlier processes no longer exist."""
         if not self.waiting:
             return
         with self._lock:
-            # Objects are removed from the queue after all are released. An interrupt can only cause a second
-            # release, which does no harm.
+            # Remove objects from the queue only after all are released. An interrupt can then only cause a second
+            # release, which is harmless.
             known = list(self.waiting)
             mine = [one for one in known if one[1] == process.generation]
             for operation, _, number in mine:
@@ -474,7 +478,7 @@ class Releases:
             objects = [number for operation, _, number in mine if operation == "object.release"]
             if objects:
                 process.channel.one_way.add({"op": "object.release", "objects": objects})
-            # Remove only the known objects: objects that were appended meanwhile remain for the next call.
+            # Remove only the released objects: objects that were appended meanwhile remain for the next call.
             for _ in known:
                 self.waiting.popleft()
 

@@ -1,12 +1,12 @@
-"""Calls over one connection, from any number of threads, without a separate thread.
+"""Calls over one connection, from any number of threads, without a thread that only reads.
 
-The caller writes its request. One of the waiting callers reads for all; this caller "has the lead". It passes
-answers to the other callers, and when it has its own answer, it wakes the next one to take the lead. A single
-caller never waits for another thread, which is three to twenty times faster than a separate reader thread (ADR
-0002).
+The caller writes its request. One of the waiting callers, which "has the lead", reads the answers of all callers.
+It passes answers to the other callers, and when it has its own answer, it wakes the next caller to take the lead. A
+single caller never waits for another thread, which is three to twenty times faster than a separate reader thread
+(ADR 0002).
 
-Deadlines are times of `time.monotonic()`. If a frame was written in part before its caller's deadline, the next
-sender finishes it; if none of it was written, it is taken back.
+Deadlines are times of `time.monotonic()`. If a frame was partly written before its caller's deadline, the next
+sender completes it; if no byte was written, the request is withdrawn.
 """
 
 from __future__ import annotations
@@ -66,20 +66,20 @@ __all__ = [
 OnSilence = Callable[[], "ChannelFailed | None"]
 Message = tuple[Kind, Header, tuple[Any, ...]]
 
-# Longest silence in the middle of a frame. The host writes a frame without pause, so a longer silence means a
-# stopped process. The limit is far longer than any pause of a machine that swaps, and short enough for a waiting
-# user.
+# Longest silence in the middle of a frame. The host writes a frame without pause, so a longer silence means that
+# the process is stopped. The limit is far longer than any pause of a machine that swaps, but short enough for a
+# waiting user.
 STALL_TIMEOUT_S = 60.0
 
 # How often a waiting caller calls `on_silence` to check whether the host can answer at all.
 SILENCE_INTERVAL_S = 5.0
 
-# How long a caller past its deadline waits for the state of its work.
+# How long a caller waits after its deadline for the state of its work.
 CANCEL_TIMEOUT_S = 0.8
-# How long `take_in` may read.
+# How long one call of `take_in` may read.
 TAKE_IN_TIMEOUT_S = 1.0
 
-# Time to read a dead host's last output from the pipe, counted from the failed write.
+# Time to read a dead host's last output from the pipe, counted from the failed write to the host.
 LAST_WORDS_TIMEOUT_S = 1.0
 
 
@@ -87,32 +87,32 @@ class Channel:
     """Send requests over one connection and read their answers. Thread-safe."""
 
     def __init__(self, write_fd: int, read_fd: int, hello: Hello, on_silence: OnSilence = lambda: None) -> None:
-        """Initialize. `on_silence` is called periodically while nothing arrives; a failure that it returns ends the
-        connection."""
+        """Initialize. `on_silence` is called periodically while nothing arrives. If it returns a failure, the
+        connection ends."""
         self._connection = Connection(Role.CLIENT, hello)
         self._reader = ByteReader(read_fd)
         self._writer = ByteWriter(writer(write_fd))
         self._write_fd, self._read_fd = write_fd, read_fd
-        # Marks of the pipes, to detect that other code closed all descriptors and opened files with these numbers
-        # (`_check_ours`).
+        # Marks that identify the pipes, to detect that other code closed all descriptors and opened files with the
+        # same numbers (`_check_ours`).
         self._marks = {fd: mark_of(fd) for fd in (write_fd, read_fd)}
-        # Time since which the pipe has accepted no byte from any caller.
+        # Time since which the pipe has not accepted any byte from any caller.
         self._stuck_since: float | None = None
         self._on_silence = on_silence
         self._owner = os.getpid()
-        # The locks are re-entrant, as `in_turn` requires. No thread holds both, except in `_after_last_output`
+        # The locks are reentrant, as `in_turn` requires. No thread holds both locks, except in `_after_last_output`
         # (first the send lock, then the lead).
         self._send_lock = RLock()
         self._lead = RLock()
-        # Number of reads. A signal handler that makes a call while its thread waits for bytes may also read the
-        # answer for which the thread waits. A changed number shows that.
+        # Number of reads. A signal handler may make a call while its thread waits for bytes, and read the answer
+        # for which the thread waits. The thread detects this by the changed number.
         self._reads = 0
         self._callers = Callers(hello.limits.max_in_flight)
         self._greeting: Frame | None = None
         self._retired = False
         self._said_goodbye = False
         self.requests = OpenRequests()
-        # Sender of requests whose answers are not needed.
+        # Sends requests whose answers are not needed.
         self.one_way = OneWayRequests(self._send_lock, self._write_one_way)
 
     @property
@@ -127,18 +127,20 @@ class Channel:
 
     @property
     def agreement(self) -> Agreement | None:
-        """Version and features that both sides agreed on. Only available after `greet`."""
+        """Version and features that both sides support. Only available after `greet`."""
         return self._connection.agreement
 
     @property
     def preamble(self) -> bytes:
-        """Output of the host's process on stdout before the protocol began."""
+        """Output of the host process on stdout before the protocol began."""
         return self._connection.preamble
 
     def greet(self, deadline: float) -> None:
-        """Exchange HELLOs. Raise `VersionMismatch`, `ChannelFailed` or `CallTimedOut`; continue if called again."""
+        """Exchange HELLO messages. Raise `VersionMismatch`, `ChannelFailed` or `CallTimedOut`. If called again,
+        continue."""
         with self._send_lock:
-            # In a second attempt after `CallTimedOut`, HELLO was sent before, or its rest is still in the writer.
+            # In a second attempt after `CallTimedOut`, HELLO was sent before, or the writer still contains a part
+            # of it.
             greeted = self._connection.state is not State.START
             self._write([] if greeted else self._connection.send_hello(), deadline)
         with self._lead:
@@ -163,7 +165,7 @@ class Channel:
         Args:
             deadline: time at which to stop waiting; ``None`` waits forever.
             context: description of the call, for blame; ``None`` for internal requests.
-            on_sent: called with the request's id once it is written.
+            on_sent: called with the request's id after the request was written.
             on_news: see `Waiter`.
 
         Raises:
@@ -185,8 +187,8 @@ class Channel:
                 (Kind.REQUEST, header, buffers), deadline, context or NO_CONTEXT, on_sent, waiter
             )
         finally:
-            # Each line is one C operation, so a signal handler's exception cannot skip it (see `shield`). The
-            # caller is also removed if `enter` raised.
+            # Each line is one C operation, so an exception of a signal handler cannot come between (see `shield`).
+            # The caller is also removed if `enter` raised an exception.
             self._callers.waiting.pop(waiter, None)
             self._callers.has_left()
         if answer.kind is Kind.ERROR:
@@ -204,7 +206,8 @@ class Channel:
         return str(answer.header.get("state"))
 
     def give_back(self, request_id: int, header: Header, buffers: tuple[Any, ...]) -> None:
-        """Answer the CALL_BACK of a request; drop the answer if the host no longer waits. Raise `ChannelFailed`."""
+        """Answer a CALL_BACK of the host (a request to call a function). Drop the answer if the host no longer
+        waits. Raise `ChannelFailed`."""
         with self._send_lock:
             self._check_owner()
             if self.requests.failure is not None:
@@ -214,19 +217,20 @@ class Channel:
                 self._write(chunks, None)
 
     def take_in(self) -> None:
-        """Read the bytes in the pipe if no caller reads, so that the host can write the answers of abandoned calls.
+        """If no caller reads, read the bytes in the pipe, so that the host can write the answers of abandoned
+        calls.
 
-        Called by threads that do not wait for an answer on this connection. The next caller raises a failure that
-        is found.
+        Called by threads that do not wait for an answer on this connection. If the connection has failed, the next
+        caller raises the failure.
         """
-        # Only the answers of abandoned requests have no reader. They would fill the pipe and block the host.
+        # Only answers of abandoned requests have no reader. They would fill the pipe and block the host.
         if not self.requests.abandoned:
             return
         deadline = time.monotonic() + TAKE_IN_TIMEOUT_S
         self._read_while(lambda: self._connection.mid_frame or wait_readable(self._read_fd, 0), 0, deadline)
 
     def goodbye(self, deadline: float) -> bool:
-        """Ask the host to finish its work and end. Return True if it confirmed in time."""
+        """Ask the host to finish its work and end. Return True if the host confirmed in time."""
 
         def send() -> None:
             self._check_owner()
@@ -238,32 +242,32 @@ class Channel:
                 self._read(deadline)
 
         with contextlib.suppress(TooLate, ChannelFailed, CallTimedOut, RuntimeError):
-            # Each step waits for its lock with the remaining time. If a caller holds the lock longer, the goodbye
-            # fails instead of waiting forever.
+            # Wait for each lock only for the remaining time. If a caller holds the lock longer, the goodbye fails
+            # instead of waiting forever.
             in_turn(self._send_lock, remaining(deadline), send)
-            # A caller without a deadline may keep the lead as long as its call lasts.
+            # A caller without a deadline may have the lead as long as its call lasts.
             in_turn(self._lead, remaining(deadline), listen)
         return self._said_goodbye
 
     def fail(self, reason: BridgeError | None) -> ChannelFailed:
-        """End the connection: every caller gets the failure. The first reason is kept."""
+        """End the connection: every caller gets the failure. Only the first reason is recorded."""
         return self.requests.fail(reason)
 
     def release(self, timeout_s: float) -> bool:
         """Wait, after `fail` and the end of the process, until no thread uses the descriptors.
 
-        Only then may the descriptors be closed: the next host's pipes may get the same numbers, and a late reader
-        would take bytes from these pipes. Return False if a caller still reads (another process keeps the pipe
-        open).
+        Only then may the descriptors be closed: the next host's pipes may get the same numbers, and a thread that
+        still reads would take bytes from these pipes. Return False if a caller still reads because another process
+        keeps the pipe open.
         """
         with contextlib.suppress(TooLate):
-            # After each lock was acquired once, no thread is inside a read or a write.
+            # After each lock was acquired once, no thread is inside a read or a write any more.
             in_turn(self._send_lock, timeout_s, self._writer.discard)
             in_turn(self._lead, timeout_s, lambda: None)
             return True
         return False
 
-    # --- sending ---
+    # --- requests ---
 
     def _exchange(
         self,
@@ -275,7 +279,7 @@ class Channel:
     ) -> Frame:
         waiter, settled = waiter or Waiter(), True
         try:
-            # If `_send` raises, it has withdrawn or abandoned the request itself, so `settled` is still true.
+            # If `_send` raised, it has already withdrawn or abandoned the request, and `settled` is still true.
             self._send(message, deadline, waiter, context)
             settled = False
             if on_sent is not None:
@@ -287,8 +291,8 @@ class Channel:
             failure.request_id = waiter.request_id
             raise
         except BaseException as error:
-            # The deadline expired, or the caller was interrupted. If it had the lead, another caller continues to
-            # read.
+            # The deadline expired, or the caller was interrupted. If the caller had the lead, another caller
+            # continues to read.
             request_id = waiter.request_id
             if request_id is None or (settled and isinstance(error, CallTimedOut)):
                 raise
@@ -308,8 +312,8 @@ class Channel:
             raise
 
     def _leave(self, request_id: int) -> bool:
-        """Abandon the request: another caller reads and drops its answer. Return False if it was answered or
-        withdrawn."""
+        """Abandon the request: another caller reads and drops its answer. Return False if the request was answered
+        or withdrawn."""
         left = self.requests.leave(request_id)
         self.requests.wake_next()
         return left
@@ -332,7 +336,7 @@ class Channel:
     ) -> None:
         """Write a request. The send lock must be held."""
         self._check_owner()
-        # This check comes first, because after a GOODBYE the end of the stream is not a failure.
+        # Check this first, because the end of the stream after a GOODBYE is not a failure.
         if self._retired:
             raise ChannelRetired
         if self.requests.failure is not None:
@@ -340,19 +344,19 @@ class Channel:
         try:
             request_id, chunks = self._connection.ask(*message)
         except RuntimeError:
-            if self.requests.failure is not None:  # the stream ended since the check above
+            if self.requests.failure is not None:  # the stream ended after the check above
                 raise self.requests.failure.again() from None
             raise
         added = False
         try:
             self.requests.add(request_id, waiter, context)
-            # The writer takes pieces from the end of its list, so that the list need not be copied.
+            # The writer takes chunks from the end of its list, so that the list need not be copied.
             pieces = last_first(chunks)
             self._writer.rest[:0] = pieces
-            added = True  # no signal handler can run between these two lines: they call no Python function
+            added = True  # No signal handler can run between these two lines, because they call no Python function.
             self._write((), deadline)
         except CallTimedOut:
-            # If no byte was written, the request is taken back. Otherwise the next sender must finish the frame, or
+            # If no byte was written, withdraw the request. Otherwise the next sender must complete the frame, or
             # the stream becomes unusable.
             if self._writer.take_back(chunks):
                 self.requests.withdraw(request_id)
@@ -367,7 +371,7 @@ class Channel:
             failure.request_id = request_id
             raise
         except BaseException:
-            # An exception of a signal handler. If the frame was begun, the next sender must finish it.
+            # An exception of a signal handler. If the frame was partly written, the next sender must complete it.
             if not added or self._writer.take_back(chunks):
                 self.requests.withdraw(request_id)
             else:
@@ -376,8 +380,8 @@ class Channel:
         self.requests.sent(request_id)
 
     def _write_one_way(self, header: Header) -> bool:
-        """Write a one-way request. The send lock must be held. Return False if the pipe is full and it was not
-        sent."""
+        """Write a one-way request. The send lock must be held. Return False if the pipe is full and the request was
+        not sent."""
         try:
             self._write_request((Kind.REQUEST, header, ()), time.monotonic(), None, NO_CONTEXT)
         except CallTimedOut:
@@ -392,7 +396,7 @@ class Channel:
         if pipe.torn:
             raise self.fail(interrupted())
         pipe.add(chunks)
-        # The function is chosen for each frame, because the application may have changed the handling of SIGPIPE.
+        # Choose the function for each frame, because the application may have changed the handling of SIGPIPE.
         pipe.write = writer(self._write_fd)
         while pipe.pending:
             self._check_ours(self._write_fd)
@@ -405,11 +409,11 @@ class Channel:
                 raise self._after_last_output(deadline) from None
 
     def _wait_for_room(self, deadline: float | None) -> None:
-        """Wait for room in the pipe. The time of consecutive waits of all callers is added to detect a stopped
-        host."""
+        """Wait for room in the pipe. To detect a stopped host, add up the time of consecutive waits of all
+        callers."""
         now = time.monotonic()
-        # An expired deadline does not reset this time, so that callers with short deadlines together detect a host
-        # that does not read.
+        # Do not reset this time when a deadline expires, so that several callers with short deadlines together
+        # detect a host that does not read.
         if self._stuck_since is None:
             self._stuck_since = now
         stuck_until = self._stuck_since + STALL_TIMEOUT_S
@@ -424,30 +428,30 @@ class Channel:
         """Read the phases and answers that a host left in the pipe when it stopped reading."""
         until = time.monotonic() + LAST_WORDS_TIMEOUT_S
         if deadline is not None:
-            # Read slightly past the deadline, because the last output may contain the cause of the death.
+            # Read for a short time after the deadline, because the last output may contain the cause of the death.
             until = min(until, deadline + LAST_WORDS_TIMEOUT_S / 4)
         self._read_while(lambda: not self.failed, remaining(until), until)
         return self.fail(None)
 
     def _withdraw(self, request_id: int) -> str:
-        """Cancel the request. Return the state of the work."""
+        """Cancel the request. Return the state of its work."""
         try:
             return self.cancel(request_id, time.monotonic() + CANCEL_TIMEOUT_S)
         except (CallTimedOut, ChannelFailed, ChannelRetired, BridgeError):
             return "still-running"
 
-    # --- waiting ---
+    # --- answers ---
 
     def _await(self, waiter: Waiter, deadline: float | None) -> Frame | None:
         while waiter.answer is None and not waiter.news:
             if self.requests.failure is not None:
                 raise self.requests.failure.again()
-            # True if this caller had the lead, and its answer, a failure or news has arrived.
+            # True if this caller had the lead and has received its answer, a failure or news.
             if self._read_for(waiter, deadline):
                 continue
             left = SILENCE_INTERVAL_S if deadline is None else min(SILENCE_INTERVAL_S, remaining(deadline))
-            # The reader wakes this caller when its answer has arrived, or to take the lead. A single wait is
-            # limited, so that a lost wake-up delays the caller by at most five seconds.
+            # The reader wakes this caller when the caller's answer has arrived or the caller must take the lead.
+            # The wait is limited, so that a lost wake-up delays the caller by at most five seconds.
             if not waiter.wait(left) and deadline is not None and time.monotonic() >= deadline:
                 raise CallTimedOut("still-running")
         return waiter.answer
@@ -455,11 +459,11 @@ class Channel:
     def _read_for(self, waiter: Waiter, deadline: float | None) -> bool:
         """Take the lead and read until the waiter has its answer, then wake the next caller. Return False if
         another caller has the lead."""
-        # The same as `in_turn`, but without a closure for each call.
+        # This equals `in_turn`, without creating a closure for each call.
         lead = self._lead
         try:
-            # Do not wait for the lead: its holder wakes this caller when its answer has arrived or the lead is
-            # free.
+            # Do not wait for the lead: the caller that has it wakes this caller when the answer has arrived or the
+            # lead is free.
             if not lead.acquire(blocking=False):
                 return False
             while waiter.answer is None and not waiter.news and not self.failed:
@@ -471,12 +475,12 @@ class Channel:
             except RuntimeError:
                 pass
             else:
-                # A caller that gives up the lead wakes another one. Otherwise all callers would sleep while answers
-                # are in the pipe.
+                # A caller that gives up the lead wakes another caller. Otherwise all callers would sleep while
+                # answers are in the pipe.
                 self.requests.wake_next()
 
     def _read_while(self, wanted: Callable[[], bool], timeout_s: float, deadline: float) -> None:
-        """Read and distribute frames while `wanted`, if the lead becomes free in time."""
+        """Take the lead if it becomes free in time. Read and distribute frames while `wanted` returns true."""
 
         def read() -> None:
             try:
@@ -496,12 +500,12 @@ class Channel:
             raise self.fail(interrupted())
         if self.requests.failure is not None:
             raise self.requests.failure.again()
-        # Parse the bytes that were read before first, because there may be no further bytes in the pipe.
+        # First parse the bytes that have already been read, because the pipe may not contain any more bytes.
         if not reader.ready:
             if not self._wait_for_bytes(deadline):
                 return
-            # On Windows Ctrl+C does not interrupt a read of a pipe, so the main thread waits for bytes in another
-            # way first.
+            # On Windows Ctrl+C does not interrupt a read of a pipe, so the main thread first waits for bytes in a
+            # different way.
             let_ctrl_c_through(self._read_fd)
             self._check_ours(self._read_fd)
         try:
@@ -512,8 +516,8 @@ class Channel:
             raise self.fail(None) from None
 
     def _wait_for_bytes(self, deadline: float | None) -> bool:
-        """Wait for bytes. Return False if a nested call has read bytes meanwhile. Raise early if the host is
-        stopped, has ended or is silent in the middle of a frame."""
+        """Wait for bytes. Return False if a nested call has read bytes meanwhile. Raise without waiting further if
+        the host is stopped, has ended, or is silent in the middle of a frame."""
         since, before = time.monotonic(), self._reads
         in_frame = self._connection.mid_frame
         while True:
@@ -532,7 +536,8 @@ class Channel:
             silence = self._on_silence()
             if silence is not None:
                 raise self.fail(silence.reason)
-            # The host writes a frame without pause: silence in the middle of a frame means a stopped process.
+            # The host writes a frame without pause: silence in the middle of a frame means that the process is
+            # stopped.
             if in_frame and now - since >= STALL_TIMEOUT_S:
                 raise self.fail(stalled("send", STALL_TIMEOUT_S))
 
@@ -541,7 +546,8 @@ class Channel:
         if not count:
             self.fail(None)
             self._connection.received_eof()
-            raise self.fail(None)  # a variable for the exception would form a reference cycle with the frame
+            # no variable for the exception, because it would form a reference cycle with the frame
+            raise self.fail(None)
         for frame in self._connection.received(count):
             self._hand_out(frame)
 
@@ -559,8 +565,8 @@ class Channel:
             self.requests.answer(frame)
 
     def _check_ours(self, fd: int) -> None:
-        # Without this check, bytes could be written to another file. After the connection to a daemon was given up,
-        # the number refers to the null device.
+        # Without this check, bytes could be written to another file. After this side gave up the connection to a
+        # daemon, the descriptor number refers to the null device.
         if not is_writing(fd) and not is_marked(fd, self._marks[fd]):
             ended = is_device(fd) and self._on_silence()
             raise self.fail(ended.reason if ended else descriptors_closed())
@@ -573,9 +579,9 @@ class Channel:
 
 # --- a request whose answer comes in parts, EVENT frames first and the REPLY last ----------------------------
 #
-# The caller requests each part when it needs the part. Between two parts it does not read, so the host must limit
-# the number of parts that it sends ahead. One thread uses a stream at a time; any number of threads use streams of
-# one channel.
+# The caller requests each part when it needs the part. It does not read between two parts, so the host must limit
+# the number of parts that it sends in advance. Only one thread at a time may use a stream, but several threads may
+# use streams of one channel.
 
 
 class ReplyStream:
@@ -597,18 +603,18 @@ class ReplyStream:
         deadline: float | None,
         context: CallContext,
     ) -> ReplyStream | None:
-        """Send the request. Return ``None`` if too many streams are open; use `Channel.call` then, which returns
-        only the REPLY.
+        """Send the request. Return ``None`` if too many streams are open. In this case use `Channel.call`, which
+        returns only the REPLY.
 
         Raises:
-            ChannelFailed, ChannelRetired, CallTimedOut, TooLarge: as `Channel.call`.
+            ChannelFailed, ChannelRetired, CallTimedOut, TooLarge: as for `Channel.call`.
         """
         if len(channel.requests.streams) >= MAX_STREAMS:
             return None
         stream = cls(channel)
         try:
-            # The stream is registered before the request is sent, so that there are never more than `MAX_STREAMS`.
-            # `abandon` removes it.
+            # Register the stream before the request is sent, so that there are never more than `MAX_STREAMS`.
+            # `abandon` removes the stream.
             channel.requests.streams[stream._waiter] = None
             channel._send((Kind.REQUEST, header, buffers), deadline, stream._waiter, context)
         except BaseException:
@@ -621,12 +627,12 @@ class ReplyStream:
         return self._waiter.request_id or 0
 
     def next(self, deadline: float | None) -> Frame:
-        """Return the next EVENT, or the REPLY, which is the last frame. After a missed deadline the stream can
-        still be used.
+        """Return the next EVENT frame, or the REPLY frame, which comes last. The stream can still be used after a
+        missed deadline.
 
         Raises:
             BridgeError: the error that the host answered with.
-            CallTimedOut, ChannelFailed: as `Channel.call`.
+            CallTimedOut, ChannelFailed: as for `Channel.call`.
         """
         while True:
             if self._news:
@@ -640,7 +646,7 @@ class ReplyStream:
             if answer is None or self._news:
                 # Even if the REPLY has arrived, return the EVENT frames first, in the order in which the host sent
                 # them.
-                continue  # to return the next of these frames
+                continue  # so that the next call returns the next of these frames
             self._release()
             if answer.kind is Kind.ERROR:
                 raise from_wire(answer.header.get("error") or {})

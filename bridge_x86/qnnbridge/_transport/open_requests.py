@@ -1,4 +1,4 @@
-"""The open requests of one connection and their states, and the sender of requests without a waiter.
+"""The open requests of one connection and their states. Also sends requests for whose answers no caller waits.
 
 States of a request, with the method that changes each:
 
@@ -12,15 +12,15 @@ States of a request, with the method that changes each:
       | answer
     answered: passed to its waiter
 
-    abandoned: `leave` in any state up to here. The caller has given the call up; `answer` then drops the answer.
+    abandoned: `leave` in any of the states above. The caller has given up the call; `answer` then drops the answer.
     lost: `fail` in any state. The connection has failed; every waiter gets the failure.
 
-A call on a fast channel has the same states, kept by `FastChannel`: `busy` from queued to answered, `sent` from
-started, `phase`, `abandoned`, and `broken` if its channel cannot be used again.
+A call on a fast channel has the same states, stored in attributes of `FastChannel`: `busy` (from "queued" to
+"answered"), `sent` (from "started" on), `phase`, `abandoned`, and `broken` if the channel cannot be used again.
 
-Invariant: a request is in the table from before its first byte is written until its answer has arrived or the
-connection has failed, whether or not its caller still waits. `lost` is the table at the moment of failure. One lock
-protects the whole table. It is held only for short operations on the table.
+Invariant: the table contains a request from before its first byte is written until its answer has arrived or the
+connection has failed, whether or not a caller still waits. `lost` is a copy of the table at the moment of failure.
+One lock protects the whole table. It is held only for short operations.
 """
 
 from __future__ import annotations
@@ -48,22 +48,23 @@ from qnnbridge_protocol.frames import Frame
 
 Header = dict[str, Any]
 
-# Maximum number of concurrent calls with answers in parts: half of the 64 requests that a host accepts by default,
-# so that other calls are possible.
+# Maximum number of concurrent calls with answers in several parts: half of the 64 requests that a host accepts by
+# default, so that other calls remain possible.
 MAX_STREAMS = 32
 
 
 class OneWayRequests:
-    """Requests that release memory and sessions, for whose answers no caller waits. Thread-safe.
+    """Send requests that release memory and sessions. No caller waits for their answers. Thread-safe.
 
-    Invariant: a request is written as soon as the sender's lock is free. `add` appends before it tries the lock,
-    and every holder of the lock calls `send` after its release, so either `add` or the holder of the lock sends the
-    request. If the pipe is full, a request waits until the next frame, or until `send` is called. No method waits
-    for the lock.
+    Invariant: a request is written as soon as the sender's lock is free. `add` appends the request before it tries
+    the lock, and every thread calls `send` after it has released the lock, so one of the two threads sends the
+    request. If the pipe is full, a request waits until the next frame is written, or until `send` is called. No
+    method waits for the lock.
     """
 
     def __init__(self, lock: RLock, write: Callable[[Header], bool]) -> None:
-        """Initialize. `write` is called under the lock; it writes a request, or returns False to postpone it."""
+        """Initialize. `write` is called under the lock. It writes a request, or returns False to postpone the
+        request."""
         self._lock = lock
         self._write = write
         self._waiting: collections.deque[Header] = collections.deque()
@@ -72,8 +73,8 @@ class OneWayRequests:
         return len(self._waiting)
 
     def add(self, header: Header) -> None:
-        """Send the request, at once if possible without waiting, otherwise soon."""
-        # The order matters: append first, then try the lock (see the invariant).
+        """Send the request: immediately if this is possible without waiting, otherwise soon."""
+        # The order matters: first append, then try the lock (see the invariant).
         self._waiting.append(header)
         self.send()
 
@@ -81,26 +82,28 @@ class OneWayRequests:
         """Send queued requests as long as this is possible without waiting."""
         with contextlib.suppress(TooLate):
             while self._waiting:
-                # Do not wait for the lock (timeout 0): the thread that holds it sends this request afterwards.
+                # Do not wait for the lock (timeout 0): the thread that holds the lock sends this request after
+                # releasing it.
                 if not in_turn(self._lock, 0, self._send_next):
                     return
 
     def _send_next(self) -> bool:
-        # The request is removed after it is written. An exception in between can only cause a second copy, which
-        # does no harm.
+        # Remove the request only after it is written. An exception in between can only cause a second copy, which
+        # is harmless.
         try:
             header = self._waiting[0]
-        except IndexError:  # the last holder of the lock has sent it
+        except IndexError:  # the last thread that held the lock has sent the request
             return True
         written = self._write(header)
-        # If the first request is another one, a call of a signal handler has already sent and removed this one.
+        # If the first request is a different one, a call in a signal handler has already sent and removed this
+        # request.
         if written and self._waiting and self._waiting[0] is header:
             self._waiting.popleft()
         return written
 
 
 class CallTimedOut(Exception):
-    """The caller's deadline has expired. `state` is the state of the work."""
+    """The caller's deadline has expired. `state` is the state of the work in the host."""
 
     def __init__(self, state: str) -> None:
         super().__init__(state)
@@ -108,30 +111,31 @@ class CallTimedOut(Exception):
 
 
 class ChannelRetired(Exception):
-    """The connection is being closed as planned; the host does not process the call, but the next generation
-    does."""
+    """The connection is being closed as planned. The host does not process the call; the next generation can."""
 
 
 class ChannelFailed(Exception):
-    """The connection has failed: the host is gone, hangs, or violates the protocol (`reason`). `request_id` is the
-    id of the caller's request; ``None`` if the caller has not sent one."""
+    """The connection has failed: the host has ended, hangs, or violates the protocol (`reason`). `request_id` is
+    the id of the caller's request; ``None`` if the caller has not sent a request."""
 
     def __init__(self, reason: BridgeError | None = None) -> None:
         super().__init__(str(reason or "end of stream"))
-        # The reason is kept as long as the connection. With its traceback it would keep alive the frames of the
-        # thread that detected the failure.
+        # The reason is stored as long as the connection exists. With its traceback it would keep the frames alive
+        # of the thread that detected the failure.
         self.reason = reason if reason is None else reason.with_traceback(None)
         self.request_id: int | None = None
 
     def again(self) -> ChannelFailed:
-        """Return a copy to raise. Raising the stored exception would keep callers' frames and arrays alive."""
+        """Return a copy, to raise it. Raising the stored exception would keep frames and arrays of callers
+        alive."""
         return ChannelFailed(self.reason)
 
 
 def error_of(answer: Frame, *, retired: bool) -> Exception:
-    """Return the exception for an ERROR frame. `retired`: this side has sent GOODBYE, which withdraws requests."""
+    """Return the exception for an ERROR frame. `retired`: this side has sent GOODBYE, after which the host cancels
+    requests."""
     error = from_wire(answer.header.get("error") or {})
-    # After GOODBYE the host cancels requests that it has not begun: the next generation processes those calls.
+    # After GOODBYE the host cancels requests that it has not started. The next generation processes these calls.
     return ChannelRetired() if retired and isinstance(error, Cancelled) else error
 
 
@@ -143,8 +147,8 @@ def stalled(verb: str, seconds: float) -> HostHung:
     )
 
 
-# Thread-local data. `channel` is the connection whose host waits for a function that runs in this thread. The
-# function must not wait for that host.
+# Thread-local data. `channel` is set while a function that a host has called runs in this thread. The function must
+# not wait for the host of this connection, because the host waits for the function.
 inside = local()
 
 
@@ -167,32 +171,33 @@ def forked(owner: int) -> ForkedClient:
 def descriptors_closed() -> HostCrashed:
     return HostCrashed(
         "The connection to the host is lost: this program has closed its descriptors.",
-        cause="Other code closed all open files (os.closerange, a library that makes a daemon of the program).",
-        fix="Let that code close only what it opened, or run it before the first session. The next call restarts "
-        "the host.",
+        cause="Other code closed all open files (os.closerange, or a library that turns the program into a "
+        "daemon).",
+        fix="Make that code close only its own files, or run it before the first session is created. The next "
+        "call restarts the host.",
         details={"from_outside": True},
     )
 
 
 def interrupted() -> ProtocolDesync:
     return ProtocolDesync(
-        "The position in the stream was lost because Ctrl+C came while a message was parsed.",
+        "The position in the stream was lost because Ctrl+C interrupted the parsing of a message.",
         fix="Nothing to do: the host is restarted with the next call.",
     )
 
 
 @dataclasses.dataclass(frozen=True)
 class CallContext:
-    """Description of a call, to which a death of the host can be attributed.
+    """Description of a call. If the host dies, the death can be attributed to the call.
 
     Attributes:
         op: the operation, for example ``session.run``.
         model: label of the model.
-        fingerprint: fingerprint of the model or cache entry to whose account a death is added.
+        fingerprint: fingerprint of the model or cache entry that is blamed for a death.
         options_hash: hash of the session's options.
-        without_qnn: whether QNN is not requested, or runs no node of the session.
-        entry: whether the fingerprint is that of the cache entry from which the model was loaded.
-        known: known fault of the model on QNN and its fix, as text.
+        without_qnn: whether QNN was not requested, or runs no node of the session.
+        entry: whether the fingerprint identifies the cache entry from which the model was loaded.
+        known: description of a known fault of the model on QNN, and its fix.
     """
 
     op: str
@@ -204,7 +209,7 @@ class CallContext:
     known: str = ""
 
     def about(self, phase: Mapping[str, Any]) -> CallContext:
-        """Return the context with the model, or the entry of the cache, that a PHASE declares."""
+        """Return the context with the model or cache entry from a PHASE frame."""
         fingerprint, label = phase.get("fingerprint"), phase.get("label")
         if type(fingerprint) is not str:
             return self
@@ -230,7 +235,7 @@ class Lost:
 
 
 class ChannelInUse(Protocol):
-    """A fast channel, and the call that uses it, if any."""
+    """A fast channel, and the call that uses the channel, if any."""
 
     busy: bool
     sent: bool
@@ -251,14 +256,14 @@ def remaining(deadline: float | None) -> float:
 
 
 class WakeEvent:
-    """Event that wakes one waiting thread. Any thread may set it, and so may a signal handler that interrupts the
-    thread."""
+    """Event that wakes one waiting thread. Any thread may set the event, and also a signal handler that interrupts
+    the waiting thread."""
 
     __slots__ = ("_lock",)
 
     def __init__(self) -> None:
-        # A lock instead of `threading.Event`: `Event.set` takes a lock that is not re-entrant, so a signal handler
-        # that interrupts it and also wakes the thread would deadlock.
+        # A lock is used instead of `threading.Event`: `Event.set` takes a lock that is not reentrant, so a signal
+        # handler that interrupts it and also wakes the thread would deadlock.
         self._lock = Lock()
         self._lock.acquire()
 
@@ -269,32 +274,32 @@ class WakeEvent:
             pass  # the event is already set
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until the event is set; return whether that happened in time."""
+        """Wait until the event is set. Return whether it was set before the timeout."""
         return self._lock.acquire(timeout=max(0.0, timeout_s))
 
 
 class Waiter(WakeEvent):
-    """A caller that waits for an answer. It is woken when the answer has arrived, the lead is free, or the
-    connection has failed."""
+    """A caller that waits for an answer. The caller is woken when the answer has arrived, the lead (the right to
+    read) is free, or the connection has failed."""
 
     __slots__ = ("answer", "news", "on_news", "request_id")
 
     def __init__(self, on_news: Callable[[Frame], None] | None = None) -> None:
-        """Initialize. `on_news` gets each PHASE, EVENT and CALL_BACK frame of the request from the thread that
-        reads it, and must not wait."""
+        """Initialize. `on_news` is called with each PHASE, EVENT and CALL_BACK frame of the request, by the thread
+        that reads the frame, and must not block."""
         super().__init__()
         self.answer: Frame | None = None
         # Id of the request; set before the first byte of the request is written.
         self.request_id: int | None = None
-        # EVENT frames that the caller has to process before it continues to wait. Empty if it only needs the
+        # EVENT frames that the caller must process before it continues to wait. Unused if the caller only needs the
         # answer.
         self.news: collections.deque[Frame] | tuple[()] = ()
         self.on_news = on_news
 
 
 class Callers:
-    """The callers of one connection in the order of their arrival. Callers beyond the first `room` wait.
-    Thread-safe.
+    """The callers of one connection in the order of their arrival. Only the first `room` callers may proceed, the
+    others wait. Thread-safe.
 
     Each caller removes itself from `waiting`. A counter is not used, because an interrupted caller could leave it
     wrong.
@@ -306,15 +311,15 @@ class Callers:
         self._left: Changes[bool] = Changes()
 
     def enter(self, me: Waiter, timeout_s: float | None) -> bool:
-        """Wait until this caller is among the first `room`. Return False if that takes too long."""
+        """Wait until this caller is among the first `room` callers. Return False if the timeout expires first."""
         self.waiting[me] = None
         if len(self.waiting) <= self.room:
             return True
-        # The dict keeps the order of arrival, so a caller's position only moves forwards.
+        # The dict preserves the order of arrival, so a caller's position only moves forwards.
         return self._left.wait_for(lambda: me in list(self.waiting)[: self.room], timeout_s)
 
     def has_left(self) -> None:
-        """Notify the others after a caller removed itself."""
+        """Notify the other callers after a caller has removed itself."""
         if len(self.waiting) >= self.room:
             self._left.notify()
 
@@ -330,10 +335,10 @@ class _Open:
 
 
 class OpenRequests:
-    """The requests of one connection without a final answer. Thread-safe."""
+    """The requests of one connection that have no final answer yet. Thread-safe."""
 
     def __init__(self) -> None:
-        # Re-entrant: a signal handler may make a call while its thread holds the lock.
+        # Reentrant: a signal handler may make a call while its thread holds the lock.
         self._lock = RLock()
         self._open: dict[int, _Open] = {}
         self._changes: Changes[bool] = Changes()
@@ -341,13 +346,13 @@ class OpenRequests:
         self.idle_wanted = False
         # All fast channels by number. A busy channel is an open request.
         self.channels: Mapping[int, ChannelInUse] = {}
-        # Function that is called, in any thread, when a caller abandons a request whose answer may still arrive.
+        # Function to call, in any thread, when a caller abandons a request whose answer may still arrive.
         self.on_left: Callable[[], None] | None = None
-        # Calls whose answers come in parts (`ReplyStream`); at most `MAX_STREAMS`.
+        # Calls whose answers come in several parts (`ReplyStream`); at most `MAX_STREAMS`.
         self.streams: dict[object, None] = {}
-        # Native step that the host declared for itself, not for a request.
+        # Native step that the host declared for itself and not for a request.
         self.host_phase: str | None = None
-        # Versions that the host reported after it found QNN, and a listener for them.
+        # Versions that the host reported after it found QNN, and a listener for such reports.
         self.host_versions: dict[str, str] = {}
         self.on_versions: Callable[[Mapping[str, str]], None] | None = None
         self.failure: ChannelFailed | None = None
@@ -363,14 +368,14 @@ class OpenRequests:
 
     @property
     def abandoned(self) -> bool:
-        """Whether the host may be busy with abandoned calls."""
+        """Whether the host may be working on abandoned calls."""
         with self._lock:
             if any(entry.waiter is None and entry.context.op for entry in self._open.values()):
                 return True
             return any(channel.abandoned and not channel.answered() for channel in list(self.channels.values()))
 
     def channel_is_free(self) -> None:
-        """Record the end of a call on a channel."""
+        """Record the end of a call on a fast channel."""
         with self._lock:
             self._notify_if_idle_wanted()
 
@@ -380,8 +385,8 @@ class OpenRequests:
             if self.failure is not None:
                 raise self.failure.again()
             if waiter is not None:
-                # The id is set under the lock and before the first byte is written, so that from here on an
-                # interrupted caller can withdraw the request.
+                # Set the id under the lock and before the first byte is written, so that an interrupted caller can
+                # withdraw the request from here on.
                 waiter.request_id = request_id
             self._open[request_id] = _Open(waiter, context)
 
@@ -392,28 +397,29 @@ class OpenRequests:
             entry.sent = True
 
     def withdraw(self, request_id: int) -> None:
-        """Forget a request that was not written at all, or that the host will not start."""
+        """Remove a request of which no byte was written, or that the host will not start."""
         with self._lock:
             self._open.pop(request_id, None)
             self._notify_if_idle_wanted()
 
     def leave(self, request_id: int) -> bool:
-        """Record that the caller abandoned the request; the host may still process it. Return False if it was
-        withdrawn before."""
+        """Record that the caller abandoned the request; the host may still process it. Return False if the request
+        was withdrawn before."""
         with self._lock:
             entry = self._open.get(request_id)
             if entry is not None:
                 entry.waiter = None
                 self._notify_if_idle_wanted()
-        # `on_left` is called without the lock, because the maintenance thread that it wakes also takes the lock.
+        # Call `on_left` without the lock, because the maintenance thread that it wakes also takes the lock.
         if entry is not None and entry.context.op and self.on_left is not None:
             self.on_left()
         return entry is not None
 
     def declare(self, frame: Frame) -> None:
-        """Record that the host is about to enter a native step, with the model if that was unknown."""
+        """Record that the host is about to enter a native step. Also record the model, if the request does not
+        contain it."""
         phase = str(frame.header.get("phase"))
-        if not frame.request_id:  # the phase of the host itself
+        if not frame.request_id:  # a phase of the host itself
             self.host_phase = phase
             versions = frame.header.get("versions")
             if isinstance(versions, Mapping):
@@ -422,7 +428,8 @@ class OpenRequests:
                     self.on_versions(self.host_versions)
             return
         with self._lock:
-            # A PHASE may arrive after the answer of its request, if a second request arrived at that moment.
+            # A PHASE frame may arrive after the answer of its request, if a second request arrived at the same
+            # moment.
             entry = self._open.get(frame.request_id)
             if entry is not None:
                 entry.phase = None if phase == "ready" else phase
@@ -430,7 +437,7 @@ class OpenRequests:
         self.pass_on(frame)
 
     def pass_on(self, frame: Frame) -> None:
-        """Pass news of a request to its caller if it still waits."""
+        """Pass news (PHASE, EVENT, CALL_BACK frames) of a request to its caller, if the caller still waits."""
         entry = self._open.get(frame.request_id)
         waiter = entry.waiter if entry is not None else None
         if waiter is not None and waiter.on_news is not None:
@@ -439,8 +446,8 @@ class OpenRequests:
     def answer(self, frame: Frame) -> None:
         """Pass an answer to its waiter."""
         with self._lock:
-            # `Connection` has checked that the answer belongs to a request. The entry may be missing because the
-            # call was abandoned or withdrawn.
+            # `Connection` has checked that the answer belongs to a request. The entry is missing if the call was
+            # abandoned or withdrawn.
             entry = self._open.pop(frame.request_id, None)
             self._notify_if_idle_wanted()
         if entry is not None and entry.waiter is not None:
@@ -448,19 +455,19 @@ class OpenRequests:
             entry.waiter.wake()
 
     def wake_next(self) -> None:
-        """Wake one waiting caller, which then reads."""
+        """Wake one waiting caller, which then takes the lead and reads."""
         with self._lock:
             for entry in self._open.values():
-                # The oldest caller comes first. A caller that has its answer is skipped, because it would not read.
+                # Wake the oldest caller. Skip callers that have their answers, because they would not read.
                 if entry.waiter is not None and entry.waiter.answer is None:
                     entry.waiter.wake()
                     return
 
     def fail(self, reason: BridgeError | None) -> ChannelFailed:
-        """Record that the connection has failed. The first reason is kept."""
+        """Record that the connection has failed. Only the first reason is recorded."""
         with self._lock:
             if self.failure is None:
-                # This is a copy, because later answers and withdrawals must not change which calls are blamed.
+                # A copy, because later answers and withdrawals must not change which calls are blamed.
                 self.lost = tuple(
                     Lost(number, entry.context, entry.phase, entry.sent)
                     for number, entry in sorted(self._open.items())
@@ -474,7 +481,7 @@ class OpenRequests:
             failure = self.failure.again()
             waiters = [entry.waiter for entry in self._open.values() if entry.waiter is not None]
             self._changes.notify()
-        # The callers are woken without the lock, because each of them takes it next.
+        # Wake the callers without holding the lock, because each of them takes the lock next.
         for waiter in waiters:
             waiter.wake()
         return failure
@@ -489,7 +496,7 @@ class OpenRequests:
             self._changes.notify()
 
 
-# Context of requests that do not come from the application: pings and cancels.
+# Context of requests that the application did not make: pings and cancels.
 NO_CONTEXT = CallContext("")
 
 

@@ -1,5 +1,5 @@
-"""Inputs and outputs of calls, as the application passes and gets them.
+"""Inputs and outputs of calls, in the types that the application passes and receives.
 
-`feed_rules` has the rule for each input and output of a model. `feeds` checks and converts the inputs of a call.
-`ort_value` has `OrtValue` and `SparseTensor`.
+`feed_rules` contains the rules for inputs and outputs of a model. `feeds` checks and converts the inputs of a call.
+`ort_value` contains `OrtValue` and `SparseTensor`.
 """

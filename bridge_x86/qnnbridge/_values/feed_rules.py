@@ -1,8 +1,8 @@
-"""Rules for the values of one input or output of a model, and the errors for other values in ONNX Runtime's
-wording.
+"""Rules for the values of one input or output of a model, and the errors for invalid values with ONNX Runtime's
+messages.
 
-The functions are pure, the rules are immutable, and any thread may use them. Class and text of each error are those
-that ONNX Runtime raises for the same mistake, which the tests compare; only the ``fix`` is added.
+The functions are pure, the rules are immutable, and any thread may use them. For the same mistake, errors have the
+same class and message as in ONNX Runtime, which the tests compare; only the ``fix`` is added.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 INVALID_ARGUMENT = "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : "
 
-# Types that have a number in ONNX Runtime, but of which it does not support tensors.
+# Types that have a number in ONNX Runtime, although it does not support tensors of these types.
 _COMPLEX = frozenset({ElementType.COMPLEX64, ElementType.COMPLEX128})
 
-# Numbers by kind of value, as ONNX Runtime's messages show them (its enumeration ONNXType).
+# Number of each category of values in ONNX Runtime's messages (its enumeration ONNXType).
 _KIND_NUMBERS = {"map": 1, "tensor": 2, "sequence": 3, "sparse": 4, "optional": 5}
 
 
@@ -40,13 +40,13 @@ class FeedRule:
         inner: `declared` without ``optional``.
         dtype: the only numpy dtype that fits a tensor; ``None`` if dtype objects cannot be compared by identity
             (strings, types without a numpy name), or if the input is not a tensor.
-        shape: the size of each dimension, ``None`` for a free one. The whole attribute is ``None`` if every shape
-            is valid, which includes scalars: ONNX Runtime shows an unknown shape as a shape without dimensions, and
-            checks neither.
+        shape: the size of each dimension; ``None`` for a free dimension. The whole attribute is ``None`` if every
+            shape is valid. This includes declared scalars: ONNX Runtime reports an unknown shape like the shape of
+            a scalar, and checks neither.
         exact: `shape` if no dimension is free, else ``None``.
         fixed: positions and sizes of the dimensions that are not free.
         required: whether the input must be fed.
-        role: the word for the input or output in messages.
+        role: the word for the value in messages, such as "input".
     """
 
     name: str
@@ -104,14 +104,14 @@ def rule_of(node: Node, overridable: bool = False, role: Role = "input") -> Feed
 
 
 def shape_fits(rule: FeedRule, shape: Sequence[int]) -> bool:
-    """Return whether a tensor of this shape may be fed. Dimensions with the same name may differ; the model itself
-    checks them."""
+    """Return whether a tensor with this shape may be fed. Dimensions with the same name may have different
+    sizes; the model itself checks them."""
     want = rule.shape
     if want is None:
         return True
     if len(want) != len(shape):
         return False
-    # This is a loop because it runs in every call, and all() with a generator takes three times as long.
+    # Use a loop, because this runs in every call, and all() with a generator takes three times as long.
     for index, dim in rule.fixed:  # noqa: SIM110
         if shape[index] != dim:
             return False
@@ -142,7 +142,8 @@ def check_shape(rule: FeedRule, shape: Sequence[int]) -> None:
 
 
 def check_tensor(rule: FeedRule, value: Array | Typed) -> None:
-    """Check the numpy type, then kind, element type and shape, in ONNX Runtime's order."""
+    """Check the numpy type, then the category of the value, the element type and the shape, in ONNX Runtime's
+    order."""
     element = element_of(value.dtype) if isinstance(value, np.ndarray) else value.element_type
     if element is None and isinstance(value, np.ndarray) and value.dtype.kind == "V":
         element = ElementType.STRING  # ONNX Runtime treats structured arrays as strings
@@ -198,8 +199,8 @@ def unsupported(rule: FeedRule, value: Array | Typed) -> errors.RemoteRuntimeErr
 
 
 def missing(rule: FeedRule) -> errors.Fail:
-    """Return the error for a required input that is ``None``. ONNX Runtime raises it in the node that uses the
-    input, but not in all cases."""
+    """Return the error for a required input that is ``None``. ONNX Runtime raises this error in the node that
+    uses the input, but not in all cases."""
     return errors.Fail(
         f"[ONNXRuntimeError] : 1 : FAIL : Missing Input: {rule.name}",
         cause=f"None was given for input {rule.name!r}, which is not optional.",
@@ -231,15 +232,15 @@ def _shape_text(shape: tuple[Any, ...]) -> str:
     return f"({', '.join(map(str, shape))}{',' if len(shape) == 1 else ''})"
 
 
-# --- element types and shapes given by an application -------------------------------------------------------
+# --- element types and shapes that an application passes -------------------------------------------------------
 
 NO_STRINGS = "Creation of OrtValues is currently only supported from non-string numpy arrays"
-# numpy types that have no ONNX type, and whose number ONNX Runtime reports in the error.
+# numpy types without an ONNX type. ONNX Runtime's error contains the number of the type.
 _NUMBERED_KINDS = "fc"
 
 
 def element_from(element_type: Any) -> ElementType:
-    """Return the element type for an ONNX number or for anything that numpy accepts as a dtype."""
+    """Return the element type for an ONNX number or for any value that numpy accepts as a dtype."""
     if isinstance(element_type, int):
         return _element(element_type)
     try:

@@ -1,11 +1,12 @@
-"""Feeds and outputs of a run: an application's values for inputs, and its arrays for results (``out=``).
+"""Feeds and outputs of a run: the application's values for inputs (feeds), and its arrays for results (``out=``).
 
 Feeds are checked and converted before anything is sent. A `FeedChecker` is created once per session, is immutable,
 and may be used by any thread. Numpy arrays of the right type, the usual case, need a few dictionary look-ups and
 comparisons per input; `fit` handles all other values. It behaves like ONNX Runtime: lists become tensors of the
-declared type, objects in string arrays become their ``str()``, a dict is a map, and errors have the same class.
-Three additional forms are accepted: `Typed` and ml_dtypes arrays, `SparseTensor`, and lists of dicts for sequences
-of maps. Symbolic dimensions with the same name may differ, because ONNX Runtime does not check that either.
+declared type, objects in string arrays are converted with ``str()``, a dict is a map, and errors have the same
+class. Three additional forms are accepted: `Typed` and ml_dtypes arrays, `SparseTensor`, and lists of dicts for
+sequences of maps. Symbolic dimensions with the same name may differ, because ONNX Runtime does not check that
+either.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from qnnbridge_protocol.tensors import Sparse, Typed, ml_dtype
 
 
 def fit(rule: FeedRule, value: Any) -> Any:
-    """Check `value` and return it in the form that is sent. ``None`` stays ``None``."""
+    """Check `value` and convert it to the type that is sent. ``None`` remains ``None``."""
     if isinstance(value, OrtValue):
         return _fit_value(rule, value.value)
     if isinstance(value, SparseTensor):
@@ -59,7 +60,7 @@ def fit(rule: FeedRule, value: Any) -> Any:
 
 
 def _fit_value(rule: FeedRule, value: Any) -> Any:
-    """Check a value that already has an ONNX type."""
+    """Check a value whose type is an ONNX type."""
     if isinstance(value, np.ndarray):
         # Convert a subclass to a plain array, because the host does not support subclasses.
         array = np.asarray(value)
@@ -82,13 +83,12 @@ def _fit_value(rule: FeedRule, value: Any) -> Any:
 
 
 def _texts(array: Array) -> Array:
-    """Return strings in the form that is sent. Like ONNX Runtime, convert each object of an object array with
+    """Convert strings to the type that is sent. Like ONNX Runtime, convert each object of an object array with
     ``str()``."""
     if array.dtype.kind != "O":
         return array
     items = array.reshape(-1).tolist()
-    # An array that contains only str objects is sent unchanged. A subclass of str is converted like any other
-    # object.
+    # Send an array that contains only str objects unchanged. Convert a subclass of str like any other object.
     if set(map(type, items)) <= {str}:
         return array
     texts: Array = np.empty(array.shape, object)
@@ -116,7 +116,8 @@ def _from_list(rule: FeedRule, items: list[Any]) -> Any:
 
 def _array_of(rule: FeedRule, element: ElementType, items: list[Any]) -> Array:
     layout = LAYOUTS[element]
-    # numpy has no bfloat16 and float8. Stored as integers of the same size, the values of the list would be wrong.
+    # numpy lacks bfloat16 and float8. If the list's values were stored as integers of the same size, they would be
+    # wrong.
     dtype = layout.storage if layout.named else ml_dtype(element)
     if dtype is None:
         raise errors.RemoteRuntimeError(
@@ -141,7 +142,7 @@ def _check_items(rule: FeedRule, items: list[Any], *, own_type: bool) -> None:
     Args:
         rule: the rule of the input.
         items: the items.
-        own_type: whether the sequence is an `OrtValue`, whose type ONNX Runtime checks as a whole.
+        own_type: whether the sequence is an `OrtValue`. ONNX Runtime then checks the type of the whole sequence.
     """
     item_type = rule.inner.item
     if item_type is not None and item_type.kind == "map":
@@ -174,7 +175,7 @@ def _check_items(rule: FeedRule, items: list[Any], *, own_type: bool) -> None:
 
 
 def _void_texts(array: Array) -> Array:
-    """Return the bytes of each item as text, including zeros at the end, as ONNX Runtime does."""
+    """Return the bytes of each item as a string, including zeros at the end, as in ONNX Runtime."""
     texts = np.empty(array.shape, object)
     texts.ravel()[:] = [item.tobytes().decode() for item in array.ravel()]
     return texts
@@ -189,7 +190,7 @@ def _checked_map(rule: FeedRule, value: dict[Any, Any]) -> dict[Any, Any]:
             "Size of dictionary is empty, unable to run the prediction.",
             cause=f"The dictionary was given for input {rule.name!r}.",
         )
-    # Like ONNX Runtime, decide by the type of the first key, also for the errors below.
+    # Like ONNX Runtime, use the type of the first key, also for the errors below.
     first = next(iter(value))
     given = ElementType.STRING if isinstance(first, str) else ElementType.INT64
     if given is ElementType.INT64 and not hasattr(first, "__float__"):
@@ -214,7 +215,7 @@ def _checked_map(rule: FeedRule, value: dict[Any, Any]) -> dict[Any, Any]:
             )
         if not takes:
             raise wrong_element(rule, f"(map({given.text},tensor(float)))", f"({rule.declared})")
-    # A key that is a bool counts as an int, but msgpack would send it as a bool.
+    # A bool key counts as an int, but msgpack would send it as a bool.
     return {int(key): item for key, item in value.items()} if bool in map(type, value) else value
 
 
@@ -236,8 +237,7 @@ def _scalar_fits(rule: FeedRule, item: object) -> bool:
 
 
 def _from_iterable(rule: FeedRule, value: Any) -> list[Any]:
-    """Return the items of an iterable that is not a list. ONNX Runtime accepts such an iterable only if its items
-    are dicts."""
+    """Return the items of an iterable that is not a list. As in ONNX Runtime, the items must be dicts."""
     # Store the items, because a generator can only be read once, and errors also need the items.
     items = list(value)
     if items and isinstance(items[0], np.ndarray):
@@ -291,16 +291,16 @@ class FeedChecker:
         self._required = frozenset(self._required_names)
 
     def check(self, feeds: Mapping[str, Any]) -> list[Feed]:
-        """Return the feeds in the form that is encoded. ``None`` for a required input is kept: see
+        """Return the feeds in the types that are encoded. ``None`` for a required input is kept; see
         `refuse_missing`."""
-        # This check comes first, because ONNX Runtime reports a missing input before an invalid one.
+        # Check this first, because ONNX Runtime reports a missing input before an invalid one.
         self.require_all(feeds)
         rules = self._rules
         out: list[Feed] = []
         for name, value in feeds.items():
             rule = rules.get(name)
-            # The types are compared by identity, because each built-in type of numpy is a single object. Another
-            # object of an equal type is accepted in `_check_carefully`.
+            # Compare types by identity, because each built-in type of numpy is a single object. `_check_carefully`
+            # accepts another object of an equal type.
             if rule is None or value.__class__ is not np.ndarray or value.dtype is not rule.dtype:
                 return self._check_carefully(feeds)
             if value.shape != rule.exact and not shape_fits(rule, value.shape):
@@ -314,21 +314,21 @@ class FeedChecker:
             raise self._missing(feeds)
 
     def _check_carefully(self, feeds: Mapping[str, Any]) -> list[Feed]:
-        """Check the feeds in ONNX Runtime's order, so that the same error is raised if there are several.
+        """Check the feeds in ONNX Runtime's order, so that the same error comes first if there are several.
 
         ONNX Runtime first converts all values, in the order of their names, and then compares them with the model,
         from the last name to the first.
         """
         named: dict[str, Any] = {}
         for given, value in feeds.items():
-            # "x" and b"x" are the same input: the first value is used
+            # "x" and b"x" are the same input; the first value is used
             named.setdefault(checked_name(given, "Input names"), value)
         out: dict[str, Feed] = {}
         refusal = None
-        # The order decides which of several errors is raised. Applications compare the messages.
+        # The order determines which of several errors is raised. Applications compare the messages.
         for name in sorted(named):
             value, rule = named[name], self._rules.get(name)
-            if value is None:  # not fed
+            if value is None:  # the input was not fed
                 if rule is not None and rule.required:
                     out[name] = (name, None, rule.declared)
                 continue
@@ -343,14 +343,14 @@ class FeedChecker:
         return [out[name] for name in named if name in out]
 
     def refuse_missing(self, feeds: Iterable[Feed]) -> None:
-        """Raise `Fail` if a required input is ``None``. ONNX Runtime detects that in the node that uses the input;
-        QNN does not."""
+        """Raise `Fail` if a required input is ``None``. ONNX Runtime detects this in the node that uses the
+        input, but QNN does not detect it."""
         for name, value, _ in feeds:
             if value is None and self._rules[name].required:
                 raise missing(self._rules[name])
 
     def complete(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the feeds of a binding, with ``None`` for required inputs without a value."""
+        """Return the feeds of a binding, with ``None`` for required inputs that have no value."""
         return {**dict.fromkeys(self._required_names), **feeds}
 
     def _missing(self, feeds: Mapping[str, Any]) -> errors.RemoteValueError:
@@ -382,12 +382,12 @@ class FeedChecker:
 # Type of ``out=``: arrays in the order of the outputs, or by name.
 Out = Sequence["Array | None"] | Mapping[str, "Array | None"]
 
-# Function that reduces named outputs to the part that does not result from padding.
+# Function that removes the part of named outputs that results from padding.
 Counted = Callable[[Sequence[str], Sequence[Any]], "list[Any]"]
 
 
 def check_out(out: Out, names: Sequence[str]) -> list[Array | None]:
-    """Return ``out=`` as a list in the order of the outputs. `deliver` compares types and shapes with the
+    """Convert ``out=`` to a list in the order of the outputs. `deliver` later compares types and shapes with the
     results."""
     if out.__class__ is not list and isinstance(out, Mapping):
         unknown = [str(name) for name in out if name not in names]
@@ -410,7 +410,7 @@ def check_out(out: Out, names: Sequence[str]) -> list[Array | None]:
 
 
 def deliver(values: list[Any], out: Sequence[Array | None]) -> list[Any]:
-    """Copy results into the arrays of ``out=``, except results that are already there. Copy all of them or none."""
+    """Copy results to the arrays of ``out=``, unless they are already there. Copy either all results or none."""
     to_copy = []
     for index, target in enumerate(out):
         value = values[index]

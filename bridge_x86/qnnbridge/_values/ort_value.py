@@ -36,7 +36,8 @@ _REFUSED_ELEMENTS = frozenset({ElementType.STRING, ElementType.COMPLEX64, Elemen
 
 
 class OrtValue:
-    """A value. Created by the ``ortvalue_from_...`` methods; sessions and bindings return such values.
+    """A value of any ONNX type. The methods ``ortvalue_from_...`` create values; sessions and bindings return
+    values.
 
     Two values are never equal, as in ONNX Runtime; compare the results of `numpy` instead.
     """
@@ -52,10 +53,10 @@ class OrtValue:
             ortvalue: see `qnnbridge_protocol.values`; the contents of another `OrtValue` are shared.
             numpy_obj: not used.
             session: not used.
-            declared: the type in the model, for values that do not show their type (empty sequences, maps, empty
+            declared: the type in the model, for values that do not contain their type (empty sequences, maps, empty
                 optionals).
         """
-        # Both values then refer to the same object, so a change in place affects both, as in ONNX Runtime.
+        # Both values then refer to the same object, so that a change in place affects both, as in ONNX Runtime.
         if isinstance(ortvalue, OrtValue):
             ortvalue, declared = ortvalue.value, declared or ortvalue._declared
         if not (ortvalue is None or isinstance(ortvalue, (np.ndarray, Typed, Sparse, list, dict))):
@@ -65,13 +66,13 @@ class OrtValue:
             )
         self._held: Any = ortvalue
         self._declared = declared
-        # Whether the bridge allocated the memory and has not given an array or address of it to other code.
+        # Whether qnnbridge has allocated the memory, and no array or address of it was passed to other code.
         self._ours = False
         self._lost: errors.BridgeError | None = None
 
     @property
     def content(self) -> Any:
-        """The same as `value`, for code of the bridge that gives neither the array nor its address to the
+        """The same as `value`, for code of qnnbridge that passes neither the array nor its address to the
         application."""
         if self._lost is not None:
             raise self._lost.copy()
@@ -79,13 +80,13 @@ class OrtValue:
 
     @property
     def value(self) -> Any:
-        """Return the value in the form that is sent: a numpy array, `Typed`, `Sparse`, list, dict or ``None``."""
+        """Return the value in the type that is sent: a numpy array, `Typed`, `Sparse`, list, dict or ``None``."""
         self._ours = False
         return self.content
 
     def replace(self, value: Any) -> None:
-        """Replace the contents of an output by a value that the bridge has created. Arrays that were returned
-        before stay unchanged."""
+        """Replace the contents of an output by a value that qnnbridge has created. Arrays that were returned
+        before remain unchanged."""
         # New contents end the state "lost".
         self._held, self._lost, self._ours = value, None, True
 
@@ -94,12 +95,12 @@ class OrtValue:
         self._lost = error
 
     def move(self, allocate: Callable[[tuple[int, ...], np.dtype[Any]], Array | None]) -> None:
-        """Move a numpy tensor to memory from `allocate`, if only the bridge refers to the old memory.
+        """Move a numpy tensor to memory from `allocate`, if only qnnbridge refers to the old memory.
 
-        Other arrays, views or addresses of the old memory would not show later contents. Counting references would
-        not be sufficient, because an address that was passed to C is not a reference.
+        Arrays, views or addresses of the old memory elsewhere would not show later contents. Counting references
+        would not be sufficient, because an address that was passed to C is not a reference.
         """
-        # After an array or an address was returned, the tensor must stay in the same memory.
+        # After an array or an address was returned, the tensor must remain in the same memory.
         if self._lost is not None or not self._ours:
             return
         memory = allocate(self._held.shape, self._held.dtype)
@@ -113,8 +114,7 @@ class OrtValue:
     def ortvalue_from_numpy(
         cls, numpy_obj: Array, /, device_type: str = "cpu", device_id: int = 0, vendor_id: int = -1
     ) -> OrtValue:
-        """Create a tensor that uses the array's memory (or a copy, if the array is not contiguous or not
-        native)."""
+        """Create a tensor that uses the array's memory. If the array is not contiguous or not native, copy it."""
         require_cpu(device_type)
         if not isinstance(numpy_obj, np.ndarray):
             raise errors.RemoteRuntimeError(NO_STRINGS, cause=f"Got a {type(numpy_obj).__name__}.")
@@ -161,7 +161,7 @@ class OrtValue:
         """Create a tensor of zeros.
 
         Args:
-            shape: its shape.
+            shape: shape of the tensor.
             element_type: a numpy type, or the number of an ONNX type.
             device_type: only the CPU.
             device_id: not used.
@@ -180,7 +180,7 @@ class OrtValue:
             raise unsupported_dtype(numpy_dtype(element))
         dims = checked_shape(shape, element)
         made = cls(None)
-        # `replace` marks the memory as allocated by the bridge, so that `move` may move it.
+        # `replace` marks the memory as allocated by qnnbridge, so that `move` may move the tensor.
         made.replace(typed_view(np.zeros(nbytes(element, dims), np.uint8), element, dims))
         return made
 
@@ -199,7 +199,7 @@ class OrtValue:
             array = np.from_dlpack(data if hasattr(data, "__dlpack__") else _Capsule(data))
         if getattr(getattr(data, "dtype", None), "name", str(getattr(data, "dtype", ""))) in _BOOLS:
             array = array.view(np.bool_)  # older DLPack has no bool and reports uint8
-        # ONNX Runtime's own error and message.
+        # ONNX Runtime's error and message.
         if not array.flags.c_contiguous:
             raise errors.RemoteRuntimeError("ORT only supports contiguous tensor for now.")
         return cls.ortvalue_from_numpy(array)
@@ -268,8 +268,8 @@ class OrtValue:
     # --- conversion --------------------------------------------------------------------------------------
 
     def numpy(self) -> Array:
-        """Return a numpy array that uses the tensor's memory (strings: a copy; types smaller than a byte:
-        unpacked).
+        """Return a numpy array that uses the tensor's memory (for strings: a copy; for types smaller than a byte:
+        an unpacked copy).
 
         float8e4m3fn is returned as its bits (uint8), as in ONNX Runtime. Other types that numpy does not have are
         returned as ml_dtypes arrays if ml_dtypes is installed, otherwise as bits; ONNX Runtime raises an error for
@@ -294,8 +294,8 @@ class OrtValue:
         return SparseTensor(self.content)
 
     def __dlpack__(self, *, stream: Any = None, **asked: Any) -> Any:
-        """Return a capsule with the tensor's memory. `asked`: arguments of newer consumers (``max_version``,
-        ``copy``)."""
+        """Return a capsule with the tensor's memory. `asked` contains arguments of newer consumers
+        (``max_version``, ``copy``)."""
         try:
             return self._dense().__dlpack__(**asked)
         except TypeError:  # numpy before 2.1 does not support them
@@ -303,7 +303,7 @@ class OrtValue:
 
     def __dlpack_device__(self) -> tuple[int, int]:
         self._memory()
-        # DLPack's number of the CPU (kDLCPU), and the number of the only CPU device.
+        # DLPack's number for the CPU (kDLCPU), and the number of the only CPU device.
         return (1, 0)
 
     def update_inplace(self, data: Array | OrtValue | None = None, *, np_arr: Array | None = None) -> None:
@@ -314,7 +314,7 @@ class OrtValue:
             data: an array or another value.
             np_arr: the parameter's name in older releases.
         """
-        # The error is cleared first, because `_memory` would raise it. It is restored if the update fails.
+        # Clear the error first, because `_memory` would raise it. Restore the error if the update fails.
         lost, self._lost = self._lost, None
         try:
             self._overwrite(np_arr if data is None else data)
@@ -410,7 +410,7 @@ _BOOLS = ("bool", "bool_", "torch.bool")
 def as_numpy(value: Typed) -> Array:
     """Return the array that an application receives for a type that numpy does not have."""
     if value.element_type is ElementType.FLOAT8E4M3FN:
-        # This is the only type of this kind that ONNX Runtime returns.
+        # Of the types that numpy does not have, ONNX Runtime returns only this type.
         return value.data.reshape(value.shape)
     return value.numpy()
 
@@ -426,8 +426,8 @@ def typed_view(raw: Array, element: ElementType, shape: Sequence[int]) -> Array 
 
 
 def _plain(array: Array) -> Array:
-    """Return a new array that uses the same memory if the given one is contiguous and native, otherwise a copy. The
-    given array itself is not returned, because an application could change its shape, type and strides."""
+    """If the array is contiguous and native, return a new array with the same memory, otherwise a copy. Do not
+    return the array itself, because the application could change its shape, type and strides."""
     plain: Array = np.asarray(array)
     if not plain.dtype.isnative:
         plain = plain.astype(plain.dtype.newbyteorder("="))
@@ -516,7 +516,7 @@ class SparseTensor:
 
     @property
     def value(self) -> Sparse:
-        """Value in the form that is sent."""
+        """The value in the type that is sent."""
         return self._sparse
 
     @classmethod
@@ -595,7 +595,7 @@ class SparseTensor:
         return list(self._sparse.dense_shape)
 
     def data_type(self) -> str:
-        """Return the type text, such as ``sparse_tensor(float)``."""
+        """Return the type in ONNX Runtime's notation, such as ``sparse_tensor(float)``."""
         return sparse_type(self._sparse)
 
     def device_name(self) -> str:

@@ -1,7 +1,7 @@
 """The interface of the module ``onnxruntime``, implemented by the host: ``import qnnbridge.ort as onnxruntime``.
 
-Names, argument order, defaults and error classes are those of ``onnxruntime``. A feature that cannot cross a
-process boundary raises an error with the reason, and so does a name of ONNX Runtime that this module lacks
+Names, argument order, defaults and error classes are the same as in ``onnxruntime``. A feature that is not possible
+across processes raises an error with the reason, and so does a name of ONNX Runtime that this module lacks
 (`missing`). Each name is imported when it is first used, and the host starts only when a value from the host is
 needed. `qnnbridge.dropin` makes ``import onnxruntime`` return this module. Importing this module also gives errors
 the text that ONNX Runtime uses (`qnnbridge.ort._errors`).
@@ -127,9 +127,9 @@ _HOMES: dict[str, str] = {
 _OF_PACKAGE = ("capi", "cuda_version", "import_capi_exception", "onnxruntime_validation", "package_name", "version")
 __all__ = sorted({*_HOMES, *_OF_PACKAGE})
 
-# Classes whose name in the bridge differs from the name in onnxruntime.
+# Classes whose name in qnnbridge differs from the name in onnxruntime.
 _OTHER_NAMES = {"SessionIOBinding": "NativeIOBinding"}
-# Classes with members that return the native objects of the bindings.
+# Classes with members that return native objects of ONNX Runtime's bindings.
 _WITH_INNER = frozenset({"IOBinding", "OrtValue", "SparseTensor"})
 _SUBMODULES = ("backend", "capi", "datasets")
 # Modules of ``capi`` that are attributes of the package, because ONNX Runtime's own ``__init__`` imports them.
@@ -143,7 +143,7 @@ package_name = "onnxruntime"
 __author__ = "Microsoft"
 
 
-# The `__module__` of each class and function while the drop-in is installed.
+# Value of `__module__` for each class and function while the drop-in is installed.
 _BINDINGS, _COLLECTION = "capi.onnxruntime_pybind11_state", "capi.onnxruntime_inference_collection"
 _IN_PYTHON = frozenset(
     (
@@ -157,14 +157,16 @@ _introduced: list[tuple[Any, str]] = []
 
 
 def take_the_place() -> None:
-    """Set `__module__` of all classes and functions of this package to ``onnxruntime``, for texts and pickles."""
+    """Set `__module__` of all classes and functions of this package to ``onnxruntime``, which texts and pickles
+    then contain."""
     global _in_place
     _in_place = True
     while _introduced:
         introduce(*_introduced.pop())
     for error in OrtError.__subclasses__():
         introduce(error, _BINDINGS)
-    # Where ONNX Runtime raises built-in classes, programs expect the built-in name in `type(error).__name__`.
+    # For errors that are built-in classes in ONNX Runtime, programs expect the built-in name in
+    # `type(error).__name__`.
     for code, kind in BY_CODE.items():
         family, _, name = code.partition(".")
         if family == "py" and hasattr(builtins, name) and name != "Exception":
@@ -173,8 +175,8 @@ def take_the_place() -> None:
 
 
 def introduce(value: Any, module: str) -> None:
-    """Set `__module__` of a class or a function to a module of ``onnxruntime``, once the drop-in is installed."""
-    # Without the drop-in the classes keep their own `__module__`: pickle looks for them there.
+    """If the drop-in is installed, set `__module__` of a class or a function to a module of ``onnxruntime``."""
+    # Without the drop-in the classes keep their own `__module__`, in which pickle looks for them.
     if not _in_place:
         _introduced.append((value, module))
     elif callable(value):
@@ -190,11 +192,11 @@ def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
     if home is not None:
         value = getattr(importlib.import_module(home), _OTHER_NAMES.get(name, name))
-        # Importing the module attaches the members (`_attach`); the module itself is not needed.
+        # Importing the module attaches the members (`_attach`). The module object is not needed.
         if name in _WITH_INNER:
             importlib.import_module(f"{_OURS}._native")
         introduce(value, "" if name in _IN_INIT else _COLLECTION if name in _IN_PYTHON else _BINDINGS)
-        # Python calls a module's `__getattr__` only for missing names: the next access finds the value directly.
+        # Python calls a module's `__getattr__` only for missing names, so the next access finds the value directly.
         globals()[name] = value
         return value
     if name in ("__version__", "version"):

@@ -1,6 +1,6 @@
 """`ModelCompiler`, and functions of the bindings that ONNX Runtime's build and quantization tools use.
 
-The functions run in the host, on arrays that are sent there and returned. Schemas of operators and definitions of
+The functions run in the host, on arrays that are sent to the host and back. Schemas of operators and definitions of
 kernels are copied into plain objects of this process.
 
 `ModelCompiler` compiles a model for the providers in the session options. For QNN, `qnnbridge.compile` compiles in
@@ -61,10 +61,10 @@ class _Facts:
 
 
 class OpSchema(_Facts):
-    """The schema of an operator. Kinds and options are represented by their names."""
+    """The schema of an operator. Enumerations are represented by their names."""
 
     class AttrType(_Facts):
-        """Namespace of the kinds of attributes."""
+        """Namespace for the types of attributes."""
 
     class Attribute(_Facts):
         """An attribute of an operator."""
@@ -73,10 +73,10 @@ class OpSchema(_Facts):
         """An input or an output of an operator."""
 
     class FormalParameterOption(_Facts):
-        """Namespace of the parameter options: single, optional, variadic."""
+        """Namespace for the parameter options: single, optional, variadic."""
 
     class SupportType(_Facts):
-        """Namespace of the support levels of operators."""
+        """Namespace for the support levels of operators."""
 
     class TypeConstraintParam(_Facts):
         """The types allowed for a type parameter of an operator."""
@@ -89,7 +89,7 @@ class OpSchema(_Facts):
 
     def __init__(self, **facts: Any) -> None:
         super().__init__(**facts)
-        # The bindings return types as a set, and JSON has lists only.
+        # The bindings return the types as a set, but JSON has only lists.
         self.inputs, self.outputs = (
             [self.FormalParameter(**{**one, "types": set(one["types"])}) for one in facts[part]]
             for part in ("inputs", "outputs")
@@ -134,13 +134,13 @@ def _kernels(name: str, *arguments: str) -> list[KernelDef]:
 def _quantizer(name: str) -> Callable[..., Any]:
     def function(*arguments: Any) -> Any:
         arrays = [one for one in arguments if isinstance(one, np.ndarray)]
-        # None marks the position of an array; arrays are sent separately from the other arguments.
+        # None marks the position of an array. Arrays are sent separately from the other arguments.
         others = [None if isinstance(one, np.ndarray) else one for one in arguments]
         reply = _call(
             "quantize", {"name": name, "arguments": others}, [np.ascontiguousarray(one) for one in arrays]
         )
         # ONNX Runtime's functions write results into the caller's arrays, so the host returns the changed arrays.
-        # If the function also returns an array, that one comes last, after the changed ones.
+        # If the function also returns an array, this array comes last.
         for mine, changed in zip(arrays, reply.values, strict=False):
             if mine.flags.writeable:
                 mine[...] = changed
@@ -166,7 +166,7 @@ def _listed(name: str, *arguments: str) -> list[dict[str, Any]]:
 
 
 def _call(operation: str, arguments: dict[str, Any], values: Any = ()) -> ObjectReply:
-    # Create an object for each call, so that the host keeps nothing afterwards.
+    # Create an object for each call, so that nothing remains in the host afterwards.
     tools, _ = create_object(default_host(), "BuildTools")
     try:
         return tools.call(operation, arguments, values)
@@ -180,19 +180,21 @@ def get_default_session_options() -> SessionOptions:
 
 
 def is_dlpack_uint8_tensor(capsule: Any, /) -> bool:
-    """Return whether a DLPack capsule has type uint8, which older capsules use for booleans. Up to 1.30."""
+    """Return whether a DLPack capsule has the type uint8, which older capsules use for booleans. Needed up to
+    ONNX Runtime 1.30."""
     pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
-    # Without a restype ctypes would cut the pointer to a C int, which has 32 bits.
+    # Without a restype, ctypes would truncate the pointer to a C int, which has 32 bits.
     pointer_of.restype, pointer_of.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-    # A consumer renames a capsule to used_dltensor. The C function then fails, and `pythonapi` raises its
-    # ValueError.
+    # A consumer renames a capsule to used_dltensor. The C function then fails, and `pythonapi` raises the
+    # function's ValueError.
     address = pointer_of(capsule, b"dltensor")
     code, bits, lanes = struct.unpack("=BBH", ctypes.string_at(address + _DLPACK_TYPE, 4))
     return (code, bits, lanes) == (_DLPACK_UNSIGNED, 8, 1)
 
 
 class SessionObjectInitializer:
-    """Initializer of native session objects: importable for annotations and ``isinstance``, but not usable."""
+    """Initializer of native session objects. It can be imported for annotations and ``isinstance``, but not
+    used."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         raise OptionError(
@@ -208,7 +210,7 @@ def get_session_initializer() -> SessionObjectInitializer:
 
 # --- ``ModelCompiler`` ---
 
-# File systems allow 255 bytes; the rest is for suffixes.
+# File systems allow 255 bytes for a name; the rest is for suffixes.
 MAX_STEM_BYTES = 215
 
 
@@ -257,12 +259,12 @@ class ModelCompiler:
         self._options = sess_options
         self._model = model
         self._flags = OrtCompileApiFlags(int(flags))
-        # Folder and stem of the context binary, if the application set them.
+        # Folder and stem of the context binary, if the application has set them.
         self._binary: tuple[str, str] | None = None
 
     @as_ort_raises
     def compile_to_file(self, output_model_path: str | os.PathLike[str] | None = None) -> None:
-        """Compile into a file; the default is ``<model>_ctx.onnx`` next to the model."""
+        """Compile the model to a file; default: ``<model>_ctx.onnx`` next to the model."""
         if output_model_path is not None and not isinstance(output_model_path, (str, os.PathLike)):
             raise RemoteTypeError(f"Output model's filepath is of unexpected type '{type(output_model_path)}'")
         output = os.fspath(output_model_path) if output_model_path else self._default_output()
@@ -279,9 +281,10 @@ class ModelCompiler:
 
     @as_ort_raises
     def compile_to_bytes(self) -> bytes:
-        """Compile and return the model.
+        """Compile the model and return the compiled model as bytes.
 
-        The context binary is embedded, or written to the folder set by `set_ep_context_binary_information`.
+        The context binary is embedded in the model, or written to the folder set by
+        `set_ep_context_binary_information`.
         """
         self._require_model()
         if self._is_native:
@@ -295,7 +298,7 @@ class ModelCompiler:
                     "set_ep_context_binary_information, or use compile_to_file.",
                 )
             return self._compile_unembedded(*self._binary)
-        # `qnnbridge.compile` writes files only, since its host moves the result to the target path.
+        # `qnnbridge.compile` can only write files, because its host moves the result to the target path.
         with tempfile.TemporaryDirectory(prefix="qnnbridge-") as folder:
             output = os.path.join(folder, "model_ctx.onnx")
             self._compile(output, embed=True)
@@ -304,10 +307,10 @@ class ModelCompiler:
 
     @as_ort_raises
     def compile_to_stream(self, write_function: Callable[[bytes], Any]) -> None:
-        """Compile and pass the model to `write_function`.
+        """Compile the model and pass the compiled model to `write_function`.
 
         Raises:
-            Fail: if `write_function` raises an exception, which is then the cause, as in ONNX Runtime.
+            Fail: `write_function` raised an exception, which becomes the cause, as in ONNX Runtime.
         """
         self._require_model()
         raised: list[Exception] = []
@@ -332,7 +335,8 @@ class ModelCompiler:
 
     @as_ort_raises
     def set_ep_context_data_write_func(self, write_func: Callable[[str, Any], Any]) -> None:
-        """Pass each non-embedded context binary and its name to a function instead of writing a file."""
+        """Pass each context binary that is not embedded, with its name, to a function instead of writing it to a
+        file."""
         if write_func is None:
             raise RemoteRuntimeError("EPContext data write callback must not be None.")
         if not callable(write_func):
@@ -344,11 +348,12 @@ class ModelCompiler:
 
     @property
     def _is_native(self) -> bool:
-        """True if this model needs ONNX Runtime's own compiler."""
-        # The worker of `qnnbridge.compile` cannot call functions of the application or write external weights.
+        """Return whether this model needs ONNX Runtime's own compiler."""
+        # The compiler process of `qnnbridge.compile` cannot call functions of the application or write external
+        # weights.
         if self._functions or self._settings["external_path"] is not None:
             return True
-        if policy() == "qnn":  # the user's policy overrides the program's providers
+        if policy() == "qnn":  # the user's policy takes precedence over the program's providers
             return False
         providers = self._options.to_spec_parts().get("providers", ())
         return QNN not in [provider.name for provider in providers]
@@ -364,14 +369,15 @@ class ModelCompiler:
         The compiled model is not validated, and its file is not written atomically.
 
         Args:
-            functions: functions of the application that the host may call in addition to those of the compiler.
+            functions: further functions of the application that the host may call, in addition to the compiler's
+                functions.
         """
         import numpy as np
 
         settings = dict(self._settings)
         if self._binary is not None:
             folder, stem = self._binary
-            # The empty part appends a slash: ONNX Runtime requires one to accept the path as a folder.
+            # The empty component appends a slash, which ONNX Runtime requires to accept the path as a folder.
             settings["binary_information"] = [os.path.join(os.path.abspath(folder), ""), f"{stem}.onnx"]
         data = self._model if isinstance(self._model, bytes) else None
         path = os.path.abspath(os.fsdecode(self._model)) if data is None else None
@@ -388,14 +394,14 @@ class ModelCompiler:
         arguments = arguments or {}
         output = arguments.get("output")
         existing = _output_files(output)
-        # Do not use the shared host, because a crash of the compiler must not end any sessions.
+        # Do not use the shared host, because a crash of the compiler must not affect any sessions.
         with Host() as host:
             try:
                 given = {"spec": spec.to_wire(), **settings}
                 made, _ = create_object(host, "ModelCompiler", given, values, context=context)
                 return made.call(operation, arguments, functions=called, context=context)
             except BaseException:
-                # Keep files that existed before the call: they belong to the application.
+                # Do not delete files that existed before the call: they belong to the application.
                 for name in _output_files(output) - existing:
                     with contextlib.suppress(OSError):
                         os.unlink(name)
@@ -403,7 +409,8 @@ class ModelCompiler:
 
     @as_ort_raises
     def set_ep_context_binary_information(self, output_directory: str | os.PathLike[str], model_name: str) -> None:
-        """Set the path to which `compile_to_bytes` and `compile_to_stream` write a non-embedded context binary.
+        """Set the path to which `compile_to_bytes` and `compile_to_stream` write a context binary that is not
+        embedded.
 
         The path is ``<output_directory>/<model_name without extension>_qnn.bin``, and the compiled model refers to
         that file name. As in ONNX Runtime, `compile_to_file` ignores this setting and writes the context binary
@@ -432,14 +439,15 @@ class ModelCompiler:
         self._binary = os.path.dirname(path), stem
 
     def _compile_unembedded(self, folder: str, stem: str) -> bytes:
-        """Compile, write only the context binary to `folder`, replacing an existing file, and return the model."""
+        """Compile the model, write only the context binary to `folder` (replacing an existing file), and return
+        the compiled model."""
         folder, blob = os.path.abspath(folder), f"{stem}_qnn.bin"
         with tempfile.TemporaryDirectory(prefix="qnnbridge-") as work:
             output = os.path.join(work, f"{stem}.onnx")
             self._compile(output, embed=False)
             with open(output, "rb") as file:
                 model = file.read()
-            # Write the draft to the target folder, because `os.replace` works within one file system only.
+            # Write the draft to the target folder, because `os.replace` works only within one file system.
             draft = os.path.join(folder, f".{blob}.{os.getpid()}")
             try:
                 os.makedirs(folder, exist_ok=True)
@@ -483,11 +491,12 @@ class ModelCompiler:
             options = options.twin()
             options.graph_optimization_level = GraphOptimizationLevel(self._settings["optimization"])
         try:
-            # overwrite: ONNX Runtime replaces an existing output. The caller has checked the flag that forbids it.
+            # overwrite: ONNX Runtime replaces an existing output. The caller has already checked the flag that
+            # forbids it.
             compile_model(self._model, output, embed=embed, validate=False, sess_options=options, overwrite=True)
         except CompileFailed as error:
             if (
-                # The flag concerns only models without a compiled node; other failures keep their own text.
+                # The flag only applies to models without a compiled node. Other failures keep their own messages.
                 error.details.get("qnn_nodes") != 0
                 or not self._flags & OrtCompileApiFlags.ERROR_IF_NO_NODES_COMPILED
             ):
@@ -502,7 +511,7 @@ class ModelCompiler:
 
 @named("ModelCompiler")
 class NativeCompiler(ModelCompiler):
-    """The compiler class of the bindings, with a positional argument `is_path`."""
+    """The compiler class of the bindings, whose second positional argument is `is_path`."""
 
     @bound("ModelCompiler.__init__")
     def __init__(

@@ -1,10 +1,12 @@
-"""The drop-in in child processes: how they import it, and how a wait for any child process ignores the host.
+"""The drop-in in child processes: make children import the drop-in, and make waits for any child process ignore the
+host.
 
 A folder with three one-line packages and the metadata of ``onnxruntime`` is put first on ``PYTHONPATH``;
 multiprocessing, subprocess and shells pass that variable on to child processes. There is one folder per version in
 the user's cache, so that a child process that outlives its parent can still use it. If the cache is not writable,
 the folder is in the user's runtime folder. If neither is writable, the drop-in works in this process only, and a
-warning is logged once. A child process whose Python lacks qnnbridge gets an `ImportError` with that reason.
+warning is logged once. In a child process whose Python lacks qnnbridge, the import raises an `ImportError` with
+this reason.
 
 A program may start Python with another environment (``env={}``), or replace ``PYTHONPATH``. The child would then
 import an installed onnxruntime. `subprocess.Popen` is therefore wrapped: if the child is the Python of this
@@ -37,9 +39,9 @@ from qnnbridge_protocol.visible import log_of
 
 _log = log_of("qnnbridge.ort")
 
-# Path of the folder; set where the drop-in is enabled.
+# Path of the folder. The variable is set if the drop-in is enabled.
 VARIABLE: Final = "QNNBRIDGE_DROPIN"
-# Value of the variable if no folder is writable: this was logged, and child processes do not try again.
+# Value of the variable if no folder is writable. This was logged, and child processes do not try again.
 NO_FOLDER: Final = "none"
 _OURS: Final = "QNNBRIDGE_"
 
@@ -79,7 +81,7 @@ def offer_to_children(environ: MutableMapping[str, str]) -> bool:
 
 
 def metadata_texts() -> dict[str, str]:
-    """Return the files of the ``dist-info`` folder of the package ``onnxruntime``, by name."""
+    """Return the contents of the files in the ``dist-info`` folder of the package ``onnxruntime``, by file name."""
     from qnnbridge.ort._environment import host_distribution, host_version
 
     hosts = host_distribution("onnxruntime")
@@ -89,7 +91,7 @@ def metadata_texts() -> dict[str, str]:
 
 
 def _contents() -> dict[str, str]:
-    """Return the texts of the folder's files by relative path."""
+    """Return the contents of the folder's files, by relative path."""
     from qnnbridge.ort._environment import host_version
 
     info = f"onnxruntime-{host_version() or '0'}.dist-info"
@@ -100,7 +102,7 @@ def _contents() -> dict[str, str]:
 
 
 def _made(environ: Mapping[str, str]) -> str | None:
-    """Return the folder, and write it if it is missing; return ``None`` if no folder is writable."""
+    """Return the folder; create it if it is missing. Return ``None`` if no folder is writable."""
     from qnnbridge.ort._environment import host_version
 
     contents = _contents()
@@ -127,9 +129,10 @@ def _made(environ: Mapping[str, str]) -> str | None:
 
 
 def _bases(problems: list[str]) -> Iterator[str]:
-    """Yield candidate parent folders in order of preference; append the reason to `problems` for an unsafe one."""
+    """Yield candidates for the parent folder in order of preference. For an unsafe folder, append the reason to
+    `problems` instead."""
     yield os.fspath(cache_dir())
-    # Python imports code from the folder, so no other user may be able to write to it.
+    # Python imports code from the folder, so no other user may have write access to it.
     runtime = default_runtime_folder()
     try:
         make_private_folder(runtime)
@@ -159,7 +162,7 @@ def _write(path: str, text: str) -> None:
             return
         except PermissionError:
             # Windows cannot replace a file that another process has open. If the file does not exist, the folder is
-            # not writable, and another try is useless.
+            # not writable, and another attempt is useless.
             if not tries_left or not os.path.exists(path):
                 raise
             sleep(_WRITE_INTERVAL_S)
@@ -187,7 +190,7 @@ def _following(start: Any) -> Any:
         try:
             call = signature.bind(self, *args, **kwargs)
         except TypeError:
-            start(self, *args, **kwargs)  # raises the same error with Python's own text
+            start(self, *args, **kwargs)  # this call raises the same error with Python's own text
             return
         given = call.arguments
         env = _completed(given.get("env"), given["args"], given.get("executable"), shell=bool(given.get("shell")))
@@ -200,7 +203,7 @@ def _following(start: Any) -> Any:
 
 
 def _completed(env: Any, arguments: Any, executable: Any, *, shell: bool) -> dict[str, str] | None:
-    """Return the child's environment with the drop-in added; ``None`` if `env` is to be passed unchanged."""
+    """Return the child's environment with the drop-in added; ``None`` if `env` must be passed unchanged."""
     folder = os.environ.get(VARIABLE)
     if shell or not folder or folder == NO_FOLDER:
         return None
@@ -218,7 +221,7 @@ def _completed(env: Any, arguments: Any, executable: Any, *, shell: bool) -> dic
         if any(word in ("-I", "-E") for word in itertools.takewhile(lambda word: word.startswith("-"), options)):
             return None
     except (TypeError, ValueError, AttributeError, OSError):
-        return None  # `Popen` raises the error
+        return None  # `Popen` itself raises the error
     for name, value in os.environ.items():
         if name.startswith(_OURS):
             made.setdefault(name, value)
@@ -232,7 +235,8 @@ def _is_this_python(program: str, env: Mapping[str, str]) -> bool:
     found = shutil.which(program, path=env.get("PATH", os.defpath))
     if found is None:
         return False
-    # Compare folders: interpreters of virtual environments link to one file but have different packages.
+    # Compare folders and not files: interpreters of virtual environments link to the same file but have different
+    # packages.
     here = Path(os.path.abspath(sys.executable)).parent
     path = Path(os.path.abspath(found))
     if path.name.lower().startswith("python"):

@@ -1,10 +1,10 @@
 """Version, providers, process-wide settings, devices, plugin libraries, memory and allocators of ``onnxruntime``.
 
-The values come from the host of `qnnbridge.default_host`. Only the version is read from the metadata files in the
-host's Python installation, without starting the host. Settings are stored in this process and apply to sessions
-that are created afterwards. Applications written for onnxruntime-qnn 2.x register the library of the package
-``onnxruntime_qnn`` and select its devices. The host registers the library itself, so registering QNN here only
-makes its devices visible. Thread-safe.
+The values come from the host of `qnnbridge.default_host`. The exception is the version, which is read from metadata
+files in the host's Python installation without starting the host. Settings are stored in this process and apply to
+sessions that are created afterwards. Applications written for onnxruntime-qnn 2.x register the library of the
+package ``onnxruntime_qnn`` and select its devices. The host registers the library itself, so registering QNN here
+only makes its devices visible. Thread-safe.
 """
 
 from __future__ import annotations
@@ -41,24 +41,25 @@ if TYPE_CHECKING:
     # This module imports numpy, which `qnnbridge exec` does not need to start a program.
     from qnnbridge._values.ort_value import OrtValue
 
-# Contains ONNX Runtime up to version 1.x; is a plugin for a separate onnxruntime package from 2.0 on.
+# Up to version 1.x this package contains ONNX Runtime; from 2.0 on it is a plugin for a separate onnxruntime
+# package.
 QNN_1X = "onnxruntime-qnn"
 
 
 def host_distribution(name: str) -> Distribution | None:
     """Return a package that is installed in the host's Python.
 
-    Return ``None`` if it is not found: no such package or interpreter, or packages in an unusual folder.
+    Return ``None`` if the package or the interpreter does not exist, or the packages are in an unusual folder.
     """
     try:
         python = find_host(None).path
     except BridgeError:
         return None
-    # Search files only: the drop-in is a finder, too, and calls this function.
+    # Search only files: the drop-in is itself an import finder and calls this function.
     where = DistributionFinder.Context(path=list(package_folders(python)))
     installed = MetadataPathFinder.find_distributions(where)
     found: dict[str, Distribution] = {}
-    for one in installed:  # Python imports the first package on the path
+    for one in installed:  # Python imports the first package that it finds on the path
         # A damaged installation can leave a dist-info folder without a name.
         found.setdefault(_normal(one.metadata["Name"] or ""), one)
     distribution = found.get(_normal(name))
@@ -70,7 +71,8 @@ def host_distribution(name: str) -> Distribution | None:
 
 
 def host_package_version(name: str) -> str | None:
-    """Return the version of a package in the host's Python; ``None`` if it is not found (`host_distribution`)."""
+    """Return the version of a package in the host's Python; ``None`` if the package is not found (see
+    `host_distribution`)."""
     found = host_distribution(name)
     return None if found is None else found.version
 
@@ -83,12 +85,12 @@ def package_folders(python: str) -> Iterator[str]:
     """Yield the package folders of an interpreter, which may belong to a virtual environment."""
     own_folder, folder = (os.path.dirname(os.path.abspath(path)) for path in (sys.executable, python))
     if os.path.realpath(python) == os.path.realpath(sys.executable) and folder == own_folder:
-        # The folder of the drop-in contains a METADATA file for onnxruntime, written by an earlier process.
+        # The folder of the drop-in contains a METADATA file for onnxruntime that an earlier process has written.
         stand_in = os.environ.get("QNNBRIDGE_DROPIN")
         yield from (entry for entry in sys.path if entry and entry != stand_in)
         return
-    # The interpreter is in a subfolder of the prefix: bin, or Scripts in a virtual environment on Windows. Without
-    # a virtual environment, Windows has it in the prefix itself.
+    # The interpreter is in a subfolder of the prefix: bin, or on Windows the folder Scripts of a virtual
+    # environment. Without a virtual environment, it is in the prefix itself on Windows.
     for prefix in (os.path.dirname(os.path.dirname(python)), os.path.dirname(python)):
         yield os.path.join(prefix, "Lib", "site-packages")
         library = os.path.join(prefix, "lib")
@@ -106,10 +108,11 @@ _version: str | None = None
 
 
 def host_version() -> str:
-    """Return the version of the host's ONNX Runtime; start the host only if the metadata files lack it."""
+    """Return the version of the host's ONNX Runtime. Start the host only if the metadata files do not contain
+    the version."""
     global _version
     if _version is None:
-        # With a custom host command there may be no files to read.
+        # If the host is started by a custom command, there may be no files to read.
         _version = host_package_version("onnxruntime") or str(default_host().info.versions.get("onnxruntime", ""))
     return _version
 
@@ -122,7 +125,7 @@ def get_version_string() -> str:
 def get_available_providers() -> list[str]:
     """Return QNN, if the host has a QNN device, followed by the providers built into the host's ONNX Runtime."""
     info = default_host().info
-    # ONNX Runtime lists QNN only if it is built in. The plugin (onnxruntime-qnn 2.x) adds devices instead.
+    # ONNX Runtime lists QNN only if it is built in. The plugin (onnxruntime-qnn 2.x) adds devices, not a provider.
     others = [name for name in info.providers if name != QNN]
     return [QNN, *others] if info.devices else others
 
@@ -137,12 +140,12 @@ def get_build_info() -> str:
 
 
 def get_device() -> str:
-    """Return the device that ONNX Runtime was built for: "CPU", with an NPU too, as onnxruntime-qnn does."""
+    """Return the device that ONNX Runtime was built for: "CPU", even with an NPU, as in onnxruntime-qnn."""
     return "CPU"
 
 
 def has_collective_ops() -> bool:
-    """Return False: builds for QNN do not contain operators that work across several machines."""
+    """Return False: builds for QNN do not contain operators for several machines."""
     return False
 
 
@@ -164,10 +167,10 @@ def set_default_logger_verbosity(verbosity: int, /) -> None:
 
 @bound("set_default_logger_callback")
 def set_default_logger_callback(callback: object, severity: int = 2) -> None:
-    """Pass the log lines of this process's calls to a function; ``None`` removes the function.
+    """Pass the host's log lines about this process's calls to a function; ``None`` removes the function.
 
-    The function runs before the call that logs returns. Lines of background threads of the host go only to the
-    logger qnnbridge.host, which gets all lines.
+    The function is called before the call returns that caused the log line. Lines of the host's background threads
+    are only passed to the logger qnnbridge.host, which gets all lines.
     """
     _check_severity(severity)
     host = default_host()
@@ -218,7 +221,7 @@ def set_global_thread_pool_sizes(intra_op_num_threads: int = 0, inter_op_num_thr
             cause="ONNX Runtime creates its thread pools before its first session.",
             fix="Call it before the first session.",
         )
-    # ONNX Runtime creates the pools with its environment, when a host starts: a new host process is needed.
+    # ONNX Runtime creates the thread pools when a host starts, so other pools need a new host process.
     if not host.restart_with(GLOBAL_THREADS_VARIABLE, f"{intra_op_num_threads},{inter_op_num_threads}"):
         raise Fail(
             "[ONNXRuntimeError] : 1 : FAIL : Global thread pools have already been created, cannot replace them"
@@ -226,7 +229,7 @@ def set_global_thread_pool_sizes(intra_op_num_threads: int = 0, inter_op_num_thr
 
 
 def disable_telemetry_events() -> None:
-    """Do nothing: the host sends no telemetry."""
+    """Do nothing, because the host sends no telemetry."""
 
 
 def enable_telemetry_events() -> None:
@@ -236,11 +239,11 @@ def enable_telemetry_events() -> None:
 
 
 def preload_dlls(cuda: bool = True, cudnn: bool = True, msvc: bool = True, directory: str | None = None) -> None:
-    """Do nothing: the host loads native libraries from its own package."""
+    """Do nothing, because the host loads native libraries from its own package."""
 
 
 def print_debug_info() -> None:
-    """Print the versions in the host that a bug report needs."""
+    """Print the host's versions for a bug report."""
     info = default_host().info
     print(f"onnxruntime package: onnxruntime version {get_version_string()}, in {info.executable}")
     print(f"Python version: {info.python}, platform: {info.platform} ({info.machine})")
@@ -263,7 +266,7 @@ _registered: set[str] = set()
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class OrtHardwareDevice:
-    """A processor, an NPU or a GPU of the host's machine."""
+    """A processor, NPU or GPU of the host's machine."""
 
     type: OrtHardwareDeviceType
     vendor: str
@@ -283,7 +286,7 @@ class OrtEpDevice:
     device: OrtHardwareDevice
 
     def memory_info(self, memory_type: Any) -> OrtMemoryInfo | None:
-        """Return ``None``: tensors are in this process's memory, not in the device's."""
+        """Return ``None``, because tensors are in this process's memory, not in the device's."""
         return None
 
     @as_ort_raises
@@ -312,7 +315,7 @@ def register_execution_provider_library(registration_name: str, library_path: st
         OptionError: for any other plugin library.
     """
     name = os.path.basename(library_path).lower()
-    # Compare the file name only: the path may be in the application's own Python, from which the host loads
+    # Compare only the file name: the path may be in the application's own Python, from which the host loads
     # nothing.
     if "providers_qnn" not in name:
         raise OptionError(
@@ -321,7 +324,7 @@ def register_execution_provider_library(registration_name: str, library_path: st
             fix="Register onnxruntime_qnn.get_library_path(), or use onnxruntime itself for other providers.",
         )
     _registered.add(registration_name)
-    default_host().info  # noqa: B018 - raises an error now if the host cannot start
+    default_host().info  # noqa: B018 - raise the error now if the host cannot start
 
 
 @bound("unregister_execution_provider_library")
@@ -355,11 +358,11 @@ def qnn_device(device: Mapping[str, Any]) -> OrtEpDevice:
 
 # --- descriptions of memory, allocators that the host's sessions share, and streams of its devices ---
 #
-# The application's values are in this process's memory; an allocator changes the memory of the host's sessions
-# only.
+# The application's values are in this process's memory; an allocator only affects the memory of the host's
+# sessions.
 
-# Allocator name -> the name that ONNX Runtime reports, the kind of memory, and the vendor.
-# Vendors are those of `OrtDeviceVendorId`; 0 means no vendor.
+# Allocator name -> the name that ONNX Runtime reports, the type of memory, and the vendor. Vendors are numbers of
+# `OrtDeviceVendorId`; 0 means no vendor.
 _MEMORY: Final[Mapping[str, tuple[str, OrtDeviceMemoryType, int]]] = {
     "Cpu": ("Cpu", OrtDeviceMemoryType.DEFAULT, 0),
     "Cuda": ("Cuda", OrtDeviceMemoryType.DEFAULT, 0x10DE),
@@ -378,7 +381,7 @@ _MEMORY: Final[Mapping[str, tuple[str, OrtDeviceMemoryType, int]]] = {
 
 
 class OrtMemoryInfo:
-    """The kind of memory that an allocator returns."""
+    """Description of the memory that an allocator returns."""
 
     __slots__ = ("allocator_type", "device_id", "device_mem_type", "device_vendor_id", "mem_type", "name")
 
@@ -391,7 +394,7 @@ class OrtMemoryInfo:
             raise RemoteRuntimeError("Specified device is not supported. Try CreateMemoryInfo_V2.")
         self.name, self.device_mem_type, self.device_vendor_id = known
         self.allocator_type = allocator_type
-        # ONNX Runtime reports 0 for the CPU, whatever number is given.
+        # ONNX Runtime reports 0 for the CPU, even if another number is given.
         self.device_id = 0 if name == "Cpu" else device_id
         self.mem_type = mem_type
 
@@ -416,7 +419,7 @@ class OrtMemoryInfo:
 
 
 def cpu_memory() -> OrtMemoryInfo:
-    """Return the memory of all inputs and outputs: CPU memory of this process."""
+    """Return the description of the memory of all inputs and outputs: CPU memory of this process."""
     return OrtMemoryInfo("Cpu", OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, OrtMemType.DEFAULT)
 
 
@@ -484,7 +487,7 @@ def _register(name: str, info: OrtMemoryInfo, arena: OrtArenaCfg | None, **more:
     }
     arguments = {"memory_info": memory, "arena": settings, **more}
     made, _ = create_object(host, "SharedAllocator", arguments)
-    # Register the allocator again in the next host: its sessions need it, too.
+    # Register the allocator again in each later host, because the sessions need it there.
     host.remember("SharedAllocator", arguments, made.generation)
     # ONNX Runtime's environment keeps the allocator; only the object that registered it is released.
     made.release()
@@ -495,7 +498,7 @@ def _register(name: str, info: OrtMemoryInfo, arena: OrtArenaCfg | None, **more:
 class OrtSyncStream:
     """A stream of a device of the host, created by ``OrtEpDevice.create_sync_stream``.
 
-    Its handle is the address in the host, for session options.
+    The handle of the stream is an address in the host, used in session options.
     """
 
     __slots__ = ("_object",)
@@ -510,9 +513,9 @@ class OrtSyncStream:
 
 
 def copy_tensors(src: Sequence[OrtValue], dst: Sequence[OrtValue], stream: Any = None) -> None:
-    """Copy the values of `src` into those of `dst`, which have the same sizes, in this process."""
+    """Copy the values of `src` to the values of `dst`, which have the same sizes, in this process."""
     if len(src) != len(dst):
         raise RemoteRuntimeError("src and dst must have the same size.")
     for one, other in zip(src, dst, strict=True):
-        # The copy is complete when this call returns, so `stream` has nothing to wait for.
+        # The copy is complete when this call returns, so nothing remains for `stream` to wait for.
         other.update_inplace(one.numpy())

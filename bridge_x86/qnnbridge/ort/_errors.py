@@ -1,9 +1,9 @@
 """Errors with the text of ONNX Runtime, and errors for unsupported names.
 
-Errors of qnnbridge contain cause and fix in their text, which would break a program that compares ``str(error)``.
-Once `qnnbridge.ort` is imported, an error that ONNX Runtime itself would raise has exactly ONNX Runtime's text, and
-cause, evidence and fix are added as notes (PEP 678), which tracebacks show. An error that only the bridge can
-raise, such as a crash of the host, keeps its whole text.
+The text of qnnbridge's errors includes cause and fix, which would break a program that compares ``str(error)``.
+After `qnnbridge.ort` was imported, an error that ONNX Runtime itself would raise has exactly ONNX Runtime's text;
+cause, evidence and fix are added as notes (PEP 678), which tracebacks show. An error that only qnnbridge can raise,
+such as a crash of the host, keeps its whole text.
 
 A name that `qnnbridge.ort` lacks raises an `AttributeError` with the reason, so ``hasattr`` and ``getattr`` with
 a default work.
@@ -38,8 +38,8 @@ def _add_notes(error: OrtError | RemoteError) -> None:
     notes = [f"Cause: {error.cause}"] if error.cause else []
     notes += [f"Evidence: {line}" for line in error.evidence]
     notes += [f"Fix: {error.fix}"] if error.fix else []
-    # `add_note` exists since Python 3.11. Tracebacks read this list there, and older versions ignore it.
-    # Decorated methods call each other (`run` and `run_values`), so one error may be annotated twice.
+    # `add_note` exists since Python 3.11. Tracebacks there read this list; older versions ignore it. Decorated
+    # methods call each other (`run` and `run_values`), so one error may be annotated twice.
     there = error.__dict__.setdefault("__notes__", [])
     there.extend(note for note in notes if note not in there)
 
@@ -60,7 +60,7 @@ class NotOffered(AttributeError):
 
 def missing(module: str, name: str) -> NotOffered:
     """Return the error for a missing name of a module; the caller raises it."""
-    # Python and its tools look up names such as `__path__` in every module: these are not names of ONNX Runtime.
+    # Python and its tools look up names such as `__path__` in every module. They are not names of ONNX Runtime.
     if name.startswith("__"):
         return NotOffered(f"module {module!r} has no attribute {name!r}")
     why = _WHY.get(name)

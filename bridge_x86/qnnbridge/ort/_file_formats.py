@@ -54,7 +54,8 @@ class ModelPackage:
     @staticmethod
     @bound("ModelPackage.compute_directory_hash")
     def compute_directory_hash(source_dir: str) -> str:
-        # The function is static in the bindings, but an operation in the host needs an object: an empty package.
+        # The function is static in the bindings, but an operation in the host needs an object, so use an empty
+        # package.
         made, _ = create_object(default_host(), "ModelPackage")
         try:
             return str(made.call("compute_directory_hash", {"source_dir": absolute(source_dir)}).result)
@@ -123,7 +124,7 @@ class ModelPackageComponentContext:
 
     @bound("ModelPackageComponentContext._create_session")
     def create_session(self, sess_options: SessionOptions | None = None) -> Any:
-        """Create a session of the variant. Without `sess_options` the options of the package apply."""
+        """Create a session of the variant. Without `sess_options`, use the options of the package."""
         from qnnbridge.ort._session import InferenceSession
 
         settings = self._description["ort"]
@@ -139,9 +140,9 @@ class ModelPackageComponentContext:
                 f"registered: {ep}"
             )
         path = os.path.join(self.get_selected_variant_folder_path(), str(settings.get("model_file", "")))
-        # Disable the fallback, which would load files made for another provider on the CPU.
+        # Disable the fallback, which would run files on the CPU that were made for another provider.
         session = InferenceSession(path, options, providers, enable_fallback=0)
-        # Refuse other providers, as ONNX Runtime does: the files of the variant are those of its provider.
+        # As in ONNX Runtime, refuse other providers, because the variant's files are made for its own provider.
         session.set_providers = _no_other_providers  # type: ignore[method-assign]
         return session
 
@@ -176,7 +177,7 @@ class NativeAdapterFormat:
         made, facts = create_object(default_host(), "AdapterFormat", arguments)
         self._object: HostObject = made
         self._facts: dict[str, int] = dict(facts)
-        # Adapter files cannot contain strings; as in ONNX Runtime, only `export_adapter` raises the error.
+        # Adapter files cannot contain strings. As in ONNX Runtime, only `export_adapter` raises the error.
         self._strings: dict[str, OrtValue] = {}
 
     @staticmethod
@@ -215,7 +216,8 @@ class NativeAdapterFormat:
         strings = {name: value for name, value in values.items() if value.data_type() == "tensor(string)"}
         held = {name: value.value for name, value in values.items() if name not in strings}
         self._object.call("set_parameters", {"names": list(held)}, list(held.values()))
-        # Assign the strings after the call: if the host refuses the values, the adapter is unchanged on both sides.
+        # Assign the strings after the call, so that the adapter is unchanged on both sides if the host refuses the
+        # values.
         self._strings = strings
 
     format_version = property(lambda self: self._facts["format_version"])

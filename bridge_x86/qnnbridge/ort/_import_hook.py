@@ -1,19 +1,20 @@
 """The import hook that makes ``import onnxruntime`` return `qnnbridge.ort`, in this process and its children.
 
-In this process a finder, installed once and protected by Python's import lock, resolves ``onnxruntime``. The
-modules are the same objects under both names, so that a class is the same class however it was imported; their
-``__name__`` is that of onnxruntime, whose version in ``importlib.metadata`` is that of the host's ONNX Runtime.
+In this process an import finder, installed once and protected by Python's import lock, resolves ``onnxruntime``. A
+module is the same object under both names, so that a class is the same class however it was imported. The modules
+have the ``__name__`` of onnxruntime's modules, and ``importlib.metadata`` returns the version of the host's ONNX
+Runtime.
 
-Child processes find the drop-in by a folder on their path (`qnnbridge.ort._children`).
+Child processes find the drop-in in a folder on their path (`qnnbridge.ort._children`).
 
 ``python -m qnnbridge.ort._import_hook [-m] PROGRAM ARGS`` serves interpreters that ignore ``PYTHONPATH``: Windows'
 embeddable Python (because of its ``._pth`` file), and any Python with ``-I`` or ``-E``. This module then installs
 the finder and runs the program; child processes have the drop-in only if they import `qnnbridge.dropin` themselves.
 
-If a program under `qnnbridge exec` needs a host and none can be started, the traceback shows only the program's own
-frames, without those of qnnbridge, and then the explained error (`shorten_host_errors`). All other exceptions, and
-with ``QNNBRIDGE_DEBUG=1`` all exceptions, are shown as Python shows them. An exception hook that the program sets
-later takes precedence. Main thread.
+If a program under `qnnbridge exec` needs a host and no host can be started, the traceback shows only the program's
+own frames, and then the error with cause and fix (`shorten_host_errors`). All other exceptions, and with
+``QNNBRIDGE_DEBUG=1`` all exceptions, are shown as Python shows them. An exception hook that the program sets later
+takes precedence. All functions must be called in the main thread.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ _NO_HOST: Final = (HostStartFailed, BreakerOpen)
 
 
 def shorten_host_errors() -> None:
-    """Show errors of the host's start without the frames of qnnbridge, from now on in this process."""
+    """From now on in this process, show errors of the host's start without qnnbridge's frames."""
     # The previous hook shows all other errors.
     before = sys.excepthook
 
@@ -79,7 +80,7 @@ _NAMES = {
 
 
 class AlreadyImported(ImportError):
-    """Error: the real onnxruntime was imported first; its classes are in use and cannot be replaced."""
+    """The real onnxruntime was imported before, so its classes are in use and cannot be replaced."""
 
 
 def install() -> None:
@@ -98,7 +99,7 @@ def install() -> None:
         )
     from qnnbridge import ort
 
-    # Insert first: otherwise the path finder would find an installed onnxruntime.
+    # Insert the finder at the start, because otherwise the path finder would find an installed onnxruntime.
     sys.meta_path.insert(0, _Finder())
     ort.take_the_place()
     if os.environ.get(VARIABLE):  # `qnnbridge exec` has started this program or its parent
@@ -116,16 +117,16 @@ def target_of(name: str) -> str | None:
 
 
 class _Finder(DistributionFinder, importlib.abc.MetaPathFinder):
-    # `python -m` runs this file as __main__, and an import creates a second module from it. This attribute marks
-    # the finders of either module; `isinstance` would match only those of its own.
+    # `python -m` runs this file as __main__, and an import creates a second module from it. This attribute
+    # identifies the finders of both modules; `isinstance` would only recognize a finder of the same module.
     is_stand_in = True
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        # There are three cases. If this package has the module of onnxruntime, return it: one object under both
-        # names. If not, load Python source of the host's installation (quantization, tools, transformers). The
-        # third case is a module below qnnbridge.ort, which is imported by the package's own name.
+        # There are three cases. If this package has the module, return it: one object under both names. Otherwise
+        # load Python source from the host's installation (quantization, tools, transformers). The third case is a
+        # module below qnnbridge.ort, imported by the package's own name.
         ours = target_of(fullname)
         if ours is None:
             return _by_our_name(fullname)
@@ -136,7 +137,7 @@ class _Finder(DistributionFinder, importlib.abc.MetaPathFinder):
         return importlib.machinery.ModuleSpec(fullname, _Loader(ours), origin=own.origin, is_package=is_package)
 
     def find_distributions(self, context: Any = None) -> Iterable[Distribution]:
-        # Normalise the name: `version("ONNXRuntime")` refers to the same package.
+        # Normalize the name: `version("ONNXRuntime")` refers to the same package.
         asked = getattr(context, "name", None)
         # If the folder for children is on the path, a search of all distributions finds the metadata there.
         all_of_them = asked is None and os.environ.get(VARIABLE) not in sys.path
@@ -159,9 +160,10 @@ def _of_the_host(fullname: str) -> importlib.machinery.ModuleSpec | None:
 
 
 def _own(ours: str) -> importlib.machinery.ModuleSpec | None:
-    """Return the spec of a module of this package from the other finders; ``None`` if the package lacks it.
+    """Return the spec of a module of this package, obtained from the other finders; ``None`` if the package lacks
+    the module.
 
-    Finders are needed because frozen applications have no files.
+    Other finders are needed because frozen applications have no files.
     """
     # Without the parent's path a finder would search `sys.path` and might find the program's own quantization.py.
     parent = ours.rpartition(".")[0]
@@ -191,7 +193,8 @@ def _by_our_name(fullname: str) -> importlib.machinery.ModuleSpec | None:
     return importlib.machinery.ModuleSpec(fullname, _Loader(name), origin=spec.origin, is_package=is_package)
 
 
-# Module folders of our packages, by package name, if their `__path__` has been set to the host's onnxruntime.
+# Module folders of qnnbridge's packages, by package name, if their `__path__` has been set to the host's
+# onnxruntime.
 _own_paths: dict[str, list[str]] = {}
 
 
@@ -228,7 +231,7 @@ def _show_as_package(module: ModuleType) -> None:
 
 
 class _Metadata(Distribution):
-    """Metadata of the package ``onnxruntime``, with the files of the host's installation."""
+    """Metadata of the package ``onnxruntime``. Its files are the files of the host's installation."""
 
     def __init__(self) -> None:
         from qnnbridge.ort._environment import host_distribution
@@ -251,13 +254,15 @@ class _Metadata(Distribution):
 # ``onnxruntime.quantization``, ``onnxruntime.tools``, ``onnxruntime.transformers`` and the Python modules of
 # ``onnxruntime.capi`` are loaded from the host's installation. No bytecode is written to the host's folder. These
 # modules import the drop-in under the name ``onnxruntime``, so their sessions run in the host. The application must
-# install their other dependencies (onnx, sympy, torch); the `ImportError` for a missing one contains its name.
+# install their other dependencies (onnx, sympy, torch); the `ImportError` for a missing dependency contains its
+# name.
 
 _log = log_of("qnnbridge.ort")
 
 
 def find_in_host(fullname: str) -> importlib.machinery.ModuleSpec | None:
-    """Return the spec of ``onnxruntime.<...>`` in the host's installation; ``None`` if it lacks Python source."""
+    """Return the spec of the module ``onnxruntime.<...>`` in the host's installation; ``None`` if the
+    installation has no such Python source."""
     folder = _folder()
     if folder is None:
         return None
@@ -269,9 +274,10 @@ _ort_folder: str | None = None
 
 
 def _folder() -> str | None:
-    """Return the folder of the host's onnxruntime: found by its files, or else reported by the running host."""
+    """Return the folder of the host's onnxruntime, found by its files. If the files are not found, ask the
+    running host."""
     global _ort_folder
-    # Cache only a success: a host that cannot start now may be available at the next import.
+    # Cache only a success, because a host that cannot start now may be available at the next import.
     if _ort_folder is None:
         _ort_folder = next(_installed(), None) or _of_running_host()
     return _ort_folder
@@ -288,13 +294,13 @@ def _installed() -> Iterator[str]:
         return
     for site in package_folders(python):
         path = os.path.join(site, "onnxruntime")
-        # The package of the drop-in has the same name but no capi.
+        # The package of the drop-in has the same name, but has no folder capi.
         if os.path.isdir(os.path.join(path, "capi")) and os.path.isfile(os.path.join(path, "__init__.py")):
             yield path
 
 
 def _of_running_host() -> str | None:
-    """Return the folder that the host reports; start the host if necessary."""
+    """Return the folder that the host reports. Start the host if necessary."""
     from qnnbridge._host import default_host
 
     try:
@@ -316,7 +322,7 @@ def _spec(fullname: str, path: str) -> importlib.machinery.ModuleSpec | None:
             submodule_search_locations=[path] if is_package else None,
         )
     if os.path.isdir(path):  # the folder has no __init__.py
-        # The loader None makes it a namespace package, as Python's own finder does.
+        # Without a loader it becomes a namespace package, as with Python's own finder.
         spec = importlib.machinery.ModuleSpec(fullname, None, is_package=True)
         spec.submodule_search_locations = [path]
         return spec
@@ -327,20 +333,21 @@ class _HostLoader(importlib.machinery.SourceFileLoader):
     """Loader of the host's source files that writes no bytecode and explains missing dependencies."""
 
     def set_data(self, path: str, data: Any, *, _mode: int = 0o666) -> None:
-        """Do not write bytecode: the folder belongs to the host."""
+        """Do not write bytecode, because the folder belongs to the host."""
 
     def exec_module(self, module: ModuleType) -> None:
         from qnnbridge.ort._environment import host_version
 
         top = ".".join(self.name.split(".")[:2])
-        # Log one line for onnxruntime.quantization, and none for its submodules.
+        # Log one line for onnxruntime.quantization, and nothing for its submodules.
         if self.name == top:
             _log.info("%s is loaded from onnxruntime %s of the host (%s).", top, host_version(), self.path)
         try:
             super().exec_module(module)
         except ModuleNotFoundError as error:
             missing = (error.name or "").partition(".")[0]
-            # Nested imports pass the error through one loader per module: only the innermost loader explains it.
+            # In nested imports the error passes through one loader per module. Only the innermost loader explains
+            # it.
             if not missing or missing in ("onnxruntime", "qnnbridge") or getattr(error, "_explained", False):
                 raise
             python = f"the Python of the application ({sys.executable})"
@@ -361,7 +368,8 @@ def main() -> None:
     is_module = arguments[0] == "-m"
     sys.argv = arguments[1:] if is_module else arguments
     folder = os.getcwd() if is_module else os.path.dirname(os.path.abspath(arguments[0]))
-    # Replace the first entry, but insert one in an isolated interpreter, which has not added this module's folder.
+    # Replace the first entry. In an isolated interpreter, which has not added this module's folder, insert an
+    # entry.
     sys.path[: 0 if getattr(sys.flags, "safe_path", sys.flags.isolated) else 1] = [folder]
     if is_module:
         runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

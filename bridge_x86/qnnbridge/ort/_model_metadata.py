@@ -1,8 +1,8 @@
-"""A model's metadata, and the session options and devices that are selected by it.
+"""A model's metadata, and the session options and devices that the metadata selects.
 
 The metadata of a compiled model may contain compatibility information (``ep_compatibility_info.<provider>``), and
-that of any model may contain session options (``ort_config``). The host reads both, without a session. The
-application's function that selects devices (``set_provider_selection_policy_delegate``) gets the
+the metadata of any model may contain session options (``ort_config``). The host reads both without creating a
+session. The application's function that selects devices (``set_provider_selection_policy_delegate``) gets the
 metadata. It runs in this process, before the session is requested, so that a session that is recreated after a
 crash of the host keeps the selected devices.
 """
@@ -54,7 +54,8 @@ def get_hardware_devices() -> list[OrtHardwareDevice]:
 def get_hardware_device_ep_incompatibility_details(
     ep_name: str, device: OrtHardwareDevice | None, /
 ) -> dict[str, Any]:
-    """Return why a provider cannot use a device: always NONE, since no reason is known for the host's devices."""
+    """Return why a provider cannot use a device. The result is always NONE, since all providers can use the
+    host's devices."""
     if ep_name not in get_available_providers():
         raise InvalidArgument(
             "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : No valid factory found for execution provider "
@@ -67,7 +68,7 @@ def get_hardware_device_ep_incompatibility_details(
 def get_model_compatibility_for_ep_devices(
     ep_devices: Sequence[OrtEpDevice], compatibility_info: str, /
 ) -> OrtCompiledModelCompatibility:
-    """Return "not applicable", as ONNX Runtime does: QNN and the CPU provider do not evaluate the information."""
+    """Return "not applicable", as in ONNX Runtime: QNN and the CPU provider do not evaluate the information."""
     names = {device.ep_name for device in ep_devices}
     if not names or not names <= {CPU, QNN}:
         raise RemoteRuntimeError("Invalid argument provided to GetModelCompatibilityForEpDevices.")
@@ -76,7 +77,8 @@ def get_model_compatibility_for_ep_devices(
 
 @bound("get_compatibility_info_from_model")
 def get_compatibility_info_from_model(model_path: str, ep_type: str, /) -> str | None:
-    """Return the compatibility information for a provider in the model's metadata; ``None`` if it has none."""
+    """Return the compatibility information for a provider in the model's metadata; ``None`` if the metadata has
+    none."""
     if not os.path.exists(model_path):
         raise RemoteRuntimeError(f"Load model {model_path} failed. File doesn't exist")
     return _parsed(model_path).get(_KEY + ep_type)
@@ -97,7 +99,7 @@ def _parsed(model: str | bytes) -> Mapping[str, str]:
 
 
 def _metadata(model: Any, host: Host | None = None, timeout_s: float | None = None) -> Mapping[str, str] | None:
-    """Return the metadata of a model, as the host reads it; ``None`` for an unreadable model or no model."""
+    """Return the metadata of a model, read by the host; ``None`` for an unreadable model or no model."""
     try:
         path, data = model_parts(model)
         described = identify(chosen_host(host), SessionRecipe(SessionSpec(path), data), deadline_after(timeout_s))
@@ -115,7 +117,7 @@ _NO_CONFIG = "Could not finalize session options while constructing the inferenc
 def with_model_config(
     model: Any, options: SessionOptions | None, read: bool, host: Any, timeout_s: float | None
 ) -> SessionOptions | None:
-    """Return the session options with those of the model's metadata applied.
+    """Return the session options combined with the options in the model's metadata.
 
     Args:
         read: the argument ``read_config_from_model``.
@@ -127,7 +129,7 @@ def with_model_config(
         raise RemoteRuntimeError(
             "is_model_proto_parsed was false. ModelProto needs to be parsed to check for ORT config within it"
         )
-    # A session reports an unreadable model.
+    # The creation of the session reports the unreadable model.
     text = (_metadata(model, host, timeout_s) or {}).get(_CONFIG)
     if text is None:
         return options if options is None else _fresh(options)
@@ -143,7 +145,7 @@ def configured(text: str, options: SessionOptions) -> SessionOptions:
             f"{_NO_CONFIG}Json stored in the `{_CONFIG}` key cannot be parsed. Error message: {error}"
         ) from None
     wanted = found.get("session_options") if isinstance(found, dict) else None
-    # Sort the entries like ONNX Runtime's JSON library, so that the first of several errors is the same.
+    # Sort the entries like ONNX Runtime's JSON library, so that the same error comes first if there are several.
     for name, value in sorted(wanted.items()) if isinstance(wanted, Mapping) else ():
         setting = _SETTINGS.get(name)
         if setting is None:
@@ -187,7 +189,7 @@ def _fresh(options: SessionOptions | None) -> SessionOptions:
 
 # --- devices selected by a function of the application ---
 
-# The limit of ONNX Runtime.
+# The limit is the same as in ONNX Runtime.
 MAX_SELECTIONS: Final = 8
 _FAILED: Final = "[ONNXRuntimeError] : 1 : FAIL : EP selection delegate "
 
@@ -198,15 +200,15 @@ def selected(
     """Return the providers of the devices that the function selects, in its order.
 
     Raises:
-        Fail: if the function raises an exception, or returns something else than devices; ONNX Runtime's text.
-        InvalidArgument: if it returns several CPU devices.
+        Fail: the function raised an exception, or returned something else than devices; with ONNX Runtime's text.
+        InvalidArgument: the function returned several CPU devices.
     """
     if delegate is None:
         raise Fail(f"{_FAILED}failed: bad_function_call", fix="Give a function.")
     metadata = _metadata(model, host, timeout_s)
     if metadata is None:
-        return [(CPU, {})]  # creating the session reports the error of the model
-    # CPUs last, as in ONNX Runtime. The sort is stable: QNN devices keep the order of the host.
+        return [(CPU, {})]  # the creation of the session reports the error of the model
+    # Put CPUs last, as in ONNX Runtime. The sort is stable: QNN devices keep the host's order.
     devices = sorted(get_ep_devices(), key=lambda device: device.ep_name == CPU)
     try:
         chosen = delegate(devices, dict(sorted(metadata.items())), {}, MAX_SELECTIONS)

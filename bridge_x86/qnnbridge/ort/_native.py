@@ -1,9 +1,9 @@
 """The native classes of ONNX Runtime's bindings, which programs use through private attributes.
 
 Examples are ``session._sess``, ``value._ortvalue`` and ``binding._iobinding``; the classes themselves are in
-``onnxruntime.capi.onnxruntime_pybind11_state``. Each object is a view of an object of the bridge: nothing is
-copied, and a program may use either of the two. `_attach` adds these attributes to the classes of the bridge. A
-view is as thread-safe as the object it shows.
+``onnxruntime.capi.onnxruntime_pybind11_state``. Each object is a view of an object of qnnbridge: nothing is copied,
+and a program may use either object. `_attach` adds these attributes to qnnbridge's classes. A view is as
+thread-safe as its object.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def require_cpu_device(device: Any) -> None:
 @no_constructor
 @named("OrtValue")
 class NativeOrtValue(OrtValue):
-    """A value with static factories that take an ``OrtDevice`` of the bindings."""
+    """A value whose static factories take an ``OrtDevice`` of the bindings."""
 
     __slots__ = ()
 
@@ -83,7 +83,7 @@ class NativeOrtValue(OrtValue):
         """Return a value that shares the memory of a DLPack capsule.
 
         Args:
-            is_bool_tensor: the capsule has type uint8 but contains booleans; argument of older releases.
+            is_bool_tensor: whether a capsule of type uint8 contains booleans. Older releases have this argument.
         """
         value = OrtValue.from_dlpack(data)
         # uint8 and bool have one byte per element, so a view of the same memory suffices.
@@ -109,7 +109,7 @@ class NativeOrtValue(OrtValue):
 
 @named("SparseTensor")
 class NativeSparseTensor(SparseTensor):
-    """A sparse tensor whose views have the names of the bindings."""
+    """A sparse tensor whose views have the names that the bindings use."""
 
     __slots__ = ()
 
@@ -120,8 +120,8 @@ class NativeSparseTensor(SparseTensor):
         """Return a block-sparse tensor.
 
         Args:
-            values: the first dimension is the number of the block, the others are those of the block.
-            indices: int32, two rows.
+            values: the first dimension is the index of the block, the others are the dimensions of a block.
+            indices: an int32 array with two rows.
         """
         return NativeSparseTensor(SparseTensor.block_sparse(dense_shape, values, indices, device).value)
 
@@ -143,7 +143,8 @@ class NativeSparseTensor(SparseTensor):
 
 
 class OrtValueVector:
-    """See ``onnxruntime.capi.onnxruntime_pybind11_state.OrtValueVector``. Belongs to one thread at a time."""
+    """See ``onnxruntime.capi.onnxruntime_pybind11_state.OrtValueVector``. Only one thread at a time may use the
+    object."""
 
     __slots__ = ("__weakref__", "_values")
 
@@ -153,7 +154,7 @@ class OrtValueVector:
     def push_back(self, value: Any, is_bool_tensor: bool = False, /) -> None:
         """Add a value, or the tensor of a DLPack capsule."""
         if not isinstance(value, OrtValue):
-            # Compare the name: `types.CapsuleType` exists since Python 3.13 only.
+            # Compare the type's name, because `types.CapsuleType` exists only since Python 3.13.
             if type(value).__name__ != "PyCapsule":
                 raise RemoteTypeError("from_dlpack expected a valid DLPack capsule named 'dltensor'")
             value = NativeOrtValue.from_dlpack(value, is_bool_tensor)
@@ -168,13 +169,13 @@ class OrtValueVector:
         devices: Sequence[Any],
         /,
     ) -> None:
-        """Add values that share memory of this process; `torch_tensors` own the memory, which must stay valid."""
+        """Add values that use memory of this process. `torch_tensors` own the memory, which must remain valid."""
         for pointer, element_type, shape, device in zip(data_ptrs, element_types, shapes, devices, strict=True):
             require_cpu_device(device)
             self.push_back(OrtValue(view_of_memory(element_type, shape, pointer)))
 
     def reserve(self, count: int, /) -> None:
-        """Do nothing except check the argument: the list grows as needed."""
+        """Check the argument and do nothing else: the list grows as needed."""
         operator.index(count)
 
     def shrink_to_fit(self) -> None:
@@ -184,7 +185,7 @@ class OrtValueVector:
         return self[index].to_dlpack()
 
     def bool_tensor_indices(self) -> list[int]:
-        """Return the indices of the boolean tensors. Up to 1.30."""
+        """Return the indices of the boolean tensors. Exists in ONNX Runtime up to 1.30."""
         return [place for place, value in enumerate(self._values) if value.element_type() == ElementType.BOOL]
 
     def element_type_at(self, idx: int) -> int:
@@ -205,7 +206,7 @@ class OrtValueVector:
         try:
             return self._values[operator.index(index)]
         except IndexError:
-            # The text of libstdc++ for std::out_of_range, which pybind11 converts to an IndexError.
+            # The message of libstdc++ for std::out_of_range, which pybind11 converts to an IndexError.
             text = f"vector::_M_range_check: __n (which is {index}) >= this->size() (which is {len(self)})"
             raise RemoteIndexError(text) from None
 
@@ -219,7 +220,7 @@ def vector_of(values: Iterable[OrtValue]) -> OrtValueVector:
 
 @named("SessionIOBinding")
 class NativeIOBinding(IOBinding):
-    """A binding created from a native session; ``bind_input`` takes an array, or a device and an address."""
+    """A binding for a native session. Its ``bind_input`` takes an array, or a device and an address."""
 
     __slots__ = ()
 
@@ -229,7 +230,7 @@ class NativeIOBinding(IOBinding):
     @classmethod
     def of(cls, binding: IOBinding) -> NativeIOBinding:
         native = cls.__new__(cls)
-        # Both objects share the same dicts, so values bound through one are visible through the other.
+        # Both objects use the same dicts, so values bound through one object are visible through the other.
         for name in IOBinding.__slots__:
             setattr(native, name, getattr(binding, name))
         return native
@@ -255,12 +256,12 @@ class NativeIOBinding(IOBinding):
 class NativeSession:
     """The session class of the bindings, of which ``session._sess`` is an instance.
 
-    As in the bindings, the session is created by `initialize_session`, which gets the providers. Arguments of the
-    class: options, model path or bytes, whether the model is a path, whether to read options from the model.
+    As in the bindings, `initialize_session` gets the providers and creates the session. Arguments of the class:
+    options, model path or bytes, whether the model is a path, whether to read options from the model.
     """
 
-    # The class `InferenceSession`. `ort._session` assigns it: it imports this module, so importing it here would be
-    # circular.
+    # The class `InferenceSession`. The module `ort._session` assigns it, because importing that module here would
+    # be a circular import.
     make: ClassVar[Callable[..., Any]]
 
     def __init__(self, options: Any, model: Any, is_path: bool = True, read_config: bool = False, /) -> None:
@@ -289,7 +290,8 @@ class NativeSession:
 
     @property
     def session(self) -> Any:
-        """The session of the bridge. Raises an error that is also a `RuntimeError` before `initialize_session`."""
+        """The `InferenceSession` of qnnbridge. Before `initialize_session`, raise an error that is also a
+        `RuntimeError`."""
         if self._made is None:
             raise RemoteRuntimeError(
                 "Session was not initialized: call initialize_session(providers, provider_options, set()) first."
@@ -297,7 +299,7 @@ class NativeSession:
         return self._made
 
     def __eq__(self, other: object) -> bool:
-        # Each access to `session._sess` creates a new view, and a program may compare two of them.
+        # Make views of the same session equal: each access to `session._sess` creates a new view.
         return isinstance(other, NativeSession) and other._made is self._made
 
     def __hash__(self) -> int:
@@ -306,7 +308,7 @@ class NativeSession:
     def run_with_ort_values(
         self, input_feed: Mapping[str, Any], output_names: Sequence[str], run_options: Any = None, /
     ) -> OrtValueVector:
-        """Run the session; unlike in `InferenceSession`, the feeds are the first argument."""
+        """Run the session. Unlike in `InferenceSession`, the feeds are the first argument."""
         return vector_of(self.session.run_with_ort_values(output_names, input_feed, run_options))
 
     def create_ortvalue_from_shape_and_type(self, shape: Any, element_type: Any, device: Any, /) -> NativeOrtValue:
@@ -315,18 +317,18 @@ class NativeSession:
     create_ortvalue_from_shape_and_onnx_type = create_ortvalue_from_shape_and_type
 
     def is_webgpu_graph_capture_enabled(self) -> bool:
-        """Return False: the host has no WebGPU provider."""
+        """Return False, because the host has no WebGPU provider."""
         return False
 
     def webgpu_context_id(self) -> int:
-        """Return -1: there is no WebGPU context."""
+        """Return -1, because there is no WebGPU context."""
         return -1
 
     def set_tuning_results(self, results: list[Any], error_on_invalid: bool = False, /) -> None:
         self.session.set_tuning_results(results, error_on_invalid=error_on_invalid)
 
 
-# A function binds `method` for each member: a lambda in the loops below would use the last name for all.
+# Create each member in a function: a lambda in the loops below would use the last name for all members.
 def _forwarded(method: str, *, is_property: bool) -> Any:
     if is_property:
         return property(lambda self: getattr(self.session, method)())
@@ -338,7 +340,7 @@ def _forwarded(method: str, *, is_property: bool) -> Any:
     return call
 
 
-# Names of properties in the bindings, and the methods of the session that return their values.
+# Names of properties in the bindings, and the session's methods that return their values.
 for _name, _method in {
     "session_options": "get_session_options",
     "inputs_meta": "get_inputs",
@@ -361,12 +363,12 @@ for _name in (
 
 @named("copy_tensors")
 def copy_native_tensors(src: Sequence[OrtValue], dst: Sequence[OrtValue], stream: Any, /) -> None:
-    """Copy the values of `src` into those of `dst`, which have the same sizes."""
+    """Copy the values of `src` to the values of `dst`, which have the same sizes."""
     copy_tensors(src, dst, stream)
 
 
 def _attach() -> None:
-    """Add the private attributes that return native views to the classes of the bridge."""
+    """Add the private attributes that return native views to qnnbridge's classes."""
     members: dict[type, dict[str, Any]] = {
         OrtValue: {
             "_ortvalue": property(NativeOrtValue.of),
@@ -391,10 +393,11 @@ def _attach() -> None:
     }
     for cls, found in members.items():
         for name, member in found.items():
-            # Do not replace members of the class itself, so that importing this module twice has no effect.
+            # Do not replace members that the class itself defines, so that importing this module twice has no
+            # effect.
             if name not in vars(cls):
                 setattr(cls, name, member)
-    # `IOBinding` itself has a method that returns a list; programs for the bindings expect an `OrtValueVector`.
+    # `IOBinding` itself has a method that returns a list, but programs for the bindings expect an `OrtValueVector`.
     IOBinding.get_outputs_as_ortvaluevector = NativeIOBinding.get_outputs  # type: ignore[method-assign,assignment]
 
 

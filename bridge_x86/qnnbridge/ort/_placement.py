@@ -2,13 +2,13 @@
 
 Sessions use the requested providers, unless the user overrides them with `qnnbridge exec --provider` or the
 variable ``QNNBRIDGE_DROPIN_PROVIDER``: "qnn" runs as many nodes of every model as possible on the NPU, "cpu" runs
-none there. A program that requests QNN gets QNN with the CPU as fallback, as with onnxruntime-qnn; a warning, the
-log and the report list the nodes that do not run on the NPU. Arguments are checked by ONNX Runtime's rules, with
-its messages.
+all nodes on the CPU. A program that requests QNN gets QNN with the CPU as fallback, as with onnxruntime-qnn; a
+warning, the log and the report list the nodes that do not run on the NPU. Arguments are checked by ONNX Runtime's
+rules, with its messages.
 
-The report of `qnnbridge exec --report` is optional and has one record per model. Each process writes a JSON file of
-its own to the folder in ``QNNBRIDGE_REPORT_DIR``, a variable that child processes inherit. The file is rewritten
-after each change, since a signal may end a worker process at any time. Thread-safe.
+The report of `qnnbridge exec --report` is optional and has one record per model. Each process writes a separate
+JSON file to the folder in the environment variable ``QNNBRIDGE_REPORT_DIR``, which child processes inherit. The
+file is rewritten after each change, since a signal may end a worker process at any time. Thread-safe.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class OrtEpAssignedNode:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class OrtEpAssignedSubgraph:
-    """A group of nodes that one provider executes together."""
+    """A group of nodes that one provider runs together."""
 
     ep_name: str
     nodes: tuple[OrtEpAssignedNode, ...]
@@ -66,9 +66,9 @@ class ProviderChoice:
     """Providers of a session, and how to treat an error of QNN.
 
     Args:
-        providers: for `qnnbridge.InferenceSession`; ``None`` uses those of the session options.
-        asked: the program itself requests QNN, so an error of QNN is raised. If False, the user chose QNN or the
-            program passed all available providers, and a model that QNN rejects runs on the CPU.
+        providers: argument for `qnnbridge.InferenceSession`; ``None`` uses the providers in the session options.
+        asked: whether the program itself requests QNN, so that an error of QNN is raised. If not, the user chose
+            QNN or the program passed all available providers, and a model that QNN rejects runs on the CPU.
     """
 
     providers: list[Named] | None
@@ -104,7 +104,7 @@ def given_sizes() -> dict[str, int | list[int]]:
 def choose(named: Sequence[Named], *, in_options: bool, chosen: Policy, available: Sequence[str]) -> ProviderChoice:
     """Return the providers for a session.
 
-    A program that passes on all of `available` gets QNN, as it would get CUDA from a build with CUDA: passing the
+    A program that passes the whole list `available` gets QNN, as it would get CUDA from a build with CUDA: the
     whole list means "the best provider".
 
     Args:
@@ -115,17 +115,17 @@ def choose(named: Sequence[Named], *, in_options: bool, chosen: Policy, availabl
     names = [name for name, _ in named]
     qnn_options = next((options for name, options in named if name == QNN), {})
     if chosen == "cpu":
-        # `asked` is True because there is no fallback: an error of the CPU must be raised.
+        # `asked` is True because there is no fallback, so an error of the CPU must be raised.
         return ProviderChoice([(CPU, {})], asked=True)
     if chosen == "qnn":
         return ProviderChoice([(QNN, qnn_options), (CPU, {})], asked=False)
-    # A CPU provider listed before QNN takes every node, in ONNX Runtime, too: QNN would get none.
+    # As in ONNX Runtime, a CPU provider listed before QNN takes every node, so QNN would get no node.
     if QNN in names and CPU not in names[: names.index(QNN)]:
         return ProviderChoice([(QNN, qnn_options), (CPU, {})], asked=not set(available) <= set(names))
-    # Providers of the session options count only if the arguments contain none.
+    # Providers in the session options are used only if the arguments contain no providers.
     if in_options and not named:
         return ProviderChoice(None, asked=True)
-    # Ignore others (CUDA): `normalize` has warned about them, and ONNX Runtime continues on the CPU, too.
+    # Ignore other providers (CUDA): `normalize` has warned about them. ONNX Runtime also continues on the CPU.
     return ProviderChoice([(CPU, dict(named).get(CPU, {}))], asked=True)
 
 
@@ -149,7 +149,7 @@ def normalize(providers: Any, provider_options: Any, available: Sequence[str]) -
             warn_application(f"Duplicate provider '{name}' encountered, ignoring.", UserWarning)
             continue
         found[name] = {str(key): option_text(key, value) for key, value in options.items()}
-    # Check this last, as ONNX Runtime does: its Python code warns about all names before its C++ code refuses one.
+    # Check this last, as in ONNX Runtime: its Python code warns about all names before its C++ code refuses one.
     unknown = next((name for name in found if name not in available and name not in KNOWN_PROVIDERS), None)
     if unknown is not None:
         raise RemoteRuntimeError(f"Unknown Provider Type: {unknown}")
@@ -186,7 +186,7 @@ def _pair(provider: Any) -> tuple[str, Mapping[str, Any]]:
 # --- the records for `qnnbridge exec --report` ---
 
 REPORT_VARIABLE = "QNNBRIDGE_REPORT_DIR"
-# Timeout, in seconds, for the comparison of the last calls when a program ends.
+# Seconds to wait for the comparison of the last calls when the program ends.
 LAST_COMPARISON_S = 10.0
 
 
@@ -196,7 +196,7 @@ class ModelRecord:
 
     Args:
         seconds: total time that the program waited for runs.
-        numbers: `NumbersReport.to_wire` without outputs, of the session with the worst numbers.
+        numbers: result of `NumbersReport.to_wire` without outputs, for the session with the worst results.
     """
 
     model: str
@@ -211,7 +211,7 @@ class ModelRecord:
 
 
 class Journal:
-    """Journal of a process without a report: records nothing."""
+    """Journal that records nothing, for a process without a report."""
 
     _nothing = contextlib.nullcontext()
 
@@ -219,7 +219,7 @@ class Journal:
         pass
 
     def running(self, session: Any) -> AbstractContextManager[None]:
-        """Return a context manager for one run. Nested calls in the same thread count as part of that run."""
+        """Return a context manager for one run. Nested calls in the same thread count as a part of this run."""
         return self._nothing
 
 
@@ -235,9 +235,9 @@ class _Writing(Journal):
         self._lock = renew_in_forks(Lock())
         self._thread = _Thread()
         self._records: dict[tuple[str, int, int], ModelRecord] = {}
-        # Keep a reference to each host, so that its id is not reused while the process runs.
+        # Keep a reference to each host, so that the `id` of the object is not reused while the process runs.
         self._hosts: dict[int, Any] = {}
-        # Sessions still in use, with their records: a comparison may end after the last call.
+        # Sessions that are still in use, with their records: a comparison may end after the last call.
         self._sessions: weakref.WeakKeyDictionary[Any, ModelRecord] = weakref.WeakKeyDictionary()
         self._process = 0
         self._file: BinaryIO | None = None
@@ -252,12 +252,12 @@ class _Writing(Journal):
     @contextlib.contextmanager
     def running(self, session: Any) -> Iterator[None]:
         # `_thread` is thread-local, so runs of one session in two threads count as two calls of the program.
-        if self._thread.runs:  # `run` calls `run_values` of the same session: count one call
+        if self._thread.runs:  # `run` calls `run_values` of the same session, so count only one call
             yield
             return
         self._thread.runs = True
         begin = time.perf_counter()
-        # Set to True first, so that KeyboardInterrupt and SystemExit also count as failures.
+        # Set the value to True first, so that KeyboardInterrupt and SystemExit also count as failures.
         failed = True
         try:
             yield
@@ -294,7 +294,7 @@ class _Writing(Journal):
             self._sessions[session] = record
             found = [one.verified for one, of in self._sessions.items() if of is record]
             worst = min(found, key=lambda one: (WORST_FIRST.index(one.state), -one.compared))
-            # `record.numbers` may be that of a session that was released: replace it only by a real report.
+            # `record.numbers` may come from a session that was released, so replace it only by a real report.
             if record.numbers is None or worst.state != "off":
                 record.numbers = dataclasses.replace(worst, outputs=()).to_wire()
             with contextlib.suppress(OSError):  # the parent has ended and removed the folder, or the disk is full
@@ -304,13 +304,14 @@ class _Writing(Journal):
         self._process = os.getpid()
         self._records, self._hosts, self._file, self._bytes = {}, {}, None, 0
         self._sessions.clear()
-        # Register this handler after that of `_host`, so that it runs before the hosts end.
+        # Register this function after the function of `_host`, so that it is called before the hosts end.
         atexit.unregister(self.close)
         atexit.register(self.close)
         with contextlib.suppress(OSError):
-            # Process ids are reused: the time keeps a later process from replacing the file of an ended one.
+            # Process ids are reused: with the time in the name, a later process does not replace the file of an
+            # ended process.
             path = os.path.join(self._folder, f"{os.getpid()}-{time.time_ns()}.json")
-            # Open the file without a buffer, so that written data persists when the process is killed.
+            # Open the file without a buffer, so that written data remains if the process is killed.
             self._file = open(path, "wb", buffering=0)  # noqa: SIM115 - open until the process ends
 
     def _write(self) -> None:
@@ -323,7 +324,8 @@ class _Writing(Journal):
             "retried_calls": sum(one.retried_calls for one in stats),
         }
         data = json.dumps(document).encode()
-        # One write, never shorter than the previous one: a reader sees a complete document.
+        # Use one write that is never shorter than the previous one, so that a reader always gets a complete
+        # document.
         self._bytes = max(self._bytes, len(data))
         self._file.seek(0)
         # Pad with spaces, which JSON ignores, to overwrite the end of a longer previous document.

@@ -1,7 +1,7 @@
 """``onnxruntime_qnn``, the package from which applications for onnxruntime-qnn 2.x get the library paths of QNN.
 
-The paths are those of the host's package. They are valid as provider options (``backend_path``), since the host
-opens them.
+The paths refer to the host's package. They are valid as provider options (``backend_path``), since the host opens
+them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from qnnbridge._options.providers import QNN
 EP_NAME = QNN
 
 
-# The values are requested from the host when a program reads them: importing the package does not start a host.
+# The host returns the values when a program reads them, so that importing the package does not start a host.
 def __getattr__(name: str) -> str:
     if name == "__version__":
         from qnnbridge._host import default_host
@@ -50,7 +50,7 @@ def get_qnn_htp_path() -> str:
 
 
 def _library(name: str) -> str:
-    # The host runs on the same machine, so `sys.platform` of this process decides the file name.
+    # The host runs on the same machine, so this process's `sys.platform` determines the file name.
     return os.path.join(_folder(), f"{name}.dll" if sys.platform == "win32" else f"lib{name}.so")
 
 

@@ -1,8 +1,8 @@
-"""`InferenceSession` with the defaults of ``onnxruntime.InferenceSession``, over `qnnbridge.InferenceSession`.
+"""`InferenceSession` with the defaults of ``onnxruntime.InferenceSession``, based on `qnnbridge.InferenceSession`.
 
 The differences from its base class: without providers the session runs on the CPU or on the providers of the
 session options; nodes that QNN does not support run on the CPU; unknown providers cause a warning and a fallback as
-in ONNX Runtime; and errors have only ONNX Runtime's text (`qnnbridge.ort._errors`). Thread-safe like its base
+in ONNX Runtime; and errors contain only ONNX Runtime's text (`qnnbridge.ort._errors`). Thread-safe like the base
 class.
 """
 
@@ -57,7 +57,7 @@ __all__ = ["InferenceSession", "Session"]
 
 _log = log_of("qnnbridge.ort")
 
-# ONNX Runtime removes this prefix from the error text that the callback of `run_async` gets.
+# ONNX Runtime removes this prefix from the error text that it passes to the callback of `run_async`.
 _PREFIX = re.compile(r"^\[ONNXRuntimeError\] : \d+ : [A-Z_]+ : ")
 
 _EP_ERROR = "*************** EP Error ***************"
@@ -67,19 +67,19 @@ LOAD_CONFIG = "ORT_LOAD_CONFIG_FROM_MODEL"
 
 RECORD_ASSIGNMENT = "session.record_ep_graph_assignment_info"
 
-# Errors that would occur on the CPU as well. After any other error, a session of a program that did not request QNN
-# is created on the CPU.
+# Errors that would also occur on the CPU. If a program did not request QNN and another error occurs, create the
+# session on the CPU.
 _NOT_FOR_QNN = (HostStartFailed, InvalidProtobuf, ModelChanged, NoSuchFile, OptionError, RemoteError)
 
 
 class Session(bridge.InferenceSession):
-    """Base class of `InferenceSession`, as in ONNX Runtime; programs do not create instances."""
+    """Base class of `InferenceSession`, as in ONNX Runtime. Programs do not create instances."""
 
     _path: str | bytes | os.PathLike[str]
     _kwargs: dict[str, Any]
     _ort_options: SessionOptions | None
     _of_first_call: SizesOfFirstCall | None = None
-    # Recipe of the last attempt on QNN.
+    # Recipe of the last attempt with QNN.
     _qnn_recipe: SessionRecipe
 
     def __init__(self, enable_fallback: bool = True) -> None:
@@ -87,7 +87,8 @@ class Session(bridge.InferenceSession):
 
     @staticmethod
     def _warn(text: str, category: type[Warning], log: logging.Logger) -> None:
-        """Log the text only: warnings may be turned into errors, and ONNX Runtime does not issue this warning."""
+        """Only log the text, because a program may turn warnings into errors, and ONNX Runtime does not issue
+        this warning."""
         log.warning("%s", text)
 
     def _begin(self, providers: Any, provider_options: Any) -> None:
@@ -101,7 +102,8 @@ class Session(bridge.InferenceSession):
         if not named and options is not None and options.selection is not None:
             from qnnbridge.ort._model_metadata import selected
 
-            # `selection` is a 1-tuple if a delegate was set, even to None, which fails as in ONNX Runtime.
+            # `selection` is a 1-tuple if a function was set. If the function is None, the call fails as in ONNX
+            # Runtime.
             (delegate,) = options.selection
             named = selected(delegate, self._path, self._kwargs.get("host"), self._kwargs.get("timeout"))
         in_options = options is not None and options.has_providers()
@@ -118,7 +120,7 @@ class Session(bridge.InferenceSession):
             journal().opened(self, because=error.message)
         else:
             journal().opened(self)
-        # A session with buckets has fixed sizes already.
+        # A session with buckets already has fixed sizes.
         if choice.providers and choice.providers[0][0] == QNN and self.buckets is None:
             self._look_at_sizes(decides=policy == "qnn")
 
@@ -126,7 +128,7 @@ class Session(bridge.InferenceSession):
         """Report nodes that cannot run on QNN because of free dimensions.
 
         Args:
-            decides: whether the sizes of the first call are then fixed.
+            decides: whether to create a second session for the sizes of the first call.
         """
         from qnnbridge.ort import _sizes
 
@@ -140,7 +142,7 @@ class Session(bridge.InferenceSession):
     def _make_for_sizes(self, sizes: Seen) -> bridge.InferenceSession | None:
         from qnnbridge.ort._sizes import make_for_sizes
 
-        # Use the recipe for QNN: this session runs on the CPU if QNN rejected the model with free sizes.
+        # Use the recipe for QNN: if QNN rejected the model with free sizes, this session runs on the CPU.
         recipe = dataclasses.replace(self._qnn_recipe, identity=self._remote.recipe.identity)
         made = make_for_sizes(self, recipe, self._timeout, sizes)
         if made is not None:
@@ -149,18 +151,20 @@ class Session(bridge.InferenceSession):
 
     @staticmethod
     def _may_have_sizes(recipe: SessionRecipe) -> bool:
-        """Return whether additional sessions for sizes are possible: they must not write the same output files."""
+        """Return whether additional sessions for other sizes are possible. They are not if they would write the
+        same output files."""
         options, entries = recipe.spec.options, recipe.spec.config_entries
         writes = options.get("optimized_model_filepath") or options.get("enable_profiling")
         return not writes and entries.get("ep.context_enable", "0") in ("", "0")
 
     def _make(self, providers: list[Named] | None, options: SessionOptions | None) -> None:
-        # ONNX Runtime distributes a model among the listed providers; if only QNN is listed, fail without QNN.
+        # ONNX Runtime distributes a model among the listed providers. If only QNN is listed, fail if QNN cannot run
+        # the model.
         fallback: Fallback | None = "cpu" if providers is None or len(providers) > 1 else None
-        # A `fallback` that the program passes takes precedence.
+        # A `fallback` argument of the program takes precedence.
         keywords = {"fallback": fallback, **self._kwargs}
         if _records_assignment(options):
-            keywords.setdefault("cache", False)  # report the nodes of the model, not of a compiled one
+            keywords.setdefault("cache", False)  # report the nodes of the original model, not of a compiled model
         try:
             bridge.InferenceSession.__init__(self, self._path, options, providers=providers, **keywords)
         except OrtError as error:
@@ -171,15 +175,15 @@ class Session(bridge.InferenceSession):
                     f"Load model from {path} failed:Load model {path} failed. File doesn't exist"
                 )
             elif path is not None:
-                # The host's text contains the absolute path; show the path that the program passed.
+                # The host's message contains the absolute path, so show the path that the program passed.
                 whole, named = (f"Load model from {name} failed" for name in (os.path.abspath(path), path))
                 error.message = error.message.replace(whole, named)
             error.args = (error.message,)
             raise
 
     def _make_runner(self, recipe: SessionRecipe, host: Host, creation: CallLimits) -> Runner:
-        # `set_seed` applies to the process in ONNX Runtime; here the seed is sent with each session. It is part of
-        # the recipe, so that a session recreated in the next host keeps its seed.
+        # In ONNX Runtime `set_seed` applies to the whole process. Here the seed is sent with each session. The seed
+        # is part of the recipe, so that a session that is created again in the next host keeps its seed.
         recipe = dataclasses.replace(recipe, seed=environment.setting("seed"))
         recipe = choose_model(host, recipe, self._timeout)  # do this before the code below reads the model
         asks_for_qnn = any(provider.name == QNN for provider in recipe.spec.providers)
@@ -198,13 +202,15 @@ class Session(bridge.InferenceSession):
                     self._bucket_arguments = None
         return super()._make_runner(recipe, host, creation)
 
-    # --- running: methods of the base class, with ONNX Runtime's error texts ---
+    # --- runs: methods of the base class, with ONNX Runtime's error texts ---
 
     def _run_there(self, method: str, feed: Any, *args: Any, **kwargs: Any) -> list[Any]:
-        """Run in the session for the first call's sizes if the feed has these sizes; otherwise in this session."""
-        # The first call may compile here, before the journal starts to measure: compilation is not part of a run.
+        """If the feed has the sizes of the first call, run in the session for these sizes; otherwise in this
+        session."""
+        # The first call may compile here, before the journal starts to measure, because compilation is not part of
+        # a run.
         second = self._of_first_call and self._of_first_call.session_for(feed, kwargs.get("timeout"))
-        # Repeated calls bypass `run_values`, so each method that runs is counted separately.
+        # Repeated calls do not use `run_values`, so each method that runs the model is counted separately.
         with journal().running(second or self):
             return getattr(second or super(), method)(*args, **kwargs)  # type: ignore[no-any-return]
 
@@ -236,7 +242,8 @@ class Session(bridge.InferenceSession):
         run_options: RunOptions | Any = None,
         **kwargs: Any,
     ) -> None:
-        """Run in the background; the callback gets results, `user_data`, and an error text as in ONNX Runtime."""
+        """Run the model in the background. The callback gets results, `user_data`, and an error text as in ONNX
+        Runtime."""
         if not callable(callback):
             raise refused("InferenceSession.run_async", self, output_names, input_feed, callback, user_data)
 
@@ -262,7 +269,7 @@ class Session(bridge.InferenceSession):
         fetches: Any,
         fetch_devices: Sequence[Any],
     ) -> None:
-        """Run; the results are appended to `fetches`."""
+        """Run the model and append the results to `fetches`."""
         values = dict(zip(feed_names, feeds, strict=True))
         # `fetches` is a list, or an OrtValueVector in programs written for the bindings.
         add = fetches.append if isinstance(fetches, list) else fetches.push_back
@@ -272,7 +279,7 @@ class Session(bridge.InferenceSession):
     @as_ort_raises
     def end_profiling(self) -> str:
         path, prefix = super().end_profiling(), self.get_session_options().profile_file_prefix
-        # Return the path in the form of the prefix that the program set, since a program may join it to a folder.
+        # Return a relative path if the program set a relative prefix, since it may join the path to a folder.
         # Return the absolute path if the working folder has changed.
         named = os.path.join(os.path.dirname(prefix), os.path.basename(path))
         return named if path and os.path.abspath(named) == path else path
@@ -297,7 +304,7 @@ class Session(bridge.InferenceSession):
     def get_provider_graph_assignment_info(self) -> list[OrtEpAssignedSubgraph]:
         """Return the nodes of each provider, as recorded by the host's ONNX Runtime."""
         if not _records_assignment(self._ort_options):
-            # The host records the assignment anyway; raise the error that ONNX Runtime raises.
+            # The host always records the assignment, so raise the error that ONNX Runtime would raise.
             raise Fail(
                 f"[ONNXRuntimeError] : 1 : FAIL : 1Session configuration entry '{RECORD_ASSIGNMENT}' must be "
                 'set to "1" to retrieve EP graph assignment information.'
@@ -333,7 +340,7 @@ class Session(bridge.InferenceSession):
             self._of_first_call.close()
 
     def disable_fallback(self) -> None:
-        """Raise the error of a failed creation from now on, without a retry on the CPU."""
+        """From now on, raise the error of a failed creation without another attempt on the CPU."""
         self._fallback_on = False
 
     def enable_fallback(self) -> None:
@@ -345,10 +352,10 @@ class Session(bridge.InferenceSession):
         return OrtValue.ortvalue_from_shape_and_type(shape, element_type, device_type, device_id, vendor_id)
 
     def release_captured_graph(self, graph_annotation_id: int = 0) -> None:
-        """Do nothing: the host's providers do not capture graphs."""
+        """Do nothing, because the host's providers do not capture graphs."""
 
     def get_tuning_results(self) -> list[dict[str, Any]]:
-        """Return an empty list: the host's providers are not tunable."""
+        """Return an empty list, because the host's providers are not tunable."""
         return []
 
     def set_tuning_results(self, results: Sequence[Mapping[str, Any]], *, error_on_invalid: bool = False) -> None:
@@ -363,7 +370,7 @@ class Session(bridge.InferenceSession):
     __reduce__ = object.__reduce__  # type: ignore[assignment]
 
     def __copy__(self) -> Any:
-        """Return another object for the same session, as in ONNX Runtime; closing one closes both."""
+        """Return another object for the same session, as in ONNX Runtime. Closing one object closes both."""
         twin = type(self).__new__(type(self))
         twin.__dict__.update(self.__dict__)
         return twin
@@ -424,10 +431,10 @@ class InferenceSession(Session):
     ) -> None:
         read = kwargs.pop("read_config_from_model", None)
         self._path = path_or_bytes
-        # As in ONNX Runtime: 1 means on, every other number means off.
+        # As in ONNX Runtime, 1 means on and every other number means off.
         super().__init__(int(kwargs.pop("enable_fallback", 1)) == 1)
         for name in kwargs.keys() - (bridge.InferenceSession.__init__.__kwdefaults__ or {}).keys():
-            # ONNX Runtime ignores misspelt arguments, so a program may contain some.
+            # ONNX Runtime ignores misspelt arguments, so existing programs may contain some.
             _log.warning("InferenceSession: the argument %s= is not known and ignored, as by ONNX Runtime.", name)
             del kwargs[name]
         self._kwargs = kwargs
@@ -446,10 +453,11 @@ class InferenceSession(Session):
         except (ValueError, RuntimeError) as error:
             if not self._fallback_on:
                 raise
-            # Print to standard output, as ONNX Runtime does, so that the output of programs does not change.
+            # Print to standard output, as in ONNX Runtime, so that a program has the same output as with ONNX
+            # Runtime.
             print(f"{_EP_ERROR}\nEP Error {error} when using {providers}")
             print(f"Falling back to {[CPU]} and retrying.\n{'*' * len(_EP_ERROR)}")
-            # ONNX Runtime falls back once per session.
+            # ONNX Runtime falls back only once per session.
             self._fallback_on = False
             try:
                 self._begin([CPU], None)
@@ -462,7 +470,7 @@ NativeSession.make = InferenceSession
 
 
 def _with_settings(given: Any) -> SessionOptions | None:
-    """Return the options with process-wide settings applied where the options have default values."""
+    """Return the options, with process-wide settings replacing default values."""
     if given is not None and not isinstance(given, SessionOptions):
         given = coerce_session_options(given)
     severity = environment.setting("log_severity_level")
@@ -470,7 +478,7 @@ def _with_settings(given: Any) -> SessionOptions | None:
     if severity is None and verbosity is None:
         return given  # type: ignore[no-any-return]
     options = given.twin() if given is not None else SessionOptions()
-    # -1 is ONNX Runtime's default: the application has not set a severity.
+    # -1 is ONNX Runtime's default, so the application has not set a severity.
     if severity is not None and options.log_severity_level == -1:
         options.log_severity_level = severity
     if verbosity is not None and not options.log_verbosity_level:

@@ -1,7 +1,7 @@
 """Functions and objects of ONNX Runtime's bindings, by their recorded signatures (`qnnbridge._bindings`).
 
-`bound` gives a function of this package the arguments of a function of the bindings: it accepts and converts the
-same types, and raises the same `TypeError` for others. `remote` gives a class the methods of an object in the host.
+A function decorated with `bound` accepts and converts the same argument types as a function of the bindings, and
+raises the same `TypeError` for others. A class decorated with `remote` gets the methods of an object in the host.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 C = TypeVar("C", bound=type)
 T = TypeVar("T")
 
-# `int` in an annotation stands for an int of C, which has 32 bits.
+# `int` in an annotation stands for a C int, which has 32 bits.
 Int64 = Annotated[int, 64]
 
 
 def named(name: str) -> Callable[[T], T]:
-    """Decorate a class or a function to give it its name in ONNX Runtime."""
+    """Decorate a class or a function to set its name to the name in ONNX Runtime."""
 
     def rename(value: Any) -> Any:
         value.__name__ = value.__qualname__ = name
@@ -37,7 +37,8 @@ def named(name: str) -> Callable[[T], T]:
 
 
 def no_constructor(cls: C) -> C:
-    """Decorate a class that the bindings create themselves, so that calling it raises their error."""
+    """Decorate a class that only the bindings create, so that calling the class raises the error of the
+    bindings."""
 
     def init(self: Any, *_: Any) -> None:
         raise RemoteTypeError(f"{BINDINGS}.{cls.__name__}: No constructor defined!")
@@ -49,8 +50,8 @@ def no_constructor(cls: C) -> C:
 def bound(name: str) -> Callable[[F], F]:
     """Decorate a function to accept and convert its arguments as the function `name` of the bindings does.
 
-    Its annotations decide, since the recorded signature does not show whether None is accepted. Errors are those of
-    `as_ort_raises` and `refused`.
+    The function's annotations determine the types, since the recorded signature does not show whether None is
+    accepted. Errors are raised as in `as_ort_raises` and `refused`.
     """
 
     def decorate(function: F) -> F:
@@ -59,7 +60,7 @@ def bound(name: str) -> Callable[[F], F]:
 
         @functools.wraps(function)
         def call(*given: Any, **named: Any) -> Any:
-            # Evaluate the annotations here: their classes may be defined after the function.
+            # Evaluate the annotations at the first call, because their classes may be defined after the function.
             hints = typing.get_type_hints(function, include_extras=True)
             try:
                 arguments = parameters.bind(*given, **named)
@@ -75,14 +76,15 @@ def bound(name: str) -> Callable[[F], F]:
     return decorate
 
 
-# Arguments with paths. The host's working folder differs, so relative paths are made absolute here.
+# Names of arguments that are paths. The host has another working folder, so relative paths are made absolute here.
 _FOLDERS: Final = ("source_dir", "base_dir")
 
 
 def remote(kind: str) -> Callable[[C], C]:
-    """Decorate a class to call the host's object in `_object` for all methods of the bindings' class `kind`.
+    """Decorate a class: all methods of the bindings' class `kind` call the host's object in the attribute
+    `_object`.
 
-    Methods that the class defines stay. Arguments and results of the others are plain values.
+    Methods that the class itself defines are kept. Arguments and results of the added methods are plain values.
     """
 
     def decorate(cls: C) -> C:
@@ -98,7 +100,7 @@ def remote(kind: str) -> Callable[[C], C]:
 def _remote_method(name: str) -> Callable[..., Any]:
     cls, _, operation = name.partition(".")
     names: dict[str, Any] = {}
-    # A recorded signature is Python source. Its annotations are not evaluated.
+    # A recorded signature is Python source code. Its annotations are not evaluated.
     text = SIGNATURES[name].replace(f"self: C.{cls}", "self")
     exec(f"def {operation}{text}: ...", names)  # noqa: S102 - text of this package
     shape = names[operation]
@@ -118,11 +120,11 @@ def absolute(path: Any) -> Any:
 
 
 def _converted(value: Any, hint: Any) -> Any:
-    """Return an argument as pybind11 passes it on. Raise `TypeError` or `ValueError` if it is not accepted."""
+    """Convert an argument like pybind11. Raise `TypeError` or `ValueError` if pybind11 would not accept it."""
     kind, inner = typing.get_origin(hint) or hint, typing.get_args(hint)
     if kind in (Any, object):
         return value
-    if kind in (typing.Union, types.UnionType):  # "X | None" is the only kind of union here
+    if kind in (typing.Union, types.UnionType):  # "X | None" is the only union type in these annotations
         return None if value is None else _converted(value, inner[0])
     if kind is str:
         return _text(value)
@@ -130,7 +132,7 @@ def _converted(value: Any, hint: Any) -> Any:
         return _number(value, inner[1] if inner else 32)
     if kind is memoryview:
         return memoryview(value)
-    # pybind11 converts all objects that have a truth value of their own.
+    # pybind11 accepts all objects that define a truth value.
     if kind is bool and (value is None or hasattr(type(value), "__bool__")):
         return bool(value)
     if kind is Sequence and isinstance(value, Sequence) and not isinstance(value, (str, bytes)):

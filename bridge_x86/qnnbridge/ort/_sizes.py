@@ -1,9 +1,9 @@
 """Sizes of free dimensions in a program written for onnxruntime: QNN accepts only nodes with fixed shapes.
 
 The user gives sizes with `qnnbridge exec --dim` and ``--bucket``, which create buckets for sessions with these
-dimensions. If the user chose QNN without sizes, the first call decides: a second session is created for the sizes
-of that call and runs all calls with these sizes. Calls with other sizes run in the first session, whose nodes with
-free dimensions run on the CPU.
+dimensions. If the user chose QNN without sizes, a second session is created for the sizes of the first call and
+runs all calls with these sizes. Calls with other sizes run in the first session, whose nodes with free dimensions
+run on the CPU.
 """
 
 from __future__ import annotations
@@ -43,9 +43,10 @@ Seen = dict[tuple[str, int], int]
 def arguments_for(
     sizes: Mapping[str, int | list[int]], recipe: SessionRecipe, host: Host, timeout: float | None
 ) -> BucketArguments | None:
-    """Return buckets for the model's dimensions; ``None`` if it also has free dimensions without a given size.
+    """Return buckets for the model's dimensions; ``None`` if the model has a free dimension for which no size was
+    given.
 
-    Calls are never split along a dimension with a single size: other sizes run on the CPU.
+    Calls are never split along a dimension with a single size; calls with other sizes run on the CPU.
     """
     model = identify(host, recipe, deadline_after(timeout))
     free = free_dimensions(model.inputs)
@@ -62,13 +63,13 @@ def arguments_for(
         show_notices([Notice("once", f"{text} QNN needs all of them: qnnbridge exec --dim, --bucket.")])
         return None
     lists = {name: size for name, size in fitting.items() if not isinstance(size, int)}
-    # `split` lists the dimensions along which a call may be split: only those with a list of sizes.
+    # `split` lists the dimensions along which a call may be split: only dimensions with a list of sizes.
     split = make_arguments(lists).split if lists else ()
     return make_arguments(fitting, split=split, overflow="cpu")
 
 
 class SizesOfFirstCall:
-    """The second session of a program's session, for the sizes of the first call. Thread-safe.
+    """Manage the second session for the sizes of the first call of a program's session. Thread-safe.
 
     The call that creates the second session holds the lock; other calls run in the first session meanwhile.
     """
@@ -82,18 +83,21 @@ class SizesOfFirstCall:
         self._warned = False
 
     def session_for(self, feed: Any, timeout: float | None) -> InferenceSession | None:
-        """Return the second session if the feeds have its sizes; create it for the first complete feed.
+        """Return the second session if the feeds have its sizes. For the first complete feed, create the second
+        session.
 
-        A call with a timeout does not create it, since compilation may take longer.
+        A call with a timeout does not create the session, since compilation may take longer.
         """
         sizes = self._sizes(feed)
         if self._seen is None and sizes is not None and timeout is None and self._making.acquire(blocking=False):
             try:
-                # Check again with the lock: another call may have created it before this one got the lock.
+                # Check again under the lock, because another call may have created the session before this call got
+                # the lock.
                 if self._seen is None:
-                    # None if fixed sizes do not help. `_seen` is set nevertheless, so there is one attempt only.
+                    # The result is None if fixed sizes do not help. Set `_seen` in any case, so that there is only
+                    # one attempt.
                     made = self._make(sizes)
-                    self._seen = sizes  # set before `_session`: readers of `_session` compare `_seen`
+                    self._seen = sizes  # set before `_session`, because readers of `_session` compare `_seen`
                     self._session = made
             finally:
                 self._making.release()
@@ -109,8 +113,9 @@ class SizesOfFirstCall:
             self._session.close()
 
     def _sizes(self, feed: Any) -> Seen | None:
-        """Return the sizes in a feed; ``None`` for an incomplete or empty feed, which the first session reports."""
-        if not isinstance(feed, Mapping):  # the first session raises ONNX Runtime's error for it
+        """Return the sizes in a feed; ``None`` for an incomplete or empty feed, for which the first session
+        raises the error."""
+        if not isinstance(feed, Mapping):  # the first session raises ONNX Runtime's error for this
             return None
         found: Seen = {}
         for axis in self._axes:
@@ -143,7 +148,8 @@ class SizesOfFirstCall:
 def make_for_sizes(
     session: InferenceSession, recipe: SessionRecipe, timeout: float | None, sizes: Seen
 ) -> InferenceSession | None:
-    """Return a session of the recipe with these sizes fixed; log a reason and return ``None`` if it does not help.
+    """Return a session of the recipe with these sizes fixed. If fixed sizes do not help, log the reason and return
+    ``None``.
 
     Args:
         session: the program's session, with free sizes.
@@ -152,7 +158,7 @@ def make_for_sizes(
     named = _named(remote.info.inputs, sizes)
     shown = ", ".join(f"{name}={size}" for name, size in named.items())
     recipe, _ = name_axes(recipe, remote.info.inputs, named)
-    # The sizes of the first call take precedence over sizes that the program set for the same names.
+    # The sizes of the first call take precedence over the program's overrides for the same names.
     spec = dataclasses.replace(
         recipe.spec, free_dimensions_by_name={**recipe.spec.free_dimensions_by_name, **named}
     )
@@ -165,10 +171,12 @@ def make_for_sizes(
         _log.warning("%s runs as it is: with %s fixed it fails: %s", label, shown, error.message)
         return None
     before, after = session.placement, fixed.placement
-    # With fixed sizes ONNX Runtime folds nodes, so fewer nodes on the CPU alone are not an improvement.
+    # With fixed sizes ONNX Runtime folds nodes, so a smaller number of nodes on the CPU alone is not an
+    # improvement.
     if not after.qnn_nodes or (after.qnn_nodes <= before.qnn_nodes and after.cpu_nodes >= before.cpu_nodes):
         fixed.close()
-        # Log a warning, because the announcement that the first call fixes the sizes is a warning, too.
+        # Use the warning level, because the earlier announcement that the first call fixes the sizes is also a
+        # warning.
         _log.warning("%s runs as it is: with %s fixed, %s too.", label, shown, _share(fixed))
         return None
     show_notices([Notice("once", f"{label}: fixed to the sizes of its first call ({shown}), {_share(fixed)}.")])
@@ -176,7 +184,7 @@ def make_for_sizes(
 
 
 def warn_of_share(session: InferenceSession, *, first_call_decides: bool) -> bool:
-    """Warn, once per model, if free dimensions keep nodes from QNN; return whether they do."""
+    """If free dimensions keep nodes from QNN, warn, once per model. Return whether they do."""
     placement, inputs = session.placement, session._remote.info.inputs
     names = list(dict.fromkeys(axis.option for axis in free_dimensions(inputs)))
     helps = not (placement.cause or "").startswith(NO_OPERATOR)
@@ -204,7 +212,7 @@ def _share(session: InferenceSession) -> str:
 
 
 def _named(inputs: Sequence[NodeInfo], sizes: Seen) -> dict[str, int]:
-    """Return sizes by dimension name, or by input and axis if the name is missing or stands for several sizes."""
+    """Return sizes by dimension name. Use input and axis if the name is missing or stands for several sizes."""
     # Inputs may use one name for different dimensions (Paddle uses '?' for all of them). Fixing that name would
     # fix all of them to one size, so such axes are identified by input and axis.
     of_name: dict[str, set[int]] = {}
@@ -220,7 +228,7 @@ def _named(inputs: Sequence[NodeInfo], sizes: Seen) -> dict[str, int]:
 
 
 def _shape(value: Any) -> tuple[int, ...]:
-    """Return the shape of a value in a feed; empty if it has none."""
+    """Return the shape of a value in a feed; empty if the value has no shape."""
     if isinstance(value, OrtValue):
         return tuple(value.shape()) if value.is_tensor() else ()
     shape = getattr(value, "shape", None)

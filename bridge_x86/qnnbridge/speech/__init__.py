@@ -59,11 +59,11 @@ __all__ = ["Recognizer", "SpeechSegment", "Transcript", "Transcription", "load"]
 
 _log = log_of("qnnbridge.speech")
 
-# Minimum number of seconds by which two consecutive windows advance. Otherwise very small time tokens could lead to
-# fifty windows per second of audio.
+# Minimum number of seconds between the starts of two consecutive windows. Otherwise very small time tokens could
+# lead to fifty windows per second of audio.
 _LEAST_ADVANCE_S = 1.0
-# If a call misses its deadline at most this many seconds before the transcription's deadline, the latter counts as
-# missed: both are the same point in time, measured slightly differently.
+# If a call misses its deadline at most this many seconds before the transcription's deadline, report that the
+# transcription missed its deadline: both deadlines are the same point in time, computed slightly differently.
 _SOON_S = 0.05
 Task = Literal["transcribe", "translate"]
 
@@ -73,7 +73,7 @@ class SpeechSegment(Shown):
     """The text of one part of the audio.
 
     Attributes:
-        start, end: in seconds.
+        start, end: times in seconds.
         tokens: tokens of the text, and time tokens.
     """
 
@@ -92,9 +92,9 @@ class Transcript(Shown):
     """Result of a transcription.
 
     Attributes:
-        language: language code, given or detected; ``None`` if the model reports none.
+        language: language code, given or detected; ``None`` if the model does not report a language.
         duration: duration of the audio in seconds.
-        audio_rate: sampling rate of the source in Hz; any other than 16000 was resampled.
+        audio_rate: sampling rate of the source in Hz. If it is not 16000, the audio was resampled.
         cut: number of windows whose text was too long for the decoder, so that words may be missing.
     """
 
@@ -133,12 +133,13 @@ def load(
 
     Args:
         folder: folder with the ONNX files.
-        tokenizer: folder with tokenizer.json and the configurations; default `folder`.
+        tokenizer: folder with tokenizer.json and the configurations; default: `folder`.
         host: as for `InferenceSession`.
-        provider: provider of the encoder, and of a decoder with fixed caches. Other decoders run on the host's CPU.
+        provider: execution provider of the encoder, and of a decoder with fixed caches. Other decoders run on the
+            host's CPU.
         provider_options: options of QNN.
         fallback: "cpu" runs nodes that QNN does not support on the host's CPU.
-        timeout: seconds for the creation of each session, and for each call of a session.
+        timeout: time limit in seconds for the creation of each session, and for each call of a session.
 
     Raises:
         NoSuchFile, GenerationFolderInvalid, GenerationUnsupported: the folder is not a supported Whisper.
@@ -159,7 +160,7 @@ def load(
 
 
 class Recognizer(Shown):
-    """A loaded Whisper model, returned by `load`. Thread-safe; transcriptions may run in parallel."""
+    """A loaded Whisper model, returned by `load`. Thread-safe; several transcriptions may run at the same time."""
 
     def __init__(
         self, sessions: WhisperSessions, tokenizer: Any, vocabulary: Vocabulary, settings: WhisperSettings
@@ -194,12 +195,12 @@ class Recognizer(Shown):
 
     @property
     def placement(self) -> dict[str, Placement]:
-        """Placement of the nodes of ``encoder`` and ``decoder``."""
+        """Placement of the nodes of the models ``encoder`` and ``decoder``."""
         return {"encoder": self._sessions.encoder.placement, "decoder": self._sessions.decoders[-1].placement}
 
     @property
     def verified(self) -> dict[str, NumbersReport]:
-        """Reports of the comparison of ``encoder`` and ``decoder`` with the CPU, as far as known."""
+        """Reports of the comparison of ``encoder`` and ``decoder`` with the CPU, if they exist."""
         return {"encoder": self._sessions.encoder.verified, "decoder": self._sessions.decoders[-1].verified}
 
     @property
@@ -238,15 +239,16 @@ class Recognizer(Shown):
         timestamps: bool = True,
         timeout: float | None = None,
     ) -> Transcription:
-        """Return an iterator of segments, which recognises them window by window.
+        """Return an iterator over the segments, which processes the audio window by window.
 
         Args:
             audio: a path, an open file, or a numpy array of floats with one channel.
-            sampling_rate: sampling rate of an array in Hz; default 16000.
+            sampling_rate: sampling rate of an array in Hz; default: 16000.
             language: language code; by default it is detected in the first window.
             task: "translate" returns English text.
             timestamps: ``False`` returns one segment per window, without times inside the window.
-            timeout: seconds until the last segment; default none. The iterator raises `DeadlineExceeded`.
+            timeout: time limit in seconds for the whole transcription; default: no limit. The iterator raises
+                `DeadlineExceeded`.
 
         Raises:
             OptionError: the audio cannot be read, or the model lacks the language or task.
@@ -291,9 +293,9 @@ class Recognizer(Shown):
         languages = self._vocabulary.languages
         if not languages:
             return None
-        # After the start token Whisper predicts the language, so only the scores of the languages' tokens are
-        # compared. This needs a separate decoder, because the prompt begins with the start token again, and a cache
-        # must not contain that token twice.
+        # After the start token Whisper predicts the language, so compare only the scores of the language tokens.
+        # This needs a separate decoder, because the prompt begins with the start token again, and a cache must not
+        # contain that token twice.
         scores = self._sessions.begin(encoded, left).step([self._vocabulary.start])
         return max(languages, key=lambda code: float(scores[languages[code]]))
 
@@ -309,7 +311,8 @@ class Recognizer(Shown):
         words, settings = self._vocabulary, self._settings
         first = words.no_timestamps + 1 if timestamps else None
         rules = TokenRules(words.end, settings.suppressed, settings.suppressed_first, first, settings.latest_first)
-        # The smaller limit applies: that of the decoder's shapes, or that of the model's configuration.
+        # The decoder's shapes and the model's configuration both limit the number of tokens; the smaller limit
+        # applies.
         most = min(decoder.positions, settings.positions) - len(prompt)
         scores = decoder.step(prompt)
         chosen: list[int] = []
@@ -323,7 +326,7 @@ class Recognizer(Shown):
             scores = decoder.step([token])
 
     def _text(self, tokens: tuple[int, ...]) -> str:
-        # Tokens from `first` on are times.
+        # Tokens from `first` on are time tokens.
         first = self._vocabulary.no_timestamps + 1
         return str(self._tokenizer.decode([t for t in tokens if t < first], skip_special_tokens=True))
 
@@ -332,7 +335,7 @@ class Transcription(Shown):
     """Iterator over the segments of an audio, in order. Returned by `Recognizer.stream`.
 
     Attributes:
-        language: known from the first segment on.
+        language: language code; available from the first segment on.
         position: seconds of audio that have been processed.
         cut: as in `Transcript`.
     """
@@ -383,7 +386,7 @@ class Transcription(Shown):
         owner, audio = self._recognizer, self._audio
         size = owner._sessions.frames * HOP
         least = round(_LEAST_ADVANCE_S * RATE)
-        # Initialised to a whole window, so that the first window may advance by less than `least`.
+        # Start with a whole window, so that the first window may advance by less than `least`.
         before = size
         while (samples := audio.window(size)).size:
             # At the end of the audio `samples` is shorter; `log_mel` fills the window with silence.
@@ -398,22 +401,22 @@ class Transcription(Shown):
             spans = [TokenSpan(0, None, tuple(tokens))]
             if self._timestamps:
                 spans, step = spans_of(tokens, owner._vocabulary.no_timestamps + 1)
-                if step is not None:  # the rest is processed again with the next window
-                    # A step is 20 ms, two frames of the features.
+                if step is not None:  # the rest of the window is processed again with the next window
+                    # A time token counts steps of 20 ms, which are two frames of the features.
                     spent = min(max(1, step) * 2 * HOP, spent)
-                # After two short steps in a row the model predicts times that are too small. Use the remaining
-                # tokens as the rest of the window.
-                if max(spent, before) < least and step is not None:  # the rest is not processed again
+                # After two short steps in a row, the predicted times are too small. Use the remaining tokens as the
+                # text of the rest of the window.
+                if max(spent, before) < least and step is not None:  # the rest of the window is not processed again
                     done = sum(len(span.tokens) for span in spans)
-                    if len(tokens) > done + 1:  # a single remaining token is a time
+                    if len(tokens) > done + 1:  # a single remaining token is a time token
                         spans.append(TokenSpan(step, None, tuple(tokens[done:])))
                     spent = samples.size
             before = spent
-            # If the decoder was full, text is lost only if the next window begins after this one. Otherwise the
-            # rest is processed again.
+            # If the decoder was full, text is lost only if the next window begins after the end of this window.
+            # Otherwise the rest is processed again.
             if full and spent == samples.size:
                 self.cut += 1
-                _log.warning("a window at %.2f s has more text than the decoder can hold", here / RATE)
+                _log.warning("a window at %.2f s has more text than fits into the decoder", here / RATE)
             # Advance before the segments are yielded, so that `position` includes this window when the caller
             # receives them.
             audio.advance(spent)
@@ -428,8 +431,9 @@ class Transcription(Shown):
                     )
 
     def transcript(self, segments: Iterable[SpeechSegment]) -> Transcript:
-        """Collect the result. `segments` are all segments of this transcription."""
-        found = tuple(segments)  # evaluated first, because the iteration sets the language
+        """Collect the remaining segments and return the result. `segments` contains all segments of this
+        transcription."""
+        found = tuple(segments)  # evaluated first, because the iteration determines the language
         return Transcript(self.language, self._task, self.position, found, self.audio_rate, self.cut)
 
     def cancel(self) -> None:
@@ -449,7 +453,7 @@ class Transcription(Shown):
     def _too_late(self) -> DeadlineExceeded:
         return DeadlineExceeded(
             f"The time limit of the transcription expired; {self.position:.0f} s of the audio are done.",
-            fix="Allow more time (timeout=), or give shorter audio.",
+            fix="Increase timeout=, or pass shorter audio.",
             details={"state": "stopped"},
         )
 

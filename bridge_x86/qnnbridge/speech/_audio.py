@@ -1,5 +1,6 @@
-"""Audio as mono samples at 16 kHz, read in pieces so that long recordings are never in memory as a whole, and the
-features of windows."""
+"""Read audio as mono samples at 16 kHz, and compute the features of windows. Audio is read in pieces, so that a
+long recording is never completely in memory.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +22,14 @@ Array = np.ndarray[Any, np.dtype[Any]]
 RATE: Final = 16000
 HOP: Final = 160
 WINDOW: Final = 400
-_BELOW: Final = 8.0  # values further below the loudest bin (in decades) are cut off
+_BELOW: Final = 8.0  # values more than this many decades below the loudest bin are raised to this limit
 
 
 @functools.lru_cache(maxsize=4)
 def mel_filters(bins: int) -> Array:
-    """Return Slaney's triangular filters of area 1, ``(WINDOW / 2 + 1, bins)``: linear below 1 kHz, logarithmic
-    above."""
-    # Slaney's scale has 3 mels for each 200 Hz up to 1 kHz (mel 15), and above that 27 mels for each factor of 6.4.
+    """Return Slaney's triangular filters with area 1, ``(WINDOW / 2 + 1, bins)``: linear below 1 kHz,
+    logarithmic above."""
+    # Slaney's scale has 3 mels per 200 Hz up to 1 kHz (mel 15), and 27 mels per factor of 6.4 above.
     step = np.log(6.4) / 27.0
     top = 15.0 + np.log(RATE / 2 / 1000.0) / step
     mels = np.linspace(0.0, top, bins + 2)
@@ -42,14 +43,15 @@ def mel_filters(bins: int) -> Array:
 
 
 def log_mel(samples: Array, bins: int, frames: int) -> Array:
-    """Return the features of one window, ``(1, bins, frames)`` float32. `samples` are mono at `RATE`; silence is
-    added."""
+    """Return the features of one window, ``(1, bins, frames)`` float32. `samples` are mono at `RATE`, and are
+    extended with silence."""
     padded = np.zeros(frames * HOP, np.float64)
     padded[: samples.size] = samples
     half = WINDOW // 2
     # Half a window on each side centres the frames on their samples, as torch.stft does.
     padded = np.pad(padded, half, mode="reflect")
-    # numpy's window is symmetric. Without its last value it is the periodic window that Whisper was trained with.
+    # numpy's window is symmetric. Without its last value it equals the periodic window that Whisper was trained
+    # with.
     window = np.hanning(WINDOW + 1)[:-1]
     # The frame after the last sample is omitted, as in Whisper.
     pieces = np.lib.stride_tricks.sliding_window_view(padded, WINDOW)[::HOP][:frames]
@@ -64,14 +66,14 @@ def log_mel(samples: Array, bins: int, frames: int) -> Array:
 
 PIECE_S: Final = 10
 _RATES: Final = (1000, 768000)
-# Maximum number of values in a piece, in all channels together, because a header may declare many channels.
+# Maximum number of values in one read, in all channels together, because a header may declare many channels.
 _PIECE_VALUES: Final = 2**22
 
 Audio = str | os.PathLike[str] | BinaryIO | Array
 
 
 class _Source(Protocol):
-    """Source of mono float32 samples. At the end `read` returns an empty array. `rate` is in Hz."""
+    """Source of mono float32 samples. At the end of the audio `read` returns an empty array. `rate` is in Hz."""
 
     rate: int
 
@@ -84,7 +86,7 @@ class _ArraySource:
         if samples.ndim > 1 or samples.dtype.kind != "f":
             raise OptionError(
                 f"The audio is an array {samples.dtype} of shape {samples.shape}.",
-                cause="Samples are floats between -1 and 1, one channel.",
+                cause="Samples must be floats between -1 and 1, in one channel.",
                 fix="samples.astype(numpy.float32) / 32768 for int16; samples.mean(axis=1) for two channels.",
             )
         self.rate, self._left = rate, samples
@@ -98,18 +100,18 @@ class _ArraySource:
 
 
 # First bytes of the formats that are passed to libsndfile. Other files are refused, because a native decoder that
-# guesses formats may crash the process. WAV in four variants (riff: Sony's Wave64), AIFF, AU, CAF, FLAC, OGG, and
-# MP3: a tag, or the eleven set bits at the start of each frame.
+# guesses formats may crash the process. The formats are WAV in four variants (riff: Sony's Wave64), AIFF, AU, CAF,
+# FLAC, OGG, and MP3, which starts with a tag, or with the eleven set bits at the start of each frame.
 _BEGINS = re.compile(rb"RIFF|RIFX|RF64|riff|FORM|\.snd|caff|fLaC|OggS|ID3|\xff[\xe0-\xff]")
 
 
 class _SoundFile:
-    """Audio in any format of libsndfile: WAV, FLAC, OGG, MP3."""
+    """Audio in any format that libsndfile supports: WAV, FLAC, OGG, MP3."""
 
     def __init__(self, module: Any, audio: Any, name: str) -> None:
         try:
             self._file = module.SoundFile(audio)
-        # soundfile raises RuntimeError, TypeError and others for header values that it does not support.
+        # soundfile raises RuntimeError, TypeError and other errors for header values that it does not support.
         except (RuntimeError, ValueError, TypeError) as error:
             raise _no_audio(name, str(error)) from None
         except SystemError as error:  # of cffi
@@ -121,7 +123,7 @@ class _SoundFile:
             ) from None
         self._name = name
         self.rate = int(self._file.samplerate)
-        # libsndfile counts frames, each of which contains one value per channel.
+        # libsndfile counts frames. A frame contains one value per channel.
         self._most = max(1, _PIECE_VALUES // self._file.channels)
 
     def read(self, samples: int) -> Array:
@@ -156,19 +158,19 @@ class _WaveFile:
 
     def read(self, samples: int) -> Array:
         wanted = min(samples, max(1, _PIECE_VALUES // self._channels))
-        # The number of samples in the header is not used, because a header that was written into a pipe does not
-        # contain it.
+        # Ignore the number of samples in the header, because a header that was written into a pipe does not contain
+        # it.
         data = self._stream.read(wanted * self._width * self._channels)
-        # A truncated file may end inside a frame.
+        # A truncated file may end in the middle of a frame.
         data = data[: len(data) // (self._width * self._channels) * self._width * self._channels]
         if self._floats:
             given = np.frombuffer(data, "<f4").reshape(-1, self._channels)
             return np.asarray(given.mean(axis=1, dtype=np.float32))
-        # In WAV samples of one byte are unsigned, and wider ones are signed.
+        # In WAV files, samples of one byte are unsigned, and larger samples are signed.
         if self._width == 1:
             values = (np.frombuffer(data, np.uint8).astype(np.float32) - 128) / 128
         else:
-            # The bytes of a sample become the upper bytes of an int32.
+            # Copy the bytes of a sample to the upper bytes of an int32.
             wide = np.zeros((len(data) // self._width, 4), np.uint8)
             wide[:, 4 - self._width :] = np.frombuffer(data, np.uint8).reshape(-1, self._width)
             values = wide.view("<i4")[:, 0].astype(np.float32) / np.float32(2**31)
@@ -180,11 +182,11 @@ class _WaveFile:
 
 
 class _NoWave(Exception):
-    """Raised for a file that is not WAV with PCM."""
+    """Raised for a file that is not a WAV file with PCM."""
 
 
 class _Limited:
-    """Reader of at most the next `size` bytes of a stream."""
+    """Read at most the next `size` bytes of a stream."""
 
     def __init__(self, stream: Any, size: int) -> None:
         self._stream, self._left = stream, size
@@ -197,7 +199,7 @@ class _Limited:
 
 
 _PCM, _FLOATS, _EXTENSIBLE = 1, 3, 0xFFFE
-# Upper limit for everything before the samples of a WAV file.
+# Maximum size of everything before the samples of a WAV file.
 _MOST_HEAD_BYTES: Final = 2**20
 
 
@@ -212,7 +214,7 @@ def _wave_head(stream: Any) -> tuple[int, int, int, bool, int | None]:
         _NoWave: the file is not WAV with PCM.
     """
     head = stream.read(12)
-    # The size after RIFF is not used: it is often wrong, and the size of the samples is more useful.
+    # Ignore the size after RIFF: it is often wrong, and the size of the samples is more useful.
     if head[:4] != b"RIFF" or head[8:12] != b"WAVE":
         raise _NoWave("it does not begin like WAV")
     form: tuple[int, int, int, bool] | None = None
@@ -235,7 +237,7 @@ def _wave_head(stream: Any) -> tuple[int, int, int, bool, int | None]:
             form = _wave_form(body)
 
 
-# Values that a writer stores if it does not know the size: zero, or a maximum.
+# Values that programs store if they do not know the size: zero, or a maximum.
 _UNKNOWN_SIZES: Final = (0, 0x7FFFFFFF, 0xFFFFFFFF)
 
 
@@ -256,11 +258,11 @@ class AudioReader:
     """Audio as a stream of windows.
 
     Args:
-        sampling_rate: sampling rate of an array in Hz; files contain their own.
+        sampling_rate: sampling rate of an array in Hz; the header of a file contains the file's rate.
 
     Raises:
         OptionError: the audio cannot be read.
-        NoSuchFile: there is no such file.
+        NoSuchFile: the file does not exist.
     """
 
     def __init__(self, audio: Audio, sampling_rate: int | None = None) -> None:
@@ -271,8 +273,8 @@ class AudioReader:
         self.passed = 0
         try:
             self._resampler = _resampler(self.rate, self._name) if self.rate != RATE else None
-            # Read the first piece, so that a file without data after a valid header fails here and not in the first
-            # window.
+            # Read the first piece now, so that a file with a valid header but without data raises an error here and
+            # not in the first window.
             if not self.window(1).size:
                 raise OptionError(
                     f"{self._name} has no samples.",
@@ -284,19 +286,19 @@ class AudioReader:
             raise
 
     def window(self, samples: int) -> Array:
-        """Return the next samples, fewer at the end of the audio. Only `advance` removes them."""
+        """Return the next samples, fewer at the end of the audio. Only `advance` removes samples."""
         while self._held.size < samples and not self._ended:
             piece = self._source.read(self.rate * PIECE_S)
             self._ended = not piece.size
-            # A single NaN would spread to the whole window, by way of its loudest bin, and to neighbouring samples,
-            # by way of the resampler.
+            # A single NaN would spread to the whole window through the loudest bin, and to neighbouring samples
+            # through the resampler.
             if not np.isfinite(piece).all():
                 raise OptionError(
                     f"{self._name} has samples that are not numbers (NaN or infinite).",
                     fix="Create the audio again from its source.",
                 )
             if self._resampler is not None:
-                # The empty piece at the end is passed, too, because it flushes the samples inside the filter.
+                # Pass the empty piece at the end, too, because it flushes the samples inside the filter.
                 piece = self._resampler.resample_chunk(piece, last=self._ended)
             self._held = np.concatenate([self._held, piece])
         return self._held[:samples]
@@ -305,7 +307,7 @@ class AudioReader:
         """Drop samples from the front."""
         samples = min(samples, self._held.size)
         self.passed += samples
-        # Copy the slice: a view would keep the preceding samples in memory.
+        # Copy the slice, because a view would keep the preceding samples in memory.
         self._held = self._held[samples:].copy()
 
     def close(self) -> None:
@@ -345,8 +347,8 @@ def _source_of(audio: Audio, sampling_rate: int | None) -> tuple[_Source, str]:
 
 
 def _plain_wave(audio: Any, name: str) -> _Source | None:
-    """Return a reader for PCM in WAV, the most common format, without a native decoder; ``None`` for any other
-    file."""
+    """Return a reader for PCM in WAV, the most common format, which needs no native decoder; ``None`` for any
+    other file."""
     start = audio.tell() if hasattr(audio, "read") else 0
     try:
         return _WaveFile(audio, name)

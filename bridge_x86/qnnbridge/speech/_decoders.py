@@ -1,4 +1,5 @@
-"""Encoder and decoder as sessions, and the state of one window. Keys and values stay in shared memory of the host.
+"""Run encoder and decoder as sessions, and keep the state of one window. Keys and values of the attention stay in
+memory that is shared with the host.
 
 Each step binds the values of the previous step as inputs, without copying them. A decoder with growing caches gets
 new values in each step. A decoder with fixed caches reads one of two sets of values and writes the other, so the
@@ -30,14 +31,14 @@ TYPES: Final[Mapping[str, np.dtype[Any]]] = {
     "tensor(int64)": np.dtype(np.int64),
     "tensor(bool)": np.dtype(np.bool_),
 }
-# Value of a hidden position in the mask of AI Hub's decoders. Their quantised masks can represent it.
+# Value for a hidden position in the mask of AI Hub's decoders. The quantised masks can represent this value.
 _CLOSED: Final = -100.0
 _BRANCH: Final = "use_cache_branch"
 _STATES: Final = "encoder_hidden_states"
 _FIXED_SELF: Final = re.compile(r"[kv]_cache_self_\d+_in")
 
 Values = dict[str, OrtValue]
-# Function that returns how many seconds the next call may take, and raises if no further call is allowed.
+# Function that returns how many seconds the next call may take. It raises an error if no further call is allowed.
 TimeLeft = Callable[[], float | None]
 
 
@@ -46,7 +47,7 @@ def unlimited() -> float | None:
 
 
 class WindowDecoder(Protocol):
-    """The decoder for one window of audio. `positions` is the largest number of tokens."""
+    """The decoder for one window of audio. `positions` is the maximum number of tokens."""
 
     positions: int
 
@@ -56,11 +57,12 @@ class WindowDecoder(Protocol):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CacheNames:
-    """Names of a decoder with growing caches. Each tuple has one entry for the keys or values of a layer.
+    """Names of inputs and outputs of a decoder with growing caches. Each tuple has one entry for the keys or values
+    of each layer.
 
     Attributes:
         made: outputs of the encoder, or of the first step, that are the values of the cross attention.
-        growing: (input, output) of each cached value.
+        growing: names of input and output of each cached value.
         crossing: inputs for the values of the cross attention.
     """
 
@@ -72,13 +74,13 @@ class CacheNames:
 
 
 def layers_of(nodes: Sequence[Node], pattern: str) -> int:
-    """Return the number of inputs whose name matches `pattern`, in which %d stands for a number."""
+    """Return the number of inputs whose names match `pattern`, in which %d stands for a number."""
     rule = re.compile(re.escape(pattern).replace("%d", r"\d+"))
     return sum(rule.fullmatch(node.name) is not None for node in nodes)
 
 
 def names_of_optimum(nodes: Sequence[Node]) -> CacheNames:
-    """Return the names of a decoder of optimum. `nodes` are inputs of a decoder with past."""
+    """Return the names for a decoder of optimum. `nodes` are the inputs of a decoder with past."""
     layers = layers_of(nodes, "past_key_values.%d.decoder.key")
     both = [f"{layer}.{{}}.{kind}" for layer in range(layers) for kind in ("key", "value")]
     own, cross = [name.format("decoder") for name in both], [name.format("encoder") for name in both]
@@ -92,8 +94,8 @@ def names_of_optimum(nodes: Sequence[Node]) -> CacheNames:
 
 
 def names_of_genai(nodes: Sequence[Node], names: Mapping[str, str]) -> CacheNames:
-    """Return the names of a decoder of onnxruntime-genai. `names` are the names in its configuration, with %d for
-    the layer."""
+    """Return the names for a decoder of onnxruntime-genai. `names` are the names in its configuration, in which
+    %d stands for the layer."""
     layers = layers_of(nodes, names["past_key_names"])
 
     def every(*keys: str) -> tuple[str, ...]:
@@ -120,8 +122,8 @@ def run_bound(
     outputs: Mapping[str, OrtValue | None],
     left: TimeLeft,
 ) -> Values:
-    """Run with these values; create a new value for each output that has none. Raise errors of the session or of
-    `left`."""
+    """Run the session with these values. Create a new value for each output that has none. Raise errors of the
+    session or of `left`."""
     timeout = left()
     binding = session.io_binding()
     for name, value in inputs.items():
@@ -134,8 +136,8 @@ def run_bound(
     try:
         binding.run(timeout=timeout)
     except RemoteRuntimeError as error:
-        # A binding converts every error to a RuntimeError, as ONNX Runtime does, but the callers of this function
-        # need the typed error.
+        # A binding converts every error to a RuntimeError, as in ONNX Runtime, but the callers of this function
+        # need the original error.
         if isinstance(error.__cause__, BridgeError):
             raise error.__cause__ from None
         raise
@@ -148,12 +150,12 @@ def _value(array: Any, node: Node) -> OrtValue:
 
 def _last(logits: OrtValue) -> Array:
     scores = np.asarray(logits.numpy())
-    # Return the last row of (1, tokens, vocabulary). A prompt has one row for each token.
+    # Return the last row of the scores (1, tokens, vocabulary). A prompt has one row for each token.
     return scores.reshape(scores.shape[1], -1)[-1] if scores.ndim == 3 else scores.reshape(-1)
 
 
 class GrowingDecoder:
-    """Decoder of optimum (two files, or a merged one) or onnxruntime-genai.
+    """Decoder of optimum (two files, or one merged file) or onnxruntime-genai.
 
     Args:
         first, later: session of the first step and session of all later steps; they may be the same.
@@ -201,7 +203,7 @@ class GrowingDecoder:
             inputs[_BRANCH] = _value([not begins], nodes[_BRANCH])
         for name, _ in names.growing:
             if name in nodes:
-                # A merged decoder has the cache inputs in the first step, too, where nothing is cached.
+                # A merged decoder also has the cache inputs in the first step, when nothing is cached.
                 inputs[name] = self._own.get(name) or self._empty(nodes[name])
         for name in names.crossing:
             if name in nodes:
@@ -218,7 +220,7 @@ class GrowingDecoder:
 
     def _empty(self, node: Node) -> OrtValue:
         heads, head = self._sizes
-        # The length is 0 because there is no token yet. Such a tensor has a shape, but no bytes.
+        # The length is 0 because there is no token yet. Such a tensor has a shape but no bytes.
         return _value(np.zeros((1, heads, 0, head)), node)
 
 
@@ -240,8 +242,8 @@ class FixedDecoder:
         self.positions = int(mask.shape[-1]) - 1
         self._encoded = encoded
         names = [name for name in self._nodes if _FIXED_SELF.fullmatch(name)]
-        # There are two alternating sets: the host reads from one and writes to the other, so the inputs are
-        # unchanged if a step is repeated.
+        # There are two alternating sets of values: the host reads from one set and writes to the other, so that the
+        # inputs are unchanged if a step is repeated.
         self._sets = [
             {
                 name: OrtValue.ortvalue_from_shape_and_type(self._nodes[name].shape, TYPES[self._nodes[name].type])
@@ -259,7 +261,7 @@ class FixedDecoder:
 
     def _run(self, token: int) -> Array:
         nodes = self._nodes
-        # Positions of the mask are opened from the end backwards, as in AI Hub's own loop.
+        # Enable positions of the mask from the end backwards, as in AI Hub's own loop.
         self._mask[..., self.positions - self._done] = 0.0
         held, filled = self._sets[self._done % 2], self._sets[(self._done + 1) % 2]
         inputs = {
@@ -276,17 +278,17 @@ class FixedDecoder:
 
 
 def is_fixed(nodes: Sequence[Node]) -> bool:
-    """Return whether these are inputs of a decoder of AI Hub."""
+    """Return whether these are the inputs of a decoder of AI Hub."""
     return any(_FIXED_SELF.fullmatch(node.name) for node in nodes)
 
 
 def is_merged(nodes: Sequence[Node]) -> bool:
-    """Return whether these are inputs of a merged decoder of optimum."""
+    """Return whether these are the inputs of a merged decoder of optimum."""
     return any(node.name == _BRANCH for node in nodes)
 
 
 def check_known(role: str, nodes: Sequence[Node], known: Sequence[str]) -> None:
-    """Raise `GenerationUnsupported` for unknown inputs, or inputs of unknown types."""
+    """Raise `GenerationUnsupported` if there are unknown inputs, or inputs of unknown types."""
     unknown = [node.name for node in nodes if node.name not in known]
     if unknown:
         raise GenerationUnsupported(
@@ -304,7 +306,7 @@ def check_known(role: str, nodes: Sequence[Node], known: Sequence[str]) -> None:
         )
 
 
-# --- choice of the next token: the most likely one that the rules of Whisper, as in transformers, allow ---
+# --- choice of the next token: the most likely token that Whisper's rules (as in transformers) allow ---
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -315,7 +317,8 @@ class TokenRules:
         end: token that ends a text.
         suppressed: tokens that are never chosen.
         suppressed_first: tokens that are never chosen as the first token.
-        first_timestamp: token for 0.00 s; ``None`` without times. The preceding token disables times.
+        first_timestamp: token for 0.00 s; ``None`` if times are disabled. The token with the preceding number
+            disables times.
         latest_first: largest allowed value of the first time, in steps of 0.02 s.
     """
 
@@ -327,8 +330,8 @@ class TokenRules:
 
     def choose(self, logits: Array, chosen: Sequence[int]) -> int:
         """Return the next token. `chosen` are the tokens after the prompt."""
-        # The scores are copied, because the rules change them and the logits may be in shared memory. float16
-        # becomes float32.
+        # Copy the scores, because the rules change them and the logits may be in shared memory. float16 becomes
+        # float32.
         scores = np.array(logits, np.float32)
         scores[[token for token in self.suppressed if token < scores.size]] = -np.inf
         if not chosen:
@@ -342,11 +345,12 @@ class TokenRules:
         scores[first - 1] = -np.inf
         was_time = bool(chosen) and chosen[-1] >= first
         before_was_time = len(chosen) < 2 or chosen[-2] >= first
-        if was_time:  # times come in pairs, except at the end
+        if was_time:  # time tokens come in pairs, except at the end
             if before_was_time:
                 scores[first:] = -np.inf
             else:
-                # Text tokens have numbers below the end token, so only the end, special tokens and times remain.
+                # Text tokens have lower numbers than the end token, so only the end token, special tokens and time
+                # tokens remain.
                 scores[: self.end] = -np.inf
         times = [token for token in chosen if token >= first]
         if times:  # times do not decrease, and a segment has a duration
@@ -368,8 +372,8 @@ class TokenRules:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TokenSpan:
-    """Tokens of one segment. `start` and `end` are in steps of 0.02 s from the window's start; the end ``None`` is
-    the window's end."""
+    """Tokens of one segment. `start` and `end` are in steps of 0.02 s from the start of the window. If `end` is
+    ``None``, the segment ends with the window."""
 
     start: int
     end: int | None
@@ -377,8 +381,8 @@ class TokenSpan:
 
 
 def spans_of(tokens: Sequence[int], first_timestamp: int) -> tuple[list[TokenSpan], int | None]:
-    """Return the segments of a window, and the step at which the next window begins; ``None`` if it begins at this
-    window's end."""
+    """Return the segments of a window, and the step at which the next window begins; ``None`` if it begins at
+    the end of this window."""
     # Two consecutive times are the end of a segment and the start of the next one, so the tokens are cut between
     # them. The end of the text after the last pair is unknown, so the next window begins at the last known end and
     # processes that audio again. A single time as the last token means that no speech follows it, so the next

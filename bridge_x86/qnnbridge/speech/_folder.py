@@ -1,5 +1,6 @@
-"""A folder with a Whisper model: its ONNX files, its tokenizer, its settings of the generation, and the sessions of
-its parts."""
+"""Read a folder with a Whisper model: ONNX files, tokenizer, generation settings, and the sessions of the model's
+parts.
+"""
 
 from __future__ import annotations
 
@@ -46,14 +47,14 @@ _ENCODERS: Final = ("encoder_model.onnx", "encoder.onnx", "model.onnx")
 _DECODERS: Final = ("decoder_model.onnx", "decoder.onnx", "model.onnx")
 _WITH_PAST: Final = "decoder_with_past_model.onnx"
 _MERGED: Final = "decoder_model_merged.onnx"
-# Number of positions of each Whisper model that OpenAI has published.
+# Maximum number of tokens (positions) of each Whisper model that OpenAI has published.
 _POSITIONS: Final = 448
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class WhisperFiles:
-    """ONNX files of a model. `names` are names of inputs and outputs in the configuration of onnxruntime-genai,
-    else ``None``."""
+    """The ONNX files of a model. `names` are the names of inputs and outputs in the configuration of
+    onnxruntime-genai; ``None`` for other folders."""
 
     encoder: Path
     decoder: Path
@@ -74,10 +75,10 @@ class Vocabulary:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class WhisperSettings:
-    """Settings of the generation.
+    """Settings for the generation of text.
 
     Attributes:
-        positions: largest number of tokens of a window, including the prompt.
+        positions: maximum number of tokens in a window, including the prompt.
         config: contents of config.json; empty if there is no such file.
     """
 
@@ -103,14 +104,14 @@ def find_files(folder: Path) -> WhisperFiles:
         return _of_genai(folder, genai)
     merged, with_past = _found(folder, (_MERGED,)), _found(folder, (_WITH_PAST,))
     encoder = _of_role(folder, "encoder", _ENCODERS)
-    # optimum writes three decoders. The merged one is preferred, because it needs less memory than the two separate
-    # ones.
+    # optimum writes three decoders. The merged decoder is preferred, because it needs less memory than the two
+    # separate decoders.
     decoder = merged or _of_role(folder, "decoder", _DECODERS)
     return WhisperFiles(encoder, decoder, None if decoder == merged else with_past, None)
 
 
 def _found(folder: Path, names: Sequence[str]) -> Path | None:
-    # Repositories for transformers.js on Hugging Face contain the files in the folder "onnx".
+    # In repositories for transformers.js on Hugging Face, the files are in the folder "onnx".
     places = [folder / name for name in names] + [folder / "onnx" / name for name in names]
     return next((place for place in places if place.is_file()), None)
 
@@ -166,7 +167,7 @@ def _of_genai(folder: Path, document: Mapping[str, Any]) -> WhisperFiles:
     for part, role in ((encoder, "encoder"), (decoder, "decoder")):
         name = str(part.get("filename", f"{role}.onnx"))
         path = folder / name
-        # A downloaded configuration must not refer to files outside its folder. Links are followed, because caches
+        # A downloaded configuration must not refer to files outside its folder. Links are allowed, because caches
         # of model hubs link to files in other folders.
         inside = all(
             ".." not in one.parts and not one.anchor for one in (PurePosixPath(name), PureWindowsPath(name))
@@ -185,8 +186,8 @@ def _part(document: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 
 
 def _document(path: Path) -> dict[str, Any]:
-    """Read a JSON file; return an empty dict if it does not exist. Raise `GenerationFolderInvalid` if it is
-    invalid."""
+    """Read a JSON file. Return an empty dict if the file does not exist. Raise `GenerationFolderInvalid` if its
+    contents are invalid."""
     try:
         found = json.loads(path.read_text("utf-8"))
     except FileNotFoundError:
@@ -202,7 +203,8 @@ def _document(path: Path) -> dict[str, Any]:
 
 
 def load_tokenizer(folder: Path) -> Any:
-    """Return a `tokenizers.Tokenizer`. Raise `GenerationFolderInvalid`, or `BridgeError` without the package."""
+    """Return a `tokenizers.Tokenizer`. Raise `GenerationFolderInvalid` for an invalid file, or `BridgeError` if
+    the package is missing."""
     try:
         from tokenizers import Tokenizer
     except ImportError:
@@ -222,7 +224,7 @@ def load_tokenizer(folder: Path) -> Any:
 
 
 def read_vocabulary(tokenizer: Any, multilingual: bool | None) -> Vocabulary:
-    """Return the special tokens. Raise `GenerationFolderInvalid` for a tokenizer of another kind of model."""
+    """Return the special tokens. Raise `GenerationFolderInvalid` if the tokenizer is not a tokenizer of Whisper."""
     # Depending on the release of tokenizers, tokens are objects with a text, or strings.
     added = tokenizer.get_added_tokens_decoder().items()
     names = {str(getattr(token, "content", token)): number for number, token in added}
@@ -235,7 +237,7 @@ def read_vocabulary(tokenizer: Any, multilingual: bool | None) -> Vocabulary:
     start = names["<|startoftranscript|>"]
     tasks = {task: names[f"<|{task}|>"] for task in ("transcribe", "translate") if f"<|{task}|>" in names}
     languages: dict[str, int] = {}
-    # The tokens of languages are between the start token and the tokens of tasks.
+    # The language tokens are between the start token and the task tokens.
     if tasks and multilingual is not False:
         behind = min(tasks.values())
         found = ((_LANGUAGE.fullmatch(name), number) for name, number in names.items())
@@ -245,7 +247,7 @@ def read_vocabulary(tokenizer: Any, multilingual: bool | None) -> Vocabulary:
 
 
 def read_settings(folder: Path, tokenizer_folder: Path) -> WhisperSettings:
-    """Read generation_config.json, config.json and preprocessor_config.json, as far as they exist."""
+    """Read generation_config.json, config.json and preprocessor_config.json, if they exist."""
     generation = _first("generation_config.json", folder, tokenizer_folder)
     config = _first("config.json", folder, tokenizer_folder)
     front = _first("preprocessor_config.json", folder, tokenizer_folder)
@@ -254,7 +256,7 @@ def read_settings(folder: Path, tokenizer_folder: Path) -> WhisperSettings:
             f"preprocessor_config.json requires audio of {rate} Hz in steps of {front.get('hop_length')} samples.",
             cause="Whisper has 16000 Hz and steps of 160.",
         )
-    # Older exports lack generation_config.json: the same fields are in their config.json.
+    # Older exports do not contain generation_config.json; their config.json has the same fields.
     source = generation or config
     positions = _number(config.get("max_target_positions"), _POSITIONS)
     forced = source.get("forced_decoder_ids") or ()
@@ -285,14 +287,14 @@ def _ids(value: object) -> tuple[int, ...]:
 
 
 def _language_of(language: object, forced: object, languages: object) -> str | None:
-    """Return the configured language, which older exports give as the number of its token."""
+    """Return the configured language. Older exports contain the number of the language's token."""
     if isinstance(language, str) and (
         match := _LANGUAGE.fullmatch(language) or re.fullmatch("([a-z]{2,4})", language)
     ):
         return match[1]
     if isinstance(forced, list) and isinstance(languages, dict):
         for pair in forced:
-            # Each pair is a position and a token. The token at position 0 is the start token, the next one the
+            # Each pair is a position and a token. The token at position 0 is the start token, the next token is the
             # language.
             if isinstance(pair, list) and len(pair) == 2 and pair[0] == 1:
                 names = [name for name, number in languages.items() if number == pair[1]]
@@ -301,7 +303,7 @@ def _language_of(language: object, forced: object, languages: object) -> str | N
 
 
 def chosen_language(vocabulary: Vocabulary, language: str | None) -> str | None:
-    """Return the language code; ``None``: detect the language. Raise `OptionError` for an unknown language."""
+    """Return the language code; ``None`` to detect the language. Raise `OptionError` for an unknown language."""
     if language is None:
         return None
     code = language.strip().lower().strip("<|>")
@@ -317,11 +319,11 @@ def chosen_language(vocabulary: Vocabulary, language: str | None) -> str | None:
     return code
 
 
-# --- sessions of a folder: its layout, the fixed sizes, and the provider of each part ---
+# --- sessions of a folder: layout, fixed sizes, and provider of each part ---
 
 Layout = Literal["separate", "merged", "genai", "fixed"]
 CPU = "CPUExecutionProvider"
-# Number of repetitions of a call in a new host: a transcription continues after two deaths of the host.
+# Number of repetitions of a call in a new host, so that a transcription continues after two deaths of the host.
 RETRIES = 2
 
 
@@ -342,7 +344,7 @@ class WhisperSessions:
 
     Attributes:
         bins, frames: size of the features of one window.
-        begin: returns a decoder for the outputs of the encoder.
+        begin: function that returns a decoder for the outputs of the encoder.
     """
 
     layout: Layout
@@ -399,7 +401,8 @@ def open_sessions(files: WhisperFiles, settings: WhisperSettings, choices: Sessi
     opened: list[InferenceSession] = []
 
     def session(path: Path, provider: str, sizes: Mapping[str, int]) -> InferenceSession:
-        # Each session is recorded at once: if a later one fails, the earlier ones must not stay in the host.
+        # Record each session immediately: if creating a later session fails, the earlier sessions must not remain
+        # in the host.
         opened.append(_open(path, provider, sizes, choices))
         return opened[-1]
 
@@ -429,7 +432,7 @@ def open_sessions(files: WhisperFiles, settings: WhisperSettings, choices: Sessi
 
 
 def _nodes(path: Path, choices: SessionChoices) -> tuple[Sequence[Node], Sequence[Node]]:
-    """Return inputs and outputs as the file declares them. The host reads the file."""
+    """Return inputs and outputs as the file, which the host reads, declares them."""
     recipe = SessionRecipe(SessionSpec(model_path=str(path.resolve())))
     found = identify(choices.host, recipe, deadline_after(choices.timeout))
     if not found.readable or not found.inputs:
@@ -485,7 +488,7 @@ def _cache_sizes(
     nodes: Sequence[Node], names: CacheNames, settings: WhisperSettings, path: Path
 ) -> tuple[int, int]:
     shape = next(tuple(node.shape or ()) for node in nodes if node.name == names.growing[0][0])
-    # The shape is (batch, heads, length, width), of which only the length grows.
+    # The shape is (batch, heads, length, width). Only the length grows.
     found = [size if isinstance(size, int) else None for size in (shape[1:2] + shape[3:4])] or [None, None]
     heads, width = settings.config.get("decoder_attention_heads"), settings.config.get("d_model")
     heads = found[0] or heads

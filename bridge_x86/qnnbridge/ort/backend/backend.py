@@ -1,4 +1,4 @@
-"""``onnxruntime.backend.backend``: functions that prepare and run models."""
+"""``onnxruntime.backend.backend``: functions that prepare and run models for ONNX's backend interface."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class OnnxRuntimeBackend(Backend):  # type: ignore[misc]
 
     @classmethod
     def is_opset_supported(cls, model: Any) -> tuple[bool, str]:
-        """Return whether all operator sets of the model are released, and the reason if not."""
+        """Return whether all operator sets of the model are released, and the reason if they are not."""
         if not cls.allowReleasedOpsetsOnly:
             return True, ""
         for opset in model.opset_import:
@@ -48,7 +48,8 @@ class OnnxRuntimeBackend(Backend):  # type: ignore[misc]
 
     @classmethod
     def supports_device(cls, device: str) -> bool:
-        # ONNX's interface uses CUDA for ONNX Runtime's GPU. Builds for several devices join their names by hyphens.
+        # ONNX's interface uses the name CUDA for ONNX Runtime's GPU. Builds for several devices join their names
+        # with hyphens.
         wanted = "GPU" if device == "CUDA" else device
         return wanted in get_device().split("-")
 
@@ -71,16 +72,16 @@ class OnnxRuntimeBackend(Backend):  # type: ignore[misc]
                 raise unittest.SkipTest(why)
             model = data
         options = SessionOptions()
-        # ONNX Runtime's backend sets this entry, too.
+        # ONNX Runtime's backend also sets this entry.
         options.add_session_config_entry(
             "session.allow_released_opsets_only", "1" if cls.allowReleasedOpsetsOnly else "0"
         )
         set_allowed(options, kwargs, _SAFE_SESSION_OPTIONS, "SessionOptions")
-        # The only device of this interface is the CPU (`get_device`), so the model runs there, as with onnxruntime
+        # This interface has only the CPU as a device (`get_device`), so the model runs there, as with onnxruntime
         # and its QNN plugin.
         excluded = {QNN, *os.getenv("ORT_ONNX_BACKEND_EXCLUDE_PROVIDERS", "").split(",")}
         providers = [name for name in get_available_providers() if name not in excluded]
-        # ONNX's tests use this interface: a fallback to the CPU would hide their failures.
+        # ONNX's tests use this interface, and a fallback to the CPU would hide failures.
         session = InferenceSession(model, sess_options=options, providers=providers, enable_fallback=0)
         if device is not None and not cls.supports_device(device):
             raise RuntimeError(f"Incompatible device expected '{device}', got '{get_device()}'")
@@ -88,7 +89,7 @@ class OnnxRuntimeBackend(Backend):  # type: ignore[misc]
 
     @classmethod
     def run_model(cls, model: Any, inputs: Any, device: str | None = None, **kwargs: Any) -> Any:
-        # `prepare` and `run` get all options, so `set_allowed` ignores names that its class lacks.
+        # `prepare` and `run` get all options, so `set_allowed` ignores names that the class does not have.
         return cls.prepare(model, device, **kwargs).run(inputs, **kwargs)
 
     @classmethod
@@ -106,5 +107,5 @@ supports_device = OnnxRuntimeBackend.supports_device
 
 ort.introduce(OnnxRuntimeBackend, "backend.backend")
 for _method in ("is_compatible", "prepare", "run_model", "supports_device"):
-    # Pass the underlying function: the `__module__` of a bound method cannot be set.
+    # Pass the underlying function, because the `__module__` of a bound method cannot be set.
     ort.introduce(vars(OnnxRuntimeBackend)[_method].__func__, "backend.backend")

@@ -14,7 +14,7 @@ from qnnbridge.ort._session import InferenceSession
 
 
 def set_allowed(options: Any, given: Mapping[str, Any], allowed: frozenset[str], owner: str) -> None:
-    """Set the allowed options. Raises `RuntimeError` for other existing options; unknown names are ignored."""
+    """Set the allowed options. Raise `RuntimeError` for other existing options; ignore unknown names."""
     for name, value in given.items():
         if name in allowed:
             setattr(options, name, value)

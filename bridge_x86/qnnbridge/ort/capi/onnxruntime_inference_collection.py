@@ -47,7 +47,7 @@ def get_ort_device_type(device_type: str) -> int:
 
 
 def get_vendor_id_for_device_type(device_type: str) -> OrtDeviceVendorId | None:
-    """Return the vendor that a device type implies; ``None`` for types of any vendor."""
+    """Return the vendor that a device type implies; ``None`` for types that any vendor may have."""
     vendors = {
         "cuda": OrtDeviceVendorId.NVIDIA,
         "dml": OrtDeviceVendorId.MICROSOFT,

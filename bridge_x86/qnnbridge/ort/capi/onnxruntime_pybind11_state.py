@@ -1,6 +1,6 @@
 """``onnxruntime.capi.onnxruntime_pybind11_state``: error classes and native names of ONNX Runtime.
 
-If ONNX Runtime has both a Python class and a native one, this module contains the native one (`ort._native`).
+If ONNX Runtime has both a Python class and a native class, this module contains the native class (`ort._native`).
 A name is imported when it is first used.
 """
 
@@ -15,7 +15,8 @@ from qnnbridge_protocol.errors import OrtError
 _ERRORS = {cls.__name__: cls for cls in OrtError.__subclasses__()}
 globals().update(_ERRORS)
 
-# Names that the module ``onnxruntime`` lacks, or uses for another class: defining module, and the name in it.
+# Names that the module ``onnxruntime`` lacks or uses for another class -> the module that defines the name, and the
+# name in it.
 INNER: dict[str, tuple[str, str]] = {
     name: (f"qnnbridge.{home}", there or name)
     for home, names in {
@@ -40,7 +41,7 @@ INNER: dict[str, tuple[str, str]] = {
     }.items()
     for name, _, there in (one.partition("=") for one in names.split())
 }
-# Names of the module ``onnxruntime`` that are implemented in Python, so that this module lacks them.
+# Names of the module ``onnxruntime`` that this module lacks, because they are implemented in Python.
 _IN_PYTHON = frozenset({"IOBinding", "OrtDeviceVendorId"})
 # Members of an enumeration that are also names of this module.
 _EXPORTED = {"kNextPowerOfTwo": "ArenaExtendStrategy", "kSameAsRequested": "ArenaExtendStrategy"}

@@ -10,7 +10,7 @@ from qnnbridge import ort
 
 
 def check_distro_info() -> None:
-    """Do nothing: native code runs in the host."""
+    """Do nothing, because native code runs in the host."""
 
 
 def get_package_name_and_version_info() -> tuple[str, str, str]:
@@ -21,7 +21,8 @@ def get_package_name_and_version_info() -> tuple[str, str, str]:
 
 
 def check_training_module() -> tuple[bool, str, str, str]:
-    """Return whether the package contains training (never), followed by `get_package_name_and_version_info`."""
+    """Return whether the package contains training (always false), and the result of
+    `get_package_name_and_version_info`."""
     return False, *get_package_name_and_version_info()
 
 
@@ -32,7 +33,7 @@ __all__ = [
     "check_distro_info",
     "check_training_module",
     "get_package_name_and_version_info",
-    # ONNX Runtime's module imports these modules, so they are among its public names.
+    # ONNX Runtime's module imports these modules, so programs may use them as its attributes.
     "linecache",
     "platform",
     "warnings",
