@@ -184,7 +184,7 @@ def test_what_the_writer_changes_is_seen() -> None:
         return faithful.unlike_operators(ModelIndex(plain), made)
 
     assert written(bias, beta=2.0) == []
-    assert written(bias) == ["Gemm gemm has other attributes"]
+    assert written(bias) == ["Gemm gemm has different attributes"]
     (line,) = written(bias * 2, beta=2.0)
     assert "constant 2 (b) is off by" in line
 
