@@ -416,9 +416,9 @@ def test_the_report_uses_the_terms_of_the_user(tmp_path: Path) -> None:
     done = analyze(model, "--offline")
     assert done.returncode == 0
     assert "66.7 % of the work runs on the NPU, cut into 2 pieces" in done.stdout
-    assert "What to do, most valuable first" in done.stdout
+    assert "Recommendations, most valuable first" in done.stdout
     assert "QNN has no operator Hardmax" in done.stdout
-    assert "1 cut less" in done.stdout
+    assert "1 fewer cut" in done.stdout
 
 
 def test_json_has_every_node_with_its_verdict(tmp_path: Path) -> None:
@@ -555,7 +555,9 @@ def test_fixed_sizes_are_the_first_advice_and_the_only_one_if_they_are_sufficien
     assert found.advice[0].what == shell.fix_command(
         MODELS / "ch_ppocr_mobile_v2.0_cls_infer.onnx", *(f'--dim "x:{axis}=SIZE"' for axis in (0, 2, 3))
     )
-    assert "that alone is enough: by the rules all 233 nodes run on the NPU" in found.advice[0].why
+    assert (
+        "fixed sizes alone are enough: the rules predict that all 233 nodes run on the NPU" in found.advice[0].why
+    )
     assert found.advice[0].macs > 1_000_000
     assert "once its sizes are fixed" in verdict_text(found, found.best)
     # If other nodes remain, sizes still come first, but are not reported as sufficient.
@@ -604,7 +606,7 @@ def test_a_branch_that_the_sizes_rule_out_gets_no_separate_advice(tmp_path: Path
         [models.constant("four", np.array(4))],
     )
     (advice,) = offline(made, tmp_path).advice
-    assert "that alone is enough: by the rules all 3 nodes run on the NPU" in advice.why
+    assert "fixed sizes alone are enough: the rules predict that all 3 nodes run on the NPU" in advice.why
     assert "Sizes decide what choice runs, and untaken-branches leaves that alone" in advice.why
     fixed = fix_model(tmp_path / "m.onnx", tmp_path / "fixed.onnx", dims={"N": 2})
     assert "untaken-branches" in [step.rewrite for step in fixed.steps]
@@ -625,7 +627,7 @@ def test_suggested_sizes_are_large_enough_for_a_window_of_audio(tmp_path: Path) 
         [models.weights("w", 4, 1, 400)],
     )
     (advice,) = offline(made, tmp_path).advice
-    assert "that alone is enough" in advice.why
+    assert "fixed sizes alone are enough" in advice.why
     assert "x:2=16000" in advice.why
 
 

@@ -103,7 +103,7 @@ def test_the_graph_is_coloured_by_place_and_a_click_shows_the_reason(tmp_path: P
         assert page.value("document.title") == "m.onnx: where it runs"
         summary = page.value('document.getElementById("summary").textContent')
         assert (
-            "cut into 2 pieces. Nodes: 5 in the file: 3 on the NPU, 1 on the CPU, 1 computed beforehand. Work: 85.7 % of 28 mult"
+            "cut into 2 pieces. Nodes: 5 in the file: 3 on the NPU, 1 on the CPU, 1 computed in advance. Work: 85.7 % of 28 mult"
             in summary
         )
         assert page.value("shown.length") == 4, "what is computed before is not shown"

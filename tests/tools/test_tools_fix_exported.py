@@ -404,8 +404,8 @@ def test_compile_names_the_rewrite_for_a_double_and_accepts_its_result(
     ("scale", "severity", "why"),
     [
         (float("inf"), "fails", "its scale scale is inf"),
-        (1.3e36, "model", "one step is a factor of 1e300 and more"),
-        (39.2, "model", "is in steps of 39.2, and one step is a factor of 1.06e+17"),
+        (1.3e36, "model", "one step changes the result by a factor of 1e300 and more"),
+        (39.2, "model", "is quantised in steps of 39.2: one step changes the result by a factor of 1.06e+17"),
         (0.5, "", ""),
     ],
 )
@@ -424,7 +424,7 @@ def test_the_error_for_an_infinite_scale_names_the_command_that_finds_the_node(h
     data = exported_models.masked_attention(-np.inf, float("inf")).SerializeToString()
     with pytest.raises(qnnbridge.errors.EPFail, match=r"infinite scale(.|\n)*qnnbridge analyze") as refused:
         qnnbridge.InferenceSession(data, host=host, provider_options=CHIP)
-    assert "makes masks small first" in str(refused.value)
+    assert "first reduces the masks" in str(refused.value)
 
 
 # --- folded dimensions in a quantised model ----------------------------------------------------------------

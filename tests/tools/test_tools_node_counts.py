@@ -63,7 +63,7 @@ def test_the_work_of_a_network_inside_of_an_if_is_counted(tmp_path: Path) -> Non
     counted = shares(found)
     # Relu; If, and three nodes in each branch. Constants of the branches are folded.
     assert (counted.nodes, counted.on_qnn, counted.on_cpu, counted.folded) == (8, 1, 7, 2)
-    assert nodes_text(counted) == "10 in the file: 1 on the NPU, 7 on the CPU, 2 computed beforehand"
+    assert nodes_text(counted) == "10 in the file: 1 on the NPU, 7 on the CPU, 2 computed in advance"
     # The larger branch: 8x64x32 for the product, 8x32 for Hardmax, 8 for ReduceMax; and 8x64 for Relu.
     assert (counted.macs_on_qnn, counted.macs) == (512, 512 + 16384 + 256 + 8)
     assert (counted.bytes_on_qnn, counted.bytes) == (0, 4 * 64 * (32 + 16))
@@ -119,7 +119,7 @@ def test_weights_decide_the_share_if_shapes_are_unknown(tmp_path: Path) -> None:
     assert work_text(shares(found)) == "unknown until the sizes are fixed"
     # A size moves only the Relu, and the advice about sizes says that.
     about = next(advice for advice in found.advice if "--dim" in advice.what)
-    assert "1 of 8 nodes run on the NPU with sizes" in about.why
+    assert "the rules predict that 1 of 8 nodes run on the NPU" in about.why
 
 
 @pytest.mark.parametrize("first", ["Hardmax", "Relu"])

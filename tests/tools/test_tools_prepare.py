@@ -366,7 +366,7 @@ def test_a_slow_model_without_a_chip_option_is_compiled_for_a_default_chip(tmp_p
     assert result.returncode == 0, result.output
     assert document["chips"][0]["soc_model"] == 60
     assert document["notes"] == [
-        "No chip was given: prepared for SoC 60 (SC8380XP, V73). Select others with --soc-model."
+        "No chip was given: prepared for SoC 60 (SC8380XP, V73). Select other chips with --soc-model."
     ]
     compiled = next(step for step in document["steps"] if step["step"] == "compile")
     assert compiled["told"]["compile_seconds"] < 60

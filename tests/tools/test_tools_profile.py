@@ -208,7 +208,10 @@ def test_a_model_that_runs_only_on_the_cpu_is_profiled_with_a_note(tmp_path: Pat
     [
         (["none.onnx"], "There is no model file none.onnx"),
         ([str(COMPILED), "--html", "."], "is a folder"),
-        ([str(COMPILED), "--provider-option", "profiling_level=optrace"], "is set by this command itself"),
+        (
+            [str(COMPILED), "--provider-option", "profiling_level=optrace"],
+            "cannot be given, because this command sets it",
+        ),
         ([str(COMPILED), "--input", "a.npz", "--input", "b.npz"], "two archives"),
         ([str(COMPILED), "--input", "none.npz"], "There is no file none.npz"),
         ([str(COMPILED), "--input", "nonsense"], "NAME=FILE.npy"),

@@ -128,7 +128,9 @@ def test_masks_for_eight_bit_activations_are_just_below_twice_the_range_of_the_s
     result = models.quantize(source, tmp_path / "q.onnx", samples, activation_type="uint8")
     told = [change for change in result.changes if "masks" in change]
     assert told == (
-        [] if size is None else [f"masks of -10000 or less changed to -{size}: the scores keep their precision"]
+        []
+        if size is None
+        else [f"masks of -10000 or less changed to -{size} so that the scores keep their precision"]
     )
     assert result.snr_db is not None
     assert size is None or result.snr_db > 12, "with -1e4 it is below 6"
@@ -213,7 +215,7 @@ def test_a_dynamically_quantised_model_is_refused_with_advice(op: str, tmp_path:
     with pytest.raises(OptionError, match="quantised already, dynamically") as caught:
         preparing.refuse_unsuitable(made, "m.onnx")
     assert f"1 {'' if op == 'MatMulInteger' else 'com.microsoft.'}{op}" in (caught.value.cause or "")
-    assert "Quantise the float model" in (caught.value.fix or "")
+    assert "Quantise the original float model" in (caught.value.fix or "")
 
 
 def test_classic_machine_learning_operators_are_refused_with_an_explanation(tmp_path: Path) -> None:
@@ -329,7 +331,7 @@ def test_samples_for_the_comparison_are_not_used_for_calibration(tmp_path: Path)
     result = models.quantize(source, tmp_path / "q.onnx", samples, held_out=0, overwrite=True)
     assert (result.calibration_samples, result.held_out) == (20, False)
     assert any("calibration samples themselves" in warning for warning in result.warnings)
-    with pytest.raises(OptionError, match="leave none to calibrate"):
+    with pytest.raises(OptionError, match="leave none for calibration"):
         models.quantize(source, tmp_path / "r.onnx", samples, held_out=20)
 
 
@@ -559,7 +561,7 @@ def no_inputs() -> Any:
                 [models.value("s", [1], onnx.TensorProto.STRING)],
                 [models.value("t", [1], onnx.TensorProto.STRING)],
             ),
-            "is text",
+            "is a string tensor",
         ),
         (sequence_input(), "is a sequence"),
         (no_inputs(), "no input"),

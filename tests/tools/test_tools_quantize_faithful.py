@@ -186,7 +186,7 @@ def test_changes_by_the_quantizer_are_detected_in_the_written_file() -> None:
         return faithful.unlike_operators(ModelIndex(plain), made)
 
     assert written(bias, beta=2.0) == []
-    assert written(bias) == ["Gemm gemm has other attributes"]
+    assert written(bias) == ["Gemm gemm has different attributes"]
     (line,) = written(bias * 2, beta=2.0)
     assert "constant 2 (b) is off by" in line
 

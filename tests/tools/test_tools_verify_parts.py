@@ -96,7 +96,7 @@ def test_a_trap_that_does_not_explain_the_error_is_not_named() -> None:
     assert traps.of_values("y", expected, found) == ()
     explained = traps.of_values("y", expected, np.float32([1.001, 2.001, 3.0, 65536]))
     assert [trap.name for trap in explained] == ["nan-vanishes"]
-    assert explained[0].proof == "1 values show it, and the other values agree"
+    assert explained[0].proof == "1 values show the trap, and the other values agree"
 
 
 def test_a_rounding_difference_matches_no_trap() -> None:

@@ -1,10 +1,12 @@
-"""Accuracy of an output: SNR, largest error and a verdict, also for each group of columns.
+"""Accuracy of an output: SNR, largest error and a verdict, for the whole output and for each group of its columns.
 
-A cosine would hide errors: for a single number it is always 1, and in an output with boxes of 0 to 640 and scores
-of 0 to 1 only the boxes affect it. So all samples are judged together, and each group by its own values.
+Cosine similarity would hide errors: it is always 1 for a single number, and in an output with boxes of 0 to 640 and
+scores of 0 to 1 only the boxes affect it. So all samples are judged together, and each group of columns by its own
+values.
 
-A verdict counts only if the samples could have shown the opposite. If each value is nearly the same in all samples,
-a constant would reach the same SNR, so the verdict is "not shown" unless the changes themselves are right.
+A good verdict counts only if the samples could have shown an error. If each value is nearly the same in all
+samples, a constant would reach the same SNR. The verdict is then "not shown", unless the changes between samples
+are accurate as well.
 """
 
 from __future__ import annotations
@@ -28,35 +30,35 @@ from qnnbridge_protocol.values import equal_bits
 
 Verdict = Literal["exact", "good", "fair", "poor", "useless", "not shown"]
 
-# Limits of the SNR in dB, for a root mean square error of 1 %, 10 % and 32 % of the values.
+# SNR limits in dB, which correspond to a root mean square error of 1 %, 10 % and 32 % of the values.
 GOOD_DB, FAIR_DB, USELESS_DB = 40.0, 20.0, 10.0
-# Largest share of wrong values that must be equal (e.g. class numbers), and of values that are NaN or infinite on
-# one side only.
+# Above this fraction an output is useless: wrong values that must be equal (e.g. class numbers), or values that are
+# NaN or infinite in only one of the results.
 USELESS_SHARE = 0.5
-# Values that vary by less than this part of their magnitude over all samples prove nothing about the model.
+# Values that vary over the samples by less than this fraction of their magnitude prove nothing about the model.
 _NEARLY_CONSTANT = 1e-3
-# SNR in dB. If a constant reaches it, the SNR of the values proves nothing, and the SNR of their changes must be
-# good.
+# If a constant output would reach this SNR in dB, the SNR of the values proves nothing, and the SNR of their
+# changes must be good.
 _OF_A_CONSTANT_DB = 30.0
 # Verdicts from best to worst.
 _ORDER: tuple[Verdict, ...] = ("exact", "good", "not shown", "fair", "poor", "useless")
-# An axis with more columns probably holds positions, of which the worst one is not significant.
+# An axis with more columns probably holds positions, whose worst one is not significant.
 _MOST_CHANNELS = 1024
 _LEAST_VALUES = 8
-# Number of samples that are judged together if a target has to hold for all samples.
+# Number of samples judged together if a target must hold for all samples.
 _FOLD = 5
-# Number of axes of an output (samples, rows, classes), in which the largest value of a row is a decision.
+# Number of axes of an output with classes (samples, rows, classes), where the largest value of a row is a decision.
 _CLASSES_NDIM = 3
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ColumnGroup:
-    """Elements of an output that belong together because one branch of the model computes them.
+    """Elements of an output that belong together, because the same branch of the model computes them.
 
     Args:
-        name: name of the tensor that they come from.
-        label: their position, as text.
-        mask: True for these elements, in the shape of the output.
+        name: name of the branch's tensor.
+        label: name and position, as text.
+        mask: array in the shape of the output; True for these elements.
     """
 
     name: str
@@ -64,7 +66,7 @@ class ColumnGroup:
     mask: npt.NDArray[np.bool_]
 
 
-# Groups of columns by name of output.
+# Groups of columns, by name of the output.
 ColumnGroups = Mapping[str, Sequence[ColumnGroup]]
 
 
@@ -75,9 +77,9 @@ class Accuracy:
     Args:
         name: name of the output or group.
         judged: the measures.
-        varies: how much the expected values vary over the samples: their deviation divided by their magnitude, for
-            each column separately; with one sample, over all columns. -1 for integers.
-        flat: the expected values vary, but the found values are all equal.
+        varies: how much the expected values vary over the samples: standard deviation divided by magnitude,
+            computed for each column separately; with a single sample, computed over all columns. -1 for integers.
+        flat: true if all found values are equal although the expected values vary.
     """
 
     name: str
@@ -87,7 +89,7 @@ class Accuracy:
 
     @property
     def snr_db(self) -> float | None:
-        """SNR in dB; None for an output without floating point numbers, or if nothing was compared."""
+        """SNR in dB; None for an output without floating-point numbers, or if nothing was compared."""
         return self.judged.snr_db if self.varies >= 0 else None
 
     @property
@@ -107,9 +109,9 @@ class Accuracy:
         if judged.snr_db < USELESS_DB:
             return "useless"
         if lost or judged.snr_db < FAIR_DB:
-            # The SNR cannot include values that are NaN or infinite on one side only.
+            # The SNR does not cover values that are NaN or infinite in only one of the results.
             return "poor"
-        # Compute the SNR that a constant would have, and the SNR of the changes only.
+        # Compute the SNR that a constant output would have, and from it the SNR of the changes.
         constant = -20 * math.log10(max(self.varies, 1e-10))
         changes = judged.snr_db - constant
         if changes < 0 or (constant >= _OF_A_CONSTANT_DB and changes < GOOD_DB):
@@ -141,7 +143,7 @@ class OutputAccuracy:
 
     @property
     def parts(self) -> tuple[Accuracy, ...]:
-        """The parts that the verdict is about: the groups if there are any, else the whole."""
+        """Accuracies that determine the verdict: the groups if there are any, else the whole output."""
         return self.groups or (self.whole,)
 
     @property
@@ -150,7 +152,7 @@ class OutputAccuracy:
 
     @property
     def snr_db(self) -> float | None:
-        """SNR of the worst part."""
+        """SNR of the worst group, or of the whole output without groups."""
         return min((part.snr_db for part in self.parts if part.snr_db is not None), default=None)
 
     def document(self) -> dict[str, Any]:
@@ -164,12 +166,12 @@ class OutputAccuracy:
 
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict:
-    """Return the worst of several verdicts; "exact" without any."""
+    """Return the worst of several verdicts; "exact" if there is none."""
     return max(verdicts, key=_ORDER.index, default="exact")
 
 
 def lowest_snr(outputs: Sequence[OutputAccuracy]) -> float | None:
-    """Return the SNR of the worst part of the worst output; None if no output has floating point numbers."""
+    """Return the worst output's SNR; None if no output has floating-point numbers."""
     return min((output.snr_db for output in outputs if output.snr_db is not None), default=None)
 
 
@@ -181,7 +183,7 @@ def lowest_of_folds(
 ) -> float:
     """Return the lowest SNR of any output in any group of five samples.
 
-    Judged together, loud samples would hide errors in quiet ones.
+    If all samples were judged together, loud samples would hide errors in quiet ones.
     """
     lowest = [
         lowest_snr(measure(names, [expected[n] for n in fold], [found[n] for n in fold], groups))
@@ -191,8 +193,8 @@ def lowest_of_folds(
 
 
 def fives(samples: int) -> list[range]:
-    """Split the samples into groups of about five that are judged together; return the indexes of each group."""
-    # Every count-th sample forms a group, because neighbours in a file are often alike.
+    """Split the samples into groups of about five; return the indexes of each group."""
+    # A group takes samples at regular distances, because neighbours in a file are often similar.
     count = max(1, samples // _FOLD)
     return [range(fold, samples, count) for fold in range(count)]
 
@@ -203,7 +205,7 @@ def measure(
     found: Sequence[Sequence[Any]],
     groups: ColumnGroups | None = None,
 ) -> tuple[OutputAccuracy, ...]:
-    """Return the accuracy of every output. `expected` and `found` contain the outputs of each sample."""
+    """Return the accuracy of every output. `expected` and `found` contain a list of outputs for each sample."""
     return tuple(
         _of_output(
             name,
@@ -220,8 +222,8 @@ class FloatResults:
 
     Args:
         names: names of the outputs.
-        samples, expected: inputs, and the outputs for each.
-        groups: columns of outputs that are judged separately.
+        samples, expected: the samples, and the float model's outputs for each sample.
+        groups: column groups of outputs, which are judged separately.
     """
 
     names: Sequence[str]
@@ -253,9 +255,9 @@ def _of_output(name: str, pairs: Sequence[tuple[Any, Any]], groups: Sequence[Col
     for a, b in arrays:
         if a.shape != b.shape:
             judged = judge(a, b, "quantized")
-            reason = f"{judged.reason}: its length depends on values, and one of them may have crossed a threshold"
+            reason = f"{judged.reason}: its length depends on values, one of which may have crossed a threshold"
             return OutputAccuracy(Accuracy(name, dataclasses.replace(judged, reason=reason)))
-    # Samples of different shapes have no columns in common: all values are joined into one list.
+    # Samples of different shapes have no columns in common, so join all values into one array.
     if len({a.shape for a, _ in arrays}) > 1:
         return OutputAccuracy(accuracy_of(name, *(np.concatenate([p[s].ravel() for p in arrays]) for s in (0, 1))))
     a, b = np.stack([a for a, _ in arrays]), np.stack([b for _, b in arrays])
@@ -278,7 +280,7 @@ def _numbers(value: Any) -> npt.NDArray[Any] | None:
 
 
 def _not_numbers(name: str, pairs: Sequence[tuple[Any, Any]]) -> Accuracy:
-    """Compare strings, and sequences and maps of different structure, for equality."""
+    """Compare strings, sequences, maps and outputs of different structure for equality."""
     same = all(equal_bits(expected, found) for expected, found in pairs)
     reason = "" if same else "it is not a numeric tensor, and the values differ"
     return Accuracy(
@@ -287,10 +289,10 @@ def _not_numbers(name: str, pairs: Sequence[tuple[Any, Any]]) -> Accuracy:
 
 
 def accuracy_of(name: str, expected: npt.NDArray[Any], found: npt.NDArray[Any]) -> Accuracy:
-    """Compare the same elements, expected and found."""
+    """Compare the expected and found values of the same elements."""
     judged = judge(expected, found, "quantized", whole=True)
     if expected.ndim != _CLASSES_NDIM:
-        # In an output without classes, the largest value of a row is not a decision.
+        # Without a class axis, the largest value of a row is not a decision.
         judged = dataclasses.replace(judged, decisions=None)
     if expected.dtype.kind != "f" or not judged.values:
         return Accuracy(name, judged, -1.0)
@@ -303,18 +305,20 @@ def accuracy_of(name: str, expected: npt.NDArray[Any], found: npt.NDArray[Any]) 
 
 
 def _changes(expected: npt.NDArray[Any], known: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:
-    """Return the changes from sample to sample, or from value to value if there is only one sample."""
+    """Return how values change from sample to sample, or from value to value if there is only one sample."""
     values = np.where(known, expected, 0.0).astype(np.float64)
     if expected.ndim < 2 or len(expected) < 2:
         return values[known]
     counts = np.maximum(known.sum(axis=0), 1)
-    # The mean of a few samples is nearer to each of them than the mean of all would be.
+    # The mean of a few samples is closer to each sample than the true mean, so correct the bias.
     bias = math.sqrt(len(expected) / (len(expected) - 1))
     return np.asarray((values - values.sum(axis=0) / counts)[known] * bias)
 
 
 def _worst_channel(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> Accuracy | None:
-    """Judge each channel of maps and sequences (the axis after samples and batch), except silent ones."""
+    """Judge each channel of feature maps and sequences (the axis after samples and batch), except silent
+    channels.
+    """
     if (
         a.ndim < 4
         or a.dtype.kind != "f"
@@ -323,9 +327,9 @@ def _worst_channel(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> Accuracy | None:
     ):
         return None
     energies = np.nansum(np.square(a.astype(np.float64)), axis=tuple(axis for axis in range(a.ndim) if axis != 2))
-    # 1e-4 of the energy is 40 dB below the loudest channel.
+    # Skip channels with less than 1e-4 of the largest energy, which is 40 dB lower.
     loud = np.flatnonzero(energies > energies.max() * 1e-4)
-    # Judge a channel as rows of one column, because no decision is made within it.
+    # Judge a channel as rows of a single column, because no decision is made within it.
     each = [
         accuracy_of(f"channel {number}", a[:, :, number].reshape(-1, 1), b[:, :, number].reshape(-1, 1))
         for number in loud
@@ -334,7 +338,9 @@ def _worst_channel(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> Accuracy | None:
 
 
 def columns_of_scales(a: npt.NDArray[Any]) -> list[ColumnGroup]:
-    """Return columns of unlike magnitudes (boxes in pixels and scores) that no branch of the model separates."""
+    """Return columns of unlike magnitudes (pixel coordinates and scores) that do not come from separate
+    branches.
+    """
     groups = []
     for columns in unlike_columns(a, leading=1):
         mine = np.zeros(a.shape[columns.axis], bool)
@@ -347,7 +353,7 @@ def columns_of_scales(a: npt.NDArray[Any]) -> list[ColumnGroup]:
 
 
 def labelled(name: str, mask: npt.NDArray[np.bool_]) -> str:
-    """Return `boxes (columns 0 to 3 of axis 1)`, or only the name if the elements are scattered."""
+    """Return a text like `boxes (columns 0 to 3 of axis 1)`, or only the name if the elements are scattered."""
     for axis, size in enumerate(mask.shape):
         along: npt.NDArray[Any] = np.any(mask, axis=tuple(other for other in range(mask.ndim) if other != axis))
         count = int(along.sum())

@@ -1,9 +1,9 @@
 """Options of `evaluate`, `prepare`, `profile`, `quantize` and `verify`, as read from the command line.
 
-For the quantizer also the combinations of types that QNN supports. That table was measured on the simulator with
-real models, and agrees with one-operator tests. The default is the best combination that runs on every HTP
-generation: over six models the worst cosine of an output was 0.999 with int8 weights per channel, and 0.52 to 0.69
-with 8-bit weights per tensor.
+Also contains the combinations of types that QNN supports for quantised models. The table was measured on the
+simulator with real models, and agrees with one-operator tests. The default is the best combination that runs on
+every HTP generation: over six models an output's worst cosine was 0.999 with int8 weights per channel, and 0.52 to
+0.69 with 8-bit weights per tensor.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ ActivationType = Literal["uint8", "uint16", "int8", "int16"]
 WeightType = Literal["uint8", "int8", "int4", "int16"]
 Method = Literal["minmax", "entropy", "percentile"]
 
-# Activation type -> weight types that both Conv and MatMul support. Single operators support more (the tables of
-# `analyze.predict`).
+# For each activation type, the weight types that both Conv and MatMul support. Single operators support more types
+# (see the tables of `analyze.predict`).
 _RUNS: Final[Mapping[str, tuple[str, ...]]] = {
     "uint8": ("uint8", "int8", "int4"),
     "uint16": ("uint8", "int8", "int4", "int16"),
@@ -65,20 +65,20 @@ _ORT_TYPES: Final[Mapping[str, str]] = {
     "int4": "QInt4",
 }
 _ORT_METHODS: Final[Mapping[str, str]] = {"minmax": "MinMax", "entropy": "Entropy", "percentile": "Percentile"}
-# Largest target in dB: more than float16 can reach.
+# Largest allowed target in dB, which is more than float16 can reach.
 MOST_TARGET_DB: Final = 80.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class QnnHostOptions:
-    """Access to QNN.
+    """Settings for running a model on QNN.
 
     Args:
-        provider_options: options of QNN. If they select no chip, the simulator uses SoC 60: without a chip it
-            computes differently from any NPU.
+        provider_options: options of QNN. If they select no chip, the simulator uses SoC 60, because without a chip
+            it computes differently from any NPU.
         python: interpreter of the host.
         timeout_s: time limit in seconds for each call.
-        required: a machine without QNN is an error, not a remark.
+        required: if true, missing QNN is an error; otherwise a note in the report.
     """
 
     provider_options: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -150,9 +150,9 @@ class QuantizeSettings:
 
     @property
     def resolved(self) -> ResolvedSettings:
-        """The settings with all defaults decided: scales per channel if the weight type supports them.
+        """Settings with all defaults filled in: scales are per channel if the weight type supports it.
 
-        Raises `OptionError` for combinations that QNN cannot run.
+        Raise `OptionError` for combinations that QNN cannot run.
         """
         _one_of("activation type", self.activation_type, ActivationType)
         _one_of("method", self.method, Method)
@@ -163,8 +163,8 @@ class QuantizeSettings:
         if weight_type not in _RUNS[self.activation_type]:
             raise OptionError(
                 f"QNN cannot run {self.activation_type} activations with {weight_type} weights.",
-                cause="Measured: it refuses Conv or MatMul of such a model. "
-                f"With {self.activation_type} activations it supports {', '.join(_RUNS[self.activation_type])}.",
+                cause=f"In tests QNN refused Conv or MatMul of such a model. With {self.activation_type} "
+                f"activations it supports {', '.join(_RUNS[self.activation_type])}.",
                 fix="Omit both types to use the defaults, or choose from that list.",
             )
         signed = not weight_type.startswith("u")
@@ -172,7 +172,7 @@ class QuantizeSettings:
         if not 50 <= self.percentile <= 100:
             raise OptionError(
                 f"{self.percentile} is not a valid percentile.",
-                fix="Give a value between 50 and 100; usual are 99.9 to 99.999.",
+                fix="Give a value between 50 and 100; values from 99.9 to 99.999 are usual.",
             )
         if self.target_snr is not None and not 0 < self.target_snr <= MOST_TARGET_DB:
             raise OptionError(
@@ -210,7 +210,7 @@ class QuantizeSettings:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ResolvedSettings:
-    """The types and ranges of `QuantizeSettings` with all defaults decided.
+    """Types and ranges of `QuantizeSettings` with all defaults filled in.
 
     Args:
         matrix_type: type of the weights of MatMul and Gemm.
@@ -242,22 +242,24 @@ class ResolvedSettings:
 
     @property
     def wide_activation(self) -> str | None:
-        """The 16-bit activation type to mix with this one; None if activations have 16 bits already."""
+        """16-bit activation type to use for selected nodes; None if activations already have 16 bits."""
         return {"uint8": "uint16", "int8": "int16"}.get(self.activation_type)
 
     @property
     def wide_weight(self) -> str | None:
-        """The 16-bit weight type to mix with these activations; None if there is none, or weights have 16 bits."""
+        """16-bit weight type to use for selected nodes; None if not supported, or if weights already have 16
+        bits.
+        """
         # QNN supports int16 weights only with uint16 activations.
         return "int16" if self.activation_type == "uint16" and self.weight_type != "int16" else None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class QnnCheckCommand:
-    """Options of a check on QNN.
+    """Options for the check on QNN.
 
     Args:
-        check_qnn: None checks only if QNN is available.
+        check_qnn: None means that the model is checked only if QNN is available.
     """
 
     check_qnn: Annotated[
@@ -274,7 +276,7 @@ class QnnCheckCommand:
     def options(self) -> QnnHostOptions | None:
         if self.check_qnn is False:
             return None
-        # With None the check is not required: a machine without QNN causes only a remark.
+        # With None the check is optional: missing QNN only causes a note.
         return QnnHostOptions(self.provider_options, self.host_python, self.timeout, bool(self.check_qnn))
 
 
@@ -283,9 +285,9 @@ class QuantizeOptions:
     """Parsed options of `quantize`.
 
     Args:
-        calibration: folders and files of samples, see `samples`.
+        calibration: folders and files with samples, see `samples`.
         settings: types, ranges and precision.
-        qnn: access to QNN for the check of the result; None for no check.
+        qnn: settings for checking the result on QNN; None for no check.
     """
 
     calibration: Calibration = ()
@@ -305,14 +307,14 @@ class QuantizeOptions:
 
 
 def settings_of_file(context: Any) -> QuantizeSettings:
-    """Return the settings of the table `[quantize]` in the --config file of another command.
+    """Return the settings from the table `[quantize]` in another command's --config file.
 
-    Other keys (samples, the output) are ignored. Raise `OptionError` for values of a wrong type.
+    Keys for other options (samples, output) are ignored. Raise `OptionError` for values of a wrong type.
     """
     table, _ = command_line.table_of(context, "quantize")
     given: dict[str, Any] = {}
     for name, hint in typing.get_type_hints(QuantizeSettings).items():
-        # The field has a unit in its name, but the option does not.
+        # The field's name ends with its unit, the option's does not.
         key = name.removesuffix("_s").replace("_", "-")
         if key not in table:
             continue
@@ -322,7 +324,7 @@ def settings_of_file(context: Any) -> QuantizeSettings:
         elif float in kinds and type(value) is int:
             # TOML writes whole numbers without a decimal point.
             value = float(value)
-        # Compare exact types: True is an int in Python, but not a number here.
+        # Compare exact types: in Python True is an int, but here it is not a number.
         if type(value) not in kinds:
             wanted = " or ".join(kind.__name__ for kind in kinds)
             raise OptionError(f'[quantize] "{key}" is {value!r:.60}.', fix=f"Give a value of type {wanted}.")
@@ -345,16 +347,16 @@ def type_warnings(settings: ResolvedSettings) -> list[str]:
     warnings: list[str] = []
     if settings.activation_type in ("int8", "int16"):
         warnings.append(
-            f"{settings.activation_type} activations: QNN has fewer operators for them than for uint8 and uint16, "
-            "so nodes may stay on the CPU."
+            f"{settings.activation_type} activations: QNN supports fewer operators for this type than for uint8 "
+            "and uint16, so nodes may stay on the CPU."
         )
     if settings.weight_type == "int16":
-        warnings.append("int16 weights run on V73 and newer only (Snapdragon X and later).")
+        warnings.append("int16 weights run only on V73 and newer chips (Snapdragon X and later).")
     return warnings
 
 
 def _one_of(what: str, value: str, kind: Any) -> None:
-    # The command line has already refused other values, but programs can pass any text.
+    # The command line already refuses other values, but programs can pass any string.
     allowed = typing.get_args(kind)
     if value not in allowed:
         raise OptionError(f'"{value}" is not a valid {what}.', fix=f"Give one of {', '.join(allowed)}.")
@@ -400,8 +402,8 @@ class PrepareOptions:
     """Options of `prepare`.
 
     Args:
-        buckets: sizes of free dimensions; a model is made, compiled and verified for each of these.
-        quantizing: types and precision for `quantize`.
+        buckets: sizes of free dimensions; a model is created, compiled and verified for each bucket.
+        quantizing: settings for `quantize`.
         inputs: real inputs for the verification.
     """
 
@@ -440,8 +442,7 @@ class ProfileRequest:
 
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX file; it may be compiled.")]
     level: Annotated[
-        # The level optrace is omitted, because it adds no row, and QNN writes a file for it into the host's working
-        # folder.
+        # The level optrace is omitted: it adds no row, and QNN writes an extra file into the host's working folder.
         Literal["basic", "detailed"],
         typer.Option(help="basic: times of each part on QNN; detailed: also cycles of each operator."),
     ] = "detailed"

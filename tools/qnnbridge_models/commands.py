@@ -1,7 +1,7 @@
 """The commands that work on a model: analyze, evaluate, fix, optimize, prepare, profile, quantize, verify.
 
-Each calls the tool's function with its options and prints the result. The tools are imported inside the functions,
-because they load numpy, and some onnx and onnxruntime, which `qnnbridge --help` must not.
+Each command calls the tool's function with its options and prints the result. The tools are imported inside the
+functions: they load numpy and partly onnx and onnxruntime, which would slow down `qnnbridge --help`.
 """
 
 from __future__ import annotations
@@ -63,18 +63,19 @@ def analyze(
     overwrite: OverwriteFile = False,
     as_json: AsJson = False,
 ) -> None:
-    """Report how much of a model runs on the NPU. Also what splits it into parts, and how to fix that."""
+    """Report how much of a model runs on the NPU. Also show what splits it into parts, and how to fix that."""
     import gc
 
     from qnnbridge_models.analyze import analysis
     from qnnbridge_models.analyze.analyzer import analyze_model
 
-    # Disabling garbage collection saves a third of the time for 100,000 nodes. There are no reference cycles, and
-    # the process ends afterwards.
+    # Disabling garbage collection saves a third of the time for 100,000 nodes. It is not needed: there are no
+    # reference cycles, and the process ends afterwards.
     gc.disable()
-    # Open the file before the analysis, which may take minutes and whose picture would be lost otherwise.
+    # Check the output file first: otherwise an analysis of minutes could be lost because the picture cannot be
+    # written.
     picture = OutputFile(html, overwrite=overwrite, inputs=[model]) if html is not None else None
-    # If only sizes are given, no copy of the model is needed.
+    # If only sizes are given, the model need not be copied.
     copied = sizes if sizes.constants else Sizes(dims=sizes.dims)
     with copied.of(model) as (on_copy, left):
         found = analyze_model(
@@ -147,7 +148,7 @@ def fix(
             check=check,
             seed=seed,
             overwrite=overwrite,
-            # A rewrite that is requested by name is always applied.
+            # Do not skip a rewrite that the user requested by name.
             right_here=() if only else right_on_this_npu(installed_versions()),
             on_progress=progress,
         )
@@ -179,9 +180,9 @@ def optimize(
     from qnnbridge_models.progress import ShownProgress
     from qnnbridge_protocol.errors import OptionError
 
-    # Check here, because below the model may be a copy with constants.
+    # Check this here, because below the model may be a copy with constants.
     if target.exists() and model.exists() and target.samefile(model):
-        raise OptionError("OUT is the same file as MODEL.", fix="Give another file: the original is never changed.")
+        raise OptionError("OUT is the same file as MODEL.", fix="Give another file: MODEL is never changed.")
     with ShownProgress() as progress, sizes.of(model) as (on_copy, left):
         result = optimize_model(
             on_copy,
@@ -226,7 +227,7 @@ def profile(request: ProfileRequest) -> None:
     from qnnbridge_models.progress import ShownProgress
 
     html, as_json = request.html, request.as_json
-    # Open the file before the work, which may take minutes.
+    # Check the output file before profiling, which may take minutes.
     charts = OutputFile(html, overwrite=request.overwrite, inputs=[request.model]) if html is not None else None
     with ShownProgress() as shown, sized(request) as on_copy:
         recorded = recording.record(on_copy, shown)
@@ -324,7 +325,7 @@ def quantize(
         reporting.show(
             result, lambda found: {**document(found), "next_command": again or None}, print_whole, as_json=as_json
         )
-    # Raise the error of QNN after the report: the model is written, and its comparison on the CPU is valid.
+    # Raise QNN's error after the report: the model is written, and its comparison on the CPU is valid.
     failed = result.qnn.error if result.qnn else None
     if failed is not None:
         if not as_json:

@@ -1,4 +1,5 @@
-"""`qnnbridge evaluate`: run a model and quantised forms on CPU and QNN; compare with expected outputs or a metric.
+"""`qnnbridge evaluate`: run a model and its quantised versions on CPU and QNN, and compare the results with
+expected outputs, or compute a metric.
 
 All sessions run in the host process.
 
@@ -50,13 +51,14 @@ class EvaluatedRow:
     """Result of one model on one provider.
 
     Args:
-        model: label of the model.
-        provider: "cpu" or "qnn".
+        model: label of the model in the report.
+        provider: where it ran: "cpu" or "qnn".
         placement: where the nodes run; None if the model does not run, see `error`.
         metrics: results of the user's metric.
         against_expected: accuracy of the outputs with expected values.
-        against_cpu: accuracy against the first model on the CPU; empty for that one itself, and if it did not run.
-        seconds: median duration of a call, including the transfer to the host and back.
+        against_cpu: accuracy against the first model on the CPU; empty for this model itself, and if it did not
+            run.
+        seconds: median duration of a call, including the transfer to and from the host.
         error: why the model does not run.
     """
 
@@ -71,7 +73,9 @@ class EvaluatedRow:
 
     @property
     def verdict(self) -> Verdict | None:
-        """Verdict against the expected outputs, else against the first model on the CPU; None without either."""
+        """Verdict against the expected outputs, or else against the first model on the CPU; None if there is
+        neither.
+        """
         outputs = self.against_expected or self.against_cpu
         return worst(one.verdict for one in outputs) if outputs else None
 
@@ -91,7 +95,7 @@ class EvaluatedRow:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Results of a model and its quantised forms over samples.
+    """Results of a model and its quantised versions over samples.
 
     Args:
         chip: default chip of the simulator; None if the user selected a chip.
@@ -106,7 +110,7 @@ class Evaluation:
 
     @property
     def good(self) -> bool:
-        """Whether every row ran, and none is useless."""
+        """True if every row ran and none is useless."""
         return all(row.error is None and row.verdict != "useless" for row in self.rows)
 
 
@@ -174,12 +178,12 @@ Arrays = Mapping[str, Any]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LabelledSample:
-    """One sample.
+    """One sample with its expected outputs.
 
     Args:
         feeds: the inputs.
         expected: expected outputs by name; may be empty.
-        arrays: everything in its files by name, for a metric.
+        arrays: all arrays of the sample's files by name, for the user's metric.
     """
 
     feeds: Arrays
@@ -190,11 +194,12 @@ class LabelledSample:
 def read_samples(
     sources: Sequence[Path], expected: Path | None, inputs: Sequence[NodeInfo], outputs: Sequence[str]
 ) -> list[LabelledSample]:
-    """Read all samples of files and folders.
+    """Read all samples from files and folders.
 
     Args:
-        sources: files and folders of inputs.
-        expected: folder of files with the same names that contain outputs by name; an .npy file is for one output.
+        sources: files and folders with inputs.
+        expected: folder with files of the same names that contain outputs by name; an .npy file contains a single
+            output.
         inputs: the model's inputs.
         outputs: names of the model's outputs.
 
@@ -215,17 +220,17 @@ def read_samples(
         extras = _extras(file, names, len(samples))
         if expected is not None:
             wanted = _expected_of(file, expected, outputs, len(samples))
-            # Values of --expected take precedence over an array of the same name in the input file.
+            # Values from --expected override an array of the same name in the input file.
             extras = [{**extra, **one} for extra, one in zip(extras, wanted, strict=True)]
         for feeds, extra in zip(samples, extras, strict=True):
-            # An array with the name of an output is its expected value, also without --expected.
+            # An array with an output's name is its expected value, even without --expected.
             mine = {name: value for name, value in extra.items() if name in outputs}
             found.append(LabelledSample(feeds, mine, {**feeds, **extra}))
     return found
 
 
 def _extras(file: Path, inputs: set[str], count: int) -> list[dict[str, Any]]:
-    """Return the arrays of an input file that are not inputs, for each of its samples."""
+    """Return, for each sample of an input file, the arrays that are not inputs."""
     if file.suffix.lower() != ".npz":
         return [{} for _ in range(count)]
     arrays = {feed.name: np.asarray(feed.value) for feed in readers.load([], file) if feed.name not in inputs}
@@ -259,7 +264,7 @@ def _expected_of(file: Path, folder: Path, outputs: Sequence[str], count: int) -
 
 
 def _of_each(arrays: Mapping[str, Any], file: Path, count: int) -> list[dict[str, Any]]:
-    """Split arrays that are stacked along axis 0, like the inputs."""
+    """Split arrays stacked along axis 0 into one dictionary for each sample."""
     if count == 1:
         return [dict(arrays)]
     for name, value in arrays.items():
@@ -273,8 +278,8 @@ def _of_each(arrays: Mapping[str, Any], file: Path, count: int) -> list[dict[str
 
 # --- the user's metric: a function in a Python file --------------------------------------------------------
 #
-# `def accuracy(outputs, samples)` is called with two lists that contain a dict of arrays for each sample: the
-# model's outputs by name, and all arrays of the sample's files. It returns a number, or a dict of numbers by name.
+# `def accuracy(outputs, samples)` gets two lists with a dictionary of arrays for each sample: the model's outputs
+# by name, and all arrays of the sample's files. The function returns a number, or a dictionary of numbers by name.
 
 Metric = Callable[[Sequence[Arrays], Sequence[Arrays]], Mapping[str, float]]
 
@@ -282,9 +287,9 @@ _FORM = "Give --metric FILE.py:FUNC, with def FUNC(outputs, samples) that return
 
 
 def load_metric(text: str) -> Metric:
-    """Load the metric `metrics.py:accuracy`; the default name of the function is `metric`. Raise `OptionError`."""
+    """Load a metric given as `metrics.py:accuracy`; the default function name is `metric`. Raise `OptionError`."""
     file, colon, name = text.rpartition(":")
-    # The colon of a drive does not separate a function: C:\metrics.py.
+    # The colon of a drive does not separate a function name: C:\metrics.py.
     if not colon or not file.endswith(".py"):
         file, name = text, "metric"
     path = Path(file)
@@ -323,32 +328,32 @@ def _figures(value: Any, name: str) -> dict[str, float]:
 
 
 def _figure(value: Any) -> float:
-    # Accept Python numbers, and arrays of numpy and others with a single number.
+    # Accept Python numbers, and scalar arrays of numpy and other libraries.
     if isinstance(value, numbers.Real) or getattr(value, "shape", None) == ():
         return float(value)
     raise TypeError
 
 
 def _failed(message: str, error: Exception, path: Path) -> OptionError:
-    """Return an error with the line of the user's file that failed."""
+    """Return an error that contains the failing line of the user's file."""
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
     place = f" (line {lines[-1]} of {path.name})" if lines else ""
     return OptionError(message, cause=f"{type(error).__name__}: {error}{place}", fix=_FORM)
 
 
-# --- the work ----------------------------------------------------------------------------------------------
+# --- evaluation --------------------------------------------------------------------------------------------
 
 PROVIDERS = {"cpu": CPU, "qnn": QNN}
-# Largest number of samples that run a second time on the CPU to measure a call.
+# Maximum number of samples that run again on the CPU to measure the duration of a call.
 _MOST_TIMED = 10
 
 
 def evaluate_model(
     source: str | os.PathLike[str], options: EvaluateOptions, *, on_progress: OnProgress = progress.ignore
 ) -> Evaluation:
-    """Run a model and its quantised forms over samples, on the CPU and on QNN: one row each.
+    """Run a model and its quantised versions over samples, on the CPU and on QNN; return a row for each run.
 
-    If a model does not run on a provider, its row contains the error.
+    If a model does not run on a provider, the row contains the error.
 
     Args:
         source: path of the model.
@@ -366,14 +371,14 @@ def evaluate_model(
     path = files.existing_model(Path(source))
     metric = load_metric(options.metric) if options.metric is not None else None
     dims = shapes.as_dimensions(options.dims)
-    # Do not count nodes, which would require reading the whole graph.
+    # Skip counting nodes, which would require reading the whole graph.
     scan = scan_model(path, count_nodes=False)
     outputs = [node.name for node in scan.outputs]
     samples = read_samples(options.inputs, options.expected, _declared(scan.inputs, dims), outputs)
     with work_folder("evaluate") as folder, Host(options.host_python) as host:
         work = Path(folder)
         named = [(path.name, _sized(path, dims, work / "model"))]
-        # Quantised models either have fixed sizes already, or accept the same sizes as the original.
+        # Quantised models either have fixed sizes already, or accept the original's sizes.
         for number, one in enumerate(options.quantized):
             there = files.existing_model(one)
             named.append((one.name, _sized(there, dims, work / f"quantized{number}", may_be_fixed=True)))
@@ -388,14 +393,14 @@ def evaluate_model(
         rows: list[EvaluatedRow] = []
         reference: list[list[Any]] | None = None
         for label, model in named:
-            # Evaluate on the CPU first, whatever the order of the options, because other results are compared with
-            # the CPU's.
+            # Evaluate on the CPU first, regardless of the order of the options, because other results are compared
+            # with the CPU's.
             for provider in sorted(options.providers):
                 on_progress(f"{label} on {provider.upper()}", 0, len(samples))
                 row, values = _evaluated(
                     label, model, provider, samples, outputs, settings, host, metric, reference
                 )
-                # All other models are compared with the first model on the CPU.
+                # Compare all other models with the first model on the CPU.
                 if provider == "cpu":
                     reference = reference or values
                 rows.append(row)
@@ -414,7 +419,7 @@ def _declared(inputs: Sequence[NodeInfo], dims: Dimensions) -> list[NodeInfo]:
 
 
 def _sized(path: Path, dims: Dimensions, folder: Path, *, may_be_fixed: bool = False) -> Path:
-    """Return the model with its free dimensions fixed, or the model itself if there is nothing to fix."""
+    """Return a copy of the model with fixed dimensions, or the original path if no dimension is free."""
     if not dims.by_name and not dims.by_axis:
         return path
     model = graphs.load(path)
@@ -438,7 +443,7 @@ def _evaluated(
 ) -> tuple[EvaluatedRow, list[list[Any]] | None]:
     try:
         with _opened(host, model, PROVIDERS[provider], settings) as session:
-            # Look up outputs by name, because another tool may have changed their order.
+            # Look up outputs by name, because tools may change their order.
             missing = [name for name in outputs if name not in session.outputs]
             if missing:
                 raise OptionError(f'{label} has no output "{missing[0]}", which the first model has.')
@@ -453,7 +458,7 @@ def _evaluated(
         if provider == "cpu":
             seconds = _as_applications(host, model, settings, samples) or seconds
     except NO_FINDING:
-        # These errors are not about the model: every further row would fail in the same way.
+        # These errors are not caused by the model, and would occur in each further row.
         raise
     except BridgeError as error:
         return EvaluatedRow(label, provider, error=error), None
@@ -479,9 +484,9 @@ def _evaluated(
 def _as_applications(
     host: Host, model: Path, settings: SessionSettings, samples: Sequence[LabelledSample]
 ) -> list[float]:
-    """Return the duration of calls on the CPU in a session with the usual optimisation.
+    """Return the duration of CPU calls in a session with ONNX Runtime's default optimisation.
 
-    The compared values come from a session without optimisation, which takes up to three times as long.
+    The compared values come from a session without optimisation, which is up to three times slower.
     """
     seconds = []
     try:
@@ -499,7 +504,9 @@ def _as_applications(
 
 @contextlib.contextmanager
 def _opened(host: Host, model: Path, provider: str, settings: SessionSettings) -> Iterator[ProviderSession]:
-    """Open the whole model on QNN if possible: otherwise ONNX Runtime leaves the ends of the model to the CPU."""
+    """Open the whole model on QNN if possible, because with a fallback ONNX Runtime leaves the ends of the model on
+    the CPU.
+    """
     with contextlib.ExitStack() as stack:
         try:
             session = stack.enter_context(opened(host, model, provider, settings, fallback="error"))
@@ -511,7 +518,7 @@ def _opened(host: Host, model: Path, provider: str, settings: SessionSettings) -
 def _against_expected(
     outputs: Sequence[str], samples: Sequence[LabelledSample], values: Sequence[Sequence[Any]]
 ) -> tuple[OutputAccuracy, ...]:
-    """Measure the accuracy of the outputs for which every sample has an expected value."""
+    """Return the accuracy of the outputs for which every sample contains an expected value."""
     return tuple(
         measure(
             [name],
@@ -524,10 +531,10 @@ def _against_expected(
 
 
 def _typed(expected: Any, found: Any) -> Any:
-    """Return the expected value in the type of the output, and in its shape if only a batch of 1 is missing."""
+    """Return the expected value in the output's type, with a batch axis of 1 added if only that is missing."""
     array = np.asarray(expected)
     like = np.asarray(found)
     if array.shape != like.shape and array.size == like.size:
         array = array.reshape(like.shape)
-    # numpy creates float64 from plain numbers, but most outputs are float32.
+    # Plain Python numbers become float64 in numpy, but most outputs are float32.
     return array.astype(like.dtype) if array.dtype.kind in "fiu" and like.dtype.kind == "f" else array

@@ -1,4 +1,5 @@
-"""`qnnbridge fix`: rewrite a model so that QNN supports it, check that it computes the same, and report it.
+"""`qnnbridge fix`: rewrite a model so that QNN supports it, check that the results stay the same, and report the
+changes.
 
 >>> from qnnbridge_models.fix import fix_model
 >>> fix_model("model.onnx", "fixed.onnx", shapes={"x": [1, 3, 48, 192]}).steps[0].changes
@@ -15,7 +16,7 @@ from qnnbridge_tools import output
 
 __all__ = ["REWRITES", "FixResult", "RewriteStep", "document", "fix_model", "print_result"]
 
-# Largest number of changes to print per rewrite; a large model may have thousands. --json contains all.
+# Maximum number of changes to print per rewrite; a large model may have thousands. --json contains all.
 _SHOWN_CHANGES = 6
 
 

@@ -1,15 +1,16 @@
-"""Journals to resume interrupted commands: finished steps of `prepare`, and QNN's answers of `verify`.
+"""Journals to resume interrupted commands: finished steps of `prepare`, and QNN's results of `verify`.
 
 A prepared folder has a journal of its finished steps, their inputs and their results.
 
 A step is finished when its files are complete and its entry is in the journal. The journal is replaced atomically,
-so a process killed at any point leaves a valid one. An entry is valid as long as its key is the same (a hash of the
-input contents, the options and the versions) and its files have the recorded contents. The operating system's lock
-admits one process per folder.
+so that it stays valid if the process is killed at any point. An entry is valid as long as its key (a hash of the
+input contents, the options and the versions) is the same and its files have the recorded contents. A lock of the
+operating system admits one process per folder.
 
-`verify` stores QNN's answers in the state directory: a folder for each combination of model, options, versions and
-sizes; a file for each set of inputs, named by the hash of its values. The folder is removed when the verification
-is complete, or after a week. If a file cannot be read or written, only the answer of its row is lost.
+`verify` stores QNN's results in the state directory: a folder for each combination of model, options, versions and
+sizes, and a file for each set of inputs, named by the hash of its values. The folder is removed when the
+verification is complete, or after a week. If a file cannot be read or written, only the results for its inputs are
+lost.
 """
 
 from __future__ import annotations
@@ -44,9 +45,9 @@ from qnnbridge_tools import output
 JOURNAL_NAME = PREPARE_JOURNAL
 LOCK_NAME = ".qnnbridge-prepare.lock"
 SCHEMA = 1
-# Files that exist only if all steps are finished; removed before a step runs.
+# Files that exist only if all steps are finished, so they are removed before a step runs.
 SAYS_ALL_IS_THERE = ("manifest.json", "report.md")
-# Prefix of the folders in which our tools create their files.
+# Prefix of the folders in which our tools create files.
 _LEFT_BEHIND = ".qnnbridge-"
 
 
@@ -56,7 +57,7 @@ class JournalEntry:
 
     Args:
         key: hash of everything that the step depends on.
-        files: records of the files that it created.
+        files: records of the files that the step created.
         document: result of the step, for the report.
         seconds: duration.
     """
@@ -74,7 +75,9 @@ class JournalEntry:
 
 
 class PrepareJournal:
-    """Journal of one folder, created by `opened`. File names are relative to the folder, with forward slashes."""
+    """Journal of one folder, created by `opened`. File names in it are relative to the folder, with forward
+    slashes.
+    """
 
     def __init__(self, folder: Path, source_name: str) -> None:
         self.folder = folder
@@ -82,9 +85,9 @@ class PrepareJournal:
         self._entries: dict[str, JournalEntry] = {}
 
     def read(self) -> None:
-        """Read the journal; ignore a damaged one, so that all steps run again.
+        """Read the journal. Ignore a damaged journal, so that all steps run again.
 
-        Raise `OptionError` for another model.
+        Raise `OptionError` if the journal is about another model.
         """
         try:
             found = json.loads((self.folder / JOURNAL_NAME).read_text(encoding="utf-8"))
@@ -100,11 +103,10 @@ class PrepareJournal:
         if source_name != self._source_name:
             raise OptionError(
                 f"{self.folder} contains the prepared model {source_name}.",
-                cause=f"{self._source_name} is another model.",
+                cause=f"{self._source_name} is a different model.",
                 fix="Give another folder, or remove this one.",
             )
-        # The files of an entry are removed with it, so a damaged journal must not refer to files outside the
-        # folder.
+        # The files of an entry are removed with it. A damaged journal must not remove files outside of the folder.
         self._entries = {
             name: entry for name, entry in entries.items() if all(inside_folder(r.name) for r in entry.files)
         }
@@ -117,8 +119,8 @@ class PrepareJournal:
         return entry
 
     def begin(self, step: str) -> None:
-        """Remove the results of a step before it runs again, so that old files are never shipped."""
-        # Remove these files first, so that the folder does not look finished if this process is ended at any point.
+        """Remove the results of a step before it runs, so that outdated files are never shipped."""
+        # Remove these files first, so that the folder does not look finished if this process is killed.
         for name in SAYS_ALL_IS_THERE:
             (self.folder / name).unlink(missing_ok=True)
         self._forget(step)
@@ -133,7 +135,7 @@ class PrepareJournal:
         return self._entries[step]
 
     def look_again(self, step: str) -> None:
-        """Record the files of a step again after a later step changed one."""
+        """Record the files of a step again, after a later step changed one of these."""
         entry = self._entries[step]
         records = tuple(FileRecord.of(self.folder, record.name) for record in entry.files)
         self._entries[step] = dataclasses.replace(entry, files=records)
@@ -146,7 +148,7 @@ class PrepareJournal:
         self.write()
 
     def records(self) -> dict[str, FileRecord]:
-        """Return the records of all files that steps created."""
+        """Return the records of all files that the steps created."""
         return {record.name: record for entry in self._entries.values() for record in entry.files}
 
     def _forget(self, step: str) -> None:
@@ -161,7 +163,7 @@ class PrepareJournal:
     def _is_there(self, record: FileRecord) -> bool:
         path = self.folder / record.name
         try:
-            # Compare the size first, which needs no reading.
+            # Compare the size first, which does not require reading the file.
             return path.stat().st_size == record.size and FileRecord.of(self.folder, record.name) == record
         except OSError:
             return False
@@ -177,10 +179,10 @@ class PrepareJournal:
 
 @contextlib.contextmanager
 def opened(folder: Path, source_name: str) -> Iterator[PrepareJournal]:
-    """Open the journal of a folder exclusively.
+    """Open the journal of a folder, with a lock against other processes.
 
     Raises:
-        OptionError: the folder contains something else.
+        OptionError: the folder contains files that `prepare` did not create, or another model.
         Busy: another `prepare` uses the folder.
     """
     if folder.exists() and not folder.is_dir():
@@ -192,7 +194,7 @@ def opened(folder: Path, source_name: str) -> Iterator[PrepareJournal]:
     ):
         raise OptionError(
             f"{folder} is not empty, and was not created by qnnbridge prepare.",
-            cause="Its files could be mixed up with the files to ship.",
+            cause="Its files could be mistaken for files to ship.",
             fix="Give a new or empty folder.",
         )
     folder.mkdir(parents=True, exist_ok=True)
@@ -202,14 +204,14 @@ def opened(folder: Path, source_name: str) -> Iterator[PrepareJournal]:
     try:
         journal = PrepareJournal(folder, source_name)
         journal.read()
-        # Do this under the lock, because unfinished files of another process are not leftovers.
+        # Remove leftovers only under the lock: unfinished files of another running process are not leftovers.
         _sweep(folder)
-        # Write the journal before the first step, so that the folder is recognised even if that step is
+        # Write the journal before the first step, so that the folder is recognised even if this step is
         # interrupted.
         journal.write()
         yield journal
     finally:
-        # Remove leftovers again, because a compiler process of a killed run may have ended only now.
+        # Remove leftovers again, because the compiler process of a killed run may have ended only now.
         _sweep(folder)
         held.release(remove=True)
 
@@ -221,11 +223,11 @@ def key_of(step: str, **went_in: Any) -> str:
 
 
 def _sweep(folder: Path) -> None:
-    """Remove leftovers of a killed process; the lock keeps other calls of `prepare` out.
+    """Remove leftovers of a killed process. Must be called with the folder's lock.
 
-    A working folder stays as long as a process holds its lock: the compiler of a killed call continues until it
-    notices the end of its parent. Unlike in `work_folder` the age is not checked, because no other compilation
-    starts here meanwhile.
+    A working folder is kept as long as a process holds its lock: the compiler of a killed call runs until it
+    notices that its parent has ended. The age is not checked, unlike in `work_folder`, because no other compilation
+    can start here meanwhile.
     """
     for place in (folder, *(path for path in folder.rglob("*") if path.is_dir())):
         if not place.is_dir():
@@ -241,7 +243,7 @@ def _sweep(folder: Path) -> None:
 def _is_in_use(folder: Path) -> bool:
     for name in (MARK, EARLIER_MARK):
         mark = folder / name
-        # Try only an existing lock, because `try_hold` would create the file.
+        # Try only existing locks, because `try_hold` would create the file.
         if mark.is_file() and not mark.is_symlink():
             try:
                 held = try_hold(mark)
@@ -256,19 +258,19 @@ def _is_in_use(folder: Path) -> bool:
 _FOLDER = "verify"
 _JOURNAL_NAME = re.compile(r"[0-9a-f]{32}")
 _KEPT_S = 7 * 24 * 3600
-# Larger answers are not stored, but computed again.
+# Larger results are not stored, but computed again.
 _MOST_BYTES = 256 << 20
 
 
 class AnswerJournal:
-    """QNN's answers of one verification.
+    """Journal of QNN's results in one verification.
 
     Args:
-        what: everything that QNN's answers depend on except the inputs.
+        what: everything that QNN's results depend on, except the inputs.
     """
 
     def __init__(self, what: Mapping[str, Any]) -> None:
-        # In the key, values that JSON does not support are represented by their text (`default=str`).
+        # Values that JSON does not support are converted to strings (`default=str`) in the key.
         text = json.dumps(what, sort_keys=True, default=str)
         self._folder = state_dir() / _FOLDER / hashlib.sha256(text.encode()).hexdigest()[:32]
         _drop_old(self._folder.parent)
@@ -276,7 +278,7 @@ class AnswerJournal:
     def answer(self, feeds: Mapping[str, Any]) -> list[Any] | None:
         """Return QNN's values for these inputs from an interrupted run; None if there are none."""
         try:
-            # Do not allow pickle, which executes code from the file.
+            # Do not allow pickle, which could execute code from the file.
             with np.load(self._folder / _name_of(feeds), allow_pickle=False) as stored:
                 return [stored[str(number)] for number in range(len(stored.files))]
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
@@ -288,7 +290,7 @@ class AnswerJournal:
         if not plain or sum(value.nbytes for value in values) > _MOST_BYTES:
             return
         path = self._folder / _name_of(feeds)
-        # The temporary file is named by process, because two verifications of the same model may run at once.
+        # Put the process id into the temporary name, because two verifications of the same model may run at once.
         part = path.with_suffix(f".{os.getpid()}.part")
         try:
             enter(enter(self._folder.parent) / self._folder.name).mkdir(parents=True, exist_ok=True)
@@ -306,7 +308,7 @@ class AnswerJournal:
 
 
 def hashes_of(paths: Iterable[Path]) -> list[tuple[str, str]]:
-    """Return name and content hash of each file, in order. Raise `OSError`."""
+    """Return (name, content hash) of each file, in order. Raise `OSError`."""
     return [(path.name, FileRecord.of(path.parent, path.name).sha256) for path in paths]
 
 
@@ -315,12 +317,12 @@ def _name_of(feeds: Mapping[str, Any]) -> str:
 
 
 def feeds_digest(feeds: Mapping[str, Any]) -> str:
-    """Return a hash of names, types, shapes and values."""
+    """Return a hash of the inputs' names, types, shapes and values."""
     digest = hashlib.sha256()
     for name in sorted(feeds):
         value = np.ascontiguousarray(feeds[name])
         digest.update(f"{name}:{value.dtype.str}:{value.shape}:".encode())
-        # The bytes of a string array are addresses of Python objects.
+        # Do not hash the bytes of a string array, which are addresses of Python objects.
         digest.update(repr(value.tolist()).encode() if value.dtype == object else value.tobytes())
     return digest.hexdigest()[:32]
 
@@ -328,6 +330,6 @@ def feeds_digest(feeds: Mapping[str, Any]) -> str:
 def _drop_old(folder: Path) -> None:
     with contextlib.suppress(OSError):
         for path in enter(folder).iterdir():
-            # A link with such a name is not removed: `rmtree` refuses it.
+            # A link with such a name is not removed, because `rmtree` refuses it.
             if _JOURNAL_NAME.fullmatch(path.name) and time.time() - path.stat().st_mtime > _KEPT_S:
                 shutil.rmtree(path, ignore_errors=True)

@@ -4,12 +4,12 @@
 >>> optimize_model("model.onnx", "optimized.onnx").nodes_after
 
 Measured on the simulator with 8 models: results of the level `basic` run on QNN as completely as the originals.
-`extended` fuses Conv and Gemm with their activations into operators of com.microsoft that QNN does not support, and
-separates quantised pairs: up to 7 nodes move to the CPU. `layout` and `all` rearrange weights into blocks for the
-CPU of this machine: QNN cannot create a session from their results.
+`extended` fuses Conv and Gemm with their activations into com.microsoft operators that QNN does not support, and
+separates QuantizeLinear and DequantizeLinear pairs: up to 7 nodes move to the CPU. `layout` and `all` rearrange
+weights into blocks for this machine's CPU: QNN cannot create a session from their results.
 
-A compiled model can be copied unchanged, with the files that belong to it. The model contains the names of these
-files; only files inside the model's folder, by the rules of POSIX and of Windows, are copied.
+A compiled model can be copied unchanged, together with the files that it refers to by name. Only files inside the
+model's folder, by the path rules of both POSIX and Windows, are copied.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ from qnnbridge_tools import output
 
 LEVELS: Final = ("basic", "extended", "layout", "all")
 DEFAULT_LEVEL: Final = "basic"
-# Number of unused constants from which on ONNX Runtime needs longer for them than it takes to write the model
-# without them.
+# With at least this many unused constants, ONNX Runtime takes longer to process them than writing a model without
+# them takes.
 _MANY_CONSTANTS: Final = 1000
 _QUANTIZE_OPS: Final = ("QuantizeLinear", "com.microsoft.QuantizeLinear")
 _ONNX_ML: Final = "ai.onnx."
@@ -61,10 +61,10 @@ class OptimizeResult:
 
     Args:
         files: the written files, the model first.
-        passed_through: the model is compiled and was copied unchanged.
-        nodes_before, nodes_after: number of nodes by operator, including subgraphs and functions.
-        changes: other changes than optimisations, as text.
-        check: comparison with the original; None if it was not wanted, or nothing was changed.
+        passed_through: true if the model is compiled and was copied unchanged.
+        nodes_before, nodes_after: number of nodes of each operator, including subgraphs and functions.
+        changes: descriptions of changes other than optimisations.
+        check: comparison with the original; None if it was disabled.
     """
 
     source: Path
@@ -83,7 +83,7 @@ class OptimizeResult:
 
 
 def ort_level(name: str) -> Any:
-    """Return the level as a member of onnxruntime's enumeration. Raise `OptionError` for another name."""
+    """Return the corresponding member of onnxruntime's enumeration. Raise `OptionError` for an unknown level."""
     import onnxruntime as ort
 
     if name not in LEVELS:
@@ -98,11 +98,11 @@ def ort_level(name: str) -> Any:
 
 
 def foreign_ops(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
-    """Return operators outside of ONNX that the optimisation added and QNN does not support."""
+    """Return the non-ONNX operators that the optimisation added and that QNN does not support."""
     return {
         op: count
         for op, count in after.items()
-        # A dot follows a domain; the names of ONNX's own operators contain none.
+        # A dot separates the domain from the name; the names of ONNX's own operators contain no dot.
         if "." in op and not op.startswith(_ONNX_ML) and op not in REGISTERED and op not in before
     }
 
@@ -117,22 +117,23 @@ def _level_warnings(level: str, before: Mapping[str, int], after: Mapping[str, i
             f"The result contains operators of ONNX Runtime that QNN cannot run: {counts}. "
             f"Use --level {DEFAULT_LEVEL} for QNN."
         )
-    # com.microsoft.nchwc: the blocks have the width of this processor's vectors.
+    # com.microsoft.nchwc: the size of the weight blocks is the vector width of this processor.
     if any("nchwc" in op for op in foreign):
         warnings.append(
-            "Its weights are arranged for the CPU of this machine; elsewhere it may be slow or fail to load."
+            "The weights are arranged for this machine's CPU; on other machines the model may be slow or fail to "
+            "load."
         )
     lost = sum(before.get(op, 0) for op in _QUANTIZE_OPS) - sum(after.get(op, 0) for op in _QUANTIZE_OPS)
     if lost > 0 and level != DEFAULT_LEVEL:
         warnings.append(
-            f"{lost} QuantizeLinear {'node was' if lost == 1 else 'nodes were'} merged into other operators; "
-            f"QNN needs them. Use --level {DEFAULT_LEVEL} for QNN."
+            f"{lost} QuantizeLinear {'node was' if lost == 1 else 'nodes were'} merged into other operators; QNN "
+            f"needs these nodes. Use --level {DEFAULT_LEVEL} for QNN."
         )
     return warnings
 
 
 def pass_through(source: Path, target: Path, scan: ModelScan, level: str, *, overwrite: bool) -> OptimizeResult:
-    """Copy the model to `target`, and its context binaries and weights to the same relative paths."""
+    """Copy the model to `target`, and its context binaries and weights to the same relative paths next to it."""
     warnings: list[str] = []
     beside = list(_beside(source, scan.files, warnings))
     copies = [(source.parent / name, target.parent / name) for name in beside]
@@ -142,8 +143,8 @@ def pass_through(source: Path, target: Path, scan: ModelScan, level: str, *, ove
     written: list[Path] = []
     with Output(source, target, overwrite=overwrite) as output:
         shutil.copyfile(source, output.model)
-        # Copy these files before `commit` moves the model to its place, so that no model is visible without its
-        # files.
+        # Copy these files before `commit` moves the model to its final path, so that the model never exists without
+        # its files.
         for here, there in needed:
             there.parent.mkdir(parents=True, exist_ok=True)
             _copy_whole(here, there)
@@ -166,9 +167,14 @@ def pass_through(source: Path, target: Path, scan: ModelScan, level: str, *, ove
 def _beside(source: Path, names: Iterable[str], warnings: list[str]) -> Iterable[str]:
     for name in names:
         if not inside_folder(name):
-            warnings.append(f'Its file "{name}" was not copied: the path leads outside the model\'s folder.')
+            warnings.append(
+                f"The model's file \"{name}\" was not copied, because its path leads outside the model's folder."
+            )
         elif not (source.parent / name).is_file():
-            warnings.append(f'Its file "{name}" is missing next to {source.name}, so neither model runs.')
+            warnings.append(
+                f'The model\'s file "{name}" is missing next to {source.name}: neither the original '
+                "nor the copy runs."
+            )
         else:
             yield name
 
@@ -186,7 +192,7 @@ def _manifest(source: Path, target: Path, warnings: list[str]) -> list[tuple[Pat
 def _must_copy(here: Path, there: Path, overwrite: bool) -> bool:
     if not there.exists():
         return True
-    # Compare the contents: with `shallow`, equal sizes and times would count as equal files.
+    # Compare the contents: with `shallow=True`, files of equal size and time would count as equal.
     if here.samefile(there) or filecmp.cmp(here, there, shallow=False):
         return False
     if overwrite:
@@ -199,7 +205,7 @@ def _must_copy(here: Path, there: Path, overwrite: bool) -> bool:
 
 
 def _copy_whole(here: Path, there: Path) -> None:
-    # Copy under another name first, so that the model never finds half a context binary.
+    # Copy under a temporary name first, so that the model never refers to an incomplete context binary.
     part = there.with_name(f".{there.name}.{os.getpid()}.part")
     try:
         shutil.copyfile(here, part)
@@ -220,7 +226,7 @@ def optimize_model(
     overwrite: bool = False,
     on_progress: OnProgress = progress.ignore,
 ) -> OptimizeResult:
-    """Write the model as optimised by ONNX Runtime to `target`. The original is never changed.
+    """Write a version of the model optimised by ONNX Runtime to `target`. The original is never changed.
 
     Args:
         source: path of the model.
@@ -228,19 +234,19 @@ def optimize_model(
         level: one of `LEVELS`; only "basic" is for QNN.
         dims: sizes of free dimensions, `{"batch": 1, "x:2": 48}`.
         if_compiled: "skip" copies a compiled model unchanged, with its context binary.
-        check: compare with the original on the CPU; if they disagree nothing is written.
-        seed: seed of the made-up inputs.
+        check: compare with the original on the CPU; raise an error and write nothing if the results differ.
+        seed: seed of the generated inputs.
         overwrite: replace an existing target.
-        on_progress: called with the name of the stage for a model of many nodes.
+        on_progress: called with the name of the stage, for a model with many nodes.
 
     Raises:
         CompiledModelRefused: the model is compiled, and `if_compiled` is "error".
         OptionError: an option or the target is wrong.
-        OrtError: ONNX Runtime does not load the model.
-        ModelError: the result does not compute the same.
+        OrtError: ONNX Runtime cannot load the model.
+        ModelError: the result does not compute the same as the original.
     """
     begun = time.perf_counter()
-    # Check the option before any file is read, so that a typing error does not cost minutes.
+    # Check the option before reading any file, so that a typing error does not cost minutes.
     if if_compiled not in ("error", "skip"):
         raise OptionError(f'if_compiled is "{if_compiled}".', fix='Give "error" or "skip".')
     model_path, target_path = files.existing_model(Path(source)), Path(target)
@@ -266,15 +272,15 @@ def optimize_model(
         tolerance = tolerance_of(original, before)
         written_out = len(original.functions)
         if written_out:
-            # If both branches of an If call a function, ONNX Runtime inlines it twice with the same names, which is
-            # invalid.
+            # If both branches of an If call a function, ONNX Runtime inlines the function twice with the same
+            # names, which makes the model invalid.
             original = graphs.inlined(original)
         if changed or written_out:
             given = output.resized(original, model_path, model.scan.external_files)
         used, changes = _without_unused(original, given, output, model.scan.external_files)
         if written_out:
             changes.append(f"inlined {written_out} {'function' if written_out == 1 else 'functions'} of the model")
-        # The original runs once, and only if needed.
+        # Run the original at most once, and only if it is needed.
         reference = functools.cache(
             lambda: Reference(
                 lambda: cpu.open_session(given, given.name),
@@ -288,7 +294,7 @@ def optimize_model(
         def attempt(disabled: Sequence[str]) -> _Optimised:
             _optimize(used, output, graph_level, external, disabled)
             result = graphs.load(output.model)
-            # Original and result lack unused nodes, because `_without_unused` has also removed them from
+            # The comparison is valid although unused nodes were removed: `_without_unused` also removed them from
             # `original`.
             is_same = _is_same(original.graph, result.graph)
             notes: list[str] = []
@@ -298,7 +304,7 @@ def optimize_model(
             else:
                 notes = _finish(result, original, output.model)
             checked: ModelCheck | None = None
-            # For a large model, two sessions and their runs are too expensive for comparing a graph with itself.
+            # For a large model, comparing an unchanged graph with itself in two sessions takes too long.
             if check and many and is_same and used is given:
                 checked = ModelCheck(False, reason="no node was changed")
             elif check:
@@ -315,7 +321,7 @@ def optimize_model(
             warnings.append(left_out)
         if free := shapes.free_dimensions(result.graph):
             sizes = shapes.options_text(free)
-            warnings.append(f"Inputs have free dimensions, and QNN needs fixed ones: {sizes}")
+            warnings.append(f"Inputs have free dimensions, and QNN needs fixed sizes: {sizes}")
         written = output.commit()
     return OptimizeResult(
         model_path,
@@ -335,11 +341,11 @@ def optimize_model(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Optimised:
-    """Result of one attempt, in its file.
+    """Result of one attempt; its model is in the output file.
 
     Args:
         model: the result.
-        is_same: ONNX Runtime changed nothing.
+        is_same: true if ONNX Runtime changed nothing.
         notes: lines for the report.
         check: comparison with the original.
     """
@@ -351,9 +357,9 @@ class _Optimised:
 
 
 def _without_harm(attempt: Callable[[Sequence[str]], _Optimised], level: int) -> tuple[_Optimised, str]:
-    """Return the result, and a warning if it was made without optimizers that break or change the model.
+    """Return the result, and a warning if it was made without optimizers that break or alter the model.
 
-    Raise the error of the first attempt if no smaller set of optimizers produces a correct result.
+    Raise the first attempt's error if disabling optimizers does not produce a correct result.
     """
     try:
         return attempt(()), ""
@@ -369,7 +375,7 @@ def _without_harm(attempt: Callable[[Sequence[str]], _Optimised], level: int) ->
         names = optimizers.harmful(is_right, optimizers.optimizers_of(level))
         if not names:
             raise
-        # The error has evidence only if the result can be loaded and differs.
+        # The error has evidence only if the result can be loaded but computes different values.
         what = error.evidence[0] if error.evidence else (error.cause or error.message).rstrip(".")
         does, model = ("changes", "what the model computes") if error.evidence else ("breaks", "the model")
     return attempt(names), f"{optimizers.harm_of(names, does, model)}, and was disabled: {what}."
@@ -386,11 +392,11 @@ def _optimize(
     try:
         cpu.open_session(given, given.name, options, disabled)
     except OrtError as error:
-        # Try a separate weight file only after this error, because other errors would remain.
+        # Retry with a separate weight file only after this error, because it would not avoid other errors.
         if external or "protobuf" not in (error.cause or "").lower() or "2GB" not in (error.cause or ""):
             raise
-        # Folding made a small model larger than the limit of a protobuf message. Recursion ends here: with
-        # `external` the error is raised above.
+        # Constant folding made the model larger than protobuf's message limit. The recursion ends after one step,
+        # because with `external` the error is raised above.
         _optimize(given, output, graph_level, True, disabled)
     if not output.model.is_file():
         raise ModelError(f"ONNX Runtime wrote no optimised model for {given.name}, and reported no reason.")
@@ -401,7 +407,7 @@ def _without_unused(
 ) -> tuple[Path, list[str]]:
     """Remove unused nodes and constants in place; return the file to optimise, and lines for the report.
 
-    ONNX Runtime keeps such nodes in the file, and is slow with them and with many constants.
+    ONNX Runtime would keep unused nodes in the file, and is slow if there are many unused constants.
     """
     constants = len(model.graph.initializer)
     nodes = Editor(model, given.parent).drop_dead()
@@ -413,16 +419,18 @@ def _without_unused(
 
 
 def _finish(result: Any, original: Any, path: Path) -> list[str]:
-    """Remove what ONNX Runtime adds for itself, in the model and in its file; return lines for the report."""
+    """Remove nodes and domains that ONNX Runtime adds for its own use, from the model and its file; return report
+    lines.
+    """
     import onnx
 
-    # ONNX Runtime lists all its domains in the file, including unused ones.
+    # ONNX Runtime declares all domains that it supports in the file, including unused ones.
     graphs.trim_opsets(result, original)
     casts = strip_inserted_casts(result, original)
     onnx.save_model(result, os.fspath(path))
     if not casts:
         return []
-    return [f"removed {casts} casts to float32 that ONNX Runtime inserts for the CPU: QNN computes float16 itself"]
+    return [f"removed {casts} casts to float32 that ONNX Runtime inserts for the CPU; QNN supports float16"]
 
 
 def _is_same(before: Any, after: Any) -> bool:
@@ -433,11 +441,12 @@ def _is_same(before: Any, after: Any) -> bool:
 
 def _checked(given: Path, reference: Reference, result: Path) -> ModelCheck:
     check = reference.check(lambda: cpu.open_session(result, "the optimised model"))
-    # Without a comparison there is no disagreement: `ModelCheck.reason` explains why there is none.
+    # Without a comparison there is no disagreement; `ModelCheck.reason` contains why it was not possible.
     if check.compared and not check.agrees:
         raise ModelError(
             f"The optimised {given.name} does not compute the same as the original. Nothing was written.",
-            cause="An optimisation of ONNX Runtime is wrong for this model, or the model amplifies rounding.",
+            cause="An optimisation of ONNX Runtime is wrong for this model, or the model amplifies rounding "
+            "errors.",
             evidence=evidence(check),
             fix="Use the original, or another --level; --no-check writes the result anyway.",
             details={"check": check.document()},

@@ -1,6 +1,6 @@
-"""Progress of long work on stderr: a bar on a terminal, otherwise a line every few seconds.
+"""Progress of long work on stderr: a bar on a terminal, otherwise one line every few seconds. Also measures phases.
 
-Also measures phases.
+-
 """
 
 from __future__ import annotations
@@ -19,11 +19,10 @@ from qnnbridge_protocol.visible import visible
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-# Function that is called with the name of the stage, the number of finished items, and their total (0 and 0:
-# unknown).
+# Callback: called with (name of the stage, number of finished items, total number); 0 and 0 if unknown.
 OnProgress = Callable[[str, int, int], None]
 
-# In a log file, each tenth of a stage is one line.
+# A log file gets a line for each tenth of a stage.
 LINES_PER_STAGE = 10
 
 
@@ -41,7 +40,7 @@ class Phase:
 
 
 class Phases:
-    """Measure the time of each phase. The time of a nested phase counts for that phase only."""
+    """Measures the time of each phase. The time of a nested phase counts only for the nested phase."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
@@ -51,7 +50,7 @@ class Phases:
 
     @contextlib.contextmanager
     def entered(self) -> Iterator[None]:
-        """Let `phase` in this thread add to these phases."""
+        """Let calls of `phase` in this thread add to these phases."""
         token = _phases.set(self)
         try:
             yield
@@ -84,19 +83,18 @@ class Phases:
         self._since = now
 
 
-# Use a context variable instead of a parameter, because phases are entered many calls below the command that
-# reports them.
+# Use a context variable instead of a parameter: phases are entered many calls below the command that reports them.
 _phases: contextvars.ContextVar[Phases | None] = contextvars.ContextVar("_phases", default=None)
 
 
 def phase(name: str) -> contextlib.AbstractContextManager[None]:
-    """Count the time of this context as a phase, if a caller has entered `Phases`."""
+    """Measure the time of this context as a phase, if a caller has entered `Phases`."""
     phases = _phases.get()
     return contextlib.nullcontext() if phases is None else phases.of(name)
 
 
 class ShownProgress:
-    """An `OnProgress` that prints to stderr; a context manager. Not thread-safe."""
+    """An `OnProgress` callback that prints to stderr; use it as a context manager. Not thread-safe."""
 
     def __init__(self) -> None:
         self._bar: Progress | None = None

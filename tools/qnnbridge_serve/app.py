@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 # --- /metrics, by prometheus_client ---
 
 _OPEN_METRICS: Final = "application/openmetrics-text"
-# Bounds of the buckets in seconds, from the time of a small model to that of an answer of many tokens.
+# Bounds of the latency buckets in seconds, from the run of a small model to an answer of many tokens.
 _BOUNDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 
 
@@ -170,7 +170,8 @@ EXTENSIONS = ("binary_tensor_data", "model_configuration", "model_repository", "
 READERS = 2
 # Number of threads that load models. Loading may compile for minutes and must not use the threads of requests.
 LOADERS = 2
-# Bodies up to this size are parsed immediately, in at most a millisecond, so they do not wait for larger ones.
+# Bodies up to this size are parsed immediately, which takes at most a millisecond, instead of waiting behind larger
+# bodies.
 QUICK_BYTES = 64 * 1024
 # Kind of the models of the Open Inference Protocol in `/status`.
 TENSOR_MODEL = "tensor model"
@@ -222,7 +223,7 @@ class InferenceService:
         # Few threads are enough, because parsing JSON holds the GIL.
         self._readers = Workers("reader", READERS)
         self._runs = Workers("run", limits.threads)
-        # Requests with many texts have a separate thread, because they could occupy all threads for many seconds.
+        # Requests with many strings have a separate thread, because they could occupy all threads for many seconds.
         self._texts = Workers("texts", 1)
         self._loaders = Workers("loader", LOADERS)
         self._meters = Workers("metrics", 1)

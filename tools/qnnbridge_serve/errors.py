@@ -53,7 +53,7 @@ _STATUS: tuple[tuple[type[errors.BridgeError], int], ...] = (
     (errors.Cancelled, 503),
     (errors.HostError, 503),
     (errors.ProtocolDesync, 503),
-    # These two come before ModelError, from which they are derived.
+    # These classes come before ModelError, from which they are derived.
     (errors.PromptRefused, 400),
     (errors.GenerationUnsupported, 400),
     (errors.ModelError, 503),
@@ -65,7 +65,7 @@ _STATUS: tuple[tuple[type[errors.BridgeError], int], ...] = (
     (errors.NotImplemented, 400),
 )
 
-# This text replaces the fix of the library, which suggests an argument of a Python call.
+# This message replaces the library's fix, which suggests an argument of a Python call.
 _TIME_IS_OVER = (
     "Grant more time (the request's parameter timeout, in microseconds; the server's limit is its --timeout), "
     "or try again when the server is less busy."

@@ -46,7 +46,7 @@ HEAD_TIMEOUT_S: Final = 30.0
 _CLOSE: Final = (b"connection", b"close")
 _NO_HTTP: Final = "This is not a valid HTTP request."
 
-# How long a client may continue sending after an answer that did not wait for the whole request. Closing a
+# How long a client may continue sending after an answer that was sent before the request was complete. Closing the
 # connection with unread bytes would reset it, and the client might lose the answer.
 DRAIN_S: Final = 2.0
 
@@ -172,13 +172,14 @@ class HttpProtocol(H11Protocol):
         if cycle is None or cycle.response_complete or self.conn.their_state not in (h11.DONE, h11.MUST_CLOSE):
             return False
         cycle.keep_alive = False
-        if self.conn.their_http_version == b"1.1":  # clients of older versions do not know informational responses
+        # clients of older versions do not support informational responses
+        if self.conn.their_http_version == b"1.1":
             for delay_s in PROBES_S:
                 self.loop.call_later(delay_s, self._probe)
         return True
 
     def _probe(self) -> None:
-        """Send an informational response before the answer. A client that has gone resets the connection."""
+        """Send an informational response before the answer. If the client has gone, this resets the connection."""
         # A client has to accept any number of 1xx responses before the final one (RFC 9110, 15.2).
         if self.conn.our_state is h11.SEND_RESPONSE and not self.transport.is_closing():
             self.transport.write(self.conn.send(h11.InformationalResponse(status_code=100, headers=[])) or b"")
@@ -209,7 +210,7 @@ class HttpProtocol(H11Protocol):
             self.transport.close()
 
     def on_response_complete(self) -> None:
-        # The transport would wait forever for a client that does not read the rest of its answer.
+        # The transport would wait forever for a client that stops reading its answer.
         self._stall.look()
         if self._draining:
             self.server_state.total_requests += 1

@@ -231,7 +231,7 @@ def _has_words(data: bytes) -> bool:
 
 def _without_words(data: bytes) -> bytes:
     """Return a copy with numbers of the same length and sign instead of NaN and Infinity, even within strings."""
-    # The numbers do not matter: the original text is read from the same place (`_Places`).
+    # The replacement numbers do not matter, because the original text is read at the same position (`_Places`).
     return data.replace(b"NaN", b"7e7").replace(b"Infinity", b"7.000000")
 
 

@@ -117,7 +117,7 @@ State = Literal["UNAVAILABLE", "LOADING", "READY", "UNLOADING"]
 
 
 class Closable(Protocol):
-    """Loaded model. summary: description of where it runs. parts: status of its sessions by name."""
+    """Loaded model. summary: where it runs, as text. parts: status of its sessions by name."""
 
     @property
     def summary(self) -> str: ...
@@ -223,7 +223,7 @@ class Registry(Generic[Loaded]):
                     entry.reason = "it is being loaded again"
             begun = time.monotonic()
             try:
-                # The old model keeps serving, so both are in the host for a while.
+                # The old model keeps serving requests, so both models are in the host for a while.
                 loaded = self._open(entry.name)
             except BaseException as error:
                 with self._lock:

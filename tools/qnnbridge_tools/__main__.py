@@ -1,7 +1,7 @@
 """Run the `qnnbridge` command by `python -m qnnbridge_tools`.
 
-The doctor is started without the other commands: it must work, and start fast, even if the libraries that they need
-are broken.
+The doctor is started without importing the other commands: it must start fast, and work even if the libraries of
+other commands are broken.
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ def read_shapes(texts: Iterable[str]) -> dict[str, list[int | None]]:
     read: dict[str, list[int | None]] = {}
     for text in texts:
         name, equals, sizes = text.rpartition("=")
-        # Reports show sizes as 1x3x48x192: this form is accepted, too.
+        # Accept the form 1x3x48x192 as well, in which reports show sizes.
         words = re.split(r"[,x]", sizes) if sizes else []
         if not equals or not name or not all(word == "?" or _is_size(word) for word in words):
             raise OptionError(
@@ -196,7 +196,7 @@ def read_chip(text: str) -> int:
     known = chip_named(text.strip())
     if known is not None:
         return known.number
-    # A chip that is newer than the table can be given by its number.
+    # A chip newer than the table can be given by its number.
     if text.strip().isascii() and text.strip().isdecimal() and int(text):
         return int(text)
     raise OptionError(
@@ -207,7 +207,7 @@ def read_chip(text: str) -> int:
 
 def read_timeout(seconds: float | None) -> float | None:
     """Read `--timeout`: ``None``, or a number above 0."""
-    # This form rejects NaN, too, which is not above 0.
+    # This comparison also rejects NaN.
     if seconds is not None and not seconds > 0:
         raise OptionError(
             f"--timeout {seconds:g} is not above 0.",
@@ -303,7 +303,7 @@ def read_models(models: Iterable[Path], dimensions: Dimensions) -> list[ModelSca
             scans.append(scan_model(model / prepared.model, count_nodes=False))
         else:
             scans.append(scan_model(model, count_nodes=False))
-    # The sizes of a prepared folder choose among its models, which have no free dimensions themselves.
+    # The given sizes select a model of the prepared folder; the models themselves have no free dimensions.
     by_name = {name: size for name, size in dimensions.by_name.items() if name not in chosen}
     if scans:
         refuse_unknown(scans, Dimensions(by_name, dict(dimensions.by_axis)))
@@ -318,7 +318,7 @@ def refuse_unknown(scans: Sequence[ModelScan], dimensions: Dimensions) -> None:
 
 
 def refuse_unknown_of(inputs: Iterable[DeclaredInput], dimensions: Dimensions) -> None:
-    """Raise `OptionError` for a `--dim` that none of these inputs has."""
+    """Raise `OptionError` for a `--dim` that does not belong to any of these inputs."""
     refuse_unknown_names({(one.input, one.axis): one.name for one in free_axes(inputs)}, dimensions)
 
 

@@ -54,8 +54,8 @@ _SHOWN_GRAPHS: Final = 6
 class BinaryFacts:
     """The facts about a bare context binary.
 
-    unread: why QNN's library could read only the header; in that case `described` is ``None``. no_host: why there
-    is no host to check the binary for.
+    unread: why QNN's library could read only the header; `described` is then ``None``. no_host: why no host is
+    available to check the binary.
     """
 
     path: str
@@ -115,7 +115,7 @@ def gather(binary: Path, *, soc_model: str | None = None, host_python: str | Non
 
     Args:
         binary: the file.
-        soc_model: the chip to check it for, by number or name; default the host's chip.
+        soc_model: number or name of the chip to check the binary for; default: the host's chip.
         host_python: the interpreter of the host; default the one that is found.
 
     Raises:
@@ -134,7 +134,7 @@ def gather(binary: Path, *, soc_model: str | None = None, host_python: str | Non
     facts = BinaryFacts(path, header, examine(path, seen, host), host=host, host_python=found.python)
     try:
         described, _ = _ask(found.python, {**_REQUEST, "path": path})
-    # Show the facts of the header, which was read above, with the reason why there are no others.
+    # Show the facts from the header, and the reason why QNN's library could not read more.
     except (ContextUnusable, ProviderUnavailable) as error:
         return dataclasses.replace(facts, unread=error)
     return dataclasses.replace(facts, described=described)
@@ -218,7 +218,7 @@ def wrap_binary(
         overwrite: whether to replace existing files.
 
     Returns:
-        The written models and the place of the binary.
+        The written models, and the path of the binary.
 
     Raises:
         OptionError: `target` or an option is wrong.
@@ -235,7 +235,7 @@ def wrap_binary(
     folder = os.path.dirname(os.path.abspath(target))
     if target.suffix.lower() != ".onnx":
         raise OptionError(f"{target.name} is not a file name of an ONNX model.", fix="Let OUT end in .onnx.")
-    # The models contain the name of the binary, so its place is decided before they are built.
+    # Decide the binary's path before building the models, because the models contain this path.
     place = _place(facts.path, folder)
     request = {
         "path": facts.path,
@@ -250,11 +250,11 @@ def wrap_binary(
     _refuse_existing([*names, *(map(manifest_path, names))], place, facts.path, overwrite=overwrite)
     try:
         os.makedirs(folder, exist_ok=True)
-        # The binary is written first: a model never exists without it, even if this process is killed in between.
+        # Write the binary first, so that a model never exists without its binary, even if this process is killed.
         if place.copy:
             _copy(facts.path, place.path)
         for name, (_, data) in zip(names, models, strict=True):
-            # The manifest is written after its model, because it contains the model's hash.
+            # Write the manifest after its model, because it contains the model's hash.
             write_whole(name, data, durable=True)
             write_manifest(
                 folder, os.path.basename(name), (place.name,), extra={"wrapped": True, "float_io": float_io}
@@ -333,7 +333,7 @@ def _copy(source: str, target: str) -> None:
     # prove nothing.
     if os.path.exists(target) and filecmp.cmp(source, target, shallow=False):
         return
-    # An incomplete copy never gets the name that the models contain.
+    # Copy under a temporary name first, so that the models never refer to an incomplete copy.
     part = f"{target}.{os.getpid()}.part"
     try:
         shutil.copyfile(source, part)

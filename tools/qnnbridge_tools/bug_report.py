@@ -1,8 +1,8 @@
 """`qnnbridge report`: write one text file for a bug report.
 
-The report is plain text: a maintainer can read it in the browser, and the user can check in any editor what is
-sent, which nobody does with an archive. Each part is the output of a command in a child process. If a part fails,
-crashes or hangs, the report contains the reason, and the other parts are complete.
+The report is plain text: a maintainer can read it in the browser, and the user can check in any editor what will be
+sent, which hardly anybody does with an archive. Each part is the output of a command in a child process. If a
+command fails, crashes or hangs, the report contains the reason, and all other parts are complete.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ def _shown(outcome: Outcome) -> str:
     shown = "\n".join(lines) or "The command printed nothing."
     if len(shown) <= MAX_PART_CHARS:
         return shown
-    # Begin with a complete line or word, because a part of a name or of a secret would not be recognised.
+    # Begin with a complete line or word, because an incomplete name or secret would not be recognised.
     end = shown[-MAX_PART_CHARS:]
     separator = r"\n" if "\n" in end else r"\s"
     return f"[...]\n{re.split(separator, end, maxsplit=1)[-1]}"

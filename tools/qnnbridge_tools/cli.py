@@ -66,7 +66,9 @@ COMMANDS = {name: place for commands in GROUPS.values() for name, place in comma
 
 
 class _Commands(UserDict[str, Any]):
-    """Commands by name. Each is imported when it is looked up, so that a command imports no others."""
+    """Commands by name. Each command is imported when it is looked up, so that running it does not import other
+    commands.
+    """
 
     def __getitem__(self, name: str) -> Any:
         found = self.data[name]
@@ -81,7 +83,7 @@ class _Group(TyperGroup):
         self.commands = _Commands(COMMANDS)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write the commands by groups; one whole line for each."""
+        """Write the commands in groups, one line for each command."""
         width = max(map(len, COMMANDS))
         for group, names in GROUPS.items():
             with formatter.section(group):

@@ -5,9 +5,9 @@ records themselves. The type of a field determines its form on the command line:
 an option that can be repeated, and `Read` contains the function that converts the given text.
 
 `--config FILE` reads options from a TOML file, under the same names. The command line has priority over the file.
-One file can serve several commands: keys outside of tables are for all of them, a table `[compile]` is for that
-command only. Relative paths are relative to the file. No large module is imported at the top, because every command
-line loads this module.
+One file can serve several commands: keys outside of tables apply to all commands, a table such as `[compile]` only
+to this command. Relative paths are relative to the file. No large module is imported at the top, because every
+command line loads this module.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ APART: Final[Mapping[str, bool]] = {"apart": True}
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Read:
-    """Conversion of the given text to the value of a field.
+    """Conversion of a command line string to the value of a field.
 
     Args:
         value: the function that creates the value.
-        given: the type of the text, or a record of options.
-        default: the default of the text, if the default of the field has another type.
+        given: type of the string, or a record of options.
+        default: default of the string, if its type differs from that of the field's default.
     """
 
     value: Callable[[Any], Any]
@@ -63,7 +63,7 @@ class _Part:
 def command(function: Callable[..., None]) -> Callable[..., None]:
     """Return the command that calls a function.
 
-    It ends as described in `reporting.work`; with `as_json` among its options an error is printed as a document.
+    The command ends as described in `reporting.work`; with `as_json` among its options, errors are printed as JSON.
     """
     # `eval_str`: the command modules import annotations from __future__, so the annotations are texts.
     own = inspect.signature(function, eval_str=True)
@@ -124,7 +124,7 @@ def _of_record(record: Any, read: Read | None) -> _Part:
 
 
 def _written(hint: Any, default: Any) -> tuple[Any, Callable[[Any], Any], Any]:
-    """Return the type that typer reads, the function that converts a value of it, and the default."""
+    """Return (type for typer, function that converts a value of this type to the field's value, default)."""
     inner = hint
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         inner = next(one for one in typing.get_args(hint) if one is not type(None))
@@ -150,7 +150,7 @@ def _written(hint: Any, default: Any) -> tuple[Any, Callable[[Any], Any], Any]:
 def command_again(context: typer.Context, *more: str) -> str:
     """Return the running command as it was given, with more options.
 
-    more: the additional words. An option that is given already is repeated: the last one counts.
+    more: additional arguments. If an option is already given, it is repeated, and the last value counts.
     """
     from qnnbridge_protocol.shell import shell_word
 

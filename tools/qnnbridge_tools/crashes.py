@@ -158,10 +158,10 @@ def clear(
 def _only_match(accounts: list[QuarantineAccount], account_id: str) -> QuarantineAccount:
     """Return the only entry of the quarantine that matches.
 
-    Several entries of one model count as one: `clear` removes all of them.
+    Several entries of the same model count as one match, because `clear` removes all of them.
     """
     found = [one for one in accounts if one.model == account_id or one.id.startswith(account_id)]
-    # The same model with other options counts as another model: it can be in quarantine with these options only.
+    # Use the model with its options as key: a model may be in quarantine with these options only.
     if len({(account.fingerprint, account.options_hash) for account in found}) != 1:
         known = ", ".join(f"{account.id} ({_name(account)})" for account in found or accounts)
         raise OptionError(

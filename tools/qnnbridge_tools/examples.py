@@ -7,11 +7,11 @@ from typing import Final, NamedTuple
 
 
 class Guide(NamedTuple):
-    """The end of one command's help.
+    """The text at the end of a command's help.
 
     Args:
         page: the path below `docs/`.
-        examples: arguments of `qnnbridge` that cmd.exe, PowerShell and sh read alike, with their effect.
+        examples: arguments of `qnnbridge` that work the same in cmd.exe, PowerShell and sh, with their effect.
     """
 
     page: str

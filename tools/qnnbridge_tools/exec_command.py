@@ -214,7 +214,7 @@ class Program:
         has_folder: whether the drop-in is on the path of processes with the environment of `environment_for`.
         """
         start = ["-m", self.module] if self.module is not None else [str(self.script)]
-        # Python with -E or -I reads none of the variables that would load the hook.
+        # With -E or -I, Python ignores the variables that would load the hook.
         reads_path = has_folder and not sys.flags.ignore_environment
         by_hand = [] if reads_path else ["-m", "qnnbridge.ort._import_hook"]
         return [sys.executable, *interpreter_options(sys.orig_argv), *by_hand, *start, *self.arguments]
@@ -254,10 +254,10 @@ def dimension_sizes(dims: Dimensions, buckets: Sequence[str]) -> dict[str, int |
 
 
 def environment_for(provider: str, sizes: Mapping[str, int | list[int]]) -> tuple[dict[str, str], bool]:
-    """Return the environment of the program, and whether Python finds the drop-in by it.
+    """Return (environment of the program, whether Python finds the drop-in with this environment).
 
     Raises:
-        HostError: a host is needed for its version, and none was found.
+        HostError: the host's version is needed, but no host was found.
     """
     from qnnbridge.ort import _children
     from qnnbridge.ort._placement import POLICY_VARIABLE, SIZES_VARIABLE

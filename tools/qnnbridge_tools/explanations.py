@@ -160,7 +160,7 @@ def explain_code(text: str) -> Explanation:
         if not readings and 0 < number <= codes.UINT32:
             readings = [_exit_reading("Any program on Windows", codes.windows_code(number))]
         if kind.startswith(("exit", "rc", "returncode", "status")):
-            # The user's words make clear that it is an exit code.
+            # The words before the number show that it is an exit code.
             readings = [r for r in readings if r.kind not in ("load-error", "qnn-error")] or readings
     if not readings:
         raise _nonsense(original)
@@ -226,7 +226,7 @@ def _negative(number: int) -> Iterator[Reading]:
     # Linux numbers its signals up to 64.
     if number >= -64:
         yield _exit_reading("Python's subprocess on Linux or macOS (-N is signal N)", codes.signal_code(-number))
-    # -1 can be signal 1 of Python on Linux, or cmd's form of 0xFFFFFFFF.
+    # -1 can be signal 1 as reported by Python on Linux, or cmd's notation for 0xFFFFFFFF.
     if number == -1 or -0x80000000 <= number < -64:
         row = codes.windows_code(number & codes.UINT32)
         yield _exit_reading("cmd or PowerShell on Windows (signed 32-bit exit code)", row)
@@ -347,10 +347,10 @@ LAST_RULES: Final = log_rules.log_rules(_TABLES["last"])
 
 
 MAX_MEANINGS: Final = 5
-# The beginning and the end of a longer line are read: no message is that long, and some patterns would take too
-# long.
+# Only the beginning and the end of a longer line are read: no message is that long, and some patterns would be too
+# slow.
 _MAX_LINE_CHARS: Final = 4000
-# Limit on the different exit codes that are read from a text. The result contains only the first few.
+# Maximum number of different exit codes to read from a text. The result contains only the first few.
 _MAX_CODES: Final = 1000
 _WORDS_OF_LOAD_ERRORS: Final = (
     "message.module-not-found",
@@ -392,7 +392,7 @@ def explain_text(text: str) -> list[Meaning]:
     text = text.strip()
     if not text:
         return []
-    # A code alone is not a message: the rules for lines would match nothing, or too much.
+    # A code alone is not a message: the line rules would match nothing, or too much.
     whole = _code(text)
     if whole is not None:
         return list(_line_readings(whole))
@@ -405,7 +405,7 @@ def explain_text(text: str) -> list[Meaning]:
         # Several rules can have the same cause: the first of them has the most weight.
         best.setdefault(meaning.cause, meaning)
     meanings = list(best.values())
-    # With Windows' name of a load error, omit the other texts about it.
+    # If Windows' name of a load error is found, omit other explanations of this error.
     if any(one.title.startswith("ERROR_") for one in meanings):
         meanings = [one for one in meanings if one.title not in _WORDS_OF_LOAD_ERRORS]
     # Omit possible meanings if a certain one was found.
@@ -415,7 +415,7 @@ def explain_text(text: str) -> list[Meaning]:
 
 def _from_own_errors(lines: list[str]) -> Iterator[Meaning]:
     for error, cause, fix, line in own_errors.in_lines(lines):
-        # An error of qnnbridge is a symptom: any other match in the text is the reason for it.
+        # An error of qnnbridge is a symptom: any other match in the text is its cause.
         yield Meaning(f"{error.__name__} ({error.code})", cause, fix, shorten(line), SYMPTOM)
     for name, cause, fix, line in own_errors.warnings_in(lines):
         yield Meaning(name, cause, fix, shorten(line), SYMPTOM)

@@ -34,7 +34,9 @@ class Feed:
 
 
 def load(files: Iterable[InputFile], archive: Path | None) -> list[Feed]:
-    """Load every array of the command line, before a host is started, so that errors are found quickly."""
+    """Load all arrays given on the command line. Do this before a host is started, so that errors are found
+    quickly.
+    """
     feeds = [
         Feed(file.name, _load_one(file), f"{file.path}:{file.key}" if file.key is not None else str(file.path))
         for file in files
@@ -146,7 +148,7 @@ def _as_declared(feed: Feed, node: DeclaredInput, dimensions: Dimensions) -> Any
     try:
         element = elements.from_ort_type(node.type).element
     except NotCarried:
-        return feed.value  # the session rejects it with a better message
+        return feed.value  # the session rejects the value with a better message
     if element is None or elements.LAYOUTS[element].named:
         return feed.value
     layout = elements.LAYOUTS[element]

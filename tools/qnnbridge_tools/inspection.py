@@ -1,7 +1,7 @@
 """`qnnbridge inspect`: the contents of a model or of a folder for text generation, read without loading QNN.
 
-It also shows whether a compiled model can run on this host. The facts come from the model's files and from the
-packages that are installed for the host.
+It also reports whether a compiled model can run on this host, from the model's files and the packages installed for
+the host.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def gather(model: Path, *, soc_model: str | None = None, host_python: str | None
         return ModelFacts(path, scan, files)
     found = find_installation(host_python)
     if isinstance(found, BridgeError):
-        # Examine the model without a host, too, because the files alone show damage.
+        # Examine the model even without a host, because damage can be found in its files alone.
         return ModelFacts(path, scan, files, examine(path, scan, HostTraits()), no_host=found)
     host = found.traits(options)
     return ModelFacts(path, scan, files, examine(path, scan, host), host, found.python)
@@ -109,7 +109,7 @@ QUESTION: Final = (
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Installation:
-    """The packages that an interpreter has for a host. simulator: whether its QNN uses the simulator."""
+    """Packages for a host in an interpreter. simulator: whether the interpreter's QNN uses the simulator."""
 
     python: str
     versions: Mapping[str, str]
@@ -178,7 +178,7 @@ def _is_simulator(platform: str) -> bool | None:
 def _size(path: str) -> int | None:
     try:
         return os.path.getsize(path)
-    # A missing file does not end the report: the report shows that it is missing.
+    # A missing file must not end the report, which shows that the file is missing.
     except OSError:
         return None
 
@@ -471,7 +471,7 @@ class GenaiFolderFacts:
     Args:
         scans: one for each stage.
         verdicts: whether a compiled stage can run on this host, as text, by stage.
-        loaded: the host's information about the model; ``None`` if it was not loaded.
+        loaded: the host's description of the loaded model; ``None`` if it was not loaded.
     """
 
     folder: GenaiFolder
@@ -506,7 +506,7 @@ def _verdicts(folder: GenaiFolder, scans: tuple[ModelScan, ...], host_python: st
     found = find_installation(host_python)
     verdicts = {}
     for stage, scan in compiled:
-        # Determine the traits for each stage, because its options may set another chip to simulate.
+        # Determine the traits for each stage, because a stage's options may select a different chip to simulate.
         host = HostTraits() if isinstance(found, BridgeError) else found.traits(stage.qnn_options or {})
         verdicts[stage.name] = examine(stage.path, scan, host).verdict.message
     return verdicts

@@ -1,8 +1,8 @@
 """Options that several commands share, each declared once, and the records of options of single commands.
 
-The records are those of `doctor`, `run`, `compile`, `bench`, `versions` and `setup`. An option is an annotated
-type, for fields of records and for parameters of commands; `command_line` converts the given text into its value.
-This module imports neither numpy nor the bridge, so that `qnnbridge --help` stays quick.
+There are records for `doctor`, `run`, `compile`, `bench`, `versions` and `setup`. An option is an annotated type,
+for fields of records and for parameters of commands; `command_line` converts the given text into its value. This
+module imports neither numpy nor the bridge, so that `qnnbridge --help` stays quick.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ NamedDims = Annotated[
     typer.Option("--dim", metavar="NAME=SIZE", help="Set a free dimension, by its name."),
     Read(arguments.read_dimensions),
 ]
-# --dim as unparsed texts, because the doctor's own records do not use `Dimensions`.
+# Unparsed values of --dim, because the doctor's own records do not use `Dimensions`.
 DimWords = Annotated[tuple[str, ...], _DIM]
-# --dim in records that programs also create, with a plain map of sizes or without any.
+# Values of --dim in records that programs also create, with a mapping of sizes or None.
 SomeDims = Annotated[Mapping[str, int] | Dimensions | None, _DIM, Read(arguments.read_dimensions)]
 Shapes = Annotated[
     Mapping[str, Sequence[int | None]],
@@ -184,7 +184,8 @@ class Sizes:
 
     @contextlib.contextmanager
     def of(self, model: Path) -> Iterator[tuple[Path, Dimensions]]:
-        """Yield the model to use, and the sizes that a session must still get. A copy is deleted afterwards.
+        """Yield the model to use, and the sizes that a session must still set. A temporary copy is deleted
+        afterwards.
 
         Raises:
             OptionError: a size or a constant does not fit the model.
@@ -513,7 +514,8 @@ class DaemonOptions:
         """Return `words` for a daemon that will be started here.
 
         Raises:
-            HostNotFound: the interpreter cannot run the host. Otherwise only the first session would report it.
+            HostNotFound: the interpreter cannot run the host. Without this check, only the first session would
+                report it.
         """
         if self.python is not None:
             from qnnbridge._launch import find_host
@@ -522,7 +524,7 @@ class DaemonOptions:
         return self.words()
 
     def words(self) -> list[str]:
-        """Return the daemon's arguments, with absolute paths, because the daemon has another working folder.
+        """Return the daemon's arguments, with absolute paths, because the daemon has a different working folder.
 
         Raises:
             OptionError: a size or a time is invalid.

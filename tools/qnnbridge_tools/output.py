@@ -1,4 +1,4 @@
-"""The output of commands on stdout: tables, pairs of label and text, and JSON; and the handling of a lost stdout.
+"""Output of commands on stdout: tables, labelled values and JSON; and handling of a lost stdout.
 
 On a terminal rich draws tables; piped output is plain aligned text for `grep` and `awk`. Names from model files are
 printed with control characters escaped, because a terminal would execute them. A full disk is reported in a
@@ -206,9 +206,9 @@ def reader_is_gone(error: OSError) -> bool:
 
 
 def refuse_without_reader() -> None:
-    """Raise `BrokenPipeError` if the reader is gone; for a command that waits for something to print.
+    """Raise `BrokenPipeError` if the reader is gone; call this while waiting for something to print.
 
-    Otherwise the command would notice it only with the next line, which may never come.
+    Otherwise the command would only notice it when it prints the next line, which may never happen.
     """
     # On Windows `select` works only for sockets.
     if sys.platform == "win32":
@@ -231,7 +231,7 @@ def guarded(command: Callable[[], int]) -> int:
     try:
         code = command()
     except OSError as error:
-        # An error about a file of the command has a name; an error about a lost stdout has none.
+        # An error about one of the command's files contains a name; an error about a lost stdout does not.
         if error.filename is not None:
             raise
         return _lost(error, 0)
@@ -247,7 +247,7 @@ def guarded(command: Callable[[], int]) -> int:
 
 
 def report_incomplete(error: ImportError) -> int:
-    """Report on stderr that a part of qnnbridge or of its dependencies is missing. Return the exit code."""
+    """Report on stderr that a module of qnnbridge or of its dependencies is missing. Return the exit code."""
     install = install_command(python=sys.executable, options="--force-reinstall")
     print(
         f"Error: this installation of qnnbridge is incomplete: {visible(error)}.\n"

@@ -15,7 +15,7 @@ from qnnbridge_protocol import errors
 from qnnbridge_protocol.tables import read_tables
 
 _TABLES: Final = read_tables(Path(__file__).with_name("assets").joinpath("own_errors.json").read_text("utf-8"))
-# Class -> (cause, fix). A subclass without a row has that of its base.
+# Class -> (cause, fix). A subclass without an entry uses that of its base class.
 TABLE: Final[dict[type[errors.BridgeError], tuple[str, str]]] = {
     getattr(errors, row["name"]): (row["cause"], row["fix"]) for row in _TABLES["errors"]
 }
@@ -65,7 +65,9 @@ def warnings_in(lines: Iterable[str]) -> Iterator[tuple[str, str, str, str]]:
 
 
 def _is_ours(match: re.Match[str], text: str) -> bool:
-    """Return whether a name means a class of qnnbridge. `Fail: ...` alone may be another program's."""
+    """Return whether a name refers to a class of qnnbridge. A line `Fail: ...` without more context may come from
+    another program.
+    """
     if match["module"]:
         return match["module"].startswith("qnnbridge")
     found = getattr(errors, match["name"], None)

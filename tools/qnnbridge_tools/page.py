@@ -1,4 +1,4 @@
-"""The report of a command as one web page, which loads no other files, with the tables and lines of the terminal.
+"""The report of a command as a single web page without external files, with the terminal's tables and lines.
 
 `write` records the output of a command through `output.print_table`, `output.print_pairs` and `print`, so that a
 report is written once. All texts are escaped.
@@ -94,7 +94,7 @@ def place_of(
 ) -> OutputFile | None:
     """Return the file of `--html`, before the work, which can take minutes. Raises `OptionError`.
 
-    result: where the command writes its other result.
+    result: path of the command's other result file.
     """
     if path is None:
         return None

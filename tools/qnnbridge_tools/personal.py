@@ -57,7 +57,7 @@ _PROFILE: Final = re.compile(
 )
 # Names of profiles that Windows itself creates, and the name that replaces others.
 _NOBODY: Final = frozenset({"public", "default", "all users", "all%20users", "user"})
-# A network path, but not the two backslashes after a drive or a folder, which are one that JSON has doubled.
+# Match a network path, but not a doubled backslash after a drive or folder, which JSON escaping creates.
 _NETWORK: Final = re.compile(
     r"(?<![\w:\\/.~%)])(?P<before>\\{2,8}(?:\?\\{1,4}UNC\\{1,4})?|file://(?=[^/])|//)"
     r"(?P<server>[A-Za-z0-9][\w.$-]*)(?P<slash>\\{1,4}|/)(?P<share>[\w.$-]+)",
@@ -152,7 +152,7 @@ def this_identity(environ: Mapping[str, str] | None = None) -> Identity:
 
 
 def without_personal(text: str, identity: Identity) -> tuple[str, dict[str, int]]:
-    """Return the text with stand-ins, and the number of places of each stand-in."""
+    """Return (text with placeholders, number of replacements for each placeholder)."""
     counts: dict[str, int] = {}
 
     def put(stand_in: str) -> str:
@@ -195,7 +195,7 @@ def _distinct(values: Iterable[str]) -> tuple[str, ...]:
 
 
 def _spellings(text: str) -> tuple[str, ...]:
-    """Return patterns for a text in both normal forms of Unicode, plain, in JSON and in URLs."""
+    """Return patterns for the string in both Unicode normal forms: plain, in JSON and in URLs."""
     found = []
     for form in _distinct([text, unicodedata.normalize("NFC", text), unicodedata.normalize("NFD", text)]):
         in_json = form.encode("unicode_escape").decode("ascii").replace("\\x", "\\u00")

@@ -1,8 +1,8 @@
 """Errors and exit codes of commands, and reports about a session and its host.
 
-Every command does its work inside `with work(...)`. Within it a `BridgeError` becomes message, cause, evidence and
-fix without a stack trace; `QNNBRIDGE_DEBUG=1` adds the trace. With `as_json` the error is also a JSON document on
-stdout, so that a program gets a document for failed work, too.
+Every command does its work inside `with work(...)`, which prints a `BridgeError` as message, cause, evidence and
+fix without a stack trace; `QNNBRIDGE_DEBUG=1` adds the trace. With `as_json`, the error is also printed as a JSON
+document on stdout, so that programs always get a document.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _DAEMON_STATES = {
 def exit_code_of(error: errors.BridgeError) -> int:
     if (state := error.details.get("daemon_state")) in _DAEMON_STATES:
         return _DAEMON_STATES[state]
-    # A host that was not found is bad input only if it was given on the command line.
+    # A missing host is a user error only if the host was given on the command line.
     mistyped = isinstance(error, errors.HostNotFound) and error.details.get("source") == "argument"
     return EXIT_BAD_INPUT if mistyped or isinstance(error, _BAD_INPUT) else EXIT_FAILED
 
@@ -152,7 +152,7 @@ def interpreter_pairs(info: HostInfo) -> list[tuple[str, str]]:
 
 
 def host_pairs() -> list[tuple[str, str]]:
-    """Return the report of the default host, or why there is none. Starts a host and ends it."""
+    """Return a description of the default host, or why there is none. The host is started and ended."""
     try:
         from qnnbridge import Host
 

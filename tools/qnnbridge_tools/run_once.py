@@ -1,4 +1,6 @@
-"""The work of `qnnbridge run`: load inputs, create the session, run it, summarise and write the outputs, report."""
+"""The work of `qnnbridge run`: load inputs, create and run the session, summarise and write the outputs, and
+report.
+"""
 
 from __future__ import annotations
 
@@ -102,7 +104,7 @@ def _of_array(array: npt.NDArray[Any], kind: str) -> TensorSummary:
 
 
 MAX_NAME_LENGTH = 80
-# Windows treats these names as devices, with any suffix: text written to nul.npy is lost.
+# Windows treats these names as devices, with any suffix: writing to nul.npy discards the data.
 _WINDOWS_DEVICES = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\.|$)", re.IGNORECASE)
 
 
@@ -184,12 +186,12 @@ class RunResult:
     Durations are in seconds.
 
     Args:
-        ready_s: from the start to a host that has loaded ONNX Runtime.
-        runs_s: all runs, the first one first.
+        ready_s: seconds from the start until the host has loaded ONNX Runtime.
+        runs_s: seconds of each run, in order.
         fixed: the rewrites of the session's copy of the model.
         numbers: whether the first run agrees with the CPU.
-        verify_command: the command that finds the wrong node if it does not agree.
-        moved_because: why QNN failed at the session or at a run, so that the CPU did the work; else empty.
+        verify_command: command that finds the wrong node if the first run does not agree.
+        moved_because: why QNN failed and the CPU did the work instead; empty if QNN did not fail.
     """
 
     inputs: list[NamedInput]
@@ -215,7 +217,7 @@ class RunResult:
     @property
     def later_p95_s(self) -> float | None:
         later = sorted(self.runs_s[1:])
-        # Use the nearest rank, which is a measured value and not one between two.
+        # Use the nearest rank, so that the result is a measured value and not an interpolation.
         return later[math.ceil(0.95 * len(later)) - 1] if later else None
 
 
@@ -224,7 +226,9 @@ _OF_QNN = (EPFail, Fail, HostCrashed, HostHung, ModelQuarantined, RuntimeExcepti
 
 
 def perform(request: RunRequest) -> RunResult:
-    """Carry out the requested run. All errors that can be found without a host are raised before one is started."""
+    """Execute the requested run. All errors that can be found without a host are raised before a host is
+    started.
+    """
     if not request.model.exists():
         raise NoSuchFile(f"There is no model file {request.model}.")
     # Read files first, so that a typing error in a path is reported before a host is started.
@@ -232,14 +236,14 @@ def perform(request: RunRequest) -> RunResult:
 
     # A file that is not a model is rejected with a reason.
     scans = arguments.read_models([request.model], request.sizes.dims)
-    # Create the folder before a host is started, so that a run does not fail at its end because of the folder.
+    # Create the folder before the host is started, so that a run does not fail at its end.
     if request.output is not None:
         _make_folder(request.output)
         if not request.overwrite:
             _refuse_existing([node.name for scan in scans for node in scan.outputs], request.output)
     try:
         result = _performed(request, loaded)
-        # The session was created but no node ran on QNN: report this as a move to the CPU, too.
+        # The session was created but no node ran on QNN: also report this as a move to the CPU.
         moved = request.fallback == "cpu" and request.provider != "cpu" and not result.placement.qnn_nodes
         return dataclasses.replace(result, moved_because=result.placement.cause or "") if moved else result
     except PlacementRefused as refused:

@@ -1,7 +1,7 @@
 """One model on one provider of the host: opens the session, runs it, and returns errors as data.
 
-The CPU side and the QNN side are both sessions of the host process: the application needs no onnxruntime, and a
-model that ends the host ends no other process.
+The CPU side and the QNN side are both sessions in host processes: the application needs no onnxruntime, and a model
+that crashes its process only ends the host.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ QNN = "QNNExecutionProvider"
 
 # These errors are not about the model: the host or QNN is missing, or an option is wrong.
 NO_FINDING = (HostStartFailed, OptionError, ProviderUnavailable)
-# A run that does not return is ended by killing its host, so a deadline counts as a crash.
+# A run that hangs can only be ended by killing its host, so an expired deadline counts as a crash.
 DEATHS = (HostCrashed, HostHung, DeadlineExceeded, ModelQuarantined)
 
 
@@ -106,7 +106,8 @@ class ProviderSession:
         # The shorter limit applies.
         limits = [limit for limit in (timeout_s, self._timeout_s) if limit is not None]
         try:
-            # Do not retry, because a crash is a finding here. A run that exceeds its time ends only with its host.
+            # Do not retry, because a crash is a finding here. A run that exceeds its deadline is ended together
+            # with its host.
             values = self._session.run(
                 None, dict(feeds), timeout=min(limits, default=None), retry=0, on_deadline="kill"
             )
@@ -151,7 +152,8 @@ def opened(
         level: the graph optimisation level of a session on the CPU. QNN is compared with a session that is not
             optimised; nodes of QNN are optimised at "basic"; an application's sessions on the CPU use "all".
         disabled_optimizers: the ONNX Runtime optimizers to leave out.
-        proven: whether these are all optimizers that harm the model, so that the host does not search for others.
+        proven: true if `disabled_optimizers` contains all optimizers that harm the model, so that the host does not
+            search for others.
 
     Raises:
         BridgeError: the session cannot be created.
@@ -172,7 +174,7 @@ def opened(
             options.add_session_config_entry(key, text)
         disabled_optimizers = found.disabled
     limits = [limit for limit in (timeout_s, settings.timeout_s) if limit is not None]
-    # The library would log what is in the report anyway: nodes on the CPU, a host that died.
+    # Suppress log lines about facts that the report contains anyway: nodes on the CPU, or a crashed host.
     with quiet("qnnbridge"), warnings.catch_warnings():
         warnings.simplefilter("ignore", CpuFallbackWarning)  # the report contains the placement
         with InferenceSession(
@@ -198,7 +200,7 @@ def opened(
 def memory_filling(host: Host, settings: SessionSettings) -> Callable[[], None]:
     """Return a function that fills QNN's memory in a host before a run, as other models do in an application.
 
-    It does nothing where QNN rejects the filling model: the run that follows shows the reason.
+    The function does nothing if QNN rejects the filling model; the following run then shows the reason.
     """
     from qnnbridge import InferenceSession
     from qnnbridge_host.numerics.measuring import filling_model

@@ -166,7 +166,7 @@ def _help(page: Page) -> str:
 
 # --- one document, pages of text, or the live view ------------------------------------------------------
 
-# Function that queries the daemon. It raises `BridgeError` if the daemon does not answer.
+# Function that queries the daemon; raises `BridgeError` if the daemon does not answer.
 Ask = Callable[[], Figures]
 
 # Function that waits for some seconds; it returns the key in lower case, or an empty text if none was pressed.
@@ -290,7 +290,7 @@ def _sorted(page: Page) -> Page:
 
 @contextlib.contextmanager
 def _ended_by_sigterm() -> Iterator[None]:
-    """End the view at SIGTERM as at Ctrl+C, so that the line mode of the terminal is restored."""
+    """End the view at SIGTERM like at Ctrl+C, so that the terminal's line mode is restored."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt

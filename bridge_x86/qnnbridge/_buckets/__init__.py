@@ -187,7 +187,7 @@ class BucketArguments:
             measure it).
         only: combinations of sizes that become variants; ``None`` for all.
         decided: whether the session chose the padding, because the application did not specify it.
-        by_name: whether `split` follows from the names of the dimensions, because the application did not specify it.
+        by_name: whether `split` follows from the names of dimensions, because the application did not specify it.
     """
 
     sizes: Mapping[str, tuple[int, ...]]

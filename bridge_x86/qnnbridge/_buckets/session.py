@@ -202,7 +202,7 @@ class BucketedRunner:
     ) -> tuple[BucketPlan, bool]:
         """Return the plan for the first trials, and whether the session decides on the padding.
 
-        If the application does not specify padding, `FreeModel.decide` chooses a padding by runs on the CPU with free
+        If the application does not specify padding, `FreeModel.decide` chooses one by runs on the CPU with free
         sizes. Zeros are tried first, so the first plan pads with zeros.
         """
         decides = lacks_padding(arguments, model, recipe.label)

@@ -1,4 +1,5 @@
-"""The result of `analyze_model`: place, reason and cost of each node, the shares, and the report.
+"""The result of `analyze_model`: placement, reason and cost of each node, their shares of the model, and the
+report.
 
 Immutable data and pure functions. Costs are estimates from shapes.
 """
@@ -23,8 +24,8 @@ from qnnbridge_protocol.specs import IN_FILE, Placement
 from qnnbridge_tools import output
 from qnnbridge_tools.output import percent
 
-# folded: ONNX Runtime computes or removes the node before it places any. fails: no session can be created.
-# crash: QNN crashes the process.
+# Where a node runs. folded: ONNX Runtime computes or removes the node before it places nodes. fails: no session can
+# be created because of the node. crash: QNN crashes the process.
 NodePlace = Literal["qnn", "cpu", "folded", "fails", "crash"]
 
 BAD: Final = ("cpu", "fails", "crash")
@@ -32,11 +33,11 @@ BAD: Final = ("cpu", "fails", "crash")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NodeVerdict:
-    """The place of one node, and the reason.
+    """The placement of one node, and the reason.
 
     Args:
         place: see `NodePlace`.
-        rule: name of the rule that decided; "" if no rule objects.
+        rule: name of the rule that decided; empty if no rule objects.
         reason: explanation.
         fix: remedy.
     """
@@ -52,11 +53,11 @@ ON_QNN: Final = NodeVerdict("qnn")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GraphPlacement:
-    """Answer of one source: of the rules, or of QNN.
+    """Placement of all nodes, from the rules or from QNN.
 
     Args:
         verdicts: one for each node, in order.
-        parts: indexes of the nodes of each part on QNN.
+        parts: for each part on QNN, the indexes of its nodes.
     """
 
     verdicts: tuple[NodeVerdict, ...]
@@ -68,15 +69,15 @@ class GraphPlacement:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class QnnAnswer:
-    """QNN's answer.
+    """Placement or error that QNN reported.
 
     Args:
-        placed: placement of the nodes; None if it is unknown.
+        placed: placement of the nodes; None if unknown.
         error: why no session was created.
-        disagreements: indexes of nodes that the rules placed elsewhere.
+        disagreements: indexes of nodes whose placement by the rules differs.
         versions: versions of the packages on the host.
-        simulator: the answer is that of the simulator.
-        session: placement of the created session, which counts nodes after optimisation.
+        simulator: true if the result comes from the simulator.
+        session: placement reported by the created session, which counts nodes after optimisation.
     """
 
     placed: GraphPlacement | None
@@ -92,11 +93,11 @@ class Advice:
     """One recommendation.
 
     Args:
-        what: what to do.
-        why: reason.
+        what: the recommended action.
+        why: reason for it.
         nodes: indexes of the affected nodes.
-        macs: multiplications that would move to the NPU.
-        parts: number of cuts that would disappear.
+        macs: number of multiplications that would move to the NPU.
+        parts: by how much the number of parts on QNN would decrease.
         severity: see `remedies._ORDER`.
         code: identifier for programs: "known-wrong".
     """
@@ -119,14 +120,15 @@ class Analysis:
         chip: label of the chip.
         view: index of the graph.
         costs: cost of each node.
-        predicted: the answer of the rules.
+        predicted: placement by the rules.
         advice: recommendations, the most valuable first.
         empty: names of tensors without elements.
-        truth: QNN's answer; None without a host.
-        no_truth: why there is no answer of QNN.
+        truth: result from QNN; None without a host.
+        no_truth: why there is no result from QNN.
         seconds_offline, seconds_truth: time that the rules and QNN took.
-        enough_with_sizes: dimensions are free, and by the rules all nodes run on the NPU once they have sizes.
-        sizes_free: inputs have dimensions without a size.
+        enough_with_sizes: true if dimensions are free and the rules place all nodes on the NPU once sizes are
+            fixed.
+        sizes_free: true if inputs have dimensions without a size.
     """
 
     path: Path
@@ -145,7 +147,7 @@ class Analysis:
 
     @property
     def best(self) -> GraphPlacement:
-        """QNN's answer if known, else the prediction."""
+        """QNN's placement if known, else the prediction by the rules."""
         return self.truth.placed if self.truth is not None and self.truth.placed is not None else self.predicted
 
     @property
@@ -155,13 +157,14 @@ class Analysis:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Shares:
-    """Counts of nodes in the file (`qnnbridge_host.model.node_count`), their work, and the bytes of their weights.
+    """Number of nodes in the file (see `qnnbridge_host.model.node_count`), their computations, and the size of
+    their weights.
 
     Args:
-        nodes: all nodes that are not folded; a node with subgraphs counts with the nodes in them.
+        nodes: number of nodes that are not folded; a node with subgraphs counts with the nodes inside.
         folded: nodes that are computed or removed before any node is placed.
-        work_known: False if most of the work has no fixed shape, so that its amount is unknown.
-        sizes_free: inputs have free dimensions, which may be the reason.
+        work_known: False if most computations have no fixed shape, so that their amount is unknown.
+        sizes_free: inputs have free dimensions, which may be why the amount is unknown.
     """
 
     nodes: int
@@ -183,7 +186,7 @@ class Shares:
 
     @property
     def useful_share(self) -> tuple[float, str]:
-        """(share of the model on the NPU, measure): measured by its work, its weights, or its nodes."""
+        """(fraction of the model on the NPU, what is counted): multiplications, weights or nodes."""
         if self.work_known and self.macs:
             return self.mac_share, "work"
         if self.bytes:
@@ -216,7 +219,7 @@ def shares_of(analysis: Analysis, placed: GraphPlacement) -> Shares:
 
 
 def verdict_text(analysis: Analysis, placed: GraphPlacement) -> str:
-    """Return the answer in one line, the same in the terminal, in the page and in the JSON document."""
+    """Return the result in one line, which is the same in the terminal, the page and the JSON document."""
     error = analysis.truth.error if analysis.truth is not None and placed is analysis.best else None
     shares = shares_of(analysis, placed)
     if error is not None:
@@ -227,21 +230,21 @@ def verdict_text(analysis: Analysis, placed: GraphPlacement) -> str:
             return "QNN would fail with 64-bit floats"
         return "QNN would end the process" if crash else "no session could be created"
     if not shares.nodes:
-        return "nothing to place: all nodes are computed beforehand"
+        return "nothing to place: all nodes are computed in advance"
     pieces = "" if shares.parts <= 1 else f", cut into {shares.parts} pieces"
-    # A node may be in several findings, but counts once.
+    # A node may appear in several findings, but is counted once.
     found = [one for one in analysis.advice if one.code == KNOWN_WRONG]
     wrong = len({index for one in found if one.severity != "fails" for index in one.nodes})
     if wrong:
         pieces += f", where {'a node computes' if wrong == 1 else f'{wrong} nodes compute'} wrong numbers"
-    # The session can be created, but each run fails.
+    # In these cases the session can be created, but each run fails.
     failing = len({index for one in found if one.severity == "fails" for index in one.nodes})
     if failing:
         pieces += f", where QNN fails with {'a node' if failing == 1 else f'{failing} nodes'}"
     if shares.on_qnn == shares.nodes:
         return "all of it runs on the NPU" + pieces
     if analysis.enough_with_sizes:
-        return "all of it runs on the NPU once its sizes are fixed, by the rules"
+        return "the rules predict that all of it runs on the NPU once its sizes are fixed"
     if not shares.on_qnn:
         return "nothing runs on the NPU"
     share, measure = shares.useful_share
@@ -255,7 +258,7 @@ _VERBS: Final = {"work": "runs", "weights": "are used", "nodes": "run"}
 
 
 def _share_text(share: float) -> str:
-    # "0.0 %" would mean none, and "100.0 %" all.
+    # Do not round to "0.0 %", which would mean none, or "100.0 %", which would mean all.
     if 0 < share < _LEAST_SHOWN:
         return "less than 0.1 %"
     return "more than 99.9 %" if 1 - _LEAST_SHOWN < share < 1 else percent(share)
@@ -268,35 +271,35 @@ def nodes_text(shares: Shares) -> str:
     broken = shares.nodes - shares.on_qnn - shares.on_cpu
     text = f"{shares.nodes + shares.folded} {IN_FILE}: {shares.on_qnn} on the NPU, {shares.on_cpu} on the CPU"
     text += f", {broken} that QNN fails with" if broken else ""
-    return text + (f", {shares.folded} computed beforehand" if shares.folded else "")
+    return text + (f", {shares.folded} computed in advance" if shares.folded else "")
 
 
 def work_text(shares: Shares) -> str:
     if not shares.work_known:
-        return "unknown until the sizes are fixed" if shares.sizes_free else "unknown: the shapes do not define it"
+        return "unknown until the sizes are fixed" if shares.sizes_free else "unknown: some shapes are unknown"
     return f"{_share_text(shares.mac_share)} of {times(shares.macs)} multiplications"
 
 
 def times(number: int) -> str:
-    """Format a number, for example as 12.3 million."""
+    """Return a number as text, for example `12.3 million`."""
     for limit, word in ((10**12, "trillion"), (10**9, "billion"), (10**6, "million"), (10**3, "thousand")):
         if number >= limit:
             return f"{number / limit:.3g} {word}"
     return str(number)
 
 
-# --- the report: as text, as a JSON document, and as a picture -----------------------------------------
+# --- the report: as text, as a JSON document, and as an HTML page --------------------------------------
 
 SCHEMA_VERSION = 1
 
 _SHOWN_ADVICE = 8
 _SHOWN_DISAGREEMENTS = 5
-# Width of advice texts: without wrapping, a terminal breaks them in the middle of words.
+# Maximum width of advice texts; a terminal would break longer lines in the middle of words.
 _WIDTH = 110
 
 
 def document(analysis: Analysis, html: Path | None = None) -> dict[str, Any]:
-    """Return the JSON document. `best` is QNN's answer if known, else that of the rules."""
+    """Return the JSON document. Its `best` is QNN's placement if known, else the placement by the rules."""
     truth = analysis.truth
     return {
         "schema_version": SCHEMA_VERSION,
@@ -371,7 +374,7 @@ def _pairs(analysis: Analysis, placed: GraphPlacement) -> list[tuple[str, str]]:
     shares = shares_of(analysis, placed)
     pairs = [("chip", analysis.chip), ("verdict", verdict_text(analysis, placed))]
     error = analysis.truth.error if analysis.truth is not None else None
-    # A known fault of the table explains more than the error.
+    # A known fault from the table explains more than the error message.
     known = [one.why for one in analysis.advice if one.code == KNOWN_WRONG and one.severity == "fails"]
     causes = [*known, error.cause or ""] if error is not None else []
     pairs += [("because", cause) for cause in causes[:1] if cause]
@@ -388,16 +391,16 @@ def _pairs(analysis: Analysis, placed: GraphPlacement) -> list[tuple[str, str]]:
 
 def _print_advice(analysis: Analysis) -> None:
     if not analysis.advice:
-        print("Nothing to do.")
+        print("No recommendations.")
         return
-    print("What to do, most valuable first")
+    print("Recommendations, most valuable first")
     for number, advice in enumerate(analysis.advice[:_SHOWN_ADVICE], 1):
         gain = []
         if advice.macs:
             moves = "multiplication moves" if advice.macs == 1 else "multiplications move"
             gain.append(f"{times(advice.macs)} {moves} to the NPU")
         if advice.parts:
-            gain.append(f"{advice.parts} {'cut' if advice.parts == 1 else 'cuts'} less")
+            gain.append(f"{advice.parts} fewer {'cut' if advice.parts == 1 else 'cuts'}")
         for text, indent in ((advice.what, f"  {number}. "), (advice.why, "     "), ("; ".join(gain), "     ")):
             if text:
                 lines = textwrap.wrap(output.visible(text), _WIDTH - len(indent), break_on_hyphens=False)
@@ -410,7 +413,7 @@ def _sources(analysis: Analysis, html: Path | None) -> list[tuple[str, str]]:
     truth = analysis.truth
     pairs = [("rules", f"offline, in {output.seconds(analysis.seconds_offline)}")]
     if truth is None:
-        pairs.append(("QNN", f"not asked: {analysis.no_truth}"))
+        pairs.append(("QNN", f"not used: {analysis.no_truth}"))
     else:
         where = "HTP simulator, not an NPU" if truth.simulator else "NPU"
         versions = ", ".join(f"{k} {v}" for k, v in truth.versions.items() if k in ("onnxruntime_qnn", "qnn_sdk"))
@@ -431,7 +434,7 @@ def _agreement(analysis: Analysis) -> list[tuple[str, str]]:
     ]
     judged, wrong = sum(counted), truth.disagreements
     same = f"all {judged}" if not wrong else f"{judged - sum(counted[index] for index in wrong)} of {judged}"
-    pairs = [("both", f"QNN's answer is shown above; the rules alone (--offline) agree on {same} nodes")]
+    pairs = [("both", f"QNN's placement is shown above; the rules alone (--offline) agree on {same} nodes")]
     for index in wrong[:_SHOWN_DISAGREEMENTS]:
         node = analysis.view.nodes[index]
         rule, true = analysis.predicted.verdicts[index], truth.placed.verdicts[index]
@@ -439,7 +442,7 @@ def _agreement(analysis: Analysis) -> list[tuple[str, str]]:
     return pairs
 
 
-# --- the picture: one self-contained HTML file for any browser, without a network ---------------------------
+# --- the picture: a single HTML file that needs no network --------------------------------------------------
 
 WORDS = {
     "qnn": "on the NPU",
@@ -448,24 +451,24 @@ WORDS = {
     "crash": "ends the process",
     "folded": "computed or merged before",
 }
-# Placeholders of the template for the data, and for the library that lays out the graph.
+# Placeholders in the template for the data and for the graph layout library.
 _PLACE, _LIBRARY = "@@DATA@@", "@@DAGRE@@"
 _ASSETS = importlib.resources.files(__package__).joinpath("assets")
 
 
 def picture_page(analysis: Analysis) -> str:
-    """Return the picture as one HTML page."""
+    """Return the picture as an HTML page."""
     template = _ASSETS.joinpath("picture.html").read_text(encoding="utf-8")
     before, _, behind = template.partition(_PLACE)
-    # Replace this placeholder before the data is inserted: a name in the model may contain it.
+    # Insert the library before the data: a name in the model may contain this placeholder.
     behind = behind.replace(_LIBRARY, _ASSETS.joinpath("dagre.min.js").read_text(encoding="utf-8"))
-    # Prevent the data from closing its script element.
+    # Escape `<`, so that the data cannot close its script element.
     text = json.dumps(picture_data(analysis), ensure_ascii=True, separators=(",", ":"), allow_nan=False)
     return before + text.replace("<", "\\u003c") + behind
 
 
 def picture_data(analysis: Analysis) -> dict[str, Any]:
-    """Return the data of the page. Keys of nodes have one letter, to keep the file small."""
+    """Return the data of the page. Properties of nodes have one-letter keys, to keep the file small."""
     view, best = analysis.view, analysis.best
     part_of = {index: number for number, part in enumerate(best.parts) for index in part}
     wrong = set(analysis.truth.disagreements) if analysis.truth is not None else set()

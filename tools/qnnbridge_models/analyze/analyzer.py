@@ -1,4 +1,4 @@
-"""`analyze_model`: combine the answer of the rules, the answer of QNN, and the advice."""
+"""`analyze_model`: combine the rules' prediction, QNN's placement, and the advice."""
 
 from __future__ import annotations
 
@@ -67,22 +67,22 @@ def analyze_model(
     provider_options: Mapping[str, str] | None = None,
     timeout_s: float | None = None,
 ) -> Analysis:
-    """Report where the nodes of a model would run, by the rules, and by QNN if there is a host. Write no file.
+    """Report where a model's nodes would run: by the rules, and by QNN if there is a host. Write no file.
 
     Args:
         source: path of the model.
-        shapes: complete shapes of inputs, by name; used for the answer only, the file is not changed.
+        shapes: complete shapes of inputs, by name. They are used for the analysis; the file is not changed.
         dims: sizes of free dimensions, by name or by `"x:2"`.
         soc_model: number or name of the chip; default: the chip of this computer, or 60 (Snapdragon X Elite).
         offline: use only the rules.
         host_python: interpreter of the host; default: the configured host.
         provider_options: options of QNN.
-        timeout_s: time limit in seconds for QNN's answer; default: no limit.
+        timeout_s: time limit in seconds for QNN; default: no limit.
 
     Raises:
         CompiledModelRefused: the model is compiled.
         NoSuchFile: the model or its weights do not exist.
-        InvalidProtobuf: the file is not a model.
+        InvalidProtobuf: the file is not an ONNX model.
         OptionError: a size or the chip is wrong.
     """
     number, label, arch = chip_options(soc_model, provider_options or {})
@@ -94,10 +94,10 @@ def analyze_model(
     sizes = model_shapes.options_of(model.graph, decided)
     fixed = model_shapes.fix(model, decided)
     in_file = {name: node.op_type for node in model.graph.node for name in node.output}
-    # Inline functions of the model: the rules cover ONNX's operators only, and QNN never sees a function.
+    # Inline the model's functions: the rules only support ONNX's operators, and QNN never gets functions.
     model = graphs.inlined(model)
     if fixed:
-        # The shapes in the file were inferred while dimensions were free.
+        # The shapes in the file were inferred while dimensions were free, so infer them again.
         model_shapes.forget_inferred(model.graph)
     prediction = predict_model(model, arch, path.parent)
     view = prediction.view
@@ -115,7 +115,7 @@ def analyze_model(
         if number:
             options.setdefault("soc_model", number)
         try:
-            # Check the graph before a host is started, because QNN cannot answer for one that ONNX Runtime refuses.
+            # Check the graph before starting a host, because QNN cannot place a graph that ONNX Runtime refuses.
             check_runnable(model)
             answer = ask(
                 model,
@@ -127,7 +127,7 @@ def analyze_model(
                 host_python=host_python,
                 timeout_s=timeout_s,
             )
-            # A missing QNN is not a finding about the model, unless the user selected the host.
+            # A missing QNN is not a finding about the model, and is reported only if the user selected the host.
             if isinstance(answer.error, ProviderUnavailable) and host_python is None:
                 reason = answer.error.message
             else:
@@ -159,7 +159,7 @@ def analyze_model(
     rows = here.rows(arch, release)
     inside = inside_branches(prediction.left, prediction.numbers, rows)
     known = wrong_numbers(view, placed, rows, str(path), evidence, sizes, inside)
-    # Known faults come first and replace QNN's error, which does not contain the operator.
+    # Known faults replace QNN's error, which does not name the operator.
     notes = [*notes_on(prediction, model, path, truth, known), *known]
     all_sizes = f"{sizes} {to_fix}".strip()
     notes += about_deciding_inputs(model, path, view, placed, all_sizes)
@@ -184,7 +184,7 @@ def analyze_model(
 
 
 def chip_options(soc_model: str | None, options: Mapping[str, str] = MappingProxyType({})) -> tuple[str, str, int]:
-    """Return the SoC option for the host ("" for its own choice), a label, and the architecture.
+    """Return (SoC option for the host, chip label, architecture); the option is empty if the host chooses the chip.
 
     Args:
         soc_model: number or name of the chip.
@@ -192,7 +192,7 @@ def chip_options(soc_model: str | None, options: Mapping[str, str] = MappingProx
     """
     given = options.get("soc_model", "0").strip(" 0") or options.get("htp_arch", "0").strip(" 0")
     if soc_model is None and given:
-        # Read the options as a session does, which validates the name of a chip itself.
+        # Evaluate the options as a session does; the session also validates the chip name.
         found = simulated_chip(options.get("soc_model"), options.get("htp_arch"))
         of_option = chip_of(found) if found is not None else None
         if of_option is None:
@@ -205,7 +205,7 @@ def chip_options(soc_model: str | None, options: Mapping[str, str] = MappingProx
         return ("" if here else str(chip.number)), chip.label, chip.arch
     number = read_chip(soc_model)
     named = chip_of(number)
-    # Treat an unknown chip as one that computes floats: the rules refuse no node because of its age.
+    # Assume that an unknown chip supports floats, so that the rules refuse no node because of its age.
     return str(number), chip_label(number), named.arch if named is not None else tables.FIRST_FLOAT_ARCH
 
 
@@ -221,13 +221,13 @@ def _disagreements(predicted: GraphPlacement, truth: QnnAnswer) -> tuple[int, ..
     return tuple(
         index
         for index, (rule, true) in enumerate(pairs)
-        # A merged node runs where its neighbour runs, so its placement proves nothing about the rule.
+        # A merged node runs where its neighbour runs, so it does not confirm or contradict the rule.
         if true.place != "folded" and true.rule != "merged" and rule.place != true.place
     )
 
 
 def _explained(predicted: GraphPlacement, truth: QnnAnswer | None, path: Path, sizes: str) -> list[NodeVerdict]:
-    """Return QNN's verdicts, with the rules' reason and fix for nodes that QNN and the rules place on the CPU.
+    """Return QNN's verdicts, with the rule's reason and fix for nodes that both QNN and the rules place on the CPU.
 
     Args:
         sizes: options that fix the free dimensions.
@@ -240,7 +240,7 @@ def _explained(predicted: GraphPlacement, truth: QnnAnswer | None, path: Path, s
     explained = []
     for rule, true in zip(predicted.verdicts, truth.placed.verdicts, strict=True):
         if rule.place == "cpu" and true.place == "cpu":
-            # QNN's general sentences contain less information than the rule that predicted them.
+            # QNN's general messages are less informative than the rule that predicted the placement.
             reason = rule.reason if true.reason.startswith(("QNN gives no", "Failed to add node")) else true.reason
             explained.append(NodeVerdict("cpu", rule.rule, reason, rule.fix))
         else:
@@ -251,17 +251,17 @@ def _explained(predicted: GraphPlacement, truth: QnnAnswer | None, path: Path, s
 def _with_rewrites(
     placed: list[NodeVerdict], view: ModelIndex, rewritten: Mapping[str, str], command: str
 ) -> list[NodeVerdict]:
-    """Replace the advice for each node on the CPU by the rewrite that changes it, if there is one.
+    """For each node on the CPU, replace the advice by the rewrite that changes the node, if there is one.
 
     Args:
-        command: command up to the name of the rewrite.
+        command: `qnnbridge fix` command without the name of the rewrite.
     """
 
     def fix(verdict: NodeVerdict, node: GraphNode) -> NodeVerdict:
-        # Sizes come first: as long as a node has none, other objections of QNN are unknown.
+        # Fixing sizes comes first: without a size, QNN's other objections to a node are unknown.
         made = () if verdict.rule == "free-shape" else node.made
         names = [rewritten[tensor.name] for tensor in made if tensor.name in rewritten]
-        # QNN cannot infer the shape of an element of a sequence, and refuses all nodes that depend on it.
+        # QNN cannot infer the shape of a sequence element, and refuses all nodes that depend on it.
         if verdict.reason.startswith("Cannot get shape") and SEQUENCE_PARTS in rewritten.values():
             names.append(SEQUENCE_PARTS)
         if verdict.place != "cpu" or not names:
@@ -271,11 +271,11 @@ def _with_rewrites(
     return [fix(verdict, node) for verdict, node in zip(placed, view.nodes, strict=True)]
 
 
-# --- asking QNN -------------------------------------------------------------------------------------------
+# --- placement by QNN -------------------------------------------------------------------------------------
 #
 # A session is created on a host. Its placement contains the nodes that stay on the CPU. The trace that the provider
-# writes during compilation contains the nodes that each operator was made from, and QNN's reason for the others.
-# Before that, all nodes are renamed in a copy: names may be missing or duplicate in a model.
+# writes while compiling contains the nodes from which each operator was made, and QNN's reasons for refusing
+# others. All nodes are renamed in a copy of the model first, because their names may be missing or duplicate.
 
 # ONNX Runtime appends "_token_" and a number to the name of a node that it recreates in another layout.
 _NAME = re.compile(r"qnnbridge_node_(\d+)(?:_token_\d+)?$")
@@ -295,12 +295,12 @@ def ask(
 ) -> QnnAnswer:
     """Return QNN's placement of each node.
 
-    Without a trace only the nodes on the CPU are known. Then nodes that are folded by the rules stay so, and all
-    others are on QNN, divided into parts as the rules do.
+    Without a trace only the nodes on the CPU are known. Nodes that the rules fold are then assumed to be folded and
+    all other nodes to run on QNN, divided into parts by the rules.
 
     Args:
         model: the `ModelProto` of `path`; it is not changed.
-        predicted: the answer of the rules.
+        predicted: placement by the rules.
 
     Raises:
         BridgeError: the host cannot be started.
@@ -313,7 +313,7 @@ def ask(
             info = host.info
             placement, error = _make(host, copy, Path(folder), options, timeout_s)
             versions, simulator = dict(info.versions), bool(info.simulator)
-        # Read the trace after the host has ended, so that nothing writes to it.
+        # Read the trace after the host has ended, when nothing writes to it any more.
         trace = read_trace(str(folder))
     placed = None
     if trace:
@@ -327,7 +327,7 @@ def _named_copy(model: Any, path: Path, external_files: Iterable[str], folder: P
     copy = type(model)()
     copy.CopyFrom(model)
     for index, node in enumerate(copy.graph.node):
-        # QNN's answers refer to nodes by name, and names in models may be missing or duplicate.
+        # QNN refers to nodes by name, but names in models may be missing or duplicate.
         node.name = f"qnnbridge_node_{index}"
     return files.changed_copy(copy, path, external_files, folder / "named")
 
@@ -335,10 +335,10 @@ def _named_copy(model: Any, path: Path, external_files: Iterable[str], folder: P
 def _make(
     host: Any, model: Path, folder: Path, options: Mapping[str, str], timeout_s: float | None
 ) -> tuple[Any, BridgeError | None]:
-    """Create a session with tracing; return its placement, or the error."""
-    # By default the provider leaves Quantize and Dequantize at the edges of the model on the CPU.
+    """Create a session with tracing; return (placement, error)."""
+    # Override the provider's default, which leaves Quantize and Dequantize at the edges of the model on the CPU.
     whole = {"offload_graph_io_quantization": "0", **options}
-    # Create a session with a trace, or without one if the provider refuses the options of the trace.
+    # Try with a trace first; then without, in case the provider refuses the trace options.
     for extra in (tracing(str(folder)), {}):
         try:
             with opened(host, model, QNN, SessionSettings({**whole, **extra}, {}, timeout_s)) as session:
@@ -364,7 +364,7 @@ def _placed(
     for name, _ in placement.cpu_list if placement is not None else ():
         index = _index(name)
         if index is not None:
-            # Keep the reason of the trace, which contains more than the placement.
+            # Keep the trace's reason if there is one: it contains more than the placement.
             verdicts.setdefault(index, NodeVerdict("cpu", "qnn", "QNN gives no reason"))
     for subgraph in trace.get("subgraph_traces", ()):
         names = (
@@ -378,9 +378,9 @@ def _placed(
             parts.append(part)
         verdicts.update((index, NodeVerdict("qnn", "qnn")) for index in part)
     _add_merged(view, verdicts, parts, predicted, placement)
-    # Nodes that neither the trace nor the placement contains were folded or removed before the provider saw the
+    # Nodes that are neither in the trace nor in the placement were folded or removed before the provider got the
     # graph.
-    gone = NodeVerdict("folded", "qnn", "computed or removed before the nodes were placed")
+    gone = NodeVerdict("folded", "qnn", "computed or removed before nodes were placed")
     return GraphPlacement(
         tuple(verdicts.get(node.index, gone) for node in view.nodes), tuple(tuple(sorted(part)) for part in parts)
     )
@@ -393,11 +393,11 @@ def _add_merged(
     predicted: GraphPlacement,
     placement: Any,
 ) -> None:
-    """Add the nodes that QNN never saw because they were merged into a neighbour.
+    """Add the nodes that QNN never got because they were merged into a neighbour.
 
-    A merged node still does its work, together with its neighbour. It counts there, so that the rules and QNN count
-    the same nodes. Nodes that are folded by the rules stay folded. An `If` that was replaced by a branch has no
-    neighbour; it counts as on QNN if no node is on the CPU.
+    A merged node is counted where its neighbour runs, so that the rules and QNN count the same nodes. Nodes that
+    the rules fold stay folded. An `If` that was replaced by a branch has no neighbour; it counts as running on QNN
+    if no node is on the CPU.
     """
     part_of = {index: number for number, part in enumerate(parts) for index in part}
     missing = {
@@ -416,11 +416,13 @@ def _add_merged(
                 part_of[index] = part_of[other]
                 parts[part_of[other]].append(index)
             del missing[index]
-        # In the next round, only nodes next to the merged ones can have a neighbour.
+        # In the next round, only nodes next to merged nodes can have a placed neighbour.
         beside = {near for index, _ in joined for near in (*before[index], *behind[index])}
         asked = [missing[index] for index in sorted(beside & missing.keys())]
     if placement is not None and placement.known and placement.qnn_nodes and not placement.cpu_nodes:
-        verdicts.update((index, NodeVerdict("qnn", "merged", "the rest of it is on QNN")) for index in missing)
+        verdicts.update(
+            (index, NodeVerdict("qnn", "merged", "the rest of the model is on QNN")) for index in missing
+        )
         if missing and not parts:
             parts.append(list(missing))
 
@@ -452,7 +454,7 @@ def _index(name: str) -> int | None:
 
 
 def _reason(view: ModelIndex, text: str) -> str:
-    """Return QNN's text with the original names of the nodes."""
+    """Return QNN's message with the original node names."""
 
     def real(match: re.Match[str]) -> str:
         index = _index(match[0])

@@ -1,7 +1,7 @@
-"""The cost of each node: its work, its constants, and the number of nodes in the file that it represents.
+"""The cost of each node: its computations, its constants, and the number of nodes in the file that it represents.
 
-Estimates from shapes. A node with subgraphs (If, Loop, Scan) includes the cost of these: QNN runs such a node as a
-whole, or leaves all of it on the CPU.
+Costs are estimated from shapes. A node with subgraphs (If, Loop, Scan) includes the cost of its subgraphs: QNN runs
+such a node as a whole or not at all.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from qnnbridge_host.graph.model_index import ModelIndex
 from qnnbridge_host.model.graph_index import GraphNode
 from qnnbridge_host.model.work import makes_products, products_of
 
-# Bytes per element; types that are not listed (int8, uint8, bool) have 1.
+# Bytes per element; unlisted types (int8, uint8, bool) have 1.
 _BYTES: Final[Mapping[str, float]] = {
     **dict.fromkeys(("float", "int32", "uint32"), 4),
     **dict.fromkeys(("double", "int64", "uint64", "complex64"), 8),
@@ -30,12 +30,13 @@ class Cost:
     """The cost of one node, including its subgraphs.
 
     Args:
-        macs: multiply-accumulate operations; for other operators one per element.
+        macs: number of multiply-accumulate operations; for operators without multiplications, one per output
+            element.
         weights, results: size in bytes.
-        nodes: number of nodes in the file, including nodes of subgraphs that run.
-        beforehand: the other nodes of subgraphs: Constant nodes, and branches that never run.
+        nodes: number of nodes in the file, including nodes of subgraphs that may run.
+        beforehand: number of other nodes in subgraphs: Constant nodes, and nodes of branches that never run.
         sized: number of nodes whose results have known shapes.
-        guessed: the part of `macs` of nodes with unknown shapes, for which each weight counts once.
+        guessed: the portion of `macs` from nodes with unknown shapes, where each weight counts as one operation.
     """
 
     macs: int = 0
@@ -48,16 +49,16 @@ class Cost:
 
 
 def costs_of(view: ModelIndex, model: Any) -> list[Cost]:
-    """Return the cost of each node. The bytes of a constant count once, for the first node that reads it.
+    """Return the cost of each node. The size of a constant is counted once, for the first node that reads it.
 
     Args:
-        view: index that the rules used; an If with a known condition has the taken branch twice.
-        model: the original `ModelProto`, for the number of nodes.
+        view: the index that the rules used; both branches of an If with a known condition are the taken branch.
+        model: the original `ModelProto`, used to count nodes.
     """
     left = dict(view.sizes)
     costs = [_cost(node, left) for node in view.nodes]
     if any(node.inner_ops for node in view.nodes):
-        # onnx stores the inferred types of a subgraph in the subgraph.
+        # onnx stores the inferred types of a subgraph within that subgraph.
         for index, node in enumerate(graphs.infer(view.model).graph.node):
             if costs[index] and view.nodes[index].inner_ops:
                 costs[index] = _with_bodies(costs[index], node, view.nodes[index], view, left)
@@ -69,7 +70,7 @@ def costs_of(view: ModelIndex, model: Any) -> list[Cost]:
 
 
 def _running(proto: Any) -> int:
-    """Count the nodes of subgraphs that are neither Constant nor in a branch that never runs."""
+    """Count the nodes of subgraphs, except Constant nodes and branches that never run."""
     bodies = {body.SerializeToString(): body for body in graphs.bodies_of(proto)}
     inner = [one for body in bodies.values() for graph in graphs.subgraphs(body) for one in graph.node]
     return sum(one.op_type != "Constant" for one in inner)
@@ -88,11 +89,11 @@ def _cost(node: GraphNode, left: dict[str, int]) -> Cost:
 
 
 def _with_bodies(cost: Cost, proto: Any, node: GraphNode, outer: ModelIndex, left: dict[str, int]) -> Cost:
-    """Add the work and the constants of the subgraphs of a node. Their results do not leave the node."""
+    """Add the computations and constants of a node's subgraphs. Their results are not counted."""
     bodies = [_of_body(body, outer, left) for body in graphs.bodies_of(proto)]
     works = [sum([one.macs for one in body]) for body in bodies]
     guesses = [sum([one.guessed for one in body]) for body in bodies]
-    # One branch of an If runs. The body of a loop runs for each step.
+    # Only one branch of an If runs, so count the more expensive one. The body of a loop runs for each step.
     if node.op == "If":
         macs, guessed = max(zip(works, guesses, strict=True), default=(0, 0))
     else:
@@ -114,8 +115,8 @@ def _of_body(body: Any, outer: ModelIndex, left: dict[str, int]) -> list[Cost]:
         types[tensor.name] = (tensor.data_type, tuple(tensor.dims))
     for value in (*body.value_info, *body.input, *body.output):
         types[value.name] = graphs.type_of_value(value)
-    # The index needs only the graph and the versions of a model, and a copy would contain all weights of the
-    # subgraph.
+    # Pass only the graph and the versions, which is all that the index needs: a copied model would contain all
+    # weights of the subgraph.
     model = SimpleNamespace(graph=body, ir_version=outer.model.ir_version, opset_import=outer.model.opset_import)
     index = ModelIndex(model, types)
     left.update(index.sizes)
@@ -129,7 +130,7 @@ def _of_body(body: Any, outer: ModelIndex, left: dict[str, int]) -> list[Cost]:
 
 
 def _steps(node: GraphNode) -> int:
-    """Return how often the body of a loop runs if that is known, else 1."""
+    """Return how often the body of a loop runs; 1 if unknown."""
     if node.op == "Loop":
         most = node.input(0)
         values = most.values if most is not None else None

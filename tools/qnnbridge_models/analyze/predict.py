@@ -1,7 +1,7 @@
-"""Predict where each node of a model runs, without QNN and without running the model. Pure functions.
+"""Predict where each node of a model runs, without QNN and without running the model. All functions are pure.
 
-Three steps come before the rules: find nodes that ONNX Runtime computes or removes before placing any, find groups
-of nodes that QNN merges into one operator, and divide the graph into parts as ONNX Runtime does.
+Before the rules are applied, three steps find nodes that ONNX Runtime computes or removes in advance, find groups
+of nodes that QNN merges into one operator, and divide the graph into parts like ONNX Runtime.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _UNUSED = "nothing uses its results"
 # Operators that may have no effect.
 _PASSING = frozenset({"Identity", "Dropout", "Cast"})
 _CLOSE = 1e-3
-# Permutations of DepthToSpace with the modes DCR and CRD.
+# Permutations that correspond to DepthToSpace with the modes DCR and CRD.
 _SHUFFLES = {(0, 3, 4, 1, 5, 2), (0, 1, 4, 2, 5, 3)}
 _COMPUTED = NodeVerdict("folded", reason=_COMPUTED_AHEAD)
 # Operators that `fold` must not compute, because ONNX Runtime does not compute them in advance.
@@ -60,7 +60,7 @@ def folded(view: ModelIndex) -> Mapping[int, str]:
 
 
 def _is_computed(node: GraphNode, known: set[str]) -> bool:
-    # A fixed shape is enough: the values of the input do not matter.
+    # The values of the input do not matter: a fixed shape is enough.
     if node.op == "Shape":
         return bool(node.given) and node.given[0].fixed is not None
     if node.op in _NEVER_COMPUTED:
@@ -74,7 +74,8 @@ def _does_nothing(node: GraphNode, view: ModelIndex) -> bool:
     if node.op not in _PASSING or not node.given or not node.made:
         return False
     source, result = node.given[0], node.made[0]
-    # Names of a graph's inputs and outputs are fixed, so a node between the two cannot be removed.
+    # The names of a graph's inputs and outputs are fixed, so a node that directly connects an input and an output
+    # cannot be removed.
     at_edge = result.name in view.outputs and (source.name in view.inputs or len(view.readers(source.name)) > 1)
     if at_edge or result.name in view.captured:
         return False
@@ -87,9 +88,9 @@ def _does_nothing(node: GraphNode, view: ModelIndex) -> bool:
 
 def _add_unused(view: ModelIndex, found: dict[int, str]) -> None:
     needed = set(view.outputs) | set(view.captured)
-    # Start from the end, so that the readers of a tensor are decided before its producer.
+    # Process nodes in reverse order, so that a tensor's readers are decided before its producer.
     for node in reversed(view.nodes):
-        # The inputs of a folded node are not needed, so their producers may be unused.
+        # A folded node does not need its inputs, so their producers may be unused.
         if node.index in found and found[node.index] == _COMPUTED_AHEAD:
             continue
         if any(tensor.name in needed for tensor in node.made):
@@ -99,7 +100,7 @@ def _add_unused(view: ModelIndex, found: dict[int, str]) -> None:
 
 
 def fusions_of(view: ModelIndex) -> dict[int, str]:
-    """Return nodes that QNN would refuse alone: index -> operator that they are merged into."""
+    """Return nodes that QNN would refuse alone, with the operator that they are merged into."""
     found: dict[int, str] = {}
     for node in view.nodes:
         if node.op == "Erf" and _is_gelu(node, view):
@@ -110,7 +111,7 @@ def fusions_of(view: ModelIndex) -> dict[int, str]:
 
 
 def _depth_to_space(turn: GraphNode, view: ModelIndex) -> tuple[int, ...] | None:
-    """Find Reshape to six dimensions, Transpose, Reshape to four: a pixel shuffle as exporters write it."""
+    """Find the pixel shuffle that exporters write: Reshape to six dimensions, Transpose, Reshape to four."""
     before, behind = view.origin(turn.given[0].name), _only_user(turn, view)
     if before is None or behind is None or before.op != "Reshape" or behind.op != "Reshape":
         return None
@@ -120,10 +121,10 @@ def _depth_to_space(turn: GraphNode, view: ModelIndex) -> tuple[int, ...] | None
 
 
 def _is_gelu(erf: GraphNode, view: ModelIndex) -> bool:
-    """Return whether QNN merges this Erf into Gelu: x / sqrt(2), Erf, + 1, * x, * 0.5, the last two in any order.
+    """Return whether QNN merges this Erf into Gelu: x / sqrt(2), Erf, + 1, then * x and * 0.5 in any order.
 
-    Either no tensor of the pattern is quantised, or both x and the result are. QNN refuses the Erf if only one of
-    the two is.
+    Either no tensor of the pattern may be quantised, or both x and the result must be; otherwise QNN refuses the
+    Erf.
     """
     if not erf.given or not erf.made:
         return False
@@ -137,7 +138,7 @@ def _is_gelu(erf: GraphNode, view: ModelIndex) -> bool:
     if last is None or last.op != "Mul":
         return False
     behind = _only_user(last, view)
-    # Exporters multiply by 0.5 before or after the product with x.
+    # Exporters multiply by 0.5 before or after multiplying by x.
     if behind is not None and behind.op == "Mul" and (_has_number(last, 0.5) or _has_number(behind, 0.5)):
         last = behind
     makers = [view.origin(tensor.name) for tensor in before.given if not tensor.constant]
@@ -159,10 +160,10 @@ def _has_number(node: GraphNode, number: float) -> bool:
 
 
 def parts_of(view: ModelIndex, places: Sequence[NodePlace]) -> list[list[int]]:
-    """Return the indexes of the nodes of each part on QNN, in order of execution. Folded nodes are skipped.
+    """Return the nodes of each part on QNN by index, in order of execution. Folded nodes are skipped.
 
-    This repeats ONNX Runtime's partitioning: a node is visited as soon as all of its inputs are available. A node
-    that QNN refuses and that depends on the open part waits until the part is closed.
+    The algorithm repeats ONNX Runtime's partitioning: a node is visited as soon as all of its inputs are available.
+    A node on the CPU that depends on the open part waits until this part is closed.
     """
     before, behind = view.links
     alive = [place != "folded" for place in places]
@@ -171,10 +172,10 @@ def parts_of(view: ModelIndex, places: Sequence[NodePlace]) -> list[list[int]]:
     later: deque[int] = deque()
     parts: list[list[int]] = []
     part: list[int] = []
-    # Nodes that read from the open part. If they run on the CPU, they have to wait for the part's end.
+    # Nodes that read from the open part. If such a node runs on the CPU, it must wait until the part is closed.
     border: set[int] = set()
     while ready or later:
-        # All remaining nodes wait for the open part: close it and continue with them.
+        # All remaining nodes wait for the open part, so close it and continue with them.
         if not ready:
             if part:
                 parts.append(part)
@@ -204,17 +205,17 @@ def parts_of(view: ModelIndex, places: Sequence[NodePlace]) -> list[list[int]]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Prediction:
-    """The answer of the rules for one model.
+    """Result of the rules for one model.
 
     Args:
         verdicts: one for each node of the main graph, in order.
         view: index of the graph, with all known shapes.
-        empty: tensors without elements, of all nodes. Each of them may crash the process.
-        no_input: no input is left.
-        decided: indexes of each If with a known condition. ONNX Runtime replaces it by the branch that is taken.
-        left: the model with everything computed that can be, without large weights. Each If of `decided` has the
-            taken branch twice.
-        numbers: index in the model of each node of `left`.
+        empty: tensors without elements, of any node. Each of them may crash the process.
+        no_input: true if no input is left.
+        decided: indexes of If nodes with a known condition. ONNX Runtime replaces each by the branch that is taken.
+        left: the model after computing everything that can be computed in advance, without large weights. In each
+            If of `decided`, both branches are the taken branch.
+        numbers: for each node of `left`, its index in the original model.
     """
 
     verdicts: tuple[NodeVerdict, ...]
@@ -232,13 +233,13 @@ def predict_model(model: Any, arch: int, folder: Path | None = None) -> Predicti
     Args:
         model: `ModelProto`; it is not changed, and its weights need not be loaded.
         arch: architecture of the HTP: 73 for V73.
-        folder: folder of the model's external tensors, of which small ones are read.
+        folder: folder of external tensors; small ones are read.
     """
     light = graphs.without_weights(model)
-    # Identify nodes by number, because nodes disappear below, and names may be missing or duplicate.
+    # Identify nodes by number: nodes are removed below, and names may be missing or duplicate.
     for index, node in enumerate(light.graph.node):
         node.name = str(index)
-    # Without a folder the external tensors cannot be read, so they must not be declared.
+    # Without a folder external tensors cannot be read, so do not declare them.
     if folder is None:
         for tensor in light.graph.initializer:
             del tensor.external_data[:]
@@ -256,7 +257,7 @@ def predict_model(model: Any, arch: int, folder: Path | None = None) -> Predicti
         found = dict(zip((int(node.name) for node in left.nodes), predict(left, arch), strict=True))
         verdicts = tuple(found.get(node.index, _COMPUTED) for node in whole.nodes)
     else:
-        # Nothing was folded, as in most models, so one index is enough for the model and for the folded copy.
+        # In most models nothing was folded, so a single index serves both the model and the folded copy.
         left = whole = ModelIndex(light, editor.types, [node.name for node in model.graph.node])
         verdicts = tuple(predict(left, arch))
     numbers = tuple(int(node.name) for node in light.graph.node)
@@ -275,10 +276,10 @@ def predict_model(model: Any, arch: int, folder: Path | None = None) -> Predicti
 
 
 def _drop_untaken_branches(editor: Editor) -> frozenset[int]:
-    """Replace the other branch of each If with a known condition by a copy of the taken branch.
+    """In each If with a known condition, replace the branch that never runs by a copy of the taken branch.
 
-    The other branch then affects neither shapes nor places. The nodes keep their order and number. Return the
-    indexes of these Ifs.
+    The branch that never runs then affects neither shapes nor placement, and the nodes keep their order and number.
+    Return the indexes of these If nodes.
     """
     decided = set()
     for node in editor.graph.node:
@@ -293,12 +294,14 @@ def _drop_untaken_branches(editor: Editor) -> frozenset[int]:
 
 
 def _has_folded(light: Any, model: Any) -> bool:
-    """Return whether the copy has a constant that a node of the model computes."""
+    """Return whether the copy has a constant that is computed by a node in the original model."""
     return [one.name for one in light.graph.initializer] != [one.name for one in model.graph.initializer]
 
 
 def predict(view: ModelIndex, arch: int) -> list[NodeVerdict]:
-    """Return one verdict for each node, in order. Everything that can be computed must already be a constant."""
+    """Return one verdict for each node, in order. Everything that can be computed in advance must already be a
+    constant.
+    """
     context = RuleContext(view, arch)
     gone = folded(view)
     units = _units_of(view)
@@ -316,7 +319,7 @@ def _verdict_on(node: GraphNode, context: RuleContext, units: QdqUnits, fusions:
     if node.index in fusions:
         return ON_QNN
     quantized_unit = units.get(node.index)
-    # These rules are about float operators. A quantised unit has its own types, and chips before V73 support it.
+    # These rules are about float operators. A quantised operator has its own types, which chips before V73 support.
     for rule in placement_rules(node.op):
         if quantized_unit is not None and rule.name in ("type", "rearranged", "chip"):
             continue
@@ -329,7 +332,7 @@ def _verdict_on(node: GraphNode, context: RuleContext, units: QdqUnits, fusions:
 
 
 def _with_constants(view: ModelIndex, gone: Mapping[int, str]) -> list[GraphNode]:
-    """Return the nodes with inputs marked as constant that ONNX Runtime computes in advance."""
+    """Return the nodes, with those inputs marked as constant that ONNX Runtime computes in advance."""
     computed = {
         tensor.name for node in view.nodes if gone.get(node.index) == _COMPUTED_AHEAD for tensor in node.made
     }
@@ -349,7 +352,7 @@ def _with_constants(view: ModelIndex, gone: Mapping[int, str]) -> list[GraphNode
     ]
 
 
-# --- quantised operators: a node with the Dequantize before it and the Quantize after it is one unit -----------
+# --- quantised operators: a node with its Dequantize and Quantize nodes forms one unit -------------------------
 
 QUANTIZE: Final = frozenset({"QuantizeLinear", "com.microsoft.QuantizeLinear"})
 DEQUANTIZE: Final = frozenset({"DequantizeLinear", "com.microsoft.DequantizeLinear"})
@@ -358,8 +361,8 @@ EDGES: Final = QUANTIZE | DEQUANTIZE
 _V73 = 73
 _SHORT: Final = {"uint8": "u8", "int8": "s8", "uint16": "u16", "int16": "s16", "int4": "s4", "uint4": "u4"}
 
-# Activation -> supported types of the second operand; those after the bar need V73. Measured with 231 models of one
-# operator on the simulator, for V68, SoC 60 and SoC 88; the latter two support the same types.
+# For each activation type, the supported types of the second operand; types after the bar need V73. Measured with
+# 231 one-operator models on the simulator, for V68, SoC 60 and SoC 88; SoC 60 and SoC 88 support the same types.
 _CONV: Final = {"u8": "u8 s8 s4", "s8": "u8 s8 s4 u16 s16", "u16": "u8 s8 s4 | u16 s16", "s16": "s8 s4"}
 _CONV_PER_CHANNEL: Final = {"u8": "s8 s4", "s8": "s8", "u16": "s8 s4 | s16", "s16": "s8 s4"}
 _MATMUL: Final = {"u8": "u8 s8", "s8": "u8 s8 u16 s16", "u16": "u8 s8 | u16 s16", "s16": "s8"}
@@ -372,9 +375,9 @@ _NOT_INT16: Final = frozenset({"HardSwish", "Exp", "Round", "Sin", "GlobalAverag
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class QdqUnit:
-    """An operator with the Quantize and Dequantize nodes around it.
+    """An operator with the Dequantize and Quantize nodes around it.
 
-    Types are abbreviated: u8, s16.
+    Types are abbreviated, for example u8 and s16.
 
     Args:
         edges: indexes of the Quantize and Dequantize nodes.
@@ -403,10 +406,10 @@ def _units_of(view: ModelIndex) -> dict[int, QdqUnit]:
         before = [view.origin(tensor.name) for tensor in node.given]
         sources = [one for one in before if one is not None and one.op in DEQUANTIZE]
         users = [user for tensor in node.made for user in view.readers(tensor.name)]
-        # A single reader of the float output is enough to prevent a unit in ONNX Runtime.
+        # If a single reader uses the float output, ONNX Runtime does not form a unit.
         if not sources or not users or any(user.op not in QUANTIZE for user in users):
             continue
-        # An output of the model is read as float, so the operator is not followed by a Quantize only.
+        # A model output is read as float, so the operator is not followed by Quantize nodes only.
         if any(tensor.name in view.outputs for tensor in node.made):
             continue
         found[node.index] = _unit(node, view, tuple(one.index for one in (*sources, *users)))
@@ -414,7 +417,7 @@ def _units_of(view: ModelIndex) -> dict[int, QdqUnit]:
 
 
 def _unit_verdict(node: GraphNode, unit: QdqUnit, arch: int) -> NodeVerdict:
-    """Judge a unit whose operator has passed all other rules."""
+    """Return the verdict on a unit whose operator passed all other rules."""
     table = _table(node, unit)
     if node.op in _NOT_INT16 and unit.activation == "s16":
         return NodeVerdict(
@@ -448,21 +451,21 @@ def _unit_verdict(node: GraphNode, unit: QdqUnit, arch: int) -> NodeVerdict:
 
 
 def _spread_to_edges(verdicts: list[NodeVerdict], units: QdqUnits) -> list[NodeVerdict]:
-    """Place Quantize and Dequantize nodes with their operators."""
+    """Place Quantize and Dequantize nodes where their operators run."""
     result = list(verdicts)
     places: dict[int, list[NodeVerdict]] = {}
     for index, unit in units.items():
         for edge in unit.edges:
             places.setdefault(edge, []).append(verdicts[index])
     for edge, around in places.items():
-        # The scale of the node itself is at fault, whatever its neighbours are.
+        # The node's own scale is wrong, regardless of its neighbours.
         if verdicts[edge].place == "fails":
             continue
-        # A node may belong to two operators: it runs on QNN if one of them does.
+        # A node may belong to two operators: it runs on QNN if one of these does.
         if any(one.place == "qnn" for one in around):
             result[edge] = ON_QNN
         elif all(one.place == "cpu" for one in around):
-            # Repeat the operator's advice: these nodes move to QNN if the operator is replaced.
+            # Repeat the operator's advice, because these nodes move to QNN together with the operator.
             result[edge] = around[0]
     return result
 

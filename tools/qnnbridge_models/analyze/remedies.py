@@ -1,7 +1,7 @@
 """Recommend changes of a model, the most valuable first, and predict its placement with fixed sizes.
 
-QNN supports only fixed shapes. So for a model with free dimensions, other recommendations are valued on a copy with
-fixed sizes. Pure functions, which need no host.
+QNN supports only fixed shapes. For a model with free dimensions, the benefit of all other recommendations is
+therefore computed on a copy with fixed sizes. The functions are pure and need no host.
 """
 
 from __future__ import annotations
@@ -34,35 +34,37 @@ from qnnbridge_protocol.shown import listed
 
 NO_SHAPE: Final = "replace the first operator before these nodes whose output shape is unknown or depends on values"
 _NAMED = 3
-# Largest exponent of a factor that is printed as a number.
+# Factors with a larger exponent (base e) are not printed as a number.
 _MOST_EXPONENT: Final = 690
-# Largest number of kinds of objections whose effect on the parts is counted; each takes a walk over the graph.
+# Maximum number of kinds of objections for which the effect on the number of parts is computed. Each computation
+# traverses the graph.
 _MOST_TRIED = 40
-# Largest number of nodes of all these walks: a tenth of a second for 100,000. Models of 10,000 nodes have all
-# walks.
+# Maximum total number of nodes in these traversals; 100,000 nodes take a tenth of a second. Models of up to 10,000
+# nodes get all traversals.
 _MOST_WALKED = 400_000
-# Sizes to try for free dimensions except axis 0, the batch, which gets 1. Each takes as long as the rules.
+# Sizes to try for free dimensions, except for axis 0 (the batch), which gets 1. Trying a size takes as long as
+# applying all rules.
 _TRIED_SIZES = (64, 224, 16)
-# Number of audio samples, which is tried last, for inputs with one free dimension each. A model returns no result
-# for fewer samples than its window.
+# Number of audio samples, tried last if each input has a single free dimension besides the batch. A model needs at
+# least as many samples as its window.
 _SAMPLES = 16000
-# Code of advice to make an input a constant.
+# Code of advice to replace an input by a constant.
 _DECIDING = "deciding-input"
-# Largest number of nodes for which several sizes are tried.
+# Maximum number of nodes for which several sizes are tried.
 _LARGE = 2000
-# Sizes come first: the value of all other advice is measured on a copy with sizes.
+# Sizes come first, because the benefit of all other advice is computed on a copy with fixed sizes.
 _ORDER = {"sizes": 0, "crash": 1, "fails": 2, "known-wrong": 3, "cpu": 4, "model": 5}
 _CALCULATING = frozenset({"Add", "Sub", "Mul", "Div", "Pow", "Mod", "CumSum", "ReduceSum", "MatMul", "Sum"})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Sized:
-    """Prediction for a model with free dimensions, once they have sizes.
+    """Prediction for a model with free dimensions after these got sizes.
 
     Args:
-        prediction: the answer of the rules.
+        prediction: result of the rules.
         costs: cost of each node.
-        sizes: possible sizes of the free dimensions.
+        sizes: the sizes that were chosen for the free dimensions.
     """
 
     prediction: Prediction
@@ -76,7 +78,7 @@ class Sized:
 
 
 def with_sizes(model: Any, arch: int, folder: Path) -> Sized | None:
-    """Return the best prediction of several sizes; None for a model without free dimensions."""
+    """Return the best prediction among several sizes; None for a model without free dimensions."""
     free = model_shapes.free_dimensions(model.graph)
     best: Sized | None = None
     for sizes in _possible(free, large=len(model.graph.node) > _LARGE):
@@ -100,7 +102,7 @@ def _placed(sized: Sized) -> int:
 def _possible(free: Sequence[model_shapes.FreeAxis], *, large: bool) -> Iterator[Dimensions]:
     if not free:
         return
-    # Axis 0 counts as the batch.
+    # Axis 0 is assumed to be the batch.
     behind = any(one.axis for one in free)
     lines = max(Counter(one.input for one in free if one.axis).values(), default=0) == 1
     for size in _TRIED_SIZES[:1] if large or not behind else (*_TRIED_SIZES, *((_SAMPLES,) if lines else ())):
@@ -108,7 +110,7 @@ def _possible(free: Sequence[model_shapes.FreeAxis], *, large: bool) -> Iterator
 
 
 SEQUENCE_PARTS: Final = "sequence-parts"
-# Rewrites of patterns that exporters write, with the operators that the rewrites replace.
+# Rewrites of patterns that exporters produce, with the operators that each rewrite replaces.
 _OF_EXPORTERS: Final[Mapping[str, frozenset[str]]] = {
     "default-activations": frozenset({"GRU", "LSTM"}),
     "gather-places": frozenset({"GatherND"}),
@@ -132,15 +134,14 @@ _OF_EXPORTERS: Final[Mapping[str, frozenset[str]]] = {
 def rewritten_results(
     model: Any, folder: Path, in_file: Mapping[str, str], refused: Collection[str]
 ) -> dict[str, str]:
-    """Return the tensors that a rewrite of `qnnbridge fix` computes differently, with the name of the rewrite.
+    """Return the tensors whose nodes a rewrite of `qnnbridge fix` changes, with the name of the rewrite.
 
-    Each rewrite is applied to a copy, which is not run.
+    Each rewrite is applied to a copy; no model is run.
 
     Args:
         model: `ModelProto` of the model.
         folder: folder of its external tensors.
-        in_file: operators of the file's main graph by the tensors that they compute. `fix` does not change
-            functions.
+        in_file: operator of each tensor that the file's main graph computes. `fix` does not change functions.
         refused: operators that stay on the CPU; rewrites of other operators are skipped.
     """
     found: dict[str, str] = {}
@@ -164,10 +165,10 @@ def rewritten_results(
 def notes_on(
     prediction: Prediction, model: Any, path: Path, truth: QnnAnswer | None, known: Sequence[Advice] = ()
 ) -> list[Advice]:
-    """Return the recommendations for the model as a whole, and for QNN's error.
+    """Return recommendations about the whole model, and about QNN's error.
 
     Args:
-        known: faults of the table that the model contains.
+        known: known faults that the model contains.
     """
     notes: list[Advice] = []
     view = prediction.view
@@ -179,7 +180,7 @@ def notes_on(
         notes.append(
             Advice(
                 f"Export with opset {tables.NEWEST_OPSET} and IR version {tables.NEWEST_IR_VERSION} at most",
-                f"it has opset {view.opset} and IR version {view.model.ir_version}; "
+                f"the model has opset {view.opset} and IR version {view.model.ir_version}; "
                 f"ONNX Runtime {tables.NEWEST_ORT} does not load it",
                 severity="fails",
             )
@@ -190,7 +191,7 @@ def notes_on(
         notes.append(
             Advice(
                 fix_command(path, "--only zero-size"),
-                f"tensors without elements ({names}) end the process as soon as QNN runs one of their operators",
+                f"tensors without elements ({names}) crash the process as soon as QNN runs one of their operators",
                 severity="crash",
             )
         )
@@ -198,9 +199,9 @@ def notes_on(
     if wide:
         notes.append(
             Advice(
-                "Keep values of int64 within 32 bits",
+                "Keep int64 values within 32 bits",
                 f"{len(wide)} {'node on QNN computes' if len(wide) == 1 else 'nodes on QNN compute'} with int64, "
-                "and QNN silently keeps 32 bits of it",
+                "and QNN silently keeps only 32 bits",
                 tuple(wide),
                 severity="model",
             )
@@ -211,13 +212,14 @@ def notes_on(
         notes.append(
             Advice(
                 QUANTISE_AGAIN[0].upper() + QUANTISE_AGAIN[1:],
-                f"the argument of {len(coarse)} Softmax is in steps of {step:.3g}, and one step is a factor of "
-                f"{factor}, on the CPU as well. A mask of large numbers leaves no resolution for the scores",
+                f"the argument of {len(coarse)} Softmax is quantised in steps of {step:.3g}: one step changes the "
+                f"result by a factor of {factor}, on the CPU as well. A large mask leaves no resolution for the "
+                "scores",
                 tuple(index for index, _ in coarse),
                 severity="model",
             )
         )
-    # A node that the rules predicted explains the error better than its message.
+    # If the rules predicted a failing node, that node explains the error better than QNN's message.
     foreseen = any(verdict.place in ("crash", "fails") for verdict in prediction.verdicts)
     foreseen |= any(one.severity == "fails" for one in known)
     if truth is not None and isinstance(truth.error, BridgeError) and not foreseen:
@@ -226,7 +228,7 @@ def notes_on(
 
 
 def _in_coarse_steps(view: ModelIndex) -> list[tuple[int, float]]:
-    """Return each Softmax whose argument is quantised in steps above 1, with the step; the largest step first."""
+    """Return (index, step) of each Softmax whose argument is quantised in steps above 1, the largest step first."""
     found = []
     for node in view.nodes:
         maker = view.origin(node.given[0].name) if node.op == "Softmax" and node.given else None
@@ -239,7 +241,7 @@ def _in_coarse_steps(view: ModelIndex) -> list[tuple[int, float]]:
 def about_deciding_inputs(
     model: Any, path: Path, view: ModelIndex, verdicts: Sequence[NodeVerdict], dims: str
 ) -> list[Advice]:
-    """Advise constants for inputs that decide which branches run.
+    """Advise constants for inputs that decide which branches of If nodes run.
 
     Args:
         dims: options that fix free dimensions.
@@ -257,8 +259,9 @@ def about_deciding_inputs(
     return [
         Advice(
             fix_command(path, options.strip(), dims),
-            f"QNN does not support If; {names} decides which branch of {labels} runs, and a constant leaves only "
-            "one. The shown value is one that the model compares with: give the value that you use",
+            f"QNN does not support If; {names} decides which branch of {labels} runs. With a constant, only one "
+            "branch is left. The value shown here is one that the model compares the input with: give the value "
+            "that you use",
             tuple(branching),
             severity="sizes",
             code=_DECIDING,
@@ -275,13 +278,13 @@ def about_sizing_inputs(
     decided: Dimensions,
     dims: str,
 ) -> list[Advice]:
-    """Advise constants for inputs whose values are sizes, if by the rules QNN then supports more nodes.
+    """Advise constants for inputs whose values are sizes, if the rules predict that QNN then supports more nodes.
 
     Args:
         path: path of the given model.
-        verdicts: verdicts on the nodes, with sizes if dimensions are free.
-        sized: the model with sizes, if dimensions are free.
-        decided: the given sizes.
+        verdicts: verdicts on the nodes; for a model with free dimensions, those after fixing the sizes.
+        sized: prediction with fixed sizes, for a model with free dimensions.
+        decided: the sizes that the user gave.
         dims: options that fix free dimensions.
     """
     inputs = sizing_inputs(model)
@@ -308,9 +311,9 @@ def about_sizing_inputs(
     return [
         Advice(
             fix_command(path, options_text(constants).strip(), dims),
-            f"QNN supports fixed sizes only; the value of {names} is the size of "
-            f"{results_text(list(results))}. By the rules {on_qnn} of {live} nodes run on the NPU "
-            f"with a constant. The numbers are examples with which the model runs: give the values that you use",
+            f"QNN supports fixed sizes only; the value of {names} is the size of {results_text(list(results))}. "
+            f"The rules predict {on_qnn} of {live} nodes on the NPU with a constant. The numbers are examples "
+            "that the model accepts: give the values that you use",
             cured,
             severity="sizes",
             code=_DECIDING,
@@ -322,7 +325,7 @@ _REWRITES = re.compile(r"qnnbridge fix \(([\w-]+(?:, [\w-]+)*)\)( .*)?(.*)")
 
 
 def with_commands(verdicts: Sequence[NodeVerdict], path: Path, sizes: str) -> tuple[NodeVerdict, ...]:
-    """Return the verdicts with commands to paste instead of names of rewrites like "qnnbridge fix (rank)".
+    """Return the verdicts with rewrite names like "qnnbridge fix (rank)" replaced by complete commands.
 
     Args:
         path: path of the given model.
@@ -357,12 +360,12 @@ def advise(
 ) -> list[Advice]:
     """Return the recommendations, the most valuable first. Objections of the same kind form one recommendation.
 
-    The value is measured: the nodes are moved to QNN in a copy of the placement, and the parts are counted again.
+    The benefit is computed: the nodes are moved to QNN in a copy of the placement, and the parts are counted again.
 
     Args:
         path: path of the given model.
         notes: recommendations for the whole model.
-        sized: the model with sizes, if dimensions are free: nodes without objection there need only sizes.
+        sized: prediction with fixed sizes, for a model with free dimensions.
         dims: options that fix free dimensions.
     """
     found = list(notes)
@@ -374,8 +377,8 @@ def advise(
         ]
         if waiting and all(one.code != _DECIDING for one in notes):
             found.append(_about_sizes(view, verdicts, waiting, sized, path, dims))
-        # From here on the copy with sizes is judged: objections that sizes remove are not reported separately, and
-        # the others need another remedy.
+        # From here on use the copy with fixed sizes: objections that the sizes remove need no separate advice, and
+        # the remaining ones need a different remedy.
         view, costs = sized.prediction.view, sized.costs
         verdicts = [
             dataclasses.replace(one, fix=NO_SHAPE) if one.rule == "free-shape" else one
@@ -384,13 +387,13 @@ def advise(
     kinds: dict[tuple[str, str, str], list[int]] = {}
     decided = {index for one in notes if one.code == _DECIDING for index in one.nodes}
     for index, verdict in enumerate(verdicts):
-        # Nodes that `fix` leaves on the CPU on purpose need no advice.
+        # Nodes that `fix` deliberately leaves on the CPU need no advice.
         if verdict.place in BAD and index not in decided and not is_conversion(view.nodes[index].name):
             kinds.setdefault(_kind(view, index, verdict), []).append(index)
     places: list[NodePlace] = [verdict.place for verdict in verdicts]
     now = len(parts_of(view, places)) if kinds else 0
     largest = sorted(kinds.items(), key=lambda item: -len(item[1]))
-    # Do fewer walks for larger graphs.
+    # Do fewer traversals for larger graphs.
     most = min(_MOST_TRIED, _MOST_WALKED // max(1, len(view.nodes)))
     for number, (_, nodes) in enumerate(largest):
         tried = _would_join(view, places, nodes, now) if number < most else 0
@@ -405,14 +408,14 @@ def _about_sizes(
     live = sum(cost.nodes for verdict, cost in pairs if verdict.place != "folded")
     on_qnn = sum(cost.nodes for verdict, cost in pairs if verdict.place == "qnn")
     count = f"all {live} nodes run" if sized.all_on_qnn else f"{on_qnn} of {live} nodes run"
-    alone = "that alone is enough: " if sized.all_on_qnn else ""
+    alone = "fixed sizes alone are enough: " if sized.all_on_qnn else ""
     tried = ", ".join(f"{name}:{axis}={size}" for (name, axis), size in list(sized.sizes.by_axis.items())[:4])
     first = next((verdicts[index].reason for index in waiting if verdicts[index].rule == "free-shape"), "")
     branching = [view.nodes[index].label for index in waiting if index in sized.prediction.decided]
     labels = ", ".join(branching[:_NAMED])
     return Advice(
         fix_command(path, dims),
-        f"QNN supports fixed sizes only; {alone}by the rules {count} on the NPU with sizes (tried with {tried})"
+        f"QNN supports fixed sizes only; {alone}the rules predict that {count} on the NPU (tried with {tried})"
         + (f". Sizes decide what {labels} runs, and untaken-branches leaves that alone" if branching else "")
         + (f". Without sizes: {first}" if first else ""),
         tuple(waiting),
@@ -423,7 +426,7 @@ def _about_sizes(
 
 
 def _kind(view: ModelIndex, index: int, verdict: NodeVerdict) -> tuple[str, str, str]:
-    # Use one kind for all operators, because the same sizes fix all of them.
+    # All nodes with a free shape are of one kind, because the same sizes fix all of them.
     if verdict.rule == "free-shape":
         return verdict.rule, "", ""
     return verdict.rule, "" if verdict.fix else view.nodes[index].op, verdict.fix
@@ -444,7 +447,7 @@ def _advice(
     count = "1 node" if len(nodes) == 1 else f"{len(nodes)} nodes"
     names = listed([view.nodes[index].label for index in nodes], _NAMED)
     shown = ", ".join(ops[:_NAMED]) + (" and others" if len(ops) > _NAMED else "")
-    what = first.fix or f"Replace {shown}, or accept that it stays on the CPU"
+    what = first.fix or f"Replace {shown}, or accept that the CPU runs it"
     return Advice(
         what[0].upper() + what[1:] if not what.startswith("qnnbridge") else what,
         f"{count} ({shown}): {first.reason.rstrip('.')}. In: {names}",

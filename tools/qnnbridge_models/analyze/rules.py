@@ -1,8 +1,8 @@
-"""Rules that return why QNN does not support a node, or None. Pure functions.
+"""Rules that return why QNN does not support a node, or None. All functions are pure.
 
-`RULES` are applied in order; the first objection counts. Most rules read a table of `tables`; the checks of single
-operators that fit no table come first in this file. Nodes that QNN runs but computes wrong have similar rules, with
-a condition instead of a function: the rows of `qnnbridge_host.model.known_wrong`.
+`RULES` are applied in order, and the first objection counts. Most rules read a table of `tables`; this file starts
+with checks of single operators that fit no table. Nodes that QNN runs but computes wrong have similar rules, with a
+condition instead of a function: the rows of `qnnbridge_host.model.known_wrong`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from qnnbridge_protocol.shell import fix_command
 from qnnbridge_protocol.shown import listed
 from qnnbridge_tools import output
 
-# Reason of an objection, or (reason, fix); None without an objection.
+# An objection is its reason, or (reason, fix), or None if the rule does not object.
 Objection = str | tuple[str, str] | None
 
 _FLOATS = ("float", "float16")
@@ -60,7 +60,7 @@ _INSTEAD: Final[Mapping[str, str]] = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RuleContext:
-    """Facts about the model and the chip, for rules.
+    """Facts about the model and the chip that rules need.
 
     Args:
         view: index of the graph.
@@ -73,13 +73,13 @@ class RuleContext:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PlacementRule:
-    """One rule.
+    """A rule that decides whether a node can run on QNN.
 
     Args:
         name: name of the rule.
-        place: place of a node that the rule objects to.
+        place: where a node runs if the rule objects to it.
         check: returns the objection.
-        fix: remedy, if the objection has none.
+        fix: default remedy, if the objection does not contain one.
         operators: operators that the rule applies to; None for all.
     """
 
@@ -98,7 +98,7 @@ class PlacementRule:
 
 
 def _wrong_type(node: GraphNode, context: RuleContext) -> Objection:
-    """Return an objection to types that QNN lacks, or does not support for this operator."""
+    """Return an objection to a type that QNN lacks or that this operator does not support."""
     if node.op in ("Cast", "CastLike"):
         return _cast(node, context)
     found = tables.refused_type(node)
@@ -113,22 +113,22 @@ def _type_fix(element: str) -> str:
     if element in ("double", "bfloat16"):
         return "convert the model to float"
     if element in ("int8", "uint8", "int16", "uint16"):
-        return "insert a DequantizeLinear before it and a QuantizeLinear after it, or compute in int32"
+        return "insert a DequantizeLinear before this node and a QuantizeLinear after it, or compute in int32"
     if element == "uint64":
         return "compute in int32"
-    return "compute this part outside of the model"
+    return "do this computation outside of the model"
 
 
 def _cast(node: GraphNode, context: RuleContext) -> Objection:
     if tables.refused_at_the_end(node, context.view.outputs):
         name, source = node.made[0].name, node.given[0].type
         reason = f"output {name} is cast from {source} to int64; QNN supports such a Cast only inside of a model"
-        return reason, "give an int32 as output, or cast to int32 first"
+        return reason, "make the output int32, or cast to int32 first"
     types = tables.refused_cast(node)
     if types is None:
         return None
     source, made = types
-    return f"QNN does not convert {source} to {made}", "give an int32 instead" if made == "int64" else ""
+    return f"QNN does not convert {source} to {made}", "make the result int32" if made == "int64" else ""
 
 
 def _layer_normalization(node: GraphNode, context: RuleContext) -> Objection:
@@ -136,13 +136,13 @@ def _layer_normalization(node: GraphNode, context: RuleContext) -> Objection:
     axis = node.get("axis", -1)
     if data is None or data.rank is None or axis in (-1, data.rank - 1):
         return None
-    return f"axis is {axis}: it normalises along the last axis only", _FOLD
+    return f"axis is {axis}: QNN normalises along the last axis only", _FOLD
 
 
 def _reduce(node: GraphNode, context: RuleContext) -> Objection:
     axes = node.get("axes", None)
     given = node.input(1)
-    # An empty constant means no axes, like a missing one.
+    # An empty constant means "no axes", like a missing input.
     if given is not None and given.elements == 0:
         axes = []
     none_given = (axes is None and given is None) or axes == []
@@ -195,10 +195,10 @@ def _pooling(node: GraphNode, context: RuleContext) -> Objection:
 
 
 def _if(node: GraphNode, context: RuleContext) -> Objection:
-    # A branch is placed with its If, so one unsupported operator keeps all of it on the CPU.
+    # QNN places a branch together with its If, so one unsupported operator keeps the whole If on the CPU.
     for op in node.inner_ops:
         if op not in REGISTERED and op not in REPLACED and op != "Constant":
-            return f"one of its branches has {op}, which QNN does not have"
+            return f"one of its branches contains {op}, which QNN does not support"
     return None
 
 
@@ -206,23 +206,25 @@ def _rotary(node: GraphNode, context: RuleContext) -> Objection:
     cache = node.input(1)
     if cache is not None and cache.constant:
         return (
-            "its tables are constants, with which QNN cannot build it",
+            "its tables are constants, which QNN does not support",
             "give the tables as inputs, or replace it by simpler operators",
         )
     return None
 
 
 def _standalone(node: GraphNode, context: RuleContext) -> Objection:
-    """Judge a single Quantize or Dequantize; those around an operator are judged with it."""
+    """Judge a Quantize or Dequantize that is not part of a quantised operator; others are judged with their
+    operator.
+    """
     scale = node.input(1)
     if scale is not None and (scale.elements or 1) > 1:
-        return "with a scale per channel QNN supports it only around an operator"
-    # Quantised tensor of the node: the output of a Quantize, the input of a Dequantize.
+        return "QNN supports scales per channel only as part of a quantised operator"
+    # Quantised tensor of the node: the output of a Quantize, or the input of a Dequantize.
     small = node.made[0] if node.op.endswith("QuantizeLinear") and "De" not in node.op else node.input(0)
     if small is not None and small.type.startswith("float8"):
         return f"QNN does not support {small.type}"
     if context.view.operators <= _ALONE:
-        return "a graph of only these operators stays on the CPU"
+        return "ONNX Runtime leaves a graph of only these operators on the CPU"
     return None
 
 
@@ -233,25 +235,26 @@ def _pow(node: GraphNode, context: RuleContext) -> Objection:
     return None
 
 
-# Operators that stay on the CPU if the graph contains no others.
+# Operators that stay on the CPU if the graph contains no other operators.
 _ALONE: Final = frozenset((*tables.PAIRS, "Constant"))
 
 
 def _wide_type(node: GraphNode, context: RuleContext) -> Objection:
     for tensor in (*node.given, *node.made):
         if tensor.type in ("double", "uint64"):
-            return f"{tensor.name} is {tensor.type}; QNN accepts {node.op} and fails when it builds the graph"
+            return f"{tensor.name} is {tensor.type}; QNN accepts {node.op} but fails when it builds the graph"
     return None
 
 
 def empty_tensors(node: GraphNode) -> list[GraphTensor]:
-    """Return tensors without elements that make QNN divide by zero; constants are harmless or skipped."""
+    """Return non-constant tensors without elements, which make QNN divide by zero."""
     if node.op in ("Constant", "CastLike", "Shape", "Size"):
         return []
     return [tensor for tensor in (*node.given, *node.made) if tensor.is_empty and not tensor.constant]
 
 
-# QNN crashes with SIGFPE while it prepares the graph, without a message (onnxruntime-qnn 2.4.0, 2.6.0 and 2.7.0).
+# With such a scale QNN crashes with SIGFPE while preparing the graph, without a message (onnxruntime-qnn 2.4.0,
+# 2.6.0 and 2.7.0).
 def _endless_scale(node: GraphNode, context: RuleContext) -> Objection:
     scale = node.input(1)
     if scale is None or scale.values is None or all(math.isfinite(value) for value in scale.values):
@@ -263,7 +266,8 @@ def _zero_size(node: GraphNode, context: RuleContext) -> Objection:
     for tensor in empty_tensors(node):
         if tensor.name not in _parameters(node):
             reason = f"{tensor.name} has no elements (shape {_shape_text(tensor.shape)}); QNN divides by zero"
-            # Removing all nodes that compute nothing from an empty input would leave a model that computes nothing.
+            # Give advice for an empty input: a rewrite that removes all nodes without results would leave an empty
+            # model.
             return (
                 (reason, f"give {tensor.name} at least one element")
                 if tensor.name in context.view.inputs
@@ -273,7 +277,7 @@ def _zero_size(node: GraphNode, context: RuleContext) -> Objection:
 
 
 def _parameters(node: GraphNode) -> set[str]:
-    """Return the names of parameters among the inputs: axes, sizes, paddings."""
+    """Return the names of those inputs that are parameters, such as axes, sizes and paddings."""
     numbers = tables.CONSTANT_INPUTS.get(node.op, ())
     return {tensor.name for number in numbers if (tensor := node.input(number)) is not None}
 
@@ -282,7 +286,7 @@ def _crashes(node: GraphNode, context: RuleContext) -> Objection:
     sizes = (node.input(number) for number in tables.CRASHES[node.op])
     if all(tensor is None or tensor.constant for tensor in sizes):
         return None
-    return f"{node.op} ends the process when QNN compiles it with a step or a length that is not constant"
+    return f"{node.op} crashes the process when QNN compiles it with a step or length that is not constant"
 
 
 def _not_registered(node: GraphNode, context: RuleContext) -> Objection:
@@ -312,7 +316,7 @@ def _free_shape(node: GraphNode, context: RuleContext) -> Objection:
 
 def _type(node: GraphNode, context: RuleContext) -> Objection:
     if node.op in tables.FAILS_UNLESS_FLOAT:
-        return None  # the rule "rearranged" reports these operators
+        return None  # the rule "rearranged" reports such operators
     return _wrong_type(node, context)
 
 
@@ -322,8 +326,8 @@ def _rank(node: GraphNode, context: RuleContext) -> Objection:
     most = tables.most_dimensions(node.op, node.given[0].type if node.given else "")
     for tensor in (*node.given, *node.made):
         if tensor.rank is not None and tensor.rank > most:
-            reason = f"{tensor.name} has {tensor.rank} dimensions; {node.op} takes {most} at most"
-            # ONNX Runtime restores the dimensions of a folded Transpose of integers.
+            reason = f"{tensor.name} has {tensor.rank} dimensions; {node.op} supports at most {most}"
+            # ONNX Runtime restores the dimensions of an integer Transpose after folding.
             folds = node.op in rank.FOLDED and tensor.rank > tables.most_dimensions(node.op, "float")
             return (reason, _FOLD) if folds else reason
     data = node.input(0)
@@ -334,11 +338,11 @@ def _rank(node: GraphNode, context: RuleContext) -> Objection:
 
 
 def _constant_inputs(node: GraphNode, context: RuleContext) -> Objection:
-    # Constants that follow from fixed shapes are folded before the rules are applied.
+    # Constants computed from fixed shapes have been folded before the rules are applied.
     for number in tables.CONSTANT_INPUTS.get(node.op, ()):
         tensor = node.input(number)
         if tensor is not None and not tensor.constant and tensor.elements != 0:
-            return f"input {tensor.name} is computed while it runs; it must be a constant"
+            return f"input {tensor.name} is computed at run time; it must be a constant"
     return None
 
 
@@ -348,10 +352,10 @@ def _counts(node: GraphNode, context: RuleContext) -> Objection:
         return f"{node.op} needs at least {least} inputs"
     if len(node.made) > most:
         if node.get("training_mode", 0):
-            return "it computes its own statistics (training_mode)", "export the model in its mode for inference"
+            return "it computes its own statistics (training_mode)", "export the model in inference mode"
         unused = all(t.name not in context.view.users for t in node.made[most:])
         fix = "qnnbridge fix (unused-outputs)" if unused else ""
-        return f"more than {most} result of {node.op} is used", fix
+        return f"the model uses more than {most} result of {node.op}", fix
     return None
 
 
@@ -366,13 +370,13 @@ def _attributes(node: GraphNode, context: RuleContext) -> Objection:
 def _wide_result(node: GraphNode, context: RuleContext) -> Objection:
     if fails_with_wide_integers(context.view, node) != "output":
         return None
-    return f"{_wide_text(node.made)} leaves QNN's graph, which ends the process"
+    return f"{_wide_text(node.made)} is an output of QNN's graph, which crashes the process"
 
 
 def _wide_input(node: GraphNode, context: RuleContext) -> Objection:
     if fails_with_wide_integers(context.view, node) != "input":
         return None
-    return f"{_wide_text(node.given)} enters QNN's graph, which then cannot be finalized"
+    return f"{_wide_text(node.given)} is an input of QNN's graph, which then cannot be finalized"
 
 
 def _wide_text(tensors: Sequence[GraphTensor]) -> str:
@@ -384,7 +388,7 @@ def _fails(node: GraphNode, context: RuleContext) -> Objection:
     most = tables.FAILS_BEYOND.get(node.op)
     data = node.input(0)
     if data is not None and most is not None and (data.rank or 0) > most:
-        reason = f"{data.name} has {data.rank} dimensions; QNN accepts {node.op} and fails when it compiles it"
+        reason = f"{data.name} has {data.rank} dimensions; QNN accepts {node.op} but fails to compile it"
         return (reason, _FOLD) if node.op in rank.FOLDED else reason
     return None
 
@@ -394,23 +398,23 @@ def _chip(node: GraphNode, context: RuleContext) -> Objection:
         return None
     if all(tensor.type not in ("float", "float16") for tensor in node.given):
         return None
-    reason = f"{node.op} of float needs a V{tables.FIRST_FLOAT_ARCH} or newer; this chip has a V{context.arch}"
+    reason = f"{node.op} of float needs V{tables.FIRST_FLOAT_ARCH} or newer; this chip has V{context.arch}"
     # `qnnbridge quantize` refuses a model that is already quantised.
     if not context.view.operators.isdisjoint(tables.PAIRS):
-        return reason, "quantise this operator as the others are, or choose a newer chip with --soc-model"
+        return reason, "quantise this operator like the others, or choose a newer chip with --soc-model"
     return reason
 
 
 _NO_DOUBLES: Final = "qnnbridge fix (inner-doubles) computes it in 32 bits"
 _NARROW: Final = "qnnbridge fix (wide-integers) computes it in int32"
 _FOLD: Final = "qnnbridge fix (rank) folds dimensions together"
-QUANTISE_AGAIN: Final = "quantise the float model with qnnbridge quantize, which makes masks small first"
+QUANTISE_AGAIN: Final = "quantise the float model with qnnbridge quantize, which first reduces the masks"
 _SHAPES_FIX = "fix the sizes of the inputs: qnnbridge fix --shape INPUT=..."
 
 # The order decides which objection and which advice a node gets:
-# - First the operator that crashes the process, whatever else is wrong with the node.
-# - Operators that QNN lacks before sizes: no size moves them to the NPU.
-# - "free-shape" before "constant-inputs": with fixed sizes, values computed from shapes become constants.
+# - First come operators that crash the process, which matters more than any other objection.
+# - Unsupported operators come before sizes, because no size makes QNN support them.
+# - "free-shape" comes before "constant-inputs": with fixed sizes, values computed from shapes become constants.
 RULES: Final = (
     PlacementRule("crashing-operator", "crash", _crashes, "make step and length constants", tables.CRASHES),
     PlacementRule("not-registered", "cpu", _not_registered),
@@ -442,14 +446,14 @@ RULES: Final = (
     PlacementRule("special", "cpu", _rotary, operators=("RotaryEmbedding",)),
     PlacementRule("endless-scale", "fails", _endless_scale, QUANTISE_AGAIN, tables.PAIRS),
     PlacementRule("special", "cpu", _standalone, operators=tables.PAIRS),
-    # The following rules apply only to nodes that no rule above leaves on the CPU, because only a node that QNN
-    # accepts can fail or crash.
+    # The following rules apply only to nodes to which no rule above objects: only a node that QNN accepts can fail
+    # or crash.
     PlacementRule("rearranged", "fails", _wrong_type, operators=tables.FAILS_UNLESS_FLOAT),
     PlacementRule("wide-integers", "crash", _wide_result, _NARROW, WIDE_ON_QNN),
     PlacementRule("wide-integers", "fails", _wide_input, _NARROW, WIDE_ON_QNN),
     PlacementRule("zero-size", "crash", _zero_size, "qnnbridge fix (zero-size) removes it"),
     PlacementRule("fails", "fails", _fails, operators=tables.FAILS_BEYOND),
-    # QNN accepts the node at first and refuses it too late.
+    # For these nodes QNN first accepts the node and fails later.
     PlacementRule("fails", "fails", _wide_type, operators=tables.WIDE),
     PlacementRule("fails", "fails", _wide_type, _NO_DOUBLES, ("Expand",)),
     PlacementRule(
@@ -469,11 +473,11 @@ def _shape_text(shape: tuple[int | None, ...] | None) -> str:
     return "unknown" if shape is None else output.shape_text(shape)
 
 
-# --- 64-bit floats at the edges of a model -------------------------------------------------------------
+# --- 64-bit floats at the inputs and outputs of a model ------------------------------------------------
 
 
 def bare_edges(view: ModelIndex) -> frozenset[str]:
-    """Return the inputs and outputs that are 64-bit floats and not converted on the CPU."""
+    """Return the inputs and outputs that are 64-bit floats and are not converted on the CPU."""
     nodes = [(node.op, [one.name for one in node.given], [one.name for one in node.made]) for node in view.nodes]
     varies = double_edges.varying(nodes, view.inputs)
     edges = {name for name in (*view.inputs, *view.outputs) if name in varies and view.about(name).type == "double"}
@@ -489,41 +493,43 @@ def bare_edges(view: ModelIndex) -> frozenset[str]:
 def failing_edges(
     view: ModelIndex, verdicts: Sequence[NodeVerdict], edges: Collection[str], command: str
 ) -> tuple[NodeVerdict, ...]:
-    """Return the verdicts; a node on QNN with one of `edges` fails, because no run succeeds.
+    """Return the verdicts with nodes changed to "fails" that run on QNN and read or write a tensor in `edges`.
 
     Args:
         edges: result of `bare_edges`.
-        command: command up to the name of the rewrite.
+        command: `qnnbridge fix` command without the name of the rewrite.
     """
 
     def judged(node: GraphNode, verdict: NodeVerdict) -> NodeVerdict:
         names = [tensor.name for tensor in (*node.given, *node.made) if tensor.name in edges]
         if verdict.place != "qnn" or not names:
             return verdict
-        reason = f"{names[0]} is a 64-bit float (double) at the edge of the model, with which QNN fails"
+        reason = f"{names[0]} is a 64-bit float (double) input or output of the model, on which QNN fails"
         return NodeVerdict("fails", double_edges.REWRITE, reason, command + double_edges.REWRITE)
 
     return tuple(judged(node, verdict) for node, verdict in zip(view.nodes, verdicts, strict=True))
 
 
-# --- nodes that QNN runs but computes wrong, as advice --------------------------------------------------
+# --- advice about nodes that QNN runs but computes wrong ------------------------------------------------
 
 _NAMED = 3
 Evidence = Callable[[Sequence[str]], str]
 
 
 def _no_evidence(_rows: Sequence[str]) -> str:
-    """Return "": on the simulator the rows of the table need no further evidence."""
+    """Return an empty text: the rows of the table were measured on the simulator, so they need no evidence for
+    it.
+    """
     return ""
 
 
 def inside_branches(left: Any, numbers: Sequence[int], rows: Sequence[WrongOperator]) -> list[KnownWrong]:
-    """Return known faults in branches of an If, by the index of the If.
+    """Return known faults inside branches of If nodes; each result has the index of its outermost If.
 
     Args:
-        left: a model in which each If with a known condition has only the taken branch.
+        left: a model in which each If with a known condition contains only the branch that is taken.
         numbers: index of each node of `left`.
-        rows: rows of the table that apply.
+        rows: rows of the table of known faults that apply.
     """
     if all(node.op_type != "If" for node in left.graph.node):
         return []
@@ -540,20 +546,20 @@ def wrong_numbers(
     sizes: str = "",
     inside: Sequence[KnownWrong] = (),
 ) -> list[Advice]:
-    """Return one recommendation for each row of the table that matches nodes on QNN.
+    """Return one recommendation for each row of the table that applies to nodes on QNN.
 
     Args:
         view: index of the graph.
         verdicts: place of each node.
         rows: rows that apply to the chip and the release.
         path: path of the model, for the command that fixes it.
-        evidence: returns where a row was measured, by its name; "" if there is nothing to add.
-        sizes: the `--dim` options that the model was read with.
+        evidence: returns where the rows with these names were measured; empty if there is nothing to add.
+        sizes: the `--dim` options that the user gave.
         inside: result of `inside_branches`.
     """
     by_row: dict[tuple[str, str], list[KnownWrong]] = {}
     for one in (*known_wrong.find(view, rows), *inside):
-        # The table applies to QNN only: on the CPU the node is right.
+        # The table is about QNN only: a node on the CPU is computed correctly.
         if verdicts[one.index].place == "qnn":
             by_row.setdefault((one.fault.name, one.inside), []).append(one)
     return [_advice(view, found, path, evidence([name]), sizes) for (name, _), found in by_row.items()]
@@ -562,7 +568,7 @@ def wrong_numbers(
 def _advice(view: ModelIndex, found: Sequence[KnownWrong], path: str, evidence: str, sizes: str) -> Advice:
     fault = found[0].fault
     names = listed([one.node for one in found], _NAMED)
-    # The rewrite finds a node only after the sizes or paddings that the model computes are constants.
+    # The rewrite needs constant sizes and paddings, so rewrites that compute them come first.
     given = [tensor for one in found if not one.inside for tensor in view.node(one.index).given]
     computed = any(tensor.values is not None and not tensor.constant for tensor in given)
     first = "--only shape-computations " if computed else ""

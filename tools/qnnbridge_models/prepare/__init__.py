@@ -1,4 +1,4 @@
-"""`qnnbridge prepare`: make a folder to ship from a model.
+"""`qnnbridge prepare`: create a folder with a model that is ready to ship.
 
 >>> from qnnbridge_models.prepare import PrepareOptions, prepare_model
 >>> prepare_model("model.onnx", "out", PrepareOptions(soc_models=("60",))).verdict

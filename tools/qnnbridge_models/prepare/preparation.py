@@ -1,4 +1,4 @@
-"""The result of `prepare_model`: data, the reports in the folder, and the output of the command."""
+"""The result of `prepare_model` as a record, the reports in the folder, and the output of the command."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 StepState = Literal["done", "kept", "failed", "skipped"]
 
-# Stands for the host's own chip, if no chip is given and the machine's NPU is unknown.
+# Placeholder for the host's own chip, used if no chip is given and the machine's NPU is unknown.
 HOST_CHIP = "host"
 
 
@@ -39,13 +39,13 @@ class StepResult:
 
     Args:
         name: name of the step.
-        state: "kept": done in an earlier call, and nothing that it depends on has changed.
-        chip: chip of a step that runs for each chip.
-        files: created files, relative to the folder.
-        document: JSON document of the command that does the work.
+        state: "kept" means that an earlier call did the step, and nothing that it depends on has changed.
+        chip: chip of the step, if it runs for each chip.
+        files: paths of the created files, relative to the folder.
+        document: JSON document of the command that did the work.
         problem: why the step failed or was skipped.
         seconds: duration.
-        variant: sizes of its bucket as text (`seq=16`); empty without buckets.
+        variant: sizes of the step's bucket as text (`seq=16`); empty without buckets.
     """
 
     name: str
@@ -73,16 +73,17 @@ class PreparedFolder(Shown):
 
     Args:
         source: path of the original model.
-        source_sha256: hash of the original.
+        source_sha256: hash of the original model.
         folder: path of the folder.
-        model: model to open where no compiled one fits, relative to the folder; that of the first bucket.
+        model: model to open if no compiled model fits, relative to the folder; with buckets, the first bucket's
+            model.
         steps: results of all steps.
-        verdict: "Ready", or the obstacle, in one sentence.
+        verdict: "Ready", or one sentence with the obstacle.
         ready: the folder can be shipped.
-        notes: decisions that were made for the user.
+        notes: decisions that the command made for the user.
         versions: versions of the host's packages.
         seconds: duration.
-        package: `manifest.json` is a model package of ONNX Runtime, with our manifest in its metadata.
+        package: true if `manifest.json` is an ONNX Runtime model package with our manifest in its metadata.
     """
 
     source: Path
@@ -113,19 +114,19 @@ class PreparedFolder(Shown):
 
     @property
     def targets(self) -> list[tuple[StepResult, StepResult]]:
-        """(compilation, verification) of each compiled model."""
+        """(compile step, verify step) of each compiled model."""
         compiled = {(step.chip, step.variant): step for step in self.steps_of("compile")}
-        # Each compilation is followed by a verification, which may have been skipped.
+        # Each compile step is followed by a verify step, which may have been skipped.
         return [(compiled[step.chip, step.variant], step) for step in self.steps_of("verify")]
 
     def compiled_from(self, variant: str) -> str:
-        """Return the model that was compiled for a bucket, relative to the folder."""
+        """Return the path of the model that was compiled for a bucket, relative to the folder."""
         made = [step for name in ("fix", "quantize") for step in self.steps_of(name) if step.variant == variant]
         return made[-1].files[0]
 
 
 def step_id(name: str, chip: str | None, variant: str) -> str:
-    """Return the name of a step in the journal."""
+    """Return the key of a step in the journal."""
     return " ".join(part for part in (name, chip, variant) if part)
 
 
@@ -144,7 +145,7 @@ def product_of(chip: str | None) -> str:
 
 _SHOWN_CHANGES = 4
 _SHOWN_ROWS = 6
-# Characters that Markdown interprets, also in the middle of a word.
+# Characters that are markup in Markdown, even in the middle of a word.
 _OF_MARKDOWN = re.compile(r"([\\`*_\[\]|#~])")
 _PLAIN_PATH = re.compile(r"[\w./ -]+")
 # Characters of a Python string that are markup in Markdown or HTML.
@@ -180,18 +181,17 @@ def markdown_page(prepared: PreparedFolder, sizes: Mapping[str, int]) -> str:
 
 def escaped(value: object) -> str:
     """Escape a value for the page: names come from model files and may contain anything."""
-    # Escape < by an entity and not by a backslash, because some viewers remove HTML from Markdown before parsing
-    # it.
+    # Escape < as an entity instead of with a backslash, because some viewers remove HTML before parsing Markdown.
     return html.escape(_OF_MARKDOWN.sub(r"\\\1", output.visible(value)), quote=False)
 
 
 def _in_code(value: str) -> str:
-    """Return the text as a Python string for a block of code."""
+    """Return the value as a Python string literal for a code block."""
     return _OF_MARKUP.sub(lambda found: f"\\x{ord(found[0]):02x}", repr(value))
 
 
 def _as_code(name: str) -> str:
-    # Nothing can be escaped within backticks.
+    # Within backticks nothing can be escaped.
     return f"`{name}`" if _PLAIN_PATH.fullmatch(name) else escaped(name)
 
 
@@ -227,10 +227,10 @@ def _has_cpu_nodes(compiled: StepResult) -> bool:
 
 
 def _agreement(step: StepResult, without: str) -> str:
-    """Return the verdict of a verification.
+    """Return the verdict of a verification as text.
 
     Args:
-        step: the verification.
+        step: the verify step.
         without: text for a step without a verdict.
     """
     if step.state in ("failed", "skipped"):
@@ -252,10 +252,10 @@ def _how_to_use(prepared: PreparedFolder) -> str:
     fallback = ', fallback="cpu"' if _has_cpu_nodes(compiled[0]) else ""
     lines += [f"session = qnnbridge.InferenceSession({_in_code(model)}{fallback})  # {chip}"]
     lines += ["```", ""]
-    # The .onnx refers to the .bin; the .json contains the origin, the chips, and the result of the verification.
+    # The .onnx refers to the .bin; the .json contains the origin, the chips, and the verification result.
     lines.append("Ship the .onnx, .bin and .json of a chip together. " + _without_a_chip(prepared))
     lines.append(
-        "Or ship the whole folder and open it as a model: the host selects the file for its chip and its QNN."
+        "Or ship the whole folder and open it as a model: the host selects the file for its chip and QNN version."
     )
     return "\n".join(lines)
 
@@ -347,7 +347,11 @@ def _files(prepared: PreparedFolder, sizes: Mapping[str, int]) -> str:
     rows = [
         [name, output.size_text(sizes.get(name, 0)), step.title] for step in prepared.steps for name in step.files
     ]
-    return "## Files\n\n" + _table(["file", "size", "from"], rows) + "\n\nTheir hashes are in manifest.json."
+    return (
+        "## Files\n\n"
+        + _table(["file", "size", "from"], rows)
+        + ("\n\nThe hashes of the files are in manifest.json.")
+    )
 
 
 def _made_with(prepared: PreparedFolder) -> str:
@@ -361,7 +365,7 @@ def _table(headers: list[str], rows: list[list[str]]) -> str:
 
 
 def write_reports(prepared: PreparedFolder, journal: PrepareJournal) -> None:
-    """Write the report, and then the manifest, which marks the folder as complete."""
+    """Write the report first and the manifest last, because the manifest marks the folder as complete."""
     records = journal.records()
     write_whole(
         journal.folder / REPORT, markdown_page(prepared, {name: record.size for name, record in records.items()})
@@ -383,9 +387,9 @@ def write_reports(prepared: PreparedFolder, journal: PrepareJournal) -> None:
 
 
 def _package(prepared: PreparedFolder, folder: Path, manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the manifest of a model package (schema 1.0, ONNX Runtime 1.32), with a component for each bucket.
+    """Return the manifest of a model package (schema 1.0, ONNX Runtime 1.32), with one component for each bucket.
 
-    Readers of packages refuse unknown fields, so the document of `prepare` is in the metadata.
+    Package readers reject unknown fields, so the document of `prepare` is in the metadata.
     """
     components: dict[str, Any] = {}
     for compiled, _ in prepared.targets:
@@ -394,7 +398,7 @@ def _package(prepared: PreparedFolder, folder: Path, manifest: Mapping[str, Any]
         if compiled.files:
             chip = compiled.chip if compiled.chip is not None and compiled.chip.isdecimal() else None
             variant = _package_variant(QNN, compiled.files[0])
-            # On the simulator the device is a CPU, for which QNN has no default backend.
+            # The simulator's device is a CPU, for which QNN has no default backend.
             variant["executor_info"]["ort"]["provider_options"] = {"backend_type": "htp"}
             text = scan_model(folder / compiled.files[0], count_nodes=False).metadata.get(COMPATIBILITY_KEY)
             if text:
@@ -418,7 +422,7 @@ def _package_variant(ep: str, file: str) -> dict[str, Any]:
 
 
 def summary(prepared: PreparedFolder) -> dict[str, Any]:
-    """Return the result without the files and the documents of each step."""
+    """Return the result without the steps' files and documents."""
     return {
         "source": prepared.source.name,
         "source_sha256": prepared.source_sha256,
@@ -503,7 +507,7 @@ def document(prepared: PreparedFolder) -> dict[str, Any]:
                 "problem": step.problem or None,
                 "files": list(step.files),
                 "seconds": step.seconds,
-                # Released versions use this name of the key.
+                # Released versions use this key.
                 "told": dict(step.document),
             }
             for step in prepared.steps

@@ -1,4 +1,4 @@
-"""`prepare_model`: make a folder to ship from a model."""
+"""`prepare_model`: create a folder with a model that is ready to ship."""
 
 from __future__ import annotations
 
@@ -62,9 +62,9 @@ if TYPE_CHECKING:
     from qnnbridge import HostInfo
 
 
-# --- the steps: work, dependencies and files of each; other commands do the work ---
+# --- the steps: action, dependencies and files of each; other commands do the work ---
 
-# Largest number of calibration samples to verify with.
+# Maximum number of calibration samples used as inputs of the verification.
 _MOST_SAMPLES = 4
 MODELS = "models"
 COMPILED = "compiled"
@@ -72,16 +72,16 @@ COMPILED = "compiled"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StepWork:
-    """One step.
+    """One step of `prepare`.
 
     Args:
         name: name of the step.
-        chip: chip, for a step that runs for each chip.
-        went_in: everything that the step depends on.
-        do: does the work; returns the files (absolute paths) and the document.
-        holds: returns whether a document is a repeatable result. Other results are reported, and the next call runs
-            the step again: a crashed host, a timeout or a full disk proves nothing about the model.
-        variant: sizes of its bucket, as text.
+        chip: chip of the step, if it runs for each chip.
+        went_in: everything that the step's result depends on.
+        do: does the work; returns (absolute paths of files, document).
+        holds: returns whether a document is a repeatable result. A non-repeatable result is reported, but the next
+            call runs the step again: a crashed host, a timeout or a full disk proves nothing about the model.
+        variant: sizes of the step's bucket, as text.
     """
 
     name: str
@@ -102,7 +102,7 @@ def fix(
     from qnnbridge_host.create.publish import safe_stem
 
     tag = variant_tag(options.buckets[0]) if options.buckets else ""
-    # QNN cannot open a binary with ".." in its name.
+    # Remove ".." from the name, because QNN cannot open a binary whose name contains it.
     target = folder / MODELS / f"{safe_stem(source.stem + tag)}.onnx"
 
     def do() -> tuple[list[Path], dict[str, Any]]:
@@ -114,12 +114,12 @@ def fix(
             constants=options.constants,
             skip=options.skip,
             seed=options.seed,
-            # The journal has decided to run this step again.
+            # The step runs because the journal has no valid result, so old files may be replaced.
             overwrite=True,
         )
         return list(result.files), fix_report.document(result)
 
-    # The path of the folder is not a dependency: a finished folder may be moved.
+    # The folder's path is not a dependency, because a finished folder may be moved.
     went_in = {
         "model": fingerprint,
         "shapes": {name: list(sizes) for name, sizes in options.shapes.items()},
@@ -150,7 +150,7 @@ def quantize(
             result = quantize_model(model, target, wish, on_progress=progress, own_process=True)
         return list(result.files), quantization.document(result)
 
-    # Include the versions of onnx and onnxruntime, because another quantizer may create another model.
+    # Include the versions of onnx and onnxruntime, because another quantizer version may write a different model.
     went_in = {
         "model": model_hash,
         "calibration": hashes_of(_files_in(options.calibration)),
@@ -170,7 +170,7 @@ def compile_for(
         import qnnbridge
 
         target.mkdir(parents=True, exist_ok=True)
-        # This host never starts: `compile` uses its settings and works in a separate host.
+        # This host never starts: `compile` only uses its settings, and works in a separate host.
         host = qnnbridge.Host(python=options.host_python) if options.host_python is not None else None
         result = qnnbridge.compile(
             model,
@@ -184,7 +184,7 @@ def compile_for(
         files = [Path(name) for name in (result.path, result.blob, result.manifest) if name is not None]
         return files, result.to_json()
 
-    # The timeout is not a dependency, because it may abort the step but does not affect its result.
+    # The timeout is not a dependency: it may abort the step, but does not affect its result.
     went_in = {
         "model": model_hash,
         "chip": chip,
@@ -205,9 +205,9 @@ def verify_on(
     """Return the step that verifies the model on one chip.
 
     Args:
-        reference: the CPU's answers, which all chips share.
+        reference: the CPU's results, which all chips share.
     """
-    # Calibration samples are real inputs as well.
+    # Use calibration samples as real inputs if no others are given.
     with_samples = bool(options.calibration) and not options.inputs
 
     def do() -> tuple[list[Path], dict[str, Any]]:
@@ -231,7 +231,7 @@ def verify_on(
         "model": model_hash,
         "chip": chip,
         "options": dict(options.provider_options),
-        # Values NAME=FILE, because the name of the input matters. The files' contents are hashed below.
+        # Keep NAME=FILE values, because the input's name matters. The files' contents are hashed below.
         "inputs": [os.fspath(one) for one in options.inputs if "=" in os.fspath(one)],
         "input_files": hashes_of(input_paths(os.fspath(one) for one in options.inputs)),
         **({"samples": hashes_of(_files_in(options.calibration))} if with_samples else {}),
@@ -243,9 +243,9 @@ def verify_on(
 
 
 def was_compared(verification: Mapping[str, Any]) -> bool:
-    """Return whether QNN and the CPU answered all calls: no host crashed, no call failed.
+    """Return whether QNN and the CPU completed all calls, so that no host crashed and no call failed.
 
-    A random crash and a crash caused by the model look the same. Verifying such a model again in each call only
+    A random crash and a crash caused by the model look the same. Repeating such a verification in each call only
     costs time, but storing a random crash would mark a good model as not ready forever.
     """
     rows = verification.get("rows") or ()
@@ -253,23 +253,23 @@ def was_compared(verification: Mapping[str, Any]) -> bool:
 
 
 def was_measured(quantized: Mapping[str, Any]) -> bool:
-    """Return whether the check on QNN ran without a crashed host and without a timeout."""
+    """Return whether the check on QNN ended without a crash of the host or a timeout."""
     error = (quantized.get("qnn") or {}).get("error")
     return not error or not isinstance(from_wire(error), (*DEATHS, HostError, CallError, DeviceReset))
 
 
 def _some_samples(model: Path, options: PrepareOptions) -> list[NamedFeeds]:
-    """Return a few calibration samples, from the first to the last."""
+    """Return a few calibration samples, evenly spread."""
     inputs = shapes.real_inputs(graphs.load(model).graph)
     samples, _ = load(options.calibration, [shapes.declared(value) for value in inputs])
     count = min(len(samples), _MOST_SAMPLES)
-    # Select samples that are evenly spread, including the first and the last one.
+    # Include the first and the last sample.
     numbers = sorted({round(place * (len(samples) - 1) / max(1, count - 1)) for place in range(count)})
     return [NamedFeeds(f"sample {number + 1} of {len(samples)}", dict(samples[number])) for number in numbers]
 
 
 def shipped_numbers(verified: StepResult) -> dict[str, Any] | None:
-    """Return the result of a verification in the format of a session; None if nothing was compared."""
+    """Return the result of a verification in the format that sessions use; None if nothing was compared."""
     verification = verified.document
     states: dict[str, NumbersState] = {"agrees": "agrees", "differs": "differs", "not shown": "unknown"}
     state = states.get(str(verification.get("verdict")))
@@ -291,7 +291,7 @@ def shipped_numbers(verified: StepResult) -> dict[str, Any] | None:
 
 
 def _numbers(numbers: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace infinities, which are strings in a document because JSON has none."""
+    """Convert infinities to numbers: documents contain them as strings, because JSON has none."""
     found = {name: sys.float_info.max if value == "inf" else value for name, value in numbers.items()}
     return {**found, "reason": found.get("reason") or ""}
 
@@ -305,7 +305,7 @@ def folder_of(chip: str) -> str:
 
 
 def _files_in(paths: Iterable[Path]) -> list[Path]:
-    """Return the files in folders, and all other paths unchanged."""
+    """Return the files inside given folders, and all other paths unchanged."""
     found: list[Path] = []
     for path in paths:
         if path.is_dir():
@@ -319,10 +319,10 @@ def _files_in(paths: Iterable[Path]) -> list[Path]:
 
 COMMAND = "qnnbridge prepare"
 
-# Function that is called with None and the title of a step when the step begins, and with its result when it ends.
+# Callback: called with (None, title) when a step begins, and with (result, title) when it ends.
 OnStep = Callable[[StepResult | None, str], None]
 
-# These errors would occur in every further step as well, so they end the call.
+# These errors would occur in each further step as well, so they end the call.
 _NOT_ABOUT_THE_MODEL = (HostStartFailed, OptionError, ProviderUnavailable)
 
 
@@ -332,13 +332,13 @@ def prepare_model(
     options: PrepareOptions | None = None,
     on_step: OnStep = lambda result, title: None,
 ) -> PreparedFolder:
-    """Make a folder to ship: the model rewritten for QNN, optionally quantised, compiled for chips, and verified.
+    """Create a folder to ship: the model rewritten for QNN, optionally quantised, compiled for chips, and verified.
 
-    Finished steps are kept: a call after an interrupted one resumes, and with other options it repeats the steps
-    that depend on them. If the model cannot be compiled for one chip, the other chips are still done.
+    Finished steps are kept: a call after an interruption resumes, and a call with other options repeats the steps
+    that depend on them. If compiling for one chip fails, the other chips are still processed.
 
     Args:
-        source: path of the model.
+        folder: folder to create. It must not exist, be empty, or be the result of an earlier call with this model.
         folder: folder to create; new, empty, or the result of an earlier call with this model.
         options: sizes, chips, samples and inputs.
         on_step: called at the beginning and the end of each step.
@@ -353,9 +353,9 @@ def prepare_model(
     begun = time.monotonic()
     options = options or PrepareOptions()
     path = files.existing_model(Path(source))
-    # Check this before any work, because files of the folder are removed below.
+    # Check this first, because files in the folder are removed below.
     _refuse_inside(path, Path(folder))
-    # Raise all errors that need no host before a host is started.
+    # Raise all errors that do not need a host before starting one.
     fingerprint, options = _checked(path, options)
     info = _host_info(options)
     chips, notes = _chips(options, info)
@@ -366,7 +366,7 @@ def prepare_model(
             steps.variant = ", ".join(f"{name}={size}" for sizes in one.buckets for name, size in sizes.items())
             models.append(_made(steps, path, fingerprint, one, dict(info.versions)))
             _for_chips(steps, chips, models[-1], one, info)
-        # Remove other files once all steps are known, so that the folder contains only results for this call's
+        # Remove other files once all steps are known, so that the folder only contains results of this call's
         # options.
         journal.keep_only(steps.ids)
         verdict, ready = _verdict(steps.results)
@@ -389,9 +389,9 @@ def prepare_model(
 
 
 class _Steps:
-    """Run steps, or reuse finished ones, and collect the results.
+    """Runs steps or reuses finished ones, and collects the results.
 
-    `variant` is the bucket whose steps are running.
+    `variant` is the bucket of the steps that are running.
     """
 
     def __init__(self, journal: PrepareJournal, on_step: OnStep) -> None:
@@ -406,13 +406,13 @@ class _Steps:
 
         Args:
             work: the step.
-            may_fail: an error about the model becomes the result of this step instead of ending the call.
+            may_fail: if true, an error about the model is stored as the step's result instead of ending the call.
         """
         work = dataclasses.replace(work, variant=self.variant)
         self.ids.append(work.id)
         key = key_of(work.name, **work.went_in)
         entry = self.journal.finished(work.id, key)
-        # Check the result, because journals of earlier versions also contain results that are not repeatable.
+        # Check the document: journals of earlier versions also contain results that are not repeatable.
         if entry is not None and work.holds(entry.document):
             names = tuple(record.name for record in entry.files)
             return self._reported(
@@ -433,14 +433,14 @@ class _Steps:
                 StepResult(work.name, "failed", work.chip, (), document, one_line(error), seconds)
             )
         seconds = time.monotonic() - begun
-        # Resolve the file's and the folder's path, because one of them may contain a link.
+        # Resolve both paths, because one of them may contain a link.
         root = self.journal.folder.resolve()
         names = tuple(path.resolve().relative_to(root).as_posix() for path in made)
         document = output.jsonable(document)
         if work.holds(document):
             self.journal.finish(work.id, key, names, document, seconds)
         elif names:
-            # Record the files only. No step has an empty key, so the next call runs the step again.
+            # Record the files with an empty key, which never matches, so that the next call runs the step again.
             self.journal.finish(work.id, "", names, {}, seconds)
         return self._reported(StepResult(work.name, "done", work.chip, names, document, "", seconds))
 
@@ -448,7 +448,7 @@ class _Steps:
         self._reported(StepResult(name, "skipped", chip, problem=problem))
 
     def ship_verdict(self, compiled: StepResult, verified: StepResult) -> None:
-        """Add the verdict to the manifest of the compiled model, so that its sessions report it."""
+        """Store the verification result in the compiled model's manifest, so that its sessions report it."""
         if compiled.state not in ("done", "kept") or not was_compared(verified.document):
             return
         numbers = shipped_numbers(verified)
@@ -468,7 +468,7 @@ class _Steps:
 def _made(
     steps: _Steps, path: Path, fingerprint: str, options: PrepareOptions, versions: Mapping[str, str]
 ) -> Path:
-    """Return the model to compile: rewritten, and quantised on request."""
+    """Return the model to compile: rewritten and, if requested, quantised."""
     folder = steps.journal.folder
     own = _own_versions()
     fixed = steps.do(fix(path, fingerprint, folder, options, own))
@@ -481,7 +481,7 @@ def _made(
 
 
 def _per_bucket(options: PrepareOptions) -> list[PrepareOptions]:
-    """Return the options for each bucket, with its sizes among the dimensions."""
+    """Return one set of options for each bucket, with the bucket's sizes as dimensions."""
     if not options.buckets:
         return [options]
     return [
@@ -496,9 +496,9 @@ def _per_bucket(options: PrepareOptions) -> list[PrepareOptions]:
 
 def _for_chips(steps: _Steps, chips: list[str], model: Path, options: PrepareOptions, info: HostInfo) -> None:
     folder = steps.journal.folder
-    # The previous step, `fix` or `quantize`, created `model`.
+    # `model` was created by the previous step, `fix` or `quantize`.
     hashed = _hash_of(folder, steps.results[-1])
-    # Use the versions of the host, which compiles and runs the model; this process's packages have no effect there.
+    # Use the versions of the host, which compiles and runs the model; the packages of this process do not matter.
     versions = {**{key: str(value) for key, value in info.versions.items()}, "qnnbridge": info.qnnbridge}
     compiled = {
         chip: steps.do(compile_for(chip, model, hashed, folder, options, versions), may_fail=True) for chip in chips
@@ -509,28 +509,30 @@ def _for_chips(steps: _Steps, chips: list[str], model: Path, options: PrepareOpt
         if problem:
             steps.skip("verify", chip, problem)
         else:
-            # Verify even if compiling failed, because the verification creates its own session from `model`.
+            # Verify even if compiling failed: the verification creates its own session from `model`.
             verified = steps.do(verify_on(chip, model, hashed, options, versions, reference), may_fail=True)
             steps.ship_verdict(compiled[chip], verified)
 
 
 def _checked(path: Path, options: PrepareOptions) -> tuple[str, PrepareOptions]:
-    """Check everything that needs no host; return the model's hash with weights, and the options with all sizes."""
+    """Check everything that needs no host; return the hash of the model with its weights, and options with all
+    sizes.
+    """
     scan = files.given_model(path, COMMAND, count_nodes=True).scan
     if not options.large:
         refuse_large(scan.node_count, path.name, COMMAND, "hours")
-    # Call this only to refuse unknown names.
+    # This call only refuses unknown names.
     chosen((), options.skip)
     if options.quantize and len(options.buckets) > 1:
         raise OptionError(
-            "A model can be quantised for one size only.",
+            "A model can be quantised for only one size.",
             cause="The calibration samples have the sizes of one bucket.",
             fix="Run prepare for each size separately, with its own samples and folder.",
         )
     if options.buckets and options.inputs:
         raise OptionError(
-            "Real inputs have one size, but --bucket gives several.",
-            fix="Omit --input, or prepare one size with --dim.",
+            "Real inputs have a single size, but --bucket defines several sizes.",
+            fix="Omit --input, or prepare a single size with --dim.",
         )
     arguments.refuse_unknown([scan], Dimensions(dict(options.buckets[0]) if options.buckets else {}))
     if options.quantize != bool(options.calibration):
@@ -543,12 +545,12 @@ def _checked(path: Path, options: PrepareOptions) -> tuple[str, PrepareOptions]:
     for one in options.calibration:
         if not one.exists():
             raise OptionError(f"The calibration file or folder {one} does not exist.")
-    # An input that becomes a constant needs no size.
+    # An input that is replaced by a constant needs no size.
     inputs = [node for node in scan.inputs if node.name not in options.constants]
-    # The first bucket represents all: every bucket sets the same dimensions.
+    # Check only the first bucket: every bucket sets the same dimensions.
     said = _said(_per_bucket(options)[0], inputs)
     sizes = trying.sizes_of(inputs, said, trying.read_given(options.inputs, inputs))
-    # With buckets use only the given sizes: `sizes` includes those of the first bucket.
+    # With buckets use only the given sizes: `sizes` includes the first bucket's sizes.
     dims = Dimensions(
         {**(sizes.by_name if sizes.all_named and not options.buckets else {}), **options.dims.by_name},
         {**({} if sizes.all_named or options.buckets else sizes.by_axis), **options.dims.by_axis},
@@ -557,7 +559,7 @@ def _checked(path: Path, options: PrepareOptions) -> tuple[str, PrepareOptions]:
 
 
 def _refuse_inside(path: Path, folder: Path) -> None:
-    """Raise `OptionError` if the original is inside the folder, whose files are replaced and removed."""
+    """Raise `OptionError` if the original model is inside the folder, whose files are replaced and removed."""
     if folder.resolve() in path.resolve().parents:
         raise OptionError(
             f"{path} is inside {folder}, whose files are replaced.",
@@ -566,7 +568,7 @@ def _refuse_inside(path: Path, folder: Path) -> None:
 
 
 def _said(options: PrepareOptions, inputs: list[NodeInfo]) -> Dimensions:
-    """Return the sizes of --dim and --shape together.
+    """Return the sizes of --dim and --shape together. The step `fix` checks them against each other and the model.
 
     `fix` checks both against each other and against the model.
     """
@@ -591,25 +593,27 @@ def _host_info(options: PrepareOptions) -> HostInfo:
 
 
 def _chips(options: PrepareOptions, info: HostInfo) -> tuple[list[str], tuple[str, ...]]:
-    """Return the chips by number, and notes about them.
+    """Return (chips by number, notes for the user).
 
-    Without a chip, the simulator computes float models in full precision, and compiles some for minutes.
+    Without a chip, the simulator computes float models in full precision, and some models take minutes to compile.
     """
-    # Compare chips by number: 60 and SC8380XP are the same chip, for which the model is compiled once.
+    # Compare chips by number, because 60 and SC8380XP are the same chip.
     named = list(dict.fromkeys(str(read_chip(chip)) for chip in options.soc_models))
     if named:
         return named, ()
     if info.simulator:
         chip = str(DEFAULT_SIMULATED_CHIP)
-        return [chip], (f"No chip was given: prepared for {chip_label(chip)}. Select others with --soc-model.",)
+        return [chip], (
+            f"No chip was given: prepared for {chip_label(chip)}. Select other chips with --soc-model.",
+        )
     here = chip_of_this_computer()
     if here is not None:
-        return [str(here.number)], (f"No chip was given: prepared for this computer's, {here.label}.",)
-    return [HOST_CHIP], ("No chip was given: prepared for the chip of the host; others may refuse it.",)
+        return [str(here.number)], (f"No chip was given: prepared for this computer's chip, {here.label}.",)
+    return [HOST_CHIP], ("No chip was given: prepared for the chip of the host; other chips may refuse the model.",)
 
 
 def _not_this_chip(chip: str, info: HostInfo) -> str:
-    """Return why the chip cannot be verified here; empty if it can."""
+    """Return why the chip cannot be used for verification here; empty if it can."""
     here = chip_of_this_computer()
     if info.simulator or here is None or chip in (HOST_CHIP, str(here.number)):
         return ""
@@ -622,7 +626,7 @@ def _verdict(results: list[StepResult]) -> tuple[str, bool]:
         return f"Not ready: {failed[0].title} failed. {failed[0].problem}", False
     for step in results:
         if step.name == "quantize" and not step.document.get("good_enough", True):
-            # An unusable quantised model is still compiled and verified, but decides the verdict.
+            # An unusable quantised model is still compiled and verified, but determines the verdict.
             warning = next((one for one in step.document.get("warnings", ()) if "Output" in one), "")
             return f"Not ready: the quantised model is {step.document['verdict']}. {warning}", False
         state = step.document.get("verdict") if step.name == "verify" and step.state != "skipped" else None
@@ -630,7 +634,7 @@ def _verdict(results: list[StepResult]) -> tuple[str, bool]:
             return f"Not ready for {chip_label(step.chip)}: {step.document.get('reason')}", False
     unshown = [step for step in results if step.name == "verify" and step.document.get("verdict") == "not shown"]
     if unshown:
-        return f"Compiled, but not shown to be right: {unshown[0].document.get('reason')}", True
+        return f"Compiled, but the verification proves nothing: {unshown[0].document.get('reason')}", True
     if any(step.state == "skipped" for step in results):
         return "Compiled, but not verified for every chip.", True
     extremes = any(
@@ -648,7 +652,7 @@ def _hash_of(folder: Path, step: StepResult) -> str:
 
 
 def _own_versions() -> dict[str, str]:
-    """Return the versions of this process's packages that rewrite and quantise models."""
+    """Return the versions of the packages in this process that rewrite and quantise models."""
     import onnx
     import onnxruntime
 

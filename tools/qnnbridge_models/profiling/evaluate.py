@@ -1,8 +1,8 @@
 """Evaluate a recording: assign QNN's calls to nodes, and split loading and runs into components.
 
-QNN's file contains no names of graphs. ONNX Runtime runs the nodes of a session one after the other, so the n-th
-execution in QNN's file is the n-th run of a QNN node in ONNX Runtime's profile. If the counts differ, no call is
-assigned. Pure functions; thread-safe.
+QNN's file does not contain graph names. ONNX Runtime runs the nodes of a session one after the other, so the n-th
+execution in QNN's file belongs to the n-th run of a QNN node in ONNX Runtime's profile. If the counts differ, no
+call is assigned. All functions are pure and thread-safe.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from qnnbridge_models.profiling.report import (
 )
 from qnnbridge_protocol.specs import QNN
 
-# QNN's name for the time of the accelerator.
+# QNN's name for the accelerator's working time.
 ACCELERATOR: Final = "Accelerator (execute) time"
 US_PER_S: Final = 1e6
 
-# With fewer runs, the median is that of the first runs, which include one-time work.
+# With fewer runs, the median would include one-time work of the first run.
 MIN_RUNS: Final = 3
-# Ratio of the slowest and the fastest run from which single figures are unreliable.
+# If the slowest run takes this many times as long as the fastest, single figures are unreliable.
 WIDE_SPREAD: Final = 1.5
 
 
@@ -50,23 +50,23 @@ def load_of(recorded: Recording, labels: Mapping[str, str]) -> tuple[LoadPhase, 
         for call in recorded.calls
         if call.kind is CallKind.LOAD
     ]
-    # ONNX Runtime's initialization includes the calls of QNN.
+    # ONNX Runtime's initialization includes the time of QNN's calls.
     rest_s = initialize_s - sum(phase.time_s for phase in qnn)
     return (
         LoadPhase("read the model file", parse_s),
         LoadPhase("ONNX Runtime: optimize, partition, place nodes, initialize QNN", max(0.0, rest_s)),
         *qnn,
-        # Two processes measure with separate clocks, so a difference may be slightly below 0.
+        # Two processes measure with separate clocks, so the difference may be slightly below 0.
         LoadPhase("bridge and host: check, send, answer", max(0.0, recorded.create_s - parse_s - initialize_s)),
     )
 
 
 def _compile_phases(recorded: Recording, labels: Mapping[str, str]) -> list[LoadPhase]:
     calls = [call for call in recorded.calls if call.kind is CallKind.COMPILE]
-    # A single graph needs no trace to be named.
+    # With a single graph and label, no trace is needed.
     if len(calls) == 1 and len(labels) == 1:
         names = list(labels.values())
-    # QNN's file contains no names of graphs; the trace contains them in the order of compilation.
+    # The trace contains the graph names in the order of compilation.
     elif len(calls) == len(recorded.trace):
         names = [labels.get(graph, "a part that was not executed") for graph in recorded.trace]
     else:
@@ -101,13 +101,13 @@ def _notes(result: ProfileResult, attributed: bool) -> Iterator[str]:
         if result.recorded.level == "basic":
             yield "The level basic has no times of operators; --level detailed has them, but slows QNN down."
         else:
-            yield "QNN reports no times of operators."
+            yield "QNN reported no operator times."
     elif result.operators:
         yield (
-            "QNN counts the cycles of operators and reports no times: times of operators are their share of the "
-            "accelerator's time. An operator without cycles was merged into a neighbour, which includes its time: "
-            "the time of a convolution may appear at the Relu after it. Counting takes time as well: the times of "
-            "--level basic are more accurate."
+            "QNN counts cycles of operators instead of times: an operator's time is its share of the accelerator's "
+            "time. An operator without cycles was merged into a neighbour, which includes its time: the time of a "
+            "convolution may appear at the Relu after it. Counting cycles takes time as well: the times of --level "
+            "basic are more accurate."
         )
     if result.runs < MIN_RUNS:
         yield "Few runs: the first run includes one-time work. Give --runs 10 for medians."
@@ -122,7 +122,7 @@ def _notes(result: ProfileResult, attributed: bool) -> Iterator[str]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PartitionRun:
-    """One execution of one partition, as measured by ONNX Runtime, and by QNN if it could be assigned."""
+    """One execution of one partition, as measured by ONNX Runtime, and by QNN if its call could be assigned."""
 
     node: NodeRun
     call: QnnCall | None
@@ -161,9 +161,9 @@ def is_qnn(node: NodeRun) -> bool:
 
 
 def _matched(runs: Sequence[OrtRun], executed: Sequence[QnnCall]) -> tuple[list[list[PartitionRun]], bool]:
-    """Return the executions of partitions in each run, and whether QNN's calls could be assigned to them."""
+    """Return the executions of partitions in each run, and whether QNN's calls could be assigned to these."""
     nodes = [[node for node in run.nodes if is_qnn(node)] for run in runs]
-    # One missing or additional execution would shift all later ones, so then no call is assigned.
+    # One missing or additional call would shift all later ones, so assign none if the counts differ.
     attributed = sum(map(len, nodes)) == len(executed)
     calls = iter(executed)
     return [
@@ -181,7 +181,7 @@ def _partition_of(
         label=label,
         name=name,
         operators=names,
-        # A partition in the body of a Loop may be executed several times in a run: the times are added.
+        # A partition inside a Loop may be executed several times in a run, so add up the times.
         node_s=_seconds(runs, lambda one: one.node.time_us),
         execute_s=_seconds(runs, lambda one: one.call.time_us if one.call else 0) if has_calls else None,
         accelerator_s=_seconds(runs, accelerator_us) if accelerator else None,
@@ -196,7 +196,9 @@ def accelerator_us(one: PartitionRun) -> float:
 
 
 def _facts(runs: Sequence[Sequence[PartitionRun]]) -> tuple[QnnFigure, ...]:
-    """Return all figures of QNN, added up within a run, except the accelerator's time, which has its own column."""
+    """Return QNN's figures, added up within a run. The accelerator's time is omitted, because it has its own
+    column.
+    """
     rows = [[row for one in run if one.call for row in one.call.facts] for run in runs]
     units = {row.name: row.unit for run in rows for row in run if row.name != ACCELERATOR}
     return tuple(
@@ -206,7 +208,7 @@ def _facts(runs: Sequence[Sequence[PartitionRun]]) -> tuple[QnnFigure, ...]:
 
 
 def _operator_names(trace: OpTrace, name: str, runs: Sequence[Sequence[PartitionRun]]) -> tuple[str, ...]:
-    """Return the names in the order of the graph: from the trace, else from QNN's file."""
+    """Return the operator names in the order of the graph: from the trace, else from QNN's file."""
     names = list(trace.get(name, ()))
     call = next((one.call for run in runs for one in run if one.call), None)
     if not names and call:
@@ -218,18 +220,18 @@ def _operator_names(trace: OpTrace, name: str, runs: Sequence[Sequence[Partition
 def _components(
     calls_s: Sequence[float], runs: Sequence[OrtRun], by_run: Sequence[Sequence[PartitionRun]]
 ) -> tuple[RunComponent, ...]:
-    """Return the components of each call, from the application to the accelerator.
+    """Return how the time of each call is divided, from the application to the accelerator.
 
-    Negative times are replaced by 0: they result from separate clocks.
+    Negative times, caused by separate clocks, are replaced by 0.
     """
     outside = [[node for node in run.nodes if not node.nested] for run in runs]
     on_cpu = [sum(node.time_us for node in nodes if not is_qnn(node)) for nodes in outside]
-    # The time of a partition in the body of a CPU node belongs to QNN, not to the CPU.
+    # Time of a partition inside a CPU node counts for QNN, not for the CPU.
     within = [sum(node.time_us for node in run.nodes if is_qnn(node) and node.nested) for run in runs]
     nodes_us = [sum(node.time_us for node in nodes) for nodes in outside]
     around = [sum(one.node.time_us for one in run) for run in by_run]
     execute = [sum(one.call.time_us if one.call else one.node.time_us for one in run) for run in by_run]
-    # If the accelerator's time is missing, use QNN's own time, so that nothing counts as a transfer.
+    # If the accelerator's time is missing, use the time of the QNN call, so that nothing counts as transfer.
     working = [sum(accelerator_us(one) or (one.call or one.node).time_us for one in run) for run in by_run]
     table = (
         (
@@ -243,7 +245,7 @@ def _components(
             [r.time_us - n for r, n in zip(runs, nodes_us, strict=True)],
         ),
         ("cpu", "nodes on the CPU", [c - w for c, w in zip(on_cpu, within, strict=True)]),
-        ("provider", "QNN provider: handing tensors to QNN and back", _less(around, execute)),
+        ("provider", "QNN provider: passing tensors to and from QNN", _less(around, execute)),
         ("transfer", "QNN outside of the accelerator (transfers, RPC, driver)", _less(execute, working)),
         ("accelerator", "accelerator", working),
     )
@@ -259,7 +261,9 @@ def _less(whole: Sequence[float], part: Sequence[float]) -> list[float]:
 
 
 def _cpu_nodes(runs: Sequence[OrtRun]) -> tuple[CpuNode, ...]:
-    """Return the nodes on the CPU, slowest first, identified by name and operator because names may be missing."""
+    """Return the nodes on the CPU, slowest first. Nodes are identified by name and operator, because names may be
+    missing.
+    """
     found: dict[tuple[str, str], list[list[NodeRun]]] = {}
     for number, run in enumerate(runs):
         for node in run.nodes:
@@ -283,12 +287,12 @@ def _seconds(runs: Sequence[Sequence[PartitionRun]], time_us: Callable[[Partitio
     return Series.of(sum(time_us(one) for one in run) / US_PER_S for run in runs)
 
 
-# QNN makes several operators from one node (a convolution gets reshapes around it), and one operator from several
-# nodes (quantisation is merged into the operator between). Operators made from the same nodes count as one.
+# QNN makes several operators from some nodes (it adds reshapes around a convolution), and one operator from several
+# nodes (it merges quantisation into an operator). Operators made from the same nodes are counted as one.
 
 _CYCLES: Final = "CYCLES"
 _TRANSFERS: Final = {"Input": "inputs on their way in", "Output": "outputs on their way out"}
-# Partition, whether the operator is a transfer, and the nodes it was made from.
+# Key: (partition, whether the operator is a transfer, nodes from which the operator was made).
 _Key = tuple[str, bool, str]
 SOURCE_SEPARATOR: Final = ";"
 # Suffix that ONNX Runtime appends to the name of a node that it recreates in another layout.
@@ -301,11 +305,11 @@ def plain_name(name: str) -> str:
 
 @dataclasses.dataclass(slots=True)
 class _Group:
-    """Operators made from the same nodes in one partition.
+    """QNN operators made from the same nodes in one partition.
 
     Args:
         cycles: cycles in each run.
-        rows: total cycles of each of QNN's operators.
+        rows: total cycles of each QNN operator in the group.
     """
 
     partition: str
@@ -315,20 +319,24 @@ class _Group:
     rows: dict[str, float] = dataclasses.field(default_factory=dict)
 
     def name(self, types: Mapping[str, str]) -> str:
-        """Return the node of the model; of several nodes the one that QNN's operator is named after."""
+        """Return the name of the model's node; if there are several, the node after which QNN named the
+        operator.
+        """
         if not self.sources:
             return next(iter(self.rows))
         return next((source for source in self.sources if source in types), self.sources[0])
 
     def type(self, types: Mapping[str, str]) -> str:
-        """Return the type of the operator with the node's name, else of the slowest operator."""
-        # QNN may make several operators from one node: the slowest shows what the time is spent on.
+        """Return the type of the operator with the node's name; without such an operator, the slowest operator's
+        type.
+        """
+        # QNN may make several operators from one node; the slowest one shows where the time is spent.
         slowest = sorted(self.rows, key=lambda row: -self.rows[row])
         return next((types[name] for name in (self.name(types), *slowest) if name in types), "")
 
 
 def operator_times(runs_of: Mapping[str, Sequence[Sequence[QnnCall]]], trace: OpTrace) -> tuple[OperatorTime, ...]:
-    """Return the times of operators, most cycles first; empty if QNN did not record operators.
+    """Return the operators' times, most cycles first; empty if QNN did not record operators.
 
     Args:
         runs_of: calls of each run, by partition.
@@ -355,7 +363,7 @@ def operator_times(runs_of: Mapping[str, Sequence[Sequence[QnnCall]]], trace: Op
 
 def _add(groups: dict[_Key, _Group], partition: str, row: QnnRow, number: int, runs: int) -> None:
     sources = tuple(source for source in row.sources.split(SOURCE_SEPARATOR) if source)
-    # A compiled model contains no names of nodes: use the names of QNN's operators.
+    # A compiled model contains no node names, so use QNN's operator names.
     key = (partition, row.is_transfer, row.sources or row.name)
     group = groups.setdefault(key, _Group(partition, sources, [0.0] * runs, row.is_transfer))
     group.rows[row.name] = group.rows.get(row.name, 0.0) + row.value
@@ -372,7 +380,7 @@ def _time(
 ) -> OperatorTime:
     time_s = None
     if accelerator_s is not None:
-        # Compute the time of each run before the median, because the medians of cycles and times may be of
+        # Compute the time of each run before taking the median: the medians of cycles and times may come from
         # different runs.
         pairs = zip(cycles.values, all_cycles, accelerator_s.values, strict=True)
         time_s = Series.of(own / of_all * time if of_all else 0.0 for own, of_all, time in pairs).median

@@ -1,6 +1,6 @@
 """The result of `qnnbridge profile` as one self-contained web page: charts and tables, without scripts.
 
-The charts are SVG. All texts of the model are escaped. Pure functions except `write`.
+The charts are SVG. All strings from the model are escaped. All functions are pure except `write`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LABEL_WIDTH: Final = 340
 VALUE_WIDTH: Final = 170
 ROW_HEIGHT: Final = 24
 BAR_HEIGHT: Final = 16
-# Number of characters that fit in front of a bar; a longer label is shortened in its middle and shown in full as a
+# Number of characters that fit in front of a bar. A longer label is shortened in the middle and shown in full as a
 # tooltip.
 MAX_LABEL: Final = 46
 
@@ -64,7 +64,7 @@ def shortened(label: str) -> str:
 
 
 def bars(title: str, rows: Sequence[Bar]) -> str:
-    """Return horizontal bars one below the other; the longest has the full width."""
+    """Return a horizontal bar chart; the longest bar has the full width."""
     height = ROW_HEIGHT * len(rows)
     most = max((row.value for row in rows), default=0.0)
     room = WIDTH - LABEL_WIDTH - VALUE_WIDTH
@@ -75,7 +75,7 @@ def bars(title: str, rows: Sequence[Bar]) -> str:
 
 
 def stacked(title: str, parts: Sequence[Bar]) -> str:
-    """Return one bar that consists of all parts, each as long as its share."""
+    """Return a single bar divided into parts whose lengths are proportional to their values."""
     whole = sum(part.value for part in parts)
     at = 0.0
     drawn: list[str] = []
@@ -96,7 +96,7 @@ def _bar(row: Bar, top: int, width: float) -> str:
         f"<g><title>{text(row.hint or row.label)}</title>"
         f'<text class="label" x="{LABEL_WIDTH - 8}" y="{middle}">{label}</text>'
         f'<rect class="{text(row.kind)}" x="{LABEL_WIDTH}" y="{top + (ROW_HEIGHT - BAR_HEIGHT) // 2}"'
-        # Draw at least one pixel, so that the tooltip can be shown.
+        # Draw at least one pixel, so that the bar can show its tooltip.
         f' width="{max(width, 1.0):.1f}" height="{BAR_HEIGHT}"/>'
         f'<text x="{LABEL_WIDTH + max(width, 1.0) + 6:.1f}" y="{middle}">{text(row.text)}</text></g>'
     )
@@ -152,7 +152,7 @@ def _run(result: ProfileResult) -> str:
 def _load(result: ProfileResult) -> str:
     rows: list[Bar] = []
     for phase in result.load:
-        # Choose the CSS class by the phase's name, which `evaluate.load_of` defines.
+        # The CSS class depends on the phase's name, which `evaluate.load_of` defines.
         kind = (
             "qnn"
             if phase.name.startswith("QNN")

@@ -1,7 +1,7 @@
-"""Run a model with both profiles enabled, and read the profiles.
+"""Run a model with ONNX Runtime's and QNN's profiles enabled, and read the profiles.
 
-The files are in a temporary folder that is always removed. QNN writes its file while it works and ONNX Runtime at
-the end of profiling, so they are read after the host has ended. Calls run one at a time in a separate host, so
+The files are in a temporary folder that is always removed. They are read after the host has ended, because QNN
+writes its file until then, and ONNX Runtime when profiling ends. Calls run one at a time in a separate host, so
 that no other session affects the measurement.
 """
 
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
 QNN_FILE: Final = "qnn.csv"
 ORT_PREFIX: Final = "ort"
-# Seed of made-up inputs: constant, so that two profiles can be compared.
+# Seed of generated inputs, constant so that two profiles can be compared.
 SEED: Final = 0
-# Options that this command sets itself. The provider refuses a level without a file.
+# Provider options that this command sets itself. The provider rejects a profiling level without a file.
 _OWN_OPTIONS: Final = (
     "profiling_level",
     "profiling_file_path",
@@ -46,22 +46,22 @@ _OWN_OPTIONS: Final = (
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Recording:
-    """All measurements.
+    """All measurements of a profiled model.
 
     Args:
         model: path of the model.
-        level: level of QNN's profile.
-        compiled: the model is compiled.
+        level: level of detail of QNN's profile.
+        compiled: true if the model is compiled.
         inputs: (name, type, source) of each input.
-        bytes_to_host, bytes_from_host: bytes of inputs and outputs in each run.
+        bytes_to_host, bytes_from_host: size of all inputs and of all outputs of one run.
         placement: where the nodes run.
         host: information about the host.
-        ready_s: duration of the host's start.
-        create_s: duration of creating the session.
-        calls_s: duration of each call in the application.
+        ready_s: time that the host took to start.
+        create_s: time to create the session.
+        calls_s: duration of each call, measured in the application.
         session: ONNX Runtime's profile.
-        calls: calls in QNN's profile.
-        trace: QNN's operators.
+        calls: QNN's calls, from its profile.
+        trace: QNN's operators, by graph.
     """
 
     model: str
@@ -90,10 +90,10 @@ def record(request: ProfileRequest, on_progress: OnProgress) -> Recording:
     """
     if not request.model.exists():
         raise NoSuchFile(f"There is no model file {request.model}.")
-    # Refuse these options, because the command's values would silently replace the user's.
+    # Refuse these options, because the command's values would silently overwrite the user's.
     if own := sorted(set(request.provider_options) & set(_OWN_OPTIONS)):
         raise OptionError(
-            f"The provider option {own[0]} is set by this command itself.",
+            f"The provider option {own[0]} cannot be given, because this command sets it.",
             fix="Omit it; --level selects the profiling level.",
         )
     loaded = feeds.load(*arguments.read_one_set(request.inputs))
@@ -121,7 +121,7 @@ def _recorded(
             provider_options=[
                 {
                     **arguments.with_chip(request.provider_options, request.soc_model),
-                    # With a level the host bypasses its cache, so that QNN's file includes the compilation.
+                    # With a profiling level the host bypasses its cache, so QNN's file includes the compilation.
                     "profiling_level": request.level,
                     "profiling_file_path": str(folder / QNN_FILE),
                     "enable_framework_op_trace": "1",
@@ -134,7 +134,7 @@ def _recorded(
             fallback="cpu",
             # A repeated run would appear twice in the profile.
             retry=0,
-            # Nodes are identified by their names in the model.
+            # Node names in the profile must be those of the original model.
             fix=False,
             # A comparison with the CPU would add to the time of the measured runs.
             verify=False,
@@ -145,13 +145,13 @@ def _recorded(
             session_file = session.end_profiling()
             placement = session.placement
             types = {node.name: node.type for node in session.get_inputs()}
-    # QNN writes its file while it works, and ONNX Runtime at the end, so read them after the host has ended.
-    # Without a file name, `read_ort` raises the error of a missing file.
+    # If `end_profiling` returns no file name, `read_ort` raises the error for a missing file.
     profile = read_ort(Path(session_file) if session_file else folder / f"{ORT_PREFIX}.json")
     if len(profile.runs) != len(calls_s):
         raise BridgeError(
             f"ONNX Runtime's profile has {len(profile.runs)} runs instead of {len(calls_s)}.",
-            cause="The session was recreated in between, or ONNX Runtime's limit of events was reached.",
+            cause="The session was recreated during the runs, or ONNX Runtime's maximum number of events was "
+            "reached.",
             fix="Run the command again, with fewer --runs for a large model.",
         )
     on_qnn = any(node.provider == QNN for run in profile.runs for node in run.nodes)
@@ -168,7 +168,7 @@ def _recorded(
         create_s=create_s,
         calls_s=tuple(calls_s),
         session=profile,
-        # If all nodes run on the CPU, a missing file is not an error.
+        # If all nodes run on the CPU, QNN writes no file, which is not an error.
         calls=read_qnn(folder / QNN_FILE) if on_qnn else (),
         trace=read_op_trace(folder / OP_TRACE_FILE),
     )
@@ -177,7 +177,7 @@ def _recorded(
 def _timed_runs(
     session: InferenceSession, given: Sequence[feeds.Feed], runs: int, growing: Path, on_progress: OnProgress
 ) -> tuple[list[float], list[Any]]:
-    """Return the duration of each call, and the last results.
+    """Return the duration of each call, and the outputs of the last call.
 
     Raise `BridgeError` once QNN's file is too large to read.
     """
@@ -189,7 +189,7 @@ def _timed_runs(
         begun = time.perf_counter()
         results = session.run_values(None, values)
         calls_s.append(time.perf_counter() - begun)
-        # Check the size between the runs, because a file that is too large in the end would make all runs useless.
+        # Check the size between runs: if the file becomes too large to read, all further runs are useless.
         if growing.exists():
             check_size(growing.stat().st_size, "QNN")
     on_progress("Running", runs, runs)
@@ -207,7 +207,7 @@ def _session_options(dimensions: Dimensions, folder: Path) -> SessionOptions:
 
 
 def _for_qnn(folder: str) -> str:
-    """Return a name of the folder that QNN can open files in."""
+    """Return a path of the folder that QNN can open."""
     try:
         return native_path(folder)
     except OSError as error:
@@ -219,16 +219,17 @@ def _for_qnn(folder: str) -> str:
 
 
 def _size(value: Any) -> int:
-    """Return the bytes of a tensor; 0 for a sequence or a map, which would have to be traversed."""
+    """Return the size of a tensor in bytes; 0 for a sequence or map, which would have to be traversed."""
     return int(getattr(value, "nbytes", 0) or getattr(getattr(value, "data", None), "nbytes", 0))
 
 
 # --- the files of a profiled run: ONNX Runtime's profile, QNN's profile, and QNN's trace ----------------------
 
-# Limit for reading a profile: a larger one contains thousands of runs, and a tenth of them has the same medians.
+# Maximum size of a profile: a larger one contains thousands of runs, and a tenth of these runs has the same
+# medians.
 MAX_PROFILE_BYTES: Final = 256 << 20
 
-# Name of the trace's file, which the provider defines.
+# File name of the trace, defined by the provider.
 OP_TRACE_FILE: Final = TRACE_FILE
 MAX_TRACE_BYTES: Final = 64 << 20
 
@@ -238,7 +239,7 @@ def check(path: Path, whose: str) -> None:
 
     Args:
         path: the file.
-        whose: the program that writes it: "QNN".
+        whose: name of the program that writes the file: "QNN" or "ONNX Runtime".
     """
     try:
         size = path.stat().st_size
@@ -255,8 +256,8 @@ def check_size(size: int, whose: str) -> None:
     if size > MAX_PROFILE_BYTES:
         raise BridgeError(
             f"The profile of {whose} is too large: {size >> 20} MiB; the limit is {MAX_PROFILE_BYTES >> 20} MiB.",
-            cause="It has an entry for each operator and run.",
-            fix="Profile fewer runs: --runs 10. --level basic records no operators.",
+            cause="The profile has an entry for each operator and run.",
+            fix="Profile fewer runs: --runs 10. Or use --level basic, which records no operators.",
         )
 
 
@@ -269,14 +270,14 @@ def unusable(path: Path, whose: str, why: str) -> BridgeError:
     )
 
 
-# QNN's operators with their types for each graph, both in the order of compilation.
+# QNN's operators with their types, by graph; graphs and operators are in the order of compilation.
 OpTrace = Mapping[str, Mapping[str, str]]
 
 
 def read_op_trace(path: Path) -> OpTrace:
-    """Return QNN's operators for each graph; empty without a trace.
+    """Return QNN's operators by graph; empty without a trace.
 
-    The provider (from 2.4 on) writes the trace while it compiles, so there is none for a compiled model.
+    The provider (from 2.4 on) writes the trace while it compiles, so a compiled model has none.
     """
     try:
         if path.stat().st_size > MAX_TRACE_BYTES:
@@ -290,12 +291,12 @@ def read_op_trace(path: Path) -> OpTrace:
             for graph in document["subgraph_traces"]
         }
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        # A missing trace is not an error: the times are then shown without the names of the model's nodes.
+        # A missing trace is not an error: times are then shown without the node names of the model.
         return {}
 
 
-# ONNX Runtime writes one event per line, so the file is read line by line. Events of a run precede the event
-# `model_run` that ends it. A node that runs within another node (the body of If, Loop, Scan) is nested, and the
+# ONNX Runtime writes one event per line, so the file is read line by line. The events of a run precede the event
+# `model_run`, which ends the run. A node that runs within another node (the body of If, Loop, Scan) is nested; the
 # time of the outer node includes it.
 
 _ORT: Final = "ONNX Runtime"
@@ -304,7 +305,7 @@ _NODE_SUFFIX: Final = "_kernel_time"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NodeRun:
-    """One execution of one node. Bytes are those of its non-constant tensors."""
+    """One execution of one node. Bytes are the sizes of its non-constant tensors."""
 
     name: str
     op: str
@@ -322,7 +323,7 @@ class OrtRun:
 
     Args:
         time_us: duration in microseconds.
-        nodes: executions of nodes, by start time.
+        nodes: executions of nodes, sorted by start time.
     """
 
     time_us: float
@@ -348,7 +349,7 @@ def read_ort(path: Path) -> OrtProfile:
             nodes.append(_node(event, name.removesuffix(_NODE_SUFFIX)))
         elif category != "Session":
             continue
-        # The name has a suffix for the source of the model: model_loading_uri for a file.
+        # The event's name has a suffix for the source of the model, for example model_loading_uri for a file.
         elif name.startswith("model_loading"):
             parse_us += float(event["dur"])
         elif name == "session_initialization":
@@ -363,7 +364,7 @@ def _events(path: Path) -> Iterator[dict[str, Any]]:
     ended = False
     with path.open(encoding="utf-8", errors="replace", newline="\n") as file:
         for number, line in enumerate(file, 1):
-            # The file is a JSON list with one event per line; parsing it as a whole would take several times its
+            # The file is a JSON list with one event per line. Parsing the whole list would take several times its
             # size in memory.
             text = line.strip().removeprefix("[" if number == 1 else "")
             if text.endswith("]"):
@@ -372,7 +373,7 @@ def _events(path: Path) -> Iterator[dict[str, Any]]:
                 continue
             try:
                 event = json.loads(text)
-                # Every event of a profile has a duration, so the file is damaged.
+                # Raise an error for an event without a duration: every event has one, so the file is damaged.
                 float(event["dur"])
             except (ValueError, TypeError, KeyError, RecursionError):
                 raise unusable(path, _ORT, f"line {number} is not an event") from None
@@ -401,14 +402,14 @@ def _count(text: object) -> int:
 
 
 def _nested(nodes: list[NodeRun]) -> tuple[NodeRun, ...]:
-    """Return the nodes by start time, with those marked that run within another node."""
+    """Return the nodes sorted by start time, with nested nodes marked."""
     ordered = sorted(nodes, key=lambda node: (node.start_us, -node.time_us))
     marked: list[NodeRun] = []
-    # Outer nodes come first: they start earlier, or at the same time and take longer.
+    # Outer nodes come first: they start earlier, or start at the same time and take longer.
     outer_end = 0.0
     for node in ordered:
         end = node.start_us + node.time_us
-        # Times are whole microseconds: a node of 0 us that starts when another ends comes after it.
+        # Times are whole microseconds: a node of 0 us that starts when another node ends is not nested.
         inside = bool(marked) and end <= outer_end and node.start_us < outer_end
         marked.append(dataclasses.replace(node, nested=inside))
         if not inside:
@@ -416,18 +417,15 @@ def _nested(nodes: list[NodeRun]) -> tuple[NodeRun, ...]:
     return tuple(marked)
 
 
-# QNN's file for `profiling_file_path` looks like CSV, but names are not escaped: they may contain commas, quotes
-# and line breaks. So a row is recognised by its first six columns, and everything up to the next row is the name.
-# The rows of one call of QNN (compile a graph, load a context, execute a graph) are consecutive: first those of the
-# backend, then the row of the call itself; parts of a compilation follow that row. If several graphs are compiled,
-# each but the last is written twice.
+# QNN's file for `profiling_file_path` resembles CSV, but names are not escaped: they may contain commas, quotes and
+# line breaks. So a row is recognised by its first six columns, and everything up to the next row is its name. The
+# rows of one QNN call (compile a graph, load a context, execute a graph) are consecutive: first the backend's rows,
+# then the row of the call itself. For a compilation, the stages follow after that row. If several graphs are
+# compiled, each call except the last is written twice.
 
 _QNN: Final = "QNN"
 _HEADER: Final = "Msg Timestamp,Message,Time,Unit of Measurement,Timing Source,Event Level,Event Identifier"
-# 0,BACKEND,77941,CYCLES,BACKEND,ROOT,Accelerator (execute) time (cycles),
-# 0,NODE,67382,CYCLES,BACKEND,SUB-EVENT,add1:OpId_26 (cycles),add1
-# 0,EXECUTE,51969,US,BACKEND,ROOT,QNN (execute) time,
-# The nodes of the model after the last comma are a column that not every file has (`with_sources`).
+# Some files have another column after the last comma, the model's nodes (`with_sources`).
 _ROW: Final = re.compile(
     r"\d+,(?P<message>[A-Z][A-Z ]*),(?P<value>-?\d+(?:\.\d+)?),(?P<unit>[^,]*),[^,]*,(?P<level>ROOT|SUB-EVENT),"
     r"(?P<name>.*)",
@@ -450,12 +448,13 @@ _KINDS: Final = {kind.value: kind for kind in CallKind}
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class QnnRow:
-    """One figure.
+    """One figure in QNN's profile.
 
     Args:
-        sources: nodes of the model that an operator was made from, if QNN recorded them.
-        is_operator: the row is about an operator.
-        is_transfer: not an operator of the model, but the transfer of all inputs or all outputs of a graph.
+        sources: nodes of the model from which an operator was made, if QNN recorded them.
+        is_operator: true if the row is about an operator.
+        is_transfer: true for the transfer of all inputs or all outputs of a graph, which is not an operator of the
+            model.
     """
 
     name: str
@@ -468,12 +467,12 @@ class QnnRow:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class QnnCall:
-    """One call of QNN.
+    """One call of QNN's API.
 
     Args:
-        kind: what the call does.
+        kind: what the call does: compile, load, execute or close.
         time_us: duration in microseconds.
-        facts: figures of the backend.
+        facts: figures that the backend reports for the call.
         parts: phases of the call, or the operators of a graph.
     """
 
@@ -489,7 +488,7 @@ class QnnCall:
 def read_qnn(path: Path) -> tuple[QnnCall, ...]:
     """Read all calls, in order. Raise `BridgeError` for a missing, truncated or unknown file."""
     check(path, _QNN)
-    # Lines end at "\n" only: a name may contain a carriage return.
+    # Lines end only at "\n", because a name may contain a carriage return.
     with path.open(encoding="utf-8", errors="replace", newline="\n") as file:
         header = file.readline().rstrip("\r\n")
         if not header.startswith(_HEADER):
@@ -510,7 +509,7 @@ def read_qnn(path: Path) -> tuple[QnnCall, ...]:
 
 
 def _rows(lines: Iterable[str], *, with_sources: bool) -> Iterator[tuple[str, str, QnnRow]]:
-    """Yield message, level and figure of each row."""
+    """Yield (message, level, figure) of each row."""
     record = ""
     for line in lines:
         # A line that does not match continues the name of the previous row.
@@ -534,15 +533,15 @@ def _row(record: str, *, with_sources: bool) -> tuple[str, str, QnnRow]:
         name, sources = operator["name"], operator["sources"] or ""
     elif with_sources:
         name = name.removesuffix(",")
-    # An operator has its name, a colon and its number. All inputs or outputs of a graph have a space instead of the
-    # colon; "Input" may also be the name of a node.
+    # The name of an operator is followed by a colon and its number. For the transfer of all inputs or outputs it is
+    # followed by a space; "Input" alone could also be the name of a node.
     is_transfer = operator is not None and operator["between"] == " "
     row = QnnRow(name, float(found["value"]), found["unit"], sources, operator is not None, is_transfer)
     return found["message"], found["level"], row
 
 
 def _calls(rows: Iterable[tuple[str, str, QnnRow]]) -> tuple[list[QnnCall], bool]:
-    """Split the rows into calls. The flag reports rows of an unfinished call."""
+    """Split the rows into calls. Also return whether rows of an unfinished call are left."""
     calls: list[QnnCall] = []
     facts: list[QnnRow] = []
     parts: list[QnnRow] = []
@@ -555,8 +554,8 @@ def _calls(rows: Iterable[tuple[str, str, QnnRow]]) -> tuple[list[QnnCall], bool
             facts, parts = [], []
         elif level == "ROOT":
             facts.append(row)
-        # Operators are between the backend's figures and the row that ends their call. The stages of a compilation
-        # follow that row, before any figure of the next call.
+        # Operators are between the backend's figures and the row that ends their call. Stages of a compilation
+        # follow after that row, before any figure of the next call.
         elif facts or not calls:
             parts.append(row)
         else:
@@ -565,9 +564,9 @@ def _calls(rows: Iterable[tuple[str, str, QnnRow]]) -> tuple[list[QnnCall], bool
 
 
 def _without_repeats(calls: Sequence[QnnCall]) -> tuple[QnnCall, ...]:
-    """Remove repeated calls: for graphs compiled one after the other QNN writes A, A B, B C, C D."""
+    """Remove repeated calls: QNN writes the calls for graphs A to D as A, A B, B C, C D."""
     compiled = [call for call in calls if call.kind is CallKind.COMPILE]
-    # Including the repetitions, N graphs have 2 N - 1 rows, always an odd number.
+    # N graphs with their repetitions have 2 N - 1 calls, always an odd number.
     if len(compiled) % 2 == 0 or any(a != b for a, b in zip(compiled[:-1:2], compiled[1::2], strict=True)):
         return tuple(calls)
     # Compare by identity, because the calls of two graphs may have equal figures.

@@ -1,4 +1,4 @@
-"""The result of `qnnbridge profile`: data (durations in seconds), text with bars for shares, and JSON."""
+"""The result of `qnnbridge profile` as a record (durations in seconds), as text with bars, and as JSON."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Series:
-    """One figure, measured in every run.
+    """One figure, measured in each run.
 
-    The first run includes one-time work, so it is kept separate from the others.
+    The first run includes one-time work, so it is kept separate from the later runs.
     """
 
     values: tuple[float, ...]
@@ -32,7 +32,7 @@ class Series:
 
     @property
     def later(self) -> tuple[float, ...]:
-        """Values of the runs after the first; of the first run if there are no others."""
+        """Values of the runs after the first; the first value if there is only one run."""
         return self.values[1:] or self.values
 
     @property
@@ -50,7 +50,7 @@ class Series:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LoadPhase:
-    """One phase of loading, and its parts."""
+    """One phase of loading, and its sub-phases."""
 
     name: str
     time_s: float
@@ -59,7 +59,7 @@ class LoadPhase:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RunComponent:
-    """One component of a run; together they are the call as the application sees it."""
+    """One component of a run. All components together make up the call's duration in the application."""
 
     key: str
     name: str
@@ -68,7 +68,7 @@ class RunComponent:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class QnnFigure:
-    """Another figure that QNN reports for each execution of a partition."""
+    """A further figure that QNN reports for each execution of a partition."""
 
     name: str
     unit: str
@@ -77,16 +77,16 @@ class QnnFigure:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Partition:
-    """A part of the model that runs on QNN without interruption.
+    """A part of the model that QNN runs without interruption.
 
     Args:
-        label: "part 1".
-        name: name of its node in ONNX Runtime's profile.
-        operators: names of its operators, in the order of the graph.
+        label: for example "part 1".
+        name: name of the partition's node in ONNX Runtime's profile.
+        operators: names of the partition's operators, in the order of the graph.
         node_s: duration as measured by ONNX Runtime.
-        execute_s: duration of QNN's call; None if not in QNN's file.
-        accelerator_s: working time of the accelerator; None if not in QNN's file.
-        bytes_in, bytes_out: size of inputs and outputs.
+        execute_s: duration of QNN's call; None if QNN's file does not contain it.
+        accelerator_s: working time of the accelerator; None if QNN's file does not contain it.
+        bytes_in, bytes_out: total size of inputs and of outputs.
         facts: other figures of QNN.
     """
 
@@ -107,9 +107,10 @@ class OperatorTime:
 
     Args:
         cycles: cycles in each run.
-        share: share of the cycles of all operators on QNN.
-        time_s: share of the accelerator's time, by cycles.
-        is_transfer: not an operator of the model, but the transfer of inputs or outputs of a partition.
+        share: fraction of the cycles of all operators on QNN.
+        time_s: accelerator's time multiplied by this fraction.
+        is_transfer: true for the transfer of a partition's inputs or outputs, which is not an operator of the
+            model.
     """
 
     name: str
@@ -126,7 +127,7 @@ class CpuNode:
     """A node that ran outside QNN.
 
     Args:
-        nested: the node runs within another node, whose time includes it.
+        nested: true if the node runs within another node, whose time includes it.
     """
 
     name: str
@@ -143,8 +144,8 @@ class ProfileResult:
 
     Args:
         load: phases of creating the session, in order.
-        components: components of a run.
-        notes: facts that are needed to interpret the figures.
+        components: components of the duration of a run.
+        notes: facts needed to interpret the figures.
     """
 
     recorded: Recording
@@ -165,7 +166,7 @@ class ProfileResult:
         return Series(self.recorded.calls_s)
 
 
-# Version of the JSON document: increased with each change that readers must handle.
+# Version of the JSON document, increased with each change that readers must handle.
 SCHEMA: Final = 1
 
 BAR_WIDTH: Final = 24
@@ -243,7 +244,7 @@ def _partition_document(one: Partition) -> dict[str, Any]:
 
 
 def _series_document(series: Series) -> dict[str, Any]:
-    """Return the values of a series; median, least and most are those of the runs after the first."""
+    """Return the values of a series. Median, least and most are computed from the runs after the first."""
     return {
         "first": series.first,
         "median": series.median,
@@ -273,9 +274,9 @@ def print_result(result: ProfileResult, top: int) -> None:
 
 
 def bar(share: float) -> str:
-    """Return a bar for a share of the full width; any share above 0.002 has at least one cell."""
+    """Return a bar for a fraction of the full width; a fraction above 0.002 has at least one cell."""
     cells = round(min(share, 1.0) * BAR_WIDTH)
-    # Old code pages of Windows lack the block character.
+    # Some old Windows code pages lack the block character.
     return ("█" if output.can_print("█") else "#") * (cells or int(share > 0.002))
 
 
@@ -284,7 +285,7 @@ def runs_text(result: ProfileResult) -> str:
 
 
 def spread_text(series: Series) -> str:
-    """Return the median, the first run, and the range of the other runs."""
+    """Return the median, the first run, and the range of the other runs as text."""
     text = output.seconds(series.median)
     if len(series.values) > 1:
         text += f", first {output.seconds(series.first)}"
@@ -304,7 +305,7 @@ def operators_text(partition: Partition) -> str:
 
 
 def _end_of(name: str) -> str:
-    """Return the end of a long name: the beginning is often the same for all names."""
+    """Return the end of a long name, because many names begin alike."""
     return name if len(name) <= MAX_NAME else "..." + name[3 - MAX_NAME :]
 
 
@@ -317,7 +318,7 @@ def bytes_text(count: float) -> str:
 
 
 def worth_showing(phase: LoadPhase, create_s: float) -> list[LoadPhase]:
-    """Return the parts that take at least 1 % of loading, longest first."""
+    """Return the sub-phases that take at least 1 % of loading, longest first."""
     shown = [part for part in phase.parts if part.time_s >= create_s / 100]
     return sorted(shown, key=lambda part: -part.time_s)
 
@@ -327,7 +328,7 @@ def optional_text(series: Series | None) -> str:
 
 
 def shown_facts(partitions: Sequence[Partition]) -> list[tuple[str, list[QnnFigure | None]]]:
-    """Return each figure of QNN with its values for the partitions."""
+    """Return each of QNN's figures with its value for every partition."""
     names = dict.fromkeys(fact.name for partition in partitions for fact in partition.facts)
     return [
         (name, [next((fact for fact in one.facts if fact.name == name), None) for one in partitions])
@@ -348,7 +349,7 @@ def fact_text(fact: QnnFigure | None) -> str:
 def _print_head(result: ProfileResult) -> None:
     recorded = result.recorded
     compiled = ", a compiled model" if recorded.compiled else ""
-    # `feeds.complete` sets "random, seed N" for the inputs that it makes up.
+    # `feeds.complete` sets the source "random, seed N" for generated inputs.
     made_up = ", ".join(name for name, _, source in recorded.inputs if source.startswith("random"))
     output.print_pairs(
         f"Profile of {output.visible(recorded.model)}{compiled}: level {recorded.level}, {runs_text(result)}",
@@ -367,15 +368,15 @@ def _print_load(result: ProfileResult) -> None:
         rows.append([phase.name, output.seconds(phase.time_s), *_share(phase.time_s, recorded.create_s)])
         parts = worth_showing(phase, recorded.create_s)
         rows += [["  " + part.name, output.seconds(part.time_s), "", ""] for part in parts]
-    # Names of phases may come from the model.
+    # Phase names may come from the model, so they must be escaped.
     print(output.plain_table([[output.visible(cell) for cell in row] for row in rows], indent="  "))
 
 
 def _print_run(result: ProfileResult) -> None:
     print(f"\nOne run: {spread_text(result.call_s)}")
-    print("  (in each run these add up to the call; their medians need not add up to its median)")
+    print("  (in each run these times add up to the call's duration; their medians need not add up to its median)")
     rows = [["", "median", "first", "share", ""]]
-    # Divide by the sum and not by the median of the call, so that the shares add up to 100 %.
+    # Divide by the sum, and not by the call's median, so that the fractions add up to 100 %.
     whole = sum(component.time_s.median for component in result.components)
     for component in result.components:
         median = component.time_s.median
@@ -406,7 +407,7 @@ def _print_partitions(result: ProfileResult, top: int) -> None:
 
 
 def _print_operators(result: ProfileResult, top: int) -> None:
-    # Omit operators without a time: QNN merged each into a neighbour, whose time includes theirs.
+    # Omit operators without a time: QNN merged each into a neighbour, whose time includes them.
     timed = [time for time in result.operators if time.cycles.median > 0]
     if not timed:
         return
@@ -460,7 +461,7 @@ def _print_transfers(result: ProfileResult, top: int) -> None:
             "-",
         ]
     ]
-    # Transfers begin with "in" and "out" in `evaluate._TRANSFERS`.
+    # Names of transfers begin with "in" and "out" in `evaluate._TRANSFERS`.
     for one in result.partitions[:top]:
         row = [f"host and QNN, {one.label}", bytes_text(one.bytes_in), bytes_text(one.bytes_out)]
         moved = {

@@ -1,7 +1,7 @@
-"""Choose the types and ranges of a whole model: measure a few ways to quantise it, and take the best.
+"""Choose the types and ranges of a whole model: measure several candidates and take the best.
 
-The recipe of ONNX Runtime's documentation for QNN is one of these candidates, so the default is never worse than
-it. If QNN is available, its results decide: two models with 40 dB on the CPU had 33 and 36 dB on QNN.
+ONNX Runtime's documented recipe for QNN is one of these candidates, so the default is never worse. If QNN is
+available, its results decide: two models with 40 dB on the CPU had 33 and 36 dB on QNN.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ from qnnbridge_protocol.errors import BridgeError, ModelError
 
 # --- folds ---------------------------------------------------------------------------------------------------
 #
-# Each candidate is judged several times: calibrated without one part of the samples, and run on that part. A single
-# split is a matter of luck: a speech quality model had 44 dB on five samples calibrated with the other fifteen, and
+# Each candidate is judged several times: calibrated without one fold of the samples, and run on that fold. A single
+# split depends on chance: a speech quality model calibrated with fifteen samples had 44 dB on the other five, and
 # 57 dB on ten others.
 
-# The held-out samples form one fold; the calibration samples are split into this many more.
+# The held-out samples form one fold; the calibration samples are split into this many further folds.
 _PARTS = 3
 # Largest number of samples that are run per fold.
 _RUN = 10
-# With fewer samples outside the calibration set, no verdict better than "poor" is given. Eight samples all miss the
-# worst quarter of future samples in one case of ten (0.75 to the power of 8), two samples in more than half of all
-# cases.
+# With fewer samples outside the calibration set, the verdict is at best "poor". Eight random samples all miss the
+# worst quarter of future samples with a probability of 10 % (0.75 to the power of 8), two samples with more than 50
+# %.
 ENOUGH = 8
 
 
@@ -55,8 +55,8 @@ class Fold:
     """One fold of the samples.
 
     Args:
-        left_out: numbers of the samples that are not used for calibration.
-        results: results of the float model for the left-out samples that are run.
+        left_out: indices of the samples that are not used for calibration.
+        results: results of the float model for those left-out samples that are run.
     """
 
     left_out: Numbers
@@ -71,7 +71,7 @@ class FoldsReport:
         samples: number of compared samples, each run on a model that was not calibrated with it.
         snr_db: SNR of the worst output in each fold.
         verdict: verdict of the worst fold.
-        reason: output that has this verdict, and why.
+        reason: the first output with this verdict, and the cause.
     """
 
     samples: int
@@ -85,7 +85,7 @@ class FoldsReport:
 
 
 def shown_by(verdict: Verdict, samples: int) -> Verdict:
-    """Return the verdict that this many samples support: a few samples can show a bad model, but not a good one."""
+    """Return the verdict that this many samples support: few samples can prove a model bad, but not good."""
     return "not shown" if samples < ENOUGH and verdict in ("exact", "good", "fair") else verdict
 
 
@@ -102,7 +102,7 @@ class CrossValidation:
 
     Args:
         work: folder for candidate models.
-        known: accuracy of the candidates that were measured before.
+        known: accuracy of candidates measured earlier.
     """
 
     folds: Sequence[Fold]
@@ -110,10 +110,9 @@ class CrossValidation:
     known: KnownFolds = dataclasses.field(default_factory=KnownFolds)
 
     def snr(self, calibrated: CalibratedModel, precision: Precision) -> float:
-        """Return the mean over the folds of the worst output's SNR on the CPU, over samples that were not used for
-        calibration.
+        """Return the worst output's SNR on the CPU, averaged over the folds. No fold's samples calibrate its model.
 
-        The minimum would depend on the single oddest sample, which makes the choice random.
+        The mean is used because the minimum would depend on a single unusual sample.
         """
         return statistics.fmean(_lowest(self._judged(fold, calibrated, precision)) for fold in self.folds)
 
@@ -140,19 +139,21 @@ class CrossValidation:
         return self.known.found[key]
 
     def within(self, seconds: float, calibrated: CalibratedModel, precision: Precision) -> CrossValidation:
-        """Return a copy with all folds, or with the first only if judging all would take longer than `seconds`."""
+        """Return a copy with all folds, or with only the first if judging all folds would take longer than
+        `seconds`.
+        """
         if len(self.folds) == 1:
             return self
         begun = time.monotonic()
         first = dataclasses.replace(self, folds=self.folds[:1])
         first.snr(calibrated, precision)
-        # Avoid a division by 0: a small model can run faster than the clock's resolution.
+        # Avoid a division by 0: a small model can run in less than the clock's resolution.
         paid = int(seconds / max(time.monotonic() - begun, 1e-3))
         return self if paid >= len(self.folds) else first
 
 
 def _lowest(outputs: Sequence[OutputAccuracy]) -> float:
-    """Return the lowest SNR of a fold; 0 if a useless output has no SNR, for example because of another length."""
+    """Return the lowest SNR of a fold; 0 if a useless output has no SNR, for example because its length differs."""
     if any(output.verdict == "useless" and output.snr_db is None for output in outputs):
         return 0.0
     lowest = lowest_snr(outputs)
@@ -167,12 +168,12 @@ def folds_of(
     Args:
         samples: all samples.
         compared: results of the float model for the held-out samples.
-        by_sample: any samples can be left out of the calibration.
+        by_sample: any sample can be left out of the calibration.
         run: runs the float model on one sample.
     """
     count = len(samples.calibration)
     first = Fold(samples.held_numbers, compared)
-    # If no sample is held out, one more part replaces that fold.
+    # If no sample is held out, split the calibration samples into one more fold instead.
     parts = min(count, _PARTS + (not samples.held_out))
     if not by_sample or parts < 2:
         return [first]
@@ -189,14 +190,14 @@ def folds_of(
 def working_form(
     calibrated: CalibratedModel, work: Path, reference: FloatResults
 ) -> tuple[CalibratedModel, list[str]]:
-    """Return the first form that the quantizer can write and that computes the float model except for rounding.
+    """Return the first variant that the quantizer can write and that equals the float model except for rounding.
 
-    Also return the lines of the report about forms that failed. Raise the error of the first form if none runs.
+    Also return report lines about the variants that failed. Raise the error of the first variant if none runs.
 
     Args:
-        calibrated: the model in its default form.
+        calibrated: the model in its default variant.
         work: folder for candidate models.
-        reference: results of the float model; one of its samples shows whether a form runs.
+        reference: results of the float model; one of its samples is used to check whether a variant runs.
     """
     per_tensor = dataclasses.replace(calibrated.settings, per_channel=False)
     forms = [("", calibrated), ("biases stay float32", dataclasses.replace(calibrated, float_biases=True))]
@@ -232,18 +233,18 @@ def working_form(
     raise first
 
 
-# If the model has a lower SNR, try weights of 16 bits; use them if the gain is at least `_WORTH_DB`.
+# Below `_FAIR_DB`, try 16-bit weights; use them if they gain at least `_WORTH_DB`.
 _FAIR_DB, _WORTH_DB = 30.0, 3.0
 # Time limit of the search for weights that QNN does not support in 16 bits.
 _NARROWING_S = 60.0
-# Largest loss by wider ranges that is accepted while the model stays fair.
+# Maximum accuracy loss accepted for wider ranges while the SNR stays above `_FAIR_DB`.
 _HEADROOM_DB = 1.0
-# In dB: differences below the first value are random; the others are the gains that another type must bring for
-# some weights, and for all weights.
+# `_SAME_DB`: smaller differences are random. `_BETTER_DB` and `_OTHER_DB`: minimum gains required to change the
+# type of some weights, and of all weights.
 _SAME_DB, _BETTER_DB, _OTHER_DB = 0.1, 0.3, 1.0
-# QNN was never seen to reverse a larger difference that was measured on the CPU.
+# No larger difference on the CPU was ever seen reversed on QNN.
 _NEAR_DB = 6.0
-# Time limit for further candidates: the samples of a large model run once for each.
+# Time limit for trying further candidates: each runs all samples, which takes long for a large model.
 _CHOOSING_S = 120.0
 
 
@@ -253,7 +254,7 @@ class Candidate:
     """One way to quantise the model.
 
     Args:
-        change: line of the report if this candidate is chosen; empty for the default.
+        change: report line to add if this candidate is chosen; empty for the default.
         db: mean SNR of the worst output over all folds, on the CPU.
         floats: the weights stay float.
     """
@@ -270,11 +271,12 @@ class Candidate:
         return self.trial.placed_on_qnn(self.trial.write(self.precision))
 
     def beside(self, best: tuple[bool, float]) -> tuple[bool, float] | None:
-        """Return `on_qnn`; only of the first samples if they show that this candidate is worse than `best`."""
-        # Measured before.
+        """Return `on_qnn`, or only the first samples' result once they show that this candidate is worse than
+        `best`.
+        """
         if "on_qnn" in self.__dict__:
             return self.on_qnn
-        # The results are compared as pairs, so that running all nodes on QNN counts more than any SNR.
+        # Compare results as pairs, so that running all nodes on QNN counts more than any SNR.
         least = (best[0], best[1] - _SAME_DB)
         model = self.trial.write(self.precision)
         return self.trial.placed_on_qnn(model, lambda whole, lowest: (whole, lowest) < least)
@@ -284,7 +286,7 @@ class Candidate:
 
         Args:
             target: SNR in dB.
-            whole: all nodes must run on QNN as well.
+            whole: also require that all nodes run on QNN.
         """
         if self.trial.on_cpu(self.trial.write(self.precision)) < target:
             return False
@@ -296,12 +298,12 @@ class Candidate:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CandidateChoice:
-    """Measure the candidates that the settings allow, within a time limit.
+    """Measures the candidates that the settings allow, within a time limit.
 
     Args:
-        source: float model with fixed sizes, otherwise unchanged.
-        untried: candidates that were skipped for lack of time, as text.
-        failed: candidates on which the quantizer failed, as text.
+        source: float model with fixed sizes, but without other changes.
+        untried: descriptions of candidates that were skipped for lack of time.
+        failed: descriptions of candidates on which the quantizer failed.
     """
 
     wished: QuantizeSettings
@@ -313,7 +315,7 @@ class CandidateChoice:
     failed: list[str] = dataclasses.field(default_factory=list)
 
     def best(self, trial: PrecisionTrial, start: Precision) -> Candidate:
-        """Return the best candidate; of nearly equal candidates the first."""
+        """Return the best candidate. Of nearly equal candidates, return the first."""
         deadline = time.monotonic() + min(_CHOOSING_S, self.wished.search_timeout_s)
         first = with_headroom(self.judge, trial, start)
         found = [first]
@@ -327,10 +329,10 @@ class CandidateChoice:
                         self.judge, dataclasses.replace(trial, calibrated=calibrated), start, change
                     )
                 except BridgeError as error:
-                    # The quantizer, or ONNX Runtime, fails with these types only.
+                    # The quantizer, or ONNX Runtime, fails on these types only.
                     self.failed.append(f"{change}: {error.cause or error.message}")
                     continue
-                # The candidate has the same nodes as the default, so QNN will place them alike.
+                # The candidate has the same nodes as the default, so QNN will place them the same.
                 if one.db >= max(one.db for one in found) + worth:
                     found.append(one)
             documented = self._as_documented(trial) if self._like_documented else None
@@ -339,22 +341,23 @@ class CandidateChoice:
         return self._best_of(found, trial, deadline)
 
     def _best_of(self, found: list[Candidate], trial: PrecisionTrial, deadline: float) -> Candidate:
-        """Choose among the candidates that are near the best on the CPU, by QNN if it is available."""
+        """Choose among the candidates near the best on the CPU; QNN's results decide if QNN is available."""
         where = "on the CPU"
         scores = {number: (True, one.db) for number, one in enumerate(found)}
-        # QNN may reverse a small difference on the CPU, so all candidates near the best are run there.
+        # QNN may reverse small differences, so all candidates near the best on the CPU are run on QNN.
         near = [number for number, one in enumerate(found) if one.db >= max(other.db for other in found) - _NEAR_DB]
-        # If only the default is near, there is nothing to decide; the final comparison runs it on QNN.
+        # If only the default is near, no choice is needed; the final comparison runs the default on QNN.
         if trial.qnn is not None and near != [0]:
             there: dict[int, tuple[bool, float]] = {}
-            # Start with the best one on the CPU, in case the time runs out.
+            # Start with the best candidate on the CPU, in case the time runs out.
             for done, number in enumerate(sorted(near, key=lambda number: -found[number].db)):
                 one = found[number]
                 if done and time.monotonic() > deadline:
                     self.untried.append(f"{one.change or 'int8 weights per channel'} on QNN")
                     continue
                 trial.on_progress("trying types of weights on QNN", done, len(near))
-                # The first candidate is measured fully, because its SNR is reported next to that of the chosen one.
+                # Measure the first candidate fully, because its SNR is reported next to that of the chosen
+                # candidate.
                 score = one.beside(max(there.values())) if there and number else one.on_qnn
                 if score is not None:
                     there[number] = score
@@ -362,7 +365,7 @@ class CandidateChoice:
                 return found[0]  # The final check on QNN reports why the model does not run.
             scores, where = there, "on QNN"
         most = max(scores.values())
-        # Choose the first of nearly equal candidates, because the default comes first.
+        # Choose the first of nearly equal candidates: the default comes first.
         chosen = min(n for n, (whole, db) in scores.items() if whole == most[0] and db >= most[1] - _SAME_DB)
         if found[chosen].change:
             by = f"{scores[chosen][1]:.1f} dB {where}"
@@ -375,12 +378,12 @@ class CandidateChoice:
 
     @property
     def _open(self) -> bool:
-        """Whether the user left the type of the weights open."""
+        """True if the user did not choose a type for the weights."""
         return self.wished.weight_type is None and self.settings.weight_type == "int8"
 
     @property
     def _like_documented(self) -> bool:
-        """Whether the options ask only for things that the documented recipe does as well."""
+        """True if the documented recipe does everything that the options request."""
         return not (
             self.wished.exclude
             or self.wished.wide
@@ -392,9 +395,9 @@ class CandidateChoice:
         )
 
     def _other_weights(self, trial: PrecisionTrial) -> list[tuple[str, CalibratedModel, float]]:
-        """Return candidates with uint8 weights, which use the whole range.
+        """Return candidates with uint8 weights, which use the type's whole range.
 
-        Each is (text for the report, model, gain in dB that it must bring).
+        Each entry is (text for the report, calibrated model, required gain in dB).
         """
         if not self.settings.activation_type.startswith("u") or self.wished.symmetric_weights:
             return []
@@ -410,7 +413,7 @@ class CandidateChoice:
         return found
 
     def _as_documented(self, trial: PrecisionTrial) -> Candidate | None:
-        """Return the candidate of the documented recipe; None if the recipe fails on the model."""
+        """Return the documented recipe's candidate; None if the recipe fails on the model."""
         change = "prepared and quantised as in ONNX Runtime's documentation, with uint8 weights per tensor"
         try:
             path = prepare_as_documented(self.source, trial.work)
@@ -428,10 +431,10 @@ class CandidateChoice:
 
 
 def _of_use(documented: Candidate, others_db: float, trial: PrecisionTrial) -> bool:
-    """Return whether the documented candidate may compete.
+    """Return whether the documented recipe's candidate takes part in the choice.
 
-    If its weights stay float it is accurate, but not what the user asked for. Such a candidate competes only if the
-    others are not good, or, if QNN leaves part of it to the CPU, only if the others are poor.
+    If its weights stay float, it is accurate, but not what the user asked for. It then takes part only if the other
+    candidates are not good; if QNN does not run all its nodes, only if they are poor.
     """
     if not documented.floats or others_db < _FAIR_DB:
         return True
@@ -444,7 +447,9 @@ def _of_use(documented: Candidate, others_db: float, trial: PrecisionTrial) -> b
 
 
 def with_headroom(judge: CrossValidation, trial: PrecisionTrial, start: Precision, change: str = "") -> Candidate:
-    """Return the candidate with ranges widened for louder samples, unless that costs accuracy."""
+    """Return the candidate with ranges widened for louder samples, or with unchanged ranges if widening costs
+    accuracy.
+    """
     trial.on_progress("trying ranges and types of weights on the CPU", 0, 0)
     plain = Candidate(trial, start, change, judge.snr(trial.calibrated, start))
     wider = trial.calibrated.with_headroom()
@@ -457,7 +462,7 @@ def with_headroom(judge: CrossValidation, trial: PrecisionTrial, start: Precisio
 def with_enough_bits(
     wished: QuantizeSettings, settings: ResolvedSettings, trial: PrecisionTrial, start: Precision
 ) -> tuple[Precision, list[str]]:
-    """Return the precision with 16-bit weights if 8 bits make the model bad, and the line for the report."""
+    """Return the precision, with 16-bit weights if 8 bits are not accurate enough, and lines for the report."""
     if wished.weight_type is not None or settings.wide_weight is None:
         return start, []
     narrow = trial.on_cpu(trial.write(start))
@@ -466,11 +471,11 @@ def with_enough_bits(
     nodes = {node.name for node in trial.index.protos if node.op_type in WEIGHTED_OPS} - start.float_nodes
     wide = start.joined(Precision(wide_weights=frozenset(nodes)))
     try:
-        # Use a separate file, because `candidate.onnx` is overwritten below.
+        # Use a separate file: other models are written to `candidate.onnx` below.
         wide_model = trial.write(wide, "wide.onnx")
         reached = trial.on_cpu(wide_model)
     except ModelError:
-        return start, []  # Some operators cannot mix uint8 per tensor with int16.
+        return start, []  # Some operators cannot mix per-tensor uint8 with int16.
     gain = f"{reached:.1f} dB instead of {narrow:.1f}"
     if reached < narrow + _WORTH_DB:
         return start, []

@@ -1,12 +1,12 @@
-"""Fix errors of onnxruntime's quantizer, and check that its result computes what the float model computes.
+"""Work around errors of onnxruntime's quantizer, and check that its result computes the same as the float model.
 
-- The quantizer invents names (`x_scale`, `x_QuantizeLinear_Output`) that other tensors may already have. Tensors
-  whose extended name would clash with another tensor are renamed while the quantizer runs.
-- The quantizer removes a Relu or Clip if the range of its output has the same effect. Every range contains 0, so
-  this is wrong for a Clip from 0.1 to 0.6. The quantizer also narrows the range of the input, which may be an
-  output of the model.
-- The written model is compared with the float model operator by operator: equal attributes, and constants within
-  half a step. A difference is an error of the quantizer, which more bits or more samples do not fix.
+- The quantizer creates names (`x_scale`, `x_QuantizeLinear_Output`) that other tensors may already have. Tensors
+  whose created names would clash are renamed while the quantizer runs.
+- The quantizer removes a Relu or Clip if the range of its output has the same effect. Every range is extended to
+  contain 0, so removing a Clip from 0.1 to 0.6 is wrong. The quantizer also narrows the range of the Relu's or
+  Clip's input, which may be an output of the model.
+- The written model is compared with the float model operator by operator: attributes must be equal, and constants
+  within half a quantisation step. A difference is an error of the quantizer, which more bits or samples do not fix.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ import numpy.typing as npt
 from qnnbridge_host.graph import graphs
 from qnnbridge_host.graph.model_index import ModelIndex
 
-# Suffixes that the quantizer appends to the name of a tensor; digits for the copy of a bias.
+# Suffixes that the quantizer appends to a tensor name; digits mark copies of a bias.
 _LAST_PART = re.compile(
     r"(_(scale|zero_point|quantized|convert|clone|QuantizeLinear|DequantizeLinear|Input|Output|Cast)|\d)$"
 )
 _SHOWN = 3
-# Tolerance factor for half a step: values are rounded in float32.
+# Tolerance factor for half a step, because values are rounded in float32.
 _ROUNDING = 1.02
 _REMOVABLE = ("Relu", "Clip")
 
@@ -35,7 +35,7 @@ _REMOVABLE = ("Relu", "Clip")
 
 
 def clashing_names(model: Any) -> dict[str, str]:
-    """Return a replacement name for each tensor whose extended name would clash with another tensor."""
+    """Return a replacement name for each tensor whose created names would clash with another tensor."""
     graph = model.graph
     names = {
         name for inner in graphs.subgraphs(graph) for node in inner.node for name in (*node.input, *node.output)
@@ -47,7 +47,7 @@ def clashing_names(model: Any) -> dict[str, str]:
         stem = name
         while match := _LAST_PART.search(stem):
             stem = stem[: match.start()]
-            # The quantizer numbers copies of constants only.
+            # The quantizer appends digits only to copies of constants.
             if stem in names and stem not in found and (stem in constants or not name[len(stem)].isdigit()):
                 found[stem] = _unlike(f"{stem}/renamed", names)
     return found
@@ -76,7 +76,7 @@ def name_apart(model: Any, taken: Iterable[str]) -> None:
     """Rename QuantizeLinear and DequantizeLinear nodes whose names are in `taken` (the float model's nodes)."""
     used = set(taken)
     for node in model.graph.node:
-        # The float model has no such nodes.
+        # Only the quantizer adds such nodes: the float model has none.
         if node.op_type in ("QuantizeLinear", "DequantizeLinear"):
             while node.name in used:
                 node.name += "_"
@@ -87,11 +87,11 @@ def name_apart(model: Any, taken: Iterable[str]) -> None:
 
 
 def faithful(quantizer: type) -> type:
-    """Return a subclass of onnxruntime's `QDQQuantizer` that removes a Relu or Clip only where that is exact."""
+    """Return a subclass of onnxruntime's `QDQQuantizer` that removes a Relu or Clip only if the result is exact."""
 
     class Faithful(quantizer):  # type: ignore[misc]
         def adjust_tensor_ranges(self) -> None:
-            # A model output, or a tensor that a subgraph reads, keeps its own range even if a Relu follows.
+            # Keep the range of a model output, or of a tensor that a subgraph reads, even if a Relu follows.
             graph = self.model.model.graph
             kept = {value.name for value in graph.output}
             kept.update(name for node in graph.node for name in graphs.captured_by(node))
@@ -114,7 +114,7 @@ def faithful(quantizer: type) -> type:
 
 
 def _is_done_by_range(node: Any, model: Any) -> bool:
-    """Return whether the range of the output, extended to contain 0, clips like this Relu or Clip."""
+    """Return whether the output's range, extended to contain 0, clips exactly like this Relu or Clip."""
     if node.op_type != "Clip":
         return True
     attributes = graphs.attribute_values(node)
@@ -135,11 +135,11 @@ def _value(tensor: Any) -> float:
     return float(numpy_helper.to_array(tensor).reshape(-1)[0])
 
 
-# --- the proof -----------------------------------------------------------------------------------------------
+# --- comparison with the float model -------------------------------------------------------------------------
 
 
 def unlike_operators(float_model: ModelIndex, quantised: Any) -> list[str]:
-    """Return one line for each operator that differs by more than the rounding of its constants.
+    """Return one line for each operator that differs by more than its constants' rounding.
 
     Args:
         float_model: float model with its weights; all nodes have names.
@@ -152,10 +152,10 @@ def unlike_operators(float_model: ModelIndex, quantised: Any) -> list[str]:
         other = nodes.get(node.name)
         if other is None:
             if node.op_type not in (*_REMOVABLE, "Identity", "Dropout"):
-                lines.append(f"{node.op_type} {node.name} is gone")
+                lines.append(f"{node.op_type} {node.name} is missing")
             continue
         if (node.op_type, _attributes(node)) != (other.op_type, _attributes(other)):
-            lines.append(f"{node.op_type} {node.name} has other attributes")
+            lines.append(f"{node.op_type} {node.name} has different attributes")
         for number, (name, there) in enumerate(zip(node.input, other.input, strict=False)):
             off = _off(float_model, name, written, there) if name in float_model.weights else 0.0
             if off > _ROUNDING:
@@ -190,14 +190,14 @@ def _off(float_model: ModelIndex, name: str, written: ModelIndex, there: str) ->
     if scale.size > 1 and values.ndim:
         axis = int(graphs.attribute_values(maker).get("axis", 1)) % values.ndim
         if scale.ndim != 1 or values.shape[axis] != scale.size:
-            return 0.0  # Scales per block are not compared.
+            return 0.0  # per-block scales are not compared
         form = [-1 if one == axis else 1 for one in range(values.ndim)]
         scale, zero = scale.reshape(form), zero.reshape(form) if zero.size > 1 else zero
     if values.shape != expected.shape:
         return 0.0
     found = (values.astype(np.float64) - zero.astype(np.float64)) * scale.astype(np.float64)
     half = 0.5 * np.abs(scale.astype(np.float64))
-    # Allow for the float32 rounding of the value itself.
+    # Allow for the float32 rounding of the constant itself.
     rounding = np.abs(expected.astype(np.float64)) * 2.0**-22 + 1e-30
     return float((np.maximum(np.abs(found - expected) - rounding, 0.0) / np.maximum(half, 1e-30)).max(initial=0.0))
 

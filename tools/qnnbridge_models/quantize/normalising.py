@@ -1,11 +1,12 @@
 """Rewrites of the float model that avoid errors of onnxruntime's quantizer.
 
-- Gemm: if beta is not 1, the quantizer writes an unscaled bias. It fails on a bias that is not broadcast along the
-  columns.
-- Shared weights: the quantizer gives a weight one scale, even if nodes read it in several roles. A table of a
-  Gather that is also the weight of a Gemm gets scales per channel, which Gather does not support.
+- Gemm: if beta is not 1, the quantizer writes an unscaled bias. It also fails on a bias that does not contain one
+  value per column.
+- Shared weights: the quantizer gives each weight a single scale or scale array, even if nodes use the weight in
+  different roles. A Gather table that is also the weight of a Gemm gets scales per channel, which Gather does not
+  support.
 - Clip: the quantizer removes a Clip if the quantised range of its output has the same effect. QNN computes the
-  remaining Clips wrong in a quantised model (5 to 13 dB), but Max and Min right.
+  remaining Clip nodes of a quantised model wrong (5 to 13 dB); Max and Min are computed correctly.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def normalise(model: Any, folder: Path, symmetric: bool) -> list[str]:
     Args:
         model: `ModelProto` with its weights.
         folder: folder that external tensors are relative to.
-        symmetric: activations have symmetric ranges, so the quantizer removes no Clip.
+        symmetric: activations have symmetric ranges, so the quantizer does not remove Clip nodes.
     """
     editor = Editor(model, folder)
     scaled, apart = fold_gemm_scale(editor), _bias_along_columns(editor)
@@ -36,7 +37,7 @@ def normalise(model: Any, folder: Path, symmetric: bool) -> list[str]:
     return [
         *(f"{line}: alpha and beta are folded into the constants" for line in scaled),
         *(f"{line}: the bias is expanded to one value per column, or added by a separate Add" for line in apart),
-        *(f"{line} replaced by Max and Min, since no range has the same effect" for line in clips),
+        *(f"{line} replaced by Max and Min, because no quantisation range has the same effect" for line in clips),
         *([f"copied {copied} weights that several operators read in different roles"] if copied else []),
     ]
 
@@ -51,13 +52,13 @@ def _bias_along_columns(editor: Editor, node: Any) -> list[Any] | None:
     columns = weight[0 if graphs.attribute_values(node).get("transB", 0) else 1]
     if bias is not None and bias.shape == (columns,):
         return None
-    # One value, or one value per column: the last axis contains the columns.
+    # The last axis contains the columns, so the bias has one value, or one value per column.
     if bias is not None and (bias.size == 1 or (bias.size == columns and bias.shape[-1] == columns)):
         flat = np.broadcast_to(bias.reshape(-1), (columns,))
         node.input[2] = editor.add_constant(np.ascontiguousarray(flat), f"{node.input[2]}/columns")
         return [node]
-    # The bias has a value per row or per element, or is computed at run time: the quantizer leaves a computed bias
-    # float.
+    # The bias has a value per row or per element, or is computed at run time. The quantizer keeps a computed bias
+    # in float.
     product = editor.fresh(f"{node.output[0]}/product")
     added = editor.make("Add", [product, node.input[2]], node, node.output[0])
     node.output[0] = product
@@ -89,9 +90,9 @@ _BIASES = {"Conv": 2, "ConvTranspose": 2, "Gemm": 2, "InstanceNormalization": 2,
 
 
 def _role(node: Any, number: int) -> str:
-    """Return how the quantizer treats an input. Nodes that read a weight in the same role can share it."""
+    """Return the role in which a node reads an input. Nodes that read a weight in the same role can share it."""
     if _BIASES.get(node.op_type) == number:
-        # The scale of a bias depends on the scales of its own node.
+        # The scale of a bias depends on the other scales of the same node.
         return f"bias of {node.output[0]}"
     if _WEIGHTS.get(node.op_type) == number:
         turned = bool(graphs.attribute_values(node).get("transB", 0))
@@ -102,14 +103,14 @@ def _role(node: Any, number: int) -> str:
 
 
 def _unshare(model: Any) -> int:
-    """Copy each shared float constant for every further role it is read in; return the number of copies."""
+    """Copy each shared float constant once for every additional role; return the number of copies."""
     graph = model.graph
     constants = {tensor.name: tensor for tensor in graph.initializer if tensor.data_type in FLOATS}
     taken = {
         name for inner in graphs.subgraphs(graph) for node in inner.node for name in (*node.input, *node.output)
     }
     taken |= {tensor.name for tensor in graph.initializer} | {value.name for value in (*graph.input, *graph.output)}
-    # A constant that a subgraph or the caller reads keeps its name.
+    # Keep the name of a constant that is an output or that a subgraph reads.
     roles: dict[str, dict[str, str]] = {value.name: {"": value.name} for value in graph.output}
     for node in graph.node:
         for name in graphs.captured_by(node):

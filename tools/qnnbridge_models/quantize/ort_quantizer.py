@@ -33,12 +33,14 @@ from qnnbridge_protocol.errors import BridgeError, ModelError
 
 # --- ranges --------------------------------------------------------------------------------------------------
 #
-# The ranges of the float model's tensors are stored so that samples can be left out later. The held-out samples are
-# measured with the others: the model is compared without their ranges, and finally written with them.
+# The ranges of the float model's tensors are stored for each sample, so that samples can be left out later.
+# Held-out samples are measured as well: the model is compared without their ranges, and the final model is written
+# with them.
 
 CALIBRATING = "calibrating"
-# Factor that widens the ranges of 16-bit activations. A speech detector calibrated with 190 samples had 24 dB in
-# one of six groups of ten other samples, and 48 to 69 dB in the rest: one sound was louder than all before.
+# Factor that widens the ranges of 16-bit activations. A speech detector calibrated with 190 samples had 48 to 69 dB
+# in five of six groups of ten other samples, and 24 dB in the sixth: one sound was louder than all calibration
+# samples.
 _HEADROOM = 1.5
 # Set of samples, by their numbers in the order of measurement.
 Numbers = frozenset[int]
@@ -49,11 +51,11 @@ class ExtremesBySample:
 
     Args:
         ends: (lowest, highest) value by tensor, for each sample.
-        limited: outputs of Clip nodes. They are never widened: the quantizer removes the Clip, and the range does
-            its work.
+        limited: outputs of Clip nodes. Their ranges are never widened: the quantizer removes the Clip, and the
+            range replaces it.
     """
 
-    # Any samples can be left out, and the ranges can be widened.
+    # Any sample can be left out, and the ranges can be widened.
     by_sample = True
 
     def __init__(
@@ -80,13 +82,14 @@ class ExtremesBySample:
 
 
 def _widened(end: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    # Stay below the largest finite number of the type: a larger end would become infinite.
+    # Stay below the largest finite number of the type: a larger bound would become infinite.
     most = np.finfo(end.dtype).max / _HEADROOM
     return np.asarray(np.clip(end, -most, most) * _HEADROOM, end.dtype)
 
 
 class ThresholdRanges:
-    """Ranges from histograms, which cannot be split by sample: one set without the held-out samples, one with all.
+    """Ranges computed from histograms, which cannot be split by sample: one set without held-out samples, one with
+    all.
 
     Args:
         kept: ranges without the held-out samples.
@@ -109,7 +112,7 @@ MeasuredRanges = ExtremesBySample | ThresholdRanges
 
 
 class CalibrationReader:
-    """The quantizer's `CalibrationDataReader`: return samples one by one, and report progress."""
+    """The quantizer's `CalibrationDataReader`: returns samples one by one and reports progress."""
 
     def __init__(self, samples: Sequence[Feeds], on_progress: OnProgress) -> None:
         self._samples = samples
@@ -135,7 +138,7 @@ def extremes(calibrator: Any, reader: CalibrationReader, limited: frozenset[str]
     ends = []
     for number in range(len(reader)):
         reader.set_range(number, number + 1)
-        # Reset this, so that the calibrater does not merge this sample with the previous ones.
+        # Reset the range, so that the calibrater does not merge this sample with the previous ones.
         calibrator.calibrate_tensors_range = None
         calibrator.collect_data(reader)
         found = calibrator.compute_data()
@@ -144,11 +147,13 @@ def extremes(calibrator: Any, reader: CalibrationReader, limited: frozenset[str]
 
 
 def thresholds(calibrator: Any, reader: CalibrationReader, held_out: Numbers) -> MeasuredRanges:
-    """Run the samples through a histogram calibrator, one at a time: it keeps all tensors of one call."""
+    """Run the samples through a histogram calibrator, one per call, because it keeps all tensors of a call in
+    memory.
+    """
     kept = None
     for number in range(len(reader)):
-        # The held-out samples come last (`SampleSets.every`), so the histograms are complete without them when the
-        # first held-out sample comes.
+        # The held-out samples come last (`SampleSets.every`). So when the first held-out sample is reached, the
+        # histograms contain exactly the other samples.
         if number in held_out and kept is None:
             kept = calibrator.compute_data()
         reader.set_range(number, number + 1)
@@ -160,9 +165,10 @@ def thresholds(calibrator: Any, reader: CalibrationReader, held_out: Numbers) ->
 _PER_CHANNEL_OPS = ("Conv", "ConvTranspose")
 # Operators whose second input is the weight.
 WEIGHTED_OPS = (*_PER_CHANNEL_OPS, "MatMul", "Gemm")
-# Float model with the ends of its tensors as additional outputs; written by onnxruntime's calibrator.
+# Float model with the lowest and highest values of its tensors as additional outputs; written by onnxruntime's
+# calibrator.
 _AUGMENTED = "augmented.onnx"
-# The quantizer's settings for single tensors.
+# The quantizer's settings for individual tensors.
 Overrides = dict[str, list[dict[str, Any]]]
 
 
@@ -182,8 +188,8 @@ class Quiet:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # Another thread may have replaced sys.stdout meanwhile, and its stream wraps this one: remove only the
-        # outermost streams that are done.
+        # Another thread may have replaced sys.stdout meanwhile with a stream that wraps this one. So remove only
+        # the outermost streams whose context has ended.
         self._silenced.thread = None
         while isinstance(sys.stdout, _Silenced) and sys.stdout.thread is None:
             sys.stdout = sys.stdout.real
@@ -201,7 +207,7 @@ class _Collector(logging.Handler):
             self._messages.append(record.getMessage())
 
 
-# Standard output is reserved for the report, and with --json for a single document.
+# Standard output is reserved for the report; with --json it must contain a single JSON document.
 class _Silenced:
     def __init__(self, real: Any, thread: int) -> None:
         self.real = real
@@ -240,9 +246,9 @@ class Precision:
 # This class has no slots, because `cached_property` stores its value in the object's `__dict__`.
 @dataclasses.dataclass(frozen=True)
 class CalibratedModel:
-    """A float model with measured ranges. Writing a quantised model from it is much faster than measuring again.
+    """A float model with measured ranges. Quantised models are written from it without measuring again.
 
-    Equal objects write equal models.
+    Two equal objects write identical models.
 
     Args:
         model: the float model.
@@ -250,7 +256,7 @@ class CalibratedModel:
         settings: types and options of the quantizer.
         left_out: numbers of the samples whose ranges are ignored.
         widened: widen the ranges, to leave room for louder samples.
-        float_biases: biases stay float32.
+        float_biases: keep biases in float32.
     """
 
     model: FloatModel
@@ -279,7 +285,7 @@ class CalibratedModel:
     def with_headroom(self) -> CalibratedModel | None:
         """Return a copy with wider ranges, or None unless activations have 16 bits.
 
-        16 bits have steps to spare, and a value beyond its range is cut off.
+        16-bit activations can afford wider ranges, while a value outside its range would be clipped.
         """
         if not self.by_sample or self.settings.activation_type not in ("uint16", "int16"):
             return None
@@ -302,9 +308,8 @@ class CalibratedModel:
         with phase("quantizing"), Quiet(), np.errstate(all="ignore"):
             try:
                 config, quantizer = self._quantized(precision)
-                # Remove the weights of an earlier candidate: the new model may have none.
+                # Remove the earlier candidate's weights file: the new model may have none.
                 target.unlink(missing_ok=True)
-                # Remove the old data file, because onnx would append to it.
                 target.with_name(f"{target.name}.data").unlink(missing_ok=True)
                 quantizer.model.save_model_to_file(os.fspath(target), config.use_external_data_format)
             except MemoryError:
@@ -329,7 +334,7 @@ class CalibratedModel:
             given = options["TensorQuantOverrides"]
             options["TensorQuantOverrides"] = {names.get(name, name): one for name, one in given.items()}
             options["QuantizeBias"] = not self.float_biases
-            # Pass a copy, because the quantizer changes single ranges depending on the precision.
+            # Pass a copy, because the quantizer modifies ranges depending on the precision.
             own = {names.get(name, name): one for name, one in self._ranges.items()}
             quantizer = faithful(QDQQuantizer)(
                 model,
@@ -385,7 +390,7 @@ def calibrate(
                 use_external_data_format=config.use_external_data_format,
                 extra_options=options,
             )
-            # The calibrator's own session differs only in that its threads spin.
+            # Replace the calibrator's session, whose threads would spin while they wait.
             calibrator.infer_session = cpu.open_session(work / _AUGMENTED, "the model with its tensors' ends")
             if settings.method == "minmax":
                 measured = extremes(calibrator, reader, _limited(float_model))
@@ -395,7 +400,7 @@ def calibrate(
             raise  # a sample cannot be read
         except MemoryError:
             raise
-        except Exception as error:  # The quantizer raises many types, see `write`.
+        except Exception as error:  # The quantizer raises many exception types, see `write`.
             raise _failed(error) from error
     return CalibratedModel(float_model, measured, settings, samples.held_numbers)
 
@@ -405,7 +410,9 @@ def _limited(model: FloatModel) -> frozenset[str]:
 
 
 def weights_quantised(model: Path) -> bool:
-    """Return whether any weight is quantised. The quantizer leaves weights of Constant nodes float."""
+    """Return whether any weight is quantised. The quantizer does not quantise weights that come from Constant
+    nodes.
+    """
     index = ModelIndex(graphs.load(model))
     makers = (index.maker(node.input[1]) for node in index.protos if node.op_type in WEIGHTED_OPS)
     return any(
@@ -433,7 +440,7 @@ def _config(
             weight_type=settings.ort_type(settings.weight_type),
             per_channel=per_channel,
             init_overrides=overrides or None,
-            # Where 8-bit and 16-bit tensors meet, the quantizer must insert conversions.
+            # The quantizer must insert conversions between 8-bit and 16-bit tensors.
             add_qtype_converts=bool(precision.wide_tensors),
             activation_symmetric=settings.symmetric_activations,
             weight_symmetric=settings.symmetric_weights,
@@ -469,15 +476,23 @@ def _wide_overrides(model: Any, settings: ResolvedSettings, precision: Precision
 def _failed(error: Exception) -> ModelError:
     text = str(error)
     cause = f"{type(error).__name__}: {text[:1000]}"
-    fix = "Keep the operator that it fails on in float (--exclude), or export the model again with opset 17 to 21."
+    fix = (
+        "Keep the operator that the quantizer fails on in float (--exclude), or export the model again with "
+        "opset 17 to 21."
+    )
     if "scale issue" in text:
         cause += ". A tensor inside the model is NaN or infinite for the calibration samples."
-        fix = "Find the samples that cause it: often a division by zero, or a product with an infinite mask."
+        fix = (
+            "Find the samples that cause it. Usual causes are a division by zero, or a product with an infinite "
+            "mask."
+        )
     return ModelError("onnxruntime's quantizer failed on this model.", cause=cause, fix=fix)
 
 
 def _norm_overrides(model: Any, settings: ResolvedSettings) -> Overrides:
-    """Return uint8 for the scales of LayerNormalization if activations are unsigned: QNN supports no other type."""
+    """Return overrides that make LayerNormalization scales uint8 if activations are unsigned: QNN supports no other
+    type.
+    """
     if not settings.activation_type.startswith("u"):
         return {}
     kind = settings.ort_type("uint8")
@@ -488,7 +503,9 @@ def _norm_overrides(model: Any, settings: ResolvedSettings) -> Overrides:
 
 
 def _softmax_overrides(model: Any, settings: ResolvedSettings) -> Overrides:
-    """Return a range from 0 for Softmax in int8: with a symmetric range QNN computes it wrong (-16 dB)."""
+    """Return overrides that make the range of an int8 Softmax start at 0: QNN computes a symmetric one wrong (-16
+    dB).
+    """
     if not settings.symmetric_activations or settings.activation_type != "int8":
         return {}
     kind = settings.ort_type("int8")
@@ -510,7 +527,9 @@ def _matrix_overrides(model: Any, settings: ResolvedSettings) -> Overrides:
 
 
 def _conv_overrides(model: Any, settings: ResolvedSettings) -> Overrides:
-    """Return the per-channel option for each weight: output channels are axis 0 for Conv, 1 for ConvTranspose."""
+    """Return the per-channel override of each weight: output channels are axis 0 for Conv, axis 1 for
+    ConvTranspose.
+    """
     kind = settings.ort_type(settings.weight_type)
     return {
         name: [{"quant_type": kind, "symmetric": settings.symmetric_weights, "axis": int(node.op_type != "Conv")}]
@@ -519,7 +538,7 @@ def _conv_overrides(model: Any, settings: ResolvedSettings) -> Overrides:
 
 
 def _weight_readers(model: Any, ops: Sequence[str]) -> list[tuple[str, Any]]:
-    """Return each constant second input of these operators once, with a node that reads it."""
+    """Return each constant second input of these operators once, paired with a node that reads it."""
     constants = {tensor.name for tensor in model.graph.initializer}
     found = {
         node.input[1]: node

@@ -1,10 +1,10 @@
-"""Choose the nodes that are not quantised like the rest, and measure what quantising single layers costs.
+"""Choose the nodes whose precision differs from the rest, and measure the cost of quantising single layers.
 
-A node differs because the user selected it, or because it joins branches of unlike magnitudes. The cost of a layer
-is measured on the float model with only the tensors of this layer quantised.
+A node's precision differs if the user selected the node, or if it joins branches of unlike magnitudes. The cost of
+a layer is measured on the float model with only the tensors of this layer quantised.
 
-Each rounding error adds noise to the outputs, nearly independent of the others. The noise of a single layer shows
-the gain of leaving it float; a search that splits groups finds the layers that cause most of the noise.
+Each rounding error adds nearly independent noise to the outputs. The noise of a single layer is what leaving this
+layer float would save; a search that splits groups finds the layers that cause most of the noise.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def noise_of_db(snr_db: float) -> float:
 
 
 def layers_of(index: ModelIndex) -> list[Layer]:
-    """Return the inputs and then the nodes, in the order of the graph."""
+    """Return the inputs as layers, then the nodes in the order of the graph."""
     inputs = [Layer(name, "input", frozenset((name,))) for name in index.inputs]
     return inputs + [
         Layer(
@@ -94,7 +94,7 @@ def layers_of(index: ModelIndex) -> list[Layer]:
 
 
 class PartialModels:
-    """Build models in which only a part of a float model is quantised.
+    """Builds models in which only some tensors of a float model are quantised.
 
     Args:
         index: index of the float model.
@@ -108,7 +108,7 @@ class PartialModels:
         self._full = ModelIndex(quantized)
         self._full_nodes = {node.name: node for node in self._full.protos}
         self._initializers = {tensor.name: tensor for tensor in quantized.graph.initializer}
-        # An output that is quantised has another name before its QuantizeLinear.
+        # In the quantised model, an output has another name before its QuantizeLinear.
         self._float_name = {
             there: here
             for node in index.protos
@@ -145,7 +145,9 @@ class PartialModels:
         return bytes(made.SerializeToString())
 
     def _free_outputs(self, made: Any, tensors: frozenset[str], needed: list[str]) -> dict[str, str]:
-        """Rename the outputs to quantise at the nodes that compute them; return the new names."""
+        """Rename outputs that will be quantised at the nodes that compute them; return the new names by old
+        name.
+        """
         before = {
             name: f"{name}__float"
             for name in self._index.outputs
@@ -158,7 +160,7 @@ class PartialModels:
         return before
 
     def _add_pairs(self, made: Any, needed: list[str], before: dict[str, str]) -> None:
-        """Add the quantizing nodes and their scales, back to the float tensors."""
+        """Add the needed quantizing nodes and their scales, tracing back to the float tensors."""
         there = {tensor.name for tensor in made.graph.initializer}
         done: set[str] = set()
         nodes: list[Any] = []
@@ -205,15 +207,15 @@ def noisiest(
     budget: int,
     deadline: float = math.inf,
 ) -> list[LayerError]:
-    """Return the layers that cause most of the noise, the worst first; the rest causes at most `allowed`.
+    """Return the layers that cause most of the noise, the worst first; the other layers cause at most `allowed`.
 
     Groups of layers are split, the noisiest first.
 
     Args:
         layers: all layers.
         snr_of: measures the SNR in dB with only the given tensors quantised.
-        allowed: noise-to-signal ratio that may remain.
-        budget: largest number of runs.
+        allowed: noise-to-signal ratio that the remaining layers may cause.
+        budget: largest number of calls of `snr_of`.
         deadline: value of `time.monotonic` after which groups are no longer split.
     """
 
@@ -222,12 +224,12 @@ def noisiest(
 
     found: list[LayerError] = []
     serial = 0
-    # The serial number orders entries of equal noise: lists of layers cannot be compared.
+    # The serial number orders entries of equal noise, because lists of layers cannot be compared.
     waiting = [(-measured(layers), serial, list(layers))] if layers else []
     runs = 1
     while waiting and -sum(entry[0] for entry in waiting) > allowed:
         noise, _, group = heapq.heappop(waiting)
-        # Blame a group as a whole if it cannot be split further.
+        # Report all layers of a group that cannot be split further.
         if len(group) == 1 or runs >= budget or time.monotonic() > deadline:
             found += [LayerError(layer, _db(-noise)) for layer in group]
             continue
@@ -247,10 +249,11 @@ def _db(noise: float) -> float:
 
 # Operators that only move values: groups of columns can be traced through them.
 _MOVES = ("Identity", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Cast", "Slice", "Gather")
-# Branches whose magnitudes differ by this factor are quantised separately: the smaller one would lose 3 bits.
+# Branches whose magnitudes differ by this factor are quantised separately: with a common scale the smaller one
+# would lose 3 bits.
 UNLIKE = 8.0
 _SHOWN = 3
-# Largest number of nodes to walk back from an output in search of its weights.
+# Maximum number of nodes to walk back from an output in search of its weights.
 _MOST_MAKERS = 8
 
 
@@ -260,7 +263,7 @@ class JoinedOutput:
 
     Args:
         output: name of the output.
-        tail: nodes from the first such Concat to the output.
+        tail: nodes from the first Concat that joins unlike branches to the output.
         branches: joined tensors with their magnitudes.
     """
 
@@ -270,7 +273,9 @@ class JoinedOutput:
 
 
 def matching(patterns: Iterable[str], index: ModelIndex, original: Any, option: str) -> frozenset[str]:
-    """Return the nodes that match a name, an operator, or a pattern of names. Raise `OptionError` if none does."""
+    """Return the nodes selected by name, operator or name pattern. Raise `OptionError` for a pattern without a
+    match.
+    """
     found: set[str] = set()
     for pattern in patterns:
         here = {node.name for node in index.protos if _matches(pattern, node)}
@@ -291,9 +296,9 @@ def _matches_nothing(pattern: str, index: ModelIndex, original: Any, option: str
     gone = [node.name for node in original.graph.node if _matches(pattern, node)]
     if gone:
         return OptionError(
-            f'{option} "{pattern}" matches {gone[0] or "a node"}, which is computed in advance or merged into '
+            f'{option} "{pattern}" matches {gone[0] or "a node"}, which is folded into a constant or merged into '
             "another operator when the model is prepared.",
-            fix="Omit it, or give the nodes that follow it.",
+            fix="Omit it, or select the nodes that follow it.",
         )
     known = [*{node.op_type: None for node in index.protos}, *(node.name for node in index.protos)]
     near = difflib.get_close_matches(pattern, known, _SHOWN, 0.5)
@@ -307,18 +312,21 @@ def _matches_nothing(pattern: str, index: ModelIndex, original: Any, option: str
 def given(
     index: ModelIndex, original: Any, exclude: Sequence[str], wide: Sequence[str], settings: ResolvedSettings
 ) -> Precision:
-    """Return the precision that the options ask for. Raise `OptionError`."""
+    """Return the precision that the options request. Raise `OptionError`."""
     floats = matching(exclude, index, original, "--exclude")
     if wide and settings.wide_activation is None and settings.wide_weight is None:
         raise OptionError(
-            "--wide has no effect: activations and weights have 16 bits, or QNN cannot run wider ones.",
+            "--wide has no effect: activations and weights already have 16 bits, or QNN does not support wider "
+            "types.",
             fix="Omit it, or keep the nodes float: --exclude.",
         )
     return Precision(floats).joined(widened(index, matching(wide, index, original, "--wide"), settings))
 
 
 def widened(index: ModelIndex, names: Iterable[str], settings: ResolvedSettings) -> Precision:
-    """Return 16 bits for these nodes: for their outputs if activations have 8 bits, else for their weights."""
+    """Return a precision with 16 bits for these nodes: for their outputs if activations have 8 bits, else for their
+    weights.
+    """
     nodes = [node for node in index.protos if node.name in set(names)]
     if settings.wide_activation is not None:
         return Precision(wide_tensors=frozenset(name for node in nodes for name in node.output if name))
@@ -343,7 +351,7 @@ def _follow(
     tail: dict[str, None],
     branches: dict[str, float],
 ) -> bool:
-    """Return whether this tensor joins unlike branches; if so, add its nodes to `tail`."""
+    """Return whether this tensor joins unlike branches; if so, add the nodes from the Concat on to `tail`."""
     node = index.maker(tensor)
     if node is None:
         return False
@@ -358,7 +366,7 @@ def _follow(
     deeper: dict[str, float] = {}
     through = {name for name in node.input if _follow(name, index, calibrated, inside, deeper)}
     sizes = {name: calibrated.magnitude(name) for name in node.input}
-    # A tensor whose magnitude is unknown or 0 does not prove unlike branches.
+    # A tensor with unknown or zero magnitude is not evidence of unlike branches.
     known = {name: size for name, size in sizes.items() if size}
     unlike = len(known) > 1 and max(known.values()) >= UNLIKE * min(known.values())
     if not unlike and not through:
@@ -371,9 +379,9 @@ def _follow(
 
 
 def made_by(index: ModelIndex, output: str) -> list[str]:
-    """Return the nodes from the last weights to an output.
+    """Return the nodes that compute an output, back to the last node with weights.
 
-    A MatMul has a single scale for the weights of all columns.
+    A MatMul has a single scale for all columns of its weights, so unlike columns lose precision there.
     """
     found: list[str] = []
     name: str | None = output
@@ -389,9 +397,9 @@ def made_by(index: ModelIndex, output: str) -> list[str]:
 
 
 def column_groups(index: ModelIndex, joined: Sequence[JoinedOutput], sample: Feeds) -> dict[str, list[ColumnGroup]]:
-    """Return the elements of each output by branch.
+    """Return the elements of each output, grouped by branch.
 
-    The tail only moves values, so labels can be sent through it.
+    The tail only moves values, so labels fed into it show where each element comes from.
     """
     return {one.output: groups for one in joined if (groups := _groups_of(index, one, sample))}
 
@@ -400,11 +408,11 @@ def _groups_of(index: ModelIndex, joined: JoinedOutput, sample: Feeds) -> list[C
     branches = list(joined.branches)
     try:
         shapes = _shapes_of(index, branches, sample)
-        # Feed the number of each branch instead of its values: the output shows which branch each element comes
+        # Feed each branch's number instead of its values: the output then shows which branch each element comes
         # from.
         labels = _moved(index, joined, [np.full(shape, n, np.float32) for n, shape in enumerate(shapes)])
     except BridgeError:
-        return []  # The branches' values determine a shape, so measure the output as a whole.
+        return []  # the branches' values determine a shape: measure the output as a whole
     groups: list[ColumnGroup] = []
     for together in _alike(joined.branches):
         mask = np.isin(labels, [float(branches.index(name)) for name in together])
@@ -415,7 +423,7 @@ def _groups_of(index: ModelIndex, joined: JoinedOutput, sample: Feeds) -> list[C
 
 
 def _alike(branches: Mapping[str, float]) -> list[list[str]]:
-    """Group branches of similar magnitude: three heads with boxes each form one group."""
+    """Group branches of similar magnitude, so that three box heads form one group."""
     groups: list[list[str]] = []
     for name, size in sorted(branches.items(), key=lambda item: -item[1]):
         if groups and branches[groups[-1][0]] < UNLIKE * size:
@@ -436,7 +444,7 @@ def _shapes_of(index: ModelIndex, names: Sequence[str], sample: Feeds) -> list[t
 
 
 def _moved(index: ModelIndex, joined: JoinedOutput, values: Sequence[Any]) -> Any:
-    """Run the tail on these values for its branches."""
+    """Run the tail of an output with these values for its branches."""
     from onnx import TensorProto, helper
 
     nodes = [node for node in index.protos if node.name in joined.tail]

@@ -1,12 +1,13 @@
-"""Prepare a float model for the quantizer: work around each known problem.
+"""Prepare a float model for the quantizer by working around each known problem.
 
-- Functions of the model: the opset converter drops them, so they are inlined.
-- float16: the quantizer reads float32 only, so tensors are widened, with casts at inputs and outputs.
-- Old opsets: 16-bit types need opset 21, scales per channel 13, so the model is converted. The converter fails for
-  IR versions below 4.
-- Weights that are also inputs, or come from Constant nodes, would not be quantised: they are moved or folded.
-- Masks of -3.4e38 leave no resolution for the scores: they are reduced if that does not change the results.
-- Metadata entries crash the preprocessing: they are removed here and restored in the result.
+- Model functions: the opset converter drops them, so they are inlined.
+- float16: the quantizer supports float32 only, so tensors are converted, with casts at inputs and outputs.
+- Old opsets: 16-bit types need opset 21 and scales per channel opset 13, so the model is converted. The converter
+  fails for IR versions below 4, so the IR version is raised first.
+- Weights that are also inputs, or that come from Constant nodes, would not be quantised: they become initializers.
+- Attention masks of -3.4e38 make the quantisation step too large for the scores: they are reduced if the results
+stay the same.
+- Metadata entries crash onnxruntime's preprocessing: they are removed here and restored in the result.
 """
 
 from __future__ import annotations
@@ -33,12 +34,14 @@ _TYPE_ATTRIBUTES = ("to", "dtype")
 
 TRIED_OPSETS = (graphs.NEWEST_QDQ_OPSET, 19, 17, 13)
 LEAST_IR_VERSION = 8
-# Allowed relative difference between the original and the prepared float model, on one sample.
+# Maximum relative difference between the outputs of the original and the prepared float model, for one sample.
 ALLOWED_DIFFERENCE = 5e-3
 
 
 def prepare_as_documented(source: Path, folder: Path) -> Path:
-    """Prepare a model as ONNX Runtime's documentation does for QNN, without workarounds. Raise `ModelError`."""
+    """Prepare a model as ONNX Runtime's documentation recommends for QNN, without workarounds. Raise
+    `ModelError`.
+    """
     from onnxruntime.quantization.execution_providers.qnn import qnn_preprocess_model
 
     prepared = folder / "documented.onnx"
@@ -54,7 +57,9 @@ def prepare_as_documented(source: Path, folder: Path) -> Path:
 
 
 def widen(model: Any) -> None:
-    """Convert every float16 tensor to float32 in place; casts at float16 inputs and outputs keep the interface."""
+    """Convert every float16 tensor to float32 in place; add casts so that float16 inputs and outputs keep their
+    type.
+    """
     for graph in graphs.subgraphs(model.graph):
         for tensor in graph.initializer:
             _widen_tensor(tensor)
@@ -80,7 +85,7 @@ def _cast_inputs(graph: Any) -> None:
     for value in graph.input:
         if value.type.tensor_type.elem_type != FLOAT16:
             continue
-        # An input with an initializer is a weight: its type is changed with the others.
+        # An input with an initializer is a weight, so only its declared type changes.
         if value.name in initialized:
             _widen_value(value)
             continue
@@ -103,7 +108,7 @@ def _cast_outputs(graph: Any) -> None:
 
 
 def _rename_tensor(graph: Any, old: str, new: str, *, outputs: bool) -> None:
-    """Rename a tensor, even in subgraphs, whose nodes can read tensors of the outer graph."""
+    """Rename a tensor, also in subgraphs, whose nodes may read tensors of the outer graph."""
     for inner in graphs.subgraphs(graph):
         for node in inner.node:
             for number, name in enumerate(node.input):
@@ -144,7 +149,7 @@ class PreparedModel:
 
     Args:
         path: the float model to quantise.
-        changes: what was changed, for the report.
+        changes: descriptions of the changes, for the report.
     """
 
     path: Path
@@ -161,17 +166,17 @@ def prepare(
     symmetric: bool = False,
     eight_bits: bool = False,
 ) -> PreparedModel:
-    """Prepare a model in the folder `work`, and check that it still computes the same.
+    """Prepare a model in the folder `work`, and check that its outputs stay the same.
 
     Args:
         model: `ModelProto` with its weights; it is changed.
         work: folder for intermediate models.
-        sample, expected, names: one sample, and the original model's outputs for it with their names.
+        sample, expected, names: one sample, the original model's outputs for it, and the outputs' names.
         symmetric: activations have symmetric ranges.
         eight_bits: activations have 8 bits.
 
     Raises:
-        ModelError: the prepared model does not run, or computes something else.
+        ModelError: the prepared model does not run, or computes different outputs.
     """
     changes: list[str] = []
     if model.functions:
@@ -180,7 +185,8 @@ def prepare(
     if graphs.has_float16(model):
         widen(model)
         changes.append(
-            "computed in float32 instead of float16, which the quantizer cannot read; same inputs and outputs"
+            "computed in float32 instead of float16, which the quantizer does not support; inputs and outputs keep "
+            "their type"
         )
     model = _upgraded(model, changes)
     moved = graphs.weights_out_of_inputs(model)
@@ -195,9 +201,11 @@ def prepare(
         )
         if shrunk is not None:
             path = shrunk
-            changes.append(f"masks of -{huge:g} or less changed to -{size:g}: the scores keep their precision")
+            changes.append(
+                f"masks of -{huge:g} or less changed to -{size:g} so that the scores keep their precision"
+            )
             break
-    # Name the nodes last, so that nodes that a fusion created get names, too.
+    # Name the nodes last, so that nodes created by fusions get names, too.
     path = _named(_preprocessed(path, work), work)
     _refuse_changed(_differences(path, sample, expected, names))
     return PreparedModel(path, tuple(changes))
@@ -220,7 +228,7 @@ def _upgraded(model: Any, changes: list[str]) -> Any:
     """Return the model in a newer opset, or unchanged if the converter fails."""
     model.ir_version = max(model.ir_version, LEAST_IR_VERSION)
     old = graphs.opset_of(model) or 0
-    # The converter works on one protobuf message, which is limited to 2 GB.
+    # The converter needs the model as a single protobuf message, which is limited to 2 GB.
     if old >= TRIED_OPSETS[0] or graphs.is_too_large(model):
         return model
     from onnx import version_converter
@@ -239,7 +247,9 @@ def _upgraded(model: Any, changes: list[str]) -> Any:
 
 
 def _folded(model: Any, work: Path, changes: list[str], symmetric: bool) -> Path:
-    """Apply basic optimisation: Constant nodes become initializers, and nodes with constant inputs are computed."""
+    """Apply ONNX Runtime's basic optimisation: Constant nodes become initializers, and constant expressions are
+    folded.
+    """
     options = cpu.quiet_options(optimize=True)
     folded = work / "folded.onnx"
     options.optimized_model_filepath = os.fspath(folded)
@@ -247,9 +257,9 @@ def _folded(model: Any, work: Path, changes: list[str], symmetric: bool) -> Path
         options.add_session_config_entry(
             "session.optimized_model_external_initializers_file_name", f"{folded.name}.data"
         )
-    # The quantizer leaves weights of Constant nodes float. Without this step a text detector (PP-OCR) grew from
-    # 4.75 MB (float) to 5.07 MB, and QNN refused its Conv (3110). With it, the model had 1.45 MB and ran completely
-    # on QNN.
+    # The quantizer does not quantise weights of Constant nodes. Without this step a text detector (PP-OCR) grew
+    # from 4.75 MB (float) to 5.07 MB, and QNN refused its Conv (error 3110). With it, the model had 1.45 MB and ran
+    # completely on QNN.
     constants = sum(node.op_type == "Constant" for node in model.graph.node)
     upgraded = save(model, work / "upgraded.onnx")
 
@@ -261,22 +271,23 @@ def _folded(model: Any, work: Path, changes: list[str], symmetric: bool) -> Path
         return True
 
     broken_by = optimizers.harmful(loads, optimizers.BASIC_OPTIMIZERS)
-    # Optimise again: the search's last attempt disabled other optimizers. If none is to blame, this raises the
-    # error of loading the model.
+    # Optimise again, because the search's last attempt disabled other optimizers. If no optimizer causes the
+    # failure, this call raises the load error.
     if broken_by is None or broken_by:
         cpu.open_session(upgraded, "the model", options, broken_by or ())
         changes.append(f"{optimizers.harm_of(broken_by or (), 'breaks', 'the model')}: folded without")
     result = graphs.load(folded, weights=True)
     graphs.trim_opsets(result, model)
     strip_inserted_casts(result, model)
-    # `quantizer._finish` restores them: in models that read text, one entry is the alphabet. With any entry,
-    # onnxruntime 1.31.1 ends `qnn_preprocess_model` with a TypeError.
+    # `quantizer._finish` restores the metadata: text recognition models store their alphabet there. With any entry,
+    # `qnn_preprocess_model` of onnxruntime 1.31.1 raises a TypeError.
     del result.metadata_props[:]
     convolutions = _normalise_by_convolution(result)
     changes += normalise(result, work, symmetric)
     if convolutions:
         changes.append(
-            f"replaced {convolutions} BatchNormalization by Conv: QNN computes one channel of a quantised one wrong"
+            f"replaced {convolutions} BatchNormalization by Conv: QNN computes one channel of a quantised "
+            "BatchNormalization wrong"
         )
     if constants:
         changes.append(f"converted {constants} Constant nodes to initializers")
@@ -284,9 +295,9 @@ def _folded(model: Any, work: Path, changes: list[str], symmetric: bool) -> Path
 
 
 def _normalise_by_convolution(model: Any) -> int:
-    """Replace each BatchNormalization that follows no Conv by a depthwise 1x1 Conv; return their number.
+    """Replace each BatchNormalization that is not fused into a Conv by a depthwise 1x1 Conv; return their number.
 
-    If it is quantised, QNN negates the channel with the largest offset where the offset is positive.
+    In a quantised BatchNormalization, QNN negates the channel with the largest offset where the offset is positive.
     """
     import numpy as np
     from onnx import helper, numpy_helper
@@ -303,7 +314,7 @@ def _normalise_by_convolution(model: Any) -> int:
         if any(name not in constants for name in node.input[1:]):
             continue
         values = [numpy_helper.to_array(constants[name]) for name in node.input[1:]]
-        # Compute in 64 bits, so that the result is rounded only once.
+        # Compute in float64, so that the result is rounded only once.
         scale, bias, mean, variance = (value.astype(np.float64) for value in values)
         factor = scale / np.sqrt(variance + (settings["epsilon"].f if "epsilon" in settings else 1e-5))
         weights = factor.reshape(-1, 1, *(1 for _ in shape[2:]))
@@ -322,18 +333,19 @@ def _normalise_by_convolution(model: Any) -> int:
     return changed
 
 
-# Sizes of masks for 256 steps. With -1e4 a step is 39, so scores of some tens all become equal (0.6 dB; 21 dB with
-# -128).
+# Mask sizes for 8-bit activations, which have 256 steps. With -1e4 a step is 39, so scores of some tens become
+# equal: a model had 0.6 dB, and 21 dB with -128.
 _MASKS_OF_EIGHT_BITS: Final = (128.0, 512.0, 2048.0)
-# exp(-16) is 1e-7.
+# exp(-16) is 1e-7, so a mask this far below all scores has no effect on Softmax.
 _BELOW_ALL_SCORES: Final = 16.0
 
 
 def _masks_of_eight_bits(path: Path, work: Path, sample: Feeds) -> list[tuple[float, float]]:
-    """Return [(threshold from which a value is a mask, new size of masks)], or [] if no size fits.
+    """Return [(threshold from which a value is a mask, new size of masks)], or [] if no size fits or no scores are
+    found.
 
-    The size is the smallest one of at least twice the range of the scores: other samples may have larger scores.
-    The list is also empty if the scores are unknown.
+    The size is the smallest that is at least twice the range of the scores, because other samples may have larger
+    scores.
     """
     import numpy as np
     from onnx import ValueInfoProto
@@ -368,18 +380,20 @@ def _masks_shrunk(
     size: float,
 ) -> Path | None:
     """Return the model with reduced masks; None if it has no large masks, or if its results would change."""
-    # With the usual mask of -3.4e38 a sentence model (MiniLM) had a cosine of 0.48 against float; with -1e4 it had
-    # 0.98.
+    # A sentence model (MiniLM) had a cosine of 0.48 against float with the usual mask of -3.4e38, and of 0.98 with
+    # -1e4.
     model = graphs.load(path, weights=True)
     if not graphs.shrink_masks(model, huge_from, size):
         return None
     candidate = save(model, work / "masked.onnx")
-    # Check the model with a sample, because a large value may be an ordinary value and not a mask.
+    # Run a sample, because a large value may be ordinary data and not a mask.
     return candidate if all(d.within(ALLOWED_DIFFERENCE) for d in differences(candidate)) else None
 
 
 def _preprocessed(path: Path, work: Path) -> Path:
-    """Apply onnxruntime's preparation for QNN: fuse Gelu, LpNormalization, SpaceToDepth and LayerNormalization."""
+    """Apply onnxruntime's preparation for QNN, which fuses Gelu, LpNormalization, SpaceToDepth and
+    LayerNormalization.
+    """
     from onnxruntime.quantization.execution_providers.qnn import qnn_preprocess_model
 
     result = work / "preprocessed.onnx"
@@ -395,7 +409,7 @@ def _preprocessed(path: Path, work: Path) -> Path:
                 all_tensors_to_one_file=large,
                 external_data_location=f"{result.name}.data" if large else None,
             )
-        except Exception:  # noqa: BLE001 - a fusion that fails costs speed; the model is fine without
+        except Exception:  # noqa: BLE001 - a failed fusion only costs speed; use the model without it
             return path
     return result if modified else path
 
@@ -422,8 +436,8 @@ def _refuse_changed(differences: tuple[OutputComparison, ...]) -> None:
     wrong = [difference for difference in differences if not difference.within(ALLOWED_DIFFERENCE)]
     if wrong:
         raise ModelError(
-            "The model computes something else after it was prepared for quantising.",
-            cause="Converting its opset, or folding its constants, went wrong.",
+            "The prepared model computes different outputs than the original model.",
+            cause="Converting the opset or folding constants changed the results.",
             evidence=[difference_text(difference) for difference in wrong],
             fix="Export the model again with a newer opset (17 to 21).",
         )
@@ -431,32 +445,33 @@ def _refuse_changed(differences: tuple[OutputComparison, ...]) -> None:
 
 # --- models that cannot be quantised -------------------------------------------------------------------------
 #
-# They are refused before any work begins, always with `OptionError`: the user has to change the model or an option.
+# Such models are refused before any work begins, always with `OptionError`: the user must change the model or an
+# option.
 
 _DYNAMIC_OPS = ("ConvInteger", "MatMulInteger", "MatMulIntegerToFloat", "QAttention")
 _QUANTIZED_OPS = (*_DYNAMIC_OPS, "MatMulNBits", "MatMulBnb4", "GatherBlockQuantized", "QGemm")
 _TEXT = 8
-# Values of TensorProto.DataType from float to uint64 without strings: types that .npy files and onnxruntime's
-# Python support.
+# Values of TensorProto.DataType (float to uint64, without strings) that .npy files and onnxruntime's Python API
+# support.
 _HAS_NUMPY_TYPE = (1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13)
 _SHOWN = 4
 
 
 def refuse_unsuitable(model: Any, label: str) -> None:
-    """Raise `OptionError` for a model that cannot be quantised with any options."""
+    """Raise `OptionError` for a model that no options make quantisable."""
     ops = graphs.count_ops(model)
     _refuse_quantized(ops, label)
     if graphs.opset_of(model) is None:
         raise OptionError(
             f"{label} does not contain a neural network: it uses none of ONNX's standard operators.",
             cause=f"Its operators: {_counts_text(ops)}.",
-            fix="Classic machine learning models run on the CPU; there is nothing that QNN could do.",
+            fix="Classic machine learning models run on the CPU; QNN does not support their operators.",
         )
     inputs = shapes.real_inputs(model.graph)
     if not inputs:
         raise OptionError(
             f"{label} has no inputs, so there is nothing to calibrate.",
-            fix="Export the model so that its data is an input, not a constant.",
+            fix="Export the model so that its data is an input instead of a constant.",
         )
     for value in inputs:
         _refuse_input(value, label)
@@ -465,9 +480,9 @@ def refuse_unsuitable(model: Any, label: str) -> None:
 def refuse_free_dimensions(
     model: Any, label: str, shapes_of_samples: Callable[[], Mapping[str, tuple[int, ...]]]
 ) -> None:
-    """Raise `OptionError` if the model has free dimensions: QNN needs every size.
+    """Raise `OptionError` if the model has free dimensions, because QNN needs fixed sizes.
 
-    The message contains the options that fix the dimensions, with the sizes of the samples if these fit.
+    The message contains the options that fix the dimensions, with the samples' sizes if the ranks match.
     """
     free = shapes.free_dimensions(model.graph)
     if not free:
@@ -483,7 +498,7 @@ def refuse_free_dimensions(
     whose_sizes = " These are the sizes of the calibration samples." if sizes else ""
     raise OptionError(
         f"{label} has inputs with free dimensions, and QNN needs fixed ones.",
-        cause=f"Without a size: {places}{' and more' if len(free) > _SHOWN else ''}.",
+        cause=f"Dimensions without a size: {places}{' and more' if len(free) > _SHOWN else ''}.",
         fix=f"{shapes.options_text(free, sizes)}{whose_sizes}",
     )
 
@@ -493,17 +508,17 @@ def _refuse_quantized(ops: Mapping[str, int], label: str) -> None:
     if found:
         dynamic = any(_is_dynamic(op.rpartition(".")[2]) for op in found)
         raise OptionError(
-            f"{label} is quantised already{', dynamically' if dynamic else ''}.",
+            f"{label} is already quantised{', dynamically' if dynamic else ''}.",
             cause=f"It contains {_counts_text(found)}."
-            + (" QNN leaves most of what such a model computes to the CPU." if dynamic else ""),
-            fix="Quantise the float model that it was made from, or use this model unchanged: qnnbridge run shows "
-            "whether QNN supports it.",
+            + (" QNN runs few nodes of such a model; the CPU runs the rest." if dynamic else ""),
+            fix="Quantise the original float model, or use this model unchanged: qnnbridge run shows whether QNN "
+            "supports it.",
         )
 
 
 def _is_quantized(op: str) -> bool:
     return (
-        # The domain is already removed, so this matches com.microsoft.QuantizeLinear and others as well.
+        # The domain is already removed, so this also matches com.microsoft.QuantizeLinear.
         op.endswith(("QuantizeLinear", "DequantizeLinear"))
         or op.startswith(("QLinear", "Qlinear"))
         or op in _QUANTIZED_OPS
@@ -512,7 +527,7 @@ def _is_quantized(op: str) -> bool:
 
 
 def _is_dynamic(op: str) -> bool:
-    """Return whether scales are computed at run time, as in models of onnxruntime's `quantize_dynamic`."""
+    """Return whether the operator's scales are computed at run time, as by onnxruntime's `quantize_dynamic`."""
     return op.startswith("DynamicQuantize") or op in _DYNAMIC_OPS
 
 
@@ -521,17 +536,17 @@ def _refuse_input(value: Any, label: str) -> None:
         kind = str(value.type.WhichOneof("value") or "value").replace("_type", "")
         raise OptionError(
             f'Input "{value.name}" of {label} is a {kind}, not a tensor.',
-            fix="QNN computes tensors only. Export the part of the model behind this input.",
+            fix="QNN supports tensors only. Export the model without the operators that read this input.",
         )
     element = value.type.tensor_type.elem_type
     if element == _TEXT:
         raise OptionError(
-            f'Input "{value.name}" of {label} is text.',
-            fix="QNN computes numbers only. Export the part of the model behind the tokenizer.",
+            f'Input "{value.name}" of {label} is a string tensor.',
+            fix="QNN supports numbers only. Export the model that follows the tokenizer.",
         )
     if element not in _HAS_NUMPY_TYPE:
         raise OptionError(
-            f'Input "{value.name}" of {label} is of a type that calibration files cannot contain ({element}).',
+            f'Input "{value.name}" of {label} has a type that calibration files cannot contain ({element}).',
             fix="Convert the model to float32 first.",
         )
     if not shapes.has_shape(value):
@@ -544,7 +559,7 @@ def _refuse_input(value: Any, label: str) -> None:
         raise OptionError(
             f'Input "{value.name}" of {label} has a dimension of size 0.',
             cause="A tensor without elements has no range, and it crashes QNN's compiler.",
-            fix="Export the model without this input, or with a real size.",
+            fix="Export the model without this input, or with a fixed size above 0.",
         )
 
 
@@ -558,11 +573,11 @@ def refuse_not_finite(label: str, names: Sequence[str], expected: Sequence[Seque
 
     for number, name in enumerate(names):
         values = [np.asarray(sample[number]) for sample in expected]
-        # Refuse an output only if all elements are NaN or infinite in all samples, because a single NaN may be
+        # Refuse an output only if all its values in all samples are NaN or infinite: single NaN values may be
         # intended.
         if all(value.dtype.kind == "f" and value.size and not np.isfinite(value).any() for value in values):
             raise ModelError(
-                f'All values of output "{name}" of {label} are NaN or infinite before anything is quantised.',
-                cause="The float model computes them from the samples on the CPU.",
-                fix="Check the samples: their scale, and inputs like masks and lengths.",
+                f'All values of output "{name}" of {label} are NaN or infinite even before quantising.',
+                cause="The float model produces these values from the samples on the CPU.",
+                fix="Check the samples: the scale of their values, and inputs such as masks and lengths.",
             )

@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 _CHIP_OPTIONS = ("soc_model", "htp_arch")
 # Limit in bytes for cached outputs, and for the size of a model whose outputs are cached.
 _MOST_KNOWN_BYTES = 1 << 28
-# Samples run in parallel on the simulator, which computes each in one thread; an NPU runs one after the other.
+# Number of samples run in parallel on the simulator, which computes each sample in one thread. An NPU runs samples
+# one after the other.
 _AT_ONCE = 4
 
 
@@ -49,8 +50,8 @@ class QnnCheck:
         placement: where the nodes run; None if no session could be created, see `error`.
         against_float: accuracy of QNN's results against the float model.
         against_cpu: accuracy of QNN's results against the quantised model on the CPU.
-        error: why the model did not run.
-        absent: why QNN is not available, if it was not required.
+        error: why the model did not run on QNN.
+        absent: why QNN is not available, if the check was optional.
         chip: default chip of the simulator; None if the user selected a chip.
     """
 
@@ -63,7 +64,7 @@ class QnnCheck:
 
     @property
     def all_on_qnn(self) -> bool:
-        """Whether no node runs on the CPU."""
+        """True if QNN runs all nodes."""
         found = self.placement
         return found is not None and found.known and not found.cpu_nodes and not found.other_nodes
 
@@ -85,13 +86,13 @@ class QnnCheck:
         }
 
 
-# Function of the placement and the outputs of the first samples that returns whether these samples are enough.
+# Callback `enough(placement, outputs of the first samples)`: returns whether these samples are enough.
 Enough = Callable[[Placement, list[list[Any]]], bool]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Known:
-    """Cached result of a model: its placement, and its outputs by hash of the sample."""
+    """Cached result of a model: its placement, and its outputs for each sample, by the sample's hash."""
 
     placement: Placement
     outputs: Mapping[bytes, list[Any]]
@@ -102,9 +103,9 @@ class _Known:
 
 
 def _contents_of_model(model: Path, names: Sequence[str]) -> bytes:
-    """Return a hash of a model with its weights and of output names; empty for a large model.
+    """Return a hash of a model, its weights and the output names; empty for a large model.
 
-    Metadata and unused domains are excluded: they differ between the written file and the candidate, and do not
+    Metadata and unused domains are excluded: they differ between a candidate and the written file, and do not
     affect results.
     """
     data = model.with_name(f"{model.name}.data")
@@ -128,17 +129,16 @@ def _contents_of_sample(feeds: Feeds) -> bytes:
 
 
 def with_simulated_chip(options: Mapping[str, str], simulated: bool) -> tuple[dict[str, str], str | None]:
-    """Return the provider options with a chip, and that chip if it is the default of the simulator."""
+    """Return the provider options including a chip, and that chip if it is the simulator's default."""
     if not simulated or any(name in options for name in _CHIP_OPTIONS):
         return dict(options), None
-    # Without a chip the simulator computes floats in 32 bits, unlike any NPU, and takes five to eight times as
-    # long.
+    # Without a chip, the simulator computes float32 unlike any NPU, and takes five to eight times as long.
     chip = str(DEFAULT_SIMULATED_CHIP)
     return {**options, "soc_model": chip}, chip
 
 
 class QnnRunner:
-    """A host with QNN. Created by `opened_qnn`."""
+    """Runs models on a host with QNN. Created by `opened_qnn`."""
 
     def __init__(self, host: Host, options: QnnHostOptions) -> None:
         self._host = host
@@ -152,7 +152,7 @@ class QnnRunner:
     ) -> tuple[Placement, list[list[Any]]]:
         """Return where the nodes ran, and the outputs of each sample. Results of earlier runs are reused.
 
-        Raises what creating the session and running it raise.
+        Raise the errors of creating and running the session.
 
         Args:
             model: path of the model.
@@ -210,9 +210,9 @@ class QnnRunner:
             host=self._host,
             timeout=self._timeout_s,
             fallback="error" if strict else "cpu",
-            # A candidate runs only once, so its compiled form would only fill the cache.
+            # A candidate runs only once, so caching its compiled model would only fill the cache.
             cache=False,
-            verify=False,  # The check compares all samples itself.
+            verify=False,  # the caller compares all samples
             fix=False,  # Run the quantised model exactly as it is written.
         ) as session:
             placement = session.placement
@@ -252,7 +252,7 @@ class QnnRunner:
 
 @contextlib.contextmanager
 def opened_qnn(options: QnnHostOptions | None) -> Iterator[QnnRunner | QnnCheck | None]:
-    """Yield a runner, a check that contains the reason why QNN is not available, or None if `options` is None."""
+    """Yield a `QnnRunner`, a `QnnCheck` with the reason why QNN is not available, or None if `options` is None."""
     if options is None:
         yield None
         return
@@ -261,7 +261,7 @@ def opened_qnn(options: QnnHostOptions | None) -> Iterator[QnnRunner | QnnCheck 
     with contextlib.ExitStack() as stack:
         try:
             host = stack.enter_context(Host(python=options.python))
-            # With None the host has no QNN, neither a simulator nor an NPU.
+            # None means that the host has neither a QNN simulator nor an NPU.
             if host.info.simulator is None:
                 raise ProviderUnavailable(
                     "QNN is not available in the host.",
@@ -273,21 +273,20 @@ def opened_qnn(options: QnnHostOptions | None) -> Iterator[QnnRunner | QnnCheck 
             # Models are also quantised on build machines without a host.
             yield QnnCheck(error=error) if options.required else QnnCheck(absent=error.message)
             return
-        # Yield outside of the `try`, because errors of the caller's block, which are raised here, are not errors of
-        # the start.
+        # Yield outside of the `try`: errors raised in the caller's `with` block are not start errors.
         yield runner
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Comparison:
-    """Accuracy of a quantised model against the float model, on the CPU and, if wanted, on QNN."""
+    """Accuracy of a quantised model against the float model, on the CPU and, if requested, on QNN."""
 
     outputs: tuple[OutputAccuracy, ...]
     qnn: QnnCheck | None
 
     @property
     def lowest(self) -> dict[str, float]:
-        """SNR of the worst output by place ("the CPU", "QNN"), where it has an SNR."""
+        """SNR of the worst output, by processor ("the CPU", "QNN"); processors without an SNR are omitted."""
         there = self.qnn.against_float if self.qnn is not None else ()
         found = {"the CPU": lowest_snr(self.outputs), "QNN": lowest_snr(there)}
         return {where: snr for where, snr in found.items() if snr is not None}
@@ -304,7 +303,7 @@ class Comparer:
 
     Args:
         reference: samples, and results of the float model.
-        qnn: runner; a check with the reason why QNN is not available; None if QNN is not wanted.
+        qnn: runner, or a check with the reason why QNN is not available, or None if no QNN check is requested.
         on_progress: called with the current stage.
     """
 

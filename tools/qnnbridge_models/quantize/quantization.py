@@ -1,4 +1,4 @@
-"""The result of `quantize_model`: as data, as text, and as JSON."""
+"""The result of `quantize_model` as a record, as text, and as JSON."""
 
 from __future__ import annotations
 
@@ -26,18 +26,19 @@ if TYPE_CHECKING:
     from qnnbridge_protocol.shown import Fact
 
 _MOST_NAMES, _MOST_LAYERS = 6, 15
-# A channel is reported if its SNR is this much lower than that of its output.
+# A channel is reported if its SNR is at least this much lower than its output's.
 _WORSE_DB = 3.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Recalibration:
-    """The model calibrated with all samples, compared with the one without the held-out samples.
+    """Comparison of the model calibrated with all samples with the model calibrated without the held-out samples.
 
     Args:
-        kept: this model was written.
-        samples: number of samples that calibrate it.
-        snr_db: SNR of the worst output by place, over the compared samples, which also calibrate this model.
+        kept: the model calibrated with all samples was written.
+        samples: total number of samples.
+        snr_db: SNR of the worst output on each processor, for the compared samples, which calibrate this model as
+            well.
         reason: why the model was not kept.
     """
 
@@ -48,11 +49,11 @@ class Recalibration:
 
     @property
     def words(self) -> str:
-        """Text for the report."""
+        """Sentence for the report."""
         has = " and ".join(f"{snr:.1f} dB on {where}" for where, snr in self.snr_db.items())
         if not self.kept:
             return f"not calibrated with all {self.samples} samples: {self.reason}"
-        seen = f"; on the compared samples, which now calibrate it too, it has {has}" if has else ""
+        seen = f"; the compared samples are now calibration samples too: {has}" if has else ""
         return f"after the comparison the file was calibrated with all {self.samples} samples{seen}"
 
 
@@ -63,14 +64,14 @@ class QuantizeResult(Shown):
     Args:
         precision: nodes that are not quantised like the rest.
         target_snr: requested SNR in dB.
-        reached: the target is met, also on QNN if that was checked.
-        layers: cost of quantising single layers, the worst first; empty if not measured.
+        reached: the target is met, also on QNN if the model was checked there.
+        layers: cost of quantising single layers, the worst first; empty if not requested.
         outputs: accuracy against the float model on the CPU, over `compared_samples`.
-        held_out: the compared samples were not used for calibration; otherwise they are calibration samples.
-        qnn: result of the check on QNN; None if no check was wanted.
-        recalibration: model calibrated with the held-out samples too; None if none was held out.
+        held_out: true if the compared samples were not used for calibration.
+        qnn: result of the check on QNN; None if no check was requested.
+        recalibration: comparison of the model calibrated with all samples; None if none was held out.
         folds: accuracy of the chosen model in folds of all samples, if few samples are held out.
-        phases: what took the time, the longest first.
+        phases: duration of each phase, the longest first.
         tries: options that may improve the model, see `to_try`.
     """
 
@@ -103,7 +104,8 @@ class QuantizeResult(Shown):
     def verdict(self) -> Verdict:
         """Verdict of the worst output, on QNN if the model ran there, else on the CPU.
 
-        The worst fold counts as well if few samples are held out. "not shown" if there are too few samples.
+        If few samples are held out, the worst fold counts as well. The verdict is "not shown" if there are too few
+        samples.
         """
         there = self.qnn.verdict if self.qnn is not None else None
         found = there or worst(output.verdict for output in self.outputs)
@@ -118,7 +120,7 @@ class QuantizeResult(Shown):
 
     @property
     def better(self) -> tuple[str, ...]:
-        """Options of the most promising attempt if the model is poor; empty if no option helps."""
+        """First suggested option if the model is poor or useless; empty if no option helps."""
         first = next((text for text in self.tries if text.startswith("--")), "")
         return tuple(first.partition(" (")[0].split()) if self.verdict in _BAD else ()
 
@@ -134,7 +136,7 @@ class QuantizeResult(Shown):
 
     @property
     def good_enough(self) -> bool:
-        """Whether no output is useless, and the target, if any, is reached."""
+        """True if no output is useless and the requested SNR, if any, is reached."""
         return self.reached and self.verdict != "useless" and all(o.verdict != "useless" for o in self.outputs)
 
 
@@ -196,7 +198,9 @@ def document(result: QuantizeResult) -> dict[str, Any]:
 
 
 def _time_text(result: QuantizeResult) -> str:
-    """Return the total and phases of at least 1 %: `86.2 s: on QNN 41 s (5 times), quantizing 18.2 s (9 times)`."""
+    """Return the total time and each phase of at least 1 %: `86.2 s: on QNN 41 s (5 times), quantizing 18.2 s (9
+    times)`.
+    """
     parts = [
         f"{one.name} {output.seconds(one.seconds)}" + (f" ({one.times} times)" if one.times > 1 else "")
         for one in result.phases
@@ -243,7 +247,9 @@ def decibel(snr_db: float | None) -> str:
 
 
 def _print_outputs(outputs: Sequence[OutputAccuracy]) -> None:
-    """Print a row for each output, for each group of its columns, and for its worst channel if that is worse."""
+    """Print a row for each output, for each of its column groups, and for its worst channel if that is clearly
+    worse.
+    """
     rows = []
     for one in outputs:
         rows.append(_row(one.name, one.whole, "" if one.groups else one.verdict))
@@ -283,7 +289,7 @@ def _print_qnn(qnn: QnnCheck) -> None:
 
 # --- warnings: where the model is poor, why, and what to try ---------------------------------------------------
 
-# Below this SNR, rounding does not explain the difference between QNN and the CPU for the same quantised model.
+# Below this SNR, rounding does not explain why QNN and the CPU differ for the same quantised model.
 _QNN_AGREES_DB = 20.0
 _BAD = ("poor", "useless")
 
@@ -300,23 +306,23 @@ def warnings_on(
     """Return warnings in the order of the report: types, outputs on the CPU, samples, nodes, QNN."""
     lines = type_warnings(settings)
     if found.precision.wide_weights:
-        lines.append("int16 weights run on V73 and newer only (Snapdragon X and later).")
+        lines.append("int16 weights run only on V73 and newer chips (Snapdragon X and later).")
     tries = ", ".join(to_try(settings, found, len(samples.calibration)))
     for one in outputs:
         if one.verdict in _BAD:
             lines.append(f"{_loss_words(one, 'the float model')} Try {tries}.")
         elif one.verdict == "not shown":
             lines.append(
-                f'Output "{one.name}" is nearly the same for all samples, so its accuracy cannot be measured. '
-                "Give samples that differ."
+                f'Output "{one.name}" is nearly the same for all samples, so its accuracy cannot be measured. Give '
+                "samples that differ more."
             )
     if not samples.held_out:
-        lines.append("Compared on the calibration samples themselves, so the true difference may be larger.")
+        lines.append("Compared on the calibration samples themselves: the error for other inputs may be larger.")
     elif len(samples.compared) < ENOUGH:
         lines.append(_few(len(samples.compared), folds))
     inside = _nodes_inside(model)
     if inside:
-        lines.append(f"{inside} nodes inside If, Loop or Scan stay float: the quantizer skips subgraphs.")
+        lines.append(f"{inside} nodes inside If, Loop or Scan stay float, because the quantizer skips subgraphs.")
     return lines + (_qnn_warnings(qnn) if qnn is not None else [])
 
 
@@ -324,12 +330,14 @@ def _few(held_out: int, folds: FoldsReport | None) -> str:
     """Return the warning about too few held-out samples, with the result of the folds."""
     few = f"Only {held_out} sample{'s are' if held_out != 1 else ' is'} held out, too few to judge other inputs"
     if folds is None:
-        return f"{few}: the model is not shown to be good. Give {ENOUGH} or more with --held-out {ENOUGH}."
-    text = f"{few}. With each sample run on a model that it did not calibrate: {folds}."
+        return f"{few}. The model is not proven to be good. Give {ENOUGH} or more with --held-out {ENOUGH}."
+    text = f"{few}. With each sample run on a model that was calibrated without this sample: {folds}."
     if folds.verdict in _BAD and folds.reason:
         text += f" In one of the folds the model is {folds.verdict}: {folds.reason}."
     if folds.samples < ENOUGH:
-        text += f" {folds.samples} samples in total are too few to show a good model: give {ENOUGH} or more."
+        text += (
+            f" {folds.samples} samples in total are too few to prove that a model is good: give {ENOUGH} or more."
+        )
     return text
 
 
@@ -339,7 +347,7 @@ def to_try(settings: ResolvedSettings, found: FoundPrecision, samples: int) -> l
     if settings.activation_type in ("uint8", "int8", "int16"):
         tries.append("--activation-type uint16")
     if not found.layers:
-        tries.append("--target-snr 30 (keeps the layers that cost most in 16 bits or float)")
+        tries.append("--target-snr 30 (keeps the layers that lose most in 16 bits or float)")
     if settings.weight_type == "int4":
         tries.append("--weight-type int8")
     elif not settings.per_channel:
@@ -348,13 +356,15 @@ def to_try(settings: ResolvedSettings, found: FoundPrecision, samples: int) -> l
         tries.append("--weight-type int16 (V73 and newer)")
     if settings.method == "minmax":
         tries.append("--method percentile (a few extreme values widen the ranges)")
-    tries.append("more samples" if samples < 100 else "samples that are closer to the later inputs")
+    tries.append("more samples" if samples < 100 else "samples that resemble the later inputs")
     return tries
 
 
 def _loss_words(one: OutputAccuracy, than: str) -> str:
-    """Return `Output "y" is useless against the float model: boxes (columns 0 to 3 of axis 1) has 3.2 dB ...`."""
-    # Consider only the parts that determine the verdict, because a good part is not the cause.
+    """Return a sentence such as `Output "y" is useless against the float model: boxes (columns 0 to 3 of axis 1)
+    has 3.2 dB`.
+    """
+    # Consider only the column groups with the output's verdict: a better group is not the cause.
     bad = [part for part in one.parts if part.verdict == one.verdict]
     part = min(bad, key=lambda part: part.snr_db if part.snr_db is not None else 0.0)
     of = f"{part.name} " if one.groups else ""
@@ -362,10 +372,10 @@ def _loss_words(one: OutputAccuracy, than: str) -> str:
 
 
 def _error_text(part: Accuracy) -> str:
-    """Return the error of one part as text."""
+    """Return the error of an output or column group as text."""
     judged = part.judged
     if part.flat:
-        return "is the same everywhere, where the float model's values differ"
+        return "has the same value everywhere, but the float model's values differ"
     if judged.snr_db is None or part.varies < 0:
         return judged.reason or f"{100 * judged.off:.3g} % of the values differ"
     text = (
@@ -377,7 +387,7 @@ def _error_text(part: Accuracy) -> str:
 
 def _qnn_warnings(qnn: QnnCheck) -> list[str]:
     if qnn.absent is not None:
-        return [f"Not checked on QNN: {qnn.absent.rstrip('.')}. QNN's results may differ from those of the CPU."]
+        return [f"Not checked on QNN: {qnn.absent.rstrip('.')}. QNN's results may differ from the CPU's."]
     if qnn.error is not None or qnn.placement is None:
         return []  # the error is shown elsewhere
     lines = []
@@ -385,8 +395,8 @@ def _qnn_warnings(qnn: QnnCheck) -> list[str]:
         cause = (qnn.placement.cause or "the reason is unknown").rstrip(".")
         lines.append(f"{qnn.placement.cpu_nodes} nodes run on the CPU: {cause}.")
     lines += [
-        "QNN and the CPU compute different results from the same quantised model. "
-        f"{_loss_words(one, 'the CPU')} Try --target-snr 30, which finds the nodes and leaves them float."
+        f"QNN and the CPU compute different results from the same quantised model. {_loss_words(one, 'the CPU')} "
+        "Try --target-snr 30, which finds the responsible nodes and leaves them float."
         for one in qnn.against_cpu
         if one.snr_db is not None and one.snr_db < _QNN_AGREES_DB
     ]
@@ -395,5 +405,5 @@ def _qnn_warnings(qnn: QnnCheck) -> list[str]:
 
 
 def _nodes_inside(model: Any) -> int:
-    # `subgraphs` includes the main graph.
+    # Subtract the main graph, which `subgraphs` includes.
     return sum(len(graph.node) for graph in graphs.subgraphs(model.graph)) - len(model.graph.node)

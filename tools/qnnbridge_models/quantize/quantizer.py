@@ -48,14 +48,15 @@ from qnnbridge_protocol.errors import OptionError
 COMMAND = "qnnbridge quantize"
 # Number of samples for the search for mixed precision.
 _TRIED = 60
-# Number of samples that decide whether 8 bits are enough for weights.
+# Number of samples used to decide whether 8-bit weights are enough.
 _LOOKED_AT = 20
-# Time limit in seconds for one fold of one candidate; slower models are judged by the held-out samples only.
+# Time limit in seconds for one fold of one candidate. Slower models are judged by the held-out samples only.
 _FOLD_S = 4.0
-# Allowed loss in dB. A range that is a tenth wider costs 0.8 dB, and prevents the next loud sample from being cut
-# off. If the model stays good, a range that is a third wider is acceptable.
+# Allowed loss in dB. A range that is 10 % wider costs 0.8 dB, and prevents clipping of the next loud sample. If the
+# model stays good, a range that is a third wider is acceptable.
 _LOST_DB, _LOST_OF_GOOD_DB = 1.0, 3.0
-# Data, updates and result have different scales, and QNN copies the integers without conversion: 9 to 16 dB.
+# In these operators data, updates and result have different scales, but QNN copies the integers without conversion,
+# which leaves 9 to 16 dB.
 _WRONG_QUANTISED = ("ScatterElements",)
 _PREPARED = "the prepared model"
 _FLOAT = "running the float model"
@@ -71,12 +72,12 @@ def quantize_model(
 ) -> QuantizeResult:
     """Write a quantised (QDQ) model for QNN, and compare it with the float model on the CPU and on QNN.
 
-    The model is written whatever the comparison finds; see `QuantizeResult.verdict`.
+    The model is written even if the comparison finds large errors; see `QuantizeResult.verdict`.
 
     Args:
         source: path of the float model.
         target: path to write the result to.
-        options: samples, sizes, types, precision, access to QNN.
+        options: samples, sizes, types, precision and settings for QNN.
         on_progress: called with the stage and its progress.
         own_process: nothing else uses onnxruntime in this process, so its log level may be lowered.
 
@@ -107,14 +108,14 @@ def _quantized(
         with phase("reading"):
             model = graphs.load(path)
             if not options.large:
-                # Check this before the weights are read.
+                # Check the size before the weights are read.
                 refuse_large(len(model.graph.node), path.name, COMMAND, "hours")
             refuse_unsuitable(model, path.name)
             fixed = shapes.fix(model, shapes.as_dimensions(options.dims))
             refuse_free_dimensions(
                 model,
                 path.name,
-                # Pass a function, because samples are read here only for the message.
+                # Pass a function, because the samples are needed here only for the error message.
                 lambda: shapes_in(options.calibration, [value.name for value in shapes.real_inputs(model.graph)]),
             )
             check_runnable(model)
@@ -124,19 +125,19 @@ def _quantized(
         on_progress("running the float model", 0, 0)
         resized = output.resized(model, path, scan.external_files) if fixed else path
         with phase(_FLOAT):
-            # Run the model as it was given, so that errors of the preparation count as loss, too.
+            # Run the original model, so that errors of the preparation count as loss, too.
             session = cpu.open_session(resized, resized.name)
             names = [node.name for node in session.get_outputs()]
             expected = [cpu.run(session, feeds, resized.name, names) for feeds in samples.compared]
             del session
         reference = FloatResults(names, samples.compared, expected)
-        # Check the results before the preparation, because errors of the float model are not errors of the
-        # quantisation.
+        # Check the results before the preparation: NaN or infinite results of the float model are not caused by
+        # quantising.
         refuse_not_finite(path.name, names, expected)
         on_progress("preparing", 0, 0)
         with phase("preparing"):
-            # `prepare` changes this copy; the original's metadata and node counts are needed later. No variable
-            # refers to the copy, so that `prepare` can free it once it is written.
+            # `prepare` changes this copy; the original's metadata and node counts are needed later. Do not store
+            # the copy in a variable, so that `prepare` can free it once it is written.
             prepared = prepare(
                 _with_weights(model, path),
                 output.work,
@@ -161,7 +162,7 @@ def _quantized(
                 qnn,
             )
             chosen = work.choose(model, on_progress)
-            # Calibrate without the held-out samples, which must be new to the compared model.
+            # Calibrate without the held-out samples, which the compared model must not have seen.
             trial, found = chosen.trial, chosen.found
             trial.calibrated.write(output.model, found.precision)
             _finish(model, output.model, found)
@@ -174,7 +175,7 @@ def _quantized(
                 final, recalibration = _with_all_samples(
                     trial, found, options.settings.target_snr, len(samples.every), comparer, compared
                 )
-        # Calibrate the final model with all samples, unless that costs accuracy.
+        # Write the final model, calibrated with all samples unless that costs accuracy.
         final.write(output.model, found.precision)
         with phase("writing"):
             result = _finish(model, output.model, found)
@@ -201,7 +202,7 @@ def _quantized(
         bytes_after=files.total_size(written),
         changes=(*chosen.changes, *recalibrated),
         warnings=(
-            # Problems of the samples come first, because they limit everything that follows.
+            # Warnings about the samples come first, because they limit the value of all results.
             *samples.warnings,
             *found.notes,
             *quantization.warnings_on(final.settings, found, compared.outputs, model, samples, compared.qnn, folds),
@@ -221,7 +222,7 @@ class _Chosen:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Work:
-    """Everything that the choice of the precision needs."""
+    """Data needed to choose the precision."""
 
     wished: QuantizeSettings
     settings: ResolvedSettings
@@ -236,8 +237,8 @@ class _Work:
     def choose(self, original: Any, on_progress: OnProgress) -> _Chosen:
         """Choose the precision of each node.
 
-        Start from the options and keep outputs that join unlike branches apart; then raise the precision up to the
-        target.
+        Start from the options, and quantise branches of unlike magnitudes separately; then raise the precision
+        until the target is met.
         """
         index = precision.load_index(self.calibrated.path)
         joined = precision.joined_outputs(index, self.calibrated)
@@ -248,22 +249,22 @@ class _Work:
         if scatters - start.float_nodes:
             start = start.joined(Precision(scatters))
             changes.append(
-                f"{len(scatters)} ScatterElements stay float: QNN computes quantised ones wrong if scales differ"
+                f"{len(scatters)} ScatterElements stay float: QNN computes them wrong if their scales differ"
             )
         if self.wished.split_outputs:
             for one in joined:
                 start = start.joined(Precision(frozenset(one.tail)))
                 low, high = min(one.branches.values()), max(one.branches.values())
                 changes.append(
-                    f'output "{one.output}" joins branches of magnitudes {low:.3g} to {high:.3g}: quantised '
-                    f"separately, and joined in float ({len(one.tail)} nodes)"
+                    f'output "{one.output}" joins branches of magnitudes {low:.3g} to {high:.3g}: they are '
+                    f"quantised separately and joined in float ({len(one.tail)} nodes)"
                 )
             for name in self._mixed_outputs(groups):
                 nodes = precision.made_by(index, name)
                 start = start.joined(Precision(frozenset(nodes)))
                 changes.append(
-                    f'output "{name}" has columns of unlike magnitudes that no Concat joins: computed in float '
-                    f"({len(nodes)} nodes)"
+                    f'output "{name}" has columns of unlike magnitudes that were not joined by a Concat: it is '
+                    f"computed in float ({len(nodes)} nodes)"
                 )
         tried = self._tried(_LOOKED_AT if self.wished.target_snr is None else _TRIED)
         trial = PrecisionTrial(
@@ -281,16 +282,16 @@ class _Work:
         choice = CandidateChoice(self.wished, self.settings, self.source, self.samples, judge)
         best = choice.best(trial, start)
         cut = _cut(len(every_fold.folds) - len(judge.folds), choice.untried)
-        cut += [f"not tried, since the quantizer fails on it: {one}" for one in choice.failed]
-        # A single type for all nodes that meets the target with every node on QNN needs no search.
+        cut += [f"not tried, because the quantizer fails: {one}" for one in choice.failed]
+        # If a candidate with one type for all nodes meets the target completely on QNN, skip the search.
         if target is not None and not best.meets(target, whole=True):
             trial = with_headroom(judge, trial, start).trial if best.change else best.trial
             found = search.reach(trial, start, target, self.wished.search_timeout_s)
-            # If the search leaves every node float, the target is met by the float model only.
+            # If the search left every node float, the result would be the float model.
             useful = found.reached and len(found.precision.float_nodes) < len(index.protos)
             if useful or not best.meets(target, whole=False):
                 return _Chosen(trial, found, (*changes, *cut), every_fold)
-        # These changes do not apply to a model that was prepared elsewhere.
+        # These changes do not apply to a candidate that was prepared differently.
         if best.trial.index is not index:
             changes = []
         change = [best.change] if best.change else []
@@ -304,7 +305,7 @@ class _Work:
     def few_held_out(
         self, every: CrossValidation, trial: PrecisionTrial, found: FoundPrecision
     ) -> FoldsReport | None:
-        """Return the accuracy of the chosen model in folds of all samples, if too few samples are held out."""
+        """Return the chosen model's accuracy in folds of all samples; None if enough samples are held out."""
         if not self.samples.held_out or len(self.samples.compared) >= ENOUGH or not trial.calibrated.by_sample:
             return None
         trial.on_progress("judging by folds", 0, 0)
@@ -326,7 +327,9 @@ class _Work:
         return CrossValidation(folds, self.folder)
 
     def _mixed_outputs(self, groups: ColumnGroups) -> list[str]:
-        """Return outputs with pixels and scores in different columns that no Concat joins."""
+        """Return outputs whose columns have unlike magnitudes, for example pixels and scores, but were not joined
+        by a Concat.
+        """
         expected = self.reference.expected
         stacks = {name: [np.asarray(one[n]) for one in expected] for n, name in enumerate(self.reference.names)}
         return [
@@ -338,9 +341,10 @@ class _Work:
         ]
 
     def _tried(self, most: int) -> FloatResults:
-        """Return the samples that judge candidates: the held-out samples, and calibration samples if those are few.
+        """Return the samples for judging candidates: the held-out samples, and calibration samples if more are
+        needed.
 
-        With five samples only, a target of 30 dB was met on them and missed by 7 dB on ten others.
+        With only five samples, a target of 30 dB was met on these five and missed by 7 dB on ten others.
         """
         more = max(0, most - len(self.samples.compared)) if self.samples.held_out else 0
         chosen = self.samples.calibration[:: max(1, -(-len(self.samples.calibration) // more))] if more else []
@@ -351,20 +355,20 @@ class _Work:
 
 
 def _cut(folds: int, untried: Sequence[str]) -> list[str]:
-    """Return lines about what was skipped for lack of time: another run may choose otherwise."""
+    """Return report lines about what was skipped for lack of time, so that another run may choose differently."""
     lines = [f"chosen by the held-out samples only: the other {folds} folds would take too long"] if folds else []
     return [*lines, *(f"not tried for lack of time: {one}" for one in untried)]
 
 
 def _with_weights(model: Any, path: Path) -> Any:
-    """Return a copy that may be changed, with its external tensors loaded."""
+    """Return a modifiable copy of the model with its external tensors loaded."""
     changed = copy.deepcopy(model)
     graphs.load_weights(changed, path.parent)
     return changed
 
 
-# A model without the held-out samples has narrower ranges than one calibrated with all samples, as in the recipe of
-# ONNX Runtime's documentation. So the last step calibrates with the held-out samples as well.
+# Calibrating with all samples gives wider ranges than leaving out the held-out samples. ONNX Runtime's documented
+# recipe uses all samples, so the last step does as well.
 
 
 def _with_all_samples(
@@ -375,7 +379,7 @@ def _with_all_samples(
     comparer: Comparer,
     before: Comparison,
 ) -> tuple[CalibratedModel, Recalibration]:
-    """Return the model to write, and its accuracy when it is calibrated with all samples.
+    """Return the model to write, and the comparison with a model calibrated with all samples.
 
     Args:
         trial: trial with the chosen calibration.
@@ -383,10 +387,10 @@ def _with_all_samples(
         target: requested SNR in dB.
         samples: number of all samples.
         comparer: compares the model.
-        before: comparison of the model without the held-out samples.
+        before: comparison for the model calibrated without the held-out samples.
     """
     every = dataclasses.replace(trial, calibrated=trial.calibrated.without(frozenset()))
-    # The model did not run on QNN before, so compare on the CPU only.
+    # If the model did not run on QNN before, compare on the CPU only.
     if before.qnn is not None and before.qnn.placement is None:
         comparer = dataclasses.replace(comparer, qnn=None)
         every = dataclasses.replace(every, qnn=None)
@@ -403,7 +407,7 @@ def _with_all_samples(
 
 
 def _lost(before: Comparison, after: Comparison) -> str:
-    """Return why the second comparison is worse; empty if it is as good."""
+    """Return why the second comparison is worse than the first; empty if it is not."""
     for where, snr in before.lowest.items():
         there = after.lowest.get(where)
         if there is None or there < snr - (_LOST_OF_GOOD_DB if there >= GOOD_DB else _LOST_DB):
@@ -411,14 +415,14 @@ def _lost(before: Comparison, after: Comparison) -> str:
             return f"it would have {has} on {where}"
     if before.qnn is not None and after.qnn is not None and before.qnn.all_on_qnn and not after.qnn.all_on_qnn:
         return "some nodes would not run on QNN"
-    # Compare each verdict: one output may get worse while the lowest SNR stays.
+    # Compare each verdict: one output may become worse while the lowest SNR stays the same.
     if any(worst(pair) != pair[0] for pair in zip(before.verdicts, after.verdicts, strict=True)):
         return "an output would be worse"
     return ""
 
 
 def _finish(original: Any, path: Path, found: FoundPrecision) -> Any:
-    """Restore the metadata and remove unused domains. Raise `OptionError` if nothing is quantised."""
+    """Restore the metadata and remove unused opset domains. Raise `OptionError` if nothing is quantised."""
     import onnx
 
     model = graphs.load(path)

@@ -1,9 +1,8 @@
 """Speed up onnxruntime's quantizer, which searches all nodes or all weights for each tensor.
 
-For a model of 100 convolutions these searches took two thirds of `quantize`, and they grow with the square of the
-model. Here the names are indexed instead. The quantised form of a weight is the same in each fold and in most
-candidates, so it is computed once. The float model is read once. A test checks that the quantizer's output does not
-change.
+For a model of 100 convolutions these searches took two thirds of the time of `quantize`, and the time grows with
+the square of the model size. This module indexes names instead, computes the quantised form of each weight once for
+all folds and candidates, and reads the float model once. A test checks that the quantizer's output does not change.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ import numpy as np
 from qnnbridge_host.graph import graphs
 from qnnbridge_models.quantize.faithful import clashing_names
 
-# Private names of onnxruntime that are patched if they exist. Without them quantising is slower, but works. The
-# quantizer's function that quantises a weight; it depends on its arguments only.
+# Private names of onnxruntime, patched if they exist; otherwise quantising works, but is slower. `_PURE` is the
+# quantizer's function that quantises a weight; its result depends only on its arguments.
 _PURE = "quantize_onnx_initializer"
-# The quantizer's method that computes scale and zero point of each weight, one after the other.
+# The quantizer's method that computes scale and zero point of all weights in sequence.
 _SCALES = "_calc_initializer_quant_params"
-# Limit in bytes for cached quantised weights; weights beyond the limit are computed again.
+# Limit in bytes for cached quantised weights; weights beyond the limit are quantised each time.
 _MOST_BYTES = 1 << 29
 # Size in bytes of the largest float model that is cached in addition to its working copy.
 _MOST_FLOAT_BYTES = 1 << 28
@@ -40,10 +39,10 @@ class KnownWeights:
         self._bytes = 0
 
     def get(self, key: tuple[Any, ...], compute: Callable[[], Any]) -> Any:
-        """Return the result of `compute` for the key, cached. Callers must not change it."""
+        """Return the cached result of `compute` for the key. Callers must not change the result."""
         if key not in self._found:
             found = compute()
-            # Scales are dicts, whose small size is not counted.
+            # Scales are small dictionaries whose size is not counted.
             size = found.ByteSize() if hasattr(found, "ByteSize") else 0
             if self._bytes + size > _MOST_BYTES:
                 return found
@@ -53,7 +52,7 @@ class KnownWeights:
 
 
 class FloatModel:
-    """A float model that is quantised in several ways, with the data that all of them read.
+    """A float model that is quantised in several ways, with the data that all variants share.
 
     Args:
         path: file of the model, which is not changed.
@@ -67,7 +66,7 @@ class FloatModel:
 
     @functools.cached_property
     def outline(self) -> Any:
-        """The model without the contents of large weights, to read names from. Callers must not change it."""
+        """Model without the contents of large weights, for reading names. Callers must not change it."""
         model = graphs.load(self.path)
         for tensor in model.graph.initializer:
             if len(tensor.raw_data) > graphs.SMALL_BYTES:
@@ -86,20 +85,20 @@ class FloatModel:
         if self._inferred is None:
             found = load_model_with_shape_infer(self.path)
             if found.ByteSize() > _MOST_FLOAT_BYTES:
-                # A larger model is not cached, but read again each time.
+                # Do not cache a larger model; read it each time.
                 return found
             self._inferred = found
         # Return a copy, because the quantizer changes the model.
         return copy.deepcopy(self._inferred)
 
     def contents(self, weight: Any) -> bytes:
-        """Return a hash of a weight. The quantizer reads weights of the model and never changes them."""
+        """Return the hash of a weight. It is cached, because the quantizer never changes weights of the model."""
         if weight.name not in self._contents:
             self._contents[weight.name] = hashlib.blake2b(weight.SerializeToString(), digest_size=16).digest()
         return self._contents[weight.name]
 
     def quantised(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap the quantizer's function that quantises a weight with a cache."""
+        """Wrap the quantizer's weight quantisation function with a cache."""
 
         def call(weight: Any, *given: Any, **named: Any) -> Any:
             key = (self.contents(weight), len(given), *named, *map(_label, (*given, *named.values())))
@@ -108,7 +107,7 @@ class FloatModel:
         return call
 
     def scales(self, quantizer: Any) -> Callable[[], dict[str, Any]]:
-        """Wrap the quantizer's method that computes the scales of weights with a cache."""
+        """Wrap the quantizer's method that computes the weights' scales with a cache."""
         plain = getattr(quantizer, _SCALES)
         options = {name: value for name, value in quantizer.extra_options.items() if name != "TensorQuantOverrides"}
         types = (quantizer.per_channel, quantizer.reduce_range, quantizer.weight_qType, quantizer.activation_qType)
@@ -121,9 +120,9 @@ class FloatModel:
                 if weight is None:
                     continue
                 given = quantizer.tensor_quant_overrides.get(name)
-                # `repr` replaces values that cannot be hashed.
+                # Use `repr`, because some values cannot be hashed.
                 key = (self.contents(weight), repr(types), repr(options), repr(given), repr(vars(wanted)))
-                # List one tensor at a time, because the quantizer's method computes all listed tensors.
+                # List a single tensor, because the quantizer's method computes all listed tensors.
                 quantizer.tensors_to_quantize = {name: wanted}
                 try:
                     found |= copy.deepcopy(self.known.get(key, plain))
@@ -142,9 +141,9 @@ def _label(value: Any) -> Any:
 
 
 class _Index:
-    """Index of a repeated field by name.
+    """Index of a protobuf repeated field by name.
 
-    A lookup indexes added items, and rebuilds the index if items were removed.
+    Each lookup indexes the items added since the last one, and rebuilds the index if items were removed.
 
     Args:
         items: the repeated field.
@@ -157,9 +156,11 @@ class _Index:
         self._count, self._last = 0, ""
 
     def of(self, name: str) -> list[Any]:
-        """Return the items of that name in their order, even if items were renamed after they had been indexed."""
+        """Return the items with that name in their order, including items that were renamed after they had been
+        indexed.
+        """
         count = len(self._items)
-        # The quantizer also removes items: then the count is lower, or the last item is another one.
+        # The quantizer also removes items: then the count is lower, or the last item differs.
         if count < self._count or (self._count and self._label(self._count - 1) != self._last):
             self._found, self._count = {}, 0  # an item was removed, so index all again
         for place in range(self._count, count):
@@ -171,12 +172,12 @@ class _Index:
         return self._found.get(name, [])
 
     def also(self, name: str, items: list[Any]) -> None:
-        """Add items that got this name."""
+        """Add items that were renamed to this name."""
         known = self._found.setdefault(name, [])
         known += [item for item in items if all(item is not one for one in known)]
 
     def without(self, name: str, place: int) -> None:
-        """Remove the only item of that name. The previous lookup has indexed all items."""
+        """Remove the only item with that name. All items must be indexed, which each lookup does."""
         del self._items[place]
         del self._found[name]
         self._count -= 1
@@ -188,10 +189,10 @@ class _Index:
 
 
 def _indexed(old: Any) -> Any:
-    """Return the quantizer's model with indexed lookups."""
+    """Return the quantizer's model wrapper with indexed lookups."""
     kind = type(old)
 
-    # Subclass of the installed onnxruntime's class: only the lookups are replaced.
+    # Subclass the class of the installed onnxruntime, and replace only the lookups.
     class Indexed(kind):  # type: ignore[misc,valid-type]
         def __init__(self) -> None:
             self.__dict__.update(old.__dict__)
@@ -217,7 +218,7 @@ def _indexed(old: Any) -> Any:
         def remove_initializer(self, tensor: Any) -> None:
             name, items = tensor.name, self.model.graph.initializer
             places = [place for place, item in enumerate(items) if item.name == name]
-            # If the name is not unique, the quantizer's own method decides which item to remove.
+            # If the name is not unique, let the quantizer's own method decide which item to remove.
             if [item.name for item in self._tensors.of(name)] != [name] or len(places) != 1:
                 super().remove_initializer(tensor)
                 return
@@ -240,7 +241,8 @@ def _indexed(old: Any) -> Any:
 def quick(quantizer: Any, float_model: FloatModel) -> Iterator[None]:
     """Let a new quantizer use indexed lookups and cached weights within this context.
 
-    The replaced functions belong to modules of onnxruntime; for other models they behave as before.
+    The patched functions are globals of onnxruntime's modules; for models of other quantizers they behave as
+    before.
     """
     from onnxruntime.quantization import base_quantizer, qdq_quantizer, quant_utils
 
@@ -254,7 +256,7 @@ def quick(quantizer: Any, float_model: FloatModel) -> Iterator[None]:
     replaced: list[tuple[Any, str, Any]] = []
     if hasattr(quantizer, _SCALES):
         setattr(quantizer, _SCALES, float_model.scales(quantizer))
-    # Patch these modules instead of `quant_utils`, because they import the functions by name.
+    # Patch these modules instead of `quant_utils`, because they import its functions by name.
     for module in (base_quantizer, qdq_quantizer):
         ours_of: dict[str, Any] = {"find_by_name": find}
         if hasattr(quant_utils, _PURE):

@@ -1,8 +1,9 @@
 """Calibration samples from .npz and .npy files, checked before any work begins, and their split into sets.
 
-A sample contains a value for every input. The keys of an .npz file are the names of the inputs; an .npy file is for
-a model with one input. An array with one axis more than the model's input, or with a larger batch than 1, is a
-stack of samples. Files are read once for the check and again for use, so large sets need not fit in memory.
+A sample contains a value for every input of the model. The keys of an .npz file are the inputs' names; an .npy file
+is for a model with a single input. An array that has one axis more than the model's input, or a batch larger than
+1, is a stack of samples. Files are read once for the check and again for use, so the samples need not fit in
+memory.
 """
 
 from __future__ import annotations
@@ -28,16 +29,16 @@ from qnnbridge_tools.arguments import InputFile
 SUFFIXES = (".npz", ".npy")
 MAX_NAMES_SHOWN = 8
 
-# A fifth of the samples is held out, up to this many: each of them runs on the CPU and on QNN.
+# A fifth of the samples is held out, at most this many: each held-out sample runs on the CPU and on QNN.
 MOST_HELD_OUT = 10
-# With fewer samples none is held out, because all are needed for the ranges.
+# With fewer samples, none is held out: all are needed to measure the ranges.
 LEAST_TO_HOLD_OUT = 3
 # With fewer samples than this, a warning is printed.
 FEW_SAMPLES = 10
 
 
 class FileSamples:
-    """Sequence of samples that are read on access. Caches the last file; not thread-safe.
+    """Sequence of samples that are read on access. It caches the last file and is not thread-safe.
 
     Args:
         places: file of each sample, and its number within the file.
@@ -57,14 +58,16 @@ class FileSamples:
 
     def __getitem__(self, number: int) -> Feeds:
         file, place = self._places[number]
-        # Samples of a file are usually read in sequence, so a file is read once and not per sample.
+        # Samples of a file are usually read in sequence, so the file is cached instead of read once per sample.
         if self._read is None or self._read[0] != file:
             self._read = (file, _samples_of(file, self._declared))
         return self._read[1][place]
 
 
 def load(sources: Iterable[Path], declared: Sequence[NodeInfo]) -> tuple[FileSamples, list[str]]:
-    """Return all samples of files and folders, ordered by file name, and warnings. Raise `OptionError`."""
+    """Return (all samples of files and folders, warnings); samples are ordered by file name. Raise
+    `OptionError`.
+    """
     places: list[tuple[Path, int]] = []
     ignored: set[str] = set()
     for file in list_files(sources):
@@ -72,9 +75,9 @@ def load(sources: Iterable[Path], declared: Sequence[NodeInfo]) -> tuple[FileSam
         places += [(file, number) for number in range(len(samples))]
     if not places:
         raise OptionError(
-            "The calibration files contain no samples.", fix="Give at least one; usual are 50 to 200."
+            "The calibration files contain no samples.", fix="Give at least one sample; 50 to 200 are usual."
         )
-    notes = [f"Not an input of the model, so not used: {', '.join(sorted(ignored)[:MAX_NAMES_SHOWN])}."]
+    notes = [f"Ignored arrays that are not inputs of the model: {', '.join(sorted(ignored)[:MAX_NAMES_SHOWN])}."]
     return FileSamples(places, declared), notes if ignored else []
 
 
@@ -109,7 +112,7 @@ def shapes_in(sources: Iterable[Path], names: Sequence[str]) -> Mapping[str, tup
 
 
 def _natural(path: Path) -> list[tuple[int, str]]:
-    # Compare pairs, because Python cannot compare a number with a string.
+    # Use pairs, because Python cannot compare a number with a string.
     return [(int(part) if part.isdecimal() else -1, part) for part in re.split(r"(\d+)", path.name)]
 
 
@@ -128,7 +131,7 @@ def _arrays_of(file: Path, names: Sequence[str], ignored: set[str]) -> dict[str,
         raise OptionError(
             f'{file} has no array "{missing[0]}", which the model needs as input.',
             cause=f"It has {listed(list(arrays), MAX_NAMES_SHOWN) or 'none'}; the model's inputs are {inputs}.",
-            fix="Save it with the inputs' names as keys: numpy.savez(FILE, **{"
+            fix="Save the file with the inputs' names as keys: numpy.savez(FILE, **{"
             + ", ".join(f'"{name}": ...' for name in names[:MAX_NAMES_SHOWN])
             + "}).",
         )
@@ -160,22 +163,22 @@ def _stacked(array: npt.NDArray[Any], node: NodeInfo, file: Path) -> Sequence[np
     if element is None or not elements.LAYOUTS[element].named:
         raise OptionError(
             f'Input "{node.name}" has the type {node.type}, which sample files cannot contain.',
-            fix="Use the part of the model behind this input, or a model with a float32 input.",
+            fix="Export the model without the operators that read this input, or use a model with a float32 input.",
         )
     dtype = elements.numpy_dtype(element)
     if dtype.kind == "O" and array.dtype.kind == "U":  # numpy stores strings in files with a fixed width.
         array = array.astype(object)
-    # Ignore the byte order of the file: values are converted below.
+    # Ignore the file's byte order: values are converted to the native order below.
     if array.dtype.newbyteorder("=") != dtype:
         raise OptionError(
             f'{file}: input "{node.name}" is {array.dtype}, but the model expects {dtype}.',
-            fix=f'Save it with .astype("{dtype}"), scaled as the model expects it.',
+            fix=f'Save the array with .astype("{dtype}"), scaled as the model expects it.',
         )
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         raise OptionError(
             f'{file}: input "{node.name}" contains NaN or infinite values.',
-            cause="They would make the ranges of all dependent tensors useless.",
-            fix="Remove such samples.",
+            cause="The ranges of all dependent tensors would be useless.",
+            fix="Remove the samples that contain such values.",
         )
     array = array.astype(dtype.newbyteorder("="), order="C", copy=False)
     if node.shape is None:  # without a shape, an array is one sample
@@ -187,14 +190,14 @@ def _stacked(array: npt.NDArray[Any], node: NodeInfo, file: Path) -> Sequence[np
         return [array[np.newaxis]]
     if _fits(array.shape[1:], want):
         return [np.asarray(one) for one in array]
-    # A stack of samples without their batch axis is split into batches of 1.
+    # Split samples stacked without a batch axis into batches of 1.
     if want[:1] == (1,) and _fits(array.shape[1:], want[1:]):
         return [array[number : number + 1] for number in range(len(array))]
     shape = "x".join("?" if size is None else str(size) for size in want) or "scalar"
     raise OptionError(
         f'{file}: input "{node.name}" has the shape {"x".join(map(str, array.shape)) or "scalar"}, '
         f"but the model expects {shape}.",
-        fix=f"Save it as {shape}, or several such samples stacked along axis 0.",
+        fix=f"Save the array as {shape}, or stack several samples of this shape along axis 0.",
     )
 
 
@@ -206,7 +209,7 @@ class ChosenSamples(Sequence[Feeds]):
     """Selected samples of one or several sequences, read on access.
 
     Args:
-        places: for each sample its sequence and its number there.
+        places: for each sample, its sequence and its index there.
     """
 
     def __init__(self, places: Sequence[tuple[Any, int]]) -> None:
@@ -222,7 +225,7 @@ class ChosenSamples(Sequence[Feeds]):
         return samples[place]
 
     def __iter__(self) -> Iterator[Feeds]:
-        # `Sequence.__iter__` would treat an IndexError raised while reading a file as the end.
+        # `Sequence.__iter__` would treat an IndexError raised while reading a file as the end of the iteration.
         return (samples[place] for samples, place in self._places)
 
 
@@ -246,7 +249,7 @@ class SampleSets:
     """The samples for calibration and for comparison.
 
     Args:
-        held_out: no sample of `compared` is in `calibration`.
+        held_out: the samples in `compared` are not used for calibration.
     """
 
     calibration: Sequence[Feeds]
@@ -282,13 +285,15 @@ def gather(model: Any, sources: Sequence[Path], *, random: int, seed: int, held_
         extra = _held_out_of(random) if held_out is None else held_out
         samples, held_out = RandomSamples(declared, random + extra, seed), extra
         warnings.append(
-            "Calibrated with random values, whose ranges are unrelated to real data: this shows whether the "
+            "Calibrated with random values, whose ranges are unrelated to real data: the result shows whether the "
             "model runs, not how accurate it is. Use --calibration with real samples."
         )
     elif sources:
         samples, warnings = load(sources, declared)
         if len(samples) < FEW_SAMPLES:
-            warnings.append(f"{len(samples)} samples are few; 50 to 200 that cover the expected inputs are usual.")
+            warnings.append(
+                f"Only {len(samples)} samples are given; 50 to 200 that cover the expected inputs are usual."
+            )
     else:
         raise OptionError(
             "No calibration samples.",
@@ -299,10 +304,10 @@ def gather(model: Any, sources: Sequence[Path], *, random: int, seed: int, held_
     kept = _held_out_of(count) if held_out is None else held_out
     if kept >= count:
         raise OptionError(
-            f"{kept} samples held out of {count} leave none to calibrate with.", fix="Give more, or --held-out 0."
+            f"{kept} held-out samples of {count} leave none for calibration.", fix="Give more, or --held-out 0."
         )
     numbers = [int(number) for number in np.linspace(0, count - 1, kept + 2)[1:-1].round()]
-    if len(set(numbers)) < kept:  # Most samples are held out, so rounding produced a number twice.
+    if len(set(numbers)) < kept:  # Most samples are held out, so rounding produced an index twice.
         numbers = [(2 * number + 1) * count // (2 * kept) for number in range(kept)]
     calibrating = ChosenSamples([(samples, number) for number in range(count) if number not in numbers])
     compared = ChosenSamples([(samples, number) for number in numbers or range(min(count, MOST_HELD_OUT))])

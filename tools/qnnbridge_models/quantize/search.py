@@ -1,8 +1,9 @@
 """Search for mixed precision: choose layers that get 16 bits or stay float, so that every output meets a target.
 
-The search starts on the CPU, where rounding is the only cause of errors: the noisiest layers go one step up (8
-bits, 16 bits, float) until the target is met. It continues on QNN if available, where single quantised operators
-may be computed differently: all nodes become float, and parts are quantised again as long as the target is met.
+The search starts on the CPU, where rounding is the only cause of errors: the noisiest layers are raised by one step
+(8 bits, 16 bits, float) until the target is met. If QNN is available, the search continues there, because QNN may
+compute single quantised operators differently: all nodes become float, and groups of nodes are quantised again as
+long as the target is met.
 """
 
 from __future__ import annotations
@@ -27,20 +28,21 @@ from qnnbridge_protocol.errors import BridgeError, ModelError
 from qnnbridge_protocol.specs import Placement
 
 _ROUNDS = 6
-# Limits for runs of partly quantised models on the CPU, and for candidates on QNN.
+# Limits for the number of runs of partly quantised models on the CPU, and of candidates on QNN.
 _RUNS_ON_CPU, _RUNS_ON_QNN = 160, 24
-# Number of samples that show which layers are noisy. Whether the target is met is judged by all samples, most of
-# which the choice has not seen. With three samples, a speech detector was good enough on a pause and a vowel, and 5
-# dB worse on the rest; when the same 20 samples were used for choice and verdict, it missed 40 dB by 5 dB on
-# others.
+# Number of samples used to find the noisy layers. All samples decide whether the target is met, so most of them did
+# not influence the choice. With three samples, a speech detector was good enough on a pause and a vowel, but 5 dB
+# worse on the rest. With the same 20 samples for choice and verdict, the detector missed 40 dB by 5 dB on others.
 _SAMPLES = 20
 # Largest number of samples on QNN, where a sample takes longer.
 _SAMPLES_ON_QNN = 40
-# Share of the allowed noise for layers that stay quantised: noises do not add up exactly.
+# Fraction of the allowed noise that quantised layers may cause; the rest is a margin, because noises do not add up
+# exactly.
 _SHARE = 0.7
-# Weights or activations with a smaller share of their layer's noise do not change.
+# Do not change weights or activations that cause a smaller fraction of their layer's noise.
 _MINOR = 0.1
-# QNN computes float in half precision; a target this near to that limit leaves everything float.
+# QNN computes float in half precision. The target must stay this far below the float model's SNR: a closer target
+# would leave every node float.
 _NEAR_LIMIT_DB = 1.0
 
 
@@ -50,7 +52,7 @@ class FoundPrecision:
 
     Args:
         precision: the chosen precision.
-        layers: cost of single layers, the worst first.
+        layers: cost of quantising each layer alone, the worst first.
         reached: the target is met, also on QNN if available.
         notes: reasons why the target is not met.
     """
@@ -88,13 +90,13 @@ class PrecisionTrial:
     def on_qnn(self, model: Path, least: float = -math.inf) -> float | None:
         """Return the lowest SNR on QNN; None if the model does not run.
 
-        If it is below `least`, only the first samples were run.
+        If the SNR is below `least`, the run ended early, after the first samples.
         """
         there = self.placed_on_qnn(model, lambda _, lowest: lowest < least)
         return None if there is None else there[1]
 
     def runs_on_qnn(self, model: Path) -> bool:
-        """Return whether QNN runs the model with one sample."""
+        """Return whether the model runs on QNN with one sample."""
         return self.placed_on_qnn(model, lambda *_: True) is not None
 
     def placed_on_qnn(
@@ -104,9 +106,9 @@ class PrecisionTrial:
 
         Args:
             model: path of the candidate.
-            hopeless: called after each sample with both values; no more samples are run once it returns true.
-                Samples are judged in groups of five and the SNR only falls, so a model below a limit stays below
-                it.
+            hopeless: called after each sample with (all nodes run on QNN, lowest SNR); returning true ends the
+                runs. Samples are judged in groups of five and the lowest SNR never rises, so a model below a limit
+                stays below it.
         """
         assert self.qnn is not None
         few = self.reference.few(_SAMPLES_ON_QNN)
@@ -135,19 +137,24 @@ class PrecisionTrial:
 
 
 def layer_report(trial: PrecisionTrial, precision: Precision) -> tuple[LayerError, ...]:
-    """Return the cost of each layer, the worst first, except for groups of layers that cost little."""
+    """Return the cost of quantising each layer alone, the worst first. Groups of layers that cost little are
+    omitted.
+    """
     return tuple(_noisiest(trial, trial.partial(trial.write(precision)), 0.0))
 
 
 def reach(trial: PrecisionTrial, start: Precision, target: float, timeout_s: float) -> FoundPrecision:
-    """Give more bits to as few layers as possible so that every output has `target` dB."""
+    """Give more bits to as few layers as possible until every output has `target` dB."""
     deadline = time.monotonic() + timeout_s
     found = _on_cpu(trial, start, target, deadline)
     if trial.qnn is not None:
         found = _on_qnn(trial, found, target, deadline)
     if found.reached or time.monotonic() <= deadline:
         return found
-    cut = f"The search ended at its limit of {timeout_s:g} s; with more time (--search-timeout) it may find others."
+    cut = (
+        f"The search ended at its limit of {timeout_s:g} s. A longer search (--search-timeout) may find a better "
+        "choice."
+    )
     return dataclasses.replace(found, notes=(*found.notes, cut))
 
 
@@ -162,19 +169,18 @@ def _on_cpu(trial: PrecisionTrial, start: Precision, target: float, deadline: fl
         if time.monotonic() > deadline:
             break
         partial = trial.partial(model)
-        # Halve the allowed noise in each round, because the previous value did not meet the target.
+        # Halve the allowed noise in each round, because the value of the previous round did not meet the target.
         allowed = noise_of_db(target) * _SHARE / 2**round_number
         errors = _noisiest(trial, partial, allowed, deadline)
-        # Keep the layers of the first round: later rounds measure a model in which some layers already have more
-        # bits.
+        # Report the layers of the first round: in later rounds some layers already have more bits.
         layers = layers or tuple(errors)
         stepped = _stepped_up(trial, precision, errors, partial)
-        # No layer has a further step, so another round would give the same result.
+        # No layer can be raised further, so another round would give the same result.
         if stepped == precision:
             break
         precision, model = _written(trial, precision, stepped, errors)
     reached = trial.on_cpu(model)
-    note = f"The quantised model has {reached:.1f} dB on the CPU; {target:g} dB were asked for."
+    note = f"The quantised model has {reached:.1f} dB on the CPU; {target:g} dB were requested."
     return FoundPrecision(precision, layers, reached >= target, () if reached >= target else (note,))
 
 
@@ -196,9 +202,9 @@ def _noisiest(
 def _stepped_up(
     trial: PrecisionTrial, precision: Precision, errors: Sequence[LayerError], partial: PartialModels
 ) -> Precision:
-    """Raise the precision of the noisy parts of these layers by one step: their weights, their outputs, or both."""
+    """Raise the precision of these layers by one step: of their weights or outputs, whichever cause the noise."""
     for error in errors:
-        # Measure weights and outputs separately, and do not change those that cause little of the noise.
+        # Measure weights and outputs separately, and skip those that cause little of the noise.
         layer = error.layer
         least = error.noise * _MINOR
         if layer.weights and noise_of_db(partial.snr_of(layer.weights)) >= least:
@@ -222,7 +228,7 @@ def _more_for_outputs(trial: PrecisionTrial, precision: Precision, outputs: froz
 
 
 def _float_around(trial: PrecisionTrial, outputs: frozenset[str]) -> Precision:
-    # A tensor stays float if neither its producer nor any consumer is quantised.
+    # A tensor stays float if neither its producer nor its consumers are quantised.
     touching = {maker.name for name in outputs if (maker := trial.index.maker(name)) is not None}
     touching |= {node.name for name in outputs for node in trial.index.uses(name)}
     return Precision(float_nodes=frozenset(touching))
@@ -231,7 +237,7 @@ def _float_around(trial: PrecisionTrial, outputs: frozenset[str]) -> Precision:
 def _written(
     trial: PrecisionTrial, before: Precision, stepped: Precision, errors: Sequence[LayerError]
 ) -> tuple[Precision, Path]:
-    """Write the candidate, with float instead of 16 bits if the quantizer cannot mix 8 and 16 bits."""
+    """Write the candidate. If the quantizer cannot mix 8 and 16 bits, use float instead of 16 bits."""
     try:
         return stepped, trial.write(stepped)
     except ModelError:
@@ -245,18 +251,18 @@ def _written(
 def _on_qnn(trial: PrecisionTrial, found: FoundPrecision, target: float, deadline: float) -> FoundPrecision:
     trial.on_progress("trying it on QNN", 0, 0)
     there = trial.on_qnn(trial.write(found.precision))
-    # QNN may refuse 16 bits for single weights although it supports them for others.
+    # QNN may reject 16 bits for some weights although it supports 16 bits for others.
     if there is None:
         found = without_refused(trial, found, deadline)
         there = trial.on_qnn(trial.write(found.precision))
     if there is not None and there >= target:
         return found
-    # The float model's SNR on QNN is the limit for every quantised model.
+    # The float model's SNR on QNN is the upper limit for all quantised models.
     limit = trial.on_qnn(trial.calibrated.path)
     goal = target if limit is None else min(target, limit - _NEAR_LIMIT_DB)
     notes = found.notes
     if limit is not None and limit < target:
-        notes = (*notes, f"On QNN the float model itself has {limit:.1f} dB: it is computed in half floats there.")
+        notes = (*notes, f"On QNN the float model itself has {limit:.1f} dB, because QNN computes it in float16.")
     if there is not None and there >= goal:
         return dataclasses.replace(found, reached=False, notes=notes)
     every = [node.name for node in trial.index.protos if node.name not in found.precision.float_nodes]
@@ -270,7 +276,9 @@ def _on_qnn(trial: PrecisionTrial, found: FoundPrecision, target: float, deadlin
 
 
 def without_refused(trial: PrecisionTrial, found: FoundPrecision, deadline: float) -> FoundPrecision:
-    """Replace 16 bits by float where QNN cannot finalize the graph, e.g. a Conv with int16 weights and stride 4."""
+    """Replace 16 bits by float where QNN cannot finalize the graph, e.g. for a Conv with int16 weights and stride
+    4.
+    """
     wide = [*sorted(found.precision.wide_weights), *sorted(found.precision.wide_tensors)]
 
     def narrowed(part: Sequence[str]) -> Precision:
@@ -289,7 +297,7 @@ def without_refused(trial: PrecisionTrial, found: FoundPrecision, deadline: floa
 def _meeting(
     trial: PrecisionTrial, precision_of: Callable[[Sequence[str]], Precision], goal: float | None
 ) -> Callable[[Sequence[str]], bool]:
-    """Return a check whether a model of that precision runs on QNN with at least `goal` dB; it reports progress."""
+    """Return a function that checks whether a model of the given precision runs on QNN with at least `goal` dB."""
     tried = 0
 
     def meets(part: Sequence[str]) -> bool:
@@ -311,9 +319,9 @@ def _meeting(
 def smallest(
     nodes: Sequence[str], meets: Callable[[Sequence[str]], bool], budget: int, deadline: float
 ) -> list[str] | None:
-    """Return an approximately smallest part of `nodes` for which `meets` is true; None if it fails for all nodes.
+    """Return a nearly minimal subset of `nodes` for which `meets` is true; None if `meets` is false for all nodes.
 
-    Parts are removed one after the other as long as `meets` stays true; then smaller parts.
+    Groups are removed one after the other as long as `meets` stays true; then the group size is halved.
     """
     if not meets(nodes):
         return None
@@ -321,7 +329,7 @@ def smallest(
     size = -(-len(kept) // 2)
     runs = 1
     while size and kept:
-        # Start from the end, so that removing a part does not move the remaining ones.
+        # Start from the end, so that removing a group does not move the groups before it.
         for start in range(len(kept), 0, -size):
             if runs >= budget or time.monotonic() > deadline:
                 return kept

@@ -1,12 +1,12 @@
 """Find the first node whose results differ between QNN and the CPU, or that crashes QNN, in few sessions.
 
-The model is cut after a node, and the tensors that are live there become its outputs. One pair of sessions examines
-several cuts at once, so a thousand nodes take four rounds; if QNN crashes, each round examines one cut. At the end,
-the node runs alone on the CPU's values, which shows whether the node itself is wrong.
+The search cuts the model after a node: the tensors that later nodes read become outputs. One pair of sessions
+examines several cuts, so a thousand nodes take four rounds. If QNN crashes, each round examines one cut. At the
+end, the node runs alone on the CPU's values, which shows whether the node itself is wrong.
 
-A quantised operator with its QuantizeLinear and DequantizeLinear forms one group that is never cut: QNN computes
-the whole group at once, and part of it differently. Cutting needs the onnx package. A `Cutter` belongs to one
-search and is not thread-safe. Files go into its folder.
+A quantised operator with its QuantizeLinear and DequantizeLinear forms a group that is never cut, because QNN
+computes the group at once, and would compute a part of it differently. Cutting needs the onnx package. A `Cutter`
+belongs to one search, is not thread-safe, and writes files into its folder.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from qnnbridge_tools.sessions import CPU, DEATHS, QNN, SessionSettings, memory_f
 if TYPE_CHECKING:
     from qnnbridge import Host
 
-# Largest number of outputs of a cut. If more tensors are live, those computed last are used.
+# Maximum number of outputs of a cut model. If later nodes read more tensors, those computed last are used.
 _MOST_OUTPUTS = 40
 # TensorProto.STRING.
 _TEXT_TYPE = 8
@@ -43,37 +43,37 @@ _Q_AND_DQ = frozenset({"QuantizeLinear", "DequantizeLinear"})
 
 
 class Cutter:
-    """Cut a model without free dimensions: build models of the nodes up to a place, or of a few nodes alone.
+    """Cuts a model without free dimensions: builds models of the first nodes, or of a few nodes alone.
 
     Args:
         model: `ModelProto`.
         source: path of the model.
-        external_files: names of its weight files.
+        external_files: names of the model's weight files.
         folder: folder for the cut models.
     """
 
     def __init__(self, model: Any, source: Path, external_files: Iterable[str], folder: Path) -> None:
         self._model = model
         self._folder = folder
-        # The file name of a cut appears in crash reports, so it contains the name of the model.
+        # Use the model's name in the file names of cut models, because crash reports contain them.
         self._stem = source.stem
         self._index = ModelIndex(model)
         self._count = 0
-        # Link the weight files of the model once, next to the cuts, because each cut refers to them.
+        # Link the model's weight files once, next to the cut models that refer to them.
         link_files(source.parent, external_files, folder)
         self.nodes = self._index.protos
         self._last_use = {name: index for index, node in enumerate(self.nodes) for name in graphs.reads(node)}
         self._live = self._depends_on_inputs()
         self._makers = self._index.makers
-        # Pairs (producer of a tensor, its QuantizeLinear), between which no cut is made.
+        # Pairs (producer of a tensor, its QuantizeLinear) that must not be separated by a cut.
         groups = [
             (self._makers[node.input[0]], index)
             for index, node in enumerate(self.nodes)
             if node.op_type == "QuantizeLinear" and node.input[0] in self._live
         ]
-        # Nodes that depend on the inputs. The model may be cut only after these.
+        # Nodes that depend on the inputs. The model is cut only after such nodes.
         live = [index for index in range(len(self.nodes)) if self._is_live(index)]
-        # The last node is always a place: the search assumes that its results are bad.
+        # Always include the last node: the search assumes that its results differ.
         self.places: list[int] = [
             index
             for index in live
@@ -84,17 +84,17 @@ class Cutter:
         return any(name in self._live for name in self.nodes[index].output)
 
     def group(self, low: int, high: int) -> list[int]:
-        """Return the nodes between two indexes of `places` that depend on the inputs; `low` may be -1."""
+        """Return the nodes that depend on the inputs, after place `low` (-1: from the start) up to place `high`."""
         begin = self.places[low] + 1 if low >= 0 else 0
         return [index for index in range(begin, self.places[high] + 1) if self._is_live(index)]
 
     def operator_of(self, group: Sequence[int]) -> int:
-        """Return the node that computes: the last node of the group that is neither Q nor DQ."""
+        """Return the last node of the group that is neither a QuantizeLinear nor a DequantizeLinear."""
         computing = [index for index in group if self.nodes[index].op_type not in _Q_AND_DQ]
         return (computing or list(group))[-1]
 
     def whole(self, group: Sequence[int]) -> list[int]:
-        """Return the group with the Q and DQ nodes that its inputs come from."""
+        """Return the group and the QuantizeLinear and DequantizeLinear nodes that compute its inputs."""
         found = set(group)
         for op_type in ("DequantizeLinear", "QuantizeLinear"):
             makers = {
@@ -107,7 +107,7 @@ class Cutter:
         return sorted(found)
 
     def alive(self, place: int) -> list[str]:
-        """Return tensors computed by the nodes up to `place` that later nodes or the caller use."""
+        """Return tensors computed up to node `place` that later nodes read or that are outputs of the model."""
         found = [
             name
             for index in range(place + 1)
@@ -120,19 +120,19 @@ class Cutter:
         return found[-_MOST_OUTPUTS:]
 
     def prefix(self, place: int, outputs: Sequence[str]) -> Path:
-        """Write a model of the nodes up to `place` with these outputs."""
+        """Write a model of the nodes up to `place` with these outputs; return its path."""
         # Keep all inputs, including unused ones: ONNX Runtime refuses feeds that are not inputs.
         return self._written(self.nodes[: place + 1], list(self._model.graph.input), outputs)
 
     def inputs_of(self, group: Sequence[int]) -> list[str]:
-        """Return the inputs of these nodes that come from other nodes or from the caller, without constants."""
+        """Return the non-constant inputs of these nodes that other nodes or the caller provide."""
         made = {name for index in group for name in self.nodes[index].output}
         used = dict.fromkeys(name for index in group for name in graphs.reads(self.nodes[index]) if name)
         inputs = {value.name for value in self._model.graph.input}
         return [name for name in used if (name in self._live or name in inputs) and name not in made]
 
     def outputs_of(self, group: Sequence[int]) -> list[str]:
-        """Return the outputs of these nodes that other nodes or the caller use."""
+        """Return the outputs of these nodes that other nodes read or that are outputs of the model."""
         inside = {name for index in group for name in graphs.reads(self.nodes[index])}
         made = [name for index in group for name in self.nodes[index].output if name]
         outside = [name for name in made if name not in inside or name in self._index.outputs]
@@ -147,11 +147,11 @@ class Cutter:
             group: indexes of the nodes.
             feeds: values of the inputs.
             at: index of the node to change.
-            change: change of this node; the caller changes the values of inputs in `feeds`.
+            change: change to apply to this node; the caller applies changes of input values to `feeds`.
         """
         from onnx import helper, numpy_helper
 
-        # Use the shapes and types of the CPU's values, since QNN supports fixed shapes only.
+        # QNN supports fixed shapes only, so use the shapes and types of the CPU's values.
         inputs = [
             helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
             for name, value in feeds.items()
@@ -170,13 +170,13 @@ class Cutter:
                     nodes[at].input[number] = replaced[-1].name
         # Nodes that do not depend on an input compute constants here; include all of them.
         constants = [self.nodes[index] for index in range(max(group)) if not self._is_live(index)]
-        # A change may result in other shapes.
+        # Do not declare shapes if there is a change, because it may alter them.
         return self._written(
             [*constants, *nodes.values()], inputs, self.outputs_of(group), replaced, shapes=change is None
         )
 
     def described(self, place: int, values: Mapping[str, Any], made: Mapping[str, Any]) -> NodeAt:
-        """Return a description of a node for the rules about traps.
+        """Return the properties of a node that the trap rules examine.
 
         Args:
             place: index of the node.
@@ -208,11 +208,11 @@ class Cutter:
         cut = type(self._model)()
         cut.ir_version = self._model.ir_version
         cut.opset_import.extend(self._model.opset_import)
-        # Nodes of the cut may call functions of the model.
+        # The included nodes may call functions of the model.
         cut.functions.extend(self._model.functions)
         cut.graph.name = self._model.graph.name or "cut"
-        # Outputs in quantised steps are dequantized: QNN computes a group without its DequantizeLinear differently,
-        # and differences in steps are hard to judge.
+        # Dequantize outputs of QuantizeLinear: QNN computes a group without its DequantizeLinear differently, and
+        # integer differences are hard to judge.
         floats = [self._dequantized(name) for name in outputs]
         added = [node for node in floats if node is not None]
         outputs = [name if node is None else node.output[0] for name, node in zip(outputs, floats, strict=True)]
@@ -245,7 +245,7 @@ class Cutter:
         node.op_type, node.name = "DequantizeLinear", f"{name}/float"
         node.input[0] = name
         node.output[0] = f"{name}/float"
-        # Copy only the axis and the block size, which mean the same in QuantizeLinear and DequantizeLinear.
+        # Copy only axis and block size, which mean the same in both operators.
         kept = [attribute for attribute in self.nodes[maker].attribute if attribute.name in ("axis", "block_size")]
         del node.attribute[:]
         node.attribute.extend(kept)
@@ -255,41 +255,41 @@ class Cutter:
         # One pass is enough, because ONNX requires topological order.
         live = set(self._index.inputs)
         for node in self.nodes:
-            # Random numbers differ in each run, so they are not constants.
+            # Random numbers differ in each run, so nodes that produce them are not constant.
             if any(name in live for name in graphs.reads(node)) or node.op_type.startswith("Random"):
                 live.update(name for name in node.output if name)
         return live - self._index.inputs
 
 
-# Six cuts make seven parts: four rounds are enough for 2,401 nodes.
+# Six cuts divide the nodes into seven ranges: four rounds are enough for 2,401 nodes.
 CUTS_AT_ONCE = 6
-# If QNN crashes, a round examines one cut: twelve rounds halve 4,096 nodes to one.
+# If QNN crashes, a round examines one cut: twelve rounds reduce 4,096 nodes to one.
 MOST_ROUNDS = 12
-# A cut that QNN does not finalize proves nothing; the search ends after this many.
+# The search ends after this many cuts that QNN cannot finalize, because they prove nothing.
 MOST_NOT_FINALIZED = 6
-# No session is started if less time (in seconds) is left.
+# Minimum time left, in seconds, to start another session.
 _LEAST_S = 1.0
 
 
 class DivergenceNotFound(Exception):
-    """The search found no node; the message contains the reason."""
+    """Raised if the search found no node; the message contains the reason."""
 
 
 @dataclasses.dataclass(slots=True)
 class DivergenceSearch:
-    """Search of one model with one set of inputs.
+    """Search for the first differing node of one model with one set of inputs.
 
     Args:
         cutter: cuts the model.
-        row: name of the inputs.
+        row: name of the set of inputs.
         feeds: the inputs.
-        settings: settings of sessions, without sizes, since the cut models have fixed sizes.
+        settings: settings of sessions, without sizes of free dimensions, because the cut models have fixed sizes.
         number_format: format in which QNN computes.
         steps: quantisation step of each quantised tensor.
         host_python: interpreter of the hosts; a new host is started after each crash.
         deadline: value of `time.monotonic` at which the search ends.
         failure: QNN's error for the whole model, if it fails with these inputs.
-        left_out: optimizers of ONNX Runtime to disable, because they harm the whole model.
+        left_out: ONNX Runtime optimizers to disable, because they break the whole model.
     """
 
     cutter: Cutter
@@ -306,14 +306,14 @@ class DivergenceSearch:
     # Function that fills QNN's memory in the host; set once a session exists in it.
     _fill: Callable[[], None] | None = None
     _sessions: int = 0
-    # Judged difference of each tensor, and the traps that its values show, from all rounds: any round may have
-    # examined the cut that turns out to be the first bad one.
+    # Judged difference of each tensor, and the traps found in its values, from all rounds. Any round may have
+    # examined the cut that turns out to be the first differing one.
     _seen: dict[str, tuple[JudgedNumbers, tuple[TrapFound, ...]]] = dataclasses.field(default_factory=dict)
     _error: BridgeError | None = None
     _not_finalized: set[int] = dataclasses.field(default_factory=set)
 
     def run(self) -> tuple[Divergence, tuple[TrapFound, ...]]:
-        """Search for the first bad node and the trap that explains it. Raise `DivergenceNotFound`."""
+        """Find the first differing node and the traps that explain it. Raise `DivergenceNotFound`."""
         begun = time.monotonic()
         try:
             return self._result(*self._narrowed(), begun)
@@ -321,7 +321,7 @@ class DivergenceSearch:
             self._drop_host()
 
     def prove_at(self, op: str) -> tuple[TrapFound, ...]:
-        """Return the traps of the first node with this operator, on the CPU's values for these inputs."""
+        """Return the traps proven at the first node with this operator, which runs on the CPU's values."""
         try:
             for place in range(len(self.cutter.places)):
                 group = self.cutter.group(place - 1, place)
@@ -335,33 +335,34 @@ class DivergenceSearch:
         return ()
 
     def _narrowed(self) -> tuple[int, int]:
-        """Return the places (last good one or -1, first bad one) between which the results start to differ."""
+        """Return (last agreeing place or -1, first differing place)."""
         places = self.cutter.places
         low, high = -1, len(places) - 1
         if high < 0:
             raise DivergenceNotFound("no node computes anything from the inputs")
-        # A crashed session returns no values of any cut, so several cuts are not better than one.
+        # A crashed session returns no values at all, so examining several cuts at once has no advantage.
         at_once = CUTS_AT_ONCE if self.failure is None else 1
         for _ in range(MOST_ROUNDS):
-            # Cuts that QNN did not finalize prove nothing about earlier nodes.
+            # Skip cuts that QNN did not finalize: they prove nothing about earlier nodes.
             open_marks = [mark for mark in range(low + 1, high) if mark not in self._not_finalized]
             if not open_marks or self._left() < _LEAST_S or len(self._not_finalized) >= MOST_NOT_FINALIZED:
                 break
             marks = _spread(open_marks, at_once)
             bad = self._probe([places[mark] for mark in marks])
             if bad is not None:
-                # Take the first bad cut and ignore later cuts: a Relu or an ArgMax may hide the error again.
+                # Take the first differing cut, and ignore later ones: a Relu or ArgMax may hide the error again.
                 for mark, differs in zip(marks, bad, strict=True):
                     if differs:
                         high = mark
                         break
                     low = mark
             elif self._left() < _LEAST_S:
-                # The search stopped the session at its deadline, which proves nothing about the nodes.
+                # The deadline stopped the session, which proves nothing about the nodes.
                 self._error = None
                 break
             elif len(marks) > 1:
-                at_once = 1  # QNN cannot create a session for one of these cuts; the next rounds show for which.
+                # QNN cannot create a session for one of these cuts; test them one at a time from now on.
+                at_once = 1
             elif self._is_the_failure():
                 high = marks[0]
             else:
@@ -369,26 +370,27 @@ class DivergenceSearch:
         return low, high
 
     def _is_the_failure(self) -> bool:
-        """Return whether QNN failed on the cut as it did on the whole model.
+        """Return whether QNN failed on the cut model in the same way as on the whole model.
 
-        Any other failure is an error of the cut.
+        A different failure is caused by the cutting.
         """
         if self.failure is None or self._error is None:
             return False
-        # The same fault may end a process in several ways, so all crashes count as equal.
+        # The same fault may end a process in several ways, so treat all crashes as equal.
         if isinstance(self.failure, DEATHS) or isinstance(self._error, DEATHS):
             return isinstance(self.failure, DEATHS) and isinstance(self._error, DEATHS)
         return type(self._error) is type(self.failure)
 
     def _probe(self, places: Sequence[int]) -> list[bool] | None:
-        """Return whether the values at each cut differ; None if QNN returns none."""
+        """Return for each cut whether its values differ; None if QNN returns no values."""
         alive = {place: self.cutter.alive(place) for place in places}
         outputs = list(dict.fromkeys(name for names in alive.values() for name in names))
         if not outputs:
-            # No tensor here can be an output (strings, unknown types). Continue the search after these places.
+            # No tensor here can be an output: all are strings or have unknown types. Continue the search with later
+            # nodes.
             return [False] * len(places)
         model = self.cutter.prefix(places[-1], outputs)
-        # Run on the CPU first, because a cut that the CPU refuses ends the search before QNN runs.
+        # Run on the CPU first: if the CPU rejects the cut model, the search ends without running QNN.
         expected = self._on_cpu(model)
         answer = self._on_qnn(model, self.feeds)
         if answer is None:
@@ -402,7 +404,7 @@ class DivergenceSearch:
         return [any(name in differing for name in alive[place]) for place in places]
 
     def _faults(self, names: Sequence[str], expected: Sequence[Any], found: Sequence[Any]) -> list[str]:
-        """Return why tensors differ. NaN and infinity may be judged as equal and still be a trap."""
+        """Return reasons why tensors differ. NaN or infinity may be judged as equal and still indicate a trap."""
         judged = judge_all(names, expected, found, self.number_format, steps=self.steps)
         reasons = [one.reason for _, one in judged if one.state == "differs"]
         trapped = any(traps.of_values(*one, self.number_format) for one in zip(names, expected, found, strict=True))
@@ -414,7 +416,7 @@ class DivergenceSearch:
         place = self.cutter.operator_of(group) if exact else self.cutter.places[high]
         node = self.cutter.nodes[place]
         made = [name for index in group for name in self.cutter.nodes[index].output]
-        # Prefer the last result of the group, which later nodes read.
+        # Prefer the last output of the group, because later nodes read it.
         tensor = next((name for name in reversed(made) if name in self._seen), next(iter(node.output), ""))
         difference, found = self._seen.get(tensor, (None, ()))
         error = one_line(self._error) if self._error is not None and self._is_the_failure() else ""
@@ -442,7 +444,7 @@ class DivergenceSearch:
         return divergence, found
 
     def _by_itself(self, group: Sequence[int]) -> tuple[NodeAlone, tuple[TrapFound, ...]]:
-        """Run a group alone on the CPU's values; return its result, and the traps that a change of it proves."""
+        """Run a group alone on the CPU's values; return the result, and the traps proven by changing the node."""
         place = self.cutter.operator_of(group)
         whole = self.cutter.whole(group)
         try:
@@ -450,7 +452,7 @@ class DivergenceSearch:
             model = self.cutter.alone(whole, values, place)
             expected = self._on_cpu(model, values)
         except (DivergenceNotFound, BridgeError, ValueError, KeyError) as error:
-            return NodeAlone(None, f"could not be tried alone: {str(error).splitlines()[0]}"), ()
+            return NodeAlone(None, f"could not be run alone: {str(error).splitlines()[0]}"), ()
         answer = self._on_qnn(model, values)
         if answer is None:
             text = one_line(self._error) if self._error is not None else "no answer"
@@ -458,12 +460,15 @@ class DivergenceSearch:
         names = self.cutter.outputs_of(whole)
         reasons = self._faults(names, expected, answer)
         if not reasons:
-            words = "right when it runs alone on the CPU's values: it amplifies an earlier error, or is fused"
+            words = (
+                "right when it runs alone on the CPU's values: it amplifies an earlier error, or QNN fuses it "
+                "with other nodes"
+            )
             return NodeAlone(True, words), ()
         at = self.cutter.described(place, values, dict(zip(names, expected, strict=True)))
         proven: list[TrapFound] = []
         for trap, seen in traps.suspected(at):
-            # The first change that removes the error is enough: each takes two sessions.
+            # Each change takes two sessions, so stop at the first change that removes the error.
             change = next(
                 (change for change in trap.changes(at) if self._agrees_with(change, whole, place, values)), None
             )
@@ -472,10 +477,10 @@ class DivergenceSearch:
         return NodeAlone(False, f"also wrong when it runs alone on the CPU's values: {reasons[0]}"), tuple(proven)
 
     def _agrees_with(self, change: NodeChange, group: Sequence[int], place: int, values: Mapping[str, Any]) -> bool:
-        """Return whether the error disappears with the change."""
+        """Return whether the error disappears after the change."""
         if self._left() < _LEAST_S:
             return False
-        # Both sides run the changed node, so they agree only if the changed property caused the error.
+        # CPU and QNN both run the changed node, so they agree only if the changed property caused the error.
         names = self.cutter.nodes[place].input
         replaced = {names[number]: value for number, value in change.inputs.items() if names[number] in values}
         feeds = {**values, **replaced}
@@ -507,7 +512,7 @@ class DivergenceSearch:
                 return side.values(self.feeds if feeds is None else feeds)
         except BridgeError as error:
             raise DivergenceNotFound(
-                f"the CPU does not run a part of the model ({error.cause or error.message})"
+                f"the CPU does not run a cut of the model ({error.cause or error.message})"
             ) from None
 
     def _on_qnn(self, model: Path, feeds: Mapping[str, Any]) -> list[Any] | None:
@@ -525,7 +530,7 @@ class DivergenceSearch:
                 self._error = answer.error
         except BridgeError as error:
             self._error = error
-        # Do not reuse a host that failed: later results must not be affected by its fault.
+        # Do not reuse a host after an error, which could affect later results.
         if self._error is not None:
             self._drop_host()
             return None
@@ -557,6 +562,6 @@ def label_of(node: Any, place: int) -> str:
 
 
 def _spread(marks: Sequence[int], most: int) -> list[int]:
-    """Return at most `most` of the marks, evenly spread, in ascending order."""
+    """Return at most `most` of the cut positions, evenly spread, in ascending order."""
     count = min(most, len(marks))
     return sorted({marks[len(marks) * step // (count + 1)] for step in range(1, count + 1)})

@@ -1,7 +1,7 @@
-"""Silent traps of QNN that show in values or at a node: wrong numbers without an error. Rules as data.
+"""Silent traps of QNN (wrong results without an error) that can be recognised in values or at a node, as rules.
 
-A trap is proven, not guessed: a trap of values is reported only if the output agrees except for these values, a
-trap of a node only if the node agrees after a change. Pure functions.
+A trap is reported only with proof: a value trap if the output agrees except for the affected values, a node trap if
+the node agrees after a change. All functions are pure.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from qnnbridge_models.verify.verification import TrapFound
 
 Array = npt.NDArray[Any]
 
-# Limit from which values count as saturated half floats. They appear as 65536, 98304 or 131008; rounding may reduce
-# them slightly.
+# Values from this limit on count as saturated float16 values. QNN returns 65536, 98304 or 131008; rounding may
+# reduce them slightly.
 BEYOND_HALF = 60000.0
 _OF_NUMBERS = 0.01
 LOW_32_BITS = 2**32
@@ -28,13 +28,14 @@ LOW_32_BITS = 2**32
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ValueTrap:
-    """A trap that shows in the values of one output.
+    """A trap that can be recognised in the values of one output.
 
     Args:
         name: name of the trap.
         words: description.
         advice: what to do.
-        saw: returns a mask of the values that show the trap, from the CPU's and QNN's values; None for other types.
+        saw: compares the CPU's and QNN's values; returns a mask of the affected values, or None for unsupported
+            types.
     """
 
     name: str
@@ -46,32 +47,32 @@ class ValueTrap:
 def of_values(
     tensor: str, expected: Any, found: Any, number_format: NumberFormat = "fp16"
 ) -> tuple[TrapFound, ...]:
-    """Return the traps that explain the whole error of an output or an inner tensor."""
+    """Return the traps that together explain the whole error of an output or inner tensor."""
     if not all(isinstance(value, np.ndarray) and value.dtype.kind in "fiub" for value in (expected, found)):
         return ()
-    # A different shape or type is not a trap of values.
+    # value traps do not explain a different shape or type
     if expected.shape != found.shape or expected.dtype != found.dtype or not expected.size:
         return ()
     seen = [(trap, hit) for trap in VALUE_TRAPS if (hit := trap.saw(expected, found)) is not None and hit.any()]
-    # Values that no trap explains.
+    # Mask of the values that no trap explains.
     rest = ~np.logical_or.reduce([hit for _, hit in seen]) if seen else np.zeros(0, bool)
     if not seen or (rest.any() and judge(expected[rest], found[rest], number_format).state == "differs"):
         return ()
-    proof = "the other values agree" if rest.any() else "there are no others"
+    proof = "the other values agree" if rest.any() else "there are no other values"
     return tuple(
         TrapFound(
             trap.name,
             trap.words,
             f"{tensor}: {_first(expected, found, hit)}",
             trap.advice,
-            f"{int(np.count_nonzero(hit))} values show it, and {proof}",
+            f"{int(np.count_nonzero(hit))} values show the trap, and {proof}",
         )
         for trap, hit in seen
     )
 
 
 def _first(expected: Array, found: Array, where: Array) -> str:
-    """Return the number of affected values, and the first of them, as text."""
+    """Return a text with the number of affected values and the first of them."""
     index = int(np.flatnonzero(where)[0])
     count = int(np.count_nonzero(where))
     return (
@@ -88,9 +89,9 @@ def _text(array: Array, index: int) -> str:
 def _saw_32_bits(expected: Array, found: Array) -> Array | None:
     if expected.dtype.kind not in "iu" or expected.dtype.itemsize <= 4:
         return None
-    # The difference of 64-bit integers may exceed 64 bits.
+    # The difference of two 64-bit integers may overflow.
     with np.errstate(over="ignore"):
-        # If the lower halves are equal, the upper half was cut off.
+        # If the lower 32 bits are equal, the upper 32 bits were cut off.
         low = (expected - found) % expected.dtype.type(LOW_32_BITS) == 0
     return np.asarray((expected != found) & low)
 
@@ -105,7 +106,7 @@ def _saw_infinity_gone(expected: Array, found: Array) -> Array | None:
 
 def _saw_half_range(expected: Array, found: Array) -> Array | None:
     def saturated(a: Array, b: Array) -> Array:
-        # Half floats are always off by rounding; the trap is a larger error.
+        # float16 results always have rounding errors; only larger errors indicate the trap.
         off = np.abs(a - b) > _OF_NUMBERS * np.maximum(np.abs(a), 1.0)
         return np.asarray(np.isfinite(a) & off & ((np.abs(b) >= BEYOND_HALF) | ~np.isfinite(b)))
 
@@ -115,23 +116,23 @@ def _saw_half_range(expected: Array, found: Array) -> Array | None:
 def _floats(expected: Array, found: Array, where: Callable[[Array, Array], Array]) -> Array | None:
     if expected.dtype.kind != "f":
         return None
-    # Suppress warnings: the rules look for NaN and infinity.
+    # Ignore numpy's warnings, because NaN and infinity are expected here.
     with np.errstate(all="ignore"):
         return where(expected.astype(np.float64), found.astype(np.float64))
 
 
-# Traps that rules about values and rules about nodes both report.
+# Traps that can be recognised both in values and at nodes.
 HALF_RANGE = (
     "half-range",
-    "QNN computes floats in 16 bits, which end at 65504: larger values, also between two nodes, become "
-    "65536, 98304, 131008 or NaN without an error (measured: relu(1e5) = 65536, exp(20) = 131008).",
-    "Scale the inputs or the weights, or run the nodes around it on the CPU.",
+    "QNN computes floats in 16 bits, which end at 65504: larger values, even between two nodes, become 65536, "
+    "98304, 131008 or NaN without an error (measured: relu(1e5) = 65536, exp(20) = 131008).",
+    "Scale the inputs or the weights, or run the affected nodes on the CPU.",
 )
 INT64 = (
     "int64-in-32-bits",
     "QNN computes 64-bit integers in 32 bits: the upper half is cut off without an error "
     "(measured: 2**33 + 5, plus 1, gives 6).",
-    "Keep integers within 32 bits, or compute this part outside of the model.",
+    "Keep integers within 32 bits, or do this computation outside of the model.",
 )
 
 VALUE_TRAPS = (
@@ -139,7 +140,7 @@ VALUE_TRAPS = (
     ValueTrap(
         "nan-vanishes",
         "QNN does not propagate NaN, but returns a number instead (measured: 65536 or 0 for 8 of 8 NaN).",
-        "Check the inputs for NaN before the run; neither a NaN at the output nor its absence proves anything.",
+        "Check the inputs for NaN before the run; whether QNN's output contains NaN proves nothing.",
         _saw_nan_gone,
     ),
     ValueTrap(
@@ -152,26 +153,26 @@ VALUE_TRAPS = (
 )
 
 
-# --- at the first node whose results differ -------------------------------------------------------------
-# A rule blames one property of the node, and returns changes of this property. The trap is reported only if the
-# error disappears with a change, on the CPU's values.
+# --- rules about the first node whose results differ ----------------------------------------------------
+# A rule suspects one property of the node, and returns changes of this property. The trap is reported only if the
+# error on the CPU's values disappears with one of the changes.
 
-# Smallest half float above 0, with reduced precision.
+# Smallest positive float16 number (subnormal, so with reduced precision).
 _SMALLEST_HALF = 6e-8
-# The simulator's half floats lose precision below 6.1e-5.
+# The simulator's float16 numbers lose precision below 6.1e-5.
 _NO_UNDERFLOW = 1e-4
 _LARGE_SCORES = 1000.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NodeAt:
-    """The node where values begin to differ.
+    """Properties of the node where values begin to differ.
 
     Args:
         op: operator.
         attributes: attributes by name.
-        inputs, outputs: the CPU's values, None where unknown.
-        shapes: shapes of the inputs, None where unknown.
+        inputs, outputs: the CPU's values; None for unknown values.
+        shapes: shapes of the inputs; None for unknown shapes.
     """
 
     op: str
@@ -197,18 +198,18 @@ class NodeAt:
         return max((float(np.abs(v[np.isfinite(v)]).max(initial=0.0)) for v in self.floats()), default=0.0)
 
     def smallest(self) -> float:
-        """Return the smallest absolute value of `floats()` except 0; infinite if there is none."""
+        """Return the smallest nonzero absolute value of `floats()`; infinity if there is none."""
         return min((float(np.abs(v[v != 0]).min(initial=np.inf)) for v in self.floats()), default=np.inf)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NodeChange:
-    """A change of one property of a node, to see whether an error disappears.
+    """A change of one property of a node, to test whether an error disappears.
 
     Args:
         words: description of the change.
-        attributes: new values; None removes the attribute.
-        inputs: new values by number of the input.
+        attributes: new values of attributes; None removes the attribute.
+        inputs: new values of inputs, by index.
         scale: factor for all float inputs.
     """
 
@@ -220,13 +221,13 @@ class NodeChange:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NodeTrap:
-    """A trap that is detected at the first node that differs.
+    """A trap that can be recognised at the first differing node.
 
     Args:
         name: name of the trap.
         words: description.
         advice: what to do.
-        saw: returns the evidence at the node; empty if it is not this trap.
+        saw: returns the evidence at the node as text; empty if the trap does not apply.
         changes: returns changes that each remove the cause; the error must disappear with one of them.
         operators: operators that the rule applies to; None for all.
     """
@@ -240,12 +241,14 @@ class NodeTrap:
 
 
 def suspected(node: NodeAt) -> list[tuple[NodeTrap, str]]:
-    """Return the rules that may explain the node's error, with the evidence. Only their changes prove the cause."""
+    """Return the rules that may explain the node's error, with the evidence. Only a rule's changes can prove the
+    cause.
+    """
     return [(trap, seen) for trap in rules_about(NODE_TRAPS, node.op) if (seen := trap.saw(node))]
 
 
 def proven(trap: NodeTrap, label: str, evidence: str, change: NodeChange) -> TrapFound:
-    """Return the record of a trap that was proven: with the change, the node agrees with the CPU."""
+    """Return the record of a proven trap: after the change, QNN's result of the node agrees with the CPU's."""
     return TrapFound(
         trap.name, trap.words, f"node {label}: {evidence}", trap.advice, f"with {change.words} the node agrees"
     )
@@ -293,7 +296,7 @@ def _saw_underflow(node: NodeAt) -> str:
     return f"{node.op} with values down to {least:.3g} on the CPU" if least < _SMALLEST_HALF else ""
 
 
-# --- changes: each removes the cause, and nothing else ----------------------------------------------------
+# --- changes: each removes the suspected cause and nothing else -------------------------------------------
 
 
 def _smaller(node: NodeAt) -> Sequence[NodeChange]:
@@ -304,7 +307,7 @@ def _smaller(node: NodeAt) -> Sequence[NodeChange]:
 def _larger(node: NodeAt) -> Sequence[NodeChange]:
     powers = _powers(1e-3 / max(node.smallest(), 1e-30))
     changes = [NodeChange(f"inputs {times:g} times as large", scale=times) for times in powers]
-    # If the inputs also contain large values, scaled ones would overflow.
+    # Also raise only the small values: scaling would overflow if the inputs contain large values as well.
     raised = {
         number: np.where((value != 0) & (np.abs(value) < _NO_UNDERFLOW), np.copysign(_NO_UNDERFLOW, value), value)
         for number, value in enumerate(node.inputs)
@@ -317,7 +320,7 @@ def _larger(node: NodeAt) -> Sequence[NodeChange]:
 
 
 def _powers(times: float) -> list[float]:
-    """Return powers of 10, starting with the smallest one that is enough for a linear operator."""
+    """Return powers of 10, starting with the smallest that is sufficient for a linear operator."""
     first = 10.0 ** max(1, int(np.ceil(np.log10(max(times, 10.0)))))
     return [first, 10.0] if first > 10.0 else [first]
 
@@ -331,7 +334,7 @@ def _without(*names: str) -> Callable[[NodeAt], Sequence[NodeChange]]:
 
 
 def _resized_plainly(node: NodeAt) -> Sequence[NodeChange]:
-    # Upsample has only the mode, and the scales as its second input.
+    # Upsample only has a mode, and its scales are the second input.
     plain = _PLAIN_RESIZE if node.op == "Resize" else {}
     place = 2 if node.op == "Resize" else 1
     modes = dict.fromkeys((node.attributes.get("mode", "nearest"), "linear")) if plain else ["linear"]
@@ -375,7 +378,7 @@ _MASKS = {"Attention": (3,), "com.microsoft.Attention": (3, 5), "com.microsoft.M
 def _nothing_masked(node: NodeAt) -> Sequence[NodeChange]:
     masks = {
         number: np.ones_like(value) if value.dtype.kind in "biu" else np.zeros_like(value)
-        # In a mask of booleans or integers 1 keeps a value; a float mask is added. A mask with one axis contains
+        # In a boolean or integer mask, 1 keeps a value; a float mask is added. A mask with one axis contains
         # lengths.
         for number, value in enumerate(node.inputs)
         if number in _MASKS[node.op] and isinstance(value, np.ndarray) and value.ndim > 1
@@ -385,7 +388,7 @@ def _nothing_masked(node: NodeAt) -> Sequence[NodeChange]:
 
 def _kept_in_32_bits(node: NodeAt) -> Sequence[NodeChange]:
     wide = {
-        # Make values small enough for 32 bits, even if the node multiplies them.
+        # The values must fit into 32 bits even if the node multiplies them.
         number: value % 1000
         for number, value in enumerate(node.inputs)
         if isinstance(value, np.ndarray) and value.dtype.kind in "iu" and value.dtype.itemsize > 4
@@ -405,7 +408,7 @@ def _saw_wide_integers(node: NodeAt) -> str:
         ),
         default=0,
     )
-    # Report values from 2**31 on, the limit of signed 32-bit integers.
+    # Report values from 2**31 on, which signed 32-bit integers cannot represent.
     return f"{node.op} of integers up to {most}" if most >= LOW_32_BITS // 2 else ""
 
 
@@ -414,7 +417,7 @@ _PADDING = ("pads", "ceil_mode", "auto_pad", "count_include_pad")
 NODE_TRAPS = (
     NodeTrap(
         "isnan",
-        "IsNaN is wrong in half floats.",
+        "QNN computes IsNaN wrong in float16.",
         "Test for NaN outside of the model.",
         _saw_operator,
         _numbers_for_nan,
@@ -422,48 +425,51 @@ NODE_TRAPS = (
     ),
     NodeTrap(
         "softmax-of-large-values",
-        "Softmax and LogSoftmax of values around 1e4 are wrong in half floats (measured: relative error 0.6).",
-        "Scale the scores, or subtract their maximum before.",
+        "Softmax and LogSoftmax of values around 1e4 are wrong in float16 (measured: relative error 0.6).",
+        "Scale the scores, or subtract their maximum first.",
         _saw_large_scores,
         _smaller,
         ("Softmax", "LogSoftmax"),
     ),
     NodeTrap(
         "average-pool-padding",
-        "AveragePool with pads, ceil_mode, auto_pad or count_include_pad averages other values than ONNX defines.",
-        "Put a Pad node in front of it and pool without padding.",
+        "AveragePool with pads, ceil_mode, auto_pad or count_include_pad averages values different from those "
+        "that ONNX defines.",
+        "Put a Pad node before the pooling and pool without padding.",
         _saw_padding,
         _without(*_PADDING),
         ("AveragePool",),
     ),
     NodeTrap(
         "max-pool-padding",
-        "MaxPool with padding uses other values than ONNX defines: on V68, and with pads on both sides on V73.",
-        "Put a Pad node in front of it, or select a newer chip.",
+        "MaxPool with padding uses values different from those that ONNX defines: on V68, and on V73 with pads on "
+        "both sides.",
+        "Put a Pad node before the pooling, or select a newer chip.",
         _saw_padding,
         _without(*_PADDING),
         ("MaxPool",),
     ),
     NodeTrap(
         "conv-transpose-padding",
-        "ConvTranspose with pads is wrong.",
-        "Use it without pads and cut the border off with Slice.",
+        "QNN computes ConvTranspose with pads wrong.",
+        "Use ConvTranspose without pads and cut the border off with Slice.",
         _saw_padding,
         _without(*_PADDING),
         ("ConvTranspose",),
     ),
     NodeTrap(
         "resize",
-        "Resize uses other pixels than ONNX defines: nearest when reducing, several coordinate modes, and "
-        "linear with scales that are rounded to sizes (measured: 14 node tests; 8 to 11 by 1.4: cosine 0.987).",
-        "Resize by whole factors, or outside of the model.",
+        "Resize uses pixels different from those that ONNX defines: nearest when reducing, several coordinate "
+        "modes, and linear with scales that are rounded to sizes (measured: 14 node tests; 8 to 11 by 1.4: cosine "
+        "0.987).",
+        "Resize by integer factors, or resize outside of the model.",
         _saw_resize,
         _resized_plainly,
         ("Resize", "Upsample"),
     ),
     NodeTrap(
         "grid-sample-nearest",
-        "GridSample with mode nearest is wrong (measured: relative error 0.2 to 0.25).",
+        "QNN computes GridSample with mode nearest wrong (measured: relative error 0.2 to 0.25).",
         "Use mode linear.",
         _saw_grid,
         # The mode linear was called bilinear until opset 19.
@@ -472,7 +478,7 @@ NODE_TRAPS = (
     ),
     NodeTrap(
         "masked-attention",
-        "Attention rows in which every token is masked give other numbers.",
+        "Attention rows in which every token is masked return wrong numbers.",
         "Leave at least one token unmasked in every row.",
         _saw_operator,
         _nothing_masked,
@@ -480,16 +486,16 @@ NODE_TRAPS = (
     ),
     NodeTrap(
         "negative-indices",
-        "GatherElements and ScatterElements with negative indices run and give other numbers.",
-        "Count indices from the start; `qnnbridge fix` does it for constant indices.",
+        "GatherElements and ScatterElements with negative indices run but return wrong numbers.",
+        "Count indices from the start; `qnnbridge fix` rewrites constant indices.",
         _saw_negative_indices,
         _counted_from_the_start,
         ("GatherElements", "ScatterElements"),
     ),
     NodeTrap(
         "negative-gather-index",
-        "Gather with a negative index that is an input or computed at run time returns another element in a "
-        "quantised model (constant indices are right, and so is a float model).",
+        "Gather with a negative index that is an input or computed at run time returns a wrong element in a "
+        "quantised model (constant indices and float models are right).",
         "Count indices from the start: add the length of the axis to negative ones.",
         _saw_negative_indices,
         _counted_from_the_start,
@@ -499,8 +505,8 @@ NODE_TRAPS = (
     NodeTrap(*HALF_RANGE, _saw_beyond_half, _smaller),
     NodeTrap(
         "half-underflow",
-        "QNN computes floats in 16 bits, in which the smallest number is 6e-8: smaller ones become 0 "
-        "(measured: 1e-5 squared is 0), and dividing by them or taking their logarithm gives wrong results.",
+        "QNN computes floats in 16 bits, where the smallest number is 6e-8: smaller numbers become 0 (measured: "
+        "1e-5 squared is 0), and dividing by them or taking their logarithm gives wrong results.",
         "Scale the inputs, or compute with logarithms in the model.",
         _saw_underflow,
         _larger,

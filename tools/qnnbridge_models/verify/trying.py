@@ -1,9 +1,9 @@
 """Run each set of inputs on the CPU and on QNN, and judge the results with `qnnbridge_host.numerics.judge`.
 
-Inputs are given in files (never unpickled), made up with content, or extreme. `limit` marks extremes on which no
-computation in half floats can agree with the CPU: a difference is reported, but does not make the model bad. If the
-model answers made-up inputs always with the same values, or with NaN, they prove nothing; then others are tried
-that make the CPU's results vary more.
+Inputs come from files (never unpickled), are generated with plausible content ("made up"), or contain extreme
+values. `limit` marks extreme values on which no float16 computation can agree with the CPU: a difference is
+reported, but does not change the verdict. If an output is constant or NaN for all made-up inputs, these prove
+nothing; further inputs are then tried that make the CPU's results vary more.
 """
 
 from __future__ import annotations
@@ -50,16 +50,16 @@ from qnnbridge_tools.sessions import ProviderSession, RunAnswer, one_line
 # --- sizes, given inputs, extreme inputs ---
 
 Array = npt.NDArray[Any]
-# Every seventh value becomes NaN or infinite, like data with some gaps.
+# Every seventh value becomes NaN or infinite, which resembles data with gaps.
 _EVERY = 7
 _WIDE_BYTES = 4
-# The lower half is 5: the result shows whether the upper half was lost.
+# The lower 32 bits are 5, so the result shows whether the upper 32 bits were lost.
 BIG_INTEGER = 2**33 + 5
-# Half floats represent 1e4 but not 1e5 (the limit is 65504); the square of 1e-5 becomes 0.
+# float16 represents 1e4 but not 1e5 (the limit is 65504); the square of 1e-5 becomes 0.
 LARGE = 1e4
 HUGE = 1e5
 TINY = 1e-5
-# Operators whose input determines the size of a tensor. An extreme value would allocate gigabytes or never end.
+# Operators whose input determines the size of a tensor. An extreme value would allocate gigabytes or run forever.
 SIZE_MAKERS = frozenset(
     (
         *("ConstantOfShape", "EyeLike", "Expand", "OneHot", "Pad", "Range", "Resize", "Tile", "Upsample"),
@@ -105,10 +105,10 @@ class FixedSizes:
 
 
 def read_given(texts: Iterable[str | os.PathLike[str]], inputs: Sequence[NodeInfo]) -> list[NamedFeeds]:
-    """Read sets of inputs from files. Raise `OptionError`.
+    """Read sets of inputs from files. Raise `OptionError` if a file does not fit the model.
 
-    An .npz file contains all inputs by name; an .npy file is for a model with one input. All `NAME=FILE` together
-    form one set.
+    An .npz file contains all inputs by name; an .npy file is for a model with one input. All `NAME=FILE` arguments
+    together form one set.
     """
     files, paths = read_input_files(os.fspath(text) for text in texts)
     given = [_read_one(path, inputs) for path in paths]
@@ -143,16 +143,17 @@ def _complete(name: str, where: str, found: dict[str, Any], inputs: Sequence[Nod
         )
         raise OptionError(
             f"{where} {wrong}.",
-            cause=f"The model's inputs: {', '.join(names) or 'none'}. The arrays: {', '.join(found) or 'none'}.",
-            fix="Save them under the names of the inputs: numpy.savez(FILE, name=array, ...).",
+            cause=f"The model's inputs: {', '.join(names) or 'none'}. The arrays in the file: "
+            f"{', '.join(found) or 'none'}.",
+            fix="Save the arrays under the names of the inputs: numpy.savez(FILE, name=array, ...).",
         )
     return NamedFeeds(name, {name: found[name] for name in names})
 
 
 def sizes_of(inputs: Sequence[NodeInfo], dims: Dimensions, given: Sequence[NamedFeeds]) -> FixedSizes:
-    """Return the sizes of `--dim`, completed by those of the given inputs.
+    """Return the sizes given with `--dim`, completed by the sizes of the given inputs.
 
-    Raise `OptionError` if one is missing.
+    Raise `OptionError` if a size is missing.
     """
     by_axis: dict[tuple[str, int], int] = {}
     by_name: dict[str, int] = {}
@@ -161,18 +162,18 @@ def sizes_of(inputs: Sequence[NodeInfo], dims: Dimensions, given: Sequence[Named
         for axis, dim in enumerate(node.shape or ()):
             if isinstance(dim, int) and dim >= 0:
                 continue
-            # 0 is not a valid size: empty given inputs do not define it.
+            # 0 is not a valid size, so empty input arrays do not define a size.
             size = dims.size_of(node.name, axis, dim) or _size_in(given, node.name, axis)
             if not size:
                 missing.append(FreeAxis(node.name, axis, dim if isinstance(dim, str) and dim else None))
                 continue
             by_axis[node.name, axis] = size
-            # ONNX allows two sizes with the same name: a PaddleOCR model calls height and width "?". A session's
-            # override by name would set the same size for all of them.
+            # ONNX allows different dimensions with the same name: a PaddleOCR model calls height and width "?". A
+            # session's override by name would set the same size for both.
             if not isinstance(dim, str) or by_name.setdefault(dim, size) != size:
                 all_named = False
-    # Check unknown dimensions before missing ones: a misspelt --dim causes both, and the message must show the
-    # spelling.
+    # Check for unknown dimensions first: a misspelt --dim also causes a missing size, and the message must show the
+    # misspelling.
     refuse_unknown_of(inputs, dims)
     if missing:
         names = ", ".join(dict.fromkeys(one.option for one in missing))
@@ -198,11 +199,11 @@ class ExtremeInput:
 
     Args:
         name: name of the row.
-        limit: half floats cannot represent the values, so a difference does not count by default.
-        takes: returns whether an array can contain the values.
-        put: returns an array with the values, made from an ordinary one.
-        as_sizes: must not be tried on a model that may use the numbers as sizes.
-        of_numbers: applies to integers, but not to ids, masks and the like.
+        limit: float16 cannot represent the values, so a difference does not count by default.
+        takes: returns whether an array can contain the extreme values.
+        put: returns a copy of an ordinary array with the extreme values.
+        as_sizes: do not try these values on a model that may use them as sizes.
+        of_numbers: applies to integer inputs except ids, masks and similar codes.
     """
 
     name: str
@@ -218,7 +219,7 @@ def _is_float(value: Array) -> bool:
 
 
 def _holds(number: float) -> Callable[[Array], bool]:
-    # float16 ends at 65504: such an input gets the row of 1e4, but not the row of 1e5.
+    # float16 ends at 65504, so a float16 input gets the values up to 1e4, but not those up to 1e5.
     return lambda value: value.dtype.kind == "f" and float(np.finfo(value.dtype).max) > number
 
 
@@ -227,7 +228,7 @@ def _scattered(numbers: tuple[float, ...]) -> Callable[[Array], Array]:
         changed = np.array(value)
         flat = changed.reshape(-1)
         for start, number in enumerate(numbers):
-            # The second number starts at another position, so that it does not replace the first.
+            # Start each number at another position, so that it does not overwrite the previous one.
             flat[min(start * (_EVERY // 2), flat.size - 1) :: _EVERY] = number
         return changed
 
@@ -243,7 +244,7 @@ def _full_of(number: int) -> Callable[[Array], Array]:
     return lambda value: np.asarray(np.full_like(value, number))
 
 
-# Ordinary numbers do not show these faults. A speech detector (Silero) returned -98304 and 98304 instead of
+# Ordinary inputs do not show these faults. A speech detector (Silero) returned -98304 and 98304 instead of
 # probabilities for frames of a real recording, and lost its state after digital silence; on random inputs its
 # cosine was 1.
 EXTREMES = (
@@ -254,7 +255,7 @@ EXTREMES = (
     ExtremeInput("beyond half floats: up to 1e5", True, _holds(HUGE), _spread(HUGE)),
     ExtremeInput("tiny: up to 1e-5", True, _is_float, _spread(TINY)),
     ExtremeInput(
-        # An index of -1 counts from the end, which QNN does not support for every operator.
+        # An index of -1 counts from the end, which QNN supports only for some operators.
         "negative numbers (-1)",
         False,
         lambda value: value.dtype.kind == "i" and value.dtype.itemsize >= _WIDE_BYTES,
@@ -273,35 +274,37 @@ EXTREMES = (
 
 
 def applied(extreme: ExtremeInput, feeds: Mapping[str, Any], codes: Collection[str] = ()) -> dict[str, Any] | None:
-    """Return the feeds with the extreme in every input that can contain it; None if no input can.
+    """Return the feeds with extreme values in every input that can contain them; None if no input can.
 
     Args:
         extreme: kind of extreme values.
         feeds: ordinary inputs.
-        codes: names of inputs with ids or masks.
+        codes: names of inputs that contain ids or masks.
     """
     taking = [
         name
         for name, value in feeds.items()
         if isinstance(value, np.ndarray) and extreme.takes(value) and not (extreme.of_numbers and name in codes)
     ]
-    # Arrays without elements contain no extreme value.
+    # Arrays without elements cannot contain an extreme value.
     if not any(feeds[name].size for name in taking):
         return None
     return {name: extreme.put(value) if name in taking else value for name, value in feeds.items()}
 
 
 def why_not(extreme: ExtremeInput, operators: Mapping[str, int]) -> str:
-    """Return why the extreme must not be tried on a model with these operators; empty if it may be tried."""
+    """Return why the extreme values must not be tried on a model with these operators; empty if they may be
+    tried.
+    """
     makers = sorted(SIZE_MAKERS & set(operators))
     if not extreme.as_sizes or not makers:
         return ""
     return f"the model may use the numbers as sizes ({', '.join(makers[:3])}) and allocate gigabytes"
 
 
-# Results of two runs on the CPU count as equal from this SNR in dB on: threads may add in another order.
+# Two CPU runs count as equal if their SNR in dB is at least this: threads may add numbers in a different order.
 _AGAIN_DB = 80.0
-# Time limits in seconds for further inputs on the CPU, and for the search if those are not enough.
+# Time limits in seconds for running further inputs on the CPU, and for the search after these inputs.
 _FURTHER_S = 60.0
 _SEARCH_S = 8.0
 _MOST_SEARCHED = 200
@@ -309,17 +312,17 @@ _MOST_SEARCHED = 200
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Trial:
-    """One set of inputs with the CPU's answer.
+    """One set of inputs with the CPU's results.
 
     Args:
         name: name of the row.
-        kind: given, made up or extreme.
+        kind: where the inputs come from: given, made up or extreme.
         counts: whether a difference makes the model's verdict "differs".
         feeds: the inputs; empty if the set is not tried.
-        expected: the CPU's answer.
+        expected: the CPU's results.
         reason: why the set is not tried.
-        guess: the values are larger than anything that the model is known to support: the set can show agreement,
-            but not a difference.
+        guess: the values exceed everything that the model is known to support, so the set can prove agreement, but
+            not a difference.
     """
 
     name: str
@@ -333,15 +336,15 @@ class Trial:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TrialSet:
-    """All sets of inputs with the CPU's answers.
+    """All sets of inputs with the CPU's results.
 
     Args:
-        trials: sets of all kinds.
-        stable: two runs on the CPU give the same results.
+        trials: all sets of inputs.
+        stable: two runs on the CPU return the same results.
         outputs: names of the outputs.
         number_format: format in which QNN computes.
-        scales: largest value of each output over the inputs that count.
-        constant: outputs that depend on no input.
+        scales: largest value of each output over the sets that count.
+        constant: outputs that do not depend on any input.
         steps: quantisation step of each quantised tensor.
     """
 
@@ -362,42 +365,45 @@ def prepare_trials(
     number_format: NumberFormat,
     how: VerifyOptions,
 ) -> TrialSet:
-    """Run all sets of inputs on the CPU. Raise `OptionError` if nothing can be tried, or given inputs do not fit.
+    """Run all sets of inputs on the CPU. Raise `OptionError` if no set can be run, or if given inputs are rejected.
 
-    If real inputs are given, differences on made-up and extreme ones do not count.
+    If real inputs are given, differences on made-up and extreme inputs do not count.
     """
-    # The CPU must answer given inputs (`_expected` raises), but may refuse made-up ones.
+    # The CPU must accept given inputs (`_expected` raises), but may reject made-up inputs.
     trials = [Trial(f"given: {one.name}", "given", True, one.feeds, _expected(cpu, one)) for one in given]
     reason = ""
     try:
         trials += [_trial(cpu, one, knowledge) for one in ordinary_inputs(cpu.inputs, knowledge, how.seed)]
         trials += _further(cpu, trials, knowledge, number_format, how.seed)
     except NotMade as error:
-        # This is not an error, because given inputs are enough.
+        # not an error yet: given inputs are enough
         reason = str(error)
     answered = [trial for trial in trials if trial.expected.values is not None]
     if not answered:
         refusals = [short_of(trial.expected) for trial in trials if trial.expected.error is not None]
-        reason = reason or f"the CPU does not run it on made-up inputs ({(refusals or ['no answer'])[0][:300]})"
+        reason = reason or (
+            f"the CPU does not run the model on made-up inputs ({(refusals or ['no answer'])[0][:300]})"
+        )
         raise OptionError(
             "There are no inputs to verify with: no random inputs can be generated for this model.",
             cause=f"{reason[:1].upper()}{reason[1:]}.",
             fix="Give real inputs: --input FILE.npz, with an array for each input under its name.",
         )
-    # Made-up values that the CPU refuses are not valid inputs of the model; one set is kept, to see QNN's reaction.
+    # Made-up inputs that the CPU rejects are not valid inputs. Keep one such set, to see how QNN reacts.
     refused = [trial for trial in trials if _is_refused(trial)]
     trials = [trial for trial in trials if not _is_refused(trial)] + refused[:1]
     if given:
         trials = [trial if trial.kind == "given" else dataclasses.replace(trial, counts=False) for trial in trials]
-    # Compute the scales before the extremes are added: compared with 1e5, every ordinary difference would be noise.
+    # Compute the scales before the extreme inputs are added: relative to 1e5, every ordinary difference would be
+    # noise.
     scales = {
         name: max(largest(trial.expected.values[place]) for trial in answered if trial.expected.values is not None)
         for place, name in enumerate(cpu.outputs)
     }
-    # Use a given set, if there is one, because extremes replace values of valid inputs.
+    # Start from a given set, if there is one, because extreme values replace values of valid inputs.
     first = answered[0]
     if how.extreme:
-        # Ids and masks keep their values, unless --strict includes all inputs.
+        # Ids and masks keep their values unless --strict is given.
         held = frozenset[str]() if how.strict else codes(cpu.inputs, knowledge)
         trials += _extreme_trials(cpu, first.feeds, operators, held, strict=how.strict, counts=not given)
     return TrialSet(tuple(trials), _is_stable(cpu, first), tuple(cpu.outputs), number_format, scales)
@@ -430,10 +436,10 @@ def _further(
     number_format: NumberFormat,
     seed: int,
 ) -> list[Trial]:
-    """Return further inputs that make those outputs vary that do not vary with the present inputs."""
+    """Return further inputs for which outputs vary that were constant so far."""
     begun = time.monotonic()
     kept: list[Trial] = []
-    # Variation of each output. From 1 on it is clearly larger than the noise of the number format.
+    # Variation of each output. Values from 1 on are clearly larger than the noise of the number format.
     moves = [_movement(trials, place, number_format) for place in range(len(cpu.outputs))]
     for one in further_inputs(cpu.inputs, knowledge, seed):
         if all(move >= 1.0 for move in moves) or time.monotonic() - begun > _FURTHER_S:
@@ -441,12 +447,12 @@ def _further(
         trial = _trial(cpu, one, knowledge)
         if trial.expected.values is None:
             continue
-        # Keep the first set for which the CPU returns results.
+        # Keep the first set for which the CPU returns results, even without comparing its variation.
         if not any(t.expected.values is not None for t in (*trials, *kept)):
             kept.append(trial)
             continue
         now = [_movement([*trials, *kept, trial], place, number_format) for place in range(len(cpu.outputs))]
-        # Require twice the variation, because a smaller step may be random.
+        # Require more than twice the variation, because a smaller increase may be random.
         if any(new > 2 * old and old < 1.0 for new, old in zip(now, moves, strict=True)):
             kept.append(trial)
             moves = now
@@ -462,10 +468,10 @@ def _searched(
     number_format: NumberFormat,
     seed: int,
 ) -> list[Trial]:
-    """Search inputs step by step (hill climbing) that make an output vary that does not vary yet."""
+    """Search by hill climbing for inputs for which an output varies that was constant so far."""
     begun = time.monotonic()
     answered = [trial for trial in trials if trial.expected.values is not None]
-    # Use a separate random stream: the seeds of ordinary and further inputs are [seed, number of the set].
+    # Use a separate random stream: ordinary and further inputs use the seeds [seed, number of the set].
     rng = np.random.default_rng([seed, 1000])
     found: list[Trial] = []
     for place in range(len(cpu.outputs)):
@@ -476,13 +482,13 @@ def _searched(
                 break
             feeds = varied(best[0].feeds, knowledge, rng)
             trial = _trial(cpu, NamedFeeds("searched", feeds), knowledge)
-            # The CPU's host crashed on made-up values: try no further ones.
+            # The host crashed on made-up values: try no further inputs.
             if trial.expected.died:
                 return found
             new = _movement([*answered, *found, trial], place, number_format)
             if trial.expected.values is not None and new > move:
                 best, move = [trial], new
-        # Below 1 the output varies within the noise of the number format, which is not worth a row.
+        # Below 1, the variation is within the noise of the number format: do not add a row.
         if best and move > 2 * first and move >= 1.0:
             found.append(dataclasses.replace(best[0], name=f"made up: searched for {cpu.outputs[place]}"))
     return found
@@ -513,7 +519,7 @@ def _extreme_trials(
         if feeds is None:
             continue
         reason = why_not(extreme, operators)
-        # If there is a reason, do not run it on the CPU either, which would allocate the same gigabytes.
+        # Also skip the CPU run in this case, because it would allocate the same gigabytes.
         answer = RunAnswer(None) if reason else cpu.answer(feeds)
         matters = strict or (counts and not extreme.limit)
         found.append(Trial(extreme.name, "extreme", matters, {} if reason else feeds, answer, reason))
@@ -521,14 +527,14 @@ def _extreme_trials(
 
 
 def try_on_qnn(qnn: ProviderSession, trial: Trial, prepared: TrialSet) -> tuple[InputSetResult, RunAnswer]:
-    """Run one set of inputs on QNN; return the judged row, and QNN's answer."""
+    """Run one set of inputs on QNN; return the row with its verdict, and QNN's results."""
     if trial.reason:
         return _row(trial, "skipped", trial.reason), RunAnswer(None)
     if trial.expected.died:
-        return _row(trial, "skipped", f"the CPU does not answer: {short_of(trial.expected)}", True), RunAnswer(None)
+        return _row(trial, "skipped", f"no CPU results: {short_of(trial.expected)}", True), RunAnswer(None)
     answer = qnn.answer(trial.feeds)
     if trial.expected.values is None:
-        # Drop QNN's values: `verdicts_on` pairs them with the CPU's values by position, and the CPU has none here.
+        # Drop QNN's values: `verdicts_on` compares them with the CPU's values, which are missing here.
         return _without_reference(trial, answer), RunAnswer(None, answer.error)
     if answer.values is None:
         return _row(trial, "failed", short_of(answer), answer.died), answer
@@ -554,7 +560,7 @@ def judged_row(trial: Trial, prepared: TrialSet, found: Sequence[Any]) -> InputS
             for name, expected, got in zip(prepared.outputs, trial.expected.values, found, strict=True)
             for trap in traps.of_values(name, expected, got, prepared.number_format)
         )
-    # If the CPU's result is NaN, no values can be compared, but a trap is reported if QNN's result is a number.
+    # If the CPU's result is NaN, the values cannot be compared; a number from QNN is still reported as a trap.
     differs = "differs" in states or (trial.kind == "extreme" and bool(seen))
     status: InputStatus = "differs" if differs else "agrees" if "agrees" in states else "not shown"
     counts = trial.counts and not (differs and trial.guess)
@@ -564,11 +570,11 @@ def judged_row(trial: Trial, prepared: TrialSet, found: Sequence[Any]) -> InputS
 def verdicts_of(prepared: TrialSet, found: Mapping[str, Sequence[Any]]) -> tuple[OutputVerdict, ...]:
     """Return the verdict on each output.
 
-    The given inputs decide; made-up inputs decide where the given ones prove nothing.
+    Given inputs decide; made-up inputs decide only where the given inputs prove nothing.
 
     Args:
         prepared: all sets of inputs.
-        found: QNN's values by name of the set.
+        found: QNN's values by name of the set of inputs.
     """
     given = verdicts_on(prepared, found, ("given",))
     if not given:
@@ -583,15 +589,15 @@ def verdicts_of(prepared: TrialSet, found: Mapping[str, Sequence[Any]]) -> tuple
 def verdicts_on(
     prepared: TrialSet, found: Mapping[str, Sequence[Any]], kinds: Sequence[InputKind]
 ) -> tuple[OutputVerdict, ...]:
-    """Return the verdict on each output over the sets of these kinds that both sides answered.
+    """Return the verdict on each output over the sets of these kinds for which CPU and QNN returned results.
 
-    Empty if "given" is among the kinds and no such set was answered.
+    The result is empty if `kinds` contains "given" and there is no such set.
     """
     trials = [
         trial
         for trial in prepared.trials
         if trial.name in found and trial.kind in kinds and (trial.counts or trial.kind == "made up")
-        # A guess that differs proves nothing against the model; a guess that agrees is evidence for it.
+        # Skip a guess that differs, which proves nothing against the model; a guess that agrees is evidence for it.
         if not trial.guess or judged_row(trial, prepared, found[trial.name]).status != "differs"
     ]
     verdicts = []
@@ -600,16 +606,15 @@ def verdicts_on(
         for t in trials
         if t.expected.values is not None
     ]
-    # Return no verdict on inputs that were not given. Without made-up inputs each output is "unknown": nothing was
-    # compared.
+    # Without given inputs there is no verdict on them. Without any compared inputs each output is "unknown".
     if not runs and "given" in kinds:
         return ()
     for place, name in enumerate(prepared.outputs):
         pairs = [(mine[place], theirs[place]) for mine, theirs in runs]
         state, reason, judged = judge_over_inputs(pairs, prepared.number_format, prepared.steps.get(name, 0.0))
         if name in prepared.constant and {one.state for one in judged} == {"agrees"}:
-            state, reason = "agrees", ""  # A constant output need not vary with the inputs.
-        # Take the worst of the sets with the verdict's state as evidence.
+            state, reason = "agrees", ""  # a constant output need not vary with the inputs
+        # As evidence, use the worst set among those with the verdict's state.
         worst = min(range(len(judged)), key=lambda k: (judged[k].state != state, rank(judged[k])), default=None)
         verdicts.append(
             OutputVerdict(
@@ -629,13 +634,13 @@ def _without_reference(trial: Trial, answer: RunAnswer) -> InputSetResult:
         return _row(trial, "failed" if answer.died else "refused", refusal, answer.died)
     trap = TrapFound(
         "unchecked",
-        "QNN does not check inputs that the CPU refuses, and returns arbitrary numbers (measured: index 10**8 in "
+        "QNN does not check inputs that the CPU rejects, and returns arbitrary numbers (measured: index 10**8 in "
         "ScatterND, a token id of 2**40 + 3 read as 3, division of integers by zero).",
         f"{trial.name}; the CPU reports: {refusal}",
-        "Check the inputs before the run.",
-        "the CPU refuses these inputs, QNN accepts them",
+        "Check the inputs before each run.",
+        "the CPU rejects these inputs, QNN accepts them",
     )
-    return dataclasses.replace(_row(trial, "unchecked", f"the CPU refuses it: {refusal}"), traps=(trap,))
+    return dataclasses.replace(_row(trial, "unchecked", f"the CPU rejects these inputs: {refusal}"), traps=(trap,))
 
 
 def _row(trial: Trial, status: InputStatus, reason: str = "", died: bool = False) -> InputSetResult:

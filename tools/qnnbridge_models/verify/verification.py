@@ -1,4 +1,4 @@
-"""The result of `verify_model`: data, rows printed during the run, the text report, and JSON."""
+"""The result of `verify_model` as a record, as rows printed during the run, as a text report, and as JSON."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ VerificationVerdict = Literal["agrees", "differs", "not shown", "failed", "not c
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TrapFound:
-    """A silent trap of QNN that affects the model.
+    """A silent trap of QNN (a wrong result without an error) that affects the model.
 
     Args:
         words: description of the trap.
-        evidence: the observed values or node.
-        advice: what to do.
+        evidence: the observed values, or the node.
+        advice: what the user can do.
         proof: the change that removed the error.
     """
 
@@ -44,13 +44,13 @@ class TrapFound:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class OutputVerdict:
-    """Verdict on one output over all inputs that count.
+    """Verdict on one output over all sets of inputs that count.
 
     Args:
-        state: verdict; "unknown" if the inputs do not show it.
+        state: the verdict; "unknown" if the inputs prove nothing.
         reason: why the state is not "agrees".
-        inputs: name of the set of inputs that decides.
-        worst: numbers of this set; None if nothing was compared.
+        inputs: name of the set of inputs that decided the verdict.
+        worst: numbers for this set; None if nothing was compared.
     """
 
     name: str
@@ -61,7 +61,7 @@ class OutputVerdict:
 
     @property
     def numbers(self) -> str:
-        """The numbers as text, or the reason why there are none."""
+        """Numbers as text, or the reason why there are none."""
         return numbers_text(self.worst) if self.worst is not None else self.reason
 
     def document(self) -> dict[str, Any]:
@@ -80,14 +80,15 @@ class InputSetResult:
     """Result of one set of inputs.
 
     Args:
-        counts: a difference makes the model's verdict "differs". NaN, infinities and values beyond half floats
+        counts: a difference changes the model's verdict to "differs". NaN, infinities and values beyond float16
             count only on request.
-        status: "not shown": the values prove nothing; "failed": QNN raised or crashed where the CPU answers;
-            "unchecked": QNN answers where the CPU raises; "refused": both raise; "skipped": not tried.
-        outputs: numbers by name of the output; empty if nothing was compared.
+        status: "not shown": the values prove nothing; "failed": QNN raised or crashed, but the CPU returned
+            results; "unchecked": QNN returned results, but the CPU raised; "refused": both raised; "skipped": not
+            run.
+        outputs: (name, numbers) for each output; empty if nothing was compared.
         reason: explanation of the last four statuses.
         died: the host crashed or hung.
-        kept: QNN's answer comes from an earlier, interrupted run.
+        kept: QNN's results come from the journal of an earlier, interrupted run.
     """
 
     name: str
@@ -121,17 +122,17 @@ class InputSetResult:
 
     @property
     def worst(self) -> JudgedNumbers | None:
-        """The output with the lowest SNR of those that differ, else of all outputs."""
+        """Numbers of the output with the lowest SNR among those that differ, else among all outputs."""
         compared = [one for _, one in self.outputs if one.snr_db is not None or one.lost]
         return min(compared, key=lambda one: (one.state != "differs", rank(one)), default=None)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NodeAlone:
-    """Result of one node that runs alone on the CPU's values.
+    """Result of running one node alone on the CPU's values.
 
     Args:
-        agrees: None if the node could not be tried.
+        agrees: whether QNN agrees with the CPU; None if the node could not be run.
         words: explanation.
     """
 
@@ -144,19 +145,20 @@ class Divergence:
     """The first node, in the order of the file, after which QNN's values differ from the CPU's.
 
     Args:
-        row: name of the inputs.
+        row: name of the set of inputs.
         node: label of the node.
-        op: its operator.
-        number, of: position of the node, and number of nodes.
-        exact: this node is the first one; otherwise the time ran out and it is one of the last `window` nodes up to
-            this.
+        op: operator of the node.
+        number, of: position of the node, and total number of nodes.
+        exact: true if this is the first differing node; false if the time ran out, so that the first differing node
+            is one of the last `window` nodes up to this one.
         tensor: name of the tensor that differs.
-        difference: its numbers; None if QNN crashes or raises there.
+        difference: numbers of the tensor; None if QNN crashes or raises there.
         error: QNN's error.
-        group: names of the nodes that were treated as one: a quantised operator with its Q and DQ nodes.
+        group: names of the nodes that were examined together: a quantised operator with its QuantizeLinear and
+            DequantizeLinear nodes.
         not_finalized: number of cuts that QNN did not finalize, which prove nothing.
-        alone: result of the node alone.
-        sessions: number of sessions of the search.
+        alone: result of running the node alone.
+        sessions: number of sessions that the search used.
         seconds: duration of the search.
     """
 
@@ -179,14 +181,14 @@ class Divergence:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SessionCure:
-    """A remedy that was tried on a model that QNN computes wrong.
+    """Result of trying a remedy on a model that QNN computes wrong.
 
     Args:
-        rewrites: the rewrites as text, or the optimizers.
-        agrees: QNN agrees on the inputs that differed before.
+        rewrites: descriptions of the rewrites, or names of the optimizers.
+        agrees: with the remedy, QNN agrees on the inputs that differed before.
         words: the results as text.
-        by_optimizers: QNN is not the cause: the optimizers of ONNX Runtime in `rewrites` change the graph.
-        command: command that makes the tried model; empty if sessions apply the remedy automatically.
+        by_optimizers: the cause is not QNN, but ONNX Runtime's optimizers in `rewrites`, which change the graph.
+        command: command that writes the repaired model; empty if sessions apply the remedy automatically.
     """
 
     rewrites: tuple[str, ...]
@@ -203,13 +205,13 @@ class SessionCure:
         if self.by_optimizers:
             then = "agrees" if self.agrees else "still differs"
             return (
-                f"The cause is {'; '.join(self.rewrites)}: the model is changed before QNN gets it. "
-                f"Without it QNN {then}: {self.words}. A session disables it after a first call that differs; "
-                "disabled_optimizers= disables it from the start."
+                f"The cause is {'; '.join(self.rewrites)}: ONNX Runtime changes the model before passing it to "
+                f"QNN. Without it QNN {then}: {self.words}. A session disables it after the first call that "
+                "differs; disabled_optimizers= disables it from the start."
             )
         if self.agrees:
             return f"Sessions fix it automatically ({'; '.join(self.rewrites)}): {self.words}."
-        return f"Sessions rewrite it ({'; '.join(self.rewrites)}), which does not fix it: {self.words}."
+        return f"Sessions rewrite the model ({'; '.join(self.rewrites)}), which does not fix it: {self.words}."
 
 
 @dataclasses.dataclass(frozen=True, slots=True, repr=False)
@@ -219,20 +221,20 @@ class Verification(Shown):
     Args:
         verdict: "not shown" if the inputs prove nothing about an output; "failed" if QNN created no session; "not
             compared" if there was nothing to compare.
-        reason: why, with the worst numbers.
+        reason: why this verdict was reached, with the worst numbers.
         number_format: format in which QNN computes.
-        limits: limits of the verdict, as text.
+        limits: tolerances of the verdict, as text.
         sizes: sizes of free dimensions.
-        rows: results by set of inputs.
-        outputs: verdict on each output over all inputs that count.
-        given: verdicts on the given inputs only; empty if none were given.
-        placement: None if there was no session.
+        rows: result of each set of inputs.
+        outputs: verdict on each output over all sets of inputs that count.
+        given: verdicts on the given inputs only; empty if none are given.
+        placement: placement of the nodes; None if no session was created.
         nodes: number of nodes of the file that depend on the inputs; None if they could not be counted.
-        divergence: None if the search found nothing or did not run.
-        not_bisected: why the first node is unknown; empty if no search was necessary.
-        node_traps: traps of the first bad node.
+        divergence: first differing node; None if the search found none or did not run.
+        not_bisected: why the first differing node is unknown; empty if no search was necessary.
+        node_traps: traps proven at the first differing node.
         error: why QNN failed.
-        cure: remedy that was tried on a model that differs; None if there is none.
+        cure: result of a remedy tried on a model that differs; None if none was tried.
     """
 
     source: Path
@@ -266,7 +268,7 @@ class Verification(Shown):
 
     @property
     def traps(self) -> tuple[TrapFound, ...]:
-        """The traps, each with its first evidence."""
+        """Traps without duplicates, each with its first evidence."""
         found: dict[str, TrapFound] = {}
         for trap in (*self.node_traps, *(trap for row in self.rows for trap in row.traps)):
             found.setdefault(trap.name, trap)
@@ -274,7 +276,7 @@ class Verification(Shown):
 
     @property
     def worst(self) -> OutputVerdict | None:
-        """The output that decides: one that differs before one that is not shown, then the lowest SNR."""
+        """Output that decides: outputs that differ come first, then those not shown, then the lowest SNR."""
         return worst_of(self.outputs)
 
     @property
@@ -286,7 +288,7 @@ class Verification(Shown):
         return min(ratios, default=None)
 
 
-# Weight of the evidence against the model: a single output that differs decides.
+# Order of the verdicts by weight: a single output that differs decides.
 _ORDER = {"differs": 0, "unknown": 1, "agrees": 2}
 
 
@@ -298,7 +300,7 @@ def worst_of(outputs: Sequence[OutputVerdict]) -> OutputVerdict | None:
 
 
 def numbers_text(numbers: JudgedNumbers) -> str:
-    """Return SNR, share of values, decisions and the largest difference of one output as text."""
+    """Return SNR, fraction of differing values, decisions and largest difference of one output as text."""
     if numbers.snr_db is None:
         return numbers.reason or "nothing was compared"
     where = f" in {numbers.part}" if numbers.part else ""
@@ -311,7 +313,7 @@ def numbers_text(numbers: JudgedNumbers) -> str:
 
 
 class PrintedRows:
-    """Print each row when it is complete, in columns of fixed width.
+    """Prints each row when it is complete, in columns of fixed width.
 
     Args:
         names: names of all sets of inputs.
@@ -322,7 +324,7 @@ class PrintedRows:
 
     def __init__(self, names: Sequence[str], outputs: Sequence[str]) -> None:
         texts = ([output.visible(name) for name in names], [output.visible(name) for name in outputs])
-        # The rows are not known yet, so each column is as wide as the longest text that it may contain.
+        # The rows do not exist yet, so each column is as wide as its longest possible text.
         self._widths = [
             max(map(len, ("inputs", *texts[0]))),
             max(map(len, ("output", *texts[1]))),
@@ -336,12 +338,12 @@ class PrintedRows:
 
     def _print(self, cells: Sequence[str]) -> None:
         padded = (output.visible(cell).ljust(width) for cell, width in zip(cells, self._widths, strict=True))
-        # Flush the output, because a row may take minutes and Python buffers the output to a pipe.
+        # Flush each row, because the next may take minutes and Python buffers output to a pipe.
         print("  ".join(padded).rstrip(), flush=True)
 
 
 def print_whole(result: Verification) -> None:
-    """Print the table of the rows, and the report."""
+    """Print the table of rows, and the report."""
     output.print_table(PrintedRows.HEADERS, [line for row in result.rows for line in _lines(row)])
     print_result(result)
 
@@ -417,7 +419,7 @@ def _error_pairs(error: BridgeError) -> list[tuple[str, str]]:
 def divergence_pairs(found: Divergence) -> list[tuple[str, str]]:
     place = f"{found.node} ({found.op}), node {found.number} of {found.of}"
     if not found.exact:
-        place = f"among the {found.window} nodes that end with {place}; the search ran out of time"
+        place = f"among the {found.window} nodes that end with {place}; the search reached its time limit"
     pairs = [("node", place), ("inputs", found.row)]
     if len(found.group) > 1:
         pairs.append(("with", f"its quantised group: {', '.join(found.group)}"))
@@ -428,7 +430,7 @@ def divergence_pairs(found: Divergence) -> list[tuple[str, str]]:
     if found.alone is not None:
         pairs.append(("alone", found.alone.words))
     if found.not_finalized:
-        pairs.append(("no evidence", f"{found.not_finalized} cuts that QNN does not finalize"))
+        pairs.append(("no evidence", f"{found.not_finalized} cuts of the model that QNN does not finalize"))
     pairs.append(("search", f"{found.sessions} sessions, {output.seconds(found.seconds)}"))
     return pairs
 
@@ -474,16 +476,16 @@ def document(result: Verification) -> dict[str, Any]:
     }
 
 
-# --- `--buckets`: a model at each of the sizes that a session with buckets compiles --------------------------
+# --- `--buckets`: verify a model at each combination of sizes that a session with buckets compiles -----------
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BucketsVerification:
-    """Results by sizes.
+    """Results for each combination of sizes.
 
     Args:
-        results: sizes with their result.
-        ruled_out: combinations of sizes that the CPU refuses, with the reason.
+        results: pairs (sizes, result).
+        ruled_out: pairs (sizes that the CPU rejects, reason).
     """
 
     results: tuple[tuple[Mapping[str, int], Verification], ...]
@@ -497,14 +499,14 @@ class BucketsVerification:
 def verify_buckets(
     buckets: Sequence[Mapping[str, int]], verify: Callable[[Mapping[str, int]], Verification]
 ) -> BucketsVerification:
-    """Verify the model at each of the sizes.
+    """Verify the model at each combination of sizes.
 
     Args:
         buckets: sizes of free dimensions by name.
-        verify: verifies the model at these sizes.
+        verify: verifies the model at the given sizes.
 
     Raises:
-        OrtError, OptionError: the CPU refuses all sizes.
+        OrtError, OptionError: the CPU rejects all combinations.
     """
     results: list[tuple[Mapping[str, int], Verification]] = []
     ruled_out: list[tuple[Mapping[str, int], str]] = []
@@ -512,11 +514,11 @@ def verify_buckets(
     for sizes in buckets:
         try:
             results.append((sizes, verify(sizes)))
-        # Sizes that do not fit together are not a finding about QNN.
+        # Sizes that the model does not support are not a finding about QNN.
         except (OrtError, OptionError) as error:
             refused = refused or error
             ruled_out.append((sizes, error.cause or error.message))
-    # A wrong option fails at every size: raise its error.
+    # A wrong option fails at every size, so raise its error.
     if refused is not None and not results:
         raise refused
     return BucketsVerification(tuple(results), tuple(ruled_out))
@@ -528,7 +530,7 @@ def print_buckets(result: BucketsVerification) -> None:
         (sizes_text(sizes), f"{one.verdict}: {one.reason}" if one.reason else one.verdict)
         for sizes, one in result.results
     ]
-    left_out = "skipped, the CPU refuses it"
+    left_out = "skipped, because the CPU rejects these sizes"
     pairs += [(sizes_text(sizes), f"{left_out}: {reason}") for sizes, reason in result.ruled_out]
     output.print_pairs("Buckets", pairs)
 

@@ -63,8 +63,8 @@ OnRows = Callable[[Sequence[str], Sequence[str]], Callable[[InputSetResult], Non
 
 COMMAND = "qnnbridge verify"
 
-# Extreme rows for which bisection is useful. With NaN or values beyond half floats, results differ from the first
-# node on.
+# Extreme inputs for which a search for the first differing node is useful. With NaN or values beyond float16,
+# results differ from the first node on.
 _WORTH_BISECTING = ("large: up to 1e4",)
 
 
@@ -80,47 +80,47 @@ def verify_model(
     on_rows: OnRows | None = None,
     reference: CpuReference | None = None,
 ) -> Verification:
-    """Run a model on QNN and on the CPU of the host, and report where the results differ, and why.
+    """Run a model on QNN and on the host's CPU, and report where and why the results differ.
 
     A model that raises, hangs or crashes the host is a finding, not an error.
 
     Args:
         source: path of the model.
         soc_model: number or name of the chip; default: the host's chip.
-        inputs: files with real inputs: archives, or `NAME=FILE.npy`.
+        inputs: files with real inputs: .npz archives, or `NAME=FILE.npy`.
         samples: real inputs in memory.
         dims: sizes of free dimensions; given inputs define sizes as well.
-        how: seed, extremes, search, deadlines and options of QNN.
+        how: seed, extreme inputs, search, deadlines and QNN options.
         on_progress: called with the stage and its progress.
-        on_rows: called with the names of all sets of inputs and of the outputs; returns a function that is called
-            with each row.
-        reference: caches the CPU's answers, for the verification of the same model on another chip.
+        on_rows: called with the names of all sets of inputs and of all outputs; returns a function that is then
+            called with each row.
+        reference: caches the CPU's results, to verify the same model on another chip.
 
     Returns:
-        the verdict, with a row for each set of inputs.
+        the verdict, and a row for each set of inputs.
 
     Raises:
         CompiledModelRefused: the model is compiled.
         OptionError: an option or an input is wrong.
         NoSuchFile: the model or its weights do not exist.
-        InvalidProtobuf: the file is not a model.
+        InvalidProtobuf: the file is not an ONNX model.
         HostStartFailed: the host cannot be started.
-        OrtError: the CPU refuses the model.
+        OrtError: the CPU cannot run the model.
     """
     begun = time.monotonic()
     how = how or VerifyOptions()
     path = files.existing_model(Path(source))
-    # Refuse a large model before its nodes are counted.
+    # Refuse a too large model before counting its nodes.
     refuse_scanned(scan_model(path, count_nodes=False), COMMAND)
     scan = scan_model(path)
     others = files.weight_files(path, scan.external_files)
-    # Raise all errors that need no host before a host is started.
+    # Raise all errors that do not need a host before starting one.
     given = [*trying.read_given(inputs, scan.inputs), *samples]
     sizes = trying.sizes_of(scan.inputs, as_dimensions(dims), given)
     number_format: NumberFormat = precision_of_operators(scan.ops)
     options = with_chip(how.provider_options, soc_model)
     with work_folder("verify") as folder:
-        # If a session can set all sizes by name, no copy of the model is needed.
+        # If a session can set all sizes by name, the model need not be copied.
         model = path if sizes.all_named else _with_sizes(path, scan, sizes, Path(folder) / "sized")
         settings = SessionSettings(options, sizes.by_name if sizes.all_named else {}, how.timeout_s)
         known, nodes, constant = _known_of(path, sizes, soc_model)
@@ -129,7 +129,7 @@ def verify_model(
             *(model, scan, given, settings, number_format, known, constant, steps, how, on_progress, on_rows),
             reference or CpuReference(),
         )
-        # Omit file names, because a renamed model is the same model.
+        # Leave out file names, because renaming a model does not change it.
         hashes = [digest for _, digest in hashes_of([path, *others])]
         what = {"model": hashes, "sizes": sizes.shown(), "options": options}
         tried = work.tried(what)
@@ -157,7 +157,7 @@ def verify_model(
         nodes=nodes,
         divergence=divergence,
         not_bisected=not_bisected,
-        # If a row already shows a trap, keep the evidence of that row.
+        # If a row already reports a trap, keep that row's evidence.
         node_traps=tuple(trap for trap in node_traps if trap.name not in shown),
         error=tried.error,
         cure=cure,
@@ -168,14 +168,13 @@ def verify_model(
 def _known_of(
     path: Path, sizes: FixedSizes, soc_model: str | None
 ) -> tuple[InputKnowledge, int | None, frozenset[str]]:
-    """Return facts about the inputs, the number of nodes that depend on them, and the outputs that depend on no
-    input.
+    """Return (facts about the inputs, number of nodes that depend on inputs, outputs that depend on no input).
 
-    The number is counted as `analyze` does, and is None without the onnx package.
+    The number is the same as in `analyze`, and None without the onnx package.
     """
     # Without onnx, only the types of the inputs are known.
     try:
-        import onnx  # noqa: F401 - only whether it is there
+        import onnx  # noqa: F401 - only checks that the package is installed
     except ImportError:
         return NOTHING_KNOWN, None, frozenset()
     from qnnbridge_models.analyze.analyzer import chip_options
@@ -195,11 +194,11 @@ def _known_of(
 class _Tried:
     """Answers of the CPU and of QNN.
 
-    Args:
+    answers: QNN's results, by set of inputs.
         answers: QNN's answers, by set of inputs.
         error: why QNN created no session.
-        left_out: optimizers of ONNX Runtime that the host disabled to create the session.
-        repeats: for a model whose results differ from run to run on the CPU: whether QNN returns the same result
+        left_out: ONNX Runtime optimizers that the host disabled to create the session.
+        repeats: for a model whose results differ from run to run on the CPU: true if QNN returns the same result
             twice; None if unknown.
     """
 
@@ -218,13 +217,13 @@ class _Tried:
         return {name: answer.values for name, answer in self.answers.items() if answer.values is not None}
 
     def worst(self) -> Trial | None:
-        """Return the inputs to search the first bad node with; None if no row is worth a search."""
+        """Return the inputs to use in the search for the first differing node; None if no search is useful."""
         by_name = {trial.name: trial for trial in self.prepared.trials}
         if self.error is not None:
-            # QNN created no session, so the values do not matter: all inputs lead to the same node.
+            # QNN created no session, so all inputs lead to the same node and any inputs will do.
             return next((trial for trial in self.prepared.trials if trial.feeds), None)
         bad = [row for row in self.rows if row.is_bad and by_name[row.name].expected.values is not None]
-        # Rows that count come first, and crashes before wrong numbers.
+        # Prefer rows that count, then crashes, then the lowest SNR.
         for row in sorted(bad, key=lambda one: (not one.counts, not one.died, _lowest_snr(one))):
             if row.counts or row.died or row.name in _WORTH_BISECTING:
                 return by_name[row.name]
@@ -237,9 +236,9 @@ def _lowest_snr(row: InputSetResult) -> float:
 
 
 def _with_sizes(path: Path, scan: ModelScan, sizes: FixedSizes, folder: Path) -> Path:
-    """Write a copy with fixed sizes, for dimensions that a session cannot set by name.
+    """Write a copy with fixed sizes, for dimensions that a session cannot set by their names.
 
-    They have no name, or two of them share one.
+    Such dimensions have no name, or share their name with another dimension.
     """
     require_models_extra(f"{COMMAND} of a model whose free dimensions have no unique names")
     model = graphs.load(path)
@@ -248,7 +247,7 @@ def _with_sizes(path: Path, scan: ModelScan, sizes: FixedSizes, folder: Path) ->
 
 
 class CpuReference:
-    """Inputs of a verification with the CPU's answers, cached for the same model on another chip.
+    """Sets of inputs with the CPU's results, cached to verify the same model on another chip.
 
     Not thread-safe.
     """
@@ -267,7 +266,8 @@ class CpuReference:
         if self._kept is not None and self._key == key:
             return self._kept
         found = compute()
-        # Do not cache a crash of the host, which proves nothing about the model: the next chip runs the CPU again.
+        # Do not cache a crash of the host, which proves nothing about the model: the next chip must run the CPU
+        # again.
         if not any(trial.expected.died for trial in found[1].trials):
             self._key, self._kept = key, found
         return found
@@ -309,13 +309,13 @@ class _Work:
                 return self._tried_twice(host, prepared, versions)
             self.on_progress("compiling for QNN", 0, 0)
             try:
-                # All answers of the CPU are complete: a crash of the host from here on loses none of them.
+                # The CPU's results are complete, so a crash of the host from here on does not lose them.
                 with opened(host, self.model, QNN, self.settings) as side:
                     # Each session reads the file itself, and the file may have been replaced in between.
                     if side.fingerprint != original:
                         raise ModelChanged(
                             f"{self.model.name} or one of its weight files changed while it was verified.",
-                            cause="QNN would run a different model than the CPU.",
+                            cause="QNN would run a model different from the CPU's.",
                             fix="Verify it again when no other program writes to its files.",
                             details={"path": str(self.model)},
                         )
@@ -323,16 +323,16 @@ class _Work:
                     # If no node runs on QNN, the CPU would be compared with itself.
                     if placement.known and not placement.qnn_nodes:
                         return _Tried(prepared, (), {}, placement, versions)
-                    # Versions of the host, which computes the answers: another release of QNN may give other
-                    # answers.
+                    # Use the versions of the host, which computes the results: another QNN release may compute
+                    # different results.
                     journal = AnswerJournal({**what, "versions": versions}) if how.resume else None
                     rows, found = self._rows(side, prepared, journal, memory_filling(host, self.settings))
-            # Exclude ModelChanged, which the handler below would report as QNN's reason for refusing the session.
+            # Re-raise ModelChanged: the next handler would report it as the reason why QNN created no session.
             except (*NO_FINDING, ModelChanged):
                 raise
             except BridgeError as error:
                 return _Tried(prepared, (), {}, None, versions, error)
-        # Remove the journal only after the last answer, because an interrupted verification resumes from it.
+        # Remove the journal only after the last result, because an interrupted verification resumes from it.
         if journal is not None:
             journal.over()
         return _Tried(prepared, rows, found, placement, versions, left_out=left_out)
@@ -344,7 +344,7 @@ class _Work:
             )
 
     def _cpu_key(self, what: Mapping[str, Any], versions: Mapping[str, str]) -> object:
-        """Return everything that the CPU's answers depend on: neither the chip nor options of QNN."""
+        """Return everything that the CPU's results depend on, which excludes the chip and QNN's options."""
         how = self.how
         given = [(one.name, feeds_digest(one.feeds)) for one in self.given]
         made_up = (how.seed, how.extreme, how.strict, how.timeout_s, how.host_python)
@@ -368,12 +368,14 @@ class _Work:
         return _Tried(prepared, (), {}, placement, versions, repeats=same_results(*answers))
 
     def cured(self, tried: _Tried) -> SessionCure | None:
-        """Run the model as a session of an application rewrites it; None if it rewrites nothing or fails."""
+        """Run the model with the rewrites that an application's session applies; return None without rewrites or on
+        failure.
+        """
         from qnnbridge import Host
 
         trial = tried.worst()
         if trial is None or trial.expected.values is None or any(row.died for row in tried.rows):
-            # Do not try again after a crash, because a second crash would put the model into quarantine.
+            # Do not run the model again after a crash, because a second crash would put it into quarantine.
             return None
         self.on_progress("checking whether a session fixes it", 0, 0)
         try:
@@ -392,7 +394,7 @@ class _Work:
         return SessionCure(rewrites, row.status == "agrees", words)
 
     def of_optimizers(self, tried: _Tried) -> SessionCure | None:
-        """Find optimizers of ONNX Runtime that change the model before QNN gets it, and run QNN without them.
+        """Find ONNX Runtime optimizers that change the results before QNN gets the model, and run QNN without them.
 
         Returns:
             the result without these optimizers; None if they are not the cause.
@@ -426,7 +428,9 @@ class _Work:
         return SessionCure((optimizers.listed(names),), right.status == "agrees", words, by_optimizers=True)
 
     def parted(self, tried: _Tried, path: Path, folder: Path) -> SessionCure | None:
-        """Try the rewrite of gates; return None if the model has no gates, or if QNN still differs."""
+        """Split the gates (Sigmoid and Tanh) with a rewrite; return None if there are none, or if QNN still
+        differs.
+        """
         from qnnbridge import Host
 
         trial = tried.worst()
@@ -434,7 +438,7 @@ class _Work:
             return None
         if any(row.died for row in tried.rows) or not {"Sigmoid", "Tanh"} & self.scan.ops.keys():
             return None
-        # The sizes are already fixed in self.model, and the rewrite needs the models extra, as bisection does.
+        # self.model already has fixed sizes. Like bisection, the rewrite needs the models extra.
         try:
             from qnnbridge_host.rewrite.catalogue import GATES
             from qnnbridge_host.rewrite.fixer import fix_model
@@ -460,13 +464,13 @@ class _Work:
     def bisected(
         self, path: Path, sizes: FixedSizes, tried: _Tried, folder: Path
     ) -> tuple[Divergence | None, tuple[TrapFound, ...], str]:
-        """Return the first node that differs and the traps, or the reason why that node is unknown.
+        """Return (first differing node, traps, reason why the node is unknown).
 
         The reason is empty if no search was necessary.
         """
         trial = tried.worst()
         is_nan = trial is None and "IsNaN" in self.scan.ops
-        if is_nan:  # IsNaN is wrong for NaN only, for which the search would report the input
+        if is_nan:  # IsNaN is wrong for NaN only, and with NaN the search would report the input
             differing = {row.name for row in tried.rows if row.kind == "extreme" and row.status == "differs"}
             trial = next((one for one in tried.prepared.trials if one.name in differing), None)
         if trial is None:
@@ -474,12 +478,12 @@ class _Work:
         if not self.how.bisect:
             return None, (), "--no-bisect"
         try:
-            import onnx  # noqa: F401 - only whether it is there
+            import onnx  # noqa: F401 - only checks that the package is installed
         except ImportError:
             return None, (), f"the application's Python lacks the package onnx: {install_command('models')}"
         deadline = time.monotonic() + self.how.bisect_s
-        # Use a separate folder, because the weight files linked there have the same names as those next to a copy
-        # with fixed sizes.
+        # Use a separate folder: the weight files linked there have the same names as those of a copy with fixed
+        # sizes.
         cuts = folder / "cuts"
         cuts.mkdir()
         try:
@@ -495,7 +499,7 @@ class _Work:
                 self.steps,
                 self.how.host_python,
                 deadline,
-                # QNN's error for the whole model: when the session was created, or in the run with these inputs.
+                # QNN's error for the whole model, raised by creating the session or by the run with these inputs.
                 tried.error or (answer.error if answer is not None else None),
                 tried.left_out,
             )
@@ -503,7 +507,7 @@ class _Work:
                 return None, search.prove_at("IsNaN"), ""
             return (*search.run(), "")
         except (DivergenceNotFound, BridgeError) as error:
-            # The text of a BridgeError continues with its cause and fix, on separate lines.
+            # Keep the first line of the message: a BridgeError's cause and fix follow on separate lines.
             return None, (), str(error).splitlines()[0]
 
     def _rows(
@@ -513,7 +517,7 @@ class _Work:
         journal: AnswerJournal | None,
         fill: Callable[[], None],
     ) -> tuple[tuple[InputSetResult, ...], dict[str, RunAnswer]]:
-        """Run all sets of inputs on QNN, up to the first crash: a second would put the model into quarantine."""
+        """Run the sets of inputs on QNN up to the first crash: a second one would put the model into quarantine."""
         rows: list[InputSetResult] = []
         found: dict[str, RunAnswer] = {}
         names = [trial.name for trial in prepared.trials]
@@ -521,17 +525,17 @@ class _Work:
         for number, trial in enumerate(prepared.trials):
             self.on_progress("running on QNN", number, len(prepared.trials))
             kept = journal.answer(trial.feeds) if journal is not None and trial.feeds else None
-            # Ignore skipped rows: if the CPU's host crashed, QNN was not tried.
+            # Skipped rows do not count: if the host crashed on the CPU, QNN was not tried.
             if any(row.died and row.status != "skipped" for row in rows):
-                reason = "not tried any more"
+                reason = "skipped after a crash"
                 row = InputSetResult(trial.name, trial.kind, trial.counts, "skipped", reason=reason)
-            # Only QNN's values are cached. They are judged against the new results of the CPU.
+            # Only QNN's values are cached. Compare them with the new CPU results.
             elif kept is not None and trial.expected.values is not None:
                 row = dataclasses.replace(trying.judged_row(trial, prepared, kept), kept=True)
                 found[trial.name] = RunAnswer(kept)
             else:
-                # Fill QNN's memory before each run, because it still contains results of the previous run, which
-                # may be the right ones.
+                # Fill QNN's memory before each run: it still contains the previous run's results, which may be
+                # correct and would hide an error.
                 fill()
                 row, found[trial.name] = trying.try_on_qnn(side, trial, prepared)
                 values = found[trial.name].values
@@ -543,16 +547,17 @@ class _Work:
         return tuple(rows), found
 
 
-# The order of the checks matters: each check makes the later ones meaningless.
-# 1. Was anything compared? Without a session, with random numbers, or with all nodes on the CPU there is no
+# The order of the checks matters: if a check applies, the later ones are meaningless.
+# 1. Was anything compared? Without a session, with random results, or with all nodes on the CPU there is no
 #    verdict.
-# 2. Did the host crash? That counts for every row, including extremes that do not count otherwise: an application
-#    with such a value loses its host.
-# 3. Did QNN fail where the CPU answers? A failed row has no numbers, so the verdicts on outputs do not include it.
+# 2. Did the host crash? A crash counts in every row, even for extreme inputs: an application with such a value
+#    loses its host.
+# 3. Did QNN fail where the CPU returned results? A failed row has no numbers, so the outputs' verdicts do not
+#    include it.
 # 4. What is the verdict on the outputs over all inputs? An output that differs decides before one that is not
 #    shown.
-# 5. Did a row differ without affecting an output's verdict? With given inputs the outputs ignore the extremes of
-#    --strict, and a trap makes a row differ whose numbers are not judged.
+# 5. Did a row differ without affecting an output's verdict? With given inputs the outputs' verdicts ignore the
+#    extreme inputs of --strict, and a trap makes a row differ whose numbers are not judged.
 def _verdict(tried: _Tried, outputs: Sequence[OutputVerdict]) -> tuple[VerificationVerdict, str]:
     if tried.error is not None:
         what = "cannot create a session for the model" if tried.placement is None else "cannot run the model"
@@ -569,34 +574,34 @@ def _verdict(tried: _Tried, outputs: Sequence[OutputVerdict]) -> tuple[Verificat
         return "not compared", f"No node of the model runs on QNN, so there is nothing to compare{cause}"
     bad = [row for row in tried.rows if row.is_bad]
     if any(row.died for row in bad):
-        return "differs", "QNN crashes the host, or hangs."
+        return "differs", "QNN crashes or hangs the host."
     failed = [row for row in bad if row.counts and row.status == "failed"]
     if failed:
-        return "differs", f"QNN fails where the CPU answers, on {failed[0].name}: {failed[0].reason}"
+        return "differs", f"QNN fails but the CPU does not, on {failed[0].name}: {failed[0].reason}"
     worst = worst_of(outputs)
     extreme = " Extreme inputs show the limits of QNN." if any(row.kind == "extreme" for row in bad) else ""
     if worst is None:
         return "not compared", "QNN and the CPU did not both return results for any of the inputs."
     where = f"the worst is {worst.name}, {worst.inputs}: {worst.numbers}"
     if worst.state == "differs":
-        # Without an SNR, the reason replaces the numbers.
+        # Without an SNR, `numbers` is the reason, which must not be repeated.
         why = "" if worst.numbers == worst.reason else f" {worst.reason[:1].upper()}{worst.reason[1:]}."
         return "differs", f"The results of QNN and the CPU differ; {where}.{why}"
     given = sum(trial.kind == "given" for trial in tried.prepared.trials)
     strict = [row for row in bad if row.counts]
     if strict:
-        # Check this before "not shown", because an observed trap is evidence even if the numbers prove nothing.
+        # Check this before "not shown": an observed trap is evidence even if the numbers prove nothing.
         return "differs", f"The results of QNN and the CPU differ on {strict[0].name}."
     if worst.state == "unknown":
         open_outputs = [one.name for one in outputs if one.state == "unknown"]
         more = f"Give other inputs than the {given} given" if given else "Give real inputs"
         return "not shown", (
-            f"These inputs do not show whether QNN computes {', '.join(open_outputs[:3])} as the CPU does: "
+            f"These inputs do not show whether QNN computes {', '.join(open_outputs[:3])} like the CPU: "
             f"{worst.reason}. {more}: --input FILE.npz.{extreme}"
         )
     if any(row.kind == "made up" for row in bad):
-        # Without real inputs, this is a guess beyond the values that the model is known to support
-        # (`trying.judged_row`).
+        # Without real inputs, the differing inputs are guesses: values beyond those that the model is known to
+        # support.
         beside = "if real inputs are given" if given else "for values that the model may not support"
         extreme = f" Made-up inputs show a difference, which does not count {beside}.{extreme}"
     return "agrees", f"The results of QNN and the CPU agree; {where}.{extreme}"

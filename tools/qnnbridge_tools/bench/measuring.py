@@ -1,4 +1,5 @@
-"""The contenders and their timing. They take turns, so that disturbances of the machine affect all of them alike.
+"""The contenders (ways to make a call) and their timing. They take turns, so that disturbances affect all of them
+alike.
 
 Each contender has one turn per round. The report contains percentiles over all calls; noise is the spread of the
 medians of the rounds. Only one thread measures at a time.
@@ -95,7 +96,7 @@ def race(
     counts = {contender.name: _calls_in(contender, turn_s) for contender in contenders}
     taken: dict[str, list[Sequence[int]]] = {contender.name: [] for contender in contenders}
     for number in range(rounds):
-        # Reverse the order in every other round, so that no contender always follows the same one.
+        # Reverse the order in every second round, so that no contender always follows the same other contender.
         for contender in contenders if number % 2 == 0 else reversed(contenders):
             contender.batch(1)  # Make one call to refill the caches that the previous contender has used.
             taken[contender.name].append(contender.batch(counts[contender.name]))
@@ -108,7 +109,7 @@ def summary(rounds: Sequence[Sequence[int]]) -> Timing:
     # Percentiles cover all calls: a slow call counts, whichever round it was in.
     everything = sorted(time_ns for times in rounds for time_ns in times)
     medians = [statistics.median(times) for times in rounds]
-    # Use the median of the rounds and not of all calls, so that a disturbed round counts as one value.
+    # Use the median over rounds instead of over calls, so that a disturbed round counts as a single value.
     median = statistics.median(medians)
     noise = 0.0
     if len(medians) > 1 and median:
@@ -126,7 +127,7 @@ def summary(rounds: Sequence[Sequence[int]]) -> Timing:
 
 
 def percentile(ordered: Sequence[float], part: float) -> float:
-    """Return the value that this share of the values does not exceed."""
+    """Return the value that the given fraction of the values does not exceed."""
     return ordered[min(len(ordered) - 1, int(part * len(ordered)))]
 
 
@@ -363,7 +364,7 @@ class Rig:
         """Return all ways to make this call, warmed up, and a function that closes the sessions.
 
         Raises:
-            BridgeError: one of the ways returns another result.
+            BridgeError: the contenders return different results.
         """
         stack = contextlib.ExitStack()
         try:
@@ -425,7 +426,7 @@ def open_session(host: Host, subject: Subject) -> InferenceSession:
             providers=list(subject.providers),
             fallback=subject.fallback,  # type: ignore[arg-type]
             host=host,
-            # The process without the bridge has no cache: with one, the two sides would load different files.
+            # Use no cache on the bridge's side, because the other side has none and would load a different file.
             cache=False,
             fix=False,  # The process without the bridge runs the unmodified model.
         )

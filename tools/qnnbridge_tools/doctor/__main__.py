@@ -1,6 +1,6 @@
-"""`qnnbridge doctor` with only the standard library, so that it works where libraries of other commands are broken.
+"""`qnnbridge doctor` with only the standard library, so that it works if libraries of other commands are broken.
 
-This module also starts in half the time. The command `qnnbridge doctor` is this module.
+It also starts in half the time of other commands. The command `qnnbridge doctor` runs this module.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ EXIT_INTERRUPTED = 130
 def main(arguments: list[str] | None = None, name: str = "python -m qnnbridge_tools.doctor") -> int:
     output.make_streams_safe()
     given = _parser(name).parse_args(arguments)
-    # Import `examine` only after the parsing, because `--help` and a mistyped option do not need it.
+    # Import `examine` only after parsing, because `--help` and a mistyped option do not need it.
     from qnnbridge_tools.doctor.examine import DoctorOptions, SurveyOptions, perform
 
     order = SurveyOptions(
@@ -53,7 +53,7 @@ def main(arguments: list[str] | None = None, name: str = "python -m qnnbridge_to
 def _seconds(text: str) -> float:
     with contextlib.suppress(ValueError):
         seconds = float(text)
-        # This form refuses NaN, too, because comparisons with NaN are false.
+        # This comparison also refuses NaN, because comparisons with NaN are false.
         if 1 <= seconds < float("inf"):
             return seconds
     raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 1 second")
@@ -66,8 +66,8 @@ def _parser(name: str) -> argparse.ArgumentParser:
         epilog="Exit code 0: all is well; 1: something is degraded; 2: the NPU cannot be used.\n\n"
         + GUIDES["doctor"].text().removeprefix("\b\n"),
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        # The other commands do not accept abbreviated options, either: an option that is added later could make an
-        # abbreviation ambiguous.
+        # Refuse abbreviated options, like the other commands: an option added later could make an abbreviation
+        # ambiguous.
         allow_abbrev=False,
     )
     parser.add_argument("--host-python", metavar="PYTHON", help="interpreter of the host")

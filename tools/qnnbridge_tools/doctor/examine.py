@@ -72,12 +72,12 @@ from qnnbridge_tools.doctor.subjects.model import survey_model
 
 # --- the survey: queries a computer for everything that the checks need, and returns `facts.Facts` ---
 #
-# A part of the survey that fails has default values in the facts, and adds a line to ``unknown``: computers on
-# which something is broken are the normal case here.
+# If one query of the survey fails, its facts have default values, and a line is added to ``unknown``. Such failures
+# are normal here, because the doctor examines computers on which something is broken.
 
 T = TypeVar("T")
 PROBE_TIMEOUT_S: Final = 60.0
-# Report of a running interpreter that could not describe itself.
+# Used if the running interpreter could not describe itself.
 _NOBODY: Final = PythonReport("", "0.0", "", "", "", "", "", ())
 
 
@@ -116,17 +116,17 @@ def survey(machine: Machine, order: SurveyOptions) -> Facts:
             return otherwise
 
     running = part("running interpreter", _NOBODY, machine.running)
-    # Query the driver first: its name of the NPU helps to recognise the chip, and its folder to recognise foreign
-    # files.
+    # Query the driver first: the NPU's name helps to identify the chip, and the driver's folder must not count as
+    # foreign.
     driven = part("driver", Driver("unknown"), computer.survey_driver, machine)
     nothing: tuple[Interpreter, ...] = ()
     found = part("interpreters", nothing, host.survey_interpreters, machine)
     hosted = part("host", HostFacts(), host.survey_host, machine, order.host_python, found, complete=complete)
-    # If both sides use the same environment, examine its libraries only once.
+    # If application and host use the same environment, examine its libraries only once.
     own = hosted.packages if hosted.answer and _sees_the_same(machine, running, hosted.answer) else None
     # Do not hash the application's libraries: QNN does not run from them.
     application = own or part("packages", Packages(), packages.survey_packages, machine, running, complete=False)
-    # Folders with QNN libraries that do not count as foreign on a search path.
+    # Folders with QNN libraries that must not count as foreign on a search path.
     folders = (
         tuple(one.folder for installed in (hosted.packages, application) if installed for one in installed.sets)
         + ((hosted.packages.plugin,) if hosted.packages and hosted.packages.plugin else ())
@@ -158,13 +158,13 @@ def survey(machine: Machine, order: SurveyOptions) -> Facts:
         daemon=part("daemon", DaemonFacts(), machine.daemon),
         missing_vc_runtime=part("C++ runtime", (), environment.survey_vc_runtime, machine, hosted.answer),
         backend=part("backend_path", None, qnn.survey_backend, machine, order.backend),
-        # Record whether hashes were compared: without them a changed library can look intact.
+        # Record whether hashes were compared: without hashes, a modified library can look intact.
         complete=complete,
     )
     if order.numbers:
         part("known-wrong operators", None, _measure, machine, facts)
     facts = dataclasses.replace(facts, measured=part("measured rows", (), measured.survey_measured, machine))
-    # Do these last, because they take the longest and need all other facts.
+    # Do these last, because they take longest and need all other facts.
     probe = part("probe", None, _probe, machine, facts, order)
     model = part("model", None, _model, machine, facts, order)
     return dataclasses.replace(facts, probe=probe, model=model, unknown=tuple(unknown))
@@ -173,7 +173,7 @@ def survey(machine: Machine, order: SurveyOptions) -> Facts:
 def _sees_the_same(machine: Machine, running: PythonReport, host: PythonReport) -> bool:
     """Return whether application and host import the same packages.
 
-    The application may search other folders first.
+    The application may have additional folders that it searches first.
     """
     more = len(running.path) - len(host.path)
     join = paths_of(machine.system).join
@@ -185,10 +185,10 @@ def _sees_the_same(machine: Machine, running: PythonReport, host: PythonReport) 
 
 
 def _machine_of(machine: Machine, running: PythonReport) -> str:
-    # Do not use `platform.machine`, whose result under emulation depends on the version of Python.
+    # Do not use `platform.machine`, whose result under emulation depends on the Python version.
     if running.platform in host.PLATFORMS:
         return host.PLATFORMS[running.platform]
-    # On other systems the platform's name comes from the kernel, which runs 32-bit and 64-bit programs.
+    # On other systems, the platform name reports the kernel's machine type, even for a 32-bit program.
     file = machine.library(running.executable, version=False)
     return file.machine if file else running.platform.rpartition("-")[2]
 
@@ -214,7 +214,7 @@ def _probe(machine: Machine, facts: Facts, order: SurveyOptions) -> ProbeResult:
 def _measure(machine: Machine, facts: Facts) -> None:
     """Measure the known-wrong table. Raise `RuntimeError` with the reason if some rows were not measured.
 
-    The results of measured rows are stored in any case.
+    The results of the rows that were measured are stored in any case.
     """
     skipped = _why_no_probe(facts, SurveyOptions())
     problem = skipped or machine.measure_numbers(NumbersRequest(facts.host.path))
@@ -227,7 +227,7 @@ def _model(machine: Machine, facts: Facts, order: SurveyOptions) -> ExaminedMode
         return None
     model = survey_model(machine, order.model, facts)
     skipped = _why_no_probe(facts, order)
-    # Do not run a model that is known to fail: the probe would only report the same fault later.
+    # Do not run a model that is known to fail: the probe would only report the same fault again.
     unusable = model.problem or model.missing or model.verdict == "cannot run here"
     if skipped or unusable or not model.exists or model.layout:
         return model
@@ -237,14 +237,14 @@ def _model(machine: Machine, facts: Facts, order: SurveyOptions) -> ExaminedMode
 
 # --- snapshots: the facts of a computer in a file, for diagnosis on another computer ---
 #
-# The classes of `facts` are the schema. Unknown keys are ignored and missing ones get their defaults, so that a
-# doctor can read snapshots of older and newer versions. A snapshot contains only what the checks need: no variables
-# outside of the allow-list, no contents of files. Home folders and the user's name are replaced, so that the file
-# can be shared.
+# The classes of `facts` are the schema. Unknown keys are ignored and missing keys get default values, so that a
+# doctor can read snapshots of older and newer versions. A snapshot contains only what the checks need: no
+# environment variables outside the allow-list, and no file contents. Home folders and the user's name are replaced,
+# so that the file can be shared.
 
 
 def decode_facts(document: Any) -> Facts:
-    """Return the facts of a JSON document. Raise `ValueError` with the position of a value of another type."""
+    """Return the facts in a JSON document. Raise `ValueError` with the position of a value of a wrong type."""
     return read_document(Facts, document, "facts")
 
 
@@ -252,9 +252,9 @@ SCHEMA: Final = 1
 KIND: Final = "qnnbridge doctor snapshot"
 _SNAPSHOT_BEGIN: Final = f'{{\n "kind": "{KIND}",'
 USER: Final = "user"
-# Replacement of a user name that is not ASCII, because such a name may be the fault.
+# Replacement for a user name that is not ASCII. It is not ASCII either, because this may be the cause of a fault.
 FOREIGN_USER: Final = "üser"
-# A shorter user name is not replaced everywhere, because this would garble words.
+# A shorter user name is only replaced in profile folders, because replacing it everywhere would garble words.
 _LEAST_NAME: Final = 3
 _TOO_COMMON: Final = frozenset({"root", "python", "windows", "admin", "user", "users", "public"})
 _PROFILE: Final = re.compile(
@@ -290,7 +290,7 @@ def read_snapshot(path: Path) -> Facts:
             )
         return decode_facts(document.get("facts"))
     except (ValueError, RecursionError) as error:
-        # `json` raises RecursionError for deep nesting.
+        # `json` raises RecursionError for deeply nested documents.
         if isinstance(error, OptionError):
             raise
         raise OptionError(f"{path} is not a snapshot of the doctor: {error}.") from None
@@ -307,12 +307,13 @@ def _clean(value: Any, machine: Machine) -> Any:
 
 
 def _clean_text(text: str, machine: Machine) -> str:
-    # First replace profile folders, whose name may differ from the user's name.
+    # First replace the names of profile folders, which may differ from the user's name.
     text = _PROFILE.sub(lambda match: match["before"] + _stand_in(match["name"]), text)
     name = machine.user
     if len(name) < _LEAST_NAME or name.lower() in _TOO_COMMON:
         return text
-    # Do not replace a part of a longer word. An underscore is a boundary, because it joins words in a file name.
+    # Do not replace parts of longer words. An underscore counts as a boundary, because it separates words in file
+    # names.
     return re.sub(rf"(?i)(?<![^\W_]){re.escape(name)}(?![^\W_])", _stand_in(name), text)
 
 
@@ -345,7 +346,7 @@ CHECKS: Final = (
     model.CHECK,
 )
 
-# Findings that predict a failure. A successful probe on the NPU proves them wrong for its model.
+# Findings that predict a failure. A successful probe on the NPU disproves them for the probe's model.
 _PROVED_WRONG: Final = (
     "sdk.newer-than-system",
     "engine.catalogue-fits-better",
@@ -354,14 +355,15 @@ _PROVED_WRONG: Final = (
     "files.incomplete",
 )
 
-# Findings that predict a failure from the contents of known releases. A later release may differ and be complete.
+# Findings that predict a failure based on known releases. A later release may have other files and still be
+# complete.
 _BY_KNOWN_RELEASES: Final = ("files.incomplete", "files.mixed-builds", "files.skel-not-signed")
 
 _SNAPSHOT: Final = ("qnnbridge doctor --snapshot report.json",)
 
 
 def diagnose(facts: Facts, checks: Sequence[SubjectCheck] = CHECKS) -> Report:
-    """Run the checks on the facts and return the report. Consequences of other findings are omitted."""
+    """Run the checks on the facts and return the report. Findings that are consequences of others are omitted."""
     found: list[Finding] = []
     healthy: list[Healthy] = []
     for check in checks:
@@ -380,7 +382,7 @@ def diagnose(facts: Facts, checks: Sequence[SubjectCheck] = CHECKS) -> Report:
         found += findings
         if line:
             healthy.append(Healthy(check.name, line))
-    # A failed part of the survey has default values, which a check may mistake for facts of the computer.
+    # The facts of a failed query have default values, which a check may mistake for facts about the computer.
     if facts.unknown:
         found.append(
             finding(
@@ -400,8 +402,7 @@ def verdict(facts: Facts, findings: tuple[Finding, ...]) -> str:
         first = findings[0]
         if first.code.startswith("model."):
             return f"This model cannot be used on QNN without changes, because {first.title}."
-        # A computer without an Arm processor lacks an NPU, so the sentence is about QNN, which computes on its
-        # simulator.
+        # A computer without an Arm processor has no NPU, so mention QNN, which runs in its simulator, instead.
         effect = first.effect.value if facts.is_arm else first.effect.value.replace("The NPU", "QNN")
         return f"{effect}, because {first.title}."
     well = _what_works(facts)
@@ -430,7 +431,7 @@ def _tempered(found: Finding, facts: Facts) -> Finding | None:
             return None
         note = "This release is not in the version table: it may differ from earlier ones, and work."
         found = dataclasses.replace(found, notes=(*found.notes, note))
-        # Without a probe it is unknown whether the release works, so the finding does not block.
+        # Without a probe it is unknown whether the release works, so the finding must not block.
         if probe is None or probe.skipped:
             # Replacing the release by a known one could remove a release that works.
             see = Remedy("Find out with a live probe whether the release works.", ("qnnbridge doctor",))
@@ -444,14 +445,14 @@ def _tempered(found: Finding, facts: Facts) -> Finding | None:
 
 
 def _is_unknown_and_whole(facts: Facts) -> bool:
-    """Return whether the host has a later release than the version table, with all of its files unchanged."""
+    """Return whether the host has a later release than the version table, with all files unchanged."""
     packages = facts.host.packages
     wheel = packages.distribution(fixes.QNN) if packages is not None else None
     return wheel is not None and wheel.has_record and not wheel.wrong and fixes.is_unknown_release(facts)
 
 
 def _with_probe(shown: tuple[Finding, ...], found: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Add the failure of the live probe as a note to the first finding, if the probe's own finding is hidden."""
+    """If the finding about the failed live probe is hidden, add the failure as a note to the first finding."""
     probe = next((one for one in found if one.code.startswith("probe.")), None)
     if probe is None or probe in shown or not shown:
         return shown
@@ -493,7 +494,7 @@ def perform(request: DoctorOptions, confirm: Callable[[str], bool]) -> int:
         request: the parsed command line.
         confirm: asks the user a question; returns whether the answer is yes.
     """
-    # Explain a text without examining this computer, because the text may come from another one.
+    # Do not examine this computer to explain a text, which may come from another computer.
     if request.explain is not None:
         meanings = explained(sys.stdin.read() if request.explain == "-" else request.explain)
         if request.as_json:
@@ -519,9 +520,9 @@ def _examine(request: DoctorOptions, place: OutputFile | None, confirm: Callable
         output.print_json(report_document(report))
     else:
         print(report_text(report, Screen.of_terminal()))
-    # Never repair this computer by the facts of another one.
+    # Never use another computer's facts to repair this computer.
     if request.fix and request.from_snapshot is None:
-        # If standard input is not a terminal, nobody can answer: each repair is then listed as not done.
+        # If standard input is not a terminal, nobody can answer: each repair is then reported as not done.
         for line in apply_fixes(report, lambda question: sys.stdin.isatty() and confirm(question)):
             # With --json print on stderr, so that stdout contains one document.
             print(line, file=sys.stderr if request.as_json else sys.stdout)
@@ -542,7 +543,7 @@ def examined(order: SurveyOptions, *, snapshot: bool = False) -> tuple[Report, s
 
 
 def _write(place: OutputFile, text: str) -> bool:
-    """Write the snapshot. If that fails, print an error and return False, because the diagnosis is still useful."""
+    """Write the snapshot. On failure print an error and return False: the diagnosis is still useful."""
     path = place.path
     try:
         place.write_text(text)
@@ -561,10 +562,10 @@ class Fix:
     """A repair that ``--fix`` offers.
 
     Args:
-        codes: codes of findings that it may repair.
+        codes: codes of findings that the repair may fix.
         question: question to the user before the repair.
-        apply: repairs the first of the findings and returns a description.
-        command: findings whose own fix has this command are repaired, too.
+        apply: applies the repair to the first of these findings and returns a description.
+        command: the repair also applies to findings whose own fix contains this command.
     """
 
     codes: tuple[str, ...]
@@ -583,7 +584,7 @@ def _clear_quarantine(_found: Finding) -> str:
     from qnnbridge._supervision.blame import Quarantine
 
     quarantine = Quarantine()
-    # Read the quarantined models before the quarantine is cleared, because the message contains their names.
+    # Read the quarantined models before clearing the quarantine, because the message contains their names.
     accounts = quarantine.accounts()
     quarantine.clear()
     return f"let {len(accounts)} models out of quarantine: {', '.join(account.model for account in accounts)}"
@@ -608,7 +609,7 @@ def _set_up_host(found: Finding) -> str:
 
 
 def _run_command(*arguments: str) -> str:
-    # Run it as a module, because the script `qnnbridge` need not be on the PATH.
+    # Run qnnbridge as a module, because the script `qnnbridge` need not be on the PATH.
     command = [sys.executable, "-m", "qnnbridge_tools", *arguments]
     code = subprocess.run(command, check=False).returncode
     return f"ran qnnbridge {' '.join(arguments)}: " + ("done" if code == 0 else f"it ended with {code}")
@@ -627,7 +628,7 @@ FIXES: Final = (
 
 
 def apply_fixes(report: Report, ask: Callable[[str], bool]) -> list[str]:
-    """Offer all repairs for a report, and return lines about what was done and what was not.
+    """Offer all repairs for a report; return lines about what was done and what was not.
 
     ask: asks the user a question; returns whether the answer is yes.
     """
@@ -637,7 +638,7 @@ def apply_fixes(report: Report, ask: Callable[[str], bool]) -> list[str]:
         found = [one for one in left if fix.mends(one)]
         if not found:
             continue
-        # If two repairs apply to a finding, use only the first.
+        # If two repairs apply to a finding, only offer the first.
         left = [one for one in left if one not in found]
         reasons = [one.code for one in found]
         if not ask(fix.question):
@@ -652,15 +653,15 @@ def apply_fixes(report: Report, ask: Callable[[str], bool]) -> list[str]:
 
 
 UNKNOWN = (
-    "Nothing in this text is known to qnnbridge. That does not mean that it is harmless.\n"
-    "Paste the whole message with the lines before it, or run the failing program with QNNBRIDGE_DEBUG=1;\n"
-    "`qnnbridge doctor` examines this computer."
+    "qnnbridge knows no explanation for this text. The text may still describe a serious problem.\nPaste the whole "
+    "message with the lines before it, or run the failing program with QNNBRIDGE_DEBUG=1;\n`qnnbridge doctor` "
+    "examines this computer."
 )
 
 
 def explained(text: str) -> list[dict[str, Any]]:
     """Return the explanations of a text, best first; empty if the text is unknown."""
-    # Accept a code in square brackets, too, because reports print codes in this form.
+    # Also accept a code in square brackets, because reports print codes like this.
     code = text.strip().strip("[]")
     if code in CATALOGUE:
         fix = "Run `qnnbridge doctor` on that computer: its report contains the command."

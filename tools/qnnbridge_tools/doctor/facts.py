@@ -1,7 +1,7 @@
 """Facts about a computer: the complete input of the checks, and the content of a snapshot.
 
-The classes are plain data, so that a snapshot is their JSON form (`examine.snapshot_text`). Paths have the form of
-the computer that the facts are about. The facts do not contain judgements, which are made by the checks.
+The classes are plain data, and a snapshot is their JSON form (`examine.snapshot_text`). Paths have the syntax of
+the computer that the facts describe. Facts contain no judgements; the checks judge them.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class PythonReport:
     """An interpreter's description of itself.
 
     Args:
-        platform: `sysconfig.get_platform`.
-        machine: `platform.machine`, on which onnxruntime-qnn relies.
-        env_machine: PROCESSOR_ARCHITECTURE.
-        path: `sys.path`.
-        externally_managed: whether pip refuses to install into it (PEP 668).
+        platform: result of `sysconfig.get_platform`.
+        machine: result of `platform.machine`, on which onnxruntime-qnn relies.
+        env_machine: value of PROCESSOR_ARCHITECTURE.
+        path: value of `sys.path`.
+        externally_managed: true if pip refuses to install into the interpreter (PEP 668).
     """
 
     executable: str
@@ -68,7 +68,8 @@ class PythonReport:
 class StartFailure:
     """Failure of a started program.
 
-    exit_code: raw exit code; ``None`` if it did not start or hung. said: stderr, or why the program did not start.
+    exit_code: raw exit code; ``None`` if the program did not start or hung. said: stderr, or why the program did
+    not start.
     """
 
     exit_code: int | None
@@ -77,7 +78,9 @@ class StartFailure:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DamagedFile:
-    """A file of a package that differs from the package's RECORD. what: "missing", "size", "hash"."""
+    """A file of a package that differs from the package's RECORD. what: kind of difference: "missing", "size" or
+    "hash".
+    """
 
     path: str
     what: str
@@ -91,9 +94,10 @@ class Distribution:
 
     Args:
         tags: tags of the installed wheel.
-        wrong: files that differ from the RECORD.
+        wrong: files of the distribution that differ from its RECORD.
         needs: for onnxruntime-genai, the supported versions of onnxruntime, such as ">=1.31.0".
-        origin: checkout or wheel that qnnbridge was installed from; empty for other packages, or from an index.
+        origin: checkout or wheel from which qnnbridge was installed; empty for an installation from an index, and
+            for other packages.
     """
 
     name: str
@@ -113,7 +117,7 @@ class QnnFile:
     Args:
         role: "provider", "backend", "prepare", "system", "stub", "skel", "catalog", "other".
         arch: Hexagon version of a stub, skel or catalog.
-        in_catalog: for a skel, whether the catalog of its version contains its hash.
+        in_catalog: for a skel (a program for the NPU), whether the catalog of its version contains its hash.
     """
 
     name: str
@@ -127,7 +131,7 @@ class QnnFile:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class QnnSet:
-    """The libraries of QNN in one folder. sdk: version of the backend, or of another library if that is unknown."""
+    """The QNN libraries in one folder. sdk: version of the backend, or of another library if that is unknown."""
 
     folder: str
     files: tuple[QnnFile, ...]
@@ -148,12 +152,12 @@ class Packages:
 
     Args:
         runtime: folder of the module onnxruntime.
-        runtime_package, runtime_version: the distribution according to the files of this module.
+        runtime_package, runtime_version: distribution and version to which the files of this module belong.
         plugin: folder of the module onnxruntime_qnn.
-        plugin_sdk: QNN version according to this package.
-        loaded: folder whose QNN libraries are loaded, if known.
+        plugin_sdk: QNN version that this package reports.
+        loaded: folder from which QNN libraries are loaded, if known.
         sets: all folders of QNN libraries in the packages.
-        runtime_folder_has_qnn: whether the folder of onnxruntime contains libraries of a 1.x onnxruntime-qnn.
+        runtime_folder_has_qnn: whether the folder of onnxruntime contains libraries from onnxruntime-qnn 1.x.
     """
 
     distributions: tuple[Distribution, ...] = ()
@@ -180,26 +184,26 @@ class Packages:
 
     @property
     def qnn_sdk(self) -> str | None:
-        """Version of the QNN that would be loaded, from its libraries, else from the package."""
+        """QNN version that would be loaded: from its libraries, or else from the package."""
         return (self.loaded_set.sdk if self.loaded_set else None) or self.plugin_sdk
 
     @property
     def loaded_set(self) -> QnnSet | None:
-        """Libraries of the folder that is loaded."""
+        """Libraries in the folder that is loaded."""
         return next((found for found in self.sets if found.folder == self.loaded), None)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Interpreter:
-    """An interpreter that was found.
+    """An interpreter found on the computer.
 
     Args:
         sources: where it was found ("registry", "PATH", "configured", "running").
-        machine: machine type of the file; ``None`` for a script.
-        base, base_machine: path and machine type of the program that a virtual environment's launcher on Windows
-            starts.
+        machine: machine type of the program file; ``None`` for a script.
+        base, base_machine: path and machine type of the program that the launcher of a virtual environment on
+            Windows starts.
         tag: the argument of ``py -V:tag``.
-        refusal: code of the finding why it cannot be the host; empty if it can.
+        refusal: code of the finding why the interpreter cannot be the host; empty if it can.
         said: the refusal as text.
         qnn: version of its onnxruntime-qnn.
     """
@@ -217,7 +221,7 @@ class Interpreter:
 
     @property
     def real_machine(self) -> str | None:
-        """Machine type of the process: a launcher on Windows may have another type than its Python."""
+        """Machine type of the process, which may differ from that of the launcher file on Windows."""
         return self.base_machine or self.machine
 
 
@@ -228,11 +232,11 @@ class HostFacts:
     Args:
         path: the interpreter; empty if none was chosen.
         source: the setting or search that chose it.
-        refusal: code of the finding; empty if it can be started.
+        refusal: code of the finding why the interpreter cannot be started; empty if it can.
         said: the refusal as text.
-        looked_at: the interpreters that were tried, each with the reason against it.
-        answer, death: the result of starting it.
-        packages: its packages.
+        looked_at: the interpreters that were tried, each with the reason why it was refused.
+        answer, death: result of starting the interpreter: its description of itself, or its failure.
+        packages: packages of the interpreter.
     """
 
     path: str = ""
@@ -251,11 +255,11 @@ class Driver:
 
     Args:
         status: "none", "ok", "disabled", "problem", "no device", or "unknown".
-        problem: the device manager's problem number.
+        problem: problem number in the Windows device manager.
         runtime: version of QNN in the driver (HtpUsrDrv).
-        has_fastrpc: whether libcdsprpc is in the driver's folder.
-        nodes: devices of the NPU on Linux.
-        closed_nodes: those that this user cannot open.
+        has_fastrpc: whether the driver's folder contains libcdsprpc.
+        nodes: device files of the NPU on Linux.
+        closed_nodes: device files that this user cannot open.
     """
 
     status: str
@@ -318,7 +322,8 @@ class Catalogue:
 class EngineFacts:
     """The setting that selects where the host loads QNN from.
 
-    wanted: "auto", "wheel", "windowsml", "folder". path: path for "folder". catalogue: ``None`` without windowsml.
+    wanted: the setting: "auto", "wheel", "windowsml" or "folder". path: path for "folder". catalogue: ``None``
+    without windowsml.
     """
 
     wanted: str = "auto"
@@ -328,7 +333,7 @@ class EngineFacts:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FolderFacts:
-    """A folder that qnnbridge uses. what: "host packages", "cache", "state"."""
+    """A folder that qnnbridge uses. what: purpose: "host packages", "cache" or "state"."""
 
     what: str
     path: str
@@ -358,7 +363,7 @@ class SavedState:
     cache_entries: int = 0
     cache_bytes: int = 0
     cache_damaged: tuple[str, ...] = ()
-    # Keys of the unusable entries that were not set aside.
+    # Keys of unusable entries that are still in the cache.
     cache_bad_keys: tuple[str, ...] = ()
 
 
@@ -367,13 +372,13 @@ class DaemonFacts:
     """The daemon that applications of this user would use.
 
     Args:
-        state: "none", "runs", "stale" (its file exists, but it does not run), "silent" (it runs but does not
-            answer), "untrusted" (other users could use its folder).
+        state: "none", "runs", "stale" (its file exists, but the daemon does not run), "silent" (the daemon runs but
+            does not answer), "untrusted" (other users could use its folder).
         folder: folder of the daemon's file.
-        version, pid: those of the running daemon, or of its file.
+        version, pid: version and process id of the running daemon, or those in its file.
         said, fix: texts for all states but "none" and "runs".
-        fits: whether applications of this version may use it.
-        dies_with_us: whether Windows would end a daemon that this process starts together with this process.
+        fits: whether applications of this qnnbridge version may use the daemon.
+        dies_with_us: whether a daemon started by this process would be ended by Windows together with this process.
     """
 
     state: str = "none"
@@ -388,7 +393,7 @@ class DaemonFacts:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BackendFile:
-    """The file that, according to the user, the application passes as backend_path."""
+    """The file that the application passes as backend_path, according to the user."""
 
     path: str
     exists: bool
@@ -408,8 +413,8 @@ class Stage:
 class ProbeRequest:
     """Description of a live probe.
 
-    host_python: the host's interpreter. model: ``None`` for the doctor's own. timeout_s: deadline in seconds.
-    dimensions: sizes for free dimensions, as NAME=SIZE.
+    host_python: the host's interpreter. model: path of the model; ``None`` for the doctor's own model. timeout_s:
+    deadline in seconds.
     """
 
     host_python: str
@@ -428,7 +433,7 @@ class ProbeResult:
         error: class name of the error.
         message, cause, fix, evidence: texts of the error.
         exit_code: exit code of a crashed process.
-        skipped: why no probe was made.
+        skipped: why the probe was skipped; empty if it ran.
         simulator: whether QNN computes on its simulator.
         qnn_nodes, cpu_nodes: number of the session's nodes on QNN and on the CPU.
         difference: largest difference from the correct outputs.
@@ -466,8 +471,8 @@ class NumbersRequest:
         timeout_s: deadline for all rows, in seconds.
         soc_model: chip for which the simulator computes; empty for its default.
         rows: the rows by name; empty for all.
-        missing: whether to measure only rows without a result.
-        npu: whether to measure nothing if QNN computes on its simulator.
+        missing: measure only rows without a result.
+        npu: measure nothing if QNN runs on its simulator.
     """
 
     host_python: str = ""
@@ -485,9 +490,9 @@ class MeasuredFacts:
     Args:
         chip: number of the chip's ``soc_model``; 0 for an unknown chip.
         simulator: whether the results are from the simulator.
-        rows: row -> "right", "wrong" or "unclear".
-        digests: row -> digest of its condition and example at the measurement.
-        when: seconds since the epoch.
+        rows: result by row: "right", "wrong" or "unclear".
+        digests: digest of each row's condition and example at the time of the measurement.
+        when: time of the measurement, in seconds since the epoch.
     """
 
     chip: int
@@ -536,7 +541,7 @@ class ExaminedModel:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Facts:
-    """All facts about a computer. complete: whether libraries were hashed, as without ``--quick``."""
+    """All facts about a computer. complete: whether libraries were hashed, which ``--quick`` skips."""
 
     qnnbridge: str
     taken_at: str
@@ -549,7 +554,7 @@ class Facts:
     interpreters: tuple[Interpreter, ...] = ()
     environment: dict[str, str] = dataclasses.field(default_factory=dict)
     unknown_variables: tuple[str, ...] = ()
-    # Environment variables of qnnbridge with an unusable value, described.
+    # Environment variables of qnnbridge with unusable values, as text.
     unusable_values: tuple[str, ...] = ()
     sdks: tuple[SdkRoot, ...] = ()
     foreign: tuple[ForeignQnn, ...] = ()
@@ -563,7 +568,7 @@ class Facts:
     model: ExaminedModel | None = None
     complete: bool = True
     measured: tuple[MeasuredFacts, ...] = ()
-    # Parts of the survey that failed, with the error.
+    # Queries of the survey that failed, with the error.
     unknown: tuple[str, ...] = ()
 
     @property

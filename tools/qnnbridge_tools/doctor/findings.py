@@ -1,7 +1,7 @@
 """Findings (faults with a description and a fix), and the report of an examination.
 
-The constant parts of a finding (severity, and why it matters) are in `CATALOGUE`; a check adds the evidence and the
-fix for this computer. `report_text` formats a report for people, `report_document` for programs.
+The constant fields of a finding (severity, and why it matters) are in `CATALOGUE`; a check adds the evidence and
+the fix for this computer. `report_text` formats a report for people, `report_document` for programs.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Severity(enum.IntEnum):
 
 
 class Effect(enum.Enum):
-    """Effect of a blocking fault on an application that runs anyway."""
+    """Effect of a blocking fault on an application that is started anyway."""
 
     UNUSABLE = "The NPU cannot be used"
     SILENT_CPU = "Sessions would silently run on the CPU"
@@ -42,8 +42,8 @@ class Remedy:
     """The fix of a finding.
 
     Args:
-        words: a sentence; empty if the commands are sufficient.
-        commands: lines to copy in this order, each one command for the shells of that computer.
+        words: a sentence; empty if the commands need no explanation.
+        commands: lines to copy in this order; each is one command for the computer's shells.
     """
 
     words: str = ""
@@ -57,7 +57,7 @@ class Finding:
     Args:
         code: stable identifier, `area.problem`.
         severity: how bad the fault is.
-        title: one clause, which the verdict can use.
+        title: a clause, which the verdict sentence can include.
         seen: evidence.
         why: why the fault matters.
         remedy: the fix.
@@ -136,14 +136,14 @@ class SubjectCheck:
 
 # --- all findings: `assets/findings.json` ---
 #
-# The order is the order of a report: causes come before consequences. `hides` lists codes (or beginnings of codes)
-# of findings that are consequences of this one, or of every finding of the section. docs/doctor.md has the same
-# table; a test compares the two.
+# The order of the entries is the order of a report: causes come before consequences. `hides` lists codes (or
+# prefixes of codes) of findings that are consequences; given for a section, it applies to every finding of the
+# section. docs/doctor.md has the same table; a test compares both.
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Problem:
-    """Entry of the catalogue. hides: beginnings of the codes of its consequences."""
+    """Entry of the catalogue. hides: prefixes of the codes of its consequences."""
 
     severity: Severity
     why: str
@@ -191,9 +191,10 @@ def rank(found: Finding) -> tuple[int, int]:
 
 
 def is_hidden(found: Finding, others: Iterable[Finding]) -> bool:
-    """Return whether a finding is a consequence of another one, which precedes it in the report."""
+    """Return whether a finding is a consequence of another finding that precedes it in the report."""
     return any(
-        # Exclude the finding itself: `model.unreadable` hides all codes with "model." and must not hide itself.
+        # `hides` of `model.unreadable` matches all codes with "model.", including itself, so compare the order as
+        # well.
         found.code.startswith(CATALOGUE[other.code].hides) and _ORDER[other.code] < _ORDER[found.code]
         for other in others
     )
@@ -202,11 +203,11 @@ def is_hidden(found: Finding, others: Iterable[Finding]) -> bool:
 # --- a report as text for a terminal and as a JSON document ---
 #
 # The text fits on one screen: the most severe findings first, one line for each healthy subject, the verdict last.
-# If there are many findings, later ones are shown with less detail until the text fits, in the end only with their
-# codes. ``--json`` shows everything.
+# If there are many findings, later findings are shortened until the text fits, and finally reduced to their codes.
+# ``--json`` shows everything.
 
-# Limits of the layout in columns and lines. They also apply to output into a file, which is later read in a window
-# of usual size.
+# Limits of the layout in columns and lines. They also apply to a report written to a file, which is read in a
+# window of usual size later.
 LEAST_WIDTH: Final = 80
 MOST_WIDTH: Final = 120
 LEAST_HEIGHT: Final = 40
@@ -240,15 +241,16 @@ class Screen:
         return cls(min(max(size.columns, LEAST_WIDTH), MOST_WIDTH), max(size.lines, LEAST_HEIGHT))
 
     def lines(self, text: str) -> int:
-        """Return the number of lines on the screen, where a terminal breaks longer lines."""
+        """Return the number of screen lines, including those created where the terminal wraps longer lines."""
         return sum(max(1, -(-len(line) // self.width)) for line in text.splitlines())
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Layout:
-    """Form of the report.
+    """Layout of the report.
 
-    dense: whether to omit empty lines. healthy: "whole" lines about healthy subjects, "cut" lines, or only "names".
+    dense: whether to omit empty lines. healthy: how healthy subjects are shown: "whole" lines, "cut" lines, or only
+    "names".
     """
 
     details: list[Detail]
@@ -268,18 +270,18 @@ def report_text(report: Report, screen: Screen | None = None) -> str:
 
 
 def _layouts(count: int) -> Iterator[_Layout]:
-    """Yield layouts from the most to the least detail; later findings lose details first."""
+    """Yield layouts from the most to the least detailed; later findings lose details first."""
     details = [Detail.FULL] * count
     yield _Layout(details)
     yield _Layout(details, dense=True)
-    # The first finding is the most severe, and keeps its details to the end.
+    # The first finding is the most severe, so it is shortened last.
     later = range(count - 1, 0, -1)
     for detail, healthy in ((Detail.SHORT, "cut"), (Detail.LINE, "cut"), (Detail.CODE, "names")):
         yield _Layout(details, True, healthy)
         for index in later:
             details[index] = detail
             yield _Layout(details, True, healthy)
-    # As the last resort, reduce the first finding.
+    # As a last resort, shorten the first finding.
     for detail in (Detail.SHORT, Detail.LINE) if count else ():
         details[0] = detail
         yield _Layout(details, True, "names")
@@ -319,7 +321,7 @@ def _finding(one: Finding, detail: Detail, screen: Screen, mended_by: str | None
 
 
 def _remedy(remedy: Remedy, detail: Detail, width: int, mended_by: str | None) -> Iterator[str]:
-    """Yield the lines of a fix. Each command stays on one separate line, so that it can be copied."""
+    """Yield the lines of a fix. Each command stays on a single line, so that it can be copied."""
     if mended_by:
         yield f"{'':<{_TAG}}{'fix':<{_LABEL}}the commands of [{mended_by}] fix this, too"
         return
@@ -338,7 +340,7 @@ def _wrapped(label: str, text: str, width: int) -> list[str]:
         width,
         initial_indent=f"{'':<{_TAG}}{label:<{_LABEL}}",
         subsequent_indent=" " * (_TAG + _LABEL),
-        # Do not break paths and commands, so that they can be copied.
+        # Do not break paths and commands, which the user may copy.
         break_long_words=False,
         break_on_hyphens=False,
     )
@@ -353,7 +355,7 @@ def _healthy(lines: tuple[Healthy, ...], how: str, screen: Screen) -> str:
 
 
 def _cut(text: str, width: int) -> str:
-    """Shorten a line in the middle, because the ends of a path are the most informative."""
+    """Shorten a line in the middle, because the two ends of a path are the most informative."""
     if len(text) <= width:
         return text
     # " ... " between the halves needs five characters.

@@ -1,11 +1,13 @@
-"""Parts of fixes: command lines to copy, the release that fits this host, the commands that install it.
+"""Texts and commands of fixes: command lines to copy, the release that fits this host, and commands to install it.
 
 Pure functions of the facts and the version table. A fix never suggests a release that the next examination would
-refuse: with a QNN newer than the system's, without a wheel for the interpreter, or without support for the chip.
+refuse, that is one with a newer QNN than the system's, without a wheel for the interpreter, or without support for
+the chip.
 
-Each command is one line. On Windows it works in the Command Prompt and in PowerShell 5.1 and later: without ``&&``,
-without quotes around the program (PowerShell would print it), without empty arguments (PowerShell drops them), and
-with double quotes around characters that either shell would interpret. On other systems it is for `sh`.
+Each command is one line. On Windows it works in the Command Prompt and in PowerShell 5.1 and later, which excludes
+``&&``, quotes around the program (PowerShell would print it) and empty arguments (PowerShell drops them), and
+requires double quotes around characters that one of the shells would interpret. On other systems the commands are
+for `sh`.
 """
 
 from __future__ import annotations
@@ -45,15 +47,15 @@ _PLAIN: Final = re.compile(r"[\w.:=/\\~+-]+")
 def word(text: str) -> str:
     """Return an argument for a command line, in double quotes if necessary.
 
-    Inside of double quotes ``<``, ``>`` and ``,`` are plain text for all shells.
+    Inside double quotes, ``<``, ``>`` and ``,`` are plain text in all shells.
     """
     return text if _PLAIN.fullmatch(text) else f'"{text}"'
 
 
 def python_lines(facts: Facts, path: str, *arguments: str) -> Lines:
-    """Return commands that run the interpreter once with each of the arguments, which are not quoted."""
+    """Return commands that run the interpreter once with each of the arguments. The arguments are not quoted."""
     tag = next((one.tag for one in facts.interpreters if one.path == path and one.tag), None)
-    # A tag never contains spaces or quotes; the py launcher looks up the path in the registry.
+    # A tag never contains spaces or quotes; the py launcher finds the path in the registry.
     if tag:
         return tuple(f"py -V:{tag} {text}" for text in arguments)
     if _PLAIN.fullmatch(path):
@@ -62,8 +64,8 @@ def python_lines(facts: Facts, path: str, *arguments: str) -> Lines:
         import shlex
 
         return tuple(f"{shlex.quote(path)} {text}" for text in arguments)
-    # No command with a quoted program works in Command Prompt and PowerShell, but both can change to a folder with
-    # spaces.
+    # A command with a quoted program works either in Command Prompt or in PowerShell, but not in both. Both can
+    # change to a folder whose path contains spaces.
     folder, _, name = path.rpartition("\\")
     return (f'pushd "{folder}"', *(rf".\{name} {text}" for text in arguments), "popd")
 
@@ -88,7 +90,7 @@ QNN: Final = "onnxruntime-qnn"
 DEFAULT_FOLDER: Final = "default folder"
 PLAIN_FOLDER: Final = r"C:\qnnbridge\host"
 SETUP_HOST: Final = "qnnbridge setup"
-# Each release since 1.21 has wheels for this version on each platform.
+# Every release since 1.21 has wheels for this Python version on each platform.
 USUAL_PYTHON: Final = (3, 13)
 UPDATE_DRIVER: Final = "update the NPU driver"
 DRIVER_UPDATES: Final = ("start ms-settings:windowsupdate-optionalupdates",)
@@ -98,9 +100,9 @@ DRIVER_UPDATES: Final = ("start ms-settings:windowsupdate-optionalupdates",)
 
 
 def system_sdk(facts: Facts) -> tuple[str, str] | None:
-    """Return the QNN version of this computer and its origin: the driver's runtime, else the SDK of a variable.
+    """Return (QNN version of this computer, its origin): the driver's runtime, or else the SDK in a variable.
 
-    An SDK in the default folder without a variable is not used.
+    An SDK in the default folder is ignored unless a variable refers to it.
     """
     if facts.driver.runtime:
         return facts.driver.runtime, f"NPU driver, HtpUsrDrv.dll in {facts.driver.folder}"
@@ -111,11 +113,11 @@ def system_sdk(facts: Facts) -> tuple[str, str] | None:
 
 
 def host_machine(facts: Facts, python: tuple[int, int] | None = None) -> HostMachine | None:
-    """Return the host in the terms of the version table; ``None`` for a machine type without any release.
+    """Return the host's properties used by the version table; ``None`` for a machine type without any release.
 
     Args:
         facts: the facts.
-        python: version of another interpreter than the host's, of the computer's native machine type.
+        python: version of a different interpreter to assume, with the computer's native machine type.
     """
     from qnnbridge_protocol.errors import OptionError
 
@@ -129,7 +131,7 @@ def host_machine(facts: Facts, python: tuple[int, int] | None = None) -> HostMac
         platform = read_platform(named)
     except OptionError:
         return None
-    # An interpreter of another machine type runs in an emulator, which hides the native machine type.
+    # An interpreter of a different machine type is emulated and does not see the native machine type.
     computer = facts.computer.machine if facts.is_windows else None
     system = system_sdk(facts)
     sdk = short_sdk(system[0]) if system else None
@@ -137,7 +139,7 @@ def host_machine(facts: Facts, python: tuple[int, int] | None = None) -> HostMac
 
 
 def is_newer(sdk: str, than: str) -> bool:
-    """Return whether a QNN version is newer than another one; False if one of them is not a version."""
+    """Return whether a QNN version is newer than another; False if one of the strings is not a version."""
     from qnnbridge_host.model.releases import sdk_is_newer
 
     try:
@@ -155,7 +157,7 @@ def fitting_version(facts: Facts, python: tuple[int, int] | None = None) -> str 
     try:
         release = newest_fitting(machine) if machine is not None else None
     except (OSError, ValueError, LookupError, TypeError):
-        # The table is a file of the installation and may also be damaged. Then the fix does not contain a version.
+        # The table file of this installation may be damaged as well. The fix then contains no version.
         return None
     return release.version if release else None
 
@@ -163,7 +165,7 @@ def fitting_version(facts: Facts, python: tuple[int, int] | None = None) -> str 
 def fits(facts: Facts, version: str) -> bool:
     """Return whether this host can use a release.
 
-    A release that is not in the table fits, unless it is installed and its own QNN is newer than the system's.
+    A release that is missing in the table fits, unless it is installed and its QNN is newer than the system's.
     """
     machine, release = host_machine(facts), release_of(facts, version)
     if machine is None or release is None:
@@ -184,8 +186,8 @@ def _is_newer_than_system(facts: Facts, version: str, machine: HostMachine) -> b
 def release_of(facts: Facts, version: str) -> Release | None:
     """Return the release of a version for this host's platform.
 
-    For a version that is not in the table, return the release before it; for one that is older than the table, the
-    oldest; for a text that is not a version, the newest.
+    For a version missing in the table, return the previous release; for one older than the table, the oldest; for a
+    string that is not a version, the newest.
     """
     machine = host_machine(facts)
     try:
@@ -204,23 +206,25 @@ def release_of(facts: Facts, version: str) -> Release | None:
 
 
 def is_unlisted(release: Release, version: str) -> bool:
-    """Return whether `release_of` returned another release. A local version ("2.7.0+site") counts as the same."""
+    """Return whether `release_of` returned a different release. A local version ("2.7.0+site") counts as the
+    same.
+    """
     from qnnbridge_host.model.releases import standing
 
     return standing(version, (release.version,)) != "listed"
 
 
 def known_reasons(facts: Facts) -> dict[str, Reason]:
-    """Return the version table's codes of known faults of the installed onnxruntime and onnxruntime-qnn."""
+    """Return the known faults of the installed onnxruntime and onnxruntime-qnn, by the version table's codes."""
     packages, machine = facts.host.packages, host_machine(facts)
     version = packages.version(QNN) if packages else None
     release = release_of(facts, version) if version else None
     if packages is None or machine is None or version is None or release is None:
         return {}
     try:
-        # Apply the general rules to a release that is newer than the table.
+        # For a release newer than the table, apply the general rules.
         release = dataclasses.replace(release, version=version)
-        # A 1.x release is a complete onnxruntime, so the version of the plain package does not matter for it.
+        # A 1.x release is a complete onnxruntime, so the version of plain onnxruntime does not matter.
         ort = packages.version("onnxruntime") if not is_1x(version) else None
         return {reason.code: reason for reason in known_faults(release, dataclasses.replace(machine, ort=ort))}
     except (OSError, ValueError, LookupError, TypeError):
@@ -240,7 +244,7 @@ def ort_requirement(facts: Facts, version: str, *, only_tried: bool = False) -> 
         bounds = ort_bounds(dataclasses.replace(release, version=version)) if release else ""
     except ValueError:  # an unusual version: pip uses the package's metadata
         bounds = ""
-    # Keep a bound of the metadata or of a known fault, which is narrower.
+    # Keep a bound from the metadata or from a known fault, which is narrower.
     if only_tried and not bounds.startswith("==") and "<" not in bounds:
         bounds = f"{bounds},<={NEWEST_ORT_TRIED}".lstrip(",")
     return f"onnxruntime{bounds}"
@@ -264,8 +268,8 @@ def is_unknown_release(facts: Facts) -> bool:
 def unknown_packages(facts: Facts) -> dict[str, str]:
     """Return the host's onnxruntime and onnxruntime-qnn if they are not in the table or were not tried.
 
-    The values describe the position relative to the table ("newer than this table"). An unknown package is neither
-    good nor bad.
+    The values describe the position relative to the table ("newer than this table"). An unknown package may work or
+    not.
     """
     from qnnbridge_host.model.releases import STANDING_WORDS, standing, standing_of
 
@@ -291,17 +295,17 @@ def unknown_text(unknown: Mapping[str, str]) -> str:
 
 
 def pip(facts: Facts, *arguments: str, path: str | None = None) -> Lines:
-    """Return commands that run pip with each of the arguments. path: the interpreter; default the host's."""
+    """Return commands that run pip with each of the arguments. path: the interpreter; default: the host's."""
     return python_lines(facts, path or facts.host.path, *(f"-m pip {text}" for text in arguments))
 
 
 def by_pip(facts: Facts, argument: str, words: str = "") -> Remedy:
-    """Return a fix with one call of the host's pip, or a new environment if pip must not install."""
+    """Return a fix that calls the host's pip once, or one that creates an environment if pip refuses to install."""
     return own_environment(facts) if is_managed(facts) else Remedy(words, pip(facts, argument))
 
 
 def is_managed(facts: Facts, path: str | None = None) -> bool:
-    """Return whether pip refuses to install into an interpreter (PEP 668). path: default the host's."""
+    """Return whether pip refuses to install into an interpreter (PEP 668). path: default: the host's."""
     path = path or facts.host.path
     answer = facts.host.answer if path == facts.host.path else None
     if answer is None and path == facts.application.executable:
@@ -313,7 +317,7 @@ def own_environment(facts: Facts) -> Remedy:
     """Return the fix if pip refuses to install: an environment for the host."""
     return set_up_host(
         facts,
-        "This Python belongs to the system, and pip must not install into it: make an environment for the host.",
+        "This Python belongs to the system, and pip must not install into it. Create an environment for the host.",
     )
 
 
@@ -322,21 +326,21 @@ def install_version(
 ) -> Remedy:
     """Return the fix that installs one onnxruntime-qnn after removing incompatible packages.
 
-    A 1.x release excludes plain onnxruntime; a 2.x release needs it.
+    A 1.x release must not be combined with plain onnxruntime; a 2.x release needs it.
 
     Args:
         facts: the facts.
-        version: the release; ``None`` returns a fix that describes what must be changed so that a release fits.
+        version: the release; ``None`` returns a fix that describes what to change so that a release fits.
         remove: other distributions to remove.
         words: text of the fix.
         only_tried: see `ort_requirement`.
     """
-    # pip refuses an interpreter of the system (PEP 668) and itself recommends an environment.
+    # pip refuses the system's interpreter (PEP 668), so recommend an environment like pip itself.
     if version is None or is_managed(facts):
         return nothing_fits(facts) if version is None else own_environment(facts)
     others = f" {remove}" if remove else ""
     pair = _pair_words(facts, version, only_tried=only_tried)
-    # Uninstall 1.x and plain onnxruntime first: they use the same folder, and pip removes only recorded files.
+    # Uninstall 1.x and plain onnxruntime first: they share a folder, and pip removes only recorded files.
     return Remedy(words, pip(facts, f"uninstall -y onnxruntime{others} {QNN}", f"install {pair}"))
 
 
@@ -351,13 +355,15 @@ def install_fitting(facts: Facts, words: str = "") -> Remedy:
 
 
 def install_again(facts: Facts, name: str, version: str, flags: str = "--no-deps") -> Remedy:
-    """Return the fix that reinstalls a version, or installs a fitting release if the version does not fit."""
+    """Return the fix that reinstalls a version, or one that installs a fitting release if the version does not
+    fit.
+    """
     instead = fitting_instead(facts, version) if name == QNN else None
     return instead or by_pip(facts, f"install --force-reinstall {flags} {name}=={version}")
 
 
 def fitting_instead(facts: Facts, version: str) -> Remedy | None:
-    """Return the fix that installs a fitting release if this one does not fit; else ``None``."""
+    """Return the fix that installs a fitting release if the given one does not fit; else ``None``."""
     if fits(facts, version):
         return None
     return install_fitting(facts, f"{QNN} {version} does not fit this computer anyway; install the one that does.")
@@ -371,12 +377,13 @@ def reinstall(facts: Facts) -> Remedy:
 
 
 def after_removal(facts: Facts, folder: str | None, version: str | None) -> Remedy:
-    """Return a fix like that of `install_version`, for a folder with files that pip has not recorded."""
+    """Return a fix like `install_version`, for a folder with files that pip has not recorded."""
     if version is None or is_managed(facts):
         return nothing_fits(facts) if version is None else own_environment(facts)
     lines = [f"-m pip uninstall -y onnxruntime {QNN}"]
     if folder:
-        # Use Python, because the shells have different commands. `True` ignores files that are missing already.
+        # Use Python to delete the folder, because the shells' commands differ. `True` ignores files that are
+        # already missing.
         lines.append(f"-c \"import shutil; shutil.rmtree(r'{folder}', True)\"")
     lines.append(f"-m pip install {_pair_words(facts, version)}")
     return Remedy(commands=python_lines(facts, facts.host.path, *lines))
@@ -390,7 +397,9 @@ def _pair_words(facts: Facts, version: str, *, only_tried: bool = False) -> str:
 
 
 def install_qnnbridge(facts: Facts, words: str = "") -> Remedy:
-    """Return the fix that installs the application's version of qnnbridge into the host, from the same origin."""
+    """Return the fix that installs the application's version of qnnbridge into the host, from the application's
+    origin.
+    """
     found = facts.application_packages.distribution(PACKAGE)
     origin = Origin(found.origin) if found is not None and found.origin else None
     if origin is None and not ON_INDEX:
@@ -400,7 +409,7 @@ def install_qnnbridge(facts: Facts, words: str = "") -> Remedy:
 
 
 def host_packages(facts: Facts, path: str | None = None) -> Remedy:
-    """Return the fix that installs all packages of a host, with the release that fits. path: default the host's."""
+    """Return the fix that installs all packages of a host, with the fitting release. path: default: the host's."""
     from qnnbridge_tools.versions.packages import Source, requirements
 
     version = fitting_version(facts, python_of(facts, path) if path else None)
@@ -418,7 +427,7 @@ def host_packages(facts: Facts, path: str | None = None) -> Remedy:
 
 
 def python_of(facts: Facts, path: str) -> tuple[int, int] | None:
-    """Return major and minor version of an interpreter that was found."""
+    """Return (major, minor) version of an interpreter that was found."""
     numbers = numbers_of(next((one.version for one in facts.interpreters if one.path == path), None))
     return (numbers[0], numbers[1]) if numbers else None
 
@@ -427,14 +436,14 @@ def python_of(facts: Facts, path: str) -> tuple[int, int] | None:
 
 
 def set_up_host(facts: Facts, words: str = "") -> Remedy:
-    """Return the fix that creates an environment by `setup`, which uses the same version table.
+    """Return the fix that creates an environment with `qnnbridge setup`, which uses the same version table.
 
     If no suitable Python is installed, the fix begins with installing one.
     """
     pythons = _pythons(facts)
     sentences = [words] if words else []
     if not any(fitting_version(facts, python) for python in pythons):
-        # Another Python would not help: the driver or the chip excludes every release.
+        # A different Python would not help: the driver or the chip excludes every release.
         if facts.is_windows and facts.is_arm and fitting_version(facts, USUAL_PYTHON) is None:
             return nothing_fits(facts)
         if pythons and not words:
@@ -453,9 +462,9 @@ def set_up_host(facts: Facts, words: str = "") -> Remedy:
 
 
 def _found_on_path(facts: Facts) -> str | None:
-    """Return the newest Python on the PATH for which a release fits; ``None`` on Windows, which has the registry.
+    """Return the newest Python on the PATH for which a release fits; ``None`` on Windows, which uses the registry.
 
-    Scripts that start some other Python, and paths that would need quotes, are skipped.
+    Scripts that start a different Python, and paths that need quotes, are skipped.
     """
     found = [
         (python, one.path)
@@ -476,16 +485,16 @@ def _install_python(facts: Facts) -> str:
 
 
 def setup_lines(facts: Facts, *, plain_folder: bool = False, python: str | None = None) -> Lines:
-    """Return a ``qnnbridge setup`` command, and those that make sessions use the new host.
+    """Return a ``qnnbridge setup`` command, and commands that make sessions use the new host.
 
     Args:
         facts: the facts.
         plain_folder: whether to use a short folder with an ASCII path.
-        python: interpreter for the environment; default that of `setup`.
+        python: interpreter for the environment; default: the choice of `setup`.
     """
     line = SETUP_HOST + (f" --python {python}" if python else "")
     system = system_sdk(facts)
-    # `setup` queries only the driver. Pass the version of an SDK by this option, because it decided on this fix.
+    # `setup` only queries the driver. If the version of an SDK determined this fix, pass it in this option.
     if system is not None and not facts.driver.runtime and facts.is_arm:
         line += f" --system-sdk {short_sdk(system[0])}"
     # The default folder of `setup` is in the user's profile, like `user_site`.
@@ -494,12 +503,12 @@ def setup_lines(facts: Facts, *, plain_folder: bool = False, python: str | None 
     # Without this option `setup` refuses to replace an interpreter in the configuration file.
     if facts.host.source == "configuration file":
         line += " --replace"
-    # The variable would take precedence over the configuration that `setup` writes.
+    # Remove the variable, which would override the configuration that `setup` writes.
     return (line, *unset_variable(facts, VARIABLE)) if facts.host.source == VARIABLE else (line,)
 
 
 def nothing_fits(facts: Facts) -> Remedy:
-    """Return a fix that describes with which Python or driver a release would fit."""
+    """Return a fix that describes which Python or driver would allow a release to fit."""
     machine = host_machine(facts)
     from qnnbridge_tools.versions.view import advice
 
@@ -516,10 +525,10 @@ def nothing_fits(facts: Facts) -> Remedy:
 def _pythons(facts: Facts) -> set[tuple[int, int]]:
     """Return the versions of the interpreters that can create an environment for the host."""
     usable = ("", "host.packages-missing")
-    # Exclude scripts such as pyenv's, which start a Python that may not exist.
+    # Exclude scripts such as pyenv's, which may start a Python that does not exist.
     found = {python_of(facts, one.path) for one in facts.interpreters if one.refusal in usable and one.machine}
     answer = facts.host.answer
-    # On Windows on Arm only an ARM64 Python can run the host.
+    # On Windows on Arm, only an ARM64 Python can run the host.
     if answer is not None and (answer.platform == "win-arm64" or not (facts.is_windows and facts.is_arm)):
         found.add(answer.minor)
     return {python for python in found if python is not None and python >= (3, 11)}

@@ -1,8 +1,8 @@
-"""Interface between the doctor and a computer: all queries of a survey.
+"""Interface between the doctor and a computer: all queries that a survey makes.
 
-`RealMachine` queries this computer. The tests use the contents of real wheels and a simulated registry and
-environment, so that any computer can be simulated. A query never raises: the result is ``None`` or empty if it
-fails, because the doctor has to work on computers where something is broken.
+`RealMachine` queries this computer. The tests simulate computers with contents of real wheels and a simulated
+registry and environment. A query never raises: on failure it returns ``None`` or an empty result, because the
+doctor must work on broken computers.
 """
 
 from __future__ import annotations
@@ -75,7 +75,8 @@ class RegisteredInterpreter:
 class CacheContents:
     """Contents of the cache.
 
-    damaged: descriptions of entries that were set aside or are incomplete. bad_keys: keys of the incomplete ones.
+    damaged: descriptions of entries that were set aside or are incomplete. bad_keys: keys of the incomplete
+    entries.
     """
 
     entries: int = 0
@@ -85,11 +86,12 @@ class CacheContents:
 
 
 class Machine(Protocol):
-    """A computer from the user's view. Paths have the form of its system (`paths_of`)."""
+    """A computer as the user sees it. Paths have the syntax of its system (`paths_of`)."""
 
     # "Windows", "Linux" or another name of `platform.system`.
     system: str
-    # The native machine type, independent of this process: "ARM64", "x64" on Windows, else the kernel's name.
+    # The native machine type, even if this process is emulated: "ARM64" or "x64" on Windows, else the kernel's
+    # name.
     machine: str
     environ: Mapping[str, str]
     user: str
@@ -116,7 +118,7 @@ class Machine(Protocol):
         """Return the hash of a file in hexadecimal."""
 
     def library(self, path: str, *, version: bool) -> Library | None:
-        """Describe a program or library; ``None`` for another file. With `version` the whole file may be read."""
+        """Describe a program or library; ``None`` for any other file. With `version` the whole file may be read."""
 
     def real_path(self, path: str) -> str:
         """Return the path with links resolved."""
@@ -158,13 +160,13 @@ class Machine(Protocol):
         """Start an interpreter in the same way as the host, and let it describe itself."""
 
     def catalogue(self, python: str) -> Catalogue | None:
-        """Read the catalogue of Windows ML with this interpreter's ``windowsml``; ``None`` on other systems."""
+        """Read the Windows ML catalogue with this interpreter's ``windowsml``; ``None`` on other systems."""
 
     def measure_numbers(self, request: NumbersRequest) -> str:
-        """Measure the known-wrong table in a separate process; return why this failed, "" if it succeeded."""
+        """Measure the known-wrong table in a separate process; return why this failed, or "" on success."""
 
     def probe(self, order: ProbeRequest) -> ProbeResult:
-        """Start a host, load, compile and run a model, in a separate process, which may crash."""
+        """Start a host in a separate process, which may crash, and load, compile and run a model."""
 
 
 def paths_of(system: str) -> ModuleType:
@@ -179,7 +181,7 @@ def text_of(machine: Machine, path: str, limit: int = 1 << 20) -> str | None:
 
 
 def variable_of(machine: Machine, name: str, otherwise: str = "") -> str:
-    """Return a variable by its name in capitals. On Windows any case is possible (Path, SystemRoot)."""
+    """Return a variable by its name in capitals. On Windows, names are not case-sensitive (Path, SystemRoot)."""
     return next((value for known, value in machine.environ.items() if known.upper() == name), otherwise)
 
 
@@ -189,7 +191,9 @@ def expanded(machine: Machine, path: str) -> str:
 
 
 def path_folders(text: str, system: str) -> list[str]:
-    """Return the folders of a PATH without repetitions and relative entries, which depend on the process."""
+    """Return the folders of a PATH without duplicates, and without relative entries, which depend on the
+    process.
+    """
     separator = ";" if system == "Windows" else ":"
     # Windows allows quotes around an entry.
     folders = (folder.strip('"') for folder in text.split(separator))
@@ -417,12 +421,12 @@ def _sha256(path: str) -> str:
 
 
 def _what_is_wrong(store: Store, key: str) -> str:
-    """Return the fault of a cache entry by its manifest and file sizes; "" if it has none."""
+    """Return the fault of a cache entry, found by its manifest and file sizes; "" if it has no fault."""
     from qnnbridge_host.cache.files import Damaged
 
     try:
         entry = store.peek(key)
-        # Compare only sizes, because hashing the whole cache would take minutes.
+        # Compare only sizes: hashing the whole cache would take minutes.
         for record in entry.manifest.files if entry is not None else ():
             size = (store.entry_folder(key) / record.name).lstat().st_size
             if size != record.size:
@@ -458,12 +462,12 @@ def run_interpreter(
 
 
 def last_line(done: subprocess.CompletedProcess[bytes]) -> Any:
-    """Return the last line of the output as JSON. A .pth file of the interpreter may have printed other lines."""
+    """Return the last line of the output as JSON; a .pth file may have printed other lines before."""
     return json.loads(done.stdout.decode("utf-8", "replace").strip().splitlines()[-1])
 
 
 def answer_of(answer: dict[str, object]) -> PythonReport:
-    """Convert the output of `running_interpreter`. Raise `ValueError` for other output."""
+    """Convert the output of `running_interpreter`. Raise `ValueError` for any other output."""
     return read_document(PythonReport, answer, "the answer")
 
 
@@ -474,15 +478,17 @@ _JOB_KILL_ON_CLOSE: Final = 0x2000
 
 
 def ends_with_job(flags: int | None) -> bool:
-    """Return whether a Windows job with these limits ends all processes started in it and lets none leave it."""
-    # Closing the last handle of such a job ends all of its processes; with a breakaway flag new processes can
-    # leave. The job of Windows Terminal lets none leave (microsoft/terminal#20480).
+    """Return whether a Windows job with these limits ends all processes started in it, and none of these can leave
+    it.
+    """
+    # Closing the last handle of such a job ends all of its processes. Only a breakaway flag allows new processes to
+    # leave it; Windows Terminal's job has none (microsoft/terminal#20480).
     may_leave = _JOB_BREAKAWAY_OK | _JOB_SILENT_BREAKAWAY_OK
     return flags is not None and bool(flags & _JOB_KILL_ON_CLOSE) and not flags & may_leave
 
 
 def look_for_daemon(job_flags: int | None) -> DaemonFacts:
-    """Find the daemon that applications of this user would use, and query it. Never starts one.
+    """Find the daemon that applications of this user would use, and query it. A daemon is never started.
 
     Args:
         job_flags: limits of this process's Windows job; ``None`` without a job.
@@ -495,7 +501,7 @@ def look_for_daemon(job_flags: int | None) -> DaemonFacts:
         return DaemonFacts(dies_with_us=dies_with_us)
     folder = str(runtime_folder())
     try:
-        # Check the folder first: a file in an untrusted folder is not read.
+        # Check the folder first, because a file in an untrusted folder must not be read.
         found = left_behind() if existing_runtime_folder() is not None else None
     except BridgeError as error:
         return DaemonFacts("untrusted", folder, said=error.message, fix=error.fix or "", dies_with_us=dies_with_us)
@@ -505,7 +511,7 @@ def look_for_daemon(job_flags: int | None) -> DaemonFacts:
 
 
 def _ask_daemon(found: Discovery, folder: str, dies_with_us: bool) -> DaemonFacts:
-    """Query a daemon that has written its file."""
+    """Query the daemon that wrote the file."""
     from qnnbridge_tools.host import link
 
     runs = DaemonFacts("runs", folder, found.qnnbridge, found.pid, dies_with_us=dies_with_us)
@@ -513,7 +519,7 @@ def _ask_daemon(found: Discovery, folder: str, dies_with_us: bool) -> DaemonFact
         with link.reach(ANSWER_TIMEOUT_S) as daemon:
             status = daemon.status().get("daemon")
     except VersionMismatch as error:
-        # The daemon has answered, so it runs, but it does not serve applications of this version.
+        # The daemon answered, so it runs, but it does not accept applications of this version.
         return dataclasses.replace(runs, said=error.message, fix=error.fix or "", fits=False)
     except BridgeError as error:
         state = "stale" if link.is_none(error) else "silent"
@@ -532,7 +538,7 @@ _VERSION_RESOURCE: Final = 16  # RT_VERSION
 _SUBDIRECTORY: Final = 0x80000000
 _MAX_RESOURCE_BYTES: Final = 1 << 20
 _PRODUCT_VERSION: Final = "ProductVersion".encode("utf-16-le") + b"\0\0"
-# The signature of VS_FIXEDFILEINFO, which is used if there is no text with the version.
+# Signature of VS_FIXEDFILEINFO, which is used if the resource contains no version text.
 _FIXED_INFO: Final = struct.pack("<I", 0xFEEF04BD)
 # The version and the time of the build: v2.51.0.260929181845.
 _BUILD_ID: Final = re.compile(rb"v(\d\.\d{1,3}\.\d{1,3}\.\d{12}[\d_]*)\0")
@@ -540,7 +546,7 @@ _MAX_HEADERS: Final = 4096
 
 
 def read_library(path: str, *, version: bool) -> Library | None:
-    """Describe a program or library; ``None`` if the file is neither PE nor ELF, or its header is cut off.
+    """Describe a program or library; ``None`` if the file is neither PE nor ELF, or its header is incomplete.
 
     Raises:
         OSError: the file cannot be read.
@@ -552,7 +558,7 @@ def read_library(path: str, *, version: bool) -> Library | None:
         return None
     machine = header.machine
     if header.hybrid:
-        # A hybrid image: x64 code that calls into ARM64 (ARM64EC), or code of both kinds in one file (ARM64X).
+        # Hybrid images contain x64 code that calls ARM64 code (ARM64EC), or code of both types (ARM64X).
         machine = {"x64": "ARM64EC", "ARM64": "ARM64X"}.get(machine, machine)
     if not version:
         return Library(machine)
@@ -571,13 +577,15 @@ def _elf_version(file: BinaryIO) -> str | None:
 
 
 def _pe_version(file: BinaryIO) -> str | None:
-    """Return the text of ProductVersion, which contains the build of QNN's libraries; else the fixed version."""
+    """Return the ProductVersion text, which includes the build number of QNN's libraries; else the fixed
+    version.
+    """
     resource = _version_resource(file)
     if resource is None:
         return None
     at = resource.find(_PRODUCT_VERSION)
     if at >= 0:
-        # The value follows the name, aligned to 4 bytes from the beginning of the resource.
+        # The value follows the name, aligned to 4 bytes relative to the start of the resource.
         start = at + len(_PRODUCT_VERSION)
         start += -start % 4
         text = resource[start : start + 256].decode("utf-16-le", "replace").split("\0")[0].strip()
@@ -626,14 +634,14 @@ def _version_resource(file: BinaryIO) -> bytes | None:
 def _section_of(head: bytes, table: int, sections: int, address: int) -> tuple[int, int] | None:
     for index in range(sections):
         virtual_size, virtual, raw_size, raw = struct.unpack_from("<IIII", head, table + 40 * index + 8)
-        # Use the larger size: in some files the size in memory is less than the size in the file.
+        # Use the larger size: in some files the size in memory is smaller than the size in the file.
         if virtual <= address < virtual + max(virtual_size, raw_size):
             return virtual, raw
     return None
 
 
 def _entry(file: BinaryIO, root: int, directory: int, wanted: int | None) -> int | None:
-    """Return the offset (with the flag for a subdirectory) of an entry of a resource directory."""
+    """Return the offset of an entry in a resource directory; a flag in it marks a subdirectory."""
     # After flags, time and version (12 bytes) a directory has two counts: entries by name, then by number.
     file.seek(directory + 12)
     named, numbered = struct.unpack("<HH", file.read(4))

@@ -1,10 +1,10 @@
-"""`qnnbridge doctor --numbers`: measure the rows of the known-wrong table where sessions run.
+"""`qnnbridge doctor --numbers`: measure the rows of the known-wrong table with the QNN that sessions use.
 
-``python -m qnnbridge_tools.doctor.measure_rows`` is the measuring process. It runs the example of each row in one
-host, prints a line of JSON for each row, and stores each result in the state folder at once, so that the process
-may be ended at any time. A crash of the host is a result of its row; a new host continues with the next row. The
-process's own state and cache folders are temporary, so that a crash does not create a crash report or a quarantine.
-An idle daemon starts the same process.
+``python -m qnnbridge_tools.doctor.measure_rows`` is the measuring process. It runs the example of each row in a
+host, prints a JSON line for each row, and stores each result in the state folder at once, so that the process may
+be ended at any time. A crash of the host is the result of its row; a new host continues with the next row. The
+process uses temporary state and cache folders, so that a crash creates neither a crash report nor a quarantine
+entry. An idle daemon starts the same process.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from qnnbridge_host.numerics.measuring import CaseRun
 
 # Time limits in seconds for all rows and for one session. An NPU needs less than a minute for all rows, the
-# simulator about two.
+# simulator about two minutes.
 TIMEOUT_S: Final = 600.0
 SESSION_S: Final = 60.0
-# Number of different inputs for each example, because a single right result can be a coincidence.
+# Number of different inputs for each example, because a single correct result can be a coincidence.
 DRAWS: Final = 3
 _MOST_SAID: Final = 300
 
@@ -43,9 +43,10 @@ def measure_numbers(request: NumbersRequest, on_line: Callable[[dict[str, Any]],
 
     Args:
         request: the rows and the host.
-        on_line: called with each line of the process: first chip and versions, then each row and its state.
+        on_line: called with each line that the process prints: first chip and versions, then each row and its
+            state.
     """
-    # A frozen program would start itself again instead of an interpreter.
+    # A frozen program would start itself instead of an interpreter.
     if getattr(sys, "frozen", False) or not sys.executable:
         return "this program is not a Python interpreter that could start another one"
     child = subprocess.Popen(
@@ -138,7 +139,7 @@ class _Measuring:
         self._request = request
         self._target = target
         self._host: Any = None
-        # Function that fills QNN's memory in the current host.
+        # Function that fills QNN's memory in the current host; None until it is needed.
         self._filling: Callable[[], object] | None = None
 
     def run(self) -> str:
@@ -158,7 +159,7 @@ class _Measuring:
                 if time.monotonic() > deadline:
                     return f"the time limit of {self._request.timeout_s:g} s expired before {row.name}"
                 result = self._measured(row)
-                # Store each result at once, so that it is kept if this process is ended.
+                # Store each result at once, so that it is kept even if this process is ended.
                 keep_measured(MeasuredRows(place, {row.name: result}, time.time()), self._target)
                 _say({"row": row.name, "state": result.state, "snr": result.snr, "why": result.why})
         except BridgeError as error:
@@ -198,7 +199,7 @@ class _Measuring:
         state: RowState = "unclear"
         if found.status in ("right", "wrong"):
             state = "right" if found.status == "right" else "wrong"
-        # Other errors, such as that of incompatible releases, would occur for every model.
+        # Other errors, for example about incompatible releases, would occur for every model.
         elif isinstance(sides.error, HostCrashed) or (row.fails and isinstance(sides.error, EPFail)):
             state = "wrong"
         if isinstance(sides.error, HostCrashed):
@@ -217,7 +218,7 @@ class _Measuring:
     def _fill(self) -> None:
         from qnnbridge_host.numerics.measuring import filling_model
 
-        # Compile the model once for each host, because this costs more than running it.
+        # Compile the model once for each host, because compiling takes longer than running.
         if self._filling is None:
             model, feeds = filling_model()
             run = _BridgeSides(self._running(), self._request.soc_model).qnn(model)
@@ -248,7 +249,7 @@ class _BridgeSides:
         return self._opened(model, options, providers=["CPUExecutionProvider"])
 
     def qnn(self, model: bytes) -> CaseRun:
-        # Disable rewrites, which would fix the row's fault.
+        # Disable rewrites, which would hide the row's fault.
         return self._opened(model, None, provider_options=self._options, fix=False)
 
     def is_refusal(self, error: Exception) -> bool:

@@ -1,7 +1,8 @@
 """Describe the running interpreter, for the doctor and for `setup`.
 
-The interpreter in question runs this file as a script. So it does not import other modules of this project, works
-with Python 3.6 and newer, and prints one line of JSON in ASCII."""
+The examined interpreter runs this file as a script. So the file does not import other modules of this project,
+works with Python 3.6 and newer, and prints one line of JSON in ASCII.
+"""
 
 import importlib.util
 import json
@@ -43,7 +44,9 @@ def describe() -> "dict[str, object]":  # quoted, because older Pythons cannot e
 
 
 def _is_externally_managed() -> bool:
-    """Return whether pip refuses to install (PEP 668), by pip's own test. This excludes virtual environments."""
+    """Return whether pip refuses to install (PEP 668), with the same test as pip, which ignores virtual
+    environments.
+    """
     if sys.prefix != getattr(sys, "base_prefix", sys.prefix):
         return False
     return os.path.isfile(os.path.join(sysconfig.get_path("stdlib"), "EXTERNALLY-MANAGED"))

@@ -1,6 +1,7 @@
-"""The work of the commands of `qnnbridge host`: query the daemon through `link`, and print text, JSON or its log.
+"""The actions of the commands of `qnnbridge host`: query the daemon through `link`, and print text, JSON or its
+log.
 
-Each runs within `reporting.work`, which handles the raised errors.
+Each action runs within `reporting.work`, which handles the raised errors.
 """
 
 from __future__ import annotations
@@ -26,25 +27,25 @@ if TYPE_CHECKING:
 
 NAMED_CLIENTS: Final = 5
 START_TIMEOUT_S: Final = 60.0
-# Time in seconds to wait for a daemon that holds the lock but does not answer: it may be starting or leaving.
+# Seconds to wait for a daemon that holds the lock but does not answer: it may be starting or ending.
 PATIENCE_S: Final = 5.0
 
 REPLACE_TRIES: Final = 3
-# Interval in seconds; longer than a daemon needs from writing its discovery file to being ready.
+# Interval in seconds; longer than the time between writing the discovery file and the daemon being ready.
 TURN_LOOK_S: Final = 2.0
 
-# Additional time in seconds for the NPU host and the daemon to end, beyond that for running calls.
+# Additional seconds for the NPU host and the daemon to end after running calls have finished.
 END_GRACE_S: Final = 20.0
 
 
 def start(given: DaemonOptions, as_json: bool) -> None:
-    # Check the options before querying the daemon, so that wrong ones are refused whether or not a daemon runs.
+    # Check the options before querying the daemon, so that wrong options are refused whether or not a daemon runs.
     words = given.checked_words()
     try:
         with link.reach() as daemon:
             document = daemon.status()
     except HostError as error:
-        # A daemon of an older version ends for the new one if it serves no client.
+        # A daemon of an older version ends so that the new version can start, if it serves no client.
         if not (link.may_change(error) or isinstance(error, VersionMismatch)):
             raise
     else:
@@ -133,9 +134,9 @@ def metrics() -> None:
 
     with link.reach() as daemon:
         text = metrics_text(daemon.status(), os.getpid())
-    # Flush printed text before the bytes below.
+    # Flush the printed text before writing bytes below.
     sys.stdout.flush()
-    # Write bytes, because the format is UTF-8 with line feeds on every system.
+    # Write bytes, because the format requires UTF-8 with line feeds on every system.
     sys.stdout.buffer.write(text.encode())
     sys.stdout.buffer.flush()
 
@@ -152,13 +153,12 @@ def logs(count: int, follow: bool, path_only: bool) -> None:
             cause="No daemon has used this state folder yet.",
             fix="Start one: qnnbridge host start",
         )
-    # Create the follower before the last lines are read: a line written in between is printed twice, but never
-    # lost.
+    # Create the follower before reading the last lines: a line written in between is printed twice, but never lost.
     follower = Follower(path) if follow else None
     for line in last_lines(path, count):
         print(output.visible(line))
     if follower is not None:
-        # The loop ends with Ctrl+C, or when nobody reads the output any more.
+        # The loop ends with Ctrl+C, or when the reader closes the pipe.
         while True:
             time.sleep(FOLLOW_INTERVAL_S)
             output.refuse_without_reader()
@@ -179,7 +179,7 @@ def _start(words: list[str]) -> tuple[dict[str, Any], bool]:
         outcome = starting.wait(deadline)
     finally:
         starting.close()
-    # The start may have used up the time limit, but connecting still takes a moment.
+    # The start may have used up the time limit, but connecting takes a moment more.
     with link.reach(max(1.0, deadline - time.monotonic()), start_with=words) as daemon:
         return daemon.status(), outcome == "ready"
 
@@ -187,12 +187,12 @@ def _start(words: list[str]) -> tuple[dict[str, Any], bool]:
 def _replace(words: list[str], drain_s: float) -> list[dict[str, Any]]:
     """Replace the daemon; return the status documents of the daemons that ended.
 
-    The new daemon starts before the old one stops, and waits for the lock: otherwise a running application would
-    start a daemon without these options as soon as the old one is gone.
+    The new daemon starts before the old one stops, and waits for the lock. Otherwise a running application would
+    start a daemon without these options as soon as the old one has ended.
     """
     from qnnbridge._daemon.discovery import TAKE_OVER, Starting
 
-    # Each attempt may take this long, and the new daemon waits for the lock as long as all attempts.
+    # Each attempt may take this long; the new daemon waits for the lock during all attempts.
     patience_s = drain_s + END_GRACE_S + START_TIMEOUT_S
     successor = Starting([*words, TAKE_OVER, f"{REPLACE_TRIES * patience_s:g}"])
     ended: list[dict[str, Any]] = []
@@ -204,7 +204,7 @@ def _replace(words: list[str], drain_s: float) -> list[dict[str, Any]]:
             except HostError as error:
                 if not link.is_none(error):
                     raise
-            # The instance is empty if no daemon had to be ended; then no daemon can be recognised as a replacement.
+            # Empty if no daemon had to be ended; then no later daemon counts as a replacement.
             instance = read_figures(ended[-1]).daemon.instance if ended else ""
             outcome = _its_turn(successor, instance, time.monotonic() + patience_s)
     finally:
@@ -219,7 +219,7 @@ def _replace(words: list[str], drain_s: float) -> list[dict[str, Any]]:
 
 
 def _its_turn(successor: Starting, ended: str, deadline: float) -> Outcome | None:
-    """Return the outcome of the new daemon; "waiting" if an application has started another one first.
+    """Return the outcome of the new daemon; "waiting" if an application started a different daemon first.
 
     Args:
         successor: the new daemon.
@@ -227,7 +227,7 @@ def _its_turn(successor: Starting, ended: str, deadline: float) -> Outcome | Non
         deadline: value of `time.monotonic` at which to return None.
     """
     while True:
-        # Check this before the wait: once the new daemon has the lock, it writes the same file.
+        # Check this before waiting: once the new daemon has the lock, it writes the same file.
         another = link.replaced(ended)
         outcome = successor.wait(min(deadline, time.monotonic() + TURN_LOOK_S))
         if outcome is not None:
@@ -243,19 +243,19 @@ def _stop(drain_s: float) -> dict[str, Any]:
 
     Raise `HostError` if it does not end.
     """
-    # Read the discovery file while the daemon runs, because the daemon removes it at its end.
+    # Read the discovery file while the daemon runs, because the daemon removes the file when it ends.
     found = link.left_behind()
     try:
         with link.reach_soon(PATIENCE_S, any_release=True) as daemon:
             document = daemon.status()
             daemon.stop(drain_s)
     except VersionMismatch as error:
-        # The daemon does not support our requests, but its answer to our HELLO contains its agreement to leave.
+        # This daemon does not support our requests, but its answer to our HELLO reports that it agreed to end.
         if found is None or error.details.get(LEAVING) != LEAVE_FEATURE:
             raise
         document = {"daemon": {"pid": found.pid, "instance": found.instance.hex()}}
     ended = read_figures(document).daemon
-    # The daemon answers this request before it drains, so its agreement is not its end.
+    # The daemon answers this request before it drains, so it still runs after the answer.
     if not link.wait_for_end(drain_s + END_GRACE_S, ended.instance):
         raise HostError(
             f"The daemon (pid {ended.pid}) agreed to stop, but still runs after {drain_s + END_GRACE_S:g} s.",
@@ -275,7 +275,7 @@ def _show_started(document: dict[str, Any], started: bool, as_json: bool) -> Non
 
 def _stopped_text(figures: Figures) -> str:
     """Return a sentence about the daemon that ended."""
-    # Clients without sessions only query the status.
+    # Omit clients without sessions, which only query the status.
     others = [client for client in figures.clients if client.sessions]
     ended = [f"The daemon, pid {figures.daemon.pid}, has ended"]
     if figures.host.running:
@@ -294,19 +294,21 @@ _BLOCK_BYTES: Final = 64 << 10
 
 
 def log_path() -> Path:
-    """Return the log of the running or crashed daemon (it may use other folders), else that of a new daemon."""
+    """Return the log file of the running or crashed daemon, which may use other folders, or else that of a new
+    daemon.
+    """
     from qnnbridge_daemon.main import log_file
 
     with contextlib.suppress(BridgeError):
         found = link.left_behind()
-        # The file of a crashed daemon may refer to a log that has been deleted.
+        # A crashed daemon's discovery file may refer to a log that has been deleted.
         if found is not None and found.log_file and os.path.isfile(found.log_file):
             return Path(found.log_file)
     return log_file()
 
 
 def rotated_files(path: Path) -> list[Path]:
-    """Return the existing files of the log and its predecessors (``daemon.log.1`` ...), the newest first."""
+    """Return the existing log files (``daemon.log``, ``daemon.log.1`` ...), the newest first."""
     numbered: list[tuple[int, Path]] = []
     try:
         names = os.listdir(path.parent)
@@ -317,13 +319,13 @@ def rotated_files(path: Path) -> list[Path]:
         # `isdigit` alone also accepts characters such as a superscript 2, which `int` refuses.
         if name.startswith(path.name + ".") and number.isascii() and number.isdigit():
             numbered.append((int(number), path.parent / name))
-    # Sort by number and not by name: as text, `.10` comes before `.2`.
+    # Sort by number, because `.10` comes before `.2` when sorted by name.
     found = [file for _, file in sorted(numbered)]
     return [path, *found] if path.exists() else found
 
 
 def last_lines(path: Path, count: int) -> list[str]:
-    """Return the last `count` lines of all files together, the oldest first."""
+    """Return the last `count` lines of all log files together, the oldest first."""
     found: list[str] = []
     for file in rotated_files(path):
         wanted = count - len(found)
@@ -337,11 +339,13 @@ def last_lines(path: Path, count: int) -> list[str]:
 
 
 def _tail(file: Path, count: int) -> list[str]:
-    """Return the last lines of a file, reading from its end: the cost does not depend on its size."""
+    """Return the last lines of a file, reading backwards from its end, so that the cost does not depend on its
+    size.
+    """
     with file.open("rb") as stream:
         at = stream.seek(0, os.SEEK_END)
         data = b""
-        # Read one more line end than lines, because the first line of a block may be incomplete.
+        # Read until there is one more line end than needed, because the first line of a block may be incomplete.
         while at > 0 and data.count(b"\n") <= count:
             size = min(_BLOCK_BYTES, at)
             at -= size
@@ -352,19 +356,19 @@ def _tail(file: Path, count: int) -> list[str]:
 
 def _lines(data: bytes) -> list[str]:
     text = data.decode("utf-8", "replace").replace("\r\n", "\n")
-    # `str.splitlines` would also split at form feeds and Unicode line separators, which a message may contain.
+    # Do not use `str.splitlines`, which would also split at form feeds and Unicode line separators in a message.
     return text.removesuffix("\n").split("\n") if text else []
 
 
 class Follower:
-    """Read the lines that are added to a log, also to the file that replaces it.
+    """Reads the lines that are added to a log, and continues with the file that replaces it after a rotation.
 
-    Reading starts at the present end of the file. An incomplete last line is kept until it is complete.
+    Reading starts at the current end of the file. An incomplete last line is kept until it is complete.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        # The daemon's log is rotated by renaming: device and inode (on Windows the file index) stay with the old
+        # The daemon rotates its log by renaming it: device and inode (on Windows the file index) stay with the old
         # file.
         self._identity = _identity(path)
         self._at = _size(path)
@@ -373,34 +377,34 @@ class Follower:
     def new_lines(self) -> list[str]:
         identity = _identity(self._path)
         data = b""
-        # The log was replaced by another file, or truncated.
+        # The log was replaced by a new file, or truncated.
         if identity != self._identity or _size(self._path) < self._at:
             data = self._rest_of_the_old_ones()
             self._identity, self._at = identity, 0
         data += self._read(self._path)
-        # Split bytes: a read may end within a UTF-8 character, and no such character contains the byte of a line
-        # feed.
+        # Split the bytes before decoding: a read may end within a UTF-8 character, and the byte of a line feed
+        # never occurs within one.
         *whole, self._rest = (self._rest + data).split(b"\n")
         return [line.decode("utf-8", "replace").removesuffix("\r") for line in whole]
 
     def _rest_of_the_old_ones(self) -> bytes:
-        """Return the rest of the rotated file, and all files that were rotated since."""
+        """Return the unread rest of the rotated file, and the contents of all files that were rotated since."""
         newer: list[Path] = []
         for file in rotated_files(self._path)[1:]:
             if self._identity is not None and _identity(file) == self._identity:
                 data = self._read(file)
-                # Files that were rotated later, newest first: in reverse order their lines are in sequence.
+                # Files that were rotated later are listed newest first; reverse them to read their lines in order.
                 for other in reversed(newer):
                     self._at = 0
                     data += self._read(other)
                 return data
             newer.append(file)
-        # The log was emptied or is new, or was rotated too often between two reads: there is no rest to read.
+        # The log was emptied, is new, or was rotated too often between two reads, so the rest cannot be found.
         return b""
 
     def _read(self, path: Path) -> bytes:
         try:
-            # Open the file for each read only: on Windows the daemon cannot rename an open file.
+            # Keep the file closed between reads: on Windows the daemon cannot rename an open file.
             with path.open("rb") as stream:
                 stream.seek(self._at)
                 data = stream.read()

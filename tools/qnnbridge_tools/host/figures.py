@@ -1,7 +1,7 @@
-"""The daemon's status document as typed values, with their texts for `host status`, `top` and metrics.
+"""The daemon's status document as typed records, and their texts for `host status`, `top` and metrics.
 
-A daemon of a neighbouring version may report less or more: missing values and values of another type are read as 0
-or empty, unknown ones are ignored. Frozen data; pure functions.
+A daemon of a slightly older or newer version may report other fields: missing values and values of a wrong type are
+read as 0 or empty, and unknown fields are ignored. Records are frozen, and functions are pure.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class DaemonFigures:
     """Figures of the daemon.
 
     Args:
-        idle_exit_s: seconds without a client after which it ends; ``None`` if it never does.
+        idle_exit_s: seconds without a client after which the daemon ends; ``None`` if it never ends by itself.
         idle_unload_s: seconds without a call after which a model is unloaded; ``None`` if models stay loaded.
     """
 
@@ -41,7 +41,7 @@ class HostFigures:
     """Figures of the NPU host.
 
     Args:
-        simulator: QNN runs on the simulator; ``None`` if unknown.
+        simulator: whether QNN runs on the simulator; ``None`` if unknown.
         last_crash: report of the last crash; empty if there was none.
     """
 
@@ -74,8 +74,8 @@ class ClientFigures:
     Args:
         busy: number of calls refused because of a limit.
         kv_bytes: memory of the client's generators.
-        reused_prefixes: number of prompts that went to a generator with tokens of earlier prompts.
-        reused_tokens: number of these tokens.
+        reused_prefixes: number of prompts that reused tokens of earlier prompts in a generator.
+        reused_tokens: total number of reused tokens.
     """
 
     id: str
@@ -99,14 +99,14 @@ class ClientFigures:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ModelFigures:
-    """Figures of one shared session.
+    """Figures of a model's session, which clients share.
 
     Args:
         runs_on: "QNN", "CPU" or "QNN+CPU".
         numbers: "agrees", "differs", or "" if no call was compared with the CPU.
-        compared: number of compared calls.
-        clients, sessions: number of clients and sessions that use it.
-        npu_bytes: size of the part that is loaded into QNN.
+        compared: number of calls compared with the CPU.
+        clients, sessions: number of clients and sessions that use the model.
+        npu_bytes: size of the portion that is loaded into QNN.
     """
 
     key: str
@@ -130,10 +130,10 @@ class ModelFigures:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Totals:
-    """Totals since the start of the daemon, including clients that have left.
+    """Totals since the start of the daemon, including clients that have disconnected.
 
     Args:
-        calls_per_s: rate of the last seconds; ``None`` if not reported.
+        calls_per_s: rate over the last seconds; ``None`` if not reported.
         latency_buckets: upper bounds in seconds, ascending, with the number of calls that took at most this long.
     """
 
@@ -156,7 +156,8 @@ class Figures:
     """All figures of a status document.
 
     Args:
-        slots, running, waiting: calls that may be, and are, inside the NPU host, and calls that wait.
+        slots, running, waiting: maximum and current number of calls inside the NPU host, and number of waiting
+            calls.
     """
 
     daemon: DaemonFigures
@@ -172,13 +173,13 @@ class Figures:
 
     @property
     def calls_per_s(self) -> float:
-        """The rate of all clients, including those that have left."""
+        """Rate of all clients, including those that have disconnected."""
         rate = self.totals.calls_per_s
         return sum(client.calls_per_s for client in self.clients) if rate is None else rate
 
     def without_client(self, pid: int) -> Figures:
-        """Return the figures without clients of the process `pid` that have no session."""
-        # `top` and `host status` are clients of the daemon themselves while they query it.
+        """Return the figures without clients of the process `pid` that have no sessions."""
+        # While `top` and `host status` query the daemon, they are clients themselves.
         kept = tuple(client for client in self.clients if client.pid != pid or client.sessions)
         return dataclasses.replace(self, clients=kept)
 
@@ -216,13 +217,13 @@ def _host(document: Mapping[str, Any]) -> HostFigures:
         HostFigures,
         document,
         versions={str(name): str(version) for name, version in _part(document, "versions").items() if version},
-        # The value is null until a session on QNN has reported it. Keep null, which is not false.
+        # The value is null until a session on QNN has reported it; null must not become false.
         simulator=simulator if isinstance(simulator, bool) else None,
     )
 
 
 def _latency(document: Mapping[str, Any]) -> Latency:
-    # Omit the zeros of a client without calls, which would look like very fast calls.
+    # A client without calls reports zeros; omit them, because they would look like very fast calls.
     if not _int(document, "calls"):
         return Latency()
     part = _part(document, "latency_ms")
@@ -241,14 +242,14 @@ def _totals(document: Mapping[str, Any]) -> Totals:
 
 
 def _buckets(listed: object) -> tuple[tuple[float, int], ...]:
-    # A damaged histogram is dropped completely: a part of it would have wrong counts.
+    # Drop a damaged histogram completely, because a portion of it would have wrong counts.
     if not isinstance(listed, Sequence) or isinstance(listed, str):
         return ()
     found: list[tuple[float, int]] = []
     for pair in listed:
         try:
             bound, count = pair
-            # JSON has no infinity: the last bound is null.
+            # JSON has no infinity, so the last bound is null.
             found.append((float("inf") if bound is None else float(bound), int(count)))
         except (TypeError, ValueError):
             return ()
@@ -270,7 +271,7 @@ def _list(document: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
 
 def _number(document: Mapping[str, Any], name: str) -> float | None:
     found = document.get(name)
-    # True is an int in Python, but not a figure.
+    # True is an int in Python, but not a valid figure.
     return float(found) if isinstance(found, (int, float)) and not isinstance(found, bool) else None
 
 
@@ -287,7 +288,7 @@ def _text(document: Mapping[str, Any], name: str) -> str:
     return "" if found is None else str(found)
 
 
-# Reader functions by the annotation of a field, which is a string in this module.
+# Reader functions by the annotation of a field; annotations are strings in this module.
 _READERS: Final[dict[str, Callable[[Mapping[str, Any], str], object]]] = {
     "int": _int,
     "float": _float,
@@ -321,7 +322,7 @@ _CLIENT_COLUMNS: Final[tuple[tuple[str, Callable[[ClientFigures], str]], ...]] =
     ("memory", lambda one: size_text(one.shared_bytes) if one.shared_bytes else "-"),
 )
 _MODEL_COLUMNS: Final[tuple[tuple[str, Callable[[ModelFigures], str]], ...]] = (
-    # Labels come from applications and file names: escape sequences must not reach the terminal.
+    # Labels come from applications and file names, so replace escape sequences before printing.
     ("model", lambda one: output.visible(one.label) or one.key[:KEY_SHOWN]),
     ("runs on", lambda one: _where(one)),
     ("numbers", lambda one: {"agrees": "agree", "differs": "DIFFER"}.get(one.numbers, "-")),
@@ -334,7 +335,7 @@ _MODEL_COLUMNS: Final[tuple[tuple[str, Callable[[ModelFigures], str]], ...]] = (
     ("p90", lambda one: milliseconds(one.latency_ms.p90)),
     ("p99", lambda one: milliseconds(one.latency_ms.p99)),
     ("errors", lambda one: str(one.errors)),
-    # 0 means that the figure is missing, because no session opens in 0 ms.
+    # 0 means that the figure is missing, because opening a session never takes 0 ms.
     ("opened in", lambda one: milliseconds(one.opened_ms or None)),
 )
 CLIENT_HEADERS: Final = tuple(header for header, _ in _CLIENT_COLUMNS)
@@ -352,7 +353,7 @@ def model_row(model: ModelFigures) -> list[str]:
 def model_state(model: ModelFigures) -> str:
     if not model.loaded:
         return "unloaded"
-    # A model counts as idle only after one second, because a model in constant use is idle between two calls, too.
+    # A model counts as idle after one second: a model in constant use is also idle for moments between two calls.
     return f"idle {duration(model.idle_s)}" if model.idle_s >= 1 else "in use"
 
 
@@ -364,7 +365,7 @@ def host_text(host: HostFigures) -> str:
 
 
 def host_kind(host: HostFigures) -> str:
-    """Return the machine, what QNN runs on, the versions, and the source of QNN."""
+    """Return the machine type, whether QNN uses an NPU or simulator, the versions, and the source of QNN."""
     where = {True: "QNN's simulator", False: "NPU", None: ""}[host.simulator]
     # Skip ep_source, ep_package and ep_version, which `_provider` combines into one text.
     versions = (f"{name} {version}" for name, version in host.versions.items() if not name.startswith("ep_"))
@@ -375,14 +376,14 @@ def _provider(versions: Mapping[str, str]) -> str:
     source = versions.get("ep_source")
     if source is None:
         return ""
-    # The release of a wheel is already listed as `onnxruntime_qnn`, but not that of another source.
+    # A wheel's release is already listed as `onnxruntime_qnn`; add name and version only for other sources.
     named = "" if source == "wheel" else " ".join(versions.get(name, "") for name in ("ep_package", "ep_version"))
     return f"QNN from {QNN_SOURCES.get(source, source)}" + (f" ({named.strip()})" if named.strip() else "")
 
 
 def restarts_text(host: HostFigures) -> str:
     planned = _times(host.planned_restarts)
-    # Each new host has the next generation, so the latest number is also the number of starts.
+    # Each new host gets the next generation number, so the latest number is the number of starts.
     return f"started {_times(host.generation)}, crashed {_times(host.crashes)}, replaced in good order {planned}"
 
 
@@ -408,7 +409,7 @@ def sessions_text(figures: Figures) -> str:
 
 
 def generation_text(figures: Figures) -> str:
-    """Generators of all clients in one line; empty if there were none."""
+    """Return the figures of all clients' generators in one line; empty if there were none."""
     kv_bytes, prefixes, tokens = (
         sum(getattr(one, name) for one in figures.clients)
         for name in ("kv_bytes", "reused_prefixes", "reused_tokens")
@@ -420,7 +421,7 @@ def generation_text(figures: Figures) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Format a duration: 42 s, 3 min 5 s, 2 h 10 min, 3 d 4 h."""
+    """Return a duration as text: 42 s, 3 min 5 s, 2 h 10 min, 3 d 4 h."""
     whole = int(seconds)
     if whole < 60:
         return f"{whole} s"

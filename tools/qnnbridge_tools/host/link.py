@@ -39,7 +39,9 @@ class Link:
         return document if isinstance(document, dict) else {}
 
     def stop(self, drain_s: float) -> None:
-        """Ask the daemon to end after running calls had `drain_s` seconds to finish; return when it has agreed."""
+        """Ask the daemon to end after giving running calls `drain_s` seconds to finish; return when it has
+        agreed.
+        """
         self._ask({"op": "daemon.stop", "drain_s": drain_s}, ASK_TIMEOUT_S + drain_s)
 
     def restart_host(self, timeout_s: float) -> None:
@@ -48,7 +50,7 @@ class Link:
 
     def _ask(self, header: dict[str, Any], timeout_s: float) -> dict[str, Any]:
         try:
-            # The host of this connection is the daemon: its operations are sent like those of a host.
+            # From the client's view the daemon is a host, so its operations are sent like a host's operations.
             return dict(self._host.call(header, timeout=timeout_s).header)
         except (HostStartFailed, HostCrashed) as error:
             raise explained(error) from None
@@ -73,8 +75,8 @@ def reach(
 
     Args:
         timeout_s: time limit in seconds.
-        any_release: accept a daemon of a release that can only be ended.
-        start_with: if there is no daemon, start one with these options; wait for one that is starting or leaving.
+        any_release: also accept a daemon of a release whose only supported request is to end.
+        start_with: if no daemon runs, start one with these options; wait for a daemon that is starting or ending.
 
     Raises:
         HostStartFailed, VersionMismatch: the daemon cannot be reached; the details contain its state.
@@ -95,7 +97,7 @@ def reach(
     except BaseException as error:
         # No `Link` owns the connection yet.
         host.close()
-        # HostCrashed: the daemon ended during the handshake.
+        # HostCrashed is raised if the daemon ended during the handshake.
         if isinstance(error, (HostStartFailed, HostCrashed, VersionMismatch)):
             raise explained(error) from None
         raise
@@ -103,20 +105,20 @@ def reach(
 
 
 def reach_soon(patience_s: float, *, any_release: bool = False) -> Link:
-    """Connect as `reach`, but wait for a daemon that is starting, or until one that is leaving has ended."""
+    """Connect like `reach`, but wait while a daemon is starting or ending."""
     end = time.monotonic() + patience_s
     while True:
         try:
             return reach(any_release=any_release)
         except HostError as error:
-            # Check `is_none` first, because `may_change` is also true without a daemon, which ends the wait here.
+            # Check `is_none` first: `may_change` is also true without a daemon, but then waiting makes no sense.
             if is_none(error) or not may_change(error) or time.monotonic() >= end:
                 raise
         time.sleep(_LOOK_INTERVAL_S)
 
 
 def _be_quiet() -> None:
-    """Suppress log warnings about a lost connection, which the command reports as an error."""
+    """Suppress log warnings about a lost connection, because the command reports the error itself."""
     logger = logging.getLogger("qnnbridge")
     # Python prints warnings of a logger without handlers on stderr (`logging.lastResort`).
     if not logger.handlers:
@@ -124,7 +126,7 @@ def _be_quiet() -> None:
 
 
 def explained(error: BridgeError) -> BridgeError:
-    """Return the error with the state of the daemon, as far as it is known without a connection."""
+    """Return the error with the daemon's state added, as far as the state is known without a connection."""
     if isinstance(error, VersionMismatch):
         error.details[STATE] = OTHER_VERSION
         return error
@@ -140,7 +142,7 @@ def explained(error: BridgeError) -> BridgeError:
 
 
 def without_us(document: dict[str, Any]) -> dict[str, Any]:
-    """Return the daemon's document without clients of this process that have no session."""
+    """Return the daemon's document without clients of this process that have no sessions."""
     clients = [
         client for client in document.get("clients") or () if client.get("pid") != os.getpid() or client["sessions"]
     ]
@@ -159,27 +161,27 @@ def is_none(error: BridgeError) -> bool:
 
 
 def may_change(error: BridgeError) -> bool:
-    """Return whether there is no daemon, or one that may be starting or leaving."""
+    """Return whether there is no daemon, or a daemon that may be starting or ending."""
     return is_none(error) or (error.details.get(STATE) == UNREACHABLE and "path" not in error.details)
 
 
-# --- the daemon from outside ---
+# --- state of the daemon, found without a connection ---
 
 
 def is_running() -> bool:
-    """Return whether a daemon runs, by the lock of its folder; start nothing and connect to nothing."""
+    """Return whether a daemon runs, using the lock in its folder. No process is started and no connection made."""
     from filelock import FileLock, Timeout
 
     from qnnbridge._daemon.discovery import LOCK_NAME, runtime_folder
 
     path = runtime_folder() / LOCK_NAME
-    # `FileLock` creates its file, but a check must leave nothing behind.
+    # `FileLock` creates its file, but this check must not create files.
     if not path.exists():
         return False
-    # The operating system releases the lock of a process whenever the process ends.
+    # The operating system releases the lock when its process ends for any reason.
     lock = FileLock(path, mode=0o600)
     try:
-        # The lock is held for some microseconds. A daemon that starts meanwhile tries again.
+        # The lock is only held for some microseconds; a daemon that starts meanwhile tries again.
         lock.acquire(timeout=0)
     except Timeout:
         return True
@@ -194,10 +196,10 @@ def wait_for_end(timeout_s: float, instance: str = "") -> bool:
 
     Args:
         timeout_s: time limit in seconds.
-        instance: daemon to wait for, because a running application may start another one at once.
+        instance: the daemon to wait for; a running application may start another daemon at once.
     """
     end = time.monotonic() + timeout_s
-    # A successor may already hold the lock: its discovery file distinguishes it from the daemon to wait for.
+    # A later daemon may already hold the lock; its discovery file shows that it is a different daemon.
     while is_running() and not replaced(instance):
         if time.monotonic() >= end:
             return False
@@ -206,7 +208,7 @@ def wait_for_end(timeout_s: float, instance: str = "") -> bool:
 
 
 def replaced(instance: str) -> bool:
-    """Return whether a later daemon has written its discovery file. Only the holder of the lock writes it."""
+    """Return whether a later daemon has written its discovery file. Only the lock's holder writes this file."""
     try:
         found = left_behind()
     except BridgeError:

@@ -1,6 +1,6 @@
 """The daemon's figures as metric families of the prometheus library, and their text in OpenMetrics format.
 
-The names of samples are derived from the type of their family, so every text is valid for a parser.
+Sample names are derived from the type of their family, so parsers accept every text.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from qnnbridge_tools.host.figures import ClientFigures, Figures, Latency, ModelF
 
 Kind = Literal["gauge", "counter", "info", "histogram", "summary"]
 Labels = Mapping[str, str]
-# Sample of a family: suffix of the family's name with its underscore, labels, value.
+# Sample of a family: (suffix of the family's name including the underscore, labels, value).
 Sample = tuple[str, Labels, float]
 
-# "unknown": no call has been compared, or none can be.
+# "unknown" means that no call has been compared with the CPU, or that comparison is not possible.
 NUMBERS_STATES: Final = ("agrees", "differs", "unknown")
 _NAME: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 
 
 class Families(Collector):
-    """Collector that returns the given metric families, except for those without samples."""
+    """Prometheus collector that returns the given metric families, except those without samples."""
 
     def __init__(self, families: Iterable[Metric]) -> None:
         self._families = families
@@ -42,15 +42,16 @@ def family(kind: Kind, name: str, help_text: str, samples: Iterable[Sample], uni
     """Create a family.
 
     Args:
-        unit: empty, or the suffix of the name.
+        unit: unit that the name ends with, or empty.
 
     Raises:
         ValueError: the name is invalid or does not end with the unit.
     """
-    # OpenMetrics: the name of a family with a unit ends with the unit.
+    # OpenMetrics requires that the name of a family with a unit ends with the unit.
     if not _NAME.fullmatch(name) or (unit and not name.endswith(f"_{unit}")):
         raise ValueError(f"{name} with unit {unit}")
-    # Do not use the library's `Counter` and `Gauge`, which count in this process: the daemon has counted already.
+    # Do not use the library's `Counter` and `Gauge`, which count in this process: the daemon already did the
+    # counting.
     made = Metric(name, help_text, kind, unit)
     for suffix, labels, value in samples:
         # A name from a file system may contain half a surrogate pair, which UTF-8 cannot encode.
@@ -69,7 +70,7 @@ def counter(name: str, help_text: str, values: Iterable[tuple[Labels, float]], u
 
 
 def info(name: str, help_text: str, labels: Labels) -> Metric:
-    # The value of an info is always 1: its labels contain the information.
+    # The value of an info sample is always 1, because the information is in its labels.
     return family("info", name, help_text, [("_info", labels, 1)])
 
 
@@ -79,9 +80,9 @@ def summary(
     """Create a family of type summary.
 
     Args:
-        values: quantiles for each set of labels; unknown ones are omitted.
+        values: quantiles for each set of labels; unknown quantiles are omitted.
     """
-    # Omit `_sum` and `_count`, because the daemon reports only quantiles for a client or a model.
+    # Omit `_sum` and `_count`: the daemon reports only quantiles of a client or model.
     samples = (
         ("", {**labels, "quantile": floatToGoString(quantile)}, value)
         for labels, quantiles in values
@@ -94,7 +95,7 @@ def summary(
 def histogram(
     name: str, help_text: str, buckets: Sequence[tuple[float, int]], total: float, count: int, unit: str = ""
 ) -> Metric:
-    """Create a family of type histogram, with the infinite bucket added.
+    """Create a family of type histogram, and add the infinite bucket.
 
     The format requires consistent counts, so the total count is at least that of the last bucket.
 
@@ -139,7 +140,7 @@ def text_of(families: Iterable[Metric]) -> str:
 
 
 Row = TypeVar("Row")
-# Metrics of a client or a model: type, name, unit, help text, value.
+# Metrics of a client or model: (type, name, unit, help text, function that returns the value).
 Columns = tuple[tuple[Literal["gauge", "counter"], str, str, str, Callable[[Row], float]], ...]
 
 _CLIENT_COLUMNS: Final[Columns[ClientFigures]] = (
@@ -173,7 +174,7 @@ def metrics_text(document: Mapping[str, Any], onlooker: int | None = None) -> st
 
     Args:
         document: the status document.
-        onlooker: process that only queries the status.
+        onlooker: process id of a client that only queries the status, which is omitted.
     """
     figures = read_figures(document)
     if onlooker is not None:
@@ -213,7 +214,7 @@ def _daemon(figures: Figures) -> Iterator[Metric]:
 def _host(figures: Figures) -> Iterator[Metric]:
     host = figures.host
     yield _one("gauge", "host_running", "1 if an NPU host runs, else 0.", int(host.running))
-    # While no host runs, machine and versions are unknown, and an info without labels is useless.
+    # Without a running host, machine and versions are unknown, and an info sample without labels is useless.
     if host.versions or host.machine:
         yield info("qnnbridge_host", "Machine and versions.", {"machine": host.machine, **_versions(host.versions)})
     yield _one("counter", "host_starts", "NPU hosts that were started.", host.generation)
@@ -281,5 +282,5 @@ def _models(figures: Figures) -> Iterator[Metric]:
 
 def _quantiles(latency: Latency) -> dict[float, float | None]:
     found = {0.5: latency.p50, 0.9: latency.p90, 0.99: latency.p99, 1.0: latency.max}
-    # The base unit of Prometheus is the second.
+    # Convert to seconds, which is Prometheus' base unit.
     return {quantile: None if value is None else value / 1000 for quantile, value in found.items()}

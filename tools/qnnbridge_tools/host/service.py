@@ -1,7 +1,7 @@
-"""`qnnbridge host service`: write a file that lets the system start and watch the daemon, with instructions.
+"""`qnnbridge host service`: write a service file with which the system starts and watches the daemon.
 
-The file is a systemd user unit, or a task for Windows Task Scheduler. As text the task is ASCII without a declared
-encoding, so that it is well-formed in the encoding of any shell; as a file it is UTF-16 with a byte order mark,
+The file is a systemd user unit, or a task for Windows Task Scheduler. Printed tasks are ASCII without an encoding
+declaration, so that they are well-formed in any shell's encoding; task files are UTF-16 with a byte order mark,
 like Task Scheduler's own files.
 """
 
@@ -24,7 +24,7 @@ from qnnbridge_protocol.errors import OptionError
 
 SERVICE_NAME: Final = "qnnbridge"
 # Variables that determine how the daemon is found, what it runs and where it stores data. A service starts without
-# the environment of a shell, but must agree with the applications about these. systemd sets XDG_RUNTIME_DIR.
+# a shell's environment, but must use the same values as the applications. systemd sets XDG_RUNTIME_DIR.
 CARRIED: Final = (
     "QNNBRIDGE_CACHE",
     "QNNBRIDGE_CACHE_DIR",
@@ -66,7 +66,7 @@ def this_computer(options: Sequence[str], windows: bool) -> ServiceCommand:
 
     Args:
         options: options of the daemon.
-        windows: for Task Scheduler.
+        windows: whether the command is for Windows Task Scheduler.
     """
     if windows and not ON_WINDOWS:
         program = r"C:\path\to\pythonw.exe"
@@ -82,7 +82,9 @@ def this_computer(options: Sequence[str], windows: bool) -> ServiceCommand:
 
 
 def without_console(python: str) -> str:
-    """Return pythonw.exe next to the interpreter, which opens no window; the interpreter if it is missing."""
+    """Return pythonw.exe next to the interpreter, which opens no window; if it is missing, return the
+    interpreter.
+    """
     silent = Path(python).with_name("pythonw.exe")
     return str(silent) if silent.is_file() else python
 
@@ -99,7 +101,7 @@ _NORMAL_PRIORITY: Final = "5"
 
 _SETTINGS: Final = (
     ("MultipleInstancesPolicy", "IgnoreNew"),
-    # Windows' default for the next two is true: a laptop would lose the daemon when it is unplugged.
+    # The default of the next two settings is true, which would end the daemon when a laptop is unplugged.
     ("DisallowStartIfOnBatteries", "false"),
     ("StopIfGoingOnBatteries", "false"),
     ("AllowHardTerminate", "true"),
@@ -149,7 +151,7 @@ def task_instructions(path: str = "") -> str:
 
 
 def variables_note(service: ServiceCommand) -> str:
-    """Return instructions to set variables, because a task cannot define any; empty if none is set."""
+    """Return instructions to set variables permanently, because a task cannot define any; empty if none is set."""
     if not service.environment:
         return ""
     lines = [f'  setx {name} "{value}"' for name, value in service.environment.items()]
@@ -175,13 +177,13 @@ def _body(service: ServiceCommand) -> str:
     settings = ET.SubElement(task, "Settings")
     for name, value in _SETTINGS:
         _leaf(settings, name, value)
-    # A regular end, such as `qnnbridge host stop`, is not a failure and causes no restart.
+    # A regular end, such as by `qnnbridge host stop`, is not a failure and causes no restart.
     again = ET.SubElement(settings, "RestartOnFailure")
     _leaf(again, "Interval", _RESTART_INTERVAL)
     _leaf(again, "Count", _RESTART_COUNT)
     program = ET.SubElement(ET.SubElement(task, "Actions", {"Context": "Author"}), "Exec")
     _leaf(program, "Command", service.program)
-    # Quote by the rules of Microsoft's C runtime, which Python uses to split its command line.
+    # Quote by the rules of Microsoft's C runtime, which Python uses to parse its command line.
     _leaf(program, "Arguments", subprocess.list2cmdline(service.arguments))
     ET.indent(task)
     return ET.tostring(task, encoding="unicode")
@@ -192,7 +194,7 @@ def _leaf(parent: ET.Element, name: str, text: str) -> None:
 
 
 UNIT_NAME: Final = f"{SERVICE_NAME}.service"
-# This time must be longer than the daemon needs to let calls finish and to end the NPU host.
+# Must be longer than the daemon needs to let calls finish and to end the NPU host.
 STOP_TIMEOUT_S: Final = 45
 _PLAIN_WORD: Final = re.compile(r"[A-Za-z0-9_\-./:=+,@]+")
 
@@ -200,11 +202,11 @@ _PLAIN_WORD: Final = re.compile(r"[A-Za-z0-9_\-./:=+,@]+")
 def unit_text(service: ServiceCommand, another_runs_code: int) -> str:
     """Return the text of the unit.
 
-    Args:
+    another_runs_code: exit code of a daemon that found a running daemon; a restart would not help.
         service: the command.
         another_runs_code: exit code of a daemon that found another one; a restart would not help.
     """
-    # In the arguments $ starts a variable, but not in the path of the program.
+    # In the arguments $ starts a variable, but not in the program's path.
     command = " ".join((quoted(service.program), *(quoted(word).replace("$", "$$") for word in service.arguments)))
     lines = [
         "[Unit]",
@@ -283,7 +285,7 @@ def give_service_file(
         systemd, task_scheduler: requested format; default: that of this system.
         output: path of the file.
         overwrite: replace an existing file.
-        another: exit code of a daemon that found another one (`unit_text`).
+        another: exit code of a daemon that found a running daemon (see `unit_text`).
     """
     if systemd and task_scheduler:
         raise OptionError("--systemd and --task-scheduler are for different systems.", fix="Give one of them.")

@@ -1,7 +1,7 @@
 """Choose among the models of a repository, before anything is downloaded.
 
 The beginning of each model is read over the network: its operators, and the header of a compiled model's context
-binary. These parts determine the kind of a model; its name is used only if they cannot be read.
+binary. These determine the kind of the model; its name is used only if they cannot be read.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ def find_candidates(
     Args:
         hub: connection to the hub.
         repository: the repository.
-        wanted: names and patterns of files. Several of them are parts of one model, and all are taken.
+        wanted: names and patterns of files. Several of these form one model, and all are downloaded.
         host: traits of the host that compiled models are judged for.
 
     Raises:
@@ -199,7 +199,9 @@ def find_candidates(
 
 
 def base_of(name: str) -> str:
-    """Return the model's name without folder, suffix and kind, which is equal for all variants of a model."""
+    """Return the model's name without folder, suffix and kind. The result is the same for all variants of a
+    model.
+    """
     stem = posixpath.basename(name)
     stem = stem[: stem.rindex(".")]
     while (shorter := _VARIANT.sub("", stem)) != stem:
@@ -335,7 +337,7 @@ def _of_archive(hub: Hub, repository: HubRepository, name: str, judge: Judge) ->
         return PullCandidate(name, "refused", f"it cannot be read: {error}", (name,), packed)
     except OptionError as error:
         return PullCandidate(name, "refused", error.message, (name,), packed)
-    # The worst part determines the kind, because a pipeline needs all of its parts.
+    # The kind of the worst stage determines the pipeline's kind, because a pipeline needs all of its stages.
     kind, why, order = max(judged, key=lambda one: _ORDER.index(one[0]))
     return PullCandidate(name, kind, why, (name,), packed + sum(sizes.values()), order)
 

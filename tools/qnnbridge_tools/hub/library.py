@@ -1,8 +1,8 @@
 """List, find and remove pulled models.
 
 `QNNBRIDGE_MODELS_DIR/OWNER--NAME/COMMIT-KEY/` contains one pulled model and `qnnbridge-pull.json`, which is written
-before the folder gets this name. A folder that ends in ``.qnnbridge-part`` is an unfinished download or removal,
-whatever files it has. No other folder is listed or removed, and no link is followed.
+before the folder gets its final name. A folder that ends in ``.qnnbridge-part`` is an unfinished download or
+removal, regardless of its files. No other folder is listed or removed, and links are not followed.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def pulled() -> list[PulledFolder]:
     with local_errors(models_dir()):
         for owner in _folders_in(models_dir()):
             for folder in _folders_in(owner) if owner.name != _LOCKS else ():
-                # A pull writes the record before it renames the folder, and a removal renames it first.
+                # A pull writes the record before renaming the folder, and a removal renames the folder first.
                 is_part = folder.name.endswith(PART)
                 record = None if is_part else read_record(folder)
                 if record is not None or (is_part and is_own(folder, lambda _: False)):
@@ -183,7 +183,7 @@ def matching(name: str, *, unfinished: bool = False) -> list[PulledFolder]:
 
 def remove(one: PulledFolder) -> None:
     """Remove a pulled model. Raise `PullFailed` if it is in use."""
-    # A pull holds the lock of the final name while its folder still ends in `PART`.
+    # A pull holds the lock for the final name while its folder still ends in `PART`.
     with locked(one.folder.with_name(one.id), wait=False):
         # Rename the folder first, because a folder whose name ends in `PART` is never used as a model.
         gone = one.folder.with_name(f"{one.id}-gone{PART}")

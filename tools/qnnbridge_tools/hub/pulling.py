@@ -91,7 +91,7 @@ class PullResult:
 
 
 class _Unfit(Exception):
-    """The downloaded files show that the model cannot be used."""
+    """Raised if the downloaded files show that the model cannot be used."""
 
 
 def pull_model(request: PullRequest, say: Say = _log.info) -> PullResult:

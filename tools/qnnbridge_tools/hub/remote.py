@@ -108,7 +108,7 @@ class Hub:
                 fix=install_command("hub", python=sys.executable),
                 details={"reason": "packages"},
             ) from None
-        # The base of network errors, in httpx or another library that this huggingface_hub uses.
+        # Base class of network errors, in httpx or in the library that this huggingface_hub uses instead.
         bases = self._hub.errors.HfHubHTTPError.__mro__
         self._network: Any = next(one for one in bases if one.__name__ == "HTTPError")
         if not re.match("https?://.", hub_endpoint()):
@@ -117,7 +117,7 @@ class Hub:
                 fix="Set it to an address that begins with https:// or http://, or unset it.",
                 details={"reason": "network"},
             )
-        # huggingface_hub has read the variable when it was imported, and it may have changed since.
+        # huggingface_hub read the variable when it was imported, so it may have changed since.
         self._address_of_hub = hub_endpoint()
         self.endpoint = without_login(self._address_of_hub)
         self._token = token
@@ -138,7 +138,7 @@ class Hub:
         for one in info.siblings or ():
             lfs = getattr(one, "lfs", None)
             sha256 = str(getattr(lfs, "sha256", "") or "")
-            # For a file outside git, git's hash is that of its pointer file.
+            # For a file stored outside git, git's hash is the hash of its pointer file.
             files[one.rfilename] = RepoFile(
                 one.rfilename, int(one.size or 0), sha256, "" if sha256 else str(one.blob_id or "")
             )

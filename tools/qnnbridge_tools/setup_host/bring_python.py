@@ -1,7 +1,7 @@
 """Choose how `setup` downloads a Python if no installed interpreter can be the base of the host.
 
 Windows' Python install manager (`pymanager`) or uv puts a CPython into a folder next to the environment. Nothing is
-registered, and no PATH changes: removing that folder removes everything. This module runs no command.
+registered and no PATH is changed, so deleting the folder removes Python completely. This module runs no commands.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from qnnbridge_tools.setup_host.environment import RECORD, AlreadyThere, is_mark
 from qnnbridge_tools.setup_host.this_machine import BaseCandidate, PythonTraits, program_on_path
 from qnnbridge_tools.versions.packages import Source
 
-# Every release of onnxruntime-qnn that the table recommends for Windows on Arm has a wheel for it.
+# Every release of onnxruntime-qnn that the table recommends for Windows on Arm has a wheel for this version.
 BROUGHT_VERSION: Final = (3, 13)
 # Size of the unpacked Python and of uv.
 BROUGHT_BYTES: Final = 300_000_000
@@ -28,7 +28,9 @@ MIRROR_VARIABLE: Final = "UV_PYTHON_INSTALL_MIRROR"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Target:
-    """Names of one platform: in uv's requests, in tags of the install manager ("" if it has none), in sysconfig."""
+    """Names of a platform: in uv's requests, in the install manager's tags ("" if not supported), and in
+    sysconfig.
+    """
 
     uv: str
     tag: str
@@ -47,12 +49,12 @@ _LINUX: Final[Mapping[str, _Target]] = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BroughtPython:
-    """Python to download, or one that an earlier set-up downloaded: then `commands` is empty.
+    """Python to download, or one that an earlier set-up downloaded, for which `commands` is empty.
 
     Args:
         by: Name of the program that downloads it, as messages show it.
-        folder: Folder of this Python alone.
-        candidate: The interpreter. Before the download its traits are the requested ones.
+        folder: Folder that contains only this Python.
+        candidate: The interpreter. Before the download it has the requested traits.
         commands: The commands in order. The last one creates the interpreter.
         scratch: Folder that only the commands need.
     """
@@ -118,13 +120,13 @@ def python_to_bring(
 
 
 def _by_uv(folder: Path, target: _Target, surroundings: Surroundings) -> Path:
-    """Return the interpreter's path without the patch version, which uv creates in addition to the full one."""
+    """Return the interpreter's path without the patch version; uv creates it in addition to the full path."""
     made = folder / _request(target)
     return made / "python.exe" if surroundings.is_windows else made / "bin" / "python{}.{}".format(*BROUGHT_VERSION)
 
 
 def _by_manager(folder: Path) -> Path:
-    """Return the interpreter's path in a subfolder, because the install manager empties its target first."""
+    """Return the interpreter's path. It is in a subfolder, because the install manager empties its target first."""
     return folder / "python" / "python.exe"
 
 
@@ -136,7 +138,7 @@ def _manager_source(
     surroundings: Surroundings, source: Source, find_program: Callable[[str], str | None]
 ) -> tuple[str, ...] | None:
     """Return the install manager and its options for the source; ``None`` if uv is to be used."""
-    # Do not use `py`: the launcher of older installers has the same name and would run a script "install".
+    # Do not use `py`: the launcher of older installers has the same name, and would run a script called "install".
     manager = find_program("pymanager") if surroundings.is_windows else None
     # A mirror in this variable works for uv only.
     if manager is None or surroundings.environ.get(MIRROR_VARIABLE):

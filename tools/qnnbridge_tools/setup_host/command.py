@@ -103,7 +103,7 @@ def _set_up(options: SetupOptions, purpose: Purpose, ask: Ask | None, *, dry_run
 
     surroundings = Surroundings.current()
     there = None if options.replace else made_host.made_host(options, surroundings)
-    # `make_plan` handles the case of another configured host or another source of QNN.
+    # If the configured host or source of QNN differs from the options, continue with `make_plan`, which handles it.
     if there is not None and _is_the_one_asked_for(options, there, purpose):
         health = made_host.examine(there)
         if purpose is Purpose.SET_UP and health.error is not None:
@@ -139,9 +139,9 @@ def _set_up(options: SetupOptions, purpose: Purpose, ask: Ask | None, *, dry_run
     info = carry_out(plan, _say, _detail)
     _say("Examining the new host")
     if plan.engine != "wheel":
-        # The doctor needs the variables, because with --no-config the file lacks the engine.
+        # Set the variables for the doctor, because with --no-config the file lacks the engine.
         os.environ.update(plan.variables)
-    # The table of known-wrong operators was measured in the simulator, so only a real NPU is measured again.
+    # The known-wrong table was measured in the simulator, so only a real NPU needs to be measured.
     found = examined(SurveyOptions(host_python=str(plan.python), numbers=info.machine == "ARM64"))[0]
     if as_json:
         output.print_json(document(plan, info, found))
@@ -260,12 +260,12 @@ def _say(text: str) -> None:
 
 
 def _detail(line: str) -> None:
-    """Show the lines of pip, uv and the install manager that report progress."""
+    """Print those lines of pip, uv and the install manager that show progress."""
     shown = visible(line.strip())
     if shown.startswith(("Downloading cpython", "Downloaded cpython", "Installed Python", "Installing Python")):
         print(f"  {shown}", file=sys.stderr, flush=True)
         return
-    # pip prints the size of each download; only sizes in MB take time.
+    # pip prints the size of each download; only downloads in MB take noticeable time.
     if (shown.startswith("Downloading ") and shown.endswith("MB)")) or shown.startswith("Building wheel"):
         print(f"  {shown}", file=sys.stderr, flush=True)
     elif shown.startswith('{"progress":'):
@@ -305,7 +305,7 @@ def print_plan(plan: SetupPlan) -> None:
 
 def print_commands(plan: SetupPlan) -> None:
     """Print the commands that do the same by hand."""
-    # On Windows print the commands for both shells, because the user may paste them into either.
+    # On Windows print the commands for both shells, because the user may use either.
     shells = (("Command Prompt", command_prompt_line), ("PowerShell", powershell_line)) if os.name == "nt" else None
     for name, to_text in shells or (("Commands", command_line),):
         print(f"{name}:")

@@ -1,8 +1,9 @@
 """Create the folder of a new environment, and remove it if the set-up fails.
 
-An environment cannot be moved, because its scripts contain its path, so it is created in place. A marker file
-shows that an environment is incomplete; the next set-up removes it. A replaced environment is renamed first and
-gets its name back if anything fails. If a set-up fails, parent folders that it created are removed, too.
+An environment cannot be moved, because its scripts contain its path, so it is created at its final path. A marker
+file shows that an environment is incomplete; the next set-up removes such an environment. A replaced environment is
+renamed first, and renamed back if a step fails. If a set-up fails, the parent folders that it created are removed,
+too.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def failed(
 # Linux.
 NEEDED_BYTES: Final = 700_000_000
 
-# Free bytes below which a failure is attributed to a full disk, because pip and venv do not always report one.
+# Below this number of free bytes, a failure is attributed to a full disk, which pip and venv do not always report.
 FULL_BYTES: Final = 20_000_000
 
 FREE_SPACE: Final = (
@@ -72,7 +73,7 @@ def check_folder(folder: Path, needed_bytes: int = NEEDED_BYTES) -> None:
 
 def check_file(file: Path) -> None:
     """Raise `SetupFailed` if this user may not write the configuration file."""
-    # `write_text` follows a link and writes into the folder of its target.
+    # Check the folder of a link's target, because `write_text` writes there.
     problem = _problem_of(Path(os.path.realpath(file)).parent)
     if problem is not None:
         raise not_written(file, problem)
@@ -113,19 +114,19 @@ def _problem_of(folder: Path) -> str | None:
 
 def _existing(path: Path) -> Path:
     """Return the path, or the nearest parent that exists."""
-    # A broken link counts as existing: no folder can be created under its name.
+    # A broken link counts as existing, because no folder can be created under its name.
     return next((one for one in (path, *path.parents) if os.path.lexists(one)), Path(path.anchor))
 
 
 MARKER = "qnnbridge-setup-unfinished"
-# File in each complete environment. `setup` replaces and removes only environments with this file, and the
-# configured one.
+# File in each complete environment. `setup` only replaces and removes environments with this file, and the
+# configured environment.
 RECORD = "qnnbridge-setup.json"
 OLD_SUFFIX = ".qnnbridge-old"
 
 
 class NewEnvironment:
-    """``with NewEnvironment(folder, replace=...) as made: ...; made.keep()``. One thread, one process at a time."""
+    """Context manager: ``with NewEnvironment(folder, replace=...) as made: ...; made.keep()``. Not thread-safe."""
 
     def __init__(self, folder: Path, *, replace: bool) -> None:
         self.folder = folder
@@ -139,7 +140,7 @@ class NewEnvironment:
         check_free(self.folder, replace=self._replace)
         if is_taken(self.folder):
             put_aside(self.folder)
-        # Record the missing parents before they are created, because nothing distinguishes them afterwards.
+        # Record which parent folders are missing before creating them.
         self._made_above = [one for one in self.folder.parents if not one.exists()]
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -174,12 +175,12 @@ class NewEnvironment:
 
 
 def old_folder(folder: Path) -> Path:
-    """Return the path of the environment while another one replaces it."""
+    """Return the temporary path of an environment that is being replaced."""
     return folder.with_name(folder.name + OLD_SUFFIX)
 
 
 def mark(folder: Path) -> None:
-    """Mark an environment as incomplete, so that the next set-up removes it, whatever else its folder contains."""
+    """Mark an environment as incomplete, so that the next set-up removes it regardless of its contents."""
     (folder / MARKER).write_text("A command of qnnbridge did not finish; the next one removes this.\n", "utf-8")
 
 
@@ -188,7 +189,7 @@ def is_marked(folder: Path) -> bool:
 
 
 def remove_marked(folder: Path) -> None:
-    """Remove an incomplete environment. An interruption leaves it marked."""
+    """Remove an incomplete environment. If the removal is interrupted, the environment stays marked."""
     for entry in folder.iterdir():
         if entry.name != MARKER:
             remove(entry)
@@ -198,7 +199,7 @@ def remove_marked(folder: Path) -> None:
 def put_aside(folder: Path) -> Path:
     """Rename the environment, so that `recover` can restore it. Return its new path."""
     old = old_folder(folder)
-    # Windows refuses to rename a folder that a running program was started from.
+    # Windows refuses to rename a folder from which a running program was started.
     try:
         folder.rename(old)
     except OSError as error:
@@ -212,14 +213,14 @@ def put_aside(folder: Path) -> Path:
 
 
 def recover(folder: Path) -> None:
-    """Remove what an interrupted set-up or removal left, and restore the environment that a set-up had replaced."""
+    """Remove remains of an interrupted set-up or removal, and restore the environment that was being replaced."""
     old = old_folder(folder)
     for one in (folder, old):
         if is_marked(one):
             remove_marked(one)
-    # A killed set-up has left this folder.
+    # A killed set-up left this renamed environment.
     if old.exists():
-        # On Windows a folder cannot be renamed to an existing name, not even to that of an empty folder.
+        # On Windows a folder cannot be renamed to an existing name, not even to the name of an empty folder.
         if folder.is_dir() and not any(folder.iterdir()):
             folder.rmdir()
         if folder.exists():
@@ -264,8 +265,8 @@ def remove(path: Path) -> None:
     if not path.exists():
         return
 
-    # Windows does not delete read-only files. On other systems the permissions of a file do not matter, and `chmod`
-    # would follow a link out of the environment.
+    # Windows does not delete read-only files. On other systems a file's permissions do not matter for deletion, and
+    # `chmod` would follow a link out of the environment.
     def make_writable(function: Callable[..., Any], name: str, error: Any) -> None:
         if os.name != "nt" or function not in (os.unlink, os.rmdir):
             raise error[1]

@@ -41,7 +41,7 @@ LOCK_NAME = "setup.lock"
 
 
 class SetupBusy(BridgeError):
-    """Another process sets up, repairs or removes a host of this user."""
+    """Raised if another process sets up, repairs or removes a host of this user."""
 
     code = "setup.Busy"
 
@@ -80,7 +80,7 @@ class MadeHost:
     Args:
         folder: folder of the environment.
         config: configuration file.
-        is_configured: the configuration contains its interpreter.
+        is_configured: whether the configuration contains the environment's interpreter.
     """
 
     folder: Path
@@ -124,7 +124,7 @@ def made_host(options: SetupOptions, surroundings: Surroundings) -> MadeHost | N
     is_configured = named is not None and os.path.normcase(named) == os.path.normcase(str(python_in(folder)))
     if not is_taken(folder) or not (folder / "pyvenv.cfg").is_file():
         return None
-    # Older versions of `setup` wrote no record, but the configuration contains their environments.
+    # Environments of older `setup` versions have no record, but are in the configuration.
     is_ours = is_configured or (folder / RECORD).is_file()
     return MadeHost(folder, config, is_configured) if is_ours else None
 
@@ -167,7 +167,7 @@ def remove_host(folder: Path, host: MadeHost | None) -> list[str]:
     folders = to_remove(folder, host)
     if host is not None:
         _remove(old_folder(folder))
-        # Rename the folder first, because this fails while a host is running.
+        # Rename the folder first, because renaming fails while a host is running.
         put_aside(folder)
         if text is not None:
             try:
@@ -195,7 +195,7 @@ def _config_without(host: MadeHost) -> str:
 def _remove(folder: Path) -> None:
     """Remove a folder, if it exists.
 
-    If this fails, mark the remaining files, so that the next removal finds them.
+    If the removal fails, the remaining files are marked, so that the next removal finds them.
     """
     if not os.path.lexists(folder):
         return
@@ -215,7 +215,7 @@ def _remove(folder: Path) -> None:
 
 
 def no_host(options: SetupOptions) -> BridgeError | None:
-    """Return why the folder is not removed; ``None`` if it does not exist."""
+    """Return why the folder is not removed; ``None`` if the folder does not exist."""
     folder = host_folder(options)
     if not is_taken(folder):
         return None

@@ -1,7 +1,7 @@
 """Plan a set-up: choose interpreter, release, folder, commands and configuration.
 
-The plan takes the newest release that works, with the newest Python that the release supports. This module writes
-no file and does not use the network. Failures that can be foreseen are raised here.
+The plan uses the newest release that works, with the newest Python that this release supports. This module writes
+no files and does not use the network. Foreseeable failures are raised here.
 """
 
 from __future__ import annotations
@@ -110,13 +110,13 @@ def choose(
         for machine in [machine_with(candidate, facts, surroundings)]
         for judgement in _judged(machine, version)
     ]
-    # A release with warnings is usable: only a refusal excludes it.
+    # A release with warnings is usable; only the verdict "refused" excludes it.
     usable = [one for one in choices if one.judgement.verdict != "refused"]
     if not usable and force and version is not None:
         # pip cannot install a release without a wheel.
         usable = [one for one in choices if _has_wheel(one)]
     if usable:
-        # Equal releases keep the order of the candidates, the newest Python first.
+        # For equal releases keep the order of the candidates, which starts with the newest Python.
         return max(usable, key=lambda one: (is_final(one.release.version), version_key(one.release.version)))
     raise _nothing(choices, version, machine_with(found[0], facts, surroundings))
 
@@ -125,7 +125,7 @@ def _judged(machine: HostMachine, version: str | None) -> list[Judgement]:
     judged = judge(machine)
     if version is not None:
         return [one for one in judged if version_key(one.release.version) == version_key(version)]
-    # Without a usable release return the refused ones, whose reasons go into the error.
+    # Without a usable release return the refused ones, whose reasons are shown in the error.
     best = best_of(judged)
     return [best] if best else judged
 
@@ -182,14 +182,14 @@ _TABLE = re.compile(r"^\s*\[\s*([^\[\]]+?)\s*\]\s*(?:#.*)?$")
 
 
 def with_host(text: str, settings: Mapping[str, str | None]) -> str | None:
-    """Return the configuration file's text with these settings under ``[host]``; ``None`` if others would change,
-    too.
+    """Return the configuration file's text with these settings under ``[host]``; ``None`` if other settings would
+    change.
 
     A value ``None`` removes the setting.
     """
     result = text
-    # The file is edited by lines, since a TOML writer would drop its comments; `_only_that_changed` parses both
-    # texts to prove that nothing else changed.
+    # Edit the file line by line, because a TOML writer would drop comments. `_only_that_changed` parses both texts
+    # to ensure that nothing else changed.
     for name, value in reversed([*settings.items()]):  # a new setting becomes the first of the table
         result = _with_setting(result, name, value)
     return result if _only_that_changed(text, result, settings) else None
@@ -199,7 +199,7 @@ def _with_setting(text: str, name: str, value: str | None) -> str:
     new = [] if value is None else [f"{name} = {toml_string(value)}"]
     is_it = re.compile(rf"^\s*(?:{name}|\"{name}\"|'{name}')\s*=").match
     line_end = "\r\n" if "\r\n" in text else "\n"
-    # Remove the last line end, which `join` adds again.
+    # Remove the last line end, because `join` adds it again.
     lines = text.removesuffix(line_end).split(line_end) if text else []
     start = next((index for index, line in enumerate(lines) if _table_name(line) == "host"), None)
     if start is None:
@@ -216,7 +216,7 @@ def _with_setting(text: str, name: str, value: str | None) -> str:
 
 
 def toml_string(text: str) -> str:
-    """Return a TOML string, in single quotes if possible: a backslash needs no escape there."""
+    """Return a TOML string, in single quotes if possible, because backslashes need no escape there."""
     if "'" not in text and text.isprintable():
         return f"'{text}'"
     # TOML has an escape with eight digits for any character, but only in double quotes.
@@ -225,7 +225,9 @@ def toml_string(text: str) -> str:
 
 
 def _table_name(line: str) -> str | None:
-    """Return the name of the table that begins in a line; "" for one in double brackets, which is not [host]."""
+    """Return the name of the table that begins in a line; "" for a table in double brackets, which is never
+    [host].
+    """
     found = _TABLE.match(line)
     return found[1].strip("\"'") if found else ("" if line.lstrip().startswith("[[") else None)
 
@@ -245,17 +247,17 @@ def _only_that_changed(old: str, new: str, settings: Mapping[str, str | None]) -
     return before == after
 
 
-# --prefer-binary selects an older wheel instead of a newer source archive, which would need a compiler.
+# --prefer-binary prefers an older wheel to a newer source archive, which would need a compiler.
 PIP_FLAGS = ("--disable-pip-version-check", "--no-input", "--progress-bar", "off", "--prefer-binary")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SetupPlan:
-    """Decisions of a set-up.
+    """Decisions made for a set-up.
 
     Args:
-        choice: release, with the engine "wheel".
-        provider: provider in a folder, with the engine "folder".
+        choice: chosen release, for the engine "wheel".
+        provider: provider in a folder, for the engine "folder".
         brought: Python that this or an earlier set-up downloads; ``None`` to use an installed one.
         passed_over: why the installed interpreters cannot be the host.
         commands: commands in order, after the download of Python.
@@ -282,12 +284,12 @@ class SetupPlan:
 
     @property
     def python(self) -> Path:
-        """The host's interpreter, which exists after the set-up."""
+        """Path of the host's interpreter, which exists after the set-up."""
         return python_in(self.folder)
 
     @property
     def package(self) -> str:
-        """The origin of QNN, as messages show it."""
+        """Source of QNN, as shown in messages."""
         if self.choice is not None:
             sdk = self.choice.release.qnn_sdk
             return self.choice.release.name + (f" with QNN {short_sdk(sdk)}" if sdk else "")
@@ -297,7 +299,7 @@ class SetupPlan:
 
     @property
     def all_commands(self) -> tuple[tuple[str, ...], ...]:
-        """The commands that do the same work by hand."""
+        """Commands with which a user can do the same manually."""
         return (*(self.brought.commands if self.brought is not None else ()), *self.commands)
 
     @property
@@ -337,7 +339,7 @@ def make_plan(
     check_folder(folder)
     source = find_source(options.source)
     config, text, settings, old = _configuration(options, engine, surroundings, python_in(folder))
-    # Do this after all quick checks, because each interpreter is started and may take `ASK_TIMEOUT_S`.
+    # Do this after all quick checks: each interpreter is started, which may take up to `ASK_TIMEOUT_S`.
     looked_at: list[str] = []
     found = candidates(surroundings, options.python, looked_at, asker)
     brought = None
@@ -383,7 +385,7 @@ def _checked_source(options: SetupOptions, surroundings: Surroundings) -> QnnSou
     """Return the provider of --ep-path; ``None`` without it. Raise `OptionError`, `ProviderUnavailable`."""
     # A path selects the engine "folder". The default "wheel" does not contradict it.
     named = "" if options.engine == "wheel" and options.ep_path is not None else options.engine
-    # This call refuses an unknown engine, and a path that does not fit the engine.
+    # `checked_engine` refuses an unknown engine, and a path that does not fit the engine.
     engine, path = checked_engine(named, None if options.ep_path is None else str(options.ep_path))
     if engine != "wheel" and (options.version is not None or options.force):
         raise OptionError(
@@ -425,17 +427,16 @@ def _check_path(folder: Path, surroundings: Surroundings) -> None:
 def _configuration(
     options: SetupOptions, engine: EngineName, surroundings: Surroundings, python: Path
 ) -> tuple[Path | None, str, Mapping[str, str | None], str | None]:
-    """Return the configuration file to write, its new text, its new settings of [host], and the configured
-    interpreter."""
+    """Return (configuration file to write, its new text, its new [host] settings, the configured interpreter)."""
     if not options.write_config:
         return None, "", {}, None
     file = configuration_file(surroundings.environ)
     old = configured_host(file)
-    # On Windows paths are compared without regard to case.
+    # On Windows compare paths case-insensitively.
     is_other = old is not None and os.path.normcase(old) != os.path.normcase(str(python))
     if is_other and not options.replace:
         raise AlreadyThere(
-            f"The configuration file {file} names another host already: {old}.",
+            f"The configuration file {file} already contains another host: {old}.",
             fix="Replace it with --replace, or leave the configuration alone with --no-config.",
         )
     before = read_config(file)
@@ -491,7 +492,7 @@ def _warnings(options: SetupOptions, surroundings: Surroundings) -> list[str]:
         return []
     named = ((name, surroundings.environ.get(name)) for name in (VARIABLE, ENGINE_VARIABLE, EP_PATH_VARIABLE))
     return [
-        f"The environment variable {name} names {value}, and wins over the configuration file."
+        f"The environment variable {name} is set to {value}, which overrides the configuration file."
         for name, value in named
         if value
     ]

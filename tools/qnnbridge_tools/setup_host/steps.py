@@ -1,4 +1,4 @@
-"""Carry out a plan: create the environment, install into it, start a host from it, write the configuration.
+"""Execute a plan: create the environment, install packages, start a host, and write the configuration.
 
 If a step fails or is interrupted, its programs and their children are ended, the environment is removed and the
 configuration is restored.
@@ -47,7 +47,7 @@ if sys.platform == "win32":
     def _end_tree(process: subprocess.Popen[str]) -> None:
         import psutil
 
-        # List the children before the parent is killed, because they cannot be found through it afterwards.
+        # List the children before killing the parent, because they cannot be found afterwards.
         try:
             started = psutil.Process(process.pid).children(recursive=True)
         except psutil.Error:
@@ -68,7 +68,7 @@ else:
             pass
 
 
-# The error is in the last lines; building a package prints thousands before them.
+# Number of kept output lines: the error is in the last lines, but building a package prints thousands before.
 KEPT_LINES = 200
 
 
@@ -99,8 +99,8 @@ def run_program(
 ) -> tuple[int, list[str]]:
     """Run a program and return its exit code and the last lines of its output.
 
-    After an interruption or the timeout its children are ended as well: those of venv and pip would continue to
-    write into a folder that is being removed.
+    After an interruption or a timeout, child processes are ended as well: children of venv and pip would otherwise
+    continue to write into a folder that is being removed.
     """
     interrupt = _HeldInterrupt()
     try:
@@ -121,7 +121,7 @@ def run_program(
         raise
     assert process.stdout is not None
     lines: list[str] = []
-    # Run the timeout in another thread, because the loop below blocks in a read.
+    # Use another thread for the timeout, because the loop below blocks while reading.
     timer = threading.Timer(timeout_s, _end_tree, (process,))
     timer.daemon = True
     is_done = False
@@ -144,12 +144,13 @@ def run_program(
     return code, lines
 
 
-# Long enough to download onnxruntime-qnn over a slow connection; a pip that hangs is ended after it.
+# Long enough to download onnxruntime-qnn over a slow connection; then pip is considered to hang and is ended.
 INSTALL_TIMEOUT_S = 3600.0
 CONFIG_TIMEOUT_S = 60.0
 SHOWN_LINES = 8
 
-# pip's settings for the installation folder. Its other settings (index, proxy, certificate) are kept.
+# pip's settings for the installation folder, which are ignored. Its other settings (index, proxy, certificate) are
+# kept.
 _PIP_PLACES = frozenset(
     {"PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_USER", "PIP_REQUIRE_VIRTUALENV", "PIP_PYTHON"}
 )
@@ -158,12 +159,12 @@ Say = Callable[[str], None]
 
 
 def carry_out(plan: SetupPlan, say: Say, detail: Say) -> HostInfo:
-    """Carry out the plan and return the report of the new host.
+    """Execute the plan and return the report of the new host.
 
     Args:
         plan: the plan.
         say: called with each step.
-        detail: called with each line that the programs print.
+        detail: called with each line of output of the programs.
     """
     if plan.brought is not None and plan.brought.commands:
         _bring(plan.brought, say, detail)
@@ -176,11 +177,11 @@ def carry_out(plan: SetupPlan, say: Say, detail: Say) -> HostInfo:
             say("Downloading Windows' provider for QNN")
             _run("download", command, detail, plan.folder)
         say("Starting the new host")
-        # Check the host before the configuration is written, which must only contain a host that can start.
+        # Check the host before writing the configuration, which must only contain a host that can start.
         info = check_host(plan.python, plan.variables)
         if plan.config is not None:
             say(f"Writing {plan.config}")
-        # `made.keep` removes the marker. If it fails, `_configured` restores the configuration.
+        # `made.keep` removes the marker. If this fails, `_configured` restores the configuration.
         record = {"qnnbridge": __version__, "base": plan.candidate.path}
         with _configured(plan):
             (plan.folder / RECORD).write_text(json.dumps(record), "utf-8")
@@ -190,7 +191,7 @@ def carry_out(plan: SetupPlan, say: Say, detail: Say) -> HostInfo:
 
 def _bring(brought: BroughtPython, say: Say, detail: Say) -> None:
     """Download a Python. If a later step fails, a complete download is kept for the next set-up."""
-    # A set-up that was killed may have left a part; uv and the install manager start again.
+    # A killed set-up may have left an incomplete download; uv and the install manager then start again.
     remove(brought.folder)
     say(f"Downloading {brought.text}")
     try:
@@ -233,7 +234,7 @@ def check_host(python: Path, variables: Mapping[str, str] | None = None) -> Host
 
 @contextlib.contextmanager
 def _configured(plan: SetupPlan) -> Iterator[None]:
-    """Write the new host into the configuration; restore the file if the body fails."""
+    """Write the new host into the configuration; restore the file if the body of the `with` statement fails."""
     file = plan.config
     if file is None:
         yield
@@ -258,10 +259,12 @@ def _configured(plan: SetupPlan) -> Iterator[None]:
 
 
 def write_text(file: Path, text: str) -> None:
-    """Replace a file, or leave the old one if that fails. Write to the target of a link, which stays a link."""
+    """Replace the contents of a file, or keep the old contents on failure. If the file is a link, its target is
+    replaced.
+    """
     file = Path(os.path.realpath(file))
     file.parent.mkdir(parents=True, exist_ok=True)
-    # Create the new file in the same folder, because a rename works only within one file system.
+    # Create the new file in the same folder, because renaming only works within a file system.
     handle, name = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.parent)
     try:
         with os.fdopen(handle, "w", encoding="utf-8", newline="") as stream:
@@ -279,8 +282,8 @@ def write_text(file: Path, text: str) -> None:
 
 def setup_environment(base: Mapping[str, str]) -> dict[str, str]:
     """Return the environment for venv and pip, without variables of the running interpreter's environment."""
-    # PYTHONUTF8=1: `run_program` reads UTF-8. PYTHONSAFEPATH=1: else files such as typing.py in the current folder
-    # replace Python's own modules.
+    # PYTHONUTF8=1, because `run_program` reads UTF-8. PYTHONSAFEPATH=1, because otherwise files such as typing.py
+    # in the current folder replace Python's own modules.
     return {
         name: value
         for name, value in base.items()
@@ -292,16 +295,17 @@ def setup_environment(base: Mapping[str, str]) -> dict[str, str]:
 
 
 def pip_environment(python: str, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return `environ` so that this interpreter's pip ignores an installation folder in its configuration files."""
+    """Return `environ` changed so that this interpreter's pip ignores installation folders in its configuration
+    files.
+    """
     listing = (python, "-m", "pip", "config", "list")
-    # Set PIP_USER, because `user = yes` in a configuration file would also apply to `pip config` and hide other
-    # files.
+    # Set PIP_USER: `user = yes` in a configuration file also applies to `pip config`, and hides other files.
     asked = {**environ, "PIP_USER": "0"}
     code, lines = run_program(listing, asked, lambda _line: None, CONFIG_TIMEOUT_S)
     # Lines like: install.index-url='https://...'
     settings = {name: text for name, _, text in (line.partition("=") for line in lines)} if code == 0 else {}
     files: dict[str, str] = {}
-    # Read the settings of all commands first, so that those of `install` replace them.
+    # Read the settings for all commands first, so that settings for `install` override them.
     for section in ("global.", "install."):
         for name in filter(lambda name: name.startswith(section), settings):
             variable = f"PIP_{name.removeprefix(section).upper().replace('-', '_')}"
@@ -309,8 +313,8 @@ def pip_environment(python: str, environ: Mapping[str, str]) -> dict[str, str]:
                 files[variable] = str(ast.literal_eval(settings[name]))
     if not _PIP_PLACES & files.keys():
         return dict(environ)
-    # No option and no variable can cancel a target folder in pip's configuration files. So pip does not read these
-    # files, and gets their other settings as variables.
+    # No option or variable can cancel a target folder set in pip's configuration files. So make pip ignore these
+    # files, and pass their other settings as variables.
     kept = {name: value for name, value in files.items() if name not in _PIP_PLACES}
     return {**kept, **environ, "PIP_CONFIG_FILE": os.devnull}
 
@@ -329,7 +333,7 @@ def _run(step: str, command: Sequence[str], detail: Say, folder: Path) -> None:
 
 def _why(step: str, code: int, lines: Sequence[str], free: int | None) -> BridgeError:
     output_lines = [line for line in lines if line.strip()]
-    # Check this first, because pip reports "no matching distribution" even if the index cannot be reached.
+    # Check this first: pip reports "no matching distribution" even if the index cannot be reached.
     if step == "install" and is_network_trouble("\n".join(output_lines)):
         return unreachable("\n".join(output_lines))
     if step == "python":
@@ -367,7 +371,7 @@ def _not_downloaded(code: int, lines: Sequence[str]) -> BridgeError:
     )
 
 
-# Parts of messages of uv, the install manager and pip about the network, in lower case.
+# Substrings of network error messages of uv, the install manager and pip, in lower case.
 _UNREACHABLE = (
     "error sending request",
     "dns error",
@@ -407,7 +411,7 @@ def _fix(lines: Sequence[str]) -> str | None:
     # 28 is ENOSPC, and 112 is ERROR_DISK_FULL of Windows.
     if "no space left" in text or "errno 28" in text or "winerror 112" in text:
         return FREE_SPACE
-    # Check this before the general case, because the index may lack only this version of qnnbridge.
+    # Check this before the general case, because the index may only lack this version of qnnbridge.
     if "qnnbridge==" in text and ("no matching distribution" in text or "could not find a version" in text):
         return "The index does not have this version of qnnbridge: give its wheel or its checkout with --from."
     if "no matching distribution" in text or "could not find a version" in text:

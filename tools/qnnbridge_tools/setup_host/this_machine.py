@@ -1,7 +1,7 @@
 """Describe the machine for `versions` and `setup`, and find interpreters that can be the base of the host.
 
-On Windows only programs for the computer's own processor are run. An interpreter that the user selects is used or
-refused, never replaced by another. An interpreter that does not answer in time is rejected with that reason.
+On Windows only programs for the computer's own processor are run. An interpreter selected by the user is used or
+refused, never replaced by another. An interpreter that does not answer in time is refused with this reason.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from qnnbridge_tools.versions.fitness import PLATFORM_MACHINES, HostMachine, rea
 
 ASK_TIMEOUT_S = 30.0
 SHOWN_CHARACTERS = 160
-# Exit code of a shell, and of scripts such as pyenv's, for a program that does not exist.
+# Exit code of a shell, or of scripts such as pyenv's, if a program does not exist.
 NOT_FOUND = 127
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PythonTraits:
-    """Traits of an interpreter.
+    """Properties of an interpreter.
 
     Args:
         platform: result of `sysconfig.get_platform`.
-        base: interpreter that an environment is based on.
+        base: path of the interpreter on which an environment is based.
     """
 
     version: tuple[int, int, int]
@@ -55,7 +55,7 @@ class PythonTraits:
 
 
 def ask(python: str) -> PythonTraits | str:
-    """Return the traits of an interpreter, or why it cannot be used, as a text that follows "it"."""
+    """Return the properties of an interpreter, or why it cannot be used, as a text that completes "it ..."."""
     try:
         done = run_interpreter(python, running_interpreter.__file__, timeout_s=ASK_TIMEOUT_S)
     except subprocess.TimeoutExpired:
@@ -63,7 +63,7 @@ def ask(python: str) -> PythonTraits | str:
     except OSError as error:
         return f"cannot be started ({error.strerror or error})"
     if done.returncode == 0:
-        # A program with another output is not a Python.
+        # A program with different output is not a Python.
         with contextlib.suppress(LookupError, TypeError, ValueError):
             return _traits(last_line(done))
     said = done.stderr.decode("utf-8", "replace").strip().splitlines()
@@ -98,7 +98,7 @@ class BaseCandidate:
     """Interpreter that can be the base of an environment.
 
     Args:
-        path: path of the base, never of an environment.
+        path: path of the base interpreter, never of an environment.
         answer: its traits.
     """
 
@@ -116,7 +116,9 @@ def candidates(
     looked_at: list[str],
     asker: Callable[[str], PythonTraits | str] = ask,
 ) -> list[BaseCandidate]:
-    """Return the usable interpreters, newest Python first. Add the reasons against the others to `looked_at`."""
+    """Return the usable interpreters, newest Python first. Add the reasons against other interpreters to
+    `looked_at`.
+    """
     if asked_for is not None:
         try:
             return [_named(surroundings, asked_for, asker)]
@@ -131,7 +133,7 @@ def candidates(
         if isinstance(judged, str):
             looked_at.append(f"{place}: {path} {judged}")
         else:
-            # The base interpreter of an environment may be in the list already.
+            # Several environments may have the same base interpreter, so list it once.
             found.setdefault(os.path.realpath(judged.path), judged)
     return sorted(found.values(), key=lambda one: one.answer.version, reverse=True)
 
@@ -140,7 +142,7 @@ def _named(surroundings: Surroundings, text: str, asker: Callable[[str], PythonT
     path = _path_of(surroundings, text)
     judged = _judge(surroundings, path, asker) if path is not None else ""
     version = _VERSION.fullmatch(text)
-    # Refuse an old version even if it is not installed, because installing it would not help.
+    # Refuse an old version even if it is not installed, so that the user does not install it in vain.
     if isinstance(judged, str) and version and (int(version[1]), int(version[2])) < OLDEST_HOST_PYTHON:
         raise HostNotFound(
             f"--python {version[1]}.{version[2]} is too old: the host needs 3.11 or newer.",
@@ -167,8 +169,8 @@ def _path_of(surroundings: Surroundings, text: str) -> str | None:
     if os.path.isfile(text):
         return os.path.abspath(text)
     for python in surroundings.registered():
-        # A version selects a native interpreter. A full tag may select an emulated one, which is then refused with
-        # the reason.
+        # A version selects a native interpreter. A full tag may also select an emulated one, which is then refused
+        # with the reason.
         if text.lower() in (python.launcher_tag.lower(), "{}.{}".format(*python.version)) and (
             _is_native(surroundings, python) or text.lower() == python.launcher_tag.lower()
         ):
@@ -188,7 +190,7 @@ def program_on_path(name: str, system: str | None = None) -> str | None:
 
 
 def _places(surroundings: Surroundings) -> Iterator[tuple[str, str]]:
-    # Report an interpreter in several places only with the first of them.
+    # Report an interpreter that is found in several places only once, with the first place.
     for python in surroundings.registered():
         yield f"registry, {python.launcher_tag}", python.executable
     if surroundings.executable:
@@ -205,7 +207,7 @@ def _places(surroundings: Surroundings) -> Iterator[tuple[str, str]]:
 def _judge(
     surroundings: Surroundings, path: str, asker: Callable[[str], PythonTraits | str]
 ) -> BaseCandidate | str:
-    """Return the candidate, or why the interpreter cannot be one, as a text that follows "it"."""
+    """Return the candidate, or why the interpreter cannot be a base, as a text that completes "it ..."."""
     try:
         # Read the machine type from the file's header, so that no emulated program is started on Windows.
         problem = surroundings.why_not_machine(interpreter_machine(path))
@@ -245,7 +247,7 @@ def install_text(surroundings: Surroundings) -> str:
     return "Install Python 3.11 or newer, with its venv module, and run this command again."
 
 
-# --- the machine: given values, else those of this computer ---
+# --- the machine: given values, or else those of this computer ---
 
 
 def found_machine() -> HostMachine:
@@ -256,12 +258,16 @@ def found_machine() -> HostMachine:
 
 
 def host_python(running: tuple[int, int] | None) -> tuple[int, int] | None:
-    """Return the running Python version; ``None`` if no host can run in it: the host's version is then unknown."""
+    """Return the running Python version; ``None`` if it cannot run a host, so that the host's version is
+    unknown.
+    """
     return running if running is not None and running >= OLDEST_HOST_PYTHON else None
 
 
 def machine_of(given: MachineOptions) -> HostMachine:
-    """Return this machine, with the given values replacing its own. Another platform means another computer."""
+    """Return this machine, with the given values replacing its own. A different platform means a different
+    computer.
+    """
     if given.platform is None:
         machine = found_machine()
     else:
@@ -269,7 +275,7 @@ def machine_of(given: MachineOptions) -> HostMachine:
         try:
             machine = found_machine()
         except OptionError:
-            # QNN does not exist for this computer, but the user asks about another one.
+            # QNN does not exist for this computer, but the user asks about a different computer.
             machine = HostMachine(wanted)
         if machine.platform != wanted:
             machine = _other_platform(machine, wanted)
@@ -302,14 +308,14 @@ def npu_traits(system_sdk: str | None, chip: str | None) -> NpuTraits:
 def driver_facts() -> NpuTraits:
     from qnnbridge_tools.doctor.subjects.computer import survey_computer, survey_driver
 
-    # Survey only these two parts, because a complete survey starts the host's interpreter.
+    # Survey only computer and driver, because a complete survey starts the host's interpreter.
     machine = RealMachine()
     driver = survey_driver(machine)
     return NpuTraits(_usable_sdk(driver.runtime), survey_computer(machine, driver).arch)
 
 
 def _other_platform(machine: HostMachine, platform: str) -> HostMachine:
-    """Return the machine for another platform: this Arm computer for x64 interpreters, else another computer."""
+    """Return the machine for another platform: this Arm computer with x64 interpreters, or a different computer."""
     asked = HostMachine(read_platform(platform))
     if machine.computer == "ARM64" and asked.platform == "win_amd64":
         # The Python version is unknown, because the host would not run in the running interpreter.

@@ -20,7 +20,7 @@ _LINUX_MODEL = ("/proc/device-tree/model", "/sys/firmware/devicetree/base/model"
 def survey_computer(machine: Machine, driver: Driver) -> Computer:
     """Identify the computer and its chip."""
     processor = _processor(machine)
-    # The NPU's name also contains the chip, for processors that Windows does not recognise.
+    # The NPU's name also contains the chip, which helps if Windows does not recognise the processor.
     chips = (chip_of_processor(name) for name in (driver.device, processor) if name)
     chip = next((chip for chip in chips if chip is not None), None)
     return Computer(
@@ -118,13 +118,13 @@ def _simulator(facts: Facts) -> Iterator[Finding]:
     """Yield a finding if the onnxruntime-qnn of an emulated x64 Python would load the simulator."""
     packages = facts.application_packages
     loaded, version = packages.loaded_set, packages.version(fixes.QNN)
-    # A stub gives access to the NPU, so a set with a stub is not the simulator's.
+    # A stub gives access to the NPU, so a set with a stub does not belong to the simulator.
     if loaded is None or version is None or loaded.of("stub"):
         return
     seen = f"onnxruntime-qnn {version} loads {loaded.folder}, which lacks the stub for an NPU"
     fix = "Use qnnbridge.InferenceSession, which runs in the ARM64 host, instead of onnxruntime's."
-    # A wheel with this folder contains both sets, and its loader has chosen the wrong one. Other wheels contain
-    # only the simulator.
+    # A wheel with this folder contains both sets, and its loader chose the wrong set. Other wheels contain only the
+    # simulator.
     if loaded.folder.replace("\\", "/").endswith("libs/amd64"):
         yield finding(
             "application.python311-loader",
@@ -153,15 +153,14 @@ APPLICATION_CHECK = SubjectCheck("application", find_application, healthy_applic
 
 # --- the NPU's driver ---
 #
-# The survey searches like QNN itself: service, device, class. It never searches the driver store, which keeps
-# packages of older drivers.
+# The survey searches in the same order as QNN: service, device, class. It never searches the driver store, which
+# also contains packages of older drivers.
 
 # Services of the driver in QNN's order of searching, the newest first.
 SERVICES: Final = ("qcnspmcdm", "qcadsprpc")
 
 FASTRPC: Final = "libcdsprpc.dll"
-# The driver's own QNN (HNRD). Its version is the QNN version of the system. Drivers with a QNN before 2.24 do not
-# contain the version.
+# QNN runtime in the driver (HNRD). Its version is the system's QNN version. Drivers with a QNN before 2.24 lack it.
 RUNTIME: Final = ("HTP", "HtpUsrDrv.dll")
 
 _CONTROL_SET: Final = r"SYSTEM\CurrentControlSet"
@@ -209,7 +208,7 @@ def _of_windows(machine: Machine) -> Driver:
 
 
 def _status(machine: Machine, service: str, instance: str | None, problem: int | None) -> str:
-    # A disabled service is also a problem of the device (32), but needs another fix.
+    # A disabled service is also a device problem (32), but needs a different fix.
     start = machine.registry("HKLM", rf"{_CONTROL_SET}\Services\{service}", "Start")
     if start == _DISABLED_SERVICE or problem == _DISABLED_DEVICE:
         return "disabled"
@@ -220,7 +219,8 @@ def _status(machine: Machine, service: str, instance: str | None, problem: int |
 
 def _of_linux(machine: Machine) -> Driver:
     nodes = tuple(f"/dev/{name}" for name in machine.names("/dev") if _LINUX_NODE.match(name))
-    # `/dev` may contain nodes of a DSP that this user cannot open; one accessible node is enough (see `_linux`).
+    # `/dev` may contain nodes of a DSP that this user cannot open; a single accessible node is enough (see
+    # `_linux`).
     closed = tuple(node for node in nodes if not machine.can_open_device(node))
     return Driver("ok" if nodes else "none", nodes=nodes, closed_nodes=closed)
 
@@ -318,7 +318,7 @@ def _windows(facts: Facts) -> Iterator[Finding]:
 
 
 def _stubs_without_driver(facts: Facts) -> Iterator[str]:
-    """Yield evidence about the host's libraries that cannot be loaded without the driver (WinError 126)."""
+    """Yield evidence about host libraries that cannot be loaded without the driver (WinError 126)."""
     loaded = facts.host.packages.loaded_set if facts.host.packages else None
     stubs = [file.name for file in loaded.of("stub")] if loaded else []
     if stubs:
@@ -328,7 +328,7 @@ def _stubs_without_driver(facts: Facts) -> Iterator[str]:
 def _enable(driver: Driver) -> Remedy:
     if driver.problem == _DISABLED_DEVICE:
         return Remedy("In a window that was opened as administrator.", _ENABLE_DEVICE)
-    # Write sc.exe, because sc is another command in PowerShell.
+    # Write sc.exe, because `sc` is a different command in PowerShell.
     return Remedy(
         "Switch the driver's service on, in a window that was opened as administrator; then restart.",
         (f"sc.exe config {driver.service} start= demand",),

@@ -44,7 +44,7 @@ KNOWN_VARIABLES: Final = (
     "QNNBRIDGE_STATE_DIR",
     "QNNBRIDGE_VERBOSE",
 )
-# Prefixes of variables of the project's tests and labs, which users never set.
+# Prefixes of variables for the project's tests and labs, which users never set.
 FOR_DEVELOPERS: Final = ("QNNBRIDGE_LAB_", "QNNBRIDGE_REQUIRE_", "QNNBRIDGE_TEST_")
 # The allow-list of variables in a snapshot.
 SHOWN_VARIABLES: Final = (
@@ -78,7 +78,7 @@ def survey_environment(machine: Machine) -> dict[str, str]:
 
 
 def survey_unknown_variables(machine: Machine) -> tuple[str, ...]:
-    """Return unknown variables with qnnbridge's prefix, because a misspelt variable is silently ignored."""
+    """Return unknown variables with qnnbridge's prefix: a misspelt variable is silently ignored."""
     return tuple(
         sorted(
             name
@@ -128,7 +128,7 @@ def cache_folder(machine: Machine) -> str:
 
 
 def folder_of(machine: Machine, xdg: str, unix: tuple[str, ...], windows: tuple[str, ...] = ()) -> str:
-    """Return the same folder as platformdirs, for any system.
+    """Return the folder that platformdirs would return on the given system.
 
     Args:
         machine: the computer.
@@ -158,7 +158,8 @@ def survey_vc_runtime(machine: Machine, host: PythonReport | None) -> tuple[str,
 
 
 PREFIX: Final = "QNNBRIDGE_"
-# Similarity of misspellings by one or two letters. CACHE_SIZE and CACHE_DIR, with 0.74, are different variables.
+# Similarity of misspellings by one or two letters. CACHE_SIZE and CACHE_DIR, with a similarity of 0.74, are
+# different variables.
 _CLOSE: Final = 0.8
 
 
@@ -184,7 +185,7 @@ def find_variables(facts: Facts) -> Iterator[Finding]:
         close = _close_name(first)
         yield finding(
             "env.unknown-variable",
-            f"{', '.join(facts.unknown_variables)} means nothing to qnnbridge",
+            f"{', '.join(facts.unknown_variables)} is not a variable of qnnbridge",
             "known: " + ", ".join(KNOWN_VARIABLES),
             fix=Remedy(f"Rename {first} to {close}.") if close else removal(facts, first),
         )
@@ -199,7 +200,9 @@ def find_variables(facts: Facts) -> Iterator[Finding]:
 
 
 def _close_name(name: str) -> str | None:
-    """Return the most similar known variable, compared without the common prefix; ``None`` if none is similar."""
+    """Return the most similar known variable, compared without the common prefix; ``None`` if none is similar
+    enough.
+    """
     known = {one.removeprefix(PREFIX): one for one in KNOWN_VARIABLES}
     close = closest(name.upper().removeprefix(PREFIX), known, _CLOSE)
     return known[close] if close else None
@@ -219,7 +222,7 @@ def removal(facts: Facts, name: str, words: str = "Remove it") -> Remedy:
 ENVIRONMENT_CHECK = SubjectCheck("environment", find_variables)
 
 
-# Limit in characters. The driver's limit for the path of a process is higher; that of Windows for a file is 260.
+# Limit in characters. The driver's limit for a process path is higher; the Windows limit for a file path is 260.
 LONGEST_PROGRAM: Final = 200
 LEAST_FREE_BYTES: Final = 500 << 20
 _FOLDER_VARIABLES: Final = {"cache": "QNNBRIDGE_CACHE_DIR", "state": "QNNBRIDGE_STATE_DIR"}
@@ -244,7 +247,7 @@ def _host_folder(facts: Facts, place: FolderFacts) -> Iterator[Finding]:
             place.path,
             fix=move,
         )
-    # Check the longer path: that of the libraries, or that of the process that loads them.
+    # Check the longer of the two paths: the libraries', or that of the process that loads them.
     longest = max((place.path, program), key=len)
     if facts.is_windows and len(longest) > LONGEST_PROGRAM:
         yield finding(
@@ -323,12 +326,12 @@ def survey_state(machine: Machine) -> SavedState:
 
 
 def _quarantined(machine: Machine, path: str) -> tuple[str, ...]:
-    # The supervisor refuses a model for the same time, a day.
+    # The supervisor refuses a quarantined model for the same time, one day.
     ttl_s = 24 * 3600.0
     found: list[str] = []
     for account in read_json_of(machine, path).get("accounts", ()):
         since = account.get("since") if isinstance(account, dict) else None
-        # Ignore older entries of the quarantine, which have expired but are still in the file.
+        # Ignore older quarantine entries, which have expired but are still in the file.
         if isinstance(since, (int, float)) and machine.now() - since < ttl_s:
             found.append(str(account.get("model") or account.get("fingerprint", "")[:12]))
     return tuple(found)
@@ -338,7 +341,7 @@ def _crashes(machine: Machine, folder: str) -> tuple[Crash, ...]:
     """Return the crash reports of the last day, the newest first."""
     paths = paths_of(machine.system)
     found: list[Crash] = []
-    # Each file name begins with the time, so sorting puts the newest first.
+    # File names begin with the time, so the reversed order is newest first.
     for name in sorted(machine.names(folder), reverse=True):
         if not name.endswith(".json") or len(found) >= _MAX_CRASHES:
             continue
@@ -366,7 +369,7 @@ def _crashes(machine: Machine, folder: str) -> tuple[Crash, ...]:
 
 
 def _was_wanted(killed_because: object) -> bool:
-    """Return whether qnnbridge ended the host on purpose (Ctrl+C, a deadline) and not because the host hung."""
+    """Return whether qnnbridge ended the host on purpose (Ctrl+C, a deadline), not because the host hung."""
     return isinstance(killed_because, str) and _HUNG.match(killed_because) is None
 
 

@@ -1,7 +1,7 @@
 """The host's interpreter and its packages: survey and check.
 
-The order of the search is that of `qnnbridge._launch.find_host`: argument, environment variable, configuration
-file, registry (on Windows on Arm), running interpreter. An explicit setting is used or refused, never ignored.
+The search order is that of `qnnbridge._launch.find_host`: argument, environment variable, configuration file,
+registry (on Windows on Arm), running interpreter. An explicit setting is used or refused, never ignored.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ _QNN: Final = re.compile(r"^onnxruntime_qnn-(\d[^-]*)\.dist-info$")
 
 
 def survey_interpreters(machine: Machine) -> tuple[Interpreter, ...]:
-    """Find the running interpreter, and those of the registry and of the PATH, without repetitions."""
+    """Find interpreters: the running one, and those in the registry and on the PATH, without duplicates."""
     found: dict[str, Interpreter] = {}
     running = machine.running()
-    # Begin with the running one: its version and packages are known, unlike those of a file on the PATH.
+    # Begin with the running interpreter: its version and packages are known, unlike those of a file on the PATH.
     candidates = [RegisteredInterpreter("", running.version, running.executable, running.prefix)]
     sources = ["running"]
     for python in machine.registered_pythons():
@@ -61,7 +61,7 @@ def survey_interpreters(machine: Machine) -> tuple[Interpreter, ...]:
     for candidate, source in zip(candidates, sources, strict=True):
         if not candidate.executable:
             continue
-        # A file from several sources is one interpreter, with all of these sources.
+        # A file found in several places is one interpreter with several sources.
         key = _identity(machine, candidate.executable)
         if key in found:
             known = found[key]
@@ -115,8 +115,8 @@ def base_interpreter(machine: Machine, path: str) -> str | None:
 def _refusal(
     machine: Machine, interpreter: Interpreter, candidate: RegisteredInterpreter, site: tuple[str, ...]
 ) -> tuple[str, str]:
-    # The order of the repairs: files that are not interpreters, broken ones, those that can never be the host, and
-    # those that only lack packages.
+    # Check in the order of the repairs: files that are not interpreters, broken ones, those that can never be the
+    # host, and those that only lack packages.
     path = interpreter.path
     if machine.is_store_alias(path):
         return "host.store-alias", "it is an alias of the Microsoft Store, not an interpreter"
@@ -130,7 +130,7 @@ def _refusal(
     found = re.match(r"(\d+)\.(\d+)", interpreter.version or "")
     if found and (int(found[1]), int(found[2])) < OLDEST_HOST_PYTHON:
         return "host.python-too-old", f"it is Python {found[1]}.{found[2]}, and the host needs 3.11 or newer"
-    # If the folder of the packages is unknown, do not check them, so as not to refuse a usable interpreter.
+    # If the package folder is unknown, skip this check, because a usable interpreter must not be refused.
     if site:
         missing = [name for name in HOST_PACKAGES if not _has(machine, site, name)]
         if missing:
@@ -188,10 +188,10 @@ def _key(machine: Machine, path: str) -> str:
 
 
 def _identity(machine: Machine, path: str) -> str:
-    """Return a key that is equal for all links to one interpreter in one folder.
+    """Return a key that is equal for all links to the same interpreter within one folder.
 
-    Links in other folders differ: the interpreter of a virtual environment links to another one with other
-    packages.
+    Links in different folders have different keys: a virtual environment's interpreter may link to an interpreter
+    with other packages.
     """
     if machine.system == "Windows":
         return _key(machine, path)
@@ -200,7 +200,9 @@ def _identity(machine: Machine, path: str) -> str:
 
 
 def _version_by_name(machine: Machine, path: str) -> str | None:
-    """Return the version from a file name such as python3.11, or that of a link's target; do not start it."""
+    """Return the version in a file name such as python3.11, or in that of a link's target, without starting the
+    program.
+    """
     for name in (path, machine.real_path(path)):
         found = re.match(r"python(\d+\.\d+)", paths_of(machine.system).basename(name))
         if found:
@@ -229,7 +231,7 @@ def survey_host(
 
 
 def _choose(machine: Machine, explicit: str | None, interpreters: Sequence[Interpreter]) -> HostFacts:
-    # Use the order of `find_host`, so that the interpreter is the one that a session would use.
+    # Use the order of `find_host`, so that sessions would use the same interpreter.
     if explicit is not None:
         return _named(machine, explicit, "--host-python")
     named = machine.environ.get(VARIABLE)
@@ -256,7 +258,7 @@ def _named(machine: Machine, text: str, source: str) -> HostFacts:
     if machine.kind(path) == "folder":
         return HostFacts(path, source, "host.file-missing", "it is a folder")
     examined = examine(machine, RegisteredInterpreter("", "", path, ""), source)
-    # Ignore missing packages here: the interpreter itself will report its packages.
+    # Ignore missing packages here: the interpreter itself will report them.
     refusal = "" if examined.refusal == "host.packages-missing" else examined.refusal
     return HostFacts(path, source, refusal, examined.said if refusal else "")
 
@@ -289,7 +291,7 @@ def _configured(machine: Machine) -> str | HostFacts | None:
     # Read at most 64 KiB, because the variable may be set to any file.
     text = text_of(machine, path, 1 << 16)
     if text is None:
-        # A file that is set by the variable must exist, the default one need not.
+        # A file given in the variable must exist; the default file need not.
         if machine.environ.get(CONFIG_VARIABLE):
             return HostFacts("", path, "host.config-broken", "the file does not exist")
         return None
@@ -315,11 +317,11 @@ def _registered(interpreters: Sequence[Interpreter], looked_at: list[str]) -> Ho
     registered.sort(key=lambda one: _version(one.version), reverse=True)
     native = [one for one in registered if one.real_machine == "ARM64"]
     looked_at += [f"{one.tag}: {one.path}: {one.said}" for one in registered if one.refusal]
-    # Prefer a usable older Python to the newest one if that lacks packages.
+    # Prefer a usable older Python to a newer one that lacks packages.
     for one in native:
         if not one.refusal:
             return HostFacts(one.path, "registry", looked_at=tuple(looked_at))
-    # Begin with the fault that is easiest to repair: installing packages is easier than installing a Python.
+    # Prefer the fault that is easiest to repair: installing packages is easier than installing a Python.
     for wanted in ("host.packages-missing", "host.python-too-old", "host.base-missing", "host.file-missing"):
         for one in native:
             if one.refusal == wanted:
@@ -356,7 +358,7 @@ def _hidden_packages(machine: Machine) -> str:
     paths = paths_of(machine.system)
     for name in ("qnnbridge_host", "onnxruntime"):
         folders = [f for f in answer.path if machine.kind(paths.join(f, name, "__init__.py")) == "file"]
-        # " " differs from every folder, for an interpreter without a home folder.
+        # The fallback " " is unequal to every folder; it is used for an interpreter without a home folder.
         if folders and paths.normcase(folders[0]) == paths.normcase(answer.user_site or " "):
             return f"it has {name} in {folders[0]}, which the host does not see"
     return ""
@@ -502,7 +504,7 @@ _FIXES: Final[dict[str, Callable[[Facts], Remedy]]] = {
 
 
 def _dead(facts: Facts, death: StartFailure) -> Finding:
-    """Return the finding for an interpreter that does not start, before any package of qnnbridge is involved."""
+    """Return the finding for an interpreter that fails before any package of qnnbridge is loaded."""
     from qnnbridge._diagnosis.crash import CrashRecord, diagnose
     from qnnbridge._diagnosis.exit_codes import ExitStatus, Platform
 
@@ -510,7 +512,7 @@ def _dead(facts: Facts, death: StartFailure) -> Finding:
     status = ExitStatus(death.exit_code, platform) if death.exit_code is not None else None
     said = [line for line in death.said.splitlines() if line.strip()][-3:]
     named = facts.host.source in _NAMED
-    # Exit code 0 without a description means another program, which ignores these arguments.
+    # Exit code 0 without a description means a different program, which ignores the arguments.
     if status is None or death.exit_code == 0:
         what = "is not a Python interpreter" if death.exit_code == 0 else "does not start"
         return finding(
@@ -519,7 +521,7 @@ def _dead(facts: Facts, death: StartFailure) -> Finding:
             *said,
             fix=_fix_path(facts) if named else _REPAIR,
         )
-    # Skip causes that a restart removes: they concern a host with models and QNN, which are not loaded here.
+    # Skip causes that a restart would remove: they concern hosts with loaded models and QNN.
     causes = diagnose(CrashRecord(status, "starting", stderr_tail=death.said, ready=False))
     best = next((one for one in causes if not one.curable), None)
     return finding(
@@ -556,7 +558,7 @@ def _unfit(facts: Facts) -> Iterator[Finding]:
         return
     missing = lacking(packages) if packages is not None else []
     if missing:
-        # Report all of these in one finding, because one command installs them.
+        # Report all missing packages in one finding, because a single command installs them.
         if packages is not None and packages.version(fixes.QNN) is None:
             missing += [fixes.QNN] if packages.runtime else ["onnxruntime", fixes.QNN]
         yield finding(
@@ -568,7 +570,7 @@ def _unfit(facts: Facts) -> Iterator[Finding]:
 
 
 def _fix_modules(facts: Facts) -> Remedy:
-    """Return the fix for missing modules: pip installs missing dependencies even of an installed qnnbridge."""
+    """Return the fix for missing modules. pip also installs missing dependencies of an installed qnnbridge."""
     packages = facts.host.packages
     if packages is None or packages.version(fixes.QNN) is None:
         return fixes.host_packages(facts)

@@ -27,7 +27,7 @@ _ROLES: Final = (
 )
 # Origin of a set's version: the backend first, because the provider calls it.
 _SDK_FROM: Final = ("backend", "system", "stub", "prepare", "other")
-# Larger files are not searched by default: on Linux the version is text anywhere in the file.
+# Larger files are not searched by default: on Linux, the version is a string anywhere in the file.
 _BIG_BYTES: Final = 16 << 20
 _MAX_CATALOG_BYTES: Final = 1 << 20
 
@@ -53,7 +53,7 @@ def survey_set(machine: Machine, folder: str, *, complete: bool) -> QnnSet | Non
     Args:
         machine: the computer.
         folder: the folder.
-        complete: whether to do slow work, too (search large files on Linux for versions, hash the skels).
+        complete: whether to do slow checks as well (search large Linux files for versions, hash the skels).
     """
     names = [name for name in machine.names(folder) if role_of(name) is not None]
     if not names:
@@ -70,7 +70,7 @@ def _file(machine: Machine, folder: str, name: str, complete: bool) -> QnnFile:
     if role == "catalog":
         return QnnFile(name, role, size, arch)
     quick = machine.system == "Windows" or size < _BIG_BYTES or role == "backend"
-    # A skel is a program of the NPU, and its build is that of its stub.
+    # A skel is a program for the NPU, and belongs to the same build as its stub.
     library = machine.library(path, version=role != "skel" and (complete or quick))
     return QnnFile(
         name,
@@ -130,7 +130,7 @@ def find(facts: Facts) -> Iterator[Finding]:
 
 def _damaged(facts: Facts, packages: Packages) -> Iterator[Finding]:
     """Yield findings about libraries that differ from the RECORD of their distribution."""
-    # Omit libraries of another build, which a separate check reports.
+    # Omit libraries of a different build, which another check reports.
     loaded = packages.loaded_set
     others = {file.name for file in _of_other_builds(loaded, packages.plugin_sdk)} if loaded else set()
     wrong = [
@@ -190,12 +190,12 @@ def _machines(facts: Facts, answer: PythonReport, packages: Packages, loaded: Qn
 
 
 def _of_other_builds(loaded: QnnSet, expected: str | None) -> list[QnnFile]:
-    """Return files whose build differs from the package's (2.51.0), or else from that of most files."""
+    """Return files whose build differs from the package's version (2.51.0), or else from most other files."""
     versioned = [file for role in _OF_ONE_BUILD for file in loaded.of(role) if file.version]
     counts = collections.Counter(_build(file) for file in versioned)
     if len(counts) < 2:
         return []
-    # The package's own version takes precedence over the majority, because two files have none.
+    # The package's version takes precedence over the majority: with two files there is no majority.
     named = (build for build in counts if expected and build.startswith(expected + "."))
     main = next(named, counts.most_common(1)[0][0])
     return [file for file in versioned if _build(file) != main]
@@ -233,12 +233,13 @@ def _complete(facts: Facts, packages: Packages, loaded: QnnSet) -> Iterator[Find
     # These roles do not depend on the chip; stub, skel and catalog depend on its Hexagon version.
     missing = [role for role in needed if not loaded.of(role)]
     arch = facts.computer.arch
-    # Check a chip only if the set supports it in part; an unsupported chip is `sdk.too-old-for-chip`.
+    # Check a chip only if the set contains some of its files; an unsupported chip is reported as
+    # `sdk.too-old-for-chip`.
     if facts.is_arm and arch is not None and arch in loaded.archs("stub") | loaded.archs("skel"):
         missing += [f"{role} V{arch}" for role in ("stub", "skel") if arch not in loaded.archs(role)]
         if facts.is_windows and arch not in _UNSIGNED_ARCHS and arch not in loaded.archs("catalog"):
             missing.append(f"catalog V{arch}")
-    # A set only for the simulator lacks stubs for all chips, which is the fault on an Arm computer.
+    # A set for the simulator only lacks all stubs, which is a fault on an Arm computer.
     if facts.is_windows and facts.is_arm and not loaded.archs("stub") and not missing:
         missing = ["stub", "skel"]
     if missing:

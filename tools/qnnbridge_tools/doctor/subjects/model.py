@@ -1,4 +1,6 @@
-"""The model of ``--model``, of which QNN must be capable here, and onnxruntime-genai: survey and checks."""
+"""Survey and checks of the model given with ``--model``, which QNN must be able to run here, and of
+onnxruntime-genai.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ from qnnbridge_tools.doctor.subjects.probe import died_text
 
 def survey_model(machine: Machine, path: str, facts: Facts) -> ExaminedModel:
     """Examine a model without running it."""
-    # A folder is a model only with its configuration; any other folder is a mistake.
+    # A folder is a model only if it contains a configuration; otherwise the path is a mistake.
     kind = machine.kind(path)
     if kind == "folder" and machine.kind(paths_of(machine.system).join(path, CONFIG)) == "file":
         return _survey_folder(path)
@@ -49,7 +51,7 @@ def survey_model(machine: Machine, path: str, facts: Facts) -> ExaminedModel:
             for node in inputs
             if (free := _free(node.shape))
         ),
-        # Write dimensions in the form of `--dim`: by name, or by input and axis without a name.
+        # Use the syntax of `--dim`: the dimension's name, or input and axis for a dimension without a name.
         free=tuple(
             dim if isinstance(dim, str) else f"{node.name}:{axis}"
             for node in inputs
@@ -60,7 +62,7 @@ def survey_model(machine: Machine, path: str, facts: Facts) -> ExaminedModel:
         missing=tuple(file for file in scan.external_files if machine.kind(paths.join(folder, file)) != "file"),
         quarantined=name in facts.state.quarantined,
     )
-    # Only a compiled model can be judged without running it, because the file contains its target.
+    # Without running a model, only a compiled one can be judged, because its file contains its target.
     return _judge(known, scan, facts) if scan.is_compiled else known
 
 
@@ -117,7 +119,7 @@ def find(facts: Facts) -> Iterator[Finding]:
     model = facts.model
     if model is None:
         return
-    # `ntpath` splits at both kinds of slashes, so it works for each system.
+    # `ntpath` accepts both kinds of slashes, so it works for paths of every system.
     name = ntpath.basename(model.path.rstrip("\\/")) or model.path
     if model.layout:
         yield from _generation(facts, model, name)
@@ -198,7 +200,7 @@ def _contents(facts: Facts, model: ExaminedModel, name: str) -> Iterator[Finding
             *model.reasons[:4],
             fix=Remedy("Compile the original model (ORIGINAL.onnx) again.", _COMPILE),
         )
-    # If a probe ran completely on QNN, the sizes were given by --dim.
+    # If a probe ran the model completely on QNN, the user gave sizes with --dim.
     if model.dynamic and not _ran_on_qnn(model):
         yield finding(
             "model.dynamic-shape",
@@ -224,7 +226,9 @@ def _contents(facts: Facts, model: ExaminedModel, name: str) -> Iterator[Finding
 
 
 def _fix_dimensions(model: ExaminedModel) -> Remedy:
-    """Return the fix that sets all free dimensions, because with a single free one no node runs on QNN."""
+    """Return the fix that sets all free dimensions: a single free dimension prevents all nodes from running on
+    QNN.
+    """
     free = model.free or [name for line in model.dynamic for name in line.rpartition(": ")[2].split(", ")]
     names = list(dict.fromkeys(free))
     named = next((name for name in names if not _IS_AXIS.search(name)), None)
@@ -240,7 +244,7 @@ def _ran_on_qnn(model: ExaminedModel) -> bool:
 
 
 def _live(model: ExaminedModel, probe: ProbeResult, name: str) -> Finding:
-    # A refused placement is not a fault of the host.
+    # A refused placement is caused by the model, not by the host.
     if probe.error == "PlacementRefused":
         return finding(
             "model.on-cpu",
@@ -297,7 +301,7 @@ def _wheel(facts: Facts, installed: Distribution) -> Iterator[Finding]:
     answer = facts.host.answer
     if answer is None or not installed.tags:
         return
-    # Tags of wheels have underscores: win_arm64 for win-arm64.
+    # Wheel tags contain underscores: win_arm64 for win-arm64.
     platform = answer.platform.replace("-", "_").replace(".", "_")
     tags = [tag.split("-") for tag in installed.tags]
     if not any(fits_platform(tag[-1], platform) and fits_python(tag[0], answer.tag) for tag in tags):
@@ -320,7 +324,7 @@ def _versions(facts: Facts, packages: Packages, installed: Distribution) -> Iter
             f"{GENAI} {installed.version} ({installed.folder})",
             fix=fixes.by_pip(facts, f"install -U {word(f'{GENAI}>=' + '.'.join(map(str, OLDEST)))}"),
         )
-        # This release must be replaced anyway, so do not check its onnxruntime.
+        # This release must be replaced anyway, so skip the check of its onnxruntime.
         return
     if "ort-too-old" in fixes.known_reasons(facts):
         return  # `packages.onnxruntime-too-old` reports the cause and the fix
@@ -332,7 +336,7 @@ def _versions(facts: Facts, packages: Packages, installed: Distribution) -> Iter
             "genai.onnxruntime-too-old",
             f"onnxruntime {runtime} is too old for {GENAI} {installed.version}",
             f"{GENAI} {installed.version} needs {wanted}",
-            # With 1.x replace onnxruntime-genai, because another onnxruntime would overwrite files of the provider.
+            # With 1.x, replace onnxruntime-genai, because another onnxruntime would overwrite the provider's files.
             fix=fixes.by_pip(
                 facts, f"install {GENAI}=={TRIED[0]}", "Install a release for the installed onnxruntime."
             )
@@ -342,7 +346,7 @@ def _versions(facts: Facts, packages: Packages, installed: Distribution) -> Iter
 
 
 def _emulated(facts: Facts, *, has_host: bool) -> Iterator[Finding]:
-    """Yield a finding for onnxruntime-genai in an x64 Python on an Arm PC: it is emulated and lacks the NPU."""
+    """Yield a finding for onnxruntime-genai in an emulated x64 Python on an Arm PC, where it cannot use the NPU."""
     installed = facts.application_packages.distribution(GENAI)
     if installed is None or not (facts.is_windows and facts.is_arm and facts.application_machine == "x64"):
         return

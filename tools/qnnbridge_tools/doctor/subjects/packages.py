@@ -19,8 +19,8 @@ from qnnbridge_tools.doctor.machine import Machine, paths_of, text_of
 from qnnbridge_tools.doctor.subjects.library_files import survey_set
 
 GENAI: Final = "onnxruntime-genai"
-# Distributions with the module onnxruntime, and onnxruntime-qnn. onnxruntime-genai and onnxruntime-extensions have
-# other modules.
+# Distributions that contain the module onnxruntime, including onnxruntime-qnn. onnxruntime-genai and
+# onnxruntime-extensions contain other modules.
 RUNTIMES: Final = re.compile(r"^(?:onnxruntime(?:-(?!genai|extensions)[a-z]+)?|ort-nightly(?:-[a-z]+)?)$")
 
 _OTHERS: Final = ("numpy", "msgpack", "qnnbridge", "onnx", "windowsml", GENAI)
@@ -30,11 +30,11 @@ _MODULES: Final = ("qnnbridge_host", "qnnbridge_protocol", "msgpack", "numpy", "
 _DIST_INFO: Final = re.compile(r"^(?P<name>[A-Za-z0-9]+(?:[._-][A-Za-z]+)*)-(?P<version>\d[^-]*)\.dist-info$")
 _ASSIGNMENT: Final = re.compile(r"""^(\w+)\s*=\s*['"]([^'"]*)['"]""", re.MULTILINE)
 _NATIVE: Final = re.compile(r"\.(?:dll|pyd|cat|so(?:\.[\d.]+)?)$", re.IGNORECASE)
-# Limit for each distribution, so that a snapshot stays small even if a folder was emptied.
+# Limit for each distribution, so that a snapshot stays small even if all files of a folder are missing.
 _MAX_WRONG: Final = 20
-# Modules that the host imports before QNN. `qnnbridge_os` is omitted, because every installation has it together
-# with `qnnbridge_protocol` (a missing file is `packages.half-installed`), and because snapshots of qnnbridge 0.1 do
-# not list it, so that a healthy host would be refused.
+# Modules that the host imports before QNN. `qnnbridge_os` is omitted: every installation contains it together with
+# `qnnbridge_protocol` (a missing file is `packages.half-installed`), and snapshots of qnnbridge 0.1 do not list it,
+# so a healthy host would be refused.
 NEEDED: Final = ("qnnbridge_host", "qnnbridge_protocol", "msgpack", "numpy")
 
 
@@ -58,9 +58,9 @@ def survey_packages(machine: Machine, answer: PythonReport, *, complete: bool) -
     plugins = [plugin, *(paths.join(libraries, name) for name in machine.names(libraries))] if plugin else []
     places = [place for place in (capi, *plugins) if place]
     found = (survey_set(machine, place, complete=complete) for place in places)
-    # A folder without backend and provider is not a set of QNN that could be loaded.
+    # A folder without a backend or provider is not a QNN set that could be loaded.
     sets = tuple(one for one in found if one is not None and (one.of("backend") or one.of("provider")))
-    # The machine type of the extension module is that of the whole wheel.
+    # The machine type of this extension module is that of the whole wheel.
     state = next((n for n in machine.names(capi or "") if n.startswith("onnxruntime_pybind11_state")), None)
     library = machine.library(paths.join(capi, state), version=False) if capi and state else None
     return Packages(
@@ -81,14 +81,14 @@ def survey_packages(machine: Machine, answer: PythonReport, *, complete: bool) -
 def loaded_folder(
     system: str, answer: PythonReport, capi: str | None, plugin: str | None, sets: Sequence[QnnSet]
 ) -> str | None:
-    """Return the folder whose libraries would be loaded, by the rules of onnxruntime_qnn's platform_loader."""
+    """Return the folder from which libraries would be loaded, according to onnxruntime_qnn's platform_loader."""
     if plugin is None:
         return next((one.folder for one in sets if one.folder == capi), None)
-    # Without a folder `libs` the package has one set, in the folder of its module.
+    # Without a `libs` folder, the package has a single set in the folder of its module.
     if not any("libs" in one.folder[len(plugin) :] for one in sets if one.folder.startswith(plugin)):
         return plugin
     on_arm = answer.machine.lower() in ("arm64", "aarch64")
-    # An emulated Python 3.12 reports ARM64 and has AMD64 in its environment: the loader then uses the ARM64EC set.
+    # An emulated Python 3.12 reports ARM64 but has AMD64 in its environment; the loader then uses the ARM64EC set.
     name = ("arm64ec" if answer.env_machine.upper() == "AMD64" else "arm64") if on_arm else "amd64"
     return str(paths_of(system).join(plugin, "libs", name))
 
@@ -153,7 +153,7 @@ def _needed_runtime(machine: Machine, metadata: str) -> str:
 
 
 def _wrong_files(machine: Machine, folder: str, record: str | None, hashes: bool) -> Iterator[DamagedFile]:
-    """Yield files that are missing, and libraries of another size or (with `hashes`) with other contents."""
+    """Yield missing files, and libraries whose size or (with `hashes`) content differs from the RECORD."""
     paths = paths_of(machine.system)
     for row in csv.reader((record or "").splitlines()):
         # Skip the RECORD itself (a row without a size), scripts ("..") and .pyc files, which Python regenerates.
@@ -179,7 +179,7 @@ def _hex(text: str) -> str:
     return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)).hex()
 
 
-# With this many missing files the cause is not a virus scanner that removed a single library.
+# With this many missing files, the cause is probably not a virus scanner, which would remove single libraries.
 _MANY_FILES: Final = 5
 
 
@@ -211,7 +211,7 @@ def find(facts: Facts) -> Iterator[Finding]:
             "packages.other-qnnbridge",
             "both sides have different versions of qnnbridge",
             f"here: {facts.qnnbridge}; host: {theirs} ({facts.host.path})",
-            # Do not install the extra [host], which would add a second onnxruntime to onnxruntime-qnn 1.x.
+            # Do not use the extra [host], which would install a second onnxruntime next to onnxruntime-qnn 1.x.
             fix=fixes.install_qnnbridge(facts),
         )
 
@@ -240,7 +240,9 @@ def _wheels(facts: Facts, packages: Packages) -> Iterator[Finding]:
 
 
 def _for_arm_only(facts: Facts, packages: Packages) -> Iterator[Finding]:
-    """Yield a finding for a win_amd64 wheel for emulated Pythons, whose ARM64EC code no x64 processor can run."""
+    """Yield a finding for a win_amd64 wheel with ARM64EC code for emulated Pythons, which no x64 processor can
+    run.
+    """
     loaded, version = packages.loaded_set, packages.version(QNN)
     if not facts.is_windows or facts.is_arm or loaded is None or version is None:
         return
@@ -259,7 +261,7 @@ def fits_platform(tag: str, platform: str) -> bool:
     """Return whether the platform tag of a wheel fits a platform such as win_arm64."""
     if tag == "any" or platform.startswith(("win", "macosx")):
         return tag in ("any", platform)
-    # manylinux tags with any version of glibc end with the processor.
+    # manylinux tags with any glibc version end with the processor type.
     return tag.endswith("_" + platform.split("_", 1)[-1])
 
 
@@ -274,13 +276,13 @@ def _half_installed(facts: Facts, packages: Packages) -> Iterator[Finding]:
         if one.name in ("onnx", GENAI):
             continue
         missing = [wrong.path for wrong in one.wrong if wrong.what == "missing"]
-        # If the distribution is listed but its modules are missing, its files were deleted by hand.
+        # If the distribution is listed but its modules are missing, somebody deleted its files.
         gone = one.name == QNN and not (packages.plugin or packages.runtime)
         lost_code = [path for path in missing if path.endswith(".py")]
         if one.has_record and not gone and len(missing) < _MANY_FILES and not lost_code:
             continue
         seen = [f"{one.folder}: {one.name} {one.version} is listed as installed"]
-        # pip writes the RECORD last, so without one an installation was interrupted.
+        # pip writes the RECORD last, so a missing RECORD means an interrupted installation.
         seen += [] if one.has_record else ["the RECORD of its files is missing"]
         seen += [f"missing: {path}" for path in missing[:3]]
         yield finding(
@@ -303,7 +305,7 @@ def _namespace(facts: Facts, packages: Packages) -> Iterator[Finding]:
             *(f"{one.version} in {one.folder}" for one in copies),
             fix=_once(facts, copies),
         )
-        # With a 1.x and a 2.x copy, files of 1.x are in the folder of plain onnxruntime.
+        # If 1.x and 2.x are both installed, the folder of plain onnxruntime contains files of 1.x.
         if any(is_1x(one.version) for one in copies) and not all(is_1x(one.version) for one in copies):
             yield _leftover(facts, packages, f"both {' and '.join(one.version for one in copies)} are listed")
             return
@@ -419,18 +421,18 @@ def _once(facts: Facts, copies: list[Distribution]) -> Remedy:
 
 
 def _kept(facts: Facts, version: str | None) -> str | None:
-    """Return the version if it fits, so that a repair changes as little as possible; else one that fits."""
+    """Return the version if it fits, so that the repair changes as little as possible; else a fitting version."""
     return version if version and fixes.fits(facts, version) else fixes.fitting_version(facts)
 
 
 def _with_runtime(facts: Facts, qnn: str, how: str) -> Remedy:
-    """Return the fix that installs an onnxruntime for this plugin. how: pip's command."""
+    """Return the fix that installs an onnxruntime for this plugin. how: pip's subcommand and options."""
     instead = fixes.fitting_instead(facts, qnn)
     return instead or fixes.by_pip(facts, f"{how} {word(fixes.ort_requirement(facts, qnn))}")
 
 
 def lacking(packages: Packages) -> list[str]:
-    """Return the modules that the host needs and that are missing."""
+    """Return the missing modules that the host needs."""
     return [name for name in NEEDED if name not in packages.modules]
 
 

@@ -1,8 +1,8 @@
-"""The live probe: its process, the start of that process, and the check of its result.
+"""The live probe: its process, the code that starts this process, and the check of its result.
 
 The process is ``python -m qnnbridge_tools.doctor.subjects.probe``, with a request on its standard input. Everything
-that may hang or crash happens in it and its children, with a temporary state folder, so that a crash does not
-create a crash report or a quarantine. It prints one line of JSON at the start of each stage and one with the
+that may hang or crash runs in it and its children, with a temporary state folder, so that a crash creates neither a
+crash report nor a quarantine entry. The process prints one JSON line at the start of each stage, and one with the
 result.
 """
 
@@ -23,19 +23,18 @@ from qnnbridge_tools.doctor import fixes
 from qnnbridge_tools.doctor.facts import Facts, ProbeRequest, ProbeResult
 from qnnbridge_tools.doctor.findings import Finding, Remedy, SubjectCheck, finding
 
-# Time after the probe's own deadline in which its process must end.
+# Additional time after the probe's own deadline, after which its process is ended.
 GRACE_S: Final = 5.0
 _MAX_SAID: Final = 2000
 
 
 def run_probe(order: ProbeRequest) -> ProbeResult:
-    """Run a live probe in a separate process and return its result, at the latest `GRACE_S` after the deadline."""
+    """Run a live probe in a separate process; return its result at most `GRACE_S` after the deadline."""
     # A frozen program would start itself again instead of an interpreter.
     if getattr(sys, "frozen", False) or not sys.executable:
         return ProbeResult(skipped="this program is not a Python interpreter that could start another one")
     request = dataclasses.replace(order, model=os.path.abspath(order.model) if order.model else None)
-    # Ignore errors, because Windows locks files of a process that is just ending. The system then removes the
-    # folder later.
+    # Ignore errors: Windows locks files of a process that is just ending. The system then removes the folder later.
     with tempfile.TemporaryDirectory(prefix="qnnbridge-doctor-", ignore_cleanup_errors=True) as state:
         env = {
             **os.environ,
@@ -118,8 +117,8 @@ def _unknown(facts: Facts) -> Iterator[str]:
         from qnnbridge_host.model.releases import generated_on
 
         yield (
-            f"Whether the versions are to blame is unknown: {fixes.unknown_text(unknown)}. "
-            f"This qnnbridge has a table of {generated_on()}; a newer one may have more."
+            f"It is unknown whether the versions are the cause: {fixes.unknown_text(unknown)}. This qnnbridge has "
+            f"a table of {generated_on()}; a newer one may have more."
         )
 
 
@@ -128,7 +127,7 @@ def _remedy(facts: Facts, probe: ProbeResult) -> Remedy:
     if probe.failed == "timeout":
         words = "Restart the computer, in case the NPU hangs; then give it more time."
         return Remedy(words, ("qnnbridge doctor --timeout 300",))
-    # For unknown versions, installing the pair that was tried is safer than reinstalling them.
+    # For unknown versions, installing the pair that was tested is safer than reinstalling them.
     if probe.failed != "start" and fixes.unknown_packages(facts):
         return fixes.install_known(
             facts, "Update qnnbridge, which may have a newer table, or install known versions."
@@ -141,7 +140,7 @@ def _remedy(facts: Facts, probe: ProbeResult) -> Remedy:
 
 
 def died_text(probe: ProbeResult) -> str:
-    """Return the end of a title for a crash; "" for other failures."""
+    """Return the end of the title for a crash; "" for other failures."""
     return ": its process dies" if probe.exit_code is not None else ""
 
 
@@ -285,7 +284,7 @@ def weights() -> Any:
     """Return the weights of the probe's model."""
     import numpy as np
 
-    # Multiples of 1/8 between -1 and 7/8, which are exact in 16 bits, as are the sums of their products.
+    # Multiples of 1/8 between -1 and 7/8 are exact in 16 bits, as are the sums of their products.
     return ((np.arange(64) * 7 % 16 - 8) / 8).reshape(8, 8)
 
 
@@ -297,17 +296,18 @@ def bias() -> Any:
 
 
 def _failed(error: Exception, stage: str) -> dict[str, Any]:
-    """Return an error as the probe's result, with the stage that failed."""
+    """Return an error as the probe's result, including the stage that failed."""
     details = getattr(error, "details", None) or {}
     kind = type(error).__name__
     exit_record = details.get("exit") if isinstance(details.get("exit"), dict) else None
     failed = (
-        # A crash contains its phase; any other error belongs to the current stage.
+        # A crash record contains its phase; any other error belongs to the current stage.
         STAGE_OF_PHASE.get(str(details.get("phase", "")), stage) if exit_record or kind == "HostCrashed" else stage
     )
     if kind == "ProviderUnavailable":
         failed = (
-            # Two stages raise this class. Its text shows whether the registration failed or no device was listed.
+            # Two stages raise this class. The message shows whether the registration failed or no device was
+            # listed.
             "devices" if "device" in str(error).lower() and "register" not in str(error).lower() else "register"
         )
     elif kind in ("DeadlineExceeded", "HostHung"):
@@ -318,7 +318,7 @@ def _failed(error: Exception, stage: str) -> dict[str, Any]:
         "message": str(getattr(error, "message", "") or error),
         "cause": getattr(error, "cause", None) or "",
         "fix": getattr(error, "fix", None) or "",
-        # Omit the path of the crash report, because its temporary folder is removed.
+        # Omit the path of the crash report, which is in a temporary folder.
         "evidence": [
             str(line) for line in getattr(error, "evidence", ()) if not str(line).startswith("crash report:")
         ],

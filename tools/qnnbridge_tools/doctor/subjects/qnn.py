@@ -1,7 +1,7 @@
-"""The QNN that is loaded, and whether it fits system and chip: survey and checks.
+"""Survey and checks of the QNN that is loaded, and whether it fits the system and the chip.
 
-The host loads QNN from the wheel, the catalogue of Windows or a folder. SDKs, search paths and `backend_path` may
-cause another QNN to be loaded.
+The host loads QNN from the wheel, from the Windows catalogue or from a folder. SDKs, search paths and
+`backend_path` may cause a different QNN to be loaded.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from qnnbridge_tools.doctor.subjects.host import configuration_path
 from qnnbridge_tools.doctor.subjects.library_files import qnn_names
 from qnnbridge_tools.versions.fitness import short_sdk
 
-# --- the origin of the host's QNN: the wheel, the catalogue of Windows or a folder. Survey and check -------
+# --- the source of the host's QNN: the wheel, the Windows catalogue or a folder. Survey and check ----------
 
 WINDOWSML: Final = "windowsml"
 NOT_PRESENT: Final = "NotPresent"
@@ -40,10 +40,10 @@ _DOWNLOAD: Final = "-m qnnbridge_host.windows_ml download"
 
 
 def survey_engine(machine: Machine, hosted: HostFacts) -> EngineFacts:
-    """Read the setting of the origin of QNN, and the catalogue of Windows."""
+    """Read the setting for the source of QNN, and the Windows catalogue."""
     wanted, path = _setting(machine)
     catalogue = None
-    # Use only the host's own `windowsml`: without this package the host could not use the catalogue, either.
+    # Use only the host's own `windowsml`: without this package the host could not use the catalogue either.
     if hosted.packages is not None and hosted.packages.version(WINDOWSML) and hosted.answer is not None:
         catalogue = machine.catalogue(hosted.path)
     if catalogue is not None:
@@ -60,7 +60,7 @@ def survey_engine(machine: Machine, hosted: HostFacts) -> EngineFacts:
 
 
 def _setting(machine: Machine) -> tuple[str, str]:
-    """Return the setting as the host reads it, from the environment, else from the configuration file."""
+    """Return the setting as the host reads it: from the environment, or else from the configuration file."""
     engine, path = machine.environ.get(ENGINE_VARIABLE, ""), machine.environ.get(EP_PATH_VARIABLE, "")
     if not engine and not path:
         try:
@@ -69,12 +69,12 @@ def _setting(machine: Machine) -> tuple[str, str]:
             host = {}
         if isinstance(host, dict):
             engine, path = str(host.get("engine") or ""), str(host.get("ep_path") or "")
-    # A path alone means the engine "folder", as in the host.
+    # If only a path is set, the engine is "folder", like in the host.
     return ("folder" if path else engine.strip().lower() or "auto"), path
 
 
 def in_use(facts: Facts) -> str:
-    """Return the origin that the host would use: "wheel", "windowsml" or "folder"."""
+    """Return the source that the host would use: "wheel", "windowsml" or "folder"."""
     wanted = facts.engine.wanted
     if wanted in ("wheel", "windowsml", "folder"):
         return wanted
@@ -143,7 +143,7 @@ def _take(facts: Facts, engine: str, words: str = "") -> Remedy:
 
 
 def _fits_better(facts: Facts, provider: CatalogueProvider) -> bool:
-    """Return whether only the catalogue's QNN fits: a QNN that is not newer than the driver's fits."""
+    """Return whether only the catalogue's QNN fits, because it is not newer than the driver's."""
     if not facts.driver.runtime:  # the version of an SDK may differ from the driver's
         return False
     wheel = facts.host.packages.qnn_sdk if facts.host.packages is not None else None
@@ -154,7 +154,7 @@ def _fits_better(facts: Facts, provider: CatalogueProvider) -> bool:
 
 
 def healthy_source(facts: Facts) -> str | None:
-    """Describe in one line the origin of QNN, and other available ones."""
+    """Describe in one line the source of QNN, and other available sources."""
     packages, provider = facts.host.packages, qnn_provider(facts)
     if packages is None or (in_use(facts) == "wheel" and provider is None):
         return None
@@ -190,7 +190,7 @@ def survey_sdks(machine: Machine) -> tuple[SdkRoot, ...]:
     for name, folder in roots:
         place = paths.normcase(paths.normpath(folder))
         key = f"{name} {folder}" if name != DEFAULT_FOLDER else place
-        # Do not list a folder of a variable again as a default folder.
+        # Do not list the folder of a variable a second time as the default folder.
         named = {paths.normcase(paths.normpath(root.folder)) for root in found.values()}
         if name == DEFAULT_FOLDER and place in named:
             continue
@@ -205,7 +205,7 @@ def survey_foreign(machine: Machine, own: tuple[str, ...]) -> tuple[ForeignQnn, 
     known = {paths.normcase(paths.normpath(folder)) for folder in own}
     found = []
     for via in _SEARCHED.get(machine.system) or _SEARCHED[""]:
-        # FastRPC uses a semicolon as separator of ADSP_LIBRARY_PATH on each system.
+        # On every system, FastRPC uses a semicolon as separator in ADSP_LIBRARY_PATH.
         separator = ";" if machine.system == "Windows" or via == "ADSP_LIBRARY_PATH" else ":"
         for folder in dict.fromkeys(variable_of(machine, via).split(separator)):
             folder = folder.strip('" ')
@@ -242,13 +242,13 @@ def _version(machine: Machine, folder: str) -> str | None:
         match = _VERSION.search(text_of(machine, paths.join(folder, name), 1 << 16) or "")
         if match:
             return match[1].rstrip(".")
-    # Without the file use the version in the folder's name.
+    # Without that file, use the version in the folder's name.
     match = _FOLDER.search(folder.rstrip("\\/"))
     return match[1] if match else None
 
 
 def find_sdk(facts: Facts) -> Iterator[Finding]:
-    """Yield findings about other versions of QNN than the host's."""
+    """Yield findings about QNN versions that differ from the host's."""
     yield from _backend_path(facts)
     yield from _chip(facts)
     yield from _system(facts)
@@ -257,7 +257,7 @@ def find_sdk(facts: Facts) -> Iterator[Finding]:
 
 
 def bundled_sdk(facts: Facts) -> str | None:
-    """Return the QNN version of the wheel; ``None`` if the host uses another origin."""
+    """Return the QNN version in the wheel; ``None`` if the host uses another source."""
     if facts.engine.wanted in ("windowsml", "folder"):
         return None
     return facts.host.packages.qnn_sdk if facts.host.packages else None
@@ -322,7 +322,7 @@ def _system(facts: Facts) -> Iterator[Finding]:
     if facts.driver.runtime:
         yield newer
         return
-    # The driver's version is unknown, and an SDK's libraries are rarely used, so this finding does not block.
+    # The driver's version is unknown and an SDK's libraries are rarely used, so this finding does not block.
     note = "The QNN version of the NPU driver is unknown; this is the version of an installed SDK."
     yield dataclasses.replace(newer, severity=Severity.DEGRADED, notes=(note,))
 
@@ -353,7 +353,7 @@ def _foreign(facts: Facts) -> Iterator[Finding]:
     if bundled is None:
         return
     for one in facts.foreign:
-        # The same build on a search path is not a conflict.
+        # The same build on a search path does not conflict.
         if one.version and _same_build(one.version, bundled):
             continue
         code = "files.foreign-on-adsp-path" if one.via == "ADSP_LIBRARY_PATH" else "files.foreign-on-path"
@@ -367,8 +367,8 @@ def _foreign(facts: Facts) -> Iterator[Finding]:
 
 
 def _same_build(one: str, other: str) -> bool:
-    # Compare builds without the number after the underscore. Three numbers (an SDK's) match every build of the
-    # release.
+    # Compare builds without the number after the underscore. A version of three numbers (an SDK's) matches every
+    # build of its release.
     return one.split("_")[0] == other.split("_")[0] or (short_sdk(one) == short_sdk(other) and one.count(".") < 3)
 
 
