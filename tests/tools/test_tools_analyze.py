@@ -555,7 +555,9 @@ def test_fixed_sizes_come_first_and_alone_if_they_are_enough(tmp_path: Path) -> 
     assert found.advice[0].what == shell.fix_command(
         MODELS / "ch_ppocr_mobile_v2.0_cls_infer.onnx", *(f'--dim "x:{axis}=SIZE"' for axis in (0, 2, 3))
     )
-    assert "fixed sizes alone are enough: the rules predict that all 233 nodes run on the NPU" in found.advice[0].why
+    assert (
+        "fixed sizes alone are enough: the rules predict that all 233 nodes run on the NPU" in found.advice[0].why
+    )
     assert found.advice[0].macs > 1_000_000
     assert "once its sizes are fixed" in verdict_text(found, found.best)
     # Something is left: then the sizes still come first, and are not called enough.

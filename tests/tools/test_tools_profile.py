@@ -206,7 +206,10 @@ def test_a_model_that_runs_on_the_cpu_alone_is_profiled_and_told_so(tmp_path: Pa
     [
         (["none.onnx"], "There is no model file none.onnx"),
         ([str(COMPILED), "--html", "."], "is a folder"),
-        ([str(COMPILED), "--provider-option", "profiling_level=optrace"], "cannot be given, because this command sets it"),
+        (
+            [str(COMPILED), "--provider-option", "profiling_level=optrace"],
+            "cannot be given, because this command sets it",
+        ),
         ([str(COMPILED), "--input", "a.npz", "--input", "b.npz"], "two archives"),
         ([str(COMPILED), "--input", "none.npz"], "There is no file none.npz"),
         ([str(COMPILED), "--input", "nonsense"], "NAME=FILE.npy"),

@@ -128,7 +128,9 @@ def test_activations_of_eight_bits_get_the_smallest_mask_below_twice_the_range_o
     result = models.quantize(source, tmp_path / "q.onnx", samples, activation_type="uint8")
     told = [change for change in result.changes if "masks" in change]
     assert told == (
-        [] if size is None else [f"masks of -10000 or less changed to -{size} so that the scores keep their precision"]
+        []
+        if size is None
+        else [f"masks of -10000 or less changed to -{size} so that the scores keep their precision"]
     )
     assert result.snr_db is not None
     assert size is None or result.snr_db > 12, "with -1e4 it is below 6"
