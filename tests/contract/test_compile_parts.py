@@ -336,7 +336,9 @@ def test_time_that_is_over_before_the_comparison_says_so() -> None:
     job = job_for(MODELS / "mul_1.onnx", 60)
     files = CompiledFiles("/nowhere", "m_ctx.onnx", None, None, "60", {}, {}, 0.1)
     order = WorkOrder(worker_command(None), StopSignal(), job.source, deadline=time.monotonic())
-    with pytest.raises(DeadlineExceeded, match=r"mul_1\.onnx was compiled, and the time was over before") as caught:
+    with pytest.raises(
+        DeadlineExceeded, match=r"mul_1\.onnx was compiled, but the timeout expired before"
+    ) as caught:
         validate(job, files, order, Hello())
     assert "--no-validate" in str(caught.value.fix)
     assert caught.value.state == "not-started"

@@ -88,7 +88,7 @@ def test_the_session_is_made_from_the_model_and_says_why(kind: type[BridgeError]
     assert (session.session, session.changes, session.fix) == (7, (), None)
     (notice,) = session.notices
     assert notice.kind == "model"
-    assert "sigmoid.onnx was not rewritten without being asked: There is no room for a copy." in notice.text
+    assert "sigmoid.onnx was not rewritten automatically: There is no room for a copy." in notice.text
     (asked,) = models.asked
     assert asked.only == ("constants", "shape-computations", "untaken-branches", "edge-padding")
 
@@ -126,7 +126,7 @@ def test_a_refusal_is_reported_as_it_is_if_the_copy_fails_too() -> None:
     maker.refuses = True
     with pytest.raises(PlacementRefused, match="Not all of it") as refused:
         made(maker, FixSpec(when="refused"))
-    assert refused.value.evidence == ("Rewritten (fix=True), it fails as well: The rewrites do not do.",)
+    assert refused.value.evidence == ("The rewritten copy (fix=True) fails as well: The rewrites do not do.",)
 
 
 INFO = SimpleNamespace(placement=Placement())

@@ -349,23 +349,23 @@ def too_late(news: RequestNews, timeout_s: float | None) -> DeadlineExceeded | N
     seconds = f" within {timeout_s:g} s" if timeout_s is not None else ""
     if news.stage == "waiting":
         return DeadlineExceeded(
-            f"The time for {news.label} was over while another process was compiling it.",
-            fix="Give it more time (timeout=): it is compiled once, and then loaded in milliseconds.",
+            f"The timeout expired while another process was compiling {news.label}.",
+            fix="Use a longer timeout (timeout=). The model is compiled once; later loads take milliseconds.",
             details={"state": "not-started", "model": news.label},
         )
     if news.stage == "compiling":
         return DeadlineExceeded(
-            f"{news.label} was not compiled{seconds}; the compiler was ended.",
-            cause="Compiling takes from a second to many minutes, and cannot be interrupted in any other way.",
-            fix="Give it more time (timeout=, --timeout), or none for as long as it takes.",
+            f"{news.label} was not compiled{seconds}; the compiler was terminated.",
+            cause="Compiling takes from a second to many minutes, and can be interrupted only by ending the process.",
+            fix="Use a longer timeout (timeout=, --timeout), or none to wait as long as it takes.",
             details={"state": "stopped", "model": news.label},
         )
     if news.stage == "validating":
         return DeadlineExceeded(
-            f"{news.label} was compiled, and the time was over before the result was compared with the CPU.",
-            cause="The time that was given is for both; a large model takes longest on the CPU.",
-            fix="Give it more time (timeout=, --timeout), or leave the comparison out (validate=False, "
-            "--no-validate); nothing was written.",
+            f"{news.label} was compiled, but the timeout expired before the result was compared with the CPU.",
+            cause="The timeout covers compilation and comparison; running a large model on the CPU takes longest.",
+            fix="Use a longer timeout (timeout=, --timeout), or skip the comparison (validate=False, --no-validate); "
+            "nothing was written.",
             details={"state": "stopped", "model": news.label},
         )
     return None
