@@ -91,7 +91,7 @@ def test_nothing_for_qnn_is_refused_whatever_the_fallback(engine: Any, tmp_path:
 
 
 def test_the_session_is_described_in_full(engine: Any, tmp_path: Path) -> None:
-    with pytest.raises(InvalidArgument, match="neither a model path nor a model"):
+    with pytest.raises(InvalidArgument, match="Neither a model path nor a model"):
         compile_model(
             engine, CompileSpec(SessionSpec(None), str(tmp_path / "m.onnx")), None, {}, lambda phase: None
         )

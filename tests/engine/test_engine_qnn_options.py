@@ -95,7 +95,7 @@ def test_an_ill_value_is_refused_with_what_is_allowed(name: str, value: str, wor
     ],
 )
 def test_options_that_contradict_each_other_are_refused(options: dict[str, str], config: dict[str, str]) -> None:
-    assert "do not go together" in refused(options, config).message
+    assert "cannot be combined" in refused(options, config).message
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_every_choice_in_the_tables_is_accepted_by_its_own_check() -> None:
                 assert qnn_options._checked(option, choice, None) == choice, name
 
 
-# --- chips -------------------------------------------------------------------------------------------------
+# --- chips -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -298,7 +298,7 @@ def test_the_simulator_always_has_an_explicit_chip(given: str | None, arch: str 
     assert qnn_options.chip_for_simulator(given, arch) == chip
 
 
-# --- session keys ------------------------------------------------------------------------------------------
+# --- session keys ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

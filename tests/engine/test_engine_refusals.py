@@ -155,7 +155,9 @@ def test_sizes_are_not_advised_where_qnn_has_none_of_the_operators(create: Any) 
 
     error = refusal_of(create, of(scaler, node("Hardmax", ["s"], ["y"])))
     assert "No node of the model can run on the NPU (2 nodes after optimisation)" in error.message
-    assert (error.cause or "") == "QNN has no operator Hardmax, ai.onnx.ml.Scaler, and the model has no others."
+    assert (
+        error.cause or ""
+    ) == "QNN has no operator Hardmax, ai.onnx.ml.Scaler, and the model has no other operators."
     assert "dimension" not in (error.fix or "")
     assert "CPU provider" in (error.fix or "")
     error = refusal_of(create, of(scaler, node("Relu", ["s"], ["y"])))

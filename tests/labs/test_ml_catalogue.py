@@ -128,7 +128,7 @@ def test_without_a_setting_the_wheel_comes_before_the_catalogue(table: Table) ->
     with host(table(provider()), engine=None) as one:
         source = one.info.qnn_source
         assert source["engine"] == "wheel"
-        assert "no other source is set" in source["reason"]
+        assert "the settings choose no other source" in source["reason"]
     with host(table(provider()), engine=None, kind="linux-without") as one:
         source = one.info.qnn_source
         assert source["engine"] == "windowsml"

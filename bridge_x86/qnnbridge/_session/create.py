@@ -356,16 +356,16 @@ def too_late(news: RequestNews, timeout_s: float | None) -> DeadlineExceeded | N
     if news.stage == "compiling":
         return DeadlineExceeded(
             f"{news.label} was not compiled{seconds}; the compiler was terminated.",
-            cause="Compiling takes from a second to many minutes, and can be interrupted only by ending the process.",
+            cause="Compiling takes from a second to many minutes, and only ending the process interrupts it.",
             fix="Use a longer timeout (timeout=, --timeout), or none to wait as long as it takes.",
             details={"state": "stopped", "model": news.label},
         )
     if news.stage == "validating":
         return DeadlineExceeded(
             f"{news.label} was compiled, but the timeout expired before the result was compared with the CPU.",
-            cause="The timeout covers compilation and comparison; running a large model on the CPU takes longest.",
-            fix="Use a longer timeout (timeout=, --timeout), or skip the comparison (validate=False, --no-validate); "
-            "nothing was written.",
+            cause="The timeout covers compilation and comparison; a large model takes longest on the CPU.",
+            fix="Use a longer timeout (timeout=, --timeout), or skip the comparison (validate=False, "
+            "--no-validate); nothing was written.",
             details={"state": "stopped", "model": news.label},
         )
     return None

@@ -414,7 +414,7 @@ def _for_another_chip(job: CompilerInput, files: CompiledFiles, error: BridgeErr
 def _too_late(job: CompilerInput, error: DeadlineExceeded) -> DeadlineExceeded:
     return DeadlineExceeded(
         f"{job.source.label} was compiled, but the timeout expired before the result was compared with the CPU.",
-        cause="The timeout covers compilation and comparison; running a large model on the CPU takes longest.",
+        cause="The timeout covers compilation and comparison; a large model takes longest on the CPU.",
         fix="Use a longer timeout (timeout=, --timeout), or skip the comparison (validate=False, --no-validate); "
         "nothing was written.",
         details={**error.details, "model": job.source.label},

@@ -360,7 +360,7 @@ def too_late(order: WorkOrder, state: str = "stopped") -> DeadlineExceeded:
     within = f" within {order.budget_s:g} s" if order.budget_s is not None else " in time"
     return DeadlineExceeded(
         f"{order.model.label} was not compiled{within}; the compiler was terminated.",
-        cause="Compiling takes from a second to many minutes, and can be interrupted only by ending the process.",
+        cause="Compiling takes from a second to many minutes, and only ending the process interrupts it.",
         fix="Use a longer timeout (timeout=, --timeout), or none to wait as long as it takes.",
         details={"state": state, "model": order.model.label},
     )
