@@ -92,11 +92,7 @@ def test_a_file_of_weights_that_is_not_whole_is_named(
     error = refusal_of(create, path, provider=provider)
     assert "weights" in (error.cause or "")
     assert "Copy or download" in (error.fix or "")
-    said = (
-        "No such file"
-        if damage == "missing"
-        else f"has {size // 2} bytes, and the model reads it up to byte {size}"
-    )
+    said = "No such file" if damage == "missing" else f"has {size // 2} bytes, but the model needs {size} bytes"
     assert len(error.evidence) == 1
     assert said in error.evidence[0]
     assert str(weights) in error.evidence[0]

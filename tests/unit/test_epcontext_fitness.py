@@ -186,8 +186,8 @@ def test_the_binary_is_believed_more_than_what_is_written_around_it(tmp_path: Pa
     verdict = judge(path, npu(60))
     assert verdict.level == OK
     assert set(verdict.notes) == {
-        "The model's metadata say QNN 2.60, the context binary 2.51.",
-        "The model's nodes say QNN 9.9, the context binary 2.51.",
+        "The model's metadata contain QNN 2.60, but the context binary contains 2.51.",
+        "The model's nodes contain QNN 9.9, but the context binary contains 2.51.",
     }
 
 

@@ -1,6 +1,6 @@
-"""Rewrites of Gather and GatherND for which QNN returns elements of other indices.
+"""Rewrites of Gather and GatherND nodes for which QNN returns the wrong elements.
 
-Each changes only nodes that match a row of the known-wrong table (`qnnbridge_host.model.known_wrong`).
+Each rewrite changes only nodes that match a row of the known-wrong table (`qnnbridge_host.model.known_wrong`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from qnnbridge_protocol.elements import ElementType
 
 # The first opset in which Max supports integers.
 _MAX_OF_INTEGERS = 12
-# Rank of a list of coordinates.
+# Number of dimensions of a list of coordinates.
 _OF_A_MATRIX = 2
 
 
@@ -69,7 +69,7 @@ def limit_gathered(editor: Editor, node: Any, record: GraphNode) -> list[Any] | 
     indices = node.input[1]
     if editor.element(indices) != ElementType.INT32.value:
         indices = chain("Cast", indices, to=ElementType.INT32.value)
-    # The smallest int32, so that Max does not change any index.
+    # Use the smallest int32, so that Max does not change any index.
     least = editor.add_constant(np.array(-(2**31), np.int32), "least")
     node.input[1] = chain("Max", indices, least)
     return [*chain.made, node]

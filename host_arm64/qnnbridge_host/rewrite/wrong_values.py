@@ -1,6 +1,6 @@
 """Rewrites of operators that QNN computes wrong: powers, indices, casts, exponentials, padded operators.
 
-Each except `edge_by_concat` changes only nodes that match a row of the known-wrong table
+Each rewrite except `edge_by_concat` changes only nodes that match a row of the known-wrong table
 (`qnnbridge_host.model.known_wrong`).
 """
 
@@ -31,7 +31,7 @@ from qnnbridge_host.rewrite.rewriting import (
 )
 from qnnbridge_protocol.elements import ElementType
 
-# Attributes that the random operators with and without a fixed shape share.
+# Attributes that random operators have both with and without a fixed shape.
 _OF_RANDOM = ("mean", "scale", "low", "high", "seed")
 # Highest power that is replaced by products.
 _HIGHEST_POWER = 16
@@ -168,7 +168,8 @@ _UNSIGNED = (ElementType.UINT8.value, ElementType.UINT32.value)
 
 @for_matches("Cast", ("cast-back",), "Cast to whole numbers")
 def limit_whole_numbers(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-    """Insert Max after a Cast to integers whose result is cast back to float, so that QNN keeps both casts."""
+    """Insert Max after a Cast to integers whose result is cast back to float, so that QNN does not drop the two
+    casts."""
     if editor.opset < _MAX_OF_INTEGERS:
         return None
     if record.attributes["to"] in _UNSIGNED:
@@ -211,13 +212,13 @@ def classes_from_start(editor: Editor, node: Any, record: GraphNode) -> list[Any
 @for_matches("LogSoftmax", ("log-softmax-of-one",), "LogSoftmax of one element")
 def zero_instead_of_softmax(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
     """Replace LogSoftmax along one element by zero."""
-    # Use x - x instead of a constant: NaN stays NaN, and shape and type follow from the input.
+    # Use x - x instead of a constant: NaN remains NaN, and shape and type follow from the input.
     return [editor.make("Sub", [node.input[0], node.input[0]], node, node.output[0])]
 
 
 @for_matches("Softmax", ("softmax-negative-factor", "softmax-factor-axis"), "Softmax of a product")
 def factor_with_a_dimension(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-    """Give the factor of a Softmax's argument a dimension: QNN merges only numbers without dimensions."""
+    """Add a dimension to the factor of a Softmax's argument, because QNN merges only scalars."""
     product = editor.maker(node.input[0])
     if product is None or not editor.rank(node.input[0]):
         return None
@@ -302,12 +303,12 @@ def random_on_cpu(editor: Editor, node: Any, record: GraphNode) -> list[Any] | N
 
 
 # --- exponentials ----------------------------------------------------------------------------------------
-# If the result is not a normal float, QNN returns 131008 or -131008. A limit of the argument does not change the
-# result otherwise: see `LEAST_ARGUMENT`.
+# If the result is not a normal float, QNN returns 131008 or -131008. Limiting the argument (`LEAST_ARGUMENT`)
+# changes no other result.
 
-# Term that is added to a norm, so that a row of zeros becomes a row of zeros.
+# Number that is added to a norm, so that the result for a row of zeros is zero.
 _TINY = 1e-12
-# First opsets: Max with broadcasting, and reductions whose axes are an input.
+# First opsets in which Max supports broadcasting, and in which the axes of reductions are an input.
 _SINCE = {"Max": 8, "ReduceSum": 13, "ReduceMax": 18}
 
 
@@ -417,12 +418,12 @@ def _reduced(chain: NodeChain, op: str, value: str, axes: list[int], keep: int) 
     return chain(op, value, listed, keepdims=keep)
 
 
-# --- padded operators: Conv, poolings, Pad -----------------------------------------------------------
+# --- padded operators: Conv, poolings, Pad ---------------------------------------------------------------
 
 _SMALL = 64
-# End of a Slice up to the end of any axis.
+# Value for the end of a Slice that extends to the end of any axis.
 _LAST = 2**31 - 1
-# Smallest output width at which QNN computes an AveragePool with a high output and few channels right.
+# Smallest output width at which QNN computes an AveragePool right if the output is high and has few channels.
 _LEAST_WIDTH = 9
 # Position of Pad's input with the axes.
 _AXES_INPUT = 3
@@ -430,7 +431,8 @@ _AXES_INPUT = 3
 
 @for_matches("Conv", ("conv-equal-padding",), "Conv")
 def pad_convolutions(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-    """Pad a Conv whose equal padding QNN computes wrong by one more zero at the start; drop the first result."""
+    """Add one zero at the start to the padding of a Conv whose equal padding QNN computes wrong, and drop the first
+    result."""
     window = window_of_node(record)
     before, after = window["before"], window["after"]
     # QNN's results are right for every other padding.
@@ -444,7 +446,7 @@ def pad_convolutions(editor: Editor, node: Any, record: GraphNode) -> list[Any] 
 
 @for_matches("Conv", ("conv-depthwise-step",), "depthwise Conv of one value")
 def step_before_conv(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-    """Replace the stride of a depthwise Conv with a kernel of one value by a Slice with a step before it."""
+    """Replace the stride of a depthwise Conv whose kernel has a single value by a Slice with a step before it."""
     # From 33 channels on QNN reads wrong values with a stride of 2.
     step = record.attributes["strides"][0]
     # Start, end, axis and step: along axis 2, the only spatial one.
@@ -464,7 +466,7 @@ def split_padding(editor: Editor, node: Any, record: GraphNode) -> list[Any] | N
         return None
     rank = len(shape)
     inner = np.array(pads)
-    # QNN's result of this padding is wrong if other sides are padded, too, and after some operators.
+    # QNN computes this padding wrong if other sides are padded too, or after some operators.
     inner[-1] = 0
     padded = [size + int(a) + int(b) for size, a, b in zip(shape, inner[:rank], inner[rank:], strict=True)]
     value, made = node.input[0], []
@@ -497,7 +499,7 @@ def edge_by_concat(editor: Editor, node: Any) -> list[Any] | None:
             sliced(editor, node, name, axis, start, start + 1, hints=(f"{node.output[0]}/bound",) * 3)
             for start in (0, shape[axis] - 1)
         )
-        # Compute the slice once, and concatenate it as often as the edge is repeated.
+        # Compute the slice once, and concatenate it as often as the padding requires.
         parts = [first.output[0]] * before + [name] + [end.output[0]] * after
         made += [first] if before else []
         made += [end] if after else []
@@ -568,7 +570,7 @@ def average_by_sums(editor: Editor, node: Any, record: GraphNode) -> list[Any] |
         low, high = (-before, size + after) if counted else (0, size)
         starts = np.arange(out) * step - before
         reached = np.minimum(starts + kernel, high) - np.maximum(starts, low)
-        # A window that is completely in the padding does not reach any value.
+        # A window that is completely in the padding contains no value.
         factors.append(kernel / np.maximum(reached, 1))
         more.append(max(after, int(starts[-1]) + kernel - size))
     wider = _wider_than_wrong(record, shape, made_shape)
@@ -581,7 +583,7 @@ def average_by_sums(editor: Editor, node: Any, record: GraphNode) -> list[Any] |
         made.append(editor.make("Max", [value, editor.like(value, -65504.0, f"{value}/least")], node))
         value = made[-1].output[0]
     for axis in range(2, len(shape)):
-        # Pad one dimension at a time, and with Concat, because Pad of two dimensions can be wrong, too.
+        # Pad one dimension at a time, and use Concat, because Pad of two dimensions can be wrong too.
         sides = (pads[axis], pads[axis + len(shape)])
         if any(sides):
             value = _with_zeros(editor, node, value, axis, sides, shape, pads, made)
@@ -602,7 +604,8 @@ def average_by_sums(editor: Editor, node: Any, record: GraphNode) -> list[Any] |
 
 
 def _wider_than_wrong(pool: GraphNode, shape: Sequence[int], made: Sequence[int]) -> int:
-    """Return how many columns an AveragePool's result lacks so that row `average-pool-narrow` does not match."""
+    """Return how many columns must be added to an AveragePool's result so that the row `average-pool-narrow` does
+    not match."""
     # The bounds are those of the row `average-pool-narrow` of the known-wrong table.
     if len(shape) < 4 or max(window_of_node(pool)["strides"]) > 1 or shape[1] > 32 or made[-2] < 13:
         return 0
@@ -637,7 +640,7 @@ def _with_zeros(
 
 
 def pool_whole_windows(editor: Editor) -> list[str]:
-    """Replace ceil_mode of poolings by padding at the end for the windows that exist."""
+    """Replace ceil_mode of poolings by padding at the end, for the windows that ONNX defines."""
 
     def change(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
         window, after = window_of_node(record), []
@@ -664,7 +667,8 @@ def pool_whole_windows(editor: Editor) -> list[str]:
 
 
 def _declare_outputs(editor: Editor) -> None:
-    """Set the inferred shapes of outputs: the declared ones, computed by onnx's rules, may have one window more."""
+    """Set the inferred shapes of outputs, because a declared shape, computed by onnx's rules, may have one window
+    more."""
     declared = [value for value in editor.graph.output if shapes.has_shape(value)]
     before = [list(value.type.tensor_type.shape.dim) for value in declared]
     shapes.forget_inferred(editor.graph)
