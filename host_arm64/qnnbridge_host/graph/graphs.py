@@ -67,8 +67,7 @@ def load(path: Path, *, weights: bool = False) -> Any:
         model = onnx.load_model(str(path), load_external_data=weights)
     except (OSError, MemoryError):
         raise
-    # noqa: BLE001 - protobuf's DecodeError, and onnx's own errors for missing or unsafe files
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - protobuf's DecodeError, and onnx's own errors for unsafe files
         raise InvalidProtobuf(
             f"{path} cannot be read as an ONNX model.",
             cause=str(error)[:500],
