@@ -123,7 +123,7 @@ class ClientSession:
 
     def _model(self) -> SharedModel:
         if self._closed:
-            raise Closed("The session is closed.", fix="Create a new one.")
+            raise Closed("The session is closed.", fix="Create a new session.")
         return self.model
 
 
@@ -139,7 +139,7 @@ class BoundSession:
         # Use a weak reference, so that the plan of a closed session raises `Closed` and keeps no model loaded.
         session = self._session()
         if session is None:
-            raise Closed("The session is closed.", fix="Create a new one.")
+            raise Closed("The session is closed.", fix="Create a new session.")
         cancellation = Cancellation()
         stop.attach(cancellation)
         try:
@@ -371,7 +371,7 @@ class ClientObjects:
         with self._lock:
             held = self._held.get(number) if type(number) is int else None
         if held is None:
-            raise Closed("The object was released.", fix="Create a new one.")
+            raise Closed("The object was released.", fix="Create a new object.")
         return held[0]
 
     def _others(self, header: dict[str, Any]) -> list[HostObject]:

@@ -310,7 +310,7 @@ class BrokerHandlers:
         with self._lock:
             session = self._sessions.get(number) if type(number) is int else None
         if session is None:
-            raise Closed("The session is closed.", fix="Create a new one.")
+            raise Closed("The session is closed.", fix="Create a new session.")
         return session
 
 

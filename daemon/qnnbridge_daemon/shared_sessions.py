@@ -161,7 +161,7 @@ class SharedModel:
         with self._lock:
             remote = self.remote
             if remote is None or self._retired:
-                raise Closed("The session is closed.", fix="Create a new one.")
+                raise Closed("The session is closed.", fix="Create a new session.")
             self._calls += 1
             # Read and reset the flag in one step, so that only one of several simultaneous calls counts the reload.
             reload, self._unloaded = self._unloaded, False

@@ -328,7 +328,7 @@ def staging_dir(jobs: Sequence[CompilerInput], folder: str, *, copied: bool = Fa
 
 
 def _ascii_place() -> str | None:
-    """Return a writable folder with an ASCII path for working folders; ``None`` if no candidate is writable."""
+    """Return a writable folder with an ASCII path, for staged files; ``None`` if no candidate is writable."""
     # On Windows the path of the temporary folder contains the user name, which may not be ASCII.
     candidates = [tempfile.gettempdir()]
     candidates += [os.environ[name] for name in ("PUBLIC", "ProgramData") if os.environ.get(name)]

@@ -533,5 +533,5 @@ class OrtSession:
     def _alive(self) -> tuple[Any, object]:
         native = self._native
         if native is None:
-            raise errors.Closed("This session is closed.", fix="Create a new one.")
+            raise errors.Closed("This session is closed.", fix="Create a new session.")
         return native

@@ -161,7 +161,7 @@ def refusal(
     """
     free = dynamic_dimensions(model_inputs)
     if placement is None or not placement.cpu_nodes:
-        message = f"Some nodes of {model} would run on the CPU, which this session forbids."
+        message = f"Some nodes of {model} would run on the CPU, and this session forbids it."
         cause = _dynamic(free)
         if cause is None and second_error is not None:
             cause = second_error.cause or second_error.message
@@ -175,7 +175,7 @@ def refusal(
             )
         else:
             count = f"{placement.cpu_nodes} of {total} nodes"
-            message = f"After optimisation, {count} of {model} would run on the CPU, which this session forbids."
+            message = f"After optimisation, {count} of {model} would run on the CPU, and this session forbids it."
         cause = _cause(placement, model_inputs, compiled=compiled, operators=operators)
     details: dict[str, Any] = {"dynamic_inputs": {name: list(dims) for name, dims in free.items()}}
     if placement is not None and placement.known:

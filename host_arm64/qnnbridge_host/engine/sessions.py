@@ -280,7 +280,7 @@ def is_reset(error: BridgeError) -> bool:
 
 
 def _closed() -> Closed:
-    return Closed("The session is closed.", fix="Create a new one.")
+    return Closed("The session is closed.", fix="Create a new session.")
 
 
 def _needs_restart(error: BridgeError) -> BridgeError:

@@ -113,7 +113,7 @@ class GraphNode:
     """A node of the main graph.
 
     Args:
-        op: `Conv`, with the domain unless it is ONNX's own.
+        op: the operator, such as `Conv`, with the domain unless it is ONNX's own.
         inputs: None for an omitted input.
         inner_ops: operators inside of the node, without duplicates.
     """

@@ -54,7 +54,7 @@ _SIZES: Final[Mapping[str, tuple[int, ...]]] = {
 }
 # Operators whose results depend on the shape of the input, and not on its value.
 _OF_SHAPES: Final = frozenset({"Shape", "Size"})
-# Maximum number of elements of a result with such a size.
+# Maximum number of elements of a result whose size an input determines.
 _LARGEST_RESULT: Final = 2**24
 _RESULTS_SHOWN: Final = 3
 # Seconds after which no further example is tried. For a large model an attempt takes seconds.

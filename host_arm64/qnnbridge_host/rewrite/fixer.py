@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 COMMAND = "qnnbridge fix"
 
 
-# --- one model -------------------------------------------------------------------------------------------
+# --- applying rewrites to a model ------------------------------------------------------------------------
 
 
 # A rewrite changes the model in place. The changed model is written to the candidate's file, loaded, and compared
