@@ -332,7 +332,7 @@ class InFlight:
     def carry(self, call: Request) -> None:
         """Run `add`, `start`, serve and `finish` of a fast call whose lane is free, in one step.
 
-        The four steps are inlined by hand: two lock acquisitions instead of five, on the path of every repeated call.
+        The steps are inlined by hand: two lock acquisitions instead of five, on the path of every repeated call.
         """
         lock, requests = self._lock, self._requests
         # Set this before the call is in the table, so that a cancel request does not treat the call as waiting.
