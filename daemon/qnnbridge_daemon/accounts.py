@@ -1,4 +1,4 @@
-"""Accounts of the clients: statistics of their calls, and limits beyond which the answer is `Busy`; all settings.
+"""Statistics and limits of each client, and all settings. A request beyond a limit is answered with `Busy`.
 
 Thread-safe; one lock per meter and per account, held for a microsecond.
 """
@@ -16,8 +16,8 @@ from typing import Any
 
 from qnnbridge_protocol.errors import Busy
 
-# Upper ends of the buckets, from 50 us to 210 s, in steps of the square root of 2: 45 numbers for seven orders of
-# magnitude, so a percentile is wrong by at most a fifth.
+# Upper bounds of the buckets, from 50 us to 210 s, in steps of the square root of 2: 45 numbers for seven orders of
+# magnitude, so that the error of a percentile is at most a fifth.
 BOUNDS_S = tuple(50e-6 * 2 ** (step / 2) for step in range(45))
 
 RATE_WINDOW_S = 10
@@ -39,12 +39,12 @@ class Histogram:
         self.max_s = max(self.max_s, seconds)
 
     def percentile(self, share: float) -> float:
-        """Return the seconds within which this share of all calls ended; 0 without calls."""
+        """Return the number of seconds within which this fraction of all calls ended; 0 without calls."""
         wanted = share * self.count
         seen = 0
         for index, count in enumerate(self.counts):
             if count and seen + count >= wanted:
-                # Interpolate within the bucket, whose upper end is reduced to the duration of the slowest call.
+                # Interpolate within the bucket. Its upper bound is at most the duration of the slowest call.
                 low = BOUNDS_S[index - 1] if index else 0.0
                 high = min(BOUNDS_S[index], self.max_s) if index < len(BOUNDS_S) else self.max_s
                 return low + (max(high, low) - low) * (wanted - seen) / count
@@ -52,7 +52,7 @@ class Histogram:
         return self.max_s
 
     def buckets(self) -> list[list[float]]:
-        """Return ``[upper end, cumulative count]`` as in OpenMetrics, up to the slowest call."""
+        """Return ``[upper bound, cumulative count]`` for each bucket as in OpenMetrics, up to the slowest call."""
         found: list[list[float]] = []
         total = 0
         for bound, count in zip(BOUNDS_S, self.counts, strict=False):
@@ -62,13 +62,13 @@ class Histogram:
 
 
 class Meter:
-    """Statistics of the calls of one client, of one model, or of all."""
+    """Statistics of the calls of one client, of one model, or of all clients."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
         self._latency = Histogram()
-        # Ring buffer of calls per second: ten complete seconds and the current one.
+        # Ring buffer with the number of calls in each second: ten complete seconds and the current one.
         self._seconds = [0] * (RATE_WINDOW_S + 1)
         self._newest = int(clock())
         self._since = clock()
@@ -88,7 +88,7 @@ class Meter:
             self._seconds[self._newest % len(self._seconds)] += 1
 
     def refused(self) -> None:
-        """Record a call or a session that was answered with `Busy`."""
+        """Record a call or session creation that was answered with `Busy`."""
         with self._lock:
             self.busy += 1
 
@@ -97,7 +97,7 @@ class Meter:
         """Calls per second over the last ten seconds, or since the first call."""
         with self._lock:
             self._turn()
-            # Divide by at least a second: otherwise the first call of a program would appear as thousands per
+            # Divide by at least a second; otherwise the first call of a program would count as thousands per
             # second.
             age_s = min(float(RATE_WINDOW_S), max(1.0, self._clock() - self._since))
             return round(sum(self._seconds) / age_s, 2)
@@ -110,13 +110,13 @@ class Meter:
             return {**milliseconds, "max": round(latency.max_s * 1000, 3)}
 
     def latency_s(self) -> dict[str, object]:
-        """Return the whole histogram."""
+        """Return the whole histogram of durations."""
         with self._lock:
             latency = self._latency
             return {"sum": latency.sum_s, "count": latency.count, "buckets": latency.buckets()}
 
     def _turn(self) -> None:
-        """Reset the counts of seconds that are too old: the ten seconds before the current one are kept."""
+        """Reset the counts of seconds that are too old. The ten seconds before the current one are kept."""
         now = int(self._clock())
         for second in range(max(self._newest + 1, now - RATE_WINDOW_S), now + 1):
             self._seconds[second % len(self._seconds)] = 0
@@ -125,13 +125,13 @@ class Meter:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ClientLimits:
-    """Limits of one client. A request beyond them is answered with `Busy`.
+    """Limits of one client. A request that exceeds a limit is answered with `Busy`.
 
     Attributes:
         sessions: open sessions.
-        queued: calls that wait for their turn.
-        bytes: tensors of calls under way, and memory that is shared with the daemon.
-        kv_bytes: KV caches of its generators, each with a full context.
+        queued: waiting calls.
+        bytes: size of the tensors of open calls, and of memory shared with the daemon.
+        kv_bytes: size of the KV caches of the client's generators, each with a full context.
     """
 
     sessions: int = 64
@@ -145,13 +145,12 @@ class BrokerSettings:
     """Settings of the broker.
 
     Attributes:
-        slots: concurrent calls of all clients in the NPU host.
-        idle_unload_s: a model without a call for this long is unloaded, and reloaded by its next call; 0 never
-            unloads.
-        keep_unused_s: how long a model without clients stays loaded for the next client.
-        keep_unused: largest number of such models.
-        stall_s: a client that reads nothing of its answers for this long is disconnected.
-        greeting_s: a client without HELLO is disconnected after this time.
+        slots: maximum number of concurrent calls in the NPU host.
+        idle_unload_s: seconds without a call after which a model is unloaded; its next call reloads it. 0: never.
+        keep_unused_s: seconds that a model without clients stays loaded for the next client.
+        keep_unused: maximum number of models without clients.
+        stall_s: seconds after which a client that reads nothing of its answers is disconnected.
+        greeting_s: seconds after which a client without HELLO is disconnected.
         endpoint, log_file, instance, idle_exit_s: for `status` only.
     """
 
@@ -168,7 +167,7 @@ class BrokerSettings:
     idle_exit_s: float | None = None
 
 
-# How to raise a limit, by its name in `ClientLimits`.
+# Command that raises a limit, by the limit's name in `ClientLimits`.
 HIGHER = {
     "sessions": "`qnnbridge host start --max-sessions N`",
     "queued": "`qnnbridge host start --max-queued N`",
@@ -178,7 +177,7 @@ HIGHER = {
 
 
 def busy(limit: str, value: int, what: str, instead: str) -> Busy:
-    """Return the error for a limit, whose name in `ClientLimits` is `limit`."""
+    """Return the error for an exceeded limit. limit: its name in `ClientLimits`."""
     return Busy(
         f"The daemon accepts no more from this application: {what} (limit {limit}: {value}).",
         cause="The daemon is shared with other applications, so each has limits.",
@@ -188,7 +187,7 @@ def busy(limit: str, value: int, what: str, instead: str) -> Busy:
 
 
 class Account:
-    """Resources that one client uses. A caller that takes an amount returns the same amount once."""
+    """Resources that one client uses. Each amount that is taken must be returned exactly once."""
 
     def __init__(self, limits: ClientLimits) -> None:
         self.limits = limits
@@ -198,16 +197,16 @@ class Account:
         self.in_flight_bytes = 0
         self.shared_bytes = 0
         self.kv_bytes = 0
-        # Number of prompts that reused tokens in a generator's KV cache, and number of these tokens.
+        # Number of prompts that reused tokens in a generator's KV cache, and number of the reused tokens.
         self.reused_prefixes = 0
         self.reused_tokens = 0
-        # Freed memory that still has to be subtracted: its size, and whether it was shared.
+        # Amounts of freed memory that still have to be subtracted, and whether the memory was shared.
         self._freed: collections.deque[tuple[int, bool]] = collections.deque()
 
     def open_session(self) -> None:
         """Count a new session. Raise `Busy` if the client has reached its limit."""
         with self._lock:
-            # The decision and the change are one step under the lock; the error is created outside.
+            # The check and the change are one step under the lock; the error is created without it.
             full = self.sessions >= self.limits.sessions
             self.sessions += not full
         if full:
@@ -224,10 +223,10 @@ class Account:
             self.sessions -= 1
 
     def take(self, size: int, *, shared: bool = False) -> None:
-        """Count memory of a call, or shared memory. Raise `Busy` beyond the limit."""
+        """Count memory of a call, or shared memory. Raise `Busy` if this exceeds the limit."""
         self.settle()
         with self._lock:
-            # Both kinds of memory count against one limit. A call without tensors is never refused.
+            # Both types of memory count for one limit. A call without tensors is never refused.
             full = size > 0 and self.in_flight_bytes + self.shared_bytes + size > self.limits.bytes
             if not full and shared:
                 self.shared_bytes += size
@@ -238,7 +237,7 @@ class Account:
             raise busy(
                 "bytes",
                 self.limits.bytes,
-                f"its calls under way and its shared memory would need {size} bytes more than available",
+                f"its open calls and its shared memory would need {size} bytes more than the limit allows",
                 "Wait for answers before sending more, or send less at a time",
             )
 
@@ -250,7 +249,7 @@ class Account:
                 self.in_flight_bytes -= size
 
     def hold_kv(self, size: int) -> None:
-        """Count memory of a generator's KV cache. Raise `Busy` beyond the limit."""
+        """Count memory of a generator's KV cache. Raise `Busy` if this exceeds the limit."""
         with self._lock:
             full = size > 0 and self.kv_bytes + size > self.limits.kv_bytes
             self.kv_bytes += 0 if full else size
@@ -259,13 +258,13 @@ class Account:
             raise busy(
                 "kv_bytes",
                 self.limits.kv_bytes,
-                f"the KV caches of its generators would need {size} bytes more than available",
-                "Close generators that are done",
+                f"the KV caches of its generators would need {size} bytes more than the limit allows",
+                "Close generators that are no longer needed",
             )
 
     @property
     def kv_room(self) -> int:
-        """Bytes of KV caches that the client may still hold."""
+        """Bytes that the client may still use for KV caches."""
         with self._lock:
             return self.limits.kv_bytes - self.kv_bytes
 
@@ -282,8 +281,7 @@ class Account:
 
     def release_with(self, memory: Any, size: int, *, shared: bool = False) -> None:
         """Stop counting this amount when the memory is freed."""
-        # `deque.append` is safe in a finalizer, which may run in the middle of a line that holds the account's
-        # lock.
+        # `deque.append` is safe in a finalizer, which may run while the same thread holds the account's lock.
         weakref.finalize(memory, self._freed.append, (size, shared)).atexit = False
 
     def settle(self) -> None:

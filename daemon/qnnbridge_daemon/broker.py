@@ -1,4 +1,4 @@
-"""The broker: a host for its applications, and an application of one `qnnbridge.Host`.
+"""The broker: serves applications as a host does, and uses one `qnnbridge.Host` for all of them.
 
 Threads: each client has a thread that calls `serve`, which returns when the client disconnects; one thread unloads
 idle models. Everything else is thread-safe.
@@ -43,17 +43,18 @@ if TYPE_CHECKING:
     from qnnbridge_protocol.specs import Placement
 
 
-# How long `stop` waits for calls under way.
+# Seconds that `stop` waits for running calls.
 DRAIN_S = 10.0
 
-# Limit for any timeout that a client requests.
+# Maximum of any timeout that a client requests.
 LONGEST_DRAIN_S = 3600.0
 
-# How long `stop` waits afterwards until the answers are written: a client that does not read cannot delay the end
-# more.
+# Seconds that `stop` then waits until the answers are written: a client that does not read cannot delay the end
+# longer.
 ANSWERS_S = 2.0
 
-# Interval of checks for clients that have all their answers. Calls that arrive meanwhile are not answered.
+# Interval at which clients that have all their answers are disconnected. Calls that arrive in the meantime are not
+# answered.
 LOOK_S = 0.1
 
 TIDY_INTERVAL_S = 15.0
@@ -82,12 +83,12 @@ class Broker:
         self.drain_s = DRAIN_S
         self.clients_served = 0
         self._numbers = itertools.count(1)
-        # Protects the table of clients. The lock of the fair share may be acquired while it is held, never the
-        # reverse.
+        # Lock of the table of clients. The lock of the fair share may be acquired while this lock is held, never
+        # the reverse.
         self._lock = threading.Condition()
         self._clients: dict[int, Client] = {}
         self._last_busy = time.monotonic()
-        # Set permanently: the daemon ends as soon as the requesting client has its answer.
+        # Set permanently: the daemon ends as soon as the requesting client has received its answer.
         self._makes_way = False
         self._stopped = threading.Event()
         self._something_left = threading.Event()
@@ -98,7 +99,7 @@ class Broker:
     # --- clients ---
 
     def serve(self, ends: ClientEnds) -> None:
-        """Serve one client until it disconnects. Owns the descriptors from here on."""
+        """Serve one client until it disconnects. From here on this method owns the descriptors."""
         client = self._admit(ends)
         if client is None:
             return
@@ -126,7 +127,7 @@ class Broker:
                     return client
         except OSError as error:  # no descriptor is free
             _log.warning("%s (pid %d) cannot be served: %s", ends.name or "a client", ends.pid, error)
-        # A client that cannot be served gets the end of its stream instead of silence.
+        # Close the stream of a client that cannot be served, so that the client does not wait.
         os.close(ends.in_fd)
         os.close(ends.out_fd)
         return None
@@ -144,10 +145,10 @@ class Broker:
             return 0.0 if self._clients else time.monotonic() - self._last_busy
 
     def introduction(self) -> Hello:
-        """Return the HELLO for a client: this process, and the versions of a running NPU host."""
+        """Return the HELLO for a client: this process, with the versions of the running NPU host."""
         process = self.host.supervisor.running
         peer = process.peer if process is not None else None
-        # Clients need the machine type of the NPU host. Until a host has reported it, use that of the daemon.
+        # Clients need the machine type of the NPU host. Until a host has reported it, use the daemon's own type.
         machine = sysconfig.get_platform().rpartition("-")[2]
         return Hello(
             # The daemon calls no functions of applications: one that hangs would occupy a slot of the NPU host.
@@ -168,11 +169,11 @@ class Broker:
         After an upgrade of qnnbridge the daemon of the previous release may still run, and it shares only HELLO
         with its new clients.
         """
-        # Only an older daemon makes way for a newer client, never the reverse: two versions would end each other in
-        # turn.
+        # Only an older daemon ends for a newer client, never the reverse: otherwise two versions would end each
+        # other in turn.
         older = error.details.get("older") == DAEMON_FEATURE
-        # A daemon with a served client does not make way; the requesting client gets `VersionMismatch`, which
-        # contains both versions.
+        # A daemon that serves a client does not end; the requesting client gets `VersionMismatch`, which contains
+        # both versions.
         idle = not any(one.greeted for one in self.clients)
         granted = {LEAVE_FEATURE, MAKE_WAY_FEATURE} if older and idle else {LEAVE_FEATURE}
         for feature in client.features & granted:
@@ -211,12 +212,11 @@ class Broker:
         until = time.monotonic() + (self.drain_s if timeout_s is None else timeout_s)
         with self._lock:
             self._stopped.set()
-        # Stop in this order: new turns, then the running calls, then their answers, then the clients, then the
-        # sessions.
-        self.fair_share.close()  # otherwise a client that keeps calling would delay the end
+        # Stop in this order: new turns, then running calls, then answers, then clients, then sessions.
+        self.fair_share.close()  # stop new turns; otherwise a client that keeps calling would delay the end
         while not self.fair_share.wait_idle(min(until, time.monotonic() + LOOK_S)) and time.monotonic() < until:
             self._release_late()
-        # The last answers may still have to be written: a slot becomes free before its answer is written.
+        # Wait for the last answers: a slot becomes free before its answer is written.
         answered_by = min(until, time.monotonic() + ANSWERS_S)
         for client in self.clients:
             while not client.answered and (left_s := answered_by - time.monotonic()) > 0:
@@ -225,14 +225,14 @@ class Broker:
             client.end()
         with self._lock:
             self._lock.wait_for(lambda: not self._clients, max(1.0, until - time.monotonic()))
-        # Close the sessions after the clients, whose handlers also release sessions.
+        # Close the sessions after the clients, because handlers of clients also release sessions.
         self.sessions.close()
         self._something_left.set()
         self._tidier.join(1.0)
 
     def _release_late(self) -> None:
-        """Disconnect clients whose only open calls arrived too late to be started. They can repeat these calls
-        elsewhere, and need not wait for the calls of other clients."""
+        """Disconnect clients whose only open calls arrived too late to be started. They can repeat these calls with
+        another daemon, and need not wait for other clients' calls."""
         for client in self.clients:
             if client.queue.late and client.answered:
                 client.end()
@@ -240,7 +240,8 @@ class Broker:
     # --- idle models and silent clients ---
 
     def _tidy(self) -> None:
-        # Compare the number between rounds: after a change there may be objects with reference cycles.
+        # Compare the number of ended hosts and clients between rounds: after a change there may be objects in
+        # reference cycles.
         seen, collect = self._gone_by_now(), 0
         while not self._stopped.is_set():
             next_s = self.sessions.tidy()
@@ -250,23 +251,23 @@ class Broker:
             self._let_go_of_silent()
             if (gone := self._gone_by_now()) != seen:
                 # Objects of a dead host or a disconnected client have reference cycles (tracebacks of errors that
-                # were passed on) and refer to shared memory. In an idle process the collector may never run.
-                # Collect twice, because errors may still be in use now.
+                # were passed on) and refer to shared memory. In an idle process the garbage collector may never
+                # run. Collect in two rounds, because errors may still be in use in the first.
                 seen, collect = gone, 2
             if collect:
                 collect -= 1
                 gc.collect()
             self.gone_slabs.settle()
-            # The earliest due date of a session, an idle model, or a silent client.
+            # Find the earliest time at which a session, an idle model or a silent client is due.
             next_s = min(next_s or TIDY_INTERVAL_S, self.settings.greeting_s)
             self._something_left.wait(min(TIDY_INTERVAL_S, max(SHORTEST_PAUSE_S, next_s)))
-            # Clear the event after a short wait, so that many simultaneous disconnections cost one round.
+            # Clear the event after a short wait, so that many simultaneous disconnections need only one round.
             if self._something_left.is_set():
                 self._stopped.wait(SHORTEST_PAUSE_S)  # clients often connect and disconnect at the same time
                 self._something_left.clear()
 
     def _let_go_of_silent(self) -> None:
-        """Close connections without HELLO, which would keep an idle daemon from ending."""
+        """Close connections without HELLO, because they would prevent an idle daemon from ending."""
         for client in self.clients:
             if client.silent_s > self.settings.greeting_s:
                 _log.warning("%s has sent no HELLO for %g s: disconnected", client.label, self.settings.greeting_s)
@@ -297,7 +298,7 @@ def _host(broker: Broker) -> dict[str, Any]:
     stats = broker.host.stats
     process = broker.host.supervisor.running
     peer = process.peer if process is not None else None
-    # `real_pid`: with a virtual environment on Windows the started process is only a launcher.
+    # Use `real_pid`: in a virtual environment on Windows the started process is only a launcher.
     pid = process.real_pid if process is not None else None
     return {
         "running": process is not None,

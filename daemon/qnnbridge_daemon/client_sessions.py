@@ -1,6 +1,6 @@
 """Sessions, objects and memory of one client in the NPU host. Thread-safe.
 
-A session of a client is one use of a shared model, with separate retries and a separate queue. Objects are
+A client's session is one use of a shared model, with its own number of retries and its own queue. Objects are
 identified by the client's numbers. Everything is released together with the client.
 """
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 class ClientSession:
-    """A client's session. `retry`: how often a call is repeated when the NPU host dies, unless the call sets its
+    """A client's session. `retry`: how often a call is repeated when the NPU host crashes, unless the call has its
     own number."""
 
     def __init__(self, model: SharedModel, retry: int, broker: DaemonServices, client: ClientHoldings) -> None:
@@ -53,7 +53,7 @@ class ClientSession:
         self._broker = broker
         self._client = client
         self._lock = threading.Lock()
-        # Held while the session gets a private model, which may take minutes; `close` does not wait for it.
+        # Held while the session gets a model of its own, which may take minutes; `close` does not wait for it.
         self._changing = threading.Lock()
         self._closed = False
 
@@ -62,19 +62,20 @@ class ClientSession:
         """Wait for the turn of a call of this many bytes, and count the call.
 
         Args:
-            waits: false for a call without work for the NPU, which needs no turn.
+            waits: False for a call without work for the NPU, which need not wait for its turn.
 
         Raises:
-            Busy, Cancelled, Closed: the call cannot start, for the reason of this name.
+            Busy, Cancelled, Closed: the call cannot start; the class of the error is the reason.
         """
         begin = time.monotonic()
         failed = True
         try:
-            # A run that is terminated at once needs no slot, and must not wait for the others.
+            # A run that is terminated immediately needs no slot, and must not wait for other calls.
             share = self._broker.fair_share
             turn = share.turn(self._client.queue, cancellation) if waits else contextlib.nullcontext()
             with turn:
-                # Look the model up after the wait, during which the session may have been closed or made private.
+                # Get the model after the wait, because the session may have been closed or made private in the
+                # meantime.
                 model = self._model()
                 with model.use(self._broker.sessions.count_reload) as remote:
                     yield remote
@@ -89,26 +90,27 @@ class ClientSession:
                 meter.count(seconds, size, failed=failed)
 
     def keep(self, value: Any) -> None:
-        """Count the memory of a result until it is freed. Raise `Busy` beyond the client's limit."""
+        """Count the memory of a result until it is freed. Raise `Busy` if this exceeds the client's limit."""
         size = getattr(value, "nbytes", None)
         if size is not None and type(value).__module__ == "numpy":
             self._client.account.take(size)
             self._client.account.release_with(value, size)
 
     def go_private(self, make: Make, cancellation: Cancellation) -> None:
-        """Replace the shared session by a session that only this client uses, because its state will change."""
+        """Replace the shared session by a session that only this client uses, because the client will change its
+        state."""
         with self._changing:
             with self._lock:
                 before = self.model
                 if not before.shared or self._closed:
                     return
-            # The lock is not held: the creation may take minutes, and `close` must be possible meanwhile.
+            # Do not hold the lock: the creation may take minutes, and `close` must be possible in the meantime.
             own, _ = self._broker.sessions.open(self._client, None, before.label, make, cancellation)
             with self._lock:
                 closed = self._closed  # if true, `close` has released `before`
                 if not closed:
                     self.model = own
-            # Release exactly one: the old model, or the new one if the session was closed meanwhile.
+            # Release exactly one model: the old one, or the new one if the session was closed in the meantime.
             self._broker.sessions.release(self._client, own if closed else before)
 
     def close(self) -> bool:
@@ -122,22 +124,23 @@ class ClientSession:
 
     def _model(self) -> SharedModel:
         if self._closed:
-            raise Closed("The session is closed.", fix="Create a new one.")
+            raise Closed("The session is closed.", fix="Create a new session.")
         return self.model
 
 
 class BoundSession:
-    """A client's session for plans of the fast path, which may outlive the session and must not keep it loaded."""
+    """A client's session as used by plans of the fast path. Plans may outlive the session and must not keep it
+    loaded."""
 
     def __init__(self, session: ClientSession) -> None:
         self._session = weakref.ref(session)
 
     def run_bound(self, call: BoundCall, stop: StopHandle, _enter: Callable[[str], None]) -> list[Any] | None:
         """Run a plan, see `EngineSession.run_bound`."""
-        # A weak reference: the plan of a closed session answers "closed" and keeps no model loaded.
+        # Use a weak reference, so that the plan of a closed session raises `Closed` and keeps no model loaded.
         session = self._session()
         if session is None:
-            raise Closed("The session is closed.", fix="Create a new one.")
+            raise Closed("The session is closed.", fix="Create a new session.")
         cancellation = Cancellation()
         stop.attach(cancellation)
         try:
@@ -168,7 +171,7 @@ def _run(remote: RemoteSession, retry: int, call: BoundCall, cancellation: Cance
             names = tuple(call.output_names)
             results = run(remote, lambda *_: signature, names, call.feeds, None, Wish(arrays), watch)
             if results is not None:
-                # The NPU host has written to the client's memory: there is nothing to copy or to send.
+                # The NPU host has written to the client's memory, so there is nothing to copy or send.
                 if all(result is array for result, array in zip(results, arrays, strict=True)):
                     return None
                 return call.take(results)
@@ -189,15 +192,15 @@ def _run(remote: RemoteSession, retry: int, call: BoundCall, cancellation: Cance
 
 
 class _ChannelWatch:
-    """Passes the cancellation of a call to the channel on which the call runs in the NPU host."""
+    """Forwards the cancellation of a call to the channel on which the call runs in the NPU host."""
 
     def __init__(self, cancellation: Cancellation) -> None:
         self._cancellation = cancellation
         self._remove: Callable[[], None] | None = None
 
     def __call__(self, process: HostProcess, channel: FastChannel) -> None:
-        # The watch is set before the call is sent, so its number is the next one.
-        target = channel.next_call_id  # read here: at a cancellation the channel may carry another call
+        # The watch is created before the call is sent, so the call has the next number.
+        target = channel.next_call_id
 
         def ask(_terminate: bool) -> None:
             try:  # the host also accepts a cancellation that arrives before its call
@@ -215,7 +218,7 @@ class _ChannelWatch:
 
 
 def _signature_of(call: BoundCall) -> CallSignature | bool:
-    """Return the signature of a call; False if it cannot use the fast path."""
+    """Return the signature of a call; False if the call cannot use the fast path."""
     from qnnbridge._fastpath.call import CallSignature
 
     inputs = [_tensor(tensor) for tensor in call.inputs]
@@ -235,9 +238,9 @@ def _tensor(tensor: BoundTensor) -> TensorSignature | None:
     return TensorSignature(tensor.name, array.dtype, array.shape, element, array.nbytes)
 
 
-# --- objects --------------------------------------------------------------------------------------------
+# --- objects ---------------------------------------------------------------------------------------------
 
-# Limit of one client: the NPU host's own limit applies to all clients together.
+# Maximum for one client, because the NPU host's own limit applies to all clients together.
 MAX_OBJECTS: Final = 1000
 
 
@@ -317,7 +320,8 @@ class ClientObjects:
         found = held.object
         forwarded = {**_forwarded(header), "objects": found.numbers_of(self._others(header))}
         if header.get("operation") == "generator" and isinstance(header.get("arguments"), dict):
-            # Tell the host how much memory is left, so that it does not start a generator that `_keep` will refuse.
+            # Send the host the remaining memory limit, so that it does not create a generator that `_keep` will
+            # refuse.
             self._forget_memory_before(found.generation)
             forwarded["arguments"] = {**header["arguments"], "kv_room": self._client.account.kv_room}
         self._check_limit()
@@ -374,8 +378,8 @@ class ClientObjects:
             raise Cancelled("The creation of the object was cancelled.")
 
     def _forget_memory_before(self, generation: int) -> None:
-        """Stop counting the memory of ended hosts: a client recreates such objects before it releases the old
-        ones."""
+        """Stop counting the memory of objects of ended hosts: a client recreates such objects before it releases
+        the old ones."""
         with self._lock:
             held = self._held.items()
             lost = {n: one for n, one in held if one.memory and one.object.generation < generation}
@@ -386,7 +390,7 @@ class ClientObjects:
         with self._lock:
             held = self._held.get(number) if type(number) is int else None
         if held is None:
-            raise Closed("The object was released.", fix="Create a new one.")
+            raise Closed("The object was released.", fix="Create a new object.")
         return held
 
     def _others(self, header: dict[str, Any]) -> list[HostObject]:
@@ -396,20 +400,21 @@ class ClientObjects:
     def _check_limit(self) -> None:
         if len(self._held) >= self._limit:
             raise Busy(
-                f"The daemon keeps {self._limit} objects for this application and accepts no more.",
+                f"{self._limit} objects of this application exist, which is the daemon's maximum.",
                 cause="The daemon is shared with other applications, so each has limits.",
-                fix="Release objects that are not needed any more: drop the last reference to them.",
+                fix="Release objects that are no longer needed by deleting the last reference to them.",
                 details={"limit": "objects", "value": self._limit},
             )
 
 
 def _reused(header: dict[str, Any], result: Any) -> int:
-    """Return how many tokens of a `step` with a prompt were in the KV cache; 0 if they were processed again."""
+    """Return how many tokens were in the KV cache when a `step` processed a prompt; 0 if they were processed
+    again."""
     arguments = header.get("arguments")
     if header.get("operation") != "step" or not header.get("values") or not isinstance(arguments, dict):
         return 0
     length, replayed = arguments.get("length"), arguments.get("restore")
-    # The third number of a step's result counts the new native generators that processed the history again.
+    # The third number in a step's result is the number of new native generators that processed the history again.
     kept = isinstance(result, (list, tuple)) and len(result) > 2 and result[2] == 0
     return length if type(length) is int and length > 0 and kept and not replayed else 0
 
@@ -435,12 +440,12 @@ def _relay(request: Request) -> Callable[[Frame], None]:
     return take
 
 
-# --- memory ---------------------------------------------------------------------------------------------
-# Slabs that the client shares with the daemon, and memory of its plans, all within its limit. The NPU host also
-# maps a slab, from the client's memory, so that tensors need no copy here. For the daemon's own fast channels the
-# slab looks like an array of an application (`qnnbridge._fastpath.memory`). If this fails (no descriptor or handle
-# left, an NPU host that does not map it), the contents are copied. Memory counts until its last reference is gone;
-# finalizers only append to a queue, which a later call processes.
+# --- memory ----------------------------------------------------------------------------------------------
+# Slabs (blocks of memory that the client shares with the daemon), and memory of the client's plans, count for its
+# limit. The NPU host maps the same memory, so that the daemon does not copy tensors. For the daemon's own fast
+# channels the slab looks like an array of an application (`qnnbridge._fastpath.memory`). If this fails (no
+# descriptor or handle left, an NPU host that does not map it), the contents are copied. Memory counts until its
+# last reference is gone; finalizers only append to a queue, which a later call processes.
 
 
 class ForeignSlab:
@@ -457,7 +462,7 @@ class ForeignSlab:
 
 
 class ClientSlab(AttachedSlab):
-    """A slab that a client shares with the daemon, and its registration for the NPU host."""
+    """A slab that a client shares with the daemon, and its registration in the NPU host."""
 
     __slots__ = ("foreign", "host")
 
@@ -476,8 +481,8 @@ class ClientSlab(AttachedSlab):
 
 
 class GoneSlabs:
-    """Memory that clients had shared and that is not referenced any more. One object for all clients, which it
-    outlives."""
+    """Slabs that are no longer referenced and must be released in the NPU host. One object serves all clients and
+    outlives them."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
@@ -485,11 +490,12 @@ class GoneSlabs:
 
     def watch(self, slab: ForeignSlab, kept: KeptMemory) -> None:
         """Release a slab, and close `kept`, when its memory is not referenced any more."""
-        # The finalizer belongs to the array and not to the slab: plans and running calls refer to the array.
+        # The finalizer belongs to the array instead of the slab, because plans and running calls refer to the
+        # array.
         weakref.finalize(slab.data, _release, kept, slab.number, self._numbers).atexit = False
 
     def settle(self) -> None:
-        """Release the memory in the NPU host. May wait briefly for the host."""
+        """Release the memory in the NPU host. This may wait briefly for the host."""
         while self._numbers:
             self._host.forget_slab(self._numbers.popleft())
 
@@ -510,14 +516,14 @@ class ClientSlabs(Slabs):
 
     def _map(self, where: dict[str, Any], size: int, host_writes: bool) -> AttachedSlab:
         """Map a slab of the client. Raise `Busy`, in addition to the errors of the base class."""
-        # Count the memory before the mapping, so that nothing is mapped beyond the limit.
+        # Count the memory before mapping it, so that nothing is mapped beyond the limit.
         self._account.take(size, shared=True)
         kept = None
         try:
             if sys.platform == "linux":
                 from qnnbridge_os.sharing import check_sealed
 
-                # A client that could shrink its memory would crash the daemon by SIGBUS at the next access.
+                # Refuse memory that the client could shrink: the next access would crash the daemon by SIGBUS.
                 check_sealed(where)
             # Duplicate the handle before the mapping, which closes it.
             kept = _keep(where)
@@ -527,7 +533,7 @@ class ClientSlabs(Slabs):
                 kept.close()
             self._account.give_back(size, shared=True)
             raise
-        # The memory counts until the array is freed, because plans refer to the array and not to the slab.
+        # Count the memory until the array is freed, because plans refer to the array and not to the slab.
         self._account.release_with(slab.data, size, shared=True)
         if kept is None:
             return slab
@@ -537,7 +543,7 @@ class ClientSlabs(Slabs):
 
 
 def _keep(where: dict[str, Any]) -> KeptMemory | None:
-    """Keep the memory open for the NPU host; return ``None`` if no descriptor or handle is free. Calls then copy
+    """Keep a descriptor or handle of the memory for the NPU host. Return ``None`` if none is free; calls then copy
     the contents."""
     try:
         return KeptMemory(where)

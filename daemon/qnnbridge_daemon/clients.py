@@ -1,8 +1,8 @@
 """One client of the daemon: its two pipes, its connection, which is served like that of a host, and everything that
 is released with it.
 
-`serve` belongs to the thread that calls it; the server's own threads come from `ClientTransport`. Invariant:
-whichever thread notices that the client is gone, its calls are withdrawn and its sessions released at once, and
+`serve` runs in the thread that calls it; `ClientTransport` starts the server's other threads. Invariant: when any
+thread notices that the client is gone, the client's calls are withdrawn and its sessions released at once, and
 `serve` returns when no thread works for the client any more.
 """
 
@@ -28,11 +28,11 @@ from qnnbridge_protocol.connection import Hello
 from qnnbridge_protocol.errors import VersionMismatch
 from qnnbridge_protocol.visible import log_of
 
-# --- the two pipes to one client ------------------------------------------------------------------------
-# In a process that serves several clients, one client may stop reading before a gigabyte of answers, or stop
-# writing in the middle of a frame. That blocks only its own threads, and can be ended from outside at any time
-# (`end`). One thread reads and one writes at a time (the server's locks). The descriptors are closed after the last
-# thread has left them.
+# --- the two pipes to one client -------------------------------------------------------------------------
+# One of several clients may stop reading while a gigabyte of answers waits, or stop writing in the middle of a
+# frame. This blocks only the client's own threads, and another thread can end the connection at any time (`end`).
+# The server's locks ensure that only one thread reads and one writes at a time. The descriptors are closed after
+# the last thread has left them.
 
 T = TypeVar("T")
 
@@ -44,7 +44,7 @@ class ClientStreams:
     """Reads and writes of one connection. Owns the descriptors."""
 
     def __init__(self, in_fd: int, out_fd: int, stall_s: float) -> None:
-        """Initialize. A client that reads no byte of an answer for `stall_s` seconds is disconnected."""
+        """A client that reads no byte of an answer for `stall_s` seconds is disconnected."""
         self._in_fd = in_fd
         self._out_fd = out_fd
         self.stall_s = stall_s
@@ -54,7 +54,7 @@ class ClientStreams:
         self._users = 0
         self._interrupt = Interrupt(in_fd)
         self.ended = False
-        # Whether the client was disconnected because it did not read.
+        # Whether the client was disconnected because it did not read its answers.
         self.stalled = False
         if sys.platform != "win32":
             os.set_blocking(out_fd, False)
@@ -63,7 +63,7 @@ class ClientStreams:
         """Read bytes. Raise `OSError` if the connection fails or another thread calls `end`."""
         self._enter()
         try:
-            # The wait is separate from the read, so that `end` can end it without closing a descriptor that is in
+            # Wait separately from the read, so that `end` can stop the wait without closing a descriptor that is in
             # use.
             self._interrupt.wait()
             if self.ended:
@@ -86,8 +86,8 @@ class ClientStreams:
                     stuck_since = None
                 except BlockingIOError:
                     now = time.monotonic()
-                    # Measure the time without a single byte, not that of the whole answer: a slow client is served
-                    # for as long as it takes.
+                    # Measure the time without a single byte instead of the time of the whole answer, so that a slow
+                    # client is not disconnected.
                     stuck_since = now if stuck_since is None else stuck_since
                     left_s = self.stall_s - (now - stuck_since)
                     if left_s <= 0:
@@ -95,7 +95,7 @@ class ClientStreams:
                         raise OSError(errno.ETIMEDOUT, "the client does not read") from None
                     wait_writable(self._out_fd, min(left_s, _LOOK_S))
         except OSError:
-            # The rest would be the middle of a frame; nothing more is sent on this connection.
+            # Send nothing more on this connection, because it is in the middle of a frame.
             self._writer.discard()
             raise
         finally:
@@ -107,8 +107,8 @@ class ClientStreams:
             if self.ended:
                 return
             self.ended = True
-            # The last user closes the descriptors (`_exit`): if they were closed under a reader, their numbers
-            # could be reused.
+            # The last user closes the descriptors (`_exit`). If they were closed while a thread reads, their
+            # numbers could be reused.
             if self._users:
                 self._interrupt.strike()
                 return
@@ -154,7 +154,7 @@ if sys.platform == "win32":
             self._lock = threading.Lock()
 
         def wait(self) -> None:
-            """Do nothing: the read itself waits, and can be cancelled."""
+            """Do nothing on Windows, where the read itself waits and can be cancelled."""
 
         def strike(self) -> None:
             threading.Thread(target=self._strike_on, name="qnnbridge interrupt", daemon=True).start()
@@ -164,7 +164,7 @@ if sys.platform == "win32":
                 self._closed = True
 
         def _strike_on(self) -> None:
-            """Cancel repeatedly: a thread that is about to read is not in the read yet."""
+            """Cancel repeatedly, because a thread that is about to read may not have started the read yet."""
             while True:
                 with self._lock:
                     if self._closed:
@@ -198,21 +198,21 @@ else:
             os.close(self._wake_w)
 
 
-# --- the connection -------------------------------------------------------------------------------------
+# --- the connection --------------------------------------------------------------------------------------
 
 _log = log_of("qnnbridge.daemon")
 
-# Time that a client waits for its answers after its goodbye.
+# Seconds that a client waits for its answers after its GOODBYE.
 DRAIN_TIMEOUT_S = 2.0
 
 
 # A BaseException, so that no `except Exception` of the server treats it as an error of a request.
 class Left(BaseException):
-    """A thread of a server has noticed that its client is gone, and ends."""
+    """Raised in a thread of a server that notices that its client is gone, to end the thread."""
 
 
 class ClientTransport:
-    """`ServerTransport` of a server in a process that it shares with others."""
+    """A `ServerTransport` for a server in a process that also serves other clients."""
 
     def __init__(self, streams: ClientStreams, slabs: ClientSlabs, name: str, on_left: Callable[[], None]) -> None:
         self.slabs = slabs
@@ -240,7 +240,7 @@ class ClientTransport:
                     self._threads.discard(threading.current_thread())
 
         thread = threading.Thread(target=until_it_leaves, name="qnnbridge client", daemon=True)
-        with self._lock:  # so that `join` never finds a thread that has not been started
+        with self._lock:  # so that `join` does not find a thread that has not been started
             thread.start()
             self._threads.add(thread)
 
@@ -254,7 +254,7 @@ class ClientTransport:
     def end(self, _code: int = 0) -> None:
         """End the connection. Thread-safe and idempotent."""
         with self._lock:
-            # Only the first thread that comes here ends the streams and releases the client's resources.
+            # Only the first thread that gets here closes the streams and releases the client's resources.
             first, self.left = not self.left, True
         if first:
             self._streams.end()
@@ -320,7 +320,7 @@ class Client:
 
     @property
     def greeted(self) -> bool:
-        """Whether the client is served; false before its HELLO, and if it was refused."""
+        """Whether the client is served; False before its HELLO, and if it was refused."""
         return self._server.greeted
 
     @property
@@ -330,7 +330,7 @@ class Client:
 
     @property
     def answered(self) -> bool:
-        """Whether the client has the answers to all its calls, except those that came too late to be started."""
+        """Whether the client has the answers to all its calls, except calls that came too late to be started."""
         return self._server.unanswered <= self.queue.late
 
     def drain(self, timeout_s: float) -> bool:
@@ -367,8 +367,7 @@ class Client:
     def _on_left(self) -> None:
         if self._streams.stalled:
             _log.warning("%s has read no answers for %g s: disconnected", self.label, self._streams.stall_s)
-        # In this order: no further answers are written, then sessions are released, then the client loses its
-        # turns.
+        # Use this order: stop writing answers, then release sessions, then remove the client from the queue.
         self._server.abandon()
         self.handlers.close()
         self._broker.fair_share.leave(self.queue)

@@ -1,9 +1,9 @@
 """The order in which calls enter the NPU host.
 
-At most `slots` calls are in the host at a time, enough to keep the NPU busy between two calls; all others wait
+At most `slots` calls are in the host at a time, enough to keep the NPU busy between two calls; all other calls wait
 here, where they can still be ordered fairly and withdrawn. Clients take turns. A client with many threads must not
-crowd out a client with a single thread, which is without a call for a moment: so while others are active, or were a
-moment ago, no client gets more slots than the others demand for themselves, or than its share.
+displace a client with a single thread, which has no call for a moment between two calls. So while other clients are
+or recently were active, a client gets only its share of the slots and those that the other clients do not demand.
 
 Thread-safe. A caller that finds a free slot takes it without waking a thread.
 """
@@ -20,8 +20,8 @@ from typing import Any
 from qnnbridge_daemon.accounts import busy
 from qnnbridge_protocol.errors import Cancelled
 
-# A client whose last call is this recent counts as active: its threads are between two calls. A slot that is
-# reserved for a client without further calls is idle for at most this long.
+# Seconds after its last call during which a client counts as active: its threads may be between two calls. A slot
+# that is reserved for a client without further calls is idle for at most this time.
 ACTIVE_S = 0.05
 
 
@@ -30,7 +30,7 @@ class _Waiter:
 
     def __init__(self) -> None:
         self.wakeup = threading.Lock()
-        # Lock it at once, so that the next `acquire` waits until another thread releases it.
+        # Lock it immediately, so that the next `acquire` waits until another thread releases it.
         self.wakeup.acquire()
         self.granted = False
         self.late = False
@@ -48,7 +48,7 @@ class Queue:
         self.last_seen = float("-inf")
         # Calls that arrived after `FairShare.close`.
         self.late = 0
-        # Largest number of requested slots in this interval of ACTIVE_S and in the previous one.
+        # Largest number of slots that the client could use in this interval of ACTIVE_S and in the previous one.
         self._peaks = (0, 0)
         self._peak_until = 0.0
 
@@ -64,22 +64,23 @@ class Queue:
 
     @property
     def asks_for(self) -> int:
-        """Number of slots that the client can use, from its recent calls."""
+        """Number of slots that the client can use, estimated from its recent calls."""
         return max(1, self.running + len(self.waiting), *self._peaks)
 
 
 class FairShare:
-    """Lets calls into the NPU host, client by client. `clock` is for tests."""
+    """Admits calls to the NPU host, client by client. `clock` is for tests."""
 
     def __init__(self, slots: int, max_queued: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.slots = max(1, slots)
         self._max_queued = max_queued
         self._clock = clock
         self._lock = threading.Lock()
-        # One lock for all queues: held for microseconds, and never while a call runs or a waiter is woken.
+        # One lock for all queues. It is held for microseconds, and never while a call runs or a waiting thread is
+        # woken.
         self._idle = threading.Condition(self._lock)
-        # Clients in the order of their turns. A client that got a slot moves to the end: the first has waited
-        # longest.
+        # Clients in the order of their turns. A client that gets a slot moves to the end, so the first client has
+        # waited longest.
         self._queues: collections.OrderedDict[Queue, None] = collections.OrderedDict()
         self._looking_again = False
         self.closed = False
@@ -108,7 +109,7 @@ class FairShare:
     def turn(self, queue: Queue, cancellation: Cancellation, *, again: bool = False) -> Iterator[None]:
         """Wait for the turn of a call, and hold the slot during the call. Raise `Busy` or `Cancelled`.
 
-        `again`: the request has had a turn, so the limit of waiting calls does not apply to its next one.
+        `again`: the request has already had a turn, so the limit of waiting calls does not apply to its next turn.
         """
         cancellation.check()
         waiter = self._enter(queue, again)
@@ -122,31 +123,32 @@ class FairShare:
     def close(self) -> None:
         """Give no turn to later calls; earlier calls continue.
 
-        A later call waits until it is cancelled by the end of its client's connection; the client can then repeat
-        it elsewhere.
+        A later call waits until the end of its client's connection cancels it; the client can then repeat it with
+        another daemon.
         """
         with self._lock:
             self.closed = True
 
     def wait_idle(self, until: float) -> bool:
-        """Wait until no call runs or waits; return False if one still does at `until` (`time.monotonic`)."""
+        """Wait until no call runs or waits; return False if a call still runs or waits at the time `until`
+        (`time.monotonic`)."""
         with self._idle:
             return self._idle.wait_for(
                 lambda: not self.running and not any(q.waiting for q in self._queues),
                 max(0.0, until - time.monotonic()),
             )
 
-    # --- parts ---
+    # --- internal ----------------------------------------------------------------------------------------
 
     def _enter(self, queue: Queue, again: bool) -> _Waiter | None:
         """Return ``None`` if the call may run at once. Raise `Busy`, or `Cancelled` for a client that has
         disconnected."""
         with self._lock:
-            if queue not in self._queues:  # a removed queue never gets a turn
+            if queue not in self._queues:  # a queue that was removed never gets a turn
                 raise Cancelled("The client has disconnected.")
             now = self._clock()
             free = not self.closed and not queue.waiting and self.running < self.slots
-            # The usual case of a quiet daemon: a slot is free and no earlier call of this client waits.
+            # Fast path: a slot is free and no earlier call of this client waits.
             if free and queue.running < self._cap(queue, now):
                 queue.running += 1
                 self.running += 1
@@ -162,7 +164,7 @@ class FairShare:
                 )
             waiter = _Waiter()
             if self.closed:
-                # The call is not queued, so it never gets a slot. The end of the connection cancels it.
+                # Do not queue the call, so that it never gets a slot. The end of the connection cancels it.
                 waiter.late = True
                 queue.late += 1
                 return waiter
@@ -180,11 +182,11 @@ class FairShare:
             remove()
         if not waiter.granted:
             cancellation.check()
-            raise AssertionError("unreachable: woken without a slot")
+            raise AssertionError("unreachable: the thread was woken without a slot")
 
     def _withdraw(self, queue: Queue, waiter: _Waiter) -> None:
         with self._lock:
-            # If the slot was granted at the same moment, the call starts, and its own cancellation stops it.
+            # If the slot was granted at the same moment, the call starts, and the cancellation stops it there.
             if waiter.granted or waiter.withdrawn:
                 return
             waiter.withdrawn = True
@@ -198,7 +200,8 @@ class FairShare:
             queue.running -= 1
             self.running -= 1
             queue.seen(self._clock())
-            # Grant slots under the lock; wake the threads after its release, so that none has to wait for it.
+            # Grant slots under the lock, but wake the threads after releasing it, so that no thread has to wait for
+            # it.
             granted = self._grant()
             if not self.running:
                 self._idle.notify_all()
@@ -209,7 +212,7 @@ class FairShare:
         granted: list[_Waiter] = []
         now = self._clock()
         while self.running < self.slots:
-            # Linear in the number of clients, which is small (tens).
+            # This takes time linear in the number of clients, which is small (tens).
             queue = next((q for q in self._queues if q.waiting and q.running < self._cap(q, now)), None)
             if queue is None:
                 self._grant_later()
@@ -243,7 +246,7 @@ class FairShare:
             self._queues.move_to_end(queue)
 
     def _cap(self, queue: Queue, now: float) -> int:
-        """Return how many slots the client may have now; at least one."""
+        """Return how many slots the client may have now, at least one."""
         others = [
             other
             for other in self._queues
@@ -251,7 +254,8 @@ class FairShare:
         ]
         if not others:
             return self.slots
-        # A client gets at least one slot (`max`), even if there are more clients than slots: then they take turns.
+        # Each client gets at least one slot (`max`), even if there are more clients than slots: in that case
+        # clients take turns.
         share = self.slots // (len(others) + 1)
         return max(1, min(share, *(other.asks_for for other in others)))
 
@@ -262,7 +266,7 @@ def _wake(waiters: list[_Waiter]) -> None:
 
 
 class Cancellation:
-    """Cancellation of one call. A `qnnbridge._threads.Terminable`, and the target of a `StopHandle`."""
+    """Cancellation of one call. It is a `qnnbridge._threads.Terminable`, and the target of a `StopHandle`."""
 
     __slots__ = ("_listeners", "_lock", "_terminate")
 
@@ -286,7 +290,7 @@ class Cancellation:
             if self._terminate:
                 return
             self._terminate = True
-            # A copy: a listener may remove itself.
+            # Iterate over a copy, because a listener may remove itself.
             listeners = list(self._listeners)
         for listener in listeners:
             listener()
@@ -297,8 +301,8 @@ class Cancellation:
             raise Cancelled("The request was cancelled before it started.")
 
     def on_stop(self, listener: Callable[[], None]) -> Callable[[], None]:
-        """Call the listener, which must not wait, when the call is cancelled, or now if it is cancelled already.
-        Return a function that removes the listener."""
+        """Call the listener when the call is cancelled, or immediately if it already is. The listener must not
+        wait. Return a function that removes the listener."""
         with self._lock:
             stopped = self._terminate
             if not stopped:
@@ -308,8 +312,8 @@ class Cancellation:
         return lambda: self._remove(listener)
 
     def add_terminate_listener(self, listener: Callable[[bool], None]) -> Callable[[], None]:
-        """Call the listener when the call is cancelled: in a separate thread, because it may wait for the NPU host.
-        Return a function that removes it."""
+        """Call the listener in a separate thread when the call is cancelled, because it may wait for the NPU host.
+        Return a function that removes the listener."""
 
         def ask() -> None:
             threading.Thread(target=listener, args=(True,), name="qnnbridge cancel", daemon=True).start()

@@ -1,6 +1,6 @@
 """The daemon's handlers of the protocol's operations. `docs/dev/protocol.md` lists them and their fields.
 
-One `BrokerHandlers` belongs to one client, and is released together with the client's sessions. Thread-safe.
+Each client has its own `BrokerHandlers`, which is released together with the client's sessions. Thread-safe.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class BrokerHandlers:
         self._objects = ClientObjects(broker, client)
         self._lock = threading.Lock()
         self._sessions: dict[int, ClientSession] = {}
-        # Numbers of sessions that were closed before their creation ended: a client sends session.close for a
-        # creation that it has abandoned.
+        # Numbers of sessions that were closed before their creation ended, because a client sends session.close for
+        # an abandoned creation.
         self._closed_early: set[int] = set()
         self._making: set[int] = set()
         self._closed = False
@@ -72,15 +72,15 @@ class BrokerHandlers:
             return list(self._sessions.values())
 
     def start(self, declare_phase: Callable[..., None]) -> None:
-        """Do nothing: the NPU host loads what it needs."""
+        """Do nothing, because the NPU host loads all libraries."""
 
     def lane_of(self, request: Request) -> str | None:
-        """Return None: the fair share orders the calls, and then the NPU host."""
+        """Return None: the fair share orders the calls, and then the NPU host's own lanes."""
         return None
 
     def handle(self, request: Request, _enter: Callable[[str], None]) -> Answer:
-        """Handle a request. Declare no phase: no native code runs here, and a client that does not read the frame
-        would block a thread that holds a slot."""
+        """Handle a request. Report no phase: no native code runs here, and a client that does not read the frame
+        would block a thread with a slot."""
         operation = self.operations.get(str(request.op))
         if operation is None:
             raise _unknown(request.op)
@@ -94,7 +94,8 @@ class BrokerHandlers:
         except HostNotFound as error:
             raise _in_the_daemon(error) from None
         except BridgeError as error:
-            # The client would treat this daemon as a host to restart. The daemon itself restarts the NPU host.
+            # Convert the error, because the client would treat this daemon as a host to restart. The daemon itself
+            # restarts the NPU host.
             error.details.pop("host_must_restart", None)
             raise
 
@@ -103,7 +104,7 @@ class BrokerHandlers:
         return BoundSession(self._session(session)), None
 
     def close(self) -> None:
-        """Release everything of a disconnected client."""
+        """Release all resources of a disconnected client."""
         with self._lock:
             self._closed = True
             sessions = list(self._sessions.values())
@@ -118,7 +119,7 @@ class BrokerHandlers:
         return self._broker.host.call({"op": request.op}).header, ()
 
     def _forward_model(self, request: Request, cancellation: Cancellation) -> Answer:
-        # Count the client's data while it is in the daemon's memory: until the buffers are released.
+        # Count the client's data while it is in the daemon's memory, until the buffers are released.
         size = _size(request.buffers)
         self._client.account.take(size)
         try:
@@ -130,12 +131,13 @@ class BrokerHandlers:
         return frame.header, frame.buffers
 
     def _verify(self, request: Request, cancellation: Cancellation) -> Answer:
-        # Other clients of the shared session need the report, too, so it is stored even if this client closes its
-        # session meanwhile.
+        # Store the report even if this client closes its session in the meantime, because other clients of the
+        # shared session need it.
         with self._lock:
             session = self._sessions.get(request.header.get("session") or 0)
         header, buffers = self._forward_model(request, cancellation)
-        # The verdict on a call that runs in parts over several sessions does not apply to one session alone.
+        # Skip a call that runs in parts over several sessions, because its verdict does not apply to one session
+        # alone.
         if session is not None and not request.header.get("parts"):
             session.model.found_of_numbers(NumbersReport.from_wire(header["numbers"]))
         return header, buffers
@@ -170,7 +172,8 @@ class BrokerHandlers:
                 self._making.discard(request.id)
         with self._lock:
             # The client may have closed the session without waiting for the answer, or may have disconnected. Check
-            # and entry are under one lock: a close either was recorded before, or finds the session in the table.
+            # and entry are under one lock: a close request either was recorded before, or finds the session in the
+            # table.
             gone = self._closed or request.id in self._closed_early or cancellation.terminate
             self._closed_early.discard(request.id)
             if not gone:
@@ -206,14 +209,14 @@ class BrokerHandlers:
             retry = _retries(header.get("retry"), DEFAULT_RETRY)
             timeout_s = None if budget is None else float(budget)
             kill_after_s = header.get("kill_after_s")
-            # The client uses on_deadline="kill". Only the daemon may end a host that other clients use, since the
-            # daemon repeats their calls.
+            # Ignore the client's on_deadline="kill". Only the daemon may end a host that other clients use, because
+            # it repeats their calls.
             on_deadline: OnDeadline = "raise" if kill_after_s is None else "kill"
             timeout_s = timeout_s if kill_after_s is None else float(kill_after_s)
             recipe, tensors = _recipe(spec, described, request)
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise desync(f"session.create without a valid description ({error})") from None
-        # Identify the model for the key: one model may have two paths, and the file of a path may change.
+        # Identify the model for the key, because one model may have two paths, and the file at a path may change.
         recipe = identified(self._broker.host, recipe, fingerprint, deadline_after(timeout_s), cancellation)
 
         def make(stop: Cancellation) -> RemoteSession:
@@ -228,7 +231,7 @@ class BrokerHandlers:
             return remote
 
         shareable = may_be_shared(spec) and not dynamic and recipe.seed is None
-        # A seed is state as well: a shared session would draw random numbers for several applications.
+        # Do not share a session with a seed: its random numbers would be distributed over several applications.
         key = key_of(recipe, described, tensors) if shareable else None
         model, shared = self._broker.sessions.open(self._client, key, recipe.label, make, cancellation)
         return ClientSession(model, retry, self._broker, self._client), shared
@@ -258,7 +261,7 @@ class BrokerHandlers:
         finally:
             request.release()
             account.give_back(size)
-        # The call's slot is free here. The answer counts as the client's memory until the client has read it.
+        # The call's slot is already free. Count the answer as the client's memory until the client has read it.
         answer = _size(frame.buffers)
         account.take(answer)
         request.after = lambda: account.give_back(answer)
@@ -293,7 +296,7 @@ class BrokerHandlers:
             remote.open(None, "raise", stop)
             return remote
 
-        # Other clients of the shared session must not get this client's options.
+        # Use a private session, because other clients of the shared session must not get this client's options.
         session.go_private(make, cancellation)
         with session.call(cancellation, 0) as remote:
             remote.set_ep_dynamic_options(options)
@@ -307,7 +310,7 @@ class BrokerHandlers:
         with self._lock:
             session = self._sessions.get(number) if type(number) is int else None
         if session is None:
-            raise Closed("The session is closed.", fix="Create a new one.")
+            raise Closed("The session is closed.", fix="Create a new session.")
         return session
 
 
@@ -348,7 +351,8 @@ def _decode(described: list[Any], buffers: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _in_the_daemon(error: HostNotFound) -> BridgeError:
-    """Adapt the text of an error that refers to variables and an interpreter, since they are the daemon's."""
+    """Adapt the message of an error about variables or an interpreter: it refers to the daemon's, not the
+    client's."""
     own = error.copy()
     own.evidence = (*own.evidence, f"searched for by the daemon: process {os.getpid()}, {sys.executable}")
     own.fix = (

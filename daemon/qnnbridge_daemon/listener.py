@@ -1,10 +1,10 @@
-"""Accepts and authenticates clients of this user, and provides the two streams of each connection.
+"""Accept and authenticate clients of this user, and provide the two streams of each connection.
 
 Invariants: accepting never waits for a client; a client has five seconds to authenticate; at most 64 clients
-authenticate at a time, and the oldest is dropped when another connects. So no number of silent or incomplete
-connections keeps out a good client, whose dialogue takes milliseconds.
+    authenticate at a time, and the oldest is dropped when another connects. So silent or incomplete connections
+    cannot keep out a valid client, which authenticates in milliseconds.
 
-Threads: one accepts; each client gets one, which becomes the thread of its connection.
+Threads: one thread accepts connections; each client gets a thread, which becomes the thread of its connection.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _log = log_of("qnnbridge.daemon.door")
 
 DIALOGUE_TIMEOUT_S: Final = 5.0
-# Each client that has not authenticated yet holds a descriptor and a thread.
+# Maximum number of clients that authenticate at a time. Each of them holds a descriptor and a thread.
 UNPROVEN_MAX: Final = 64
 _NO_DESCRIPTORS_PAUSE_S: Final = 0.1
 
@@ -34,7 +34,7 @@ _NO_DESCRIPTORS_PAUSE_S: Final = 0.1
 class ClientEnds(NamedTuple):
     """The daemon's ends of a connection, owned by the broker, and the client's identity.
 
-    `pid` comes from the system, or else from the client.
+    `pid` comes from the operating system if it reports it, else from the client.
     """
 
     in_fd: int
@@ -44,7 +44,7 @@ class ClientEnds(NamedTuple):
 
 
 class Listener:
-    """Accepts connections, and passes on the authenticated ones."""
+    """Accepts connections, and passes on the authenticated connections."""
 
     def __init__(
         self, folder: Path, endpoint: str, token: bytes, instance: bytes, serve: Callable[[ClientEnds], None]
@@ -66,7 +66,7 @@ class Listener:
 
     @property
     def refused(self) -> int:
-        """Number of clients that did not authenticate, or not in time."""
+        """Number of clients that failed to authenticate in time."""
         return self._refused
 
     @property
@@ -75,10 +75,10 @@ class Listener:
         return self._gate.is_there
 
     def close(self) -> None:
-        """Stop accepting clients and abort authentications. Connections continue. Idempotent."""
+        """Stop accepting clients and abort authentications. Existing connections continue. Idempotent."""
         self._leaving = True
         self._gate.close()
-        # Bounded: an accept that does not return must not keep the daemon from ending.
+        # Limit the wait, because an accept that does not return must not keep the daemon from ending.
         self._thread.join(DIALOGUE_TIMEOUT_S)
         with self._lock:
             for stream in self._unproven.values():
@@ -91,7 +91,8 @@ class Listener:
             try:
                 stream = self._gate.accept()
             except OSError as error:
-                # The process has no free descriptors. Clients that have not authenticated yet hold some.
+                # The process has no free descriptors. Drop clients that have not authenticated yet, because each
+                # holds one.
                 _log.warning("a client could not be accepted: %s", error)
                 self._drop_oldest()
                 time.sleep(_NO_DESCRIPTORS_PAUSE_S)
@@ -103,10 +104,10 @@ class Listener:
 
     def _receive(self, stream: DaemonStream) -> None:
         with self._lock:
-            # `id` is unique here because the table keeps the stream alive.
+            # Use `id` as key: it is unique while the table keeps the stream alive.
             self._unproven[id(stream)] = stream
         if len(self._unproven) > UNPROVEN_MAX:
-            # The oldest is dropped, not the newest: a silent old client has had its time.
+            # Drop the oldest and not the newest: an old silent client has had enough time.
             self._drop_oldest()
         try:
             threading.Thread(target=self._attend, args=(stream,), name="qnnbridge admission", daemon=True).start()
@@ -138,17 +139,19 @@ class Listener:
             self._done_with(stream)
         if entered is not None:
             _log.info("%s (process %d) has connected", entered.name, entered.pid)
-            # Serve outside the `try` of the dialogue: an error during serving is not a failed proof.
+            # Serve outside of the `try` of the authentication, because an error while serving is not a failed
+            # authentication.
             self._serve(entered)
 
     def _admit(self, stream: DaemonStream) -> ClientEnds | None:
         deadline = time.monotonic() + DIALOGUE_TIMEOUT_S
-        # Checks the user of the other end, known from the system, before any byte is exchanged.
+        # Check the user of the other process, as reported by the system, before any byte is exchanged.
         stream.check_peer()
         side = DaemonSide(self._token, self._instance)
         stream.send(side.challenge, deadline)
         client = side.check(stream.receive(PROOF_BYTES, deadline))
-        # Sent only after the proof, so that an unauthenticated process learns nothing about the daemon.
+        # Send this only after the authentication, so that an unauthenticated process gets no information about the
+        # daemon.
         if self._leaving:
             stream.send(side.answer(DaemonAnswer(AdmissionCode.LEAVING)), deadline)
             return None
@@ -171,6 +174,7 @@ class Listener:
             streams.close_ours()
             raise
         finally:
-            # The client has copies; while these are open it would not notice the end of the connection.
+            # Close them, because the client has copies; it would not notice the end of the connection while these
+            # are open.
             streams.release_theirs()
         return ClientEnds(streams.in_fd, streams.out_fd, stream.peer_pid or client.pid, client.name)

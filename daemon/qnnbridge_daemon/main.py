@@ -1,4 +1,4 @@
-"""Runs a daemon: acquires the lock, opens log and listener, publishes its address, waits, and ends in good order.
+"""Run a daemon: acquire the lock, open log and listener, publish the address, wait, and end in order.
 
 Invariants: the process with the lock is the only daemon of its folder, however many were started; only the holder
 of the lock writes to the folder; a daemon that clients cannot find any more ends. The main thread only waits.
@@ -57,17 +57,19 @@ if TYPE_CHECKING:
 
 EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
-# A daemon runs already. A separate code, so that a service manager does not treat it as a crash.
+# Exit code if a daemon is already running. It is a separate code, so that a service manager does not treat it as a
+# crash.
 EXIT_RUNNING: Final = 4
-# A second request to end came while calls were being finished.
+# Exit code if a second request to end came while calls were being finished.
 EXIT_AT_ONCE: Final = 5
 
 _LOOK_INTERVAL_S: Final = 1.0
-# Pause between two attempts to lock. It is short: an application that has lost the daemon also starts one.
+# Pause between two attempts to lock. It is short, because an application that has lost the daemon also starts one.
 _TURN_INTERVAL_S: Final = 0.005
 _WAITING_INTERVAL_S: Final = 0.5
-# A command that checks for a daemon holds the lock for some microseconds if there is none. A service manager treats
-# "there is one already" as final. The starter of a background daemon meanwhile looks for one.
+# Seconds to retry the lock. A command that checks for a daemon holds the lock for some microseconds if there is
+# none. A service manager treats "already running" as final, and a process that started a background daemon looks
+# for the running one.
 _LOOK_PATIENCE_S: Final = 0.5
 _SIGNALS_FOR_AT_ONCE: Final = 2
 
@@ -75,12 +77,12 @@ _log = log_of("qnnbridge.daemon")
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
-    """Run until a request to end; then the process ends."""
+    """Run until a request to end, and then end the process."""
     options = parse_options(argv)
     if options.detached:
         let_go_of_terminal()
-    os.environ.pop("QNNBRIDGE_HOST", None)  # otherwise the daemon would use itself as its host
-    # Exit code if `run` ends by an unexpected exception.
+    os.environ.pop("QNNBRIDGE_HOST", None)  # remove the variable; otherwise the daemon would use itself as its host
+    # Exit code if `run` ends with an unexpected exception.
     code = EXIT_FAILED
     try:
         code = run(options)
@@ -93,7 +95,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     finally:
         logging.shutdown()
         _flush()
-        # Threads that serve clients may be anywhere, so the process does not wait for them. Also skips atexit
+        # End without waiting for threads that serve clients, which may be at any point. This also skips atexit
         # handlers.
         os._exit(code)
 
@@ -101,7 +103,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
 def run(options: Options) -> int:
     """Run the daemon; return the exit code. Raise `BridgeError` or `OSError`."""
     folder = make_runtime_folder()
-    # Lock first: only the holder of the lock may write to the folder, including the log.
+    # Lock first, because only the holder of the lock may write to the folder, including the log.
     lock = FolderLock(folder)
     if not lock.take() and not _wait_for_turn(lock, options):
         return _report_running(folder, options)
@@ -118,8 +120,8 @@ def run(options: Options) -> int:
 
 
 class Daemon:
-    """The parts of a running daemon. Everything belongs to the main thread; signal handlers call
-    `asked_to_leave`."""
+    """State of a running daemon. Only the main thread uses it, except `asked_to_leave`, which signal handlers
+    call."""
 
     def __init__(self, folder: Path, lock: FolderLock, options: Options, log: Path) -> None:
         from qnnbridge._host import Host
@@ -129,7 +131,7 @@ class Daemon:
         self._lock = lock
         self._options = options
         self._asked = 0
-        # A new token for each daemon: a client with an old daemon.json cannot connect.
+        # Use a new token for each daemon, so that a client with an old daemon.json cannot connect.
         self._discovery = Discovery(
             endpoint=make_endpoint(folder),
             instance=secrets.token_bytes(INSTANCE_BYTES),
@@ -161,7 +163,7 @@ class Daemon:
         _log.info("qnnbridge %s daemon, process %d, at %s", __version__, os.getpid(), found.endpoint)
 
     def wait(self) -> None:
-        """Wait for a request to end, a sufficient idle time, or the loss of the daemon's files."""
+        """Wait for a request to end, a sufficient idle time, or the loss of the daemon's files. Return then."""
         idle_exit_s = self._options.idle_exit_s
         errand = NumbersErrand(numbers_command(self._options.python), lambda: self._broker.idle_for_s)
         errand.done = not may_have_npu()
@@ -171,8 +173,7 @@ class Daemon:
             errand.stop()
 
     def _wait(self, errand: NumbersErrand, idle_exit_s: float | None) -> None:
-        # With a timeout, Python also runs signal handlers during the wait, which it does not on Windows without
-        # one.
+        # Use a timeout, so that Python also runs signal handlers during the wait on Windows.
         while not self._broker.stop_requested.wait(_LOOK_INTERVAL_S):
             errand.look()
             if idle_exit_s is not None and self._broker.idle_for_s >= idle_exit_s:
@@ -199,7 +200,7 @@ class Daemon:
         self._asked += 1
         if self._asked >= _SIGNALS_FOR_AT_ONCE:
             os._exit(EXIT_AT_ONCE)
-        # In a thread, because the thread that the handler interrupts may hold the lock that `request_stop` needs.
+        # Use a thread, because the interrupted thread may hold the lock that `request_stop` needs.
         threading.Thread(
             target=self._broker.request_stop, args=(None,), name="qnnbridge leave", daemon=True
         ).start()
@@ -208,30 +209,30 @@ class Daemon:
         try:
             found = look_at_discovery(self._folder)
         except BridgeError:
-            return True  # other users may read the file: clients refuse it with a message; ending would not help
+            return True  # other users may read the file, so clients refuse it with a message; ending would not help
         except OSError:
-            return True  # a temporary error, for example no free descriptor
-        # A deleted or replaced lock file lets a second daemon acquire "the" lock; this daemon then has to end.
+            return True  # this may be a temporary error, for example no free descriptor
+        # If the lock file was deleted or replaced, a second daemon can acquire the lock, so this daemon has to end.
         if not self._lock.is_ours or found is None or found.instance != self._discovery.instance:
             return False
-        # Without its socket no client can connect, and no command can request its end. It would keep the lock, so
-        # that no other daemon could replace it.
+        # Without its socket no client can connect or request the end, and the daemon would keep the lock, so that
+        # no other daemon could replace it.
         if self._listener is not None and not self._listener.is_there:
             return False
-        if found != self._discovery:  # no client could authenticate this daemon, or end it
+        if found != self._discovery:  # no client could authenticate this daemon or end it
             _log.warning("daemon.json in %s was changed: writing it again", self._folder)
-            with contextlib.suppress(OSError):  # the next check writes it again
+            with contextlib.suppress(OSError):  # the next check writes the file again
                 write_discovery(self._folder, self._discovery)
         return True
 
 
 def _wait_for_turn(lock: FolderLock, options: Options) -> bool:
-    """Wait for the lock; return False after the timeout, or if the starting process is gone."""
+    """Wait for the lock; return False after the timeout, or if the starting process has ended."""
     now = report_at = time.monotonic()
     end = now + max(options.take_over_s, _LOOK_PATIENCE_S)
     while now < end:
         if options.detached and options.take_over_s and now >= report_at:
-            # Without the process that started it, this daemon is not needed any more.
+            # Without the process that started it, this daemon is no longer needed.
             if not _answer_starter(WAITING):
                 return False
             report_at = now + _WAITING_INTERVAL_S
@@ -254,7 +255,8 @@ def _report_running(folder: Path, options: Options) -> int:
 
 
 def _answer_starter(line: str) -> bool:
-    """Write a line in one call, since the reader may stop reading at once. Return False if it has stopped."""
+    """Write a line with a single call, because the reader may stop reading afterwards. Return False if it has
+    stopped already."""
     try:
         os.write(2, f"{line}\n".encode())
     except OSError:
@@ -263,7 +265,7 @@ def _answer_starter(line: str) -> bool:
 
 
 def _report(text: str) -> None:
-    """Report to the log, if it is open, and to the starting process."""
+    """Report to the log if it is open, and to the starting process."""
     handlers = logging.getLogger().handlers
     if handlers:
         _log.error("%s", text)
@@ -272,7 +274,7 @@ def _report(text: str) -> None:
     try:
         print(text, file=sys.stderr, flush=True)
     except (OSError, ValueError, AttributeError):
-        pass  # without a reader
+        pass  # the pipe has no reader
 
 
 def _flush() -> None:
@@ -280,11 +282,11 @@ def _flush() -> None:
         try:
             stream.flush()
         except (OSError, ValueError, AttributeError):
-            pass  # without a reader
+            pass  # the pipe has no reader
 
 
 class FolderLock:
-    """Lock of the folder. Belongs to the main thread. The operating system releases it when the process ends."""
+    """Lock of the folder, used by the main thread. The operating system releases it when the process ends."""
 
     def __init__(self, folder: Path) -> None:
         from filelock import FileLock
@@ -308,7 +310,7 @@ class FolderLock:
 
     @property
     def is_ours(self) -> bool:
-        """Whether the path still refers to the locked file: a clean-up may have replaced it."""
+        """Whether the path still refers to the locked file. A clean-up may have replaced the file."""
         return self._identity is not None and self._now_there() == self._identity
 
     def _now_there(self) -> tuple[int, int] | None:
@@ -316,11 +318,11 @@ class FolderLock:
             status = os.stat(self._path)
         except OSError:
             return None
-        # This also works on Windows, where Python sets both from the file's index.
+        # This also works on Windows, where Python computes both numbers from the file's index.
         return status.st_dev, status.st_ino
 
 
-# --- the command line: the token is never an option, since other users can read the command line -----------
+# --- the command line: the token is never an option, since other users can read the command line ---------
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -329,9 +331,9 @@ class Options:
 
     Attributes:
         python: interpreter of the NPU host.
-        idle_exit_s: ``None``: never.
-        detached, foreground: how the daemon runs.
-        take_over_s: how long to wait for the end of a running daemon.
+        idle_exit_s: seconds without a client after which the daemon ends; ``None``: never.
+        detached, foreground: whether the daemon runs in the background, or stays in the terminal.
+        take_over_s: seconds to wait for the end of a running daemon.
     """
 
     python: str | None
@@ -410,9 +412,9 @@ def _count(text: str) -> int:
     return value
 
 
-# --- the log --------------------------------------------------------------------------------------------
-# One file that rotates, in the state folder. Output of the NPU host is written to it, too. The main thread opens it
-# once, before there are other threads.
+# --- the log ---------------------------------------------------------------------------------------------
+# The log is one rotating file in the state folder. It also contains the output of the NPU host. The main thread
+# opens it once, before other threads start.
 
 _NAME: Final = "daemon"
 _FOLDER_DIGITS: Final = 8
@@ -424,9 +426,9 @@ _FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 def log_file() -> Path:
-    """Return the path of the log, which need not exist: a daemon with a separate runtime folder has a separate
+    """Return the path of the log, which need not exist. A daemon with a separate runtime folder has a separate
     log."""
-    # Import here: a start that finds a running daemon needs no log.
+    # Import it here, because a start that finds a running daemon needs no log.
     from qnnbridge_protocol.settings import state_dir
 
     name, folder = _NAME, runtime_folder()
@@ -441,7 +443,7 @@ def stderr_file(log: Path) -> Path:
 
 
 def open_log(*, foreground: bool) -> Path:
-    """Write everything that is logged from here on to the file; return its path. Raise `OSError`."""
+    """Write all further log records to the file; return its path. Raise `OSError`."""
     path = log_file()
     make_folders(path.parent)
     handlers: list[logging.Handler] = [
@@ -457,7 +459,8 @@ def open_log(*, foreground: bool) -> Path:
 
 
 def leave_stderr(log: Path) -> None:
-    """Replace the pipe to the starting process, which needs no more output, with a file next to the log."""
+    """Redirect stderr from the pipe to the starting process, which needs no more output, to a file next to the
+    log."""
     fd = os.open(stderr_file(log), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
     sys.stderr.flush()
     os.dup2(fd, 2)

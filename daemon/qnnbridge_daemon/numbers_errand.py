@@ -1,8 +1,8 @@
-"""Measures the table of known-wrong operators on the NPU while the daemon is idle.
+"""Measure the operators in the known-wrong table on the NPU while the daemon is idle.
 
-`qnnbridge_tools.doctor.measure_rows` does that in a separate process, which stores each row at once and skips rows
-that are known for this chip, driver and version of QNN. A client that connects ends the process; the next idle time
-continues with the next row.
+`qnnbridge_tools.doctor.measure_rows` measures in a separate process, which stores each row at once and skips rows
+that were already measured with this chip, driver and version of QNN. When a client connects, the process is ended;
+in the next idle time it continues with the next row.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Final
 
 _log = logging.getLogger("qnnbridge.daemon")
 
-# Idle time before a measurement, so that none begins while a program that has just ended is being restarted.
+# Seconds of idle time before a measurement, so that none begins while a program is being restarted.
 AFTER_S: Final = 60.0
 
 
@@ -27,7 +27,7 @@ def numbers_command(host_python: str | None) -> list[str]:
 
 
 def may_have_npu() -> bool:
-    """Return whether a Qualcomm NPU can be in this computer; an x64 Python on Windows may be emulated."""
+    """Return whether this computer may have a Qualcomm NPU; an x64 Python on Windows may be emulated."""
     return sys.platform == "win32" or platform.machine().lower() in ("arm64", "aarch64")
 
 
@@ -35,8 +35,8 @@ class NumbersErrand:
     """Runs one process at a time until it completes. Not thread-safe.
 
     Args:
-        command: of the process.
-        idle_for_s: returns the seconds without a client.
+        command: command of the process.
+        idle_for_s: function that returns the seconds without a client.
     """
 
     def __init__(self, command: Sequence[str], idle_for_s: Callable[[], float], after_s: float = AFTER_S) -> None:
@@ -47,7 +47,7 @@ class NumbersErrand:
         self.done = False
 
     def look(self) -> None:
-        """Start, end or collect the process. The daemon calls this periodically."""
+        """Start or end the process, or process its result. The daemon calls this periodically."""
         if self.done:
             return
         idle_s = self._idle_for_s()
@@ -57,7 +57,7 @@ class NumbersErrand:
             return
         code = self._process.poll()
         if code is not None:
-            # An error is permanent for this daemon; the next daemon tries again.
+            # An error is treated as permanent by this daemon; the next daemon tries again.
             self._process, self.done = None, True
             _log.info("the known-wrong operators were measured (exit code %d)", code)
         elif not idle_s:

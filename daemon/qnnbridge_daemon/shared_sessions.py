@@ -1,12 +1,12 @@
 """Sessions in the NPU host that several clients share.
 
-Clients that open the same model with the same options get the same session. Its users are counted; a session
-without users stays loaded for a moment, because the next run of the same program is a new client. A session without
-calls is unloaded after a while and recreated by its next call, from the same files: if those have changed, the call
-is answered with `ModelChanged`.
+Clients that open the same model with the same options get the same session. The users of each session are counted;
+a session without users stays loaded for some time, because the next run of the same program is a new client. A
+session without calls is unloaded after a while and recreated by its next call, from the same files: if the files
+have changed, the call is answered with `ModelChanged`.
 
-If the NPU is full, the least recently used sessions on it are unloaded, one after the other, until there is room
-(`RemoteSession` requests that whenever it creates a session). A session with a running call is not unloaded.
+If the NPU is full, the least recently used sessions on it are unloaded, one after the other, until there is enough
+memory (`RemoteSession` requests this whenever it creates a session). A session with a running call is not unloaded.
 
 A session with state (a profile, dynamic options, files that it writes) is never shared and never unloaded.
 
@@ -38,15 +38,15 @@ from qnnbridge_protocol.visible import log_of
 
 _log = log_of("qnnbridge.daemon")
 
-# Time for the NPU host to release a session. A host that needs longer is busy; the creation is retried
-# nevertheless.
+# Seconds to wait until the NPU host has released a session. A host that needs longer is busy; the creation is
+# retried anyway.
 RELEASE_WAIT_S = 10.0
 MOST_OCCUPANTS = 8
 
 _OWN_STATE = ("enable_profiling", "optimized_model_filepath")
 _OWN_ENTRIES = ("ep.context_enable", "ep.context_file_path", "ep.share_ep_contexts", "ep.stop_share_ep_contexts")
 
-# Creates a session. The argument withdraws the creation.
+# Function that creates a session. Its argument can withdraw the creation.
 Make = Callable[[Cancellation], RemoteSession]
 
 
@@ -60,14 +60,15 @@ def may_be_shared(spec: SessionSpec) -> bool:
 
 
 class SharedModel:
-    """One session and its users. One thread runs `open`; after that the object is thread-safe."""
+    """One session and its users. Only one thread may run `open`; after that the object is thread-safe."""
 
     def __init__(self, key: str, label: str, *, shared: bool) -> None:
         self.key = key
         self.label = label
         self.shared = shared
         self.meter = Meter()
-        # Held during the creation, which may take minutes. Never acquired by a thread that holds the table's lock.
+        # Held during the creation, which may take minutes. A thread that holds the table's lock never acquires this
+        # lock.
         self.making = threading.Lock()
         self.remote: RemoteSession | None = None
         self.failed: BridgeError | None = None
@@ -76,9 +77,9 @@ class SharedModel:
         # the lock of the table.
         self.owners: dict[object, int] = {}
         self.last_used = time.monotonic()
-        # Whether the daemon has unloaded the session, which has not been used since.
+        # Whether the daemon has unloaded the session, and no call has used it since.
         self._unloaded = False
-        # Withdraws the creation if no client wants it any more.
+        # Withdraws the creation when no client needs it any more.
         self.stop = Cancellation()
         self._wanted_by: set[Cancellation] = set()
         self._lock = threading.Lock()
@@ -91,13 +92,13 @@ class SharedModel:
         return self.remote.info
 
     def found_of_numbers(self, found: NumbersReport) -> None:
-        """Record that a client's call was compared with the CPU: later clients start with the result."""
+        """Record that a client's call was compared with the CPU, so that later clients start with the result."""
         with self._lock:
             remote = self.remote
             if remote is None or found.state not in ("agrees", "differs"):
                 return
             before = remote.numbers
-            # Count here, because the host keeps no counts without a cache.
+            # Count calls here, because the host does not count them without a cache.
             compared = max(found.compared, 1, 0 if before is None else before.compared + (not found.kept))
             found = dataclasses.replace(found, calls=max(found.calls, 1), compared=compared)
             remote.numbers = dataclasses.replace(found if before is None else found.after(before), kept=True)
@@ -133,19 +134,19 @@ class SharedModel:
 
     @contextlib.contextmanager
     def wanted(self, cancellation: Cancellation) -> Iterator[None]:
-        """Register a client's interest in the creation while the client waits for it."""
+        """Register a client that waits for the creation."""
 
         def give_up() -> None:
             with self._lock:
                 self._wanted_by.discard(cancellation)
-                # The creation is withdrawn when the last client that waits for it has given up.
+                # Withdraw the creation when the last client that waits for it has given up.
                 unwanted = not self._wanted_by
             if unwanted:
                 self.stop.stop()
 
         with self._lock:
             self._wanted_by.add(cancellation)
-        # `on_stop` calls at once if the cancellation has already happened, so none is missed.
+        # `on_stop` calls the listener immediately if the cancellation has already happened, so none is missed.
         remove = cancellation.on_stop(give_up)
         try:
             yield
@@ -160,9 +161,9 @@ class SharedModel:
         with self._lock:
             remote = self.remote
             if remote is None or self._retired:
-                raise Closed("The session is closed.", fix="Create a new one.")
+                raise Closed("The session is closed.", fix="Create a new session.")
             self._calls += 1
-            # Read and reset in one step, so that only one of several simultaneous calls counts the reload.
+            # Read and reset the flag in one step, so that only one of several simultaneous calls counts the reload.
             reload, self._unloaded = self._unloaded, False
         try:
             if reload:
@@ -172,7 +173,7 @@ class SharedModel:
             with self._lock:
                 self._calls -= 1
                 self.last_used = time.monotonic()
-                # If the session was retired during calls, the last of them closes it.
+                # If the session was retired during calls, the last call closes it.
                 close = self._retired and not self._calls
             if close:
                 remote.close()
@@ -188,10 +189,10 @@ class SharedModel:
                 return False
             if time.monotonic() - self.last_used < idle_s:
                 return False
-            # The decision needs the lock, since a call may begin at any moment; the request to the host does not.
+            # The decision needs the lock, because a call may begin at any moment; the request to the host does not.
             release = self.remote.unload()
             self._unloaded = True
-        release(wait_s)  # a call meanwhile does not wait for the release: it recreates the session
+        release(wait_s)  # a call in the meantime does not wait for the release, but recreates the session
         return True
 
     def retire(self) -> None:
@@ -228,17 +229,18 @@ class SharedSessions:
     def make_room(self, error: BridgeError, deadline: float | None) -> bool:
         """Unload the least recently used session, because the NPU is full.
 
-        Return whether there was one; if not, add what occupies the NPU to the error.
+        Return whether a session was unloaded; if not, add to the error what occupies the NPU.
         """
         left_s = RELEASE_WAIT_S if deadline is None else deadline - time.monotonic()
-        # Unload one session at a time: the creation is retried after each, so no more is unloaded than necessary.
+        # Unload one session at a time: the creation is retried after each, so that no more is unloaded than
+        # necessary.
         if self._unload_oldest(max(0.0, min(left_s, RELEASE_WAIT_S))):
             return True
         error.evidence = (*error.evidence, *self._occupants())
         return False
 
     def _unload_oldest(self, wait_s: float) -> bool:
-        """Unload the least recently used session on the NPU. Return whether there was one without a call."""
+        """Unload the least recently used session on the NPU. Return False if all of them have running calls."""
         on_npu = [model for model in self.models() if model.info.placement.qnn_nodes]
         for model in sorted(on_npu, key=lambda one: one.last_used):
             idle_s = model.idle_s
@@ -250,7 +252,7 @@ class SharedSessions:
         return False
 
     def _occupants(self) -> list[str]:
-        """Return the sessions on the NPU, the largest first, one line each."""
+        """Return descriptions of the sessions on the NPU, the largest first, in one line each."""
         there = [model for model in self.models() if model.loaded and model.info.placement.qnn_nodes]
         there.sort(key=lambda model: -model.info.placement.npu_bytes)
         shown = [(one.label, one.info.placement.npu_bytes / 1e6, len(one.owners)) for one in there[:MOST_OCCUPANTS]]
@@ -273,7 +275,8 @@ class SharedSessions:
 
         Args:
             key: ``None`` for a session that is not shared.
-            cancellation: of the client's request. The creation continues as long as one client waits for it.
+            cancellation: cancellation of the client's request. The creation continues as long as a client waits for
+                it.
 
         Raises:
             BridgeError: the errors of `make`.
@@ -286,7 +289,8 @@ class SharedSessions:
                 model = self._by_key.get(key)
                 if model is None:
                     model = self._by_key[key] = SharedModel(key, label, shared=True)
-                # Add the owner before the creation, so that the session is not retired while this client waits.
+                # Register the client before the creation, so that the session is not retired while the client
+                # waits.
                 model.owners[owner] = model.owners.get(owner, 0) + 1
                 ready = model.remote is not None
                 self.joined += ready
@@ -298,14 +302,14 @@ class SharedSessions:
             except BaseException:
                 self.release(owner, model)
                 raise
-            # Another caller's attempt failed for reasons of that call (timeout, cancellation): try again with a new
-            # entry.
+            # The other caller's attempt failed for a reason of that call (timeout, cancellation): try again with a
+            # new entry.
             if found is not None:
                 return model, found
             self.release(owner, model)
 
     def _make_or_join(self, model: SharedModel, make: Make) -> bool | None:
-        """Return whether the session existed; ``None`` if another caller's attempt failed for reasons of that
+        """Return whether the session existed; ``None`` if another caller's attempt failed for a reason of that
         attempt."""
         with model.making:
             if model.remote is not None:
@@ -313,17 +317,17 @@ class SharedSessions:
                     self.joined += 1
                 return True
             if model.failed is not None:
-                # The error concerns that caller's call and not the model.
+                # The error concerns the other caller's request and not the model.
                 if isinstance(model.failed, CallError):
                     return None
-                # A copy for each waiter: one object would collect the tracebacks of all.
+                # Raise a copy for each waiting caller, because one object would collect the tracebacks of all.
                 raise model.failed.copy()
             try:
                 self._make(model, make)
             except BaseException as error:
                 model.failed = error if isinstance(error, BridgeError) else CallError(str(error))
                 with self._lock:
-                    # Remove only this entry: a later caller may have replaced it.
+                    # Remove only this entry, because a later caller may have replaced it.
                     if self._by_key.get(model.key) is model:
                         del self._by_key[model.key]
                 raise
@@ -355,7 +359,7 @@ class SharedSessions:
                 model.owners[owner] = left
             else:
                 model.owners.pop(owner, None)
-            # Without a session (the creation failed) there is nothing to keep or to retire.
+            # Without a session (the creation failed) nothing must be kept or retired.
             if model.owners or model.remote is None:
                 return
             self._private.discard(model)
@@ -367,14 +371,14 @@ class SharedSessions:
             model.retire()
 
     def tidy(self) -> float | None:
-        """Retire sessions that are unused for too long, or too many. Return the seconds until the next one is
-        due."""
+        """Retire sessions that have been unused for too long, or are too many. Return the seconds until the next
+        session is due."""
         now = time.monotonic()
         with self._lock:
             unused = [model for model in self._by_key.values() if not model.owners and model.remote is not None]
             unused.sort(key=lambda model: model.last_used, reverse=True)
             due = [m for m in unused if now - m.last_used >= self._keep_unused_s]
-            # Add the oldest ones beyond the number to keep: `unused` begins with the most recently used.
+            # Add the oldest sessions beyond the number to keep: `unused` begins with the most recently used.
             due += [m for m in unused[self._keep_unused :] if m not in due]
             for model in due:
                 del self._by_key[model.key]
@@ -391,7 +395,7 @@ class SharedSessions:
         return count
 
     def close(self) -> None:
-        """Release everything."""
+        """Release all sessions."""
         with self._lock:
             models = [*self._by_key.values(), *self._private]
             self._by_key.clear()
@@ -415,11 +419,11 @@ def identified(
         ModelChanged: the model has another fingerprint.
         BridgeError: the model is unreadable.
     """
-    # Cheap for a model that the host has seen: a file is hashed again only if its stamp has changed.
+    # This is fast for a model that the host has seen: a file is hashed again only if its stamp has changed.
     found = identify(host, recipe, deadline, stop).model
     if fingerprint is not None and fingerprint != found.fingerprint:
         raise ModelChanged(
-            f"The model {found.label} has other contents now than when its session was created.",
+            f"The contents of the model {found.label} have changed since its session was created.",
             fix="Put the original file back, or create a new session.",
             details={"path": recipe.spec.model_path},
         )
@@ -427,10 +431,10 @@ def identified(
 
 
 def key_of(recipe: SessionRecipe, described: Any, buffers: tuple[Any, ...]) -> str:
-    """Return a key that is equal for sessions that can be shared: same model, same options, same initializers.
+    """Return a key that is equal for sessions that can be shared: same model, options and initializers.
 
-    A session without the cache is separate, because its user may observe the compilation. `described` and `buffers`
-    are the initializers as received.
+    A session that does not use the cache has its own key, because its user may want to observe the compilation.
+    `described` and `buffers` are the initializers as received.
     """
     without = isinstance(recipe.cache, CacheSettings) and recipe.cache.wanted is False
     # Retries, timeouts and the client's own identifiers are not part of the key: they belong to the

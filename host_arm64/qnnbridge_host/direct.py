@@ -1,7 +1,7 @@
 """Run a session without the bridge in the host's interpreter, and measure its calls on request.
 
-``python -m qnnbridge_host.direct``. Each line on stdin is a JSON document, and each answer is one on stdout:
-``{"open": specification, "feed": FILE.npz}`` creates a session, and runs it once if there is a ``feed``;
+``python -m qnnbridge_host.direct``. Each line on stdin is a JSON document, and each answer is a JSON document on
+stdout: ``{"open": specification, "feed": FILE.npz}`` creates a session, and runs it once if there is a ``feed``;
 ``{"calls": N, "session": number}`` runs it N times and returns the nanoseconds of each call. The end of stdin ends
 the process.
 """
@@ -17,7 +17,7 @@ from qnnbridge_host import stdio_guard
 
 
 def main() -> None:
-    # Claim the descriptors before anything native is loaded, because native code prints on stdout.
+    # Reserve the descriptors before any native library is loaded, because native code prints on stdout.
     in_fd, out_fd = stdio_guard.claim()
     sessions: list[tuple[Any, dict[str, Any]]] = []
     engine: Any = None
@@ -55,7 +55,7 @@ def _open(engine: Any, question: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     if "feed" in question:
         with np.load(question["feed"]) as archive:
             feed = {name: archive[name] for name in archive.files}
-    # The `InferenceSession` of ONNX Runtime, which an application would call without the bridge.
+    # ONNX Runtime's own `InferenceSession`, which an application would use without the bridge.
     return session._native[0], feed
 
 

@@ -1,8 +1,8 @@
-"""Packages installed in this interpreter, and the driver of the NPU. Loads nothing native.
+"""Find the packages in this interpreter and the driver of the NPU, without loading native code.
 
 HELLO contains the versions of ONNX Runtime and QNN, and is sent before anything heavy is imported. So the names of
 the ``*.dist-info`` folders and two small text files are read; that takes a millisecond (without `re`, whose import
-takes five). They also decide which of the two generations of onnxruntime-qnn is in use:
+takes five). These files also show which of the two generations of onnxruntime-qnn is in use:
 
 - 1.x *is* ONNX Runtime with the QNN provider built in: it fills ``onnxruntime/`` and must not be installed together
   with plain onnxruntime, because both write the same folder and the later one wins;
@@ -55,7 +55,7 @@ RUNTIMES = frozenset(
     | {f"ort-nightly{kind}" for kind in ("", "-directml", "-gpu", "-qnn")}
 )
 
-# Other distributions whose versions matter.
+# Other distributions whose versions are reported.
 _OTHERS = frozenset(("numpy", CATALOGUE_DISTRIBUTION))
 
 _DIST_INFO = ".dist-info"
@@ -63,14 +63,13 @@ _SMALL_FILE_BYTES = 64 * 1024
 
 
 class Installed(NamedTuple):
-    """Distributions that matter to the host.
+    """Distributions that the host uses.
 
-    distributions: normalised name -> version; of several, the first on the path, which is the one imported.
-    generation: how QNN is provided; ``None`` if it is missing or not usable (see `problem`).
-    onnxruntime: version of the module ``onnxruntime``, from any distribution.
-    qnn_sdk: version of the bundled QNN SDK, if the package contains it (2.x does).
-    qnn_folder: folder of the QNN libraries of a built-in provider (2.x finds its own).
-    problem: the installation's fault, a sentence; ``None`` without a fault.
+    distributions: version by normalised name. If there are several, the first on the path, which Python imports.
+    generation: how QNN is provided; ``None`` if it is missing or not usable (see `problem`). onnxruntime: version
+    of the module ``onnxruntime``, from any distribution. qnn_sdk: version of the bundled QNN SDK, if the package
+    contains it (2.x does). qnn_folder: folder of the QNN libraries of a built-in provider (2.x finds its own).
+    problem: a sentence about a fault of the installation; ``None`` without a fault.
     """
 
     distributions: dict[str, str]
@@ -103,7 +102,7 @@ def installed(paths: Sequence[str] | None = None) -> Installed:
     qnn = distributions.get(QNN_DISTRIBUTION)
     module, plugin = _folder_of(folders, "onnxruntime"), _folder_of(folders, "onnxruntime_qnn")
     capi = os.path.join(module, "capi") if module else None
-    # The module's own information comes first: another distribution may have overwritten its folder.
+    # Use the module's own information first, because another distribution may have overwritten its folder.
     built = build_info(capi) if capi else {}
     runtime = built.get("__version__") or _runtime_version(distributions)
     if qnn is None:
@@ -150,7 +149,7 @@ def installed_versions(paths: Sequence[str] | None = None) -> dict[str, str]:
 def _is_elsewhere() -> bool:
     try:
         return engine_of(os.environ)[0] in ("windowsml", "folder")
-    except OptionError:  # the first session reports the invalid setting
+    except OptionError:  # ignore an invalid setting, which the first session reports
         return False
 
 
@@ -158,7 +157,7 @@ def _distributions(folders: Sequence[str]) -> Iterator[tuple[str, str]]:
     for folder in folders:
         try:
             names = os.listdir(folder)
-        except OSError:  # not a folder (a zip), or missing
+        except OSError:  # the entry is missing, or is a file (a zip)
             continue
         for entry in names:
             if entry[-len(_DIST_INFO) :].lower() != _DIST_INFO:
@@ -208,7 +207,7 @@ def _overwriter(distributions: dict[str, str], built: dict[str, str], capi: str 
     name = built.get("package_name")
     if name is not None:
         return None if name == QNN_DISTRIBUTION else name
-    # Without that file (1.20), judge by the QNN libraries.
+    # Without that file (1.20), decide by the QNN libraries.
     if others and capi and not os.path.exists(os.path.join(capi, "QnnHtp.dll")):
         return others[0]
     return None
@@ -233,14 +232,14 @@ def _builtin_problem(version: str, capi: str | None, overwritten: str | None) ->
     return None
 
 
-# --- the driver of the NPU ---------------------------------------------------------------------------------
+# --- the driver of the NPU -------------------------------------------------------------------------------
 #
-# HELLO contains the driver's version, because a model that kills a host may be harmless with another driver. The
-# registry is followed in the same way as QNN does: service, device, class. The driver store is not searched,
-# because old packages stay there next to the current one. Reading needs no rights and takes well under a
+# HELLO contains the driver's version, because a model that crashes a host may work with another driver. The
+# registry keys are followed in the same order as QNN does: service, device, class. The driver store is not
+# searched, because old packages stay there next to the current one. Reading needs no rights and takes well under a
 # millisecond; WMI would take seconds.
 
-# Services of the driver, newest name first, in QNN's order.
+# Services of the driver in QNN's order, the newest name first.
 SERVICES = ("qcnspmcdm", "qcadsprpc")
 
 _CONTROL_SET = r"SYSTEM\CurrentControlSet"

@@ -1,4 +1,4 @@
-"""Start of a host process: answer HELLO, watch the parent, assemble the parts.
+"""Start of a host process: answer HELLO, watch the parent process, create the server.
 
 The imports at the top run before HELLO, so they are few; importing the modules that functions import takes longer
 than everything before HELLO. ``python -X importtime`` shows it. Everything here runs in the main thread.
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
     Loader = Callable[[Callable[..., None]], Engine]
 
-# Option: process whose end also ends this host, by name or number; default: the parent process.
+# Option for the process whose end also ends this host, by name or number; default: the parent process.
 PARENT = "--parent"
-# Option: the command line that starts a worker, a JSON list; default: this host's own. An emulated interpreter
-# cannot be started by `sys.executable`.
+# Option for the command line that starts a worker, a JSON list; default: this host's own command line. An emulated
+# interpreter cannot be started by `sys.executable`.
 WORKER = "--worker"
 
 
@@ -46,7 +46,7 @@ def main(
         error_dialogs_off()
     watch = _Watch(parent)
     connection = Connection(Role.HOST, introduction())
-    # If HELLO has arrived already, answer it first: the watch costs an import and a thread (ADR 0012).
+    # If HELLO has arrived already, answer it first, because watching needs an import and a thread (ADR 0012).
     greet(in_fd, out_fd, connection, watch.begin)
     watch.begin()
 
@@ -58,7 +58,7 @@ def main(
 
 
 class _Watch:
-    """Watches the process that the host belongs to, from the first `begin` on."""
+    """Watches the process to which the host belongs, from the first call of `begin` on."""
 
     def __init__(self, parent: int | None) -> None:
         self._parent = parent
@@ -98,7 +98,7 @@ def _options(argv: Sequence[str]) -> tuple[int | None, str | None]:
     return parent, None if parent is None else given.get(WORKER)
 
 
-# --- HELLO -------------------------------------------------------------------------------------------------
+# --- HELLO -----------------------------------------------------------------------------------------------
 
 
 def introduction() -> Hello:
@@ -106,7 +106,7 @@ def introduction() -> Hello:
     from qnnbridge_host.machine import installed_versions
 
     return Hello(
-        # Same condition as `sharing.AVAILABLE`, which is not imported for this.
+        # This is the same condition as `sharing.AVAILABLE`, whose module is not imported here.
         features=FEATURES if sys.platform in ("linux", "win32") else FEATURES - SHARING_FEATURES,
         pid=os.getpid(),
         machine=_machine(),
@@ -119,9 +119,10 @@ def introduction() -> Hello:
 
 
 def _machine() -> str:
-    """Return the process's own architecture: the interpreter's build target, which no emulation hides."""
+    """Return the process's own architecture. It is the build target of the interpreter, which emulation does not
+    change."""
     if sys.platform == "win32":
-        # The same method as in `sysconfig.get_platform`.
+        # This is the same method as in `sysconfig.get_platform`.
         built = sys.version.lower()
         return "x64" if "amd64" in built else "ARM64" if "(arm64)" in built else "x86"
     machine = os.uname().machine
@@ -134,7 +135,7 @@ def greet(in_fd: int, out_fd: int, connection: Connection, before_waiting: Calla
     Args:
         in_fd, out_fd: the client's pipes.
         connection: the new connection.
-        before_waiting: called if no HELLO has arrived yet, since the wait may be long.
+        before_waiting: called if no HELLO has arrived yet, because the wait may be long.
     """
     reader, writer = ByteReader(in_fd), ByteWriter(blocking_write(out_fd))
     arrived: list[object] = []
@@ -164,7 +165,7 @@ def _frames(connection: Connection, count: int) -> list[object]:
 
 
 def _something_to_read(fd: int) -> bool:
-    """Return whether input is available; always True on Windows, where a job object ends the host."""
+    """Return whether input is available; on Windows always True, because a job object ends the host there."""
     if sys.platform == "win32":
         return True
     import select
@@ -180,17 +181,17 @@ def _leave(defect: object) -> NoReturn:
     leave(EXIT_OK if defect is None else EXIT_PROTOCOL)
 
 
-# --- the application's end ---------------------------------------------------------------------------------
+# --- the application's end -------------------------------------------------------------------------------
 
 
 def watch_parent(parent_pid: int | None, on_parent_gone: Callable[[], object]) -> tuple[str, ...]:
     """Watch the process that the host belongs to. Call `on_parent_gone` from a thread when it ends, or now if it
     has ended already.
 
-    Ends the host when its application is gone, however it ended. End of input is not enough: a fork of the
-    application may hold the pipe's other end. So a thread waits for the application's process, and on Linux the
-    kernel is asked to kill the host as well, which works even while native code holds the GIL. On Windows the
-    application's job object does the same.
+    This ends the host when its application is gone, however it ended. The end of input is not sufficient, because a
+    fork of the application may hold the other end of the pipe. So a thread waits for the application's process, and
+    on Linux the kernel is asked to kill the host as well, which works even while native code holds the GIL. On
+    Windows the application's job object does the same.
 
     Returns:
         The means: "pdeathsig" (the kernel kills), "pidfd", "handle", "polling" (the thread waits). Empty if only
@@ -221,7 +222,7 @@ def watch_parent(parent_pid: int | None, on_parent_gone: Callable[[], object]) -
     return parent.means
 
 
-# --- the engine --------------------------------------------------------------------------------------------
+# --- the engine ------------------------------------------------------------------------------------------
 
 
 def _then_collect(load_engine: Loader) -> Loader:

@@ -1,8 +1,9 @@
 """Reserve descriptors 0 and 1 for the protocol; prevent a full disk from corrupting bytecode.
 
 Native QNN libraries print on descriptor 1, and a program started by the host inherits it: one stray line would
-corrupt the byte stream. So the protocol gets private duplicates that are not inherited, 0 becomes the null device
-and 1 a duplicate of 2. Redirecting `sys.stdout` alone has no effect on native code.
+corrupt the byte stream. So the protocol uses private duplicates that are not inherited; descriptor 0 becomes the
+null device, and descriptor 1 a duplicate of descriptor 2. Redirecting `sys.stdout` alone has no effect on native
+code.
 
 Must run before any import that could load a library, so this module itself imports next to nothing.
 """
@@ -17,7 +18,7 @@ _claimed: tuple[int, int] | None = None
 
 _FIRST_PRIVATE_FD = 3
 
-# Free space that is needed: more than the bytecode of any module.
+# Free space in bytes that must be available: more than the bytecode of any module.
 _BYTECODE_ROOM_BYTES = 16 * 1024 * 1024
 
 
@@ -40,7 +41,7 @@ def _private(fd: int) -> int:
     """Return a duplicate that is not inherited, outside of the range of the standard streams."""
     passed_over = []
     copy = os.dup(fd)
-    while copy < _FIRST_PRIVATE_FD:  # a standard stream that was closed
+    while copy < _FIRST_PRIVATE_FD:  # a standard stream was closed
         passed_over.append(copy)
         copy = os.dup(fd)
     for low in passed_over:
@@ -53,7 +54,7 @@ def _take_over() -> None:
     try:
         os.fstat(2)
     except OSError:
-        os.dup2(null, 2)  # started without stderr
+        os.dup2(null, 2)  # the process was started without stderr
     os.dup2(null, 0)
     os.dup2(2, 1)
     if null >= _FIRST_PRIVATE_FD:

@@ -1,4 +1,4 @@
-"""Catalogue of execution providers that Windows keeps (Windows ML), through the package ``windowsml``.
+"""Read Windows' catalogue of execution providers (Windows ML), through the package ``windowsml``.
 
 Windows downloads a provider that fits the driver, and replaces it without notice. A provider is `READY`,
 `NOT_READY` (installed; preparing it takes seconds and no network) or `NOT_PRESENT` (it must be downloaded first,
@@ -31,7 +31,7 @@ NOT_READY: Final = "NotReady"
 NOT_PRESENT: Final = "NotPresent"
 _STATES: Final = (READY, NOT_READY, NOT_PRESENT)
 
-# Preparing an installed provider registers a package; a download is abandoned after this time without progress.
+# Timeouts in seconds: preparing an installed provider, which registers a package; and a download without progress.
 PREPARE_S: Final = 45.0
 STALLED_S: Final = 300.0
 CANCEL_S: Final = 5.0
@@ -45,8 +45,8 @@ OnProgress = Callable[[float], None]
 class CatalogueEntry(NamedTuple):
     """A provider of the catalogue.
 
-    package: its package family. library: the file to register; "" until the provider is ready. state: see the
-    module.
+    package: the provider's package family. library: the file to register; "" until the provider is ready. state:
+        see the module's docstring.
     """
 
     name: str
@@ -72,10 +72,10 @@ def ready_qnn(*, download: bool = False, on_progress: OnProgress = lambda _done:
 
     Args:
         download: whether to download a provider that is not on this computer.
-        on_progress: called with the completed part, 0 to 1, by another thread.
+        on_progress: called by another thread with the completed fraction, 0 to 1.
 
     Raises:
-        ProviderUnavailable: no catalogue, no provider for QNN, or one that is not present.
+        ProviderUnavailable: there is no catalogue or no provider for QNN, or the provider is not downloaded.
         DeadlineExceeded: the download makes no progress, or preparing takes too long.
     """
     with _catalogue() as found:
@@ -108,7 +108,7 @@ def ready_qnn(*, download: bool = False, on_progress: OnProgress = lambda _done:
 
 @contextmanager
 def _catalogue() -> Iterator[list[Any]]:
-    """Yield the providers; their handles are valid as long as the catalogue is open."""
+    """Yield the providers. Their handles are valid while the catalogue is open."""
     try:
         import windowsml
     except Exception as error:  # ImportError, or an OSError if the package cannot load its DLL
@@ -128,7 +128,7 @@ def _catalogue() -> Iterator[list[Any]]:
 
 
 def _best(found: list[Any]) -> tuple[Any, CatalogueEntry]:
-    """Return the provider for QNN: an installed one before one that is not present, then the newest."""
+    """Return the best provider for QNN: an installed provider before one that is not present, then the newest."""
     entries = _entries(found)
     fitting = [one for one in entries if one[1].name == QNN]
     if not fitting:
@@ -149,7 +149,7 @@ def _entries(found: list[Any]) -> list[tuple[Any, CatalogueEntry]]:
     states.
 
     Raises:
-        ProviderUnavailable: none is left.
+        ProviderUnavailable: no provider remains.
     """
     entries: list[tuple[Any, CatalogueEntry]] = []
     failed: OSError | ValueError | None = None
@@ -202,7 +202,7 @@ def _make_ready(provider: Any, entry: CatalogueEntry, timeout_s: float, on_progr
     except BaseException:
         if not done.is_set():
             work.cancel()
-            # `close` waits for the operation, forever if Windows does not answer the cancellation.
+            # `close` waits for the operation, and waits forever if Windows does not react to the cancellation.
             if not done.wait(CANCEL_S):
                 raise
         work.close()
@@ -304,7 +304,7 @@ def main(words: list[str]) -> int:
 
 def end(code: int) -> NoReturn:
     """End the process. A normal end of the interpreter would wait for a download that Windows does not abandon."""
-    with suppress(OSError):  # the reader is gone
+    with suppress(OSError):  # the reader of stdout is gone
         sys.stdout.flush()
     os._exit(code)
 

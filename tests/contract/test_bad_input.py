@@ -360,7 +360,7 @@ def test_an_unknown_fallback_is_refused(host: qnnbridge.Host, refused: Refused) 
 def test_a_closed_session_refuses_calls(host: qnnbridge.Host, refused: Refused) -> None:
     session = qnnbridge.InferenceSession(MODEL, host=host)
     session.close()
-    refused(errors.Closed, lambda: session.run(None, {"x": X}), "session is closed", "Create a new one")
+    refused(errors.Closed, lambda: session.run(None, {"x": X}), "session is closed", "Create a new")
     assert [node.name for node in session.get_inputs()] == ["x"]
 
 

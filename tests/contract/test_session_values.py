@@ -317,4 +317,4 @@ def test_a_model_with_very_long_metadata_runs_and_the_log_names_the_omitted_text
         feeds = {x.name: np.ones(2, np.float32)}
         np.testing.assert_array_equal(session.run([y.name], feeds)[0], feeds[x.name])
     (told,) = {record.message for record in caplog.records if "too long" in record.message}
-    assert told.endswith("get_modelmeta() lacks texts that are too long: description, vocabulary.")
+    assert told.endswith("get_modelmeta() omits strings that are too long: description, vocabulary.")

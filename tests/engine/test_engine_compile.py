@@ -91,7 +91,7 @@ def test_a_model_without_nodes_for_qnn_is_refused_whatever_the_fallback(engine: 
 
 
 def test_the_session_description_is_complete(engine: Any, tmp_path: Path) -> None:
-    with pytest.raises(InvalidArgument, match="neither a model path nor a model"):
+    with pytest.raises(InvalidArgument, match="Neither a model path nor a model"):
         compile_model(
             engine, CompileSpec(SessionSpec(None), str(tmp_path / "m.onnx")), None, {}, lambda phase: None
         )

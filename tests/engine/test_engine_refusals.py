@@ -94,11 +94,7 @@ def test_the_error_for_an_incomplete_weights_file_names_the_file(
     error = refusal_of(create, path, provider=provider)
     assert "weights" in (error.cause or "")
     assert "Copy or download" in (error.fix or "")
-    said = (
-        "No such file"
-        if damage == "missing"
-        else f"has {size // 2} bytes, and the model reads it up to byte {size}"
-    )
+    said = "No such file" if damage == "missing" else f"has {size // 2} bytes, but the model needs {size} bytes"
     assert len(error.evidence) == 1
     assert said in error.evidence[0]
     assert str(weights) in error.evidence[0]
@@ -157,7 +153,9 @@ def test_fixed_sizes_are_not_advised_if_qnn_has_none_of_the_operators(create: An
 
     error = refusal_of(create, of(scaler, node("Hardmax", ["s"], ["y"])))
     assert "No node of the model can run on the NPU (2 nodes after optimisation)" in error.message
-    assert (error.cause or "") == "QNN has no operator Hardmax, ai.onnx.ml.Scaler, and the model has no others."
+    assert (
+        error.cause or ""
+    ) == "QNN has no operator Hardmax, ai.onnx.ml.Scaler, and the model has no other operators."
     assert "dimension" not in (error.fix or "")
     assert "CPU provider" in (error.fix or "")
     error = refusal_of(create, of(scaler, node("Relu", ["s"], ["y"])))

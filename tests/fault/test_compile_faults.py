@@ -101,7 +101,7 @@ def test_a_complete_result_is_kept_even_if_the_compiler_was_killed_before_it_ans
 ) -> None:
     result = qnnbridge.compile(MUL, target, host=dying_host("both", once=tmp_path / "died"))
     assert result.died_at_teardown
-    assert any("died after its work was done" in warning for warning in result.warnings)
+    assert any("crashed after it had finished" in warning for warning in result.warnings)
     assert result.validation.skipped is None
     assert compiled_at(Path(result.path))
 
@@ -335,7 +335,7 @@ def test_of_two_compilations_to_one_output_the_last_one_stays_complete(target: P
         publish.describe = describe_late
         """
     host = patched_host(tmp_path, another_one_is_quicker)
-    with pytest.raises(CompileFailed, match=r"Another compilation has put mul_1_ctx_qnn\.bin into") as caught:
+    with pytest.raises(CompileFailed, match=r"Another compilation has created mul_1_ctx_qnn\.bin in") as caught:
         qnnbridge.compile(MUL, target, host=host, validate=False)
     assert "Compile again" in str(caught.value.fix)
     assert names_in(target) == ["mul_1_ctx_qnn.bin"]

@@ -128,7 +128,7 @@ def test_by_default_the_wheel_is_preferred_to_the_catalogue(table: Table) -> Non
     with host(table(provider()), engine=None) as one:
         source = one.info.qnn_source
         assert source["engine"] == "wheel"
-        assert "no other source is set" in source["reason"]
+        assert "the settings choose no other source" in source["reason"]
     with host(table(provider()), engine=None, kind="linux-without") as one:
         source = one.info.qnn_source
         assert source["engine"] == "windowsml"

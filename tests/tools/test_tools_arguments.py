@@ -136,9 +136,9 @@ def test_a_model_without_dimensions_needs_no_options() -> None:
             "To let such nodes run on the CPU, add --fallback cpu.",
         ),
         (
-            "Export the model with fixed shapes (those with a name can be fixed in the session options: "
+            "Export the model with fixed shapes (named dimensions can be fixed in the session options: "
             "add_free_dimension_override_by_name('N', SIZE)).",
-            "Export the model with fixed shapes (those with a name can be fixed: --dim N=SIZE).",
+            "Export the model with fixed shapes (named dimensions can be fixed: --dim N=SIZE).",
         ),
         (None, None),
     ],

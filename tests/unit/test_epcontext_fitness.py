@@ -188,8 +188,8 @@ def test_the_context_binary_overrides_the_metadata(tmp_path: Path) -> None:
     verdict = judge(path, npu(60))
     assert verdict.level == OK
     assert set(verdict.notes) == {
-        "The model's metadata say QNN 2.60, the context binary 2.51.",
-        "The model's nodes say QNN 9.9, the context binary 2.51.",
+        "The model's metadata contain QNN 2.60, but the context binary contains 2.51.",
+        "The model's nodes contain QNN 9.9, but the context binary contains 2.51.",
     }
 
 

@@ -88,7 +88,7 @@ def test_if_the_copy_cannot_be_made_the_session_uses_the_model_and_reports_why(k
     assert (session.session, session.changes, session.fix) == (7, (), None)
     (notice,) = session.notices
     assert notice.kind == "model"
-    assert "sigmoid.onnx was not rewritten without being asked: There is no room for a copy." in notice.text
+    assert "sigmoid.onnx was not rewritten automatically: There is no room for a copy." in notice.text
     (asked,) = models.asked
     assert asked.only == ("constants", "shape-computations", "untaken-branches", "edge-padding")
 
@@ -126,7 +126,7 @@ def test_the_original_refusal_is_reported_if_the_copy_fails_too() -> None:
     maker.refuses = True
     with pytest.raises(PlacementRefused, match="Not all of it") as refused:
         made(maker, FixSpec(when="refused"))
-    assert refused.value.evidence == ("Rewritten (fix=True), it fails as well: The rewrites do not do.",)
+    assert refused.value.evidence == ("The rewritten copy (fix=True) fails as well: The rewrites do not do.",)
 
 
 INFO = SimpleNamespace(placement=Placement())

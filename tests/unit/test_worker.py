@@ -132,7 +132,7 @@ def test_a_worker_that_is_stopped_and_does_not_continue_is_ended(monkeypatch: py
     monkeypatch.setattr(worker_module, "STOPPED_LOOK_EVERY_S", 0.1)
     stops = (sys.executable, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)")
     worker = Worker(order(stops))
-    with pytest.raises(HostHung, match=r"compiles m\.onnx was stopped and did not go on"):
+    with pytest.raises(HostHung, match=r"compiles m\.onnx was suspended and not resumed"):
         with worker.running():
             pass
     assert worker.pid is not None

@@ -21,13 +21,13 @@ from qnnbridge_protocol.specs import SessionInfo, SessionSpec
 
 FILE_NAME: Final = "manifest.json"
 STEM: Final = "model_ctx"
-# A fixed name, because QNN cannot reload a file with ``..`` in its name.
+# The file name is fixed, because QNN cannot load a file with ``..`` in its name.
 MODEL: Final = f"{STEM}.onnx"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class EntryFile:
-    """A file of an entry, by its name in the entry's folder."""
+    """A file of an entry. name: the file's name in the entry's folder."""
 
     name: str
     size: int
@@ -39,10 +39,10 @@ class EntryManifest:
     """Manifest of an entry.
 
     id: unique for each build, also of the same key. parts: the inputs of the key. label: the model's name in
-    messages. source_path: the model's path at that time. source_bytes: size of the model with all its files. info:
-    of a session of the original model. created: seconds since 1970. compile_seconds: the time that a hit saves.
-    salvaged: the compiler crashed after it had written everything. warning: about operators that QNN is known to
-    compute wrong; repeated for every hit.
+    messages. source_path: the model's path when it was compiled. source_bytes: size of the model with all its
+    files. info: facts of a session of the original model. created: seconds since 1970. compile_seconds: the time
+    that a hit saves. salvaged: the compiler crashed after it had written everything. warning: text about operators
+    that QNN is known to compute wrong, which is repeated for every hit.
     """
 
     key: str
@@ -78,7 +78,8 @@ class EntryManifest:
 
     @classmethod
     def read(cls, folder: Path) -> EntryManifest | None:
-        """Read the manifest; return ``None`` if there is none. Raise `Damaged`, or `OSError` if reading fails."""
+        """Read the manifest; return ``None`` if it does not exist. Raise `Damaged`, or `OSError` if reading
+        fails."""
         content = read_json(folder / FILE_NAME)
         if content is None:
             return None
@@ -86,7 +87,7 @@ class EntryManifest:
             if content.pop("schema") != SCHEMA:
                 raise Damaged("the manifest is of another version of the cache")
             manifest = read_document(cls, content, "the manifest")
-        # A manifest with a correct hash may still be written by another program.
+        # A manifest with a correct hash may still come from another program.
         except (LookupError, ValueError, TypeError, AttributeError, OverflowError) as error:
             raise Damaged(f"the manifest is incomplete ({error})") from None
         manifest._check()
@@ -94,7 +95,7 @@ class EntryManifest:
 
     def _check(self) -> None:
         names = [file.name for file in self.files]
-        # A name that contains a folder would let a foreign manifest refer to any file.
+        # Refuse a name that contains a folder, because it would let a foreign manifest refer to any file.
         if not (is_time(self.created) and math.isfinite(self.compile_seconds) and self.source_bytes >= 0):
             raise Damaged("the manifest has impossible numbers")
         # `parts` may contain any JSON; check the types of the values that are displayed.
@@ -107,22 +108,22 @@ class EntryManifest:
             raise Damaged("the manifest lists files that an entry does not have")
 
 
-# With this entry ONNX Runtime refuses to compile: a host that loads a cache entry never compiles.
+# With this entry ONNX Runtime refuses to compile, so a host that loads a cache entry never compiles.
 DISABLE_COMPILE = "session.disable_model_compile"
 
 _OF_THE_ORIGINAL = ("session.model_external_initializers_file_folder_path",)
 
 
 class Differs(Exception):
-    """The compiled model has other inputs or outputs than the original. The message lists them."""
+    """The inputs or outputs of the compiled model differ from the original's. The message lists them."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CacheEntry:
     """An entry on the disk.
 
-    folder: absolute path. checked: the entry's files when they were verified against the manifest. native: the
-    folder by a path that QNN can open (`native_path`), for an entry that is to be loaded.
+    folder: absolute path. checked: stamps of the entry's files when they were verified against the manifest.
+        native: a path of the folder that QNN can open (`native_path`), for an entry that is to be loaded.
     """
 
     folder: Path
@@ -140,11 +141,11 @@ class CacheEntry:
 
     @property
     def fingerprint(self) -> str:
-        """Fingerprint under which crashes of this entry are counted, instead of that of the model."""
+        """Fingerprint under which crashes of this entry are counted, in place of the model's fingerprint."""
         return hashlib.sha256(f"context {self.manifest.key} {self.manifest.id}".encode()).hexdigest()
 
     def spec(self, spec: SessionSpec) -> SessionSpec:
-        """Return a spec that creates the session of `spec` from the entry.
+        """Return the session description with which the session of `spec` is created from the entry.
 
         Fixed dimensions and given initializers are omitted, because they are compiled in.
         """
@@ -162,7 +163,7 @@ class CacheEntry:
 
     @property
     def files(self) -> tuple[KnownFile, ...]:
-        """Files of the session. The files of an entry that was just created have not been read again."""
+        """Return the files of the session. Files of a newly created entry have not been read again."""
         if self.checked:
             return self.checked
         records = self.manifest.files
@@ -176,7 +177,7 @@ class CacheEntry:
                 raise Damaged(f"{os.path.basename(file.path)} changed while it was loaded")
 
     def touched(self) -> bool:
-        """Return whether the files were accessed for writing since they were verified, even if the contents are
+        """Return whether the files were opened for writing since they were verified, even if the contents are
         equal.
 
         Raises:
@@ -189,17 +190,18 @@ class CacheEntry:
         return False
 
     def restore(self, loaded: SessionInfo) -> SessionInfo:
-        """Return the information that a session of the original would report. Raise `Differs`.
+        """Return the information that a session of the original would report. Raise `Differs` if the compiled model
+        does not match.
 
         An EPContext model lacks producer, version and domain, and counts a whole partition as one node.
         """
         original = self.manifest.info
         for what in ("inputs", "outputs", "overridable_initializers"):
             if getattr(loaded, what) != getattr(original, what):
-                raise Differs(f"its {what.replace('_', ' ')} are not those of the model")
+                raise Differs(f"its {what.replace('_', ' ')} differ from the model's")
         ours, theirs = loaded.placement, original.placement
         if ours.known and theirs.known and ours.cpu_nodes != theirs.cpu_nodes:
-            raise Differs("its nodes on the CPU are not those of the model")
+            raise Differs("its nodes on the CPU differ from the model's")
         return dataclasses.replace(
             original,
             placement=dataclasses.replace(theirs, npu_bytes=ours.npu_bytes, npu_memory=ours.npu_memory),

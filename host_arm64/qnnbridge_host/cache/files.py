@@ -1,4 +1,4 @@
-"""Files of the cache in general: small JSON files, locks between processes, temporary folders.
+"""Basic files of the cache: small JSON files, locks between processes, temporary folders.
 
 A JSON file is written atomically and verified when it is read. It contains ``{"sha256": ..., "content": {...}}``,
 so a flipped byte is detected. Any thread, any process.
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from filelock import BaseFileLock
 
 
-# Version of entries, negative entries and keys. Data of another version is never read.
+# Version of entries, negative entries and keys. Data of other versions is never read.
 SCHEMA: Final = 1
 VERSION_FOLDER: Final = f"v{SCHEMA}"
 
@@ -37,11 +37,11 @@ MAX_JSON_BYTES: Final = 16 * 1024 * 1024
 
 
 class Damaged(Exception):
-    """The contents of a file are not those that were written. The message is the reason."""
+    """The contents of a file differ from what was written. The message contains the reason."""
 
 
 def write_json(path: Path, content: dict[str, Any], *, durable: bool = False) -> None:
-    """Write a JSON file atomically. durable: the file survives a loss of power. Raises `OSError`."""
+    """Write a JSON file atomically. durable: the file survives a power failure. Raises `OSError`."""
     document = {"sha256": _digest(content), "content": content}
     text = json.dumps(document, sort_keys=True, ensure_ascii=True, indent=1)
     write_whole(path, text.encode("ascii"), durable=durable)
@@ -75,7 +75,7 @@ def _whole_number(text: str) -> int:
 
 
 def _refuse_halves(value: object) -> None:
-    """Raise `ValueError` for half a surrogate pair, except halves that encode bytes of a file name."""
+    """Raise `ValueError` for half a surrogate pair in a string, except halves that encode bytes of a file name."""
     text = json.dumps(value, ensure_ascii=False)
     text.encode("utf-8", "surrogateescape")
 
@@ -86,14 +86,14 @@ def is_time(seconds: float) -> bool:
     return math.isfinite(seconds) and 0 <= seconds < 2**36
 
 
-# Form of the file name of a record or folder in the cache.
+# Pattern of the name of a record or folder in the cache.
 KEY_FORM: Final = re.compile(r"[0-9a-f]{32}")
 RECORD_FORM: Final = re.compile(r"(?:[a-z]+-)?[0-9a-z]{1,64}\.(json|odd)")
 
 # Folders of `create/replaced` in the cache, next to the entries, that `cache clear` removes.
 COPIES: Final = ("fixed", "wrapped")
 _MADE_FORM: Final = r"(?:removed-)?[0-9a-f]{16}(?:\.lock)?"
-# Form of the file names in each folder. Other files do not belong to the cache.
+# Pattern of the file names in each folder. Other files do not belong to the cache.
 FORMS: Final[Mapping[str, re.Pattern[str]]] = {
     "entries": KEY_FORM,
     "uses": KEY_FORM,
@@ -108,7 +108,7 @@ FORMS: Final[Mapping[str, re.Pattern[str]]] = {
 
 
 def is_part(root: Path, name: str) -> bool:
-    """Return whether a folder of an unmarked cache is one of an earlier version, judged by all of its contents."""
+    """Return whether a folder of an unmarked cache comes from an earlier version, judged by all of its contents."""
     form = FORMS.get(name)
     if form is None:
         return False
@@ -118,7 +118,7 @@ def is_part(root: Path, name: str) -> bool:
 class JsonFolder:
     """Small JSON files in a folder, each named by a key. Any thread, any process.
 
-    An intact record that this version cannot interpret is from another build: it is renamed to the suffix .odd and
+    An intact record that this version cannot interpret comes from another build: it gets the suffix .odd and is
     reported once.
     """
 
@@ -162,7 +162,7 @@ class JsonFolder:
             )
 
     def _entered(self) -> Path:
-        """Return the folder. Raise `NotOurs` if it, or its parent, is a link."""
+        """Return the folder. Raise `NotOurs` if the folder or its parent is a link."""
         enter(self._folder.parent)
         return enter(self._folder)
 
@@ -171,7 +171,8 @@ class JsonFolder:
         return read_json(self._file(key))
 
     def _write(self, key: str, content: dict[str, Any]) -> None:
-        """Write a record. Ignore failures, which only cost time. Write nothing to a foreign folder."""
+        """Write a record. Ignore failures, because a missing record only costs time. Write nothing to a foreign
+        folder."""
         with contextlib.suppress(OSError):
             root = self._folder.parent
             make_own(root, lambda name: is_part(root, name))
@@ -183,7 +184,7 @@ class JsonFolder:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a folder or a file as far as possible. A missing path is not an error."""
+    """Remove a folder or file as completely as possible. A missing path is not an error."""
 
     def make_writable(function: Callable[[str], None], name: str, _info: object) -> None:
         try:
@@ -196,7 +197,7 @@ def remove_tree(path: Path) -> None:
         is_folder = stat.S_ISDIR(os.lstat(path).st_mode)
     except OSError:
         return
-    import shutil  # imported here because it imports the compression modules, which takes time
+    import shutil  # import it here because it imports the compression modules, which takes time
 
     if not is_folder:
         try:
@@ -217,32 +218,32 @@ def _digest(content: object) -> str:
     ).hexdigest()
 
 
-# --- locks between threads and processes, and waiting for them with heartbeats ----------------------------
+# --- locks between threads and processes, and waiting for them with heartbeats ---------------------------
 #
-# Locks are the operating system's, so the locks of a killed process are released at once. A lock is a file with one
-# holder among all processes; nothing is ever written to it. Only its holder removes it, and only if no other
-# process can be about to take it (under another lock). Waiting polls, because on every system only polling can be
-# bounded and interrupted.
+# The operating system's file locks are used, so the locks of a killed process are released at once. A lock is a
+# file that one process at a time can lock; nothing is ever written to it. Only the holder removes the file, and
+# only if no other process can be about to lock it (which another lock ensures). Waiting is polling, because on
+# every system only polling can have a timeout and be interrupted.
 
-# Interval of polling: short compared with a compilation, long compared with a system call.
+# Interval of polling in seconds: short compared with a compilation, long compared with a system call.
 POLL_S: Final = 0.02
-# Time between two calls of ``on_wait``.
+# Seconds between two calls of ``on_wait``.
 ASK_AGAIN_S: Final = 0.1
 
 
 class Held:
-    """A held lock. Release it once; the end of the process releases it too."""
+    """A lock that this process holds. Release it once; the end of the process also releases it."""
 
     def __init__(self, lock: BaseFileLock, path: Path) -> None:
         self._lock = lock
         self.path = path
 
     def release(self, *, remove: bool = False) -> None:
-        """Release the lock. remove: no process waits for it, so delete its file."""
+        """Release the lock. remove: also delete the lock's file, because no process waits for it."""
         if remove:
             with contextlib.suppress(OSError):
-                # Remove the file while the lock is held: otherwise a process on POSIX could take the lock of a file
-                # that is about to disappear.
+                # Remove the file while the lock is held. Otherwise a process on POSIX could take the lock just
+                # before the file disappears.
                 os.unlink(self.path)  # fails on Windows while the file is open; then it is removed below
         self._lock.release(force=True)
         if remove:
@@ -251,10 +252,10 @@ class Held:
 
 
 def try_hold(path: Path) -> Held | None:
-    """Take a lock; return ``None`` if it is held. Raise `OSError` if the file system lacks locks."""
+    """Take a lock; return ``None`` if another process holds it. Raise `OSError` if the file system lacks locks."""
     from filelock import FileLock, Timeout
 
-    # The lock would truncate the target of a link.
+    # Refuse a link, because taking the lock would truncate its target.
     if os.path.islink(path):
         raise NotOurs(errno.ELOOP, "It is a link, so it is not used", os.fspath(path))
     # `thread_local=False`: a session may be released in another thread than the one that created it.
@@ -269,7 +270,7 @@ def try_hold(path: Path) -> Held | None:
 
 
 def hold(path: Path, deadline: float | None, on_wait: Callable[[float], bool | None] | None = None) -> Held | None:
-    """Wait for a lock and take it; return ``None`` after `deadline` (`time.monotonic`).
+    """Wait for a lock and take it; return ``None`` after `deadline` (a time by `time.monotonic`).
 
     on_wait: called periodically with the seconds waited so far; the wait ends if it returns ``False``.
     """
@@ -301,12 +302,14 @@ def holding(path: Path, deadline: float | None = None) -> Iterator[bool]:
 
 
 BEAT_EVERY_S: Final = 1.0
-# Without a heartbeat for this time, waiting ends: the compiler was stopped, or only a fork of it holds the lock.
+# Waiting ends without a heartbeat for this time: the compiler is suspended, or only a forked copy of it holds the
+# lock.
 STALLED_S: Final = 60.0
 
 
 class Heartbeat:
-    """The compiler's heartbeat: the modification time of a file. Called with the elapsed seconds, by any thread."""
+    """The compiler's heartbeat: the modification time of a file. Any thread calls the object with the elapsed
+    seconds."""
 
     def __init__(self, path: Path, on_wait: Callable[[float], None]) -> None:
         self._path = path
@@ -351,34 +354,35 @@ class WaitPolicy:
         with contextlib.suppress(OSError):
             beat = os.stat(self._path).st_mtime_ns
         now = self._clock()
-        # Any change counts, even to an earlier time: the clock of a network drive's computer may be wrong.
+        # Any change counts, even to an earlier time, because the clock of a network drive's server may be wrong.
         if beat != self._seen:
             self._seen, self._seen_at = beat, now
         return now - self._seen_at < self._stalled_s
 
 
-# --- temporary folders that are removed soon after their process has ended --------------------------------
+# --- temporary folders that are removed soon after their process has ended -------------------------------
 #
-# However the process ended, the next process with a folder of this kind sweeps. A folder contains a lock file,
-# which is locked as long as its process lives. The lock decides instead of a process id, which may have been
-# reused, or belong to another container that shares the temporary folder.
+# The next process that creates such a folder removes ("sweeps") the folders of processes that have ended in any
+# way. A folder contains a lock file, which is locked while its process runs. A process id would be unreliable: it
+# may be reused, or belong to another container that shares the temporary folder.
 
 # Lock file of a work folder. Folders without it are never swept.
 MARK: Final = ".qnnbridge-work"
 # Name of that file in earlier versions, in hidden folders next to compiled models.
 EARLIER_MARK: Final = ".lock"
-# A younger folder may not be locked yet.
+# Do not sweep younger folders, which may not be locked yet.
 SETTLED_S: Final = 60.0
 CONTENTS: Final = "work"
 
 
 @contextlib.contextmanager
 def work_folder(kind: str, parent: str | None = None, *, hidden: bool = False) -> Iterator[str]:
-    """Create a folder ``qnnbridge-KIND-...`` for the duration of a block. Sweep abandoned folders of this kind.
+    """Create a folder ``qnnbridge-KIND-...`` for the duration of a block. Sweep abandoned folders of the same kind
+    first.
 
     Args:
         kind: a word for the purpose, unique for each use.
-        parent: folder to create it in; default: the folder for temporary files.
+        parent: the folder in which it is created; default: the folder for temporary files.
         hidden: begin the name with a dot, because users look into `parent`.
     """
     import shutil
@@ -387,7 +391,7 @@ def work_folder(kind: str, parent: str | None = None, *, hidden: bool = False) -
     parent = tempfile.gettempdir() if parent is None else parent
     prefix = f"{'.' if hidden else ''}qnnbridge-{kind}-"
     sweep(parent, prefix)
-    # The lock file is outside of the contents, which users may list and count.
+    # Put the lock file outside of the contents, which users may list and count.
     outer = tempfile.mkdtemp(prefix=prefix, dir=parent)
     held = None
     try:
@@ -403,7 +407,7 @@ def work_folder(kind: str, parent: str | None = None, *, hidden: bool = False) -
 
 
 def sweep(parent: str, prefix: str) -> int:
-    """Remove folders of this kind whose process has ended. Return their number; never raise an error."""
+    """Remove the folders of this kind whose process has ended, and return their number. Never raise an error."""
     import shutil
 
     removed = 0
@@ -425,8 +429,8 @@ def _is_abandoned(folder: str) -> bool:
         mine = not hasattr(os, "geteuid") or (about.st_uid == marked.st_uid == os.geteuid())
         if not (mine and stat.S_ISDIR(about.st_mode) and stat.S_ISREG(marked.st_mode)):
             return False
-        # A time in the future, after the clock was set back, must not protect a folder forever. The contents are
-        # created after the lock is taken, so a folder with contents is not about to be locked.
+        # A time in the future (after the clock was set back) must not protect a folder forever. A folder with
+        # contents was locked before, because the contents are created after the lock is taken.
         young = 0 <= time.time() - about.st_mtime < SETTLED_S
         if young and not os.path.isdir(os.path.join(folder, CONTENTS)):
             return False

@@ -1,9 +1,10 @@
-"""Key of a compiled model, a hash of everything that it depends on, and the rules for which sessions use the cache.
+"""Compute the key of a compiled model, a hash of everything on which it depends, and decide which sessions use the
+cache.
 
 Every option that is not known to be harmless is part of the key: an unknown option without effect costs a
 compilation, an omitted option would give wrong results. Names and locations of files are never part of the key,
-only their contents. A reason against the cache completes the text "off: "; a session that debugs a compilation
-(dumps, profiles, op traces, own compiled models) needs the compilation, so it bypasses the cache. Pure functions.
+only their contents. A reason against the cache is a clause that follows "off: ". A session that examines the
+compilation itself (dumps, profiles, op traces, own compiled models) bypasses the cache. Pure functions.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from qnnbridge_protocol.model_records import CacheSettings
 from qnnbridge_protocol.settings import SWITCH_VARIABLE
 from qnnbridge_protocol.specs import QNN, HostInfo, ProviderSpec, SessionSpec
 
-# 128 bits; a longer name would only create paths that Windows refuses.
+# 128 bits are enough; longer names would only create paths that Windows refuses.
 KEY_DIGITS: Final = 32
 
-# Origin and version of QNN: Windows updates its own copy without notice.
+# Keys of the versions that identify QNN's source. Windows updates its own copy without notice.
 SOURCE_VERSIONS: Final = ("ep_source", "ep_version")
 VERSIONS_THAT_MATTER: Final = ("onnxruntime", "onnxruntime_qnn", "qnn_sdk", "driver", *SOURCE_VERSIONS)
 
@@ -37,7 +38,8 @@ HARMLESS_OPTIONS: Final = frozenset(
     )
 )
 
-# Prefixes of config entries of the same kinds. The last one is a location: the contents are in the fingerprint.
+# Prefixes of config entries with the same property. The last one is a location, whose contents are part of the
+# fingerprint.
 HARMLESS_ENTRIES: Final = (
     *("session.log_", "session.intra_op", "session.inter_op", "session.force_spinning_stop"),
     *("session.enable_profiling", "session.use_per_session_threads"),
@@ -45,22 +47,23 @@ HARMLESS_ENTRIES: Final = (
     "session.model_external_initializers_file_folder_path",
 )
 
-# The entry of every session of the host. With another value the cache entry would lack the placement of the nodes.
+# This entry has the same value in all sessions of the host. With another value the cache entry would lack the
+# placement of the nodes.
 _OF_EVERY_SESSION: Final = ("session.record_ep_graph_assignment_info", "1")
 
-# Clock settings, which are passed again when the compiled model is loaded.
+# Clock settings, which the session passes again when it loads the compiled model.
 HARMLESS_QNN_OPTIONS: Final = frozenset(("htp_performance_mode", "rpc_control_latency"))
 
 # A config entry with this prefix is a QNN option.
 SESSION_PREFIX: Final = "ep.qnnexecutionprovider."
 
-# QNN options whose value is a file: its contents count.
+# QNN options whose value is a file. The file's contents are part of the key.
 FILE_OPTIONS: Final = frozenset(("backend_path", "op_affinity"))
 
-# Properties of a device that do not change with a restart of the machine.
+# Properties of a device that remain the same when the machine is restarted.
 _DEVICE_FACTS: Final = ("ep_name", "device_type", "device_vendor_id", "device_id")
 
-# Returns the SHA-256 of a file, ``None`` if it does not exist. May raise `OSError`.
+# Function that returns the SHA-256 of a file, or ``None`` if the file does not exist. May raise `OSError`.
 HashFile = Callable[[str], str | None]
 
 
@@ -78,14 +81,14 @@ def key_parts(
     hash_file: HashFile,
     rows_here: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Return everything that the compiled model depends on, in JSON types.
+    """Return everything on which the compiled model depends, as JSON types.
 
     Args:
-        fingerprint: of the model with its files (`ModelSource.fingerprint`).
-        spec: the session.
+        fingerprint: fingerprint of the model with its files (`ModelSource.fingerprint`).
+        spec: the session's description.
         initializers: the values that the session passes, in the order of `spec.value_names`.
-        host: the host.
-        hash_file: hashes a file to which an option refers.
+        host: the host's versions and chip.
+        hash_file: function that hashes a file to which an option refers.
         rows_here: differences from the known-wrong table for this session (`RowsHere.identity`), which decide
             whether the model is rewritten.
 
@@ -107,16 +110,16 @@ def key_parts(
         "disabled_optimizers": sorted(spec.disabled_optimizers),
         "initializers": _values(spec.value_names, initializers),
         "host": host_parts(host),
-        # Omit the part if the table applies unchanged, so that keys of earlier releases stay valid.
+        # Omit this input if the table applies unchanged, so that keys of earlier releases stay valid.
         **({"rows_here": list(rows_here)} if rows_here else {}),
     }
 
 
 def host_parts(host: HostInfo) -> dict[str, Any]:
-    """Return what a compiled model depends on in addition to model and options: versions, libraries, chip."""
+    """Return the inputs that do not come from the model and the options: versions, libraries, chip."""
     return {
         "versions": {name: host.versions[name] for name in VERSIONS_THAT_MATTER if name in host.versions},
-        # Another release may rewrite or compile a model differently.
+        # Include qnnbridge's release, because another release may rewrite or compile a model differently.
         "qnnbridge": host.qnnbridge,
         "machine": host.machine,
         "platform": host.platform,
@@ -132,9 +135,10 @@ def host_parts(host: HostInfo) -> dict[str, Any]:
 
 
 def libraries_digest(folder: str | None) -> str | None:
-    """Return a digest of a folder's libraries: name, size and date of each (hashing them would take a second).
+    """Return a digest of the names, sizes and dates of a folder's libraries. Hashing their contents would take a
+    second.
 
-    Detects changes without a new version: a replaced or patched library, or another build.
+    The digest detects changes without a new version number: a replaced or patched library, or another build.
     """
     if not folder:
         return None
@@ -173,10 +177,10 @@ def _provider(provider: ProviderSpec, host: HostInfo, hash_file: HashFile) -> li
 
 
 def _value(name: str, text: str, host: HostInfo, hash_file: HashFile) -> Any:
-    """Return the value of a QNN option, or name and hash of the file that it refers to."""
+    """Return the value of a QNN option, or the name and hash of the file to which it refers."""
     if name not in FILE_OPTIONS:
         return text
-    # A name without a folder means a file next to QNN's own libraries.
+    # A name without a folder refers to a file next to QNN's own libraries.
     path = text if os.path.dirname(text) else os.path.join(host.library_folder or os.curdir, text)
     return [os.path.basename(text), hash_file(os.path.abspath(path))]
 
@@ -205,7 +209,7 @@ def _is_library(name: str) -> bool:
     return lowered.endswith((".dll", ".so", ".cat", ".dylib")) or ".so." in lowered
 
 
-# QNN options that affect only the compilation process or its side outputs.
+# QNN options that only affect the compilation process or its additional files.
 _WRITES: Final = frozenset(
     (
         *("dump_qnn_ir_dlc", "dump_json_qnn_graph", "enable_framework_op_trace", "dump_qnn_ep_input_graph"),
@@ -224,7 +228,7 @@ def reason_against(source: ModelSource, spec: SessionSpec, settings: CacheSettin
     if settings.wanted is False:
         return "cache=False"
     if not settings.enabled:
-        return f"{SWITCH_VARIABLE} switches it off"
+        return f"{SWITCH_VARIABLE} disables the cache"
     if spec.providers and spec.providers[0].name != QNN:
         return f"the session does not ask for {QNN} first"
     if source.scan is None or source.scan.format != "onnx":
@@ -238,12 +242,13 @@ def reason_against(source: ModelSource, spec: SessionSpec, settings: CacheSettin
 
 
 def is_small(source: ModelSource, settings: CacheSettings) -> bool:
-    """Return whether the model presumably compiles too quickly to be worth a process and an entry."""
+    """Return whether the model probably compiles so quickly that a worker process and an entry are not
+    worthwhile."""
     return settings.wanted is not True and size_of(source) < settings.min_model_bytes
 
 
 def size_of(source: ModelSource) -> int:
-    """Return the size in bytes of the model with all its files, when it was opened."""
+    """Return the size in bytes of the model with all its files, as it was when the model was opened."""
     sizes = [file.stamp.size for file in source.known if file.stamp is not None]
     return sum(sizes) + len(source.data or b"")
 
@@ -257,7 +262,7 @@ def _against_options(spec: SessionSpec) -> str | None:
         if options[name] != "0":
             return f"the QNN option {name} concerns compilation itself"
     if options.get("profiling_level", "off") != "off":
-        return "QNN's profiling would not see the compilation"
+        return "QNN's profiling would not include the compilation"
     for name in _LIBRARIES:
         if options.get(name):
             return f"the QNN option {name} refers to libraries whose contents are not known"

@@ -1,10 +1,10 @@
 """Measured results of the known-wrong table on this computer: the file, and the look-up.
 
 The table comes from the simulator. `qnnbridge doctor --numbers` runs the example of each row on the hardware that
-sessions use, and stores the results in the state folder with everything that they depend on: chip, driver, versions
-of ONNX Runtime and QNN. A row that is right here causes neither rewrites nor warnings; a row that is wrong here
-counts even if the table does not list this chip. For a row that was not measured, or has changed since then, the
-table decides.
+sessions use, and stores the results in the state folder together with the conditions: chip, driver, versions of
+ONNX Runtime and QNN. A row that is right here causes neither rewrites nor warnings; a row that is wrong here counts
+even if the table does not list this chip. For a row that was not measured, or has changed since then, the table
+decides.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from qnnbridge_protocol.specs import QNN, SessionSpec
 
 FILE: Final = "known-wrong.json"
 _SCHEMA: Final = 1
-# Limit on the combinations of chip, driver and versions in the file; the oldest are removed.
+# Maximum number of combinations of chip, driver and versions in the file; the oldest are removed.
 _MOST_PLACES: Final = 32
 _DIGITS: Final = 16
 
-# wrong: QNN computes the example wrong, or its process ends. unclear: QNN refuses the example or fails on it, or
-# the results could not be compared.
+# wrong: QNN computes the example incorrectly, or its process crashes. unclear: QNN refuses the example or fails on
+# it, or the results could not be compared.
 RowState = Literal["right", "wrong", "unclear"]
 
 
@@ -42,7 +42,7 @@ class MeasuredPlace:
     """Conditions under which a result is valid.
 
     chip: ``soc_model`` number; 0 if the computer's chip is not known. simulator: QNN computed on the CPU. versions:
-    those of `VERSIONS_THAT_MATTER` that the host reports.
+        the host's versions of the components in `VERSIONS_THAT_MATTER`.
     """
 
     chip: int
@@ -64,7 +64,8 @@ class MeasuredPlace:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MeasuredRow:
-    """Result of a row. digest: of the row's condition and example then. snr: decibels. why: error message."""
+    """Result of a row. digest: digest of the row's condition and example at the time of the measurement. snr:
+    decibels. why: error message."""
 
     state: RowState
     digest: str
@@ -85,7 +86,8 @@ class MeasuredRows:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> MeasuredRows:
-        """Read the result of `to_json`. Raise `LookupError`, `TypeError` or `ValueError` for another document."""
+        """Read the result of `to_json`. Raise `LookupError`, `TypeError` or `ValueError` if the document is
+        invalid."""
         place = document["place"]
         versions = {str(name): str(text) for name, text in place["versions"].items()}
         rows = {
@@ -105,8 +107,8 @@ class MeasuredRows:
 class RowsHere:
     """The table with the results that were measured under the conditions of a session.
 
-    right: rows of the table that are right here. more: rows that are wrong here although the table does not list
-    this chip. measured: all rows that were measured, right or wrong.
+    right: rows of the table that were measured as right. more: rows that were measured as wrong although the table
+        does not list this chip. measured: all rows that were measured.
     """
 
     right: frozenset[str] = frozenset()
@@ -115,11 +117,12 @@ class RowsHere:
 
     @property
     def identity(self) -> list[str]:
-        """Differences from the table, as part of each key that depends on them; empty without differences."""
+        """Differences from the table, which are part of each key that depends on them; empty without
+        differences."""
         return sorted([f"-{name}" for name in self.right] + [f"+{name}" for name in self.more])
 
     def rows(self, arch: int, release: str) -> tuple[WrongOperator, ...]:
-        """Return the rows that count. release: of onnxruntime-qnn."""
+        """Return the rows that apply. release: the release of onnxruntime-qnn."""
         return tuple(
             row
             for row in table()
@@ -127,14 +130,18 @@ class RowsHere:
         )
 
     def evidence(self, simulator: bool) -> Callable[[Sequence[str]], str]:
-        """Return a function that describes where given rows were measured; its result is "" on the simulator."""
+        """Return a function that describes where given rows were measured. On the simulator the function returns
+        ""."""
         if simulator:
             return lambda rows: ""
 
         def text(rows: Sequence[str]) -> str:
             if all(row in self.measured for row in rows):
                 return " Measured on this computer."
-            return " Measured on the simulator, not on this chip: qnnbridge doctor --numbers measures it."
+            return (
+                " Measured on the simulator, not on this chip. To measure on this chip, run: qnnbridge doctor "
+                "--numbers."
+            )
 
         return text
 
@@ -143,7 +150,7 @@ AS_IN_THE_TABLE: Final = RowsHere()
 
 
 def digest_of(row: WrongOperator) -> str:
-    """Return a digest of those fields of a row that determine its result."""
+    """Return a digest of the fields of a row that determine its result."""
     return _digests()[row.name]
 
 
@@ -156,9 +163,9 @@ def _digests() -> Mapping[str, str]:
 def rows_of_session(
     spec: SessionSpec, versions: Mapping[str, str], *, simulator: bool, soc_model: str | None = None
 ) -> RowsHere:
-    """Return the rows that count for a session.
+    """Return the rows that apply to a session.
 
-    versions: the host's versions. soc_model: the chip, if the caller has determined it.
+    versions: the host's versions. soc_model: the chip, if the caller knows it.
     """
     options = [provider.options for provider in spec.providers if provider.name == QNN]
     given = {name: text for one in reversed(options) for name, text in one.items()}
@@ -168,7 +175,8 @@ def rows_of_session(
 def rows_here(
     soc_model: str | None, htp_arch: str | None, versions: Mapping[str, str], *, simulator: bool
 ) -> RowsHere:
-    """Return the rows that count for a chip on this computer; those of the table if nothing was measured."""
+    """Return the rows that apply to a chip on this computer. If nothing was measured, these are the table's
+    rows."""
     kept = read_measured()
     if not kept:
         return AS_IN_THE_TABLE
@@ -183,7 +191,7 @@ def rows_here(
     release = versions.get("onnxruntime_qnn", "")
     states = [(row, found.rows[row.name].state) for row in table() if _is_of(found.rows.get(row.name), row)]
     return RowsHere(
-        # A right result matters only if the table lists the row as wrong on this chip.
+        # A right result only matters if the table lists the row as wrong on this chip.
         frozenset(row.name for row, state in states if state == "right" and row.applies(arch, release)),
         frozenset(row.name for row, state in states if state == "wrong" and not row.applies(arch, release)),
         frozenset(row.name for row, state in states if state != "unclear"),
@@ -191,12 +199,12 @@ def rows_here(
 
 
 def right_on_this_npu(now: Mapping[str, str]) -> frozenset[str]:
-    """Return the rows that were measured to be right on this computer's NPU, by the newest result.
+    """Return the rows whose newest measurement on this computer's NPU was right.
 
-    Empty on the simulator. For a command without a host.
+    The result is empty on the simulator. This is for commands that do not start a host.
 
     Args:
-        now: installed versions, as far as they are known; a different version invalidates the result.
+        now: the known installed versions; a result that was measured with another version is invalid.
     """
     found = next((one for one in read_measured() if not one.place.simulator), None)
     if found is None:
@@ -216,25 +224,25 @@ def _is_of(measured: MeasuredRow | None, row: WrongOperator) -> bool:
 
 
 def chip_number(soc_model: str | None, htp_arch: str | None = None, *, simulator: bool) -> int | None:
-    """Return the chip that a session computes on; None if it compiles for a chip that this computer lacks."""
+    """Return the chip on which a session computes; None if it compiles for a chip that this computer lacks."""
     if simulator:
         return simulated_chip(soc_model, htp_arch)
     own = chip_of_this_computer()
     number = own.number if own is not None else 0
     first = (soc_model or "").split(",")[0]
-    if not first.strip(" 0"):  # for QNN 0 means that no chip is set
+    if not first.strip(" 0"):  # for QNN, 0 means that no chip is set
         return number
     named = chip_named(first)
     return number if own is not None and named is not None and named.number == number else None
 
 
 def unmeasured(place: MeasuredPlace, path: Path | None = None) -> tuple[WrongOperator, ...]:
-    """Return the rows that were not measured under these conditions, or have changed since."""
+    """Return the rows that were not measured under these conditions, or were changed after the measurement."""
     found = next((one for one in read_measured(path) if one.place == place), None)
     return tuple(row for row in table() if found is None or not _is_of(found.rows.get(row.name), row))
 
 
-# --- the file ----------------------------------------------------------------------------------------------
+# --- the file --------------------------------------------------------------------------------------------
 
 
 def measured_path() -> Path:

@@ -1,8 +1,8 @@
-"""Records of the cache besides compiled models: hashes of files, models that it skips, models whose weights the NPU
-cannot map, verdicts on numbers, optimizers that harm a model.
+"""Records of the cache besides compiled models: hashes of files, models that the cache skips, models whose weights
+the NPU cannot map, verdicts on results, and optimizers that break a model.
 
-Each record is a small file named by its key. No failure raises an error: a missing record only costs time. Any
-thread, any process.
+Each record is a small file named by its key. Failures never raise an error, because a missing record only costs
+time. Any thread, any process.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ MEMO_FOLDER: Final = "memo"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Hashed:
-    """Hash of a file. remembered: it was read from the memo instead of computed."""
+    """Hash of a file. remembered: whether the hash was read from the memo instead of computed."""
 
     sha256: str
     stamp: FileStamp
@@ -67,7 +67,7 @@ class HashMemo:
         self.folder = root / MEMO_FOLDER
 
     def look(self, path: str | os.PathLike[str]) -> Hashed | None:
-        """Return a file's hash, remembered or computed; ``None`` if the file does not exist.
+        """Return a file's hash, from the memo or computed; ``None`` if the file does not exist.
 
         Raises:
             OSError: the file cannot be read.
@@ -80,14 +80,14 @@ class HashMemo:
         if known is not None and known.stamp.proves(before):
             return dataclasses.replace(known, remembered=True)
         if before.settled and sys.platform != "win32":
-            # A write through a mapping updates the file's times only if the page is clean. So write all pages to
-            # the disk first, and every later write becomes visible. tmpfs has no disk and misses some writes.
+            # Write all pages to the disk first, so that every later write becomes visible: a write through a
+            # mapping updates the file's times only if the page is clean. tmpfs has no disk and misses some writes.
             with contextlib.suppress(OSError):
                 sync_file(text)
         found = Hashed(hash_file(text), before)
         after = take_stamp(text)
         if after is None or not before.same(after):
-            # The file was written during the hashing. The caller detects that; the hash must not be remembered.
+            # The file was modified during the hashing. The caller detects this, but the hash must not be stored.
             return dataclasses.replace(found, stamp=before._replace(taken_ns=0))
         if found.stamp.settled:
             self._keep(text, found)
@@ -109,10 +109,10 @@ class HashMemo:
             make_own(self.folder, _is_memo)
             write_json(self._file_of(path), content)
         except OSError:
-            pass  # the file is hashed again the next time
+            pass  # on failure the file is hashed again the next time
 
     def forget_gone(self) -> int:
-        """Remove unreadable records and those of missing files. Return their number."""
+        """Remove unreadable records and records of missing files. Return their number."""
         removed = 0
         for file in self._files():
             with contextlib.suppress(OSError):
@@ -128,7 +128,7 @@ class HashMemo:
                 file.unlink()
 
     def _files(self) -> list[Path]:
-        """Return the records; none if the folder is not the cache's."""
+        """Return the records; none if the folder does not belong to the cache."""
         try:
             return [self.folder / name for name in os.listdir(self.folder) if _is_memo(name)] if self._own else []
         except OSError:
@@ -151,7 +151,7 @@ class HashMemo:
         return Hashed(sha256, stamp) if isinstance(sha256, str) else None
 
     def _file_of(self, path: str) -> Path:
-        # Use the path as it was given: two spellings of a path have two records, which costs a second hash.
+        # Use the path as it was given. Two spellings of a path have two records, which only costs a second hash.
         name = hashlib.sha256(path.encode("utf-8", "surrogatepass")).hexdigest()[:32]
         return self.folder / f"{name}.json"
 
@@ -177,23 +177,23 @@ def memo_of(settings: CacheSettings | None) -> HashMemo | None:
     return HashMemo(Path(settings.folder)) if settings is not None and settings.in_use else None
 
 
-# --- models that the cache skips --------------------------------------------------------------------------
+# --- models that the cache skips -------------------------------------------------------------------------
 #
-# The reason is stored, so that the second start does not repeat the cost. A negative entry belongs to a key, that
-# is to one set of versions and options. It stays until it is cleared or expires.
+# The reason is stored, so that the next start does not repeat the failed compilation. A negative entry belongs to a
+# key, and so to one set of versions and options. It remains until it is cleared or expires.
 
-# refused: nodes would stay on the CPU. nothing-on-qnn: QNN supports none of its nodes. differs: the compiled model
-# has other inputs or outputs than the original. crashes: two compiled models in a row killed the host or could not
-# be loaded. slow: the model is small but took long to compile, so it is worth an entry. unmapped: its weights
-# cannot be mapped into the NPU's memory (`load_mapped_or_not`). gates: its results are wrong, and splitting gates
-# does not help (`create/parting.py`).
+# refused: nodes would stay on the CPU. nothing-on-qnn: QNN supports none of the model's nodes. differs: the
+# compiled model has other inputs or outputs than the original. crashes: two compiled models in a row killed the
+# host or could not be loaded. slow: the model is small but took long to compile, so it is worth an entry. unmapped:
+# its weights cannot be mapped into the NPU's memory (`load_mapped_or_not`). gates: its results are wrong, and
+# splitting gates does not help (`create/parting.py`).
 Kind = Literal["refused", "nothing-on-qnn", "differs", "crashes", "slow", "unmapped", "gates"]
 
 NOTES_FOLDER: Final = "notes"
 DAY_S: Final = 24 * 3600.0
 NOTES_MAX_AGE_S: Final = 90 * DAY_S
-# Kinds that may be due to chance expire earlier: two crashes, or a QNN that supported nothing while its driver was
-# replaced. Without nodes for QNN another attempt to compile takes little time.
+# Reasons that may be due to chance expire earlier: two crashes, or a QNN that supported nothing while its driver
+# was being replaced. If no node is for QNN, another attempt to compile takes little time.
 CRASHES_MAX_AGE_S: Final = 7 * DAY_S
 NOTHING_MAX_AGE_S: Final = DAY_S
 _MAX_AGE_S: Final[Mapping[Kind, float]] = {"crashes": CRASHES_MAX_AGE_S, "nothing-on-qnn": NOTHING_MAX_AGE_S}
@@ -221,7 +221,7 @@ class NegativeEntries(JsonFolder):
         self._write(key, {"schema": SCHEMA, **dataclasses.asdict(entry)})
 
     def read(self, key: str, *, keep: bool = False) -> NegativeEntry | None:
-        """Return the entry, ``None`` if there is none. keep: do not set records of other versions aside."""
+        """Return the entry; ``None`` if the key has none. keep: do not set records of other versions aside."""
         try:
             content = self._read(key)
             if content is None or content.pop("schema") != SCHEMA:
@@ -244,7 +244,7 @@ class NegativeEntries(JsonFolder):
         return sorted(found, key=lambda entry: -entry.created)
 
 
-# --- models whose weights the NPU cannot map ----------------------------------------------------------------
+# --- models whose weights the NPU cannot map -------------------------------------------------------------
 #
 # Some drivers cannot map the weights of a compiled model (RPC 8003, then QNN 1002), and load the same model with
 # the provider option ``disable_file_mapped_weights``. A success is remembered for the model and the version of QNN.
@@ -262,17 +262,17 @@ def load_mapped_or_not(
     model: ModelSource | GenaiFolder,
     versions: Callable[[], Mapping[str, str]],
 ) -> tuple[T, str]:
-    """Create an object, if necessary a second time without mapped weights. Return it and what was necessary, as
-    text.
+    """Create an object; if that fails because the weights cannot be mapped, try again without mapping. Return the
+    object and a description of the second attempt.
 
     Args:
         create: creates the object; its argument is whether to disable the mapping.
         settings: settings of the application's cache; without a usable cache nothing is remembered.
         model: the model.
-        versions: returns the host's versions.
+        versions: function that returns the host's versions.
 
     Raises:
-        BridgeError: the error of the first attempt, with that of the second one as evidence.
+        BridgeError: the error of the first attempt, with the error of the second attempt as evidence.
     """
 
     def key() -> str:
@@ -304,7 +304,7 @@ def load_mapped_or_not(
 
 
 def may_unmap(spec: SessionSpec) -> bool:
-    """Return whether the session uses QNN and the application has not set the option itself."""
+    """Return whether the session uses QNN and its options leave the mapping of weights to qnnbridge."""
     named = next((provider for provider in spec.providers if provider.name == QNN), None)
     if spec.providers and named is None:
         return False
@@ -321,21 +321,21 @@ def without_mapping(spec: SessionSpec) -> SessionSpec:
     return dataclasses.replace(spec, providers=changed)
 
 
-# --- verdicts: results of comparing a compiled model with the CPU -----------------------------------------
+# --- verdicts: results of comparing a compiled model with the CPU ----------------------------------------
 #
-# The key contains model, options, chip and versions: if any of them changes, or the rules of judgement do, a new
-# comparison is needed. A verdict stays when its entry is evicted, and models without an entry have verdicts too. A
-# verdict is based on several calls, which it counts: a later difference replaces "agrees".
+# The key contains model, options, chip and versions. If any of them changes, or if the rules of judgement change, a
+# new comparison is needed. A verdict is kept when the model's entry is evicted, and models without an entry have
+# verdicts too. A verdict is based on several calls and contains their number: a later difference replaces "agrees".
 
 VERDICTS_FOLDER: Final = "verdicts"
-# Version of the rules in `numerics`: verdicts by other rules are ignored.
+# Version of the rules in `numerics`. Verdicts by other versions of the rules are ignored.
 RULES: Final = 2
 # Maximum number of stored verdicts, of about 1 KB each.
 MAX_VERDICTS: Final = 1000
 VERDICTS_MAX_AGE_S: Final = 365 * 24 * 3600.0
-# Limit on waiting for the lock; reading and writing a record takes less than a millisecond.
+# Maximum wait for the lock in seconds; reading and writing a record takes less than a millisecond.
 LOCK_WAIT_S: Final = 2.0
-# After this many processes have ended before their comparison did, no comparison is started.
+# If this many processes ended before their comparison did, no further comparison is started.
 MAX_ATTEMPTS: Final = 5
 
 
@@ -354,7 +354,7 @@ class Verdicts(JsonFolder):
         self._lock = root / "locks" / "verdicts.lock"
 
     def read(self, key: str) -> NumbersReport | None:
-        """Return the verdict, ``None`` if there is none."""
+        """Return the verdict; ``None`` if the key has none."""
         try:
             report = self._report(key, self._read(key))
         except (Damaged, OSError):
@@ -374,7 +374,7 @@ class Verdicts(JsonFolder):
         Args:
             key: the key of the record.
             report: the verdict of the comparison.
-            calls: number of calls of the model since they were counted last.
+            calls: number of calls of the model since the last count.
         """
         with self._locked():
             before = self.read(key)
@@ -388,14 +388,14 @@ class Verdicts(JsonFolder):
         return found
 
     def count(self, key: str, calls: int) -> None:
-        """Add calls that were not compared, if there is a verdict."""
+        """Add the number of calls that were not compared to the verdict, if the key has one."""
         with self._locked():
             before = self.read(key)
             if before is not None:
                 self._write(key, self._content(dataclasses.replace(before, calls=before.calls + calls)))
 
     def begin(self, key: str) -> bool:
-        """Count an attempt. Return whether a comparison may start: not too many attempts were interrupted."""
+        """Record the start of a comparison. Return False if too many comparisons were interrupted."""
         with self._locked():
             try:
                 content = self._read(key) or {}
@@ -410,7 +410,7 @@ class Verdicts(JsonFolder):
             return True
 
     def ended(self, key: str) -> None:
-        """Reset the attempts: the latest comparison ended, with any result."""
+        """Reset the count of interrupted comparisons, because the latest comparison ended with a result."""
         with self._locked():
             try:
                 content = self._read(key)
@@ -420,7 +420,7 @@ class Verdicts(JsonFolder):
                 self._write(key, {**content, "attempts": 0})
 
     def _report(self, key: str, content: Mapping[str, Any] | None) -> NumbersReport | None:
-        """Return the report in a record; ``None`` if there is none or it is by other rules.
+        """Return the report in a record; ``None`` if it is missing or follows other rules.
 
         A record that this version cannot interpret is from another build, and is set aside.
         """
@@ -446,7 +446,8 @@ class Verdicts(JsonFolder):
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        """Hold the lock of all verdicts during a block. Continue without it if it is unavailable for too long."""
+        """Hold the lock of all verdicts during a block. If the lock is unavailable for too long, continue without
+        it."""
         held = None
         with contextlib.suppress(OSError):
             enter(self._folder.parent)
@@ -462,17 +463,17 @@ class Verdicts(JsonFolder):
         _keep_newest(self, MAX_VERDICTS)
 
 
-# --- optimizers of ONNX Runtime that a model is loaded without ----------------------------------------------
+# --- ONNX Runtime's optimizers that are disabled for a model ---------------------------------------------
 
 OPTIMIZERS_FOLDER: Final = "optimizers"
 MAX_CHOICES: Final = 1000
 
 
 class OptimizerChoice(NamedTuple):
-    """Graph optimizers of ONNX Runtime that the sessions of a model are created without.
+    """ONNX Runtime's graph optimizers that are disabled in the sessions of a model.
 
-    disabled: the optimizers, by name. off: disable all, because no smaller set is known to help. why: their effect
-    on the model, as a sentence; "" if none is to be disabled.
+    disabled: names of the optimizers. off: whether to disable all, because no smaller set is known to help. why: a
+        sentence on their effect on the model; "" if none is disabled.
     """
 
     disabled: tuple[str, ...] = ()
@@ -480,7 +481,7 @@ class OptimizerChoice(NamedTuple):
     why: str = ""
 
     def applied(self, spec: SessionSpec) -> SessionSpec:
-        """Return the spec of a session without these optimizers."""
+        """Return the description of a session with these optimizers disabled."""
         if self.off:
             return dataclasses.replace(spec, options={**spec.options, OPTIMIZATION_LEVEL: LEVEL_OFF})
         if not self.disabled:

@@ -53,14 +53,14 @@ from qnnbridge_host.model.source import KnownFile
 from qnnbridge_os.files import NotOurs, enter, is_own, make_folders, make_own, sync_file, sync_folder
 from qnnbridge_protocol.field_types import read_document
 
-# The lock is held while leftovers are removed, which may have gigabytes.
+# Timeout for this lock. It is held while leftovers are removed, which may have several gigabytes.
 SWEEP_WAIT_S: Final = 10.0
-# Number of entries that are kept after they were set aside, with the reason.
+# Maximum number of set-aside entries that are kept, with the reason.
 MAX_INVALID: Final = 20
 MANY_USES: Final = 16
 REASON_FILE: Final = "reason.json"
 HITS_FILE: Final = "hits.json"
-# Lock file of a user: its process id and a random number.
+# Pattern of a user's lock file: its process id and a random number.
 _USE: Final = re.compile(r"\d+-[0-9a-f]+\.lock")
 
 _WINDOWS_MAX_PATH: Final = 259
@@ -110,11 +110,12 @@ class Store:
 
     @property
     def is_usable(self) -> bool:
-        """True if the cache's folder exists and belongs to qnnbridge."""
+        """Whether the cache's folder exists and belongs to qnnbridge."""
         return self.root.is_dir() and is_own(self.root, self._is_ours)
 
     def part(self, name: str) -> Path:
-        """Return a folder of the cache, which need not exist. Raise `NotOurs` for a link or a foreign folder."""
+        """Return a folder of the cache, whether it exists or not. Raise `NotOurs` for a link or a foreign
+        folder."""
         if not self._own:
             enter(self.root)
             if not is_own(self.root, self._is_ours):
@@ -137,7 +138,7 @@ class Store:
             return []
 
     def check_room(self, size_bytes: int) -> None:
-        """Raise `OSError` if the disk has less free space than that, before the work of compiling."""
+        """Raise `OSError` if the disk has less free space than the given size, before a model is compiled."""
         free = shutil.disk_usage(self.root).free
         if free < size_bytes:
             raise OSError(errno.ENOSPC, f"The disk is full ({free} bytes are free)")
@@ -147,16 +148,16 @@ class Store:
     def lock(
         self, key: str, deadline: float | None, on_wait: Callable[[float], bool | None] | None = None
     ) -> Held | None:
-        """Take the lock of an entry; return ``None`` after the deadline, or if `on_wait` ends the wait."""
+        """Take the lock of an entry; return ``None`` if the deadline expires or `on_wait` ends the wait."""
         return hold(self._lock_file(key), deadline, on_wait)
 
     def try_lock(self, key: str) -> Held | None:
         return try_hold(self._lock_file(key))
 
     def find(self, key: str, *, fresh: bool = False) -> CacheEntry | None:
-        """Return an entry after verifying every byte; ``None`` if there is none.
+        """Return an entry after verifying every byte; ``None`` if the key has none.
 
-        fresh: read unchanged files again, too. Raises `Damaged` with the reason.
+        fresh: also read unchanged files again. Raises `Damaged` with the reason.
         """
         entry = self.peek(key)
         if entry is None:
@@ -169,7 +170,7 @@ class Store:
         try:
             enter(folder)
         except NotOurs:
-            raise Damaged("a link or a file has its name") from None
+            raise Damaged("a link or a file occupies its folder's name") from None
         try:
             manifest = EntryManifest.read(folder)
         except OSError as error:
@@ -182,7 +183,8 @@ class Store:
         return CacheEntry(folder, manifest)
 
     def publish(self, draft: Draft, manifest: EntryManifest) -> CacheEntry:
-        """Make the finished draft the entry of its key, atomically; share files that equal another entry's."""
+        """Make the finished draft the entry of its key, atomically. Replace files that equal another entry's file
+        by hard links."""
         for record in manifest.files:
             self._share(draft.folder / record.name, record.sha256, record.size)
             sync_file(draft.folder / record.name)
@@ -192,7 +194,7 @@ class Store:
         if os.path.lexists(target):
             self.remove(manifest.key)
         os.rename(draft.folder, target)
-        # The rename itself must reach the disk, otherwise a power cut could undo it.
+        # The rename itself must reach the disk, because a power failure could otherwise undo it.
         sync_folder(target.parent)
         draft.close()
         return CacheEntry(target, manifest)
@@ -209,9 +211,9 @@ class Store:
         now = time.time()
         name = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(now))}-{secrets.token_hex(8)}-{key[:8]}"
         target = self.part("bad") / name
-        # Move the entry before writing the reason, so that no process loads it meanwhile.
+        # Move the entry before writing the reason, so that no process loads it in the meantime.
         os.rename(folder, target)
-        # A link was moved itself; its target stays unchanged.
+        # If the entry was a link, the link itself was moved and its target is unchanged.
         if target.is_dir() and not target.is_symlink():
             with contextlib.suppress(OSError):  # the entry is moved even if the reason cannot be written
                 content = {"key": key, "fault": fault, "reason": reason, "label": label, "when": now}
@@ -230,24 +232,25 @@ class Store:
         if not self.in_use(key):
             remove_tree(self._uses(key))
 
-    # --- its users ---
+    # --- processes that use an entry ---------------------------------------------------------------------
 
     def use(self, key: str) -> Held:
         """Mark an entry as used: it is not evicted as long as the returned lock is held."""
         folder = self._uses(key)
         folder.mkdir(parents=True, exist_ok=True)
-        # The name of a lock file contains the process id, so lock files of this process need not be opened.
+        # The name of a lock file contains the process id, so that lock files of this process need not be opened.
         names = [name for name in os.listdir(folder) if name.endswith(".lock")]
         if len(names) > MANY_USES or any(not name.startswith(f"{os.getpid()}-") for name in names):
             self.in_use(key)  # removes leftovers of killed processes and of sessions that were never closed
-        # One lock for each session; the system releases it if the process is killed.
+        # Use one lock for each session; the operating system releases it if the process is killed.
         held = try_hold(folder / f"{os.getpid()}-{secrets.token_hex(6)}.lock")
         if held is None:
             raise OSError(f"{folder}: another process holds the new lock")
         return held
 
     def in_use(self, key: str, *, sweep: bool = True) -> bool:
-        """Return whether a living process has sessions of an entry. sweep: remove leftovers of dead processes."""
+        """Return whether a running process has sessions of an entry. sweep: remove leftovers of processes that have
+        ended."""
         used = False
         for file in _listed(self._uses(key)):
             if not _USE.fullmatch(file.name) or file.is_symlink():
@@ -281,7 +284,7 @@ class Store:
 
     def draft(self) -> Draft:
         """Create an empty folder on the same volume for an entry that is being created."""
-        # `sweep` removes a folder without a held lock, so lock and folder are created while it cannot run.
+        # Create lock and folder while `sweep` cannot run, because it removes folders without a held lock.
         with holding(self._sweep_lock, time.monotonic() + SWEEP_WAIT_S):
             name = secrets.token_hex(8)
             held = try_hold(self.part("tmp") / f"{name}.lock")
@@ -296,7 +299,7 @@ class Store:
         return Draft(folder, held)
 
     def sweep(self) -> int:
-        """Remove what killed creators and users of entries have left; return the number of removed drafts."""
+        """Remove what crashed creators and users of entries have left. Return the number of removed drafts."""
         removed = 0
         for folder in self.listed("uses"):
             self._sweep_uses(folder.name)
@@ -318,7 +321,7 @@ class Store:
 
     def _sweep_uses(self, key: str) -> None:
         with contextlib.suppress(OSError):
-            # Lock order: the entry's lock, then those of its users.
+            # Lock order: the entry's lock, then the locks of its users.
             held = self.try_lock(key)
             if held is None:
                 return  # the entry is about to be used
@@ -374,7 +377,7 @@ class Store:
                 if size == record.size and not path.is_symlink():
                     found = KnownFile.look(os.fspath(path), None if fresh else self.memo)
             except FileNotFoundError:
-                raise Damaged(f"{record.name} is not there") from None
+                raise Damaged(f"{record.name} is missing") from None
             except OSError as error:
                 raise Damaged(f"{record.name} cannot be read ({error.strerror or error})") from None
             if size != record.size:
@@ -385,7 +388,8 @@ class Store:
         return tuple(checked)
 
     def _share(self, path: Path, sha256: str, size: int) -> None:
-        """Replace a file by a hard link to an equal file of another entry, if the file system supports that."""
+        """Replace a file by a hard link to an equal file of another entry, if the file system supports hard
+        links."""
         for key in self.all_keys():
             try:
                 other = self.peek(key)
@@ -400,7 +404,8 @@ class Store:
                 with contextlib.suppress(OSError, Damaged):
                     self._check(other, fresh=False)
                     linked = path.with_name(f"{path.name}.linked")
-                    # Link under a new name first: `link` cannot replace a file; `replace` can, atomically.
+                    # Create the link under a new name first, because `link` cannot replace a file, but `replace`
+                    # can, atomically.
                     os.link(twin, linked)
                     os.replace(linked, path)
                     return
@@ -417,7 +422,7 @@ class Store:
 
 
 class Draft:
-    """A folder in which an entry is created. `close` removes the folder unless it has become an entry."""
+    """A folder in which an entry is created. `close` removes the folder unless it was published as an entry."""
 
     def __init__(self, folder: Path, held: Held) -> None:
         self.folder = folder
@@ -447,16 +452,16 @@ def _listed(folder: Path) -> Iterator[Path]:
         yield folder / name
 
 
-# --- eviction of the least recently used entries, except those in use -------------------------------------
+# --- eviction of the least recently used entries, except those in use ------------------------------------
 #
 # A file that several entries share counts once, and is freed with the last of them. One process evicts at a time.
 
 
 def total_bytes(store: Store) -> int:
     """Return the size of all entries, including those that were set aside. Shared files count once."""
-    # Files are identified by device and inode, not by name.
+    # Identify files by device and inode instead of by name.
     sizes: dict[tuple[int, int], int] = {}
-    # `listed` skips links, whose targets are not part of this cache.
+    # Use `listed`, which skips links, because their targets are not part of this cache.
     kept = store.listed("entries")
     for folder in kept + [bad.folder for bad in store.invalid_entries()]:
         try:
@@ -473,7 +478,7 @@ def total_bytes(store: Store) -> int:
 def shrink(store: Store, max_bytes: int, keep: str | None = None) -> list[str]:
     """Evict entries until all of them together have at most `max_bytes`. Return the evicted keys.
 
-    keep: an entry that was just created and is about to be used. Raises `OSError`.
+    keep: key of an entry that was just created and is about to be used. Raises `OSError`.
     """
     held = try_hold(store.part("locks") / "evict.lock")
     if held is None:
@@ -494,7 +499,7 @@ def shrink(store: Store, max_bytes: int, keep: str | None = None) -> list[str]:
 
 
 def evict(store: Store, key: str) -> bool:
-    """Remove an entry that is not being used, created or verified. Return whether it was removed."""
+    """Remove an entry unless a process is using, creating or verifying it. Return whether it was removed."""
     held = store.try_lock(key)
     if held is None:
         return False
@@ -510,7 +515,8 @@ def evict(store: Store, key: str) -> bool:
 
 
 def last_used(store: Store, key: str) -> float:
-    """Return the time of last use in seconds since 1970; the time of creation for an entry that was never used."""
+    """Return the time of last use in seconds since 1970. For an entry that was never used, this is its creation
+    time."""
     hits = store.hits(key)
     if hits.last:
         return hits.last

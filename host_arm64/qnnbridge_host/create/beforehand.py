@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from qnnbridge_host.create.order import WorkOrder
     from qnnbridge_host.model.source import ModelSource
 
-# The compilation of a smaller model takes less time than the start of a worker.
+# Do not check models with fewer nodes: compiling them takes less time than starting a worker.
 LEAST_BYTES: Final = 2**20
 _MOST_EVIDENCE: Final = 10
-# Reason in the trace for a node that the NPU's library refused (code 3110, which only the log contains).
+# Reason in the trace for a node that the NPU's library refused. Only the log contains the error code, 3110.
 _GENERAL: Final = "Failed to add node"
 # File name of QNN's IR library, without a folder: the host searches for it in the provider's folder.
 _IR_LIBRARY: Final = "QnnIr.dll" if sys.platform == "win32" else "libQnnIr.so"
@@ -89,8 +89,8 @@ def _evidence(node: Mapping[str, Any]) -> str:
 
 
 def _placed(source: ModelSource, spec: SessionSpec, initializers: Sequence[Any], order: WorkOrder) -> SessionInfo:
-    # Import this here, because few sessions need it, and because it imports modules for runs, which other
-    # sessions import after the response.
+    # Import the module here: few sessions need it, and it imports modules for runs, which other sessions import
+    # only after the response.
     from qnnbridge_host.create.worker import Worker, WorkerSession
 
     with Worker(order).running() as worker:
@@ -98,13 +98,13 @@ def _placed(source: ModelSource, spec: SessionSpec, initializers: Sequence[Any],
 
 
 def _placing(spec: SessionSpec, folder: str) -> SessionSpec | None:
-    """Return a session's description that places the nodes without compiling; ``None`` without the NPU."""
+    """Return the description of a session that places the nodes without compiling; ``None`` without the NPU."""
     providers = spec.providers or (ProviderSpec(QNN),)
     options = next((dict(one.options) for one in providers if one.name == QNN), None)
     written = placement_only(options, folder, _IR_LIBRARY) if options is not None else {}
     if options is None or not written:
         return None
-    # Keep quantization at the graph's edges on QNN, as in a session that forbids the CPU.
+    # Keep quantization at the graph's edges on QNN, as a session that forbids the CPU does.
     own = ProviderSpec(QNN, {"offload_graph_io_quantization": "0", **options, **written, **tracing(folder)})
     others = tuple(one for one in providers if one.name != QNN)
     entries = without_compiling(spec.config_entries)
@@ -113,7 +113,8 @@ def _placing(spec: SessionSpec, folder: str) -> SessionSpec | None:
         fallback="cpu",
         fix=None,
         providers=(own, *others),
-        # Log nothing but fatal errors, because the log lines would not be about the model's own session.
+        # Log fatal errors only: other log lines would be about this trial session instead of the application's
+        # session.
         options={
             **{name: value for name, value in spec.options.items() if name not in _WRITES_FILES},
             "log_severity_level": 4,

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from qnnbridge_host.create.order import Creation
     from qnnbridge_host.create.parting import Parting
 
-# A larger model is rewritten only on request, because its copy would fill the cache.
+# Larger models are rewritten only on request, because their copies would fill the cache.
 MAX_UNASKED_BYTES: Final = 512 * 2**20
-# Configuration entries with which creating a session writes files of the model.
+# Configuration entries that make ONNX Runtime write files of the model when a session is created.
 _WRITES: Final = ("ep.context_enable",)
 
 
@@ -28,10 +28,11 @@ class ModelChoice(NamedTuple):
     """The model to create a session from, and the reason.
 
     Attributes:
-        fix: the rewrites of the copy to load; ``None`` for the model as given.
-        rewrites: the rewrites because of which the host chose the copy (`fix` also has their prerequisites);
-            empty for a copy that the application requests.
-        parting: the failed accuracy check that is the reason; ``None`` for known faults of the model.
+        fix: the rewrites of the copy to load; ``None`` to load the model as given.
+        rewrites: the rewrites that are the reason for the copy (`fix` also contains their prerequisites); empty if
+            the application requested the copy.
+        parting: the failed accuracy check that is the reason for the copy; ``None`` if known faults of the model
+            are the reason.
     """
 
     fix: FixSpec | None = None
@@ -43,7 +44,7 @@ AS_GIVEN: Final = ModelChoice()
 
 
 def choose_model(creation: Creation, host: HostInfo, cache: SessionCache | None) -> ModelChoice:
-    """Return the choice for a session that may use a rewritten copy without a request for it (`may_rewrite`).
+    """Choose the model for a session that may use a rewritten copy without a request for it (`may_rewrite`).
 
     Args:
         creation: the creation with the model as given.
@@ -53,7 +54,7 @@ def choose_model(creation: Creation, host: HostInfo, cache: SessionCache | None)
     if host.simulator is None:  # without QNN
         return AS_GIVEN
     parting = cache.parting_needed(host) if cache is not None else None
-    # The search for known faults reads the graph, so skip it for a model whose entry has no warning.
+    # The search for known faults reads the graph. Skip it if the model's cache entry has no warning.
     if parting is None and cache is not None and cache.has_right_entry(host):
         return AS_GIVEN
     # Rewrite known-wrong operators first: they are the more likely cause of a failed accuracy check.
@@ -69,7 +70,8 @@ def may_rewrite(creation: Creation) -> bool:
     spec, source = creation.spec, creation.source
     if spec.fix is not None and spec.fix.when == "never":
         return False
-    # The copy would lack weights that the session passes, and ONNX Runtime would save an optimized copy.
+    # The copy would lack weights that the application passes to the session, and ONNX Runtime would save an
+    # optimized file of the copy.
     if spec.value_names or spec.options.get("optimized_model_filepath"):
         return False
     if writes_files(spec):
@@ -83,12 +85,12 @@ def may_rewrite(creation: Creation) -> bool:
 
 
 def writes_files(spec: SessionSpec) -> bool:
-    """Return whether creating the session writes files, so that a second attempt would find them."""
+    """Return whether creating the session writes files, which a second attempt would find."""
     return any(spec.config_entries.get(name, "0") not in ("", "0") for name in _WRITES)
 
 
 def curing_rewrites(creation: Creation, host: HostInfo) -> tuple[str, ...]:
-    """Return the rewrites that fix the model's known faults, and 64-bit floats at its inputs and outputs."""
+    """Return the rewrites that fix the model's known faults and its 64-bit floats at inputs and outputs."""
     from qnnbridge_host.cache.measured import rows_of_session
     from qnnbridge_host.model.double_edges import REWRITE, double_edges
     from qnnbridge_host.model.known_wrong import computes_on_htp, find_for_session
@@ -105,7 +107,7 @@ def curing_rewrites(creation: Creation, host: HostInfo) -> tuple[str, ...]:
 
 
 def _whole(rewrites: Sequence[str], spec: SessionSpec) -> tuple[str, ...]:
-    """Return the rewrites and their prerequisites: fixed sizes, constants and branches."""
+    """Return the rewrites with their prerequisites added: fixed sizes, constants and branches."""
     from qnnbridge_host.model.known_wrong import BRANCH_REWRITES
     from qnnbridge_host.rewrite.catalogue import FIXED_SHAPES
 

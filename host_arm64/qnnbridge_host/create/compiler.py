@@ -45,18 +45,19 @@ from qnnbridge_protocol.visible import log_of
 
 _log = log_of("qnnbridge.compiling")
 
-# Parts of a session's refusal that do not apply to a compilation (`nothing_to_compile`).
+# Parts of a session's refusal message that do not apply to a compilation (`nothing_to_compile`).
 _ABOUT_SESSIONS = re.compile(r",? and this session forbids (?:the CPU|it)\.")
 _ALLOW_CPU = re.compile(r"\s*To let such nodes run on the CPU, create the session with fallback='cpu'\.")
 _BY_NAME = re.compile(r"add_free_dimension_override_by_name\('([^']*)', SIZE\)")
-# Beginning of the fix if some dimensions lack a usable name.
+# Beginning of the fix in an error if some dimensions lack a usable name.
 _NAMES_DO_NOT_DO = "Export the model with fixed shapes"
-# Stem of staged files. Users never see it: in errors `StagingDir.in_real_words` inserts the real file name.
+# Stem of staged files. Users never see this stem: `StagingDir.in_real_words` inserts the real file name into
+# errors.
 STAGED_STEM = "qnnbridge_staged_model"
 
 
 def compile_together(jobs: Sequence[CompilerInput], folder: str, order: WorkOrder) -> tuple[CompiledFiles, ...]:
-    """Compile models; several jobs share the weights in one context binary, which has the first job's file stem.
+    """Compile models. Several jobs share their weights in one context binary, which is named after the first job.
 
     Args:
         jobs: the models.
@@ -75,7 +76,7 @@ def compile_together(jobs: Sequence[CompilerInput], folder: str, order: WorkOrde
     try:
         made = _compiled(jobs, folder, order)
         if made is None:
-            _log.warning("files of the model were touched while it was compiled: it is compiled again from a copy")
+            _log.warning("files of the model were touched while it was compiled; compiling again from a copy")
             made = _compiled(jobs, folder, order, copied=True)
         if made is None:
             raise jobs[0].source.never_rests()
@@ -89,9 +90,10 @@ def compile_together(jobs: Sequence[CompilerInput], folder: str, order: WorkOrde
 def _compiled(
     jobs: Sequence[CompilerInput], folder: str, order: WorkOrder, *, copied: bool = False
 ) -> list[CompiledFiles] | None:
-    """Compile; return ``None`` if a file was touched meanwhile: the worker may have read changed contents."""
+    """Compile the jobs; return ``None`` if a file was touched meanwhile, because the worker may have read changed
+    contents."""
     with staging_dir(jobs, folder, copied=copied) as place:
-        # Take the stamps after the staging, because its hard links touch the files, too.
+        # Take the stamps after the staging, because the hard links that staging creates touch the files, too.
         before = list(itertools.chain(*(job.source.stamps() for job in jobs)))
         try:
             made = _Compilation(jobs, place, order).run()
@@ -122,7 +124,8 @@ class _Compilation:
         else:
             if worker.exit_code:
                 _log.warning(
-                    "the compiler crashed during its clean-up (exit code %s); its result is kept", worker.exit_code
+                    "the compiler crashed during its clean-up (exit code %s); its complete result is kept",
+                    worker.exit_code,
                 )
                 made = [dataclasses.replace(files, died_at_teardown=True) for files in made]
         for files in made:
@@ -160,7 +163,7 @@ class _Compilation:
 
     def _description(self, index: int, spec: SessionSpec) -> CompileSpec:
         share: ShareWeights = "no"
-        # QNN writes the common binary with the last model, and uses the first model's file stem for it.
+        # QNN writes the shared binary with the last model, and names it after the first model.
         if self._shared:
             share = "last" if index == len(self._jobs) - 1 else "more"
         output = os.path.join(self._place.folder, self._stems[index] + MODEL_SUFFIX)
@@ -172,11 +175,11 @@ class _Compilation:
         return blob_of(self._stems[0 if self._shared else index])
 
     def _salvaged(self, death: WorkerDied) -> CompiledFiles:
-        """Return the files of a crashed compiler if they are complete and another process can load them.
+        """Return the files that a crashed compiler left, if they are complete and another process can load them.
 
         QNN crashes most often while it cleans up, when all files are written.
         """
-        # The simulator cannot load a binary that several models share, so it cannot be verified.
+        # The simulator cannot load a binary that several models share, so such a binary cannot be verified.
         if self._shared:
             raise death
         job, model, blob = self._jobs[0], self._stems[0] + MODEL_SUFFIX, self._blob(0)
@@ -189,7 +192,7 @@ class _Compilation:
                 frame = worker.call_with_model({"op": "worker.create", "spec": spec.to_wire()})
                 info = SessionInfo.from_wire(frame.header["info"])
         except BridgeError:
-            # A withdrawn request also ends the second worker, which does not mean that the files are bad.
+            # A withdrawn request also ends the second worker. This does not mean that the files are bad.
             self._order.stop.check()
             raise death from None
         _log.warning("%s Its result is complete and is kept.", death.message)
@@ -212,21 +215,21 @@ def check_whole(folder: str, model: str, blob: str | None) -> None:
     Args:
         folder: folder of the files.
         model: file name of the .onnx file.
-        blob: file name of the context binary that the model must refer to; ``None`` if it must be embedded.
+        blob: file name of the context binary that the model must refer to; ``None`` if the binary must be embedded.
     """
     path = os.path.join(folder, model)
     try:
         scan = scan_model(path)
     except BridgeError as error:
-        raise _broken(f"{model} cannot be read to its end.", error.message) from None
+        raise _broken(f"{model} is truncated or damaged.", error.message) from None
     owners = [node for node in scan.ep_contexts if node.owns_blob]
-    # The operator sets follow the graph in the file, so a file that was cut off after the graph lacks them.
+    # In the file the operator sets follow the graph, so a file that was truncated after the graph lacks them.
     if not owners or not scan.opsets:
-        raise _broken(f"{model} has no compiled part.", "")
+        raise _broken(f"{model} contains no compiled graph.", "")
     for node in owners:
         if blob is None:
             if not node.embedded:
-                raise _broken(f"{model} has no context binary inside.", "")
+                raise _broken(f"{model} contains no embedded context binary.", "")
         elif node.embeds or node.cache_path != blob:
             raise _broken(
                 f"{model} does not refer to the context binary {blob}.", f"It refers to {node.cache_path!r}."
@@ -250,16 +253,16 @@ def _broken(what: str, why: str) -> CompileFailed:
     )
 
 
-# --- the folder for the native side ----------------------------------------------------------------------
+# --- the folder that QNN's compiler reads and writes -----------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StagingDir:
-    """Paths for the native side.
+    """Paths for the native compiler.
 
     Attributes:
         folder: folder for the results.
-        specs: the jobs' descriptions with the paths to read.
+        specs: the jobs' session descriptions with the paths that the compiler reads.
         replaced: pairs of a staged path and the real path.
         private: whether all files to read are private copies.
     """
@@ -283,7 +286,7 @@ class StagingDir:
 
 @contextlib.contextmanager
 def staging_dir(jobs: Sequence[CompilerInput], folder: str, *, copied: bool = False) -> Iterator[StagingDir]:
-    """Provide the paths for the native side, and move the results to `folder` after the block.
+    """Provide the paths for the native compiler, and move the results to `folder` after the block.
 
     Args:
         jobs: the models.
@@ -297,13 +300,14 @@ def staging_dir(jobs: Sequence[CompilerInput], folder: str, *, copied: bool = Fa
     specs = tuple(job.spec for job in jobs)
     staged = [job.source.path is not None and (copied or not job.source.path.isascii()) for job in jobs]
     parent = _ascii_place() if any(staged) or not folder.isascii() else None
-    # Staging is not needed, or no folder with an ASCII path is writable. Then QNN gets the real paths.
+    # Either staging is not needed, or no folder with an ASCII path is writable. In both cases QNN gets the real
+    # paths.
     if parent is None:
         yield StagingDir(folder, specs)
         return
     with work_folder("compile", parent) as place:
         out = folder
-        if copied or not folder.isascii():  # files of an earlier attempt may be in `folder`
+        if copied or not folder.isascii():  # `folder` may contain files of an earlier attempt
             out = os.path.join(place, "out")
             os.mkdir(out)
         new_specs, replaced = [], []
@@ -311,7 +315,7 @@ def staging_dir(jobs: Sequence[CompilerInput], folder: str, *, copied: bool = Fa
             spec, path = specs[index], None
             if staged[index]:
                 path = _stage(job, os.path.join(place, f"in{index}"), index, copied=copied)
-            # The path is ``None`` if the model is not staged, or a file of the model is outside of its folder.
+            # The path is ``None`` if the model is not staged, or if one of its files is outside of its folder.
             if path is not None and job.source.path is not None:
                 spec = dataclasses.replace(spec, model_path=path)
                 replaced.append((path, job.source.path))
@@ -324,7 +328,7 @@ def staging_dir(jobs: Sequence[CompilerInput], folder: str, *, copied: bool = Fa
 
 
 def _ascii_place() -> str | None:
-    """Return a writable folder with an ASCII path for working folders; ``None`` if no candidate is writable."""
+    """Return a writable folder with an ASCII path, for staged files; ``None`` if no candidate is writable."""
     # On Windows the path of the temporary folder contains the user name, which may not be ASCII.
     candidates = [tempfile.gettempdir()]
     candidates += [os.environ[name] for name in ("PUBLIC", "ProgramData") if os.environ.get(name)]
@@ -332,7 +336,8 @@ def _ascii_place() -> str | None:
 
 
 def _stage(job: CompilerInput, folder: str, index: int, *, copied: bool) -> str | None:
-    """Link or copy a model to `folder` and return its new path; ``None`` if a file of it is outside its folder."""
+    """Link or copy a model to `folder` and return its new path; ``None`` if one of its files is outside of the
+    model's folder."""
     source = job.source.path
     assert source is not None
     home = os.path.dirname(source)
@@ -358,7 +363,7 @@ def _stage(job: CompilerInput, folder: str, index: int, *, copied: bool) -> str 
         else:
             link_or_copy(path, target)
     if copied:
-        # Stamps of new files do not prove that the contents are equal, so hash the copies.
+        # The stamps of the new files do not prove that their contents are equal, so hash the copies.
         copies = [file._replace(path=targets[file.path]) for file in job.source.known if file.path in targets]
         known = tuple(copy._replace(stamp=take_stamp(copy.path)) for copy in copies)
         job.source._replace(known=known).check_unchanged()
@@ -371,7 +376,7 @@ def _stage(job: CompilerInput, folder: str, index: int, *, copied: bool) -> str 
 def nothing_to_compile(refused: PlacementRefused, inputs: Sequence[NodeInfo] = ()) -> CompileFailed:
     """Turn a session's refusal into the error of a compilation that allows the CPU.
 
-    No node of the model is for QNN, so a "compiled" model would be a copy of the original.
+    QNN takes no node of the model, so the "compiled" model would be a copy of the original.
 
     Args:
         refused: the session's refusal.
@@ -398,19 +403,20 @@ def nothing_to_compile(refused: PlacementRefused, inputs: Sequence[NodeInfo] = (
 
 
 def unknown_chips(providers: Sequence[ProviderSpec]) -> tuple[str, ...]:
-    """Return the chips in ``soc_model`` that are not in `CHIPS`. They are accepted: QNN supports more chips."""
+    """Return the chips in ``soc_model`` that are not in `CHIPS`. Such chips are accepted, because QNN supports more
+    chips than the table."""
     texts = (provider.options.get("soc_model", "") for provider in providers if provider.name == QNN)
     parts = (part.strip() for text in texts for part in text.split(","))
     return tuple(dict.fromkeys(part for part in parts if part.strip("0") and chip_named(part) is None))
 
 
 def unknown_chips_text(chips: Sequence[str]) -> str:
-    """Return the sentence about the result of `unknown_chips`."""
+    """Return a sentence about the unknown chips that `unknown_chips` returned."""
     return f"{', '.join(chips)} {'is' if len(chips) == 1 else 'are'} not in qnnbridge's table of chips"
 
 
 def blame_unknown_chips(error: BridgeError, providers: Sequence[ProviderSpec]) -> None:
-    """Add an unknown chip to an error as its first cause, because QNN's refusal is most likely about the chip."""
+    """Put an unknown chip first in an error's causes, because it is the most likely reason for QNN's refusal."""
     chips = unknown_chips(providers)
     if chips and isinstance(error, (CompileFailed, PlacementRefused, EPFail, Fail)):
         error.cause = f"{unknown_chips_text(chips)} (soc_model). {error.cause or ''}".rstrip()
@@ -418,7 +424,7 @@ def blame_unknown_chips(error: BridgeError, providers: Sequence[ProviderSpec]) -
 
 
 def _free_axes(inputs: Sequence[NodeInfo]) -> list[str]:
-    """Return each free dimension as input and axis, such as ``x:0``."""
+    """Return each free dimension as the name of its input and its axis, such as ``x:0``."""
     return [
         f"{node.name}:{axis}"
         for node in inputs

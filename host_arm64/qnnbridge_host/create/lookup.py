@@ -1,9 +1,9 @@
-"""The cache's part in one creation of a session: finds or creates the entry to load, and evaluates the result.
+"""The use of the cache while a session is created: find or create the entry to load, and check the loaded session.
 
 The caller calls `find` before the session is created, then `loaded`, `load_failed` or `made_without`. Invariants:
-an entry is loaded only after every byte was checked (or its stamp, if the stamp has not changed). An invalid entry
-is set aside and created once more; after the second failure the model is not cached. If the cache cannot be used,
-the session is created from its model. One thread.
+an entry is loaded only after every byte was checked (an unchanged stamp of a file replaces the check of its bytes).
+An invalid entry is set aside and created once more; after the second failure the model is not cached. If the cache
+cannot be used, the session is created from its model. One thread.
 """
 
 from __future__ import annotations
@@ -50,33 +50,34 @@ if TYPE_CHECKING:
 
 _log = log_of("qnnbridge.cache")
 
-# If creating a session of a small model takes longer, later sessions of the model are cached.
+# Sessions of small models are created without the cache, unless creating one took longer than this.
 SLOW_S: Final = 0.5
-# Longest wait for the key's lock before an entry is set aside. After it the entry is not changed.
+# Longest wait for the key's lock when an entry must be set aside. After this time the entry is left unchanged.
 SET_ASIDE_WAIT_S: Final = 10.0
-# If two entries of a model crash or do not load within this time, the model is not cached.
+# If two entries of a model crash or fail to load within this time, the model is no longer cached.
 SECOND_STRIKE_S: Final = 7 * DAY_S
-# Number of compilations for one entry, if the compiler crashes before it reports its result.
+# Maximum number of compilations for one entry if the compiler crashes before it reports its result.
 ATTEMPTS: Final = 2
 
 _EDGES: Final = "offload_graph_io_quantization"
 
-# Errors that are raised: without the cache the session would fail in the same way, or after the same wait.
+# Raise these errors: without the cache the session would fail in the same way, or after the same wait.
 _RAISED = (Cancelled, DeadlineExceeded, ModelQuarantined, WorkerDied)
-# A reset of the NPU does not mean that the entry is bad.
+# A reset of the NPU says nothing about the entry.
 _NOT_THE_ENTRYS_FAULT = (DeviceReset, EngineError)
 
 
 class ModelNotDescribed(Exception):
-    """The compiler crashed before it reported the inputs and outputs, so its files cannot replace the model."""
+    """The compiler crashed before it reported the inputs and outputs. Its files cannot be used in place of the
+    model."""
 
 
 class CannotStandFor(Exception):
-    """The compiled model cannot replace the model, for the reason in the text."""
+    """The compiled model cannot be used in place of the model; the error's text is the reason."""
 
 
 class SessionCache:
-    """Finds or creates the cache entry of one session, and records the result. hello: the host's HELLO."""
+    """Finds or creates the cache entry of one session, and records the result. hello: the host's HELLO message."""
 
     def __init__(self, creation: Creation, settings: CacheSettings, hello: Hello) -> None:
         self._creation = creation
@@ -102,7 +103,7 @@ class SessionCache:
 
     @property
     def reply(self) -> CacheReply:
-        """The cache's result for the session."""
+        """Result of the cache for the session's reply."""
         entry_id = self._entry.manifest.id if self._entry is not None else None
         return CacheReply(
             self._state, self._reason, self._key, self._seconds, entry_id, self._set_aside_count, self._problem
@@ -110,34 +111,35 @@ class SessionCache:
 
     @property
     def reason_against(self) -> str | None:
-        """Reason for not using the cache, as far as known before the engine is loaded; ``None`` to use it."""
+        """Reason for not using the cache, determined before the engine is loaded; ``None`` to use it."""
         source, settings = self._source, self._settings
         reason = reason_against(source, self._spec, settings)
-        # A small model is cached only after a slow session (`made_without`).
+        # A small model is cached only after an earlier session of it was slow (`made_without`).
         if reason is not None and self._may_be_slow and self._negative.read(self._slow_key) is not None:
             return reason_against(source, self._spec, _wanted(settings))
         return reason
 
     def off(self, reason: str, key: str | None = None) -> None:
-        """Record that the session is created from its model, and the reason."""
+        """Record that the session is created from its model instead of an entry, and the reason."""
         self._state, self._reason, self._key = "off", reason, key or self._key
 
     # --- before the model to load is chosen ---
 
     def parting_needed(self, host: HostInfo) -> parting.Parting | None:
-        """Return why gates of the model must be separated; ``None`` without a stored verdict "differs"."""
+        """Return why the model's gates must be separated; ``None`` unless the stored verdict on its outputs is
+        "differs"."""
         if not self._settings.in_use:
             return None
-        with contextlib.suppress(OSError):  # `find` fails in the same way and reports it
+        with contextlib.suppress(OSError):  # `find` fails in the same way and reports the error
             key = key_of(self._parts(host))
             report = Verdicts(self._store.root).read(key)
-            # Most models have passed the accuracy check, or were never checked.
+            # Skip the import for most models: they passed the accuracy check or were never checked.
             if report is not None and report.state == "differs":
                 return parting.needed(self._store.root, key, report, self._source)
         return None
 
     def has_right_entry(self, host: HostInfo) -> bool:
-        """Return whether the model has an entry without a warning, that is, a model without known faults."""
+        """Return whether the model has a cache entry without a warning, which means that it has no known faults."""
         if self.reason_against is not None:
             return False
         with contextlib.suppress(Damaged, OSError):
@@ -149,7 +151,7 @@ class SessionCache:
     # --- before the session is created ---
 
     def set_aside(self, faults: Sequence[EntryFault]) -> None:
-        """Set aside entries that, by the application's observation, have crashed a host."""
+        """Set aside the entries that have crashed a host, as reported by the application."""
         for fault in faults:
             try:
                 self._quarantine(fault.key, fault.id, fault.fault, fault.reason)
@@ -160,7 +162,7 @@ class SessionCache:
         """Return the entry to load instead of the model; ``None`` to create the session from the model.
 
         Args:
-            host: everything that an entry depends on besides model and options.
+            host: the versions and chip on which an entry depends, besides model and options.
 
         Raises:
             DeadlineExceeded: another process was still compiling the model.
@@ -186,7 +188,7 @@ class SessionCache:
             return None
 
     def _parts(self, host: HostInfo) -> dict[str, Any]:
-        """Return everything that an entry depends on. Raise `OSError` if the cache's disk fails."""
+        """Return all inputs of the entry's key. Raise `OSError` if the cache's disk fails."""
         if self._known_parts is not None:
             return self._known_parts
         here = rows_of_session(self._spec, host.versions, simulator=host.machine != "ARM64")
@@ -198,10 +200,10 @@ class SessionCache:
     def _find_or_make(self, key: str, parts: dict[str, object], host: HostInfo) -> None:
         self._store.prepare()
         native_path(self._store.root)
-        # Take the lock before the look-up: a process that has waited finds the entry of the other process.
+        # Take the lock before the look-up, so that a process that waited for the lock finds the new entry.
         held = self._wait(key)
         if held is None:
-            self.off("another process compiles it and gives no sign of life")
+            self.off("another process is compiling it, and its heartbeat has stopped")
             return
         try:
             entry = self._checked(key)
@@ -211,7 +213,7 @@ class SessionCache:
                 return
             found = entry is not None
             if entry is None and self._settings.load_only:
-                self.off(self._set_aside.get(key, "its entry in the cache is gone"))
+                self.off(self._set_aside.get(key, "its entry in the cache was removed"))
                 return
             if entry is None:
                 self._announce_update(parts)
@@ -220,7 +222,8 @@ class SessionCache:
                 entry = self._make(key, parts)
             if entry is None:
                 return
-            # Hold the entry before the key's lock is released, or another process could evict it in between.
+            # Mark the entry as used before the key's lock is released; otherwise another process could evict it in
+            # between.
             self._use = self._store.use(key)
             self._entry = entry
             self._state = "hit" if found else "miss"
@@ -230,7 +233,7 @@ class SessionCache:
                 self._store.count_hit(key)
         finally:
             held.release()
-        # Do this without the key's lock, so that other sessions of the model do not wait for the removal.
+        # Evict without holding the key's lock, so that other sessions of the model do not wait for it.
         if not found:
             self._tidy(key)
 
@@ -240,14 +243,14 @@ class SessionCache:
         held = self._store.lock(key, deadline, WaitPolicy(self._beat_file(key), self._on_wait))
         if held is None and deadline is not None and time.monotonic() >= deadline:
             raise DeadlineExceeded(
-                f"The time for {self._source.label} was over while another process was compiling it.",
-                fix="Give it more time (timeout=): it is compiled once, and then loaded in milliseconds.",
+                f"The timeout expired while another process was compiling {self._source.label}.",
+                fix="Use a longer timeout (timeout=). The model is compiled once; later loads take milliseconds.",
                 details={"state": "not-started", "model": self._source.label},
             )
         return held
 
     def _checked(self, key: str) -> CacheEntry | None:
-        """Return the key's entry after a check of every byte, and set a damaged one aside.
+        """Return the key's entry after checking every byte. Set a damaged entry aside.
 
         The caller holds the key's lock.
         """
@@ -257,9 +260,9 @@ class SessionCache:
         except Damaged as damage:
             self._bad(key, "foreign" if "another key" in str(damage) else "damaged", str(damage))
             return None
-        # A crash is attributed to the fingerprint of the entry's files, as to that of a model.
+        # A crash is attributed to the fingerprint of the loaded files: the entry's files here, or else the model.
         if entry is not None and entry.fingerprint in self._creation.quarantined:
-            self._bad(key, "crashed", "it killed the host")
+            self._bad(key, "crashed", "it crashed the host")
             return None
         return entry
 
@@ -272,14 +275,14 @@ class SessionCache:
                 try:
                     return build_entry(self._store, key, parts, self._creation, self._hello.machine, beat)
                 except ModelNotDescribed:
-                    self.off("the compiler died before it reported what it made")
+                    self.off("the compiler crashed before it reported its result")
                 finally:
                     beat.stop()
         except CannotStandFor as reason:
             self._leave_alone(key, "differs", str(reason))
         except PlacementRefused as error:
             if self._spec.fallback == "error":
-                # This note makes the next session skip the compilation: QNN refuses the model itself again.
+                # This record makes the next session skip the compilation, because QNN would refuse the model again.
                 self._negative.write(key, "refused", error.message, self._source.label)
                 raise
             self._leave_alone(key, "nothing-on-qnn", error.message)
@@ -293,21 +296,22 @@ class SessionCache:
         except _RAISED:
             raise
         except BridgeError as error:
-            # Creating the session will show whether the model or the separate compilation is at fault.
+            # The session that is created next shows whether the model or the separate compilation is at fault.
             self.off(f"it could not be compiled separately ({error.message})")
         return None
 
     # --- after the session was created ---
 
     def loaded(self, loadable: CacheEntry, info: SessionInfo) -> SessionInfo | None:
-        """Return the facts of a session of an entry, changed to those that a session of the original model reports.
+        """Check the session of an entry, and return its facts as a session of the original model reports them.
 
-        The result is ``None`` if the entry does not match the model or its files were touched.
+        Return ``None`` if the entry does not match the model or its files were touched.
         """
         try:
             loadable.check_unchanged()
             if loadable.touched():
-                # A touched file may have changed during the load, or only got a new link: check and load it again.
+                # A touched file may have changed during the load, or may only have got a new hard link: check and
+                # load it again.
                 self.release()
                 self.off("its files were touched while they were loaded")
                 return None
@@ -322,7 +326,7 @@ class SessionCache:
         """Set aside an entry that ONNX Runtime could not load.
 
         Returns:
-            Whether the entry was set aside. Otherwise the error has another cause and must be raised.
+            Whether the entry was set aside. If not, the entry is not the cause and the error must be raised.
         """
         if not isinstance(error, OrtError) or isinstance(error, _NOT_THE_ENTRYS_FAULT):
             return False
@@ -333,7 +337,7 @@ class SessionCache:
         return True
 
     def made_without(self, info: SessionInfo) -> None:
-        """Record a small model whose session took long to create from the model."""
+        """Record that the session of a small model was slow to create, so that the next session uses the cache."""
         if info.create_seconds < SLOW_S or not info.placement.qnn_nodes or not self._may_be_slow:
             return
         if reason_against(self._source, self._spec, _wanted(self._settings)) is None:
@@ -341,12 +345,12 @@ class SessionCache:
             self._negative.write(self._slow_key, "slow", reason, self._source.label)
 
     def take_use(self) -> Held | None:
-        """Transfer the lock that prevents the eviction of the entry to the caller."""
+        """Hand over the lock that prevents the eviction of the entry to the caller."""
         use, self._use = self._use, None
         return use
 
     def release(self) -> None:
-        """Release the entry, if the session was not created. Idempotent."""
+        """Release the lock on the entry if the session was not created. Idempotent."""
         use, self._use, self._entry = self._use, None, None
         if use is not None:
             with contextlib.suppress(OSError):
@@ -356,7 +360,7 @@ class SessionCache:
 
     @property
     def _slow_key(self) -> str:
-        # Use only the model's fingerprint: this key is needed before the engine's versions are known.
+        # Build this key from the model's fingerprint alone: it is needed before the engine's versions are known.
         return f"slow-{self._source.fingerprint[:32]}"
 
     @property
@@ -379,10 +383,10 @@ class SessionCache:
         with contextlib.suppress(OSError):
             self._store.sweep()
             if gone := shrink(self._store, self._settings.max_bytes, keep=key):
-                _log.info("%d compiled models that were used longest ago were removed from the cache", len(gone))
+                _log.info("%d least recently used compiled models were removed from the cache", len(gone))
 
     def _give_up(self, loadable: CacheEntry, fault: Fault, reason: str) -> None:
-        """Set aside the entry that was loaded; the caller does not hold its lock."""
+        """Set aside the loaded entry. The caller does not hold the key's lock."""
         self.release()
         self.off(reason)
         try:
@@ -397,7 +401,7 @@ class SessionCache:
             return
         try:
             there = self._store.peek(key)
-            # Another process may have replaced the entry; a new entry has another id.
+            # Compare the ids: another process may have replaced the entry in the meantime.
             if there is not None and there.manifest.id == entry_id:
                 self._bad(key, fault, reason, there.manifest.label)
         except Damaged as damage:
@@ -406,15 +410,15 @@ class SessionCache:
             held.release()
 
     def _announce_update(self, parts: Mapping[str, Any]) -> None:
-        """Add a notice why a model with an entry is compiled again, if only the source of QNN has changed.
+        """Add a notice that the model is compiled again because QNN was updated, if nothing else has changed.
 
-        Windows updates its provider automatically and does not report it.
+        Windows updates its provider automatically, and the user does not notice.
         """
         now = _source_of(parts)
         if not now:
             return
         for key in self._store.all_keys():
-            # The `parts` of a damaged manifest may have any type.
+            # In a damaged manifest `parts` may have any type.
             with contextlib.suppress(Damaged, OSError, AttributeError, TypeError):
                 entry = self._store.peek(key)
                 if entry is None or entry.manifest.fingerprint != self._source.fingerprint:
@@ -423,21 +427,24 @@ class SessionCache:
                 if before and before != now and _without_source(entry.manifest.parts) == _without_source(parts):
                     was, has = " ".join(before), " ".join(now)
                     label = self._source.label
-                    text = f"{label} is compiled again: its entry is for QNN from {was}; this host has {has}."
+                    text = (
+                        f"{label} is compiled again: its entry was compiled with QNN from {was}; this host has "
+                        f"{has}."
+                    )
                     self.notices.append(Notice("once", text))
                     return
 
     def _bad(self, key: str, fault: Fault, reason: str, label: str | None = None) -> None:
         """Set an entry aside. The caller holds the key's lock.
 
-        label: the label in the entry's manifest; default that of this session's model.
+        label: the label in the entry's manifest; default: the label of this session's model.
         """
         reason, label = reason.rstrip("."), label or self._source.label
         self.notices.append(Notice("model", f"The compiled model of {label} in the cache is set aside: {reason}."))
         self._set_aside[key] = reason
         self._set_aside_count += 1
         faults = ("crashed", "unloadable")
-        # Read the list before this entry is added to it.
+        # Read the list of invalid entries before this entry is added to it.
         since = time.time() - SECOND_STRIKE_S
         before = [
             entry
@@ -445,12 +452,12 @@ class SessionCache:
             if entry.key == key and entry.fault in faults and entry.when > since
         ]
         self._store.quarantine_entry(key, fault, reason)
-        # A new compilation would have the same difference.
+        # Record this, because a new compilation would differ in the same way.
         if fault == "differs":
-            text = f"its compiled model does not show the same: {reason}"
+            text = f"its compiled model differs from the original: {reason}"
             self._negative.write(key, "differs", text, label)
         elif fault in faults and before:
-            text = f"two compiled models of it could not be used: {reason}"
+            text = f"two of its compiled models could not be used: {reason}"
             self._negative.write(key, "crashes", text, label)
 
     def _leave_alone(self, key: str, kind: Kind, reason: str) -> None:
@@ -460,7 +467,7 @@ class SessionCache:
     def _unusable(self, reason: str) -> None:
         reason = reason.rstrip(".")
         text = f"The cache of compiled models in {self._settings.folder} cannot be used: {reason}. "
-        self._problem = text + "Sessions are made without it."
+        self._problem = text + "Sessions are created without it."
         self.off(f"the cache cannot be used: {reason}")
         self._notice(self._problem)
 
@@ -477,7 +484,7 @@ def build_entry(
 
     Args:
         store: the cache.
-        key: key of the entry.
+        key: the entry's key.
         parts: the inputs of the key, for the manifest.
         creation: the creation whose model is compiled.
         machine: the host's architecture.
@@ -497,7 +504,7 @@ def build_entry(
         job = CompilerInput(source, _spec(spec), file_stem=STEM, initializers=creation.initializers)
         with ticking(on_progress):
             (made,) = compiler.compile_together((job,), os.fspath(draft.folder), order)
-        # Check for a cancel now, because a published entry stays.
+        # Check for a cancellation now, because a published entry is not removed again.
         order.stop.check()
         warning = known_faults(source, spec, machine, made.versions, made.soc_model)
         return store.publish(draft, _described(key, parts, creation, made, warning))
@@ -510,12 +517,15 @@ def _described(
     if made.info is None:
         raise ModelNotDescribed
     if made.info.overridable_initializers:
-        raise CannotStandFor("some of its initializers can be given as inputs, those of a compiled model cannot")
+        raise CannotStandFor(
+            "some of its initializers may be overridden by inputs, which a compiled model does not support"
+        )
     return EntryManifest(
         key=key,
-        # Use a new id for each compilation, so that a fault is not attributed to a later entry of the same key.
+        # Use a new id for each compilation, so that a fault of this entry is not blamed on a later entry of the
+        # same key.
         id=secrets.token_hex(16),
-        # All files: QNN's two, and those that ONNX Runtime may have added for nodes on the CPU.
+        # Include all files: the two that QNN writes, and those that ONNX Runtime may add for nodes on the CPU.
         files=tuple(_record(Path(made.folder), name) for name in sorted(os.listdir(made.folder))),
         label=source.label,
         fingerprint=source.fingerprint,
@@ -536,10 +546,11 @@ def _record(folder: Path, name: str) -> EntryFile:
 
 
 def _spec(spec: SessionSpec) -> SessionSpec:
-    """Return the session's description for the compilation, equivalent to a session without the cache.
+    """Return the session's description for the compilation. The placement is the same as in a session without the
+    cache.
 
-    In a session that allows the CPU, QNN leaves quantization at the graph's edges to the CPU. A compilation needs
-    an option of QNN for that.
+    A session that allows the CPU computes quantization at the graph's edges on the CPU. A compilation does so only
+    with an option of QNN.
     """
     if spec.fallback == "error":
         return spec
@@ -551,13 +562,13 @@ def _spec(spec: SessionSpec) -> SessionSpec:
 
 
 def _source_of(parts: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the source of QNN and its version from the inputs of a key."""
+    """Return the source of QNN and its version, read from the inputs of a key."""
     versions = parts.get("host", {}).get("versions", {})
     return tuple(str(versions[name]) for name in SOURCE_VERSIONS if versions.get(name))
 
 
 def _without_source(parts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the inputs of a key that the user chooses, without the host's libraries and versions."""
+    """Return the inputs of a key that the user chooses: all but the host's libraries and versions."""
     return {name: part for name, part in parts.items() if name != "host"}
 
 

@@ -1,17 +1,17 @@
-"""Choice of ONNX Runtime's graph optimizers that a session is created without.
+"""Choose which of ONNX Runtime's graph optimizers are disabled for a session.
 
 Theory of operation. QNN computes the graph that ONNX Runtime's optimizers of level 1 produce, and some optimizers
-change a model's results or produce an invalid graph. Three tests lead to a choice. A worker runs each of them with
+change a model's results or produce an invalid graph. Three tests find such optimizers. A worker runs the tests with
 sessions on the CPU; QNN is not involved:
 
     a model with quantised tensors, before its first session: do its results on generated inputs change at level 1?
     a model that ONNX Runtime does not load: does it load without optimizers?
     a call whose results on QNN differ from the CPU's: does the CPU give QNN's results with the optimizers?
 
-If so, the search of `model.optimizers` finds the optimizers at fault. A choice is stored with the model's
-fingerprint and the version of ONNX Runtime; later sessions of the model use it, and it is part of the key of their
-compiled model (`disabled_optimizers`). Only quantised models are tested in advance: in 7,862 graphs the optimizers
-changed no float computation at level 1, and the test needs a process. Any thread.
+If the answer is yes, the search in `model.optimizers` finds the optimizers at fault. A choice is stored with the
+model's fingerprint and the version of ONNX Runtime; later sessions of the model use it, and it is part of the key
+of their compiled model (`disabled_optimizers`). Only quantised models are tested in advance: in 7,862 graphs the
+optimizers changed no float computation at level 1, and the test needs a process. Any thread.
 """
 
 from __future__ import annotations
@@ -52,27 +52,28 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("qnnbridge.compiling")
 
-# Models with these operators are tested before their first session.
+# Test models with these operators before their first session.
 _QUANTISED: Final = frozenset(("QuantizeLinear", "DequantizeLinear"))
-# A larger model is not tested in advance. Its first call is compared with the CPU instead.
+# Do not test larger models in advance. The first call is compared with the CPU instead.
 MAX_BYTES: Final = 512 * 2**20
-# Time limit of the test. After it the comparison of the first call decides.
+# Time limit of the test. If it expires, the comparison of the first call decides.
 PROOF_S: Final = 30.0
-# Number of sets of generated inputs; only one set is used if a run takes longer than SLOW_S.
+# Number of sets of generated inputs. A single set is used if a run takes longer than SLOW_S.
 MOST_SETS: Final = 2
 SLOW_S: Final = 2.0
-# Optimisers that only fold constants and move nodes change the last bits of floats: an SNR of at least 120 dB in
-# 22 models, 300 dB in quantised ones. A dropped requantisation causes 39 to 45 dB, or up to 60 if its steps are
-# too fine to matter.
+# Smallest SNR, in dB, of results that differ only by rounding. Optimizers that only fold constants and move nodes
+# change the last bits of floats: the SNR was at least 120 dB in 22 models, and 300 dB in quantised ones. A removed
+# requantisation causes 39 to 45 dB, or up to 60 dB if its steps are too fine to matter.
 LEAST_DB: Final = 50.0
-# Largest share of integers that may differ.
+# Largest proportion of integers that may differ.
 MOST_OTHERS: Final = 0.1
 _PREFIX: Final = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ")
 # Errors for a graph that ONNX Runtime's own optimizers have broken: InvalidArgument ("Node input ... is not a graph
 # input"), InvalidGraph ("Type Error") and Fail ("TypeInferenceError").
 _BROKEN: Final = ("InvalidArgument", "InvalidGraph", "Fail", "NotImplemented")
 
-# Configuration entries that enable or disable single optimizers. Others do not affect the optimised graph.
+# Configuration entries with this prefix enable or disable single optimizers; other entries do not affect the
+# optimised graph.
 _OF_OPTIMIZERS: Final = (
     *("optimization.", "session.disable_quant_qdq", "session.disable_double_qdq_remover"),
     *("session.enable_quant_qdq_cleanup", "session.qdq", "session.enable_cast_chain", "session.enable_gelu"),
@@ -82,11 +83,12 @@ Answers = Mapping[str, Sequence[Any]]
 
 
 class Optimizers:
-    """Chooses the optimizers that sessions are created without. hello: this host's HELLO, for its versions."""
+    """Chooses the optimizers that sessions are created without. hello: this host's HELLO message, which contains
+    its versions."""
 
     def __init__(self, hello: Hello) -> None:
         self._hello = hello
-        # Choices by the key of their file. Without a cache, sessions have no other storage.
+        # Choices by the key that names their file. Without a cache they are stored only here.
         self._choices: dict[str, OptimizerChoice] = {}
 
     def kept(
@@ -144,7 +146,7 @@ class Optimizers:
     ) -> OptimizerChoice | None:
         """Return the choice for a model that failed to load; ``None`` if optimizers are not the cause.
 
-        The arguments are those of `chosen`, and the error of loading the model.
+        error: the error of loading the model. For the other arguments see `chosen`.
         """
         if type(error).__name__ not in _BROKEN or not isinstance(error, OrtError):
             return None
@@ -174,18 +176,18 @@ class Optimizers:
             worker: the worker for sessions on the CPU.
             job: the model and its session.
             settings: the cache's settings, for storing the choice.
-            judged: returns whether two lists of outputs agree.
+            judged: a function that returns whether two lists of outputs agree.
             expected: the reference's outputs.
             results: QNN's outputs.
-            run: returns a session's outputs for the same inputs.
+            run: a function that returns a session's outputs for the same inputs.
         """
         spec = job.spec
         if not _may_choose(job.source, spec):
             return ""
         for level in dict.fromkeys((min(_level(spec), LEVEL_BASIC), _level(spec))):
             got = _answer_at(worker, job, level, spec.disabled_optimizers, run)
-            # QNN gets the graph of level 1. A higher level is the cause only if its results are those of QNN's
-            # session.
+            # QNN gets the graph of level 1. Optimizers of a higher level are the cause only if the CPU's results at
+            # level 1 equal the results of QNN's session.
             if got is None or judged(expected, got) or (level > LEVEL_BASIC and not judged(got, results)):
                 continue
 
@@ -195,9 +197,12 @@ class Optimizers:
 
             names = harmful(is_right, optimizers_of(level))
             if names:
-                why = harm_of(names, "changes", f"what {job.source.label} computes, on the CPU as on QNN")
+                why = harm_of(names, "changes", f"the results of {job.source.label}, on the CPU as on QNN")
                 self._keep(job.source, spec, settings, OptimizerChoice(names, why=why))
-                return f"{why}: QNN computes the graph that it was given. Later sessions are created without it."
+                return (
+                    f"{why}: QNN computes the graph correctly as ONNX Runtime passed it. Later sessions disable "
+                    "this optimizer."
+                )
         return ""
 
     # --- stored choices ---
@@ -235,7 +240,7 @@ def _notes(settings: CacheSettings | None) -> OptimizerChoices | None:
     return OptimizerChoices(Store(Path(settings.folder)).root)
 
 
-# --- properties of a session -------------------------------------------------------------------------------
+# --- properties of a session -----------------------------------------------------------------------------
 
 
 def _level(spec: SessionSpec) -> int:
@@ -249,7 +254,7 @@ def _is_model(source: ModelSource) -> bool:
 
 
 def _may_choose(source: ModelSource, spec: SessionSpec) -> bool:
-    """Return whether a session on QNN depends on optimizers that may be disabled."""
+    """Return whether a session uses QNN and optimizers that may be disabled."""
     wants_qnn = not spec.providers or any(provider.name == QNN for provider in spec.providers)
     return wants_qnn and _level(spec) > LEVEL_OFF and _is_model(source) and not spec.value_names
 
@@ -262,12 +267,12 @@ def _is_proven_before(source: ModelSource, spec: SessionSpec) -> bool:
     try:
         # Operators of other domains have the domain as a prefix ("com.microsoft.QuantizeLinear").
         operators = {name.rpartition(".")[2] for name in scan_model(source.given).ops}
-    except BridgeError:  # creating the session raises the error
+    except BridgeError:  # creating the session raises the same error
         return False
     return not _QUANTISED.isdisjoint(operators) and size_of(source) <= MAX_BYTES
 
 
-# --- tests of optimizers -----------------------------------------------------------------------------------
+# --- tests for faulty optimizers -------------------------------------------------------------------------
 
 
 def _within(order: WorkOrder, work: Callable[[WorkOrder], OptimizerChoice | None]) -> OptimizerChoice | None:
@@ -286,13 +291,13 @@ def _within(order: WorkOrder, work: Callable[[WorkOrder], OptimizerChoice | None
         if limited is order:
             raise
     except BridgeError as error:
-        # The worker crashed, or the CPU cannot run the model: create the session without a choice.
+        # The worker crashed, or the CPU cannot run the model: disable no optimizer.
         _log.debug("%s: its optimizers could not be tested: %s", order.model.label, error)
     return None
 
 
 def _proven(job: CompilerInput, order: WorkOrder) -> OptimizerChoice:
-    """Compare the results at level 1 with those without optimizers, on generated inputs."""
+    """Find optimizers that change results: compare level 1 with no optimization, on generated inputs."""
     from qnnbridge_host.create.trials import few
     from qnnbridge_host.create.worker import Worker, WorkerSession, open_original
     from qnnbridge_host.numerics.sampling import NotMade
@@ -311,7 +316,8 @@ def _proven(job: CompilerInput, order: WorkOrder) -> OptimizerChoice:
             return [session.run(feeds) for feeds in trials.values()]
 
         def again() -> bool:
-            """Return whether the reference gives the same outputs again: a random model cannot be tested."""
+            """Return whether the reference returns the same outputs again. A model with random numbers cannot be
+            tested."""
             found = _answer_at(worker, job, LEVEL_OFF, (), all_answers)
             return found is not None and _are_same(expected, dict(zip(expected, found, strict=True)))
 
@@ -338,7 +344,7 @@ def _loading(job: CompilerInput, level: int, order: WorkOrder, message: str) -> 
 
         names = harmful(loads, optimizers_of(level))
     if names == ():
-        return None  # the CPU loads the model, so QNN is the cause
+        return None  # the CPU loads the model, so ONNX Runtime's optimizers are not the cause
     error = f"({_PREFIX.sub('', message).rstrip('.')})"
     if names is None:
         return OptimizerChoice(off=True, why=f"ONNX Runtime's optimizers break {job.source.label} {error}")
@@ -352,7 +358,8 @@ def _answer_at(
     disabled: Sequence[str],
     run: Callable[[Any], Sequence[Any]],
 ) -> Sequence[Any] | None:
-    """Return the outputs of a CPU session at an optimisation level; ``None`` if it does not load or run."""
+    """Return the outputs of a session on the CPU at an optimisation level; ``None`` if the model does not load or
+    run."""
     from qnnbridge_host.create.worker import WorkerSession, on_cpu
 
     spec = on_cpu(job, level, tuple(dict.fromkeys(disabled)))
@@ -369,7 +376,7 @@ def _answer_at(
 
 
 def _are_same(expected: Answers, found: Answers) -> bool:
-    """Return whether optimisation changed only rounding, judged over all sets of inputs together."""
+    """Return whether optimisation changed only the rounding, judged over all sets of inputs together."""
     count = len(next(iter(expected.values()), ()))
     return all(
         _is_same([(values[place], found[name][place]) for name, values in expected.items()])
@@ -403,7 +410,7 @@ def _is_same(pairs: Sequence[tuple[Any, Any]]) -> bool:
 
 
 def job_of(source: ModelSource, spec: SessionSpec, initializers: Sequence[Any] = ()) -> CompilerInput:
-    """Return the model and its session as a job for the tests, without given inputs."""
+    """Return the model and its session as a job for the tests, which generate the inputs."""
     from qnnbridge_host.create.publish import CompilerInput
 
     return CompilerInput(source, dataclasses.replace(spec, fix=None), initializers=tuple(initializers))

@@ -1,4 +1,5 @@
-"""`model.compile`: compile one model, or several that share their weights, validate the result and deliver it."""
+"""`model.compile`: compile one model, or several that share their weights, validate the result, and move it to its
+destination."""
 
 from __future__ import annotations
 
@@ -77,7 +78,7 @@ class CompileTask:
         host: this host's HELLO, whose versions and chip are needed to check compiled models.
         validate: whether to compare the result with the original on the CPU.
         overwrite: whether to replace existing results.
-        optimizers: chooses ONNX Runtime's optimizers that the models are compiled without; ``None`` to use all.
+        optimizers: chooses which of ONNX Runtime's optimizers are disabled; ``None`` to use all.
     """
 
     jobs: tuple[CompilerInput, ...]
@@ -90,7 +91,7 @@ class CompileTask:
 
 
 def compile_to(task: CompileTask) -> tuple[CompileResult, ...]:
-    """Compile, validate and deliver. After an error no file remains.
+    """Compile and validate, then move the results to their destination. After an error no file remains.
 
     Raises:
         OptionError: the result exists and `overwrite` is not set.
@@ -100,15 +101,17 @@ def compile_to(task: CompileTask) -> tuple[CompileResult, ...]:
     try:
         return _compile_to(task)
     except CompileFailed as error:
-        # Another compilation has created a context binary with the same file name in the meantime.
+        # In the meantime another compilation has created a context binary with the same file name.
         if not task.overwrite or "taken" not in error.details:
             raise
-    # Two compilations have the same output: the last one replaces the other, with another file name for its binary.
+    # Compile again under another file name for the binary. If two compilations have the same output, the last one
+    # replaces the other.
     return _compile_to(task)
 
 
 def finished(task: CompileTask, versions: Mapping[str, str]) -> str | None:
-    """Return why a task can be skipped: its results are complete and have the same inputs. ``None`` if it must run.
+    """Return why a task can be skipped (its results are complete and have the same inputs); ``None`` if it must
+    run.
 
     versions: versions of the host's packages and QNN.
     """
@@ -126,7 +129,8 @@ def _compile_to(task: CompileTask) -> tuple[CompileResult, ...]:
         for destination in task.destinations:
             publish.refuse_existing(destination)
     jobs = tuple(
-        # Choose the file stem before the compilation, because the .onnx file refers to its context binary by it.
+        # Choose the file stem before the compilation, because the compiled .onnx file contains the name of its
+        # context binary.
         dataclasses.replace(job, file_stem=destination.file_stem())
         for job, destination in zip(task.jobs, task.destinations, strict=True)
     )
@@ -141,12 +145,12 @@ def _compile_to(task: CompileTask) -> tuple[CompileResult, ...]:
         except CompileFailed as error:
             raise seen_from(error, folder, target) from None
         except WorkerDied as death:
-            # Add the likely cause, with the command that fixes it, to the crash report.
+            # Add the likely cause to the crash report, with the command that fixes it.
             job = next((one for one in jobs if one.source.fingerprint == death.details["fingerprint"]), jobs[0])
             versions = death.details.get("versions") or {}
             death.details["known"] = known_faults(job.source, job.spec, task.host.machine, versions)
             raise
-        # Record the jobs as requested, because a command that resumes compares the record with its request.
+        # Record the jobs as they were requested: a command that resumes compares this record with its request.
         return _deliver(task, files, validations, folder, begun, notes)
 
 
@@ -156,7 +160,7 @@ _Jobs = tuple[CompilerInput, ...]
 def _compiled(
     task: CompileTask, jobs: _Jobs, folder: str
 ) -> tuple[Sequence[CompiledFiles], _Jobs, tuple[str, ...]]:
-    """Compile without the optimizers of ONNX Runtime that change a model's results or break it.
+    """Compile with those of ONNX Runtime's optimizers disabled that change the model's results or break it.
 
     Returns:
         The results, the jobs as they were compiled, and a note for each job.
@@ -179,7 +183,9 @@ def _compiled(
 def _applied(jobs: _Jobs, choices: Sequence[OptimizerChoice]) -> tuple[_Jobs, tuple[str, ...]]:
     pairs = list(zip(jobs, choices, strict=True))
     changed = tuple(dataclasses.replace(job, spec=choice.applied(job.spec)) for job, choice in pairs)
-    return changed, tuple(f"{choice.why}; it is compiled without." if choice.why else "" for choice in choices)
+    return changed, tuple(
+        f"{choice.why}; it was compiled with this optimizer disabled." if choice.why else "" for choice in choices
+    )
 
 
 def _validated(task: CompileTask, job: CompilerInput, files: CompiledFiles) -> Validation:
@@ -192,7 +198,7 @@ def _validated(task: CompileTask, job: CompilerInput, files: CompiledFiles) -> V
     except CompileFailed as error:
         known = _known_faults(job, files, task.host)
         if known:
-            # Add the likely cause, with the command that fixes it.
+            # Add the likely cause to the error, with the command that fixes it.
             error.evidence = (known, *error.evidence)
         raise
 
@@ -214,14 +220,14 @@ def _deliver(
     rows = list(zip(task.jobs, task.destinations, made, validations, notes, strict=True))
     try:
         for job, destination, files, validation, _note in rows:
-            if files.model != destination.model:  # another stem: the context binary's name was taken
+            if files.model != destination.model:  # another stem: a context binary with this name exists
                 os.rename(os.path.join(folder, files.model), os.path.join(folder, destination.model))
             publish.describe(folder, destination, job, files, validation, bundle)
     except BridgeError:
         raise
     except OSError as error:
         raise from_os(error, task.destinations[0].folder) from None
-    # Check for a cancel now, because delivered files stay.
+    # Check for a cancellation now, because published files are not removed again.
     task.order.stop.check()
     publish.move_whole(folder, task.destinations, blobs_of(made), overwrite=task.overwrite)
     results = []
@@ -254,7 +260,8 @@ def _deliver(
 def _warnings(
     job: CompilerInput, files: CompiledFiles, validation: Validation, hello: Hello, *, asked: bool
 ) -> tuple[str, ...]:
-    """Return the warnings about a result. asked: whether validation was requested; its absence is then reported."""
+    """Return the warnings about a result. asked: whether validation was requested; if it was not possible, a
+    warning reports that."""
     found = []
     placed = files.placement
     # Do not warn about conversions of 64-bit floats: every session lets the CPU compute these.
@@ -269,7 +276,7 @@ def _warnings(
     found += [known] if known else []
     found += newer_than_tables(qnn_options(job.spec))
     if files.died_at_teardown:
-        found.append("The compiler died after its work was done; the files are complete.")
+        found.append("The compiler crashed after it had finished; the files are complete.")
     if asked and validation.skipped:
         found.append(f"Not validated: {validation.skipped}")
     found += [_about_numbers(one) for one in validation.differences if one.remark]
@@ -279,8 +286,8 @@ def _warnings(
 def _about_numbers(one: Difference) -> str:
     remark = f"{one.output} ({one.inputs}): {one.remark}."
     if one.is_not_shown:
-        return f"Whether QNN computes what the CPU does is not known: {remark} Give real inputs (inputs=, --input)."
-    return f"Unusually far from the CPU's numbers: {remark}"
+        return f"It is unknown whether QNN's results equal the CPU's: {remark} Give real inputs (inputs=, --input)."
+    return f"The results differ unusually from the CPU's: {remark}"
 
 
 def _about_the_chip(job: CompilerInput, files: CompiledFiles) -> list[str]:
@@ -288,19 +295,20 @@ def _about_the_chip(job: CompilerInput, files: CompiledFiles) -> list[str]:
     archs = [provider.options.get("htp_arch", "0") for provider in job.spec.providers]
     arch = next((arch for arch in archs if arch != "0"), None)
     if named:
-        return ["A chip and an architecture were named: QNN goes by the chip."] if arch is not None else []
+        return ["Both a chip and an architecture were given: QNN uses the chip."] if arch is not None else []
     if files.soc_model is None:
-        return ["No chip was named: compiled for the chip of the host. Others may refuse it."]
+        return ["No chip was given, so the model was compiled for the chip of the host. Other chips may refuse it."]
     which = "the simulator's default" if arch is None else f"the simulator's chip of V{arch}"
-    return [f"No chip was named: compiled for soc_model={files.soc_model}, {which}."]
+    return [f"No chip was given, so the model was compiled for soc_model={files.soc_model}, {which}."]
 
 
-# --- validation: runs the compiled model and compares its outputs with the original's on the CPU ----------
+# --- validation: runs the compiled model and compares its outputs with the original's on the CPU ---------
 #
 # A model can compile without an error and compute wrong values: 16-bit floats overflow, or QNN differs from the
-# ONNX standard. So by default only a model that was run is delivered. The reference runs first, in the same
-# process; it cannot affect QNN's session. The inputs are generated (`qnnbridge_host.numerics.sampling`) and the
-# same on every machine. If the original's outputs for them are NaN or all equal, further inputs are used.
+# ONNX standard. So by default a result is published only after a run and a comparison. The reference runs first, in
+# the same process; it cannot affect QNN's session. The inputs are generated (`qnnbridge_host.numerics.sampling`)
+# and are the same on every machine. If the original's outputs for them are NaN or all equal, further inputs are
+# used.
 
 
 def validate(job: CompilerInput, files: CompiledFiles, order: WorkOrder, host: Hello) -> Validation:
@@ -338,10 +346,10 @@ def _validate(job: CompilerInput, files: CompiledFiles, order: WorkOrder, host: 
         except NotMade as reason:
             return Validation(skipped=f"{str(reason)[:1].upper()}{str(reason)[1:]}.")
         except BridgeError as error:
-            # The user has given these inputs, so the user gets the error about them.
+            # These inputs come from the user, so the user gets the error about them.
             if job.inputs and isinstance(error, InvalidArgument):
                 raise
-            return Validation(skipped=f"The original cannot be run on the CPU to compare with: {error.message}")
+            return Validation(skipped=f"The original cannot be run on the CPU for the comparison: {error.message}")
         try:
             compiled = _open_compiled(worker, job, os.path.join(files.folder, files.model), host)
             got = {name: compiled.run(feeds) for name, feeds in trials.items()}
@@ -405,20 +413,20 @@ def _for_another_chip(job: CompilerInput, files: CompiledFiles, error: BridgeErr
 
 def _too_late(job: CompilerInput, error: DeadlineExceeded) -> DeadlineExceeded:
     return DeadlineExceeded(
-        f"{job.source.label} was compiled, and the time was over before the result was compared with the CPU.",
-        cause="The time that was given is for both; a large model takes longest on the CPU.",
-        fix="Give it more time (timeout=, --timeout), or leave the comparison out (validate=False, --no-validate); "
+        f"{job.source.label} was compiled, but the timeout expired before the result was compared with the CPU.",
+        cause="The timeout covers compilation and comparison; a large model takes longest on the CPU.",
+        fix="Use a longer timeout (timeout=, --timeout), or skip the comparison (validate=False, --no-validate); "
         "nothing was written.",
         details={**error.details, "model": job.source.label},
     )
 
 
 def _unusable(job: CompilerInput, error: BridgeError) -> CompileFailed:
-    # The application explains the crash, and attributes it to the model.
+    # The application explains the crash and attributes it to the model.
     died_details = {"worker_died": error.details} if isinstance(error, WorkerDied) else {}
     died = isinstance(error, (WorkerDied, ContextUnusable))
     return CompileFailed(
-        f"{job.source.label} was compiled, and the result {'kills the host' if died else 'cannot be used'}.",
+        f"{job.source.label} was compiled, and the result {'crashes the host' if died else 'cannot be used'}.",
         cause=error.message if error.cause is None else f"{error.message} {error.cause}",
         fix=f"{_cure(job)}Nothing was written. To keep the result anyway, compile with validate=False "
         "(--no-validate).",
@@ -428,7 +436,8 @@ def _unusable(job: CompilerInput, error: BridgeError) -> CompileFailed:
 
 
 def _cure(job: CompilerInput) -> str:
-    """Return how to fix a model with 64-bit floats that fails in each run once compiled; "" for others."""
+    """Return advice for a model with 64-bit floats, which fails in each run once it is compiled; "" for other
+    models."""
     if not double_edges(job.source).bare:
         return ""
     path = job.source.path
@@ -438,8 +447,9 @@ def _cure(job: CompilerInput) -> str:
 def _wrong_numbers(job: CompilerInput, result: Validation) -> CompileFailed:
     wrong = [one for one in result.differences if one.level == "wrong"]
     return CompileFailed(
-        f"{job.source.label} was compiled, and the result computes other numbers than the original on the CPU.",
-        cause=f"Output {wrong[0].output!r} ({wrong[0].inputs}): {wrong[0].remark}. Allowed for {result.tolerance}.",
+        f"{job.source.label} was compiled, but its results differ from those of the original on the CPU.",
+        cause=f"Output {wrong[0].output!r} ({wrong[0].inputs}): {wrong[0].remark}. Tolerance for "
+        f"{result.tolerance}.",
         fix=f"{_look_for_it(job)} Nothing was written. To keep the result anyway, compile with "
         "validate=False (--no-validate).",
         evidence=[f"{one.output} ({one.inputs}): {one.remark}" for one in wrong[1:4]],
@@ -448,16 +458,15 @@ def _wrong_numbers(job: CompilerInput, result: Validation) -> CompileFailed:
 
 
 def _look_for_it(job: CompilerInput) -> str:
-    """Return the advice with the command that finds the node, for the sizes and the chip of this compilation."""
+    """Return advice with the command that finds the faulty node, for the sizes and the chip of this compilation."""
     if job.source.path is None:
         return "`qnnbridge verify` of the model finds the first node that differs."
     return f"Find the first node that differs: {job.spec.in_commands(job.source.path).examine('verify')}."
 
 
 # --- the difference of an output -------------------------------------------------------------------------
-#
-# The verdict is that of `numerics.judge`, as for sessions and for `qnnbridge verify`: an output that differs is
-# wrong. An output is reported as unusual if these inputs cannot decide, or if its SNR is barely sufficient.
+# `numerics.judge` decides, as for sessions and for `qnnbridge verify`: an output that differs is wrong. An output
+# is reported as unusual if these inputs are not conclusive, or if its SNR is barely sufficient.
 
 
 def tolerance_text(number_format: NumberFormat) -> str:
@@ -476,8 +485,8 @@ def compare(
 
     Args:
         output: the output's name.
-        got: name of a set of inputs -> the compiled model's value.
-        expected: name of a set of inputs -> the original's value.
+        got: the compiled model's value by the name of the set of inputs.
+        expected: the original's value by the name of the set of inputs.
         number_format: the number format of the computation on the NPU.
         step: quantisation step of the output; 0 for an output that is not quantised.
     """
@@ -486,7 +495,7 @@ def compare(
     if any(array is None or array.dtype.kind not in "biuf" for array in arrays):
         return None
     state, reason, judged = judge_over_inputs([(expected[name], got[name]) for name in names], number_format, step)
-    # Report the inputs with the lowest SNR among those whose state equals the overall state.
+    # Report the set of inputs with the lowest SNR among the sets whose state equals the overall state.
     decisive = min(range(len(names)), key=lambda number: (judged[number].state != state, rank(judged[number])))
     worst = judged[decisive]
     level: DifferenceLevel = "wrong" if state == "differs" else "ok"
@@ -494,7 +503,7 @@ def compare(
     if state == "unknown":
         level, remark = "unusual", f"{NOT_SHOWN}: {reason}"
     elif state == "agrees" and worst.snr_db is not None and worst.snr_db < LIMITS[number_format].good_db:
-        level, remark = "unusual", f"its SNR is {worst.snr_db:.1f} dB; {worst.off:.1%} of its values are off"
+        level, remark = "unusual", f"its SNR is {worst.snr_db:.0f} dB; {worst.off:.1%} of its values are off"
     scale = max((largest(value) for value in expected.values()), default=0.0)
     most = max((one.max_abs for one in judged), default=0.0)
     relative = most / scale if scale else (math.inf if most else 0.0)

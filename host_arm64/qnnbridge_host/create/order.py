@@ -1,7 +1,6 @@
-"""Records of a `session.create`: the creation itself, and the order for work in worker processes.
+"""Records of a `session.create` request: the session to create, and the order for work in worker processes.
 
-Also the checks for known faults of its model. Imports little, because every session imports this module. Any
-thread.
+The module also checks the model for known faults. It imports little, because every session imports it. Any thread.
 """
 
 from __future__ import annotations
@@ -31,15 +30,15 @@ def _no_events(_event: dict[str, Any]) -> None:
 
 
 class WorkOrder(NamedTuple):
-    """Work on a model in a worker process, with its owner and limits.
+    """An order to work on a model in a worker process: the model, the request and its limits.
 
     Attributes:
         command: the argv that starts the worker.
         stop: the request's stop signal.
         model: the model, for its label and fingerprint in progress and crash reports.
         request: id of the serving host's request, which marks the worker's lines on stderr.
-        deadline: on `time.monotonic`.
-        budget_s: the time to the deadline when the request arrived.
+        deadline: time by `time.monotonic`.
+        budget_s: seconds from the arrival of the request to the deadline.
         limits: limits of the worker's frames.
         patient: whether no caller waits, so that the work runs with low priority.
         emit: sends an event about the request to the application.
@@ -70,7 +69,7 @@ class Creation(NamedTuple):
 
     Attributes:
         request: the request.
-        enter: declares a native step.
+        enter: reports to the application that a native step begins.
         order: the order for work in worker processes.
         spec: the session's description.
         source: the model.
@@ -79,8 +78,8 @@ class Creation(NamedTuple):
         initializers: the values of ``spec.value_names``.
         dynamic: dynamic options of the execution provider.
         seed: seed of random operators.
-        quarantined: fingerprints that the application refuses.
-        faults: cache entries that have crashed a host.
+        quarantined: fingerprints of models and entries that the application refuses to load.
+        faults: cache entries that have crashed a host, as observed by the application.
     """
 
     request: Request
@@ -112,9 +111,9 @@ class Creation(NamedTuple):
 def default_command(argv: Sequence[str] | None = None) -> tuple[str, ...]:
     """Return this host's command line, with this process as the parent, for a worker of the same kind.
 
-    argv: default `sys.orig_argv`.
+    argv: default: `sys.orig_argv`.
     """
-    # `sys.orig_argv` contains the interpreter's own options (-I, -X), which `sys.argv` lacks.
+    # Use `sys.orig_argv`: it also contains the interpreter's own options (-I, -X), which `sys.argv` lacks.
     given = list(sys.orig_argv if argv is None else argv)
     command: list[str] = []
     while given:
@@ -136,7 +135,8 @@ def default_command(argv: Sequence[str] | None = None) -> tuple[str, ...]:
 
 
 def worker_command(text: str | None) -> tuple[str, ...]:
-    """Return the command line of a worker. text: value of the option ``--worker``, a JSON list, if it was given."""
+    """Return the command line of a worker. text: value of the option ``--worker``, a JSON list; ``None`` if the
+    option was not given."""
     if text is None:
         return default_command()
     return (*(str(word) for word in json.loads(text)), "--parent", str(os.getpid()))
@@ -167,7 +167,7 @@ def known_faults(
     versions: Mapping[str, str],
     soc_model: str | None = None,
 ) -> str:
-    """Return a warning about operators of a model that QNN is known to compute wrong; "" for none.
+    """Return a warning about operators of a model that QNN is known to compute wrong; "" if it has none.
 
     Args:
         source: the model.

@@ -1,9 +1,11 @@
-"""Decide whether a session uses a copy of the model in which gates are separated from linear operators.
+"""Decide whether a session uses a copy of the model in which the gates (Sigmoid, Tanh) are separated from linear
+operators.
 
 QNN merges a Sigmoid or Tanh with the Conv, MatMul or Gemm in front of it and loses accuracy; the rewrite `gates`
-separates them and costs cycles. It is applied to the next session after a comparison has shown that the model's
-outputs differ. The outputs of the copy are compared in the same way. If they are not better, a note in the cache
-prevents further attempts, and sessions use the unchanged model. Any thread, any process.
+separates the two operators, and the copy takes more cycles. It is applied to the next session after a comparison
+has shown that the model's outputs differ. The outputs of the copy are compared in the same way. If they are not
+more accurate, a note in the cache prevents further attempts, and sessions use the unchanged model. Any thread, any
+process.
 """
 
 from __future__ import annotations
@@ -26,9 +28,9 @@ GATES: Final = "gates"
 
 
 class Parting(NamedTuple):
-    """Separation of gates because an earlier session's outputs differ from the CPU's.
+    """Reason to separate gates: the outputs of an earlier session differ from the CPU's.
 
-    report: verdict on the unchanged model. note: key of the record that the rewrite does not help.
+    report: verdict on the unchanged model. note: key of the note that records that the rewrite does not help.
     """
 
     report: NumbersReport
@@ -37,15 +39,17 @@ class Parting(NamedTuple):
 
 
 def needed(root: Path, key: str, report: NumbersReport, source: ModelSource) -> Parting | None:
-    """Return why gates must be separated; ``None`` if the cause is another one or the rewrite did not help before.
+    """Return why the gates must be separated; ``None`` if the gates are not the cause, or if the rewrite did not
+    help before.
 
     Args:
         root: folder of this version's cache.
         key: key of the verdict on the unchanged model.
-        report: the verdict itself, which is that the outputs differ.
+        report: the verdict with this key; its state is "differs".
         source: the model.
     """
-    # A recorded cause is never the gates: it is an operator without a fix, or an optimizer of ONNX Runtime.
+    # The gates are never a recorded cause. Recorded causes are operators without a fix and ONNX Runtime's
+    # optimizers.
     if report.cause:
         return None
     note = note_key(key)
@@ -57,11 +61,11 @@ def needed(root: Path, key: str, report: NumbersReport, source: ModelSource) -> 
 
 
 def note_key(key: str) -> str:
-    """Return the key of the note that separating the gates does not help.
+    """Return the key of the note that records that separating the gates does not help.
 
-    The key of the verdict covers the model, options, sizes, chip, versions and measured rows. The copy depends on
-    these and on the version of the rewrites, which is qnnbridge's. It does not depend on inputs, because a verdict
-    contains the worst result of all inputs.
+    The key of the verdict covers the model, options, sizes, chip, versions and measured rows. The copy also depends
+    on the rewrites, and so on qnnbridge's version. The key does not cover inputs, because a verdict contains the
+    worst result of all inputs.
     """
     return f"gates-{hashlib.sha256(f'{key} {__version__}'.encode()).hexdigest()[:32]}"
 
@@ -71,7 +75,7 @@ def is_no_better(root: Path, key: str | None, plain: NumbersReport) -> str:
 
     Args:
         root: folder of this version's cache.
-        key: key of the verdict of the copy.
+        key: key of the verdict on the copy; ``None`` if the copy has no verdict.
         plain: verdict on the unchanged model.
     """
     # The first session of the copy does not have a verdict yet: its outputs are compared like those of any session.
@@ -81,4 +85,4 @@ def is_no_better(root: Path, key: str | None, plain: NumbersReport) -> str:
     before, after = plain.snr_db, found.snr_db
     if before is not None and after is not None and after > before:
         return ""
-    return f"the numbers also differ with separated gates ({found.worst or found.reason})"
+    return f"the results also differ with separated gates ({found.worst or found.reason})"

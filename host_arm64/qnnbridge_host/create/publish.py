@@ -34,7 +34,7 @@ from qnnbridge_protocol.model_records import Validation
 from qnnbridge_protocol.settings import state_dir
 from qnnbridge_protocol.specs import QNN, Placement, ProviderSpec, SessionInfo, SessionSpec
 
-# The versions that a compiled model depends on.
+# Versions of the packages on which a compiled model depends.
 RELEVANT_VERSIONS: Final = ("onnxruntime", "onnxruntime_qnn", "qnn_sdk", "ep_source", "ep_version")
 
 CONTEXT: Final = "_ctx"
@@ -42,7 +42,8 @@ MODEL_SUFFIX: Final = ".onnx"
 # Suffix that QNN appends to the stem of the .onnx file to name the context binary.
 BLOB_SUFFIX: Final = "_qnn.bin"
 
-# Maximum length of a stem. File systems allow 255 bytes; the rest is for suffixes, also of temporary files.
+# Maximum length of a stem. File systems allow 255 bytes per name; the rest is for suffixes, also of temporary
+# files.
 MAX_STEM_BYTES: Final = 215
 
 WITHOUT_A_NAME: Final = "model"
@@ -58,11 +59,12 @@ class CompilerInput:
         source: the original model.
         spec: description of a session of it (providers and their options, free dimensions, ``fallback``: with
             "error" a node that stays on the CPU is a `PlacementRefused`).
-        file_stem: the files are ``<file_stem>.onnx`` and ``<file_stem>_qnn.bin``; default the model's own stem with
-            ``_ctx``. Parts that QNN could never load again (``..``) are replaced, see `CompiledFiles.model`.
+        file_stem: the files are ``<file_stem>.onnx`` and ``<file_stem>_qnn.bin``; default: the model's own stem
+            with ``_ctx``. Two dots in a row are replaced, because QNN could not load the result;
+            `CompiledFiles.model` has the final name.
         embed: whether the context binary is embedded in the .onnx file.
         initializers: the values of the initializers that `spec` announces.
-        inputs: inputs for comparing the result with the CPU; default generated ones.
+        inputs: inputs for comparing the result with the CPU; default: generated inputs.
     """
 
     source: ModelSource
@@ -92,10 +94,10 @@ class CompiledFiles:
         soc_model: the chip given to QNN; ``None`` for the chip of the host.
         provider_options: all options given to QNN.
         versions: versions of the worker's packages and QNN.
-        seconds: time of the native compilation; for the files of a crashed compiler, of the whole work.
+        seconds: duration of the native compilation; if the compiler crashed, duration of all its work.
         died_at_teardown: whether the compiler crashed during its clean-up; the result is complete.
         info: facts of a session of the original, some of which the compiled model lacks (producer, version);
-            ``None`` like `placement`.
+            ``None`` if `placement` is ``None``.
     """
 
     folder: str
@@ -111,12 +113,12 @@ class CompiledFiles:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Files of the compiled model, beginning with the .onnx file."""
+        """Names of the compiled model's files; the .onnx file is first."""
         return (self.model,) if self.blob is None else (self.model, self.blob)
 
 
 def job_key(job: CompilerInput, versions: Mapping[str, str]) -> str:
-    """Return a key of a job's contents, options and versions: jobs with the same key have the same result."""
+    """Return a key of a job's contents, options and versions. Jobs with the same key have the same result."""
     relevant = {name: versions[name] for name in RELEVANT_VERSIONS if name in versions}
     text = json.dumps([job.source.fingerprint, job.spec.options_hash, job.embed, relevant], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
@@ -128,13 +130,13 @@ def blobs_of(files: Sequence[CompiledFiles]) -> tuple[str, ...]:
 
 
 def chip_numbers(soc_model: str | None) -> tuple[int, ...]:
-    """Return the numbers of chips in a ``soc_model``, without named chips and without 0, which means no chip."""
+    """Return the numbers of the chips in a ``soc_model``. Omit chips given by name, and 0, which means no chip."""
     parts = (part.strip() for part in (soc_model or "").split(","))
     return tuple(int(part) for part in parts if part.isdecimal() and int(part))
 
 
 def compiled_spec(spec: SessionSpec) -> SessionSpec:
-    """Return the description of the compiled model's session, without the options that were compiled in."""
+    """Return the description of the compiled model's session, without the options that only affect compiling."""
     return SessionSpec(
         model_path=None,
         providers=spec.providers or (ProviderSpec(QNN),),
@@ -146,7 +148,7 @@ def compiled_spec(spec: SessionSpec) -> SessionSpec:
 
 
 def without_compiling(entries: Mapping[str, str]) -> dict[str, str]:
-    """Return the configuration entries that are not about compiling."""
+    """Return the configuration entries that do not concern compiling."""
     return {key: text for key, text in entries.items() if not key.startswith(_ABOUT_COMPILING)}
 
 
@@ -159,10 +161,11 @@ def context_stem(stem: str | None) -> str:
 
 
 def safe_stem(stem: str) -> str:
-    """Return a stem with which QNN can load the context binary, short enough for all files of the model."""
+    """Return a stem with which QNN can load the context binary, and which is short enough for all files of the
+    model."""
     safe = re.sub(r"\.{2,}", "_", stem)
     if len(os.fsencode(safe)) > MAX_STEM_BYTES:
-        # The hash distinguishes the stem from others with the same beginning.
+        # The hash distinguishes the stem from other stems that begin in the same way.
         tail = f"-{hashlib.sha256(os.fsencode(safe)).hexdigest()[:8]}"
         safe = _first_bytes(safe, MAX_STEM_BYTES - len(tail)) + tail
     return safe
@@ -184,9 +187,9 @@ def _first_bytes(text: str, limit: int) -> str:
     return text
 
 
-# --- the destination: the path of `output`, and the working folder ------------------------------------------
+# --- the destination: the path of `output`, and the working folder ---------------------------------------
 
-# The holder of the lock only moves a few files.
+# Seconds to wait for the lock. Its holder only moves a few files.
 LOCK_TIMEOUT_S = 60.0
 
 
@@ -203,7 +206,7 @@ class Destination:
         return os.path.join(self.folder, self.model)
 
     def file_stem(self) -> str:
-        """Return the stem for the compiler's files, whose context binary does not exist yet.
+        """Return a stem for the compiler's files for which no context binary exists yet.
 
         An existing context binary may belong to another model and is never replaced, because an .onnx file with
         another model's context binary computes wrong numbers.
@@ -221,9 +224,9 @@ def destination_of(source: ModelSource, output: str | None, cwd: str, *, tag: st
     Args:
         source: the model.
         output: a path ending in .onnx, or a folder (a path without a suffix counts as a folder), in which the file
-            is ``<stem>_ctx.onnx``; default the model's folder.
-        cwd: base of relative paths, absolute.
-        tag: text after the model's stem in a default file name.
+            is ``<stem>_ctx.onnx``; default: the model's folder.
+        cwd: absolute path of the folder to which relative paths refer.
+        tag: suffix that follows the model's stem in a default file name.
 
     Raises:
         OptionError: ONNX Runtime or QNN could not load a file of this name, or the output is the model itself.
@@ -260,7 +263,9 @@ def _check_name(stem: str) -> None:
     if ".." not in stem:
         cause = "The names of its files would be longer than file systems allow."
     raise OptionError(
-        f"A compiled model cannot be called {stem}.onnx.", cause=cause, fix=f"Call it {safe}.onnx, for example."
+        f"{stem}.onnx cannot be the name of a compiled model.",
+        cause=cause,
+        fix=f"Call it {safe}.onnx, for example.",
     )
 
 
@@ -317,7 +322,7 @@ def refuse_existing(place: Destination) -> None:
 
 
 def is_finished(job: CompilerInput, place: Destination, versions: Mapping[str, str]) -> str | None:
-    """Return why a job can be skipped: its result is complete and has the same inputs. ``None`` if it must run."""
+    """Return why a job can be skipped (its result is complete and has the same inputs); ``None`` if it must run."""
     try:
         manifest = read_manifest(place.path)
     except BridgeError:
@@ -331,7 +336,7 @@ def is_finished(job: CompilerInput, place: Destination, versions: Mapping[str, s
                 return None
     except OSError:
         return None
-    return "The result exists already, made from the same model with the same options and versions."
+    return "The result exists already, compiled from the same model with the same options and versions."
 
 
 def describe(
@@ -346,7 +351,7 @@ def describe(
 
     Args:
         folder: the working folder.
-        place: the destination.
+        place: the final destination.
         job: the compiled job.
         files: the result.
         validation: result of the comparison with the original.
@@ -380,7 +385,7 @@ def describe(
 def move_whole(folder: str, places: Sequence[Destination], blobs: Sequence[str], *, overwrite: bool) -> None:
     """Move models, manifests and context binaries from `folder` to the destination: all or none.
 
-    After an error moved files are removed again, unless an .onnx file has been replaced.
+    After an error the moved files are removed again, unless an existing .onnx file was already replaced.
 
     Args:
         folder: the working folder.
@@ -399,7 +404,8 @@ def move_whole(folder: str, places: Sequence[Destination], blobs: Sequence[str],
             if not overwrite:
                 for place in places:
                     refuse_existing(place)
-            # Sync before the move, so that a loss of power leaves no incomplete file at the destination.
+            # Flush the files to disk before the move, so that a power failure leaves no incomplete file at the
+            # destination.
             for name in (*blobs, *(place.model for place in places)):
                 sync_file(os.path.join(folder, name))
             for name in blobs:
@@ -407,9 +413,9 @@ def move_whole(folder: str, places: Sequence[Destination], blobs: Sequence[str],
                     _move_new(os.path.join(folder, name), os.path.join(target, name))
                 except FileExistsError:
                     raise CompileFailed(
-                        f"Another compilation has put {name} into {target} meanwhile.",
+                        f"Another compilation has created {name} in {target} in the meantime.",
                         cause="An existing context binary may belong to another model, and is never replaced.",
-                        fix="Compile again, or to another output.",
+                        fix="Compile again, or choose another output.",
                         details={"taken": name},
                     ) from None
                 moved.append(os.path.join(target, name))
@@ -429,14 +435,15 @@ def _put(folder: str, place: Destination, moved: list[str]) -> None:
     """Move the .onnx file and its manifest, and remove the context binaries of the replaced model."""
     manifest = manifest_path(place.path)
     source, fresh = os.path.join(folder, place.model), manifest_path(os.path.join(folder, place.model))
-    # Read this before the old manifest is removed.
+    # Read the names before the old manifest is removed.
     old_blobs = _blobs_of_old(place)
     if os.path.lexists(place.path):
-        # Without a manifest the old model still works; with the new manifest it would count as damaged.
+        # Remove the old manifest first. Without a manifest the old model still works; with the new manifest it
+        # would count as damaged.
         with contextlib.suppress(FileNotFoundError):
             os.unlink(manifest)
         os.replace(source, place.path)
-        moved.clear()  # these files belong to the visible model now and must stay
+        moved.clear()  # these files now belong to the published model and must stay
         os.replace(fresh, manifest)
     else:
         # Move the manifest first, so that a visible .onnx file always has its manifest.
@@ -450,9 +457,9 @@ def _put(folder: str, place: Destination, moved: list[str]) -> None:
 
 
 def _blobs_of_old(place: Destination) -> list[str]:
-    """Return the context binaries that, by its manifest, only the model to be replaced uses.
+    """Return the context binaries that only the model to be replaced uses, as recorded in its manifest.
 
-    The result is empty without a manifest.
+    Without a manifest the result is empty.
     """
     try:
         old = read_manifest(place.path)
@@ -471,11 +478,11 @@ def _move_new(source: str, target: str) -> None:
         os.rename(source, target)
         return
     try:
-        # An atomic operation that fails if the target exists.
+        # `os.link` fails if the target exists, and is atomic.
         os.link(source, target)
     except FileExistsError:
         raise
-    except OSError:  # a file system without hard links
+    except OSError:  # the file system does not support hard links
         if os.path.lexists(target):
             raise FileExistsError(17, os.strerror(17), target) from None
         os.rename(source, target)
@@ -485,8 +492,9 @@ def _move_new(source: str, target: str) -> None:
 
 @contextlib.contextmanager
 def _alone(target: str) -> Iterator[None]:
-    """Let only one process at a time move files to `target`. The lock file is in qnnbridge's state folder."""
-    # Resolve links, so that all spellings of a folder have the same lock.
+    """Ensure that only one process at a time moves files to `target`. The lock file is in qnnbridge's state
+    folder."""
+    # Resolve links, so that all paths of a folder lead to the same lock.
     name = hashlib.sha256(os.fsencode(os.path.realpath(target))).hexdigest()[:32]
     path = state_dir() / "locks" / f"{name}.lock"
     try:

@@ -1,11 +1,11 @@
-"""Substitutes for a session's model.
+"""Models that are loaded in place of the session's model.
 
 `fix=True`: a rewritten copy. A worker rewrites the model, because this needs `onnx`, memory for two copies of the
 model, and sessions on the CPU that verify each rewrite. The cache stores the copy. Without the cache the copy is
 held in memory while the session is open.
 
 `InferenceSession("model.bin")`: the model around a bare context binary. A worker reads the binary and builds the
-model. The cache stores the model, which has a few kilobytes. The binary is never copied or moved: QNN finds it by
+model. The cache stores the model, which has a few kilobytes. The binary is never copied or moved: QNN finds it in
 the session's folder for context binaries.
 
 Context binaries from a function of the application: QNN reads files only, so they are written to a temporary folder
@@ -59,16 +59,16 @@ if TYPE_CHECKING:
     from qnnbridge_protocol.model_records import CacheSettings
 
 
-# --- a rewritten copy: `fix=True` --------------------------------------------------------------------------
+# --- a rewritten copy: `fix=True` ------------------------------------------------------------------------
 
 COMMAND: Final = "fix=True"
 WITHOUT_A_NAME: Final = "model.onnx"
-# Reading a larger model would take too long for a suggestion in a refusal.
+# Do not read larger models for a suggestion in a refusal, because that would take too long.
 MAX_BYTES: Final = 512 * 2**20
 MOST_CHANGES: Final = 3
-# File name of the record of a copy in the cache.
+# Name of the file that describes a copy in the cache.
 RECORD: Final = "fixed.json"
-# Largest share of the cache's size for all copies of a kind.
+# Largest fraction of the cache's size for all copies of one type.
 SHARE_OF_CACHE: Final = 0.25
 
 
@@ -82,7 +82,8 @@ class FixedModel:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FixedSource:
-    """A rewritten copy to load. spec: the session's description without the dimensions fixed in the copy."""
+    """A rewritten copy to load. spec: the session's description without the sizes of dimensions that are fixed in
+    the copy."""
 
     source: ModelSource
     spec: SessionSpec
@@ -97,7 +98,7 @@ def fixed_source(
     order: WorkOrder,
     right_here: Collection[str] = (),
 ) -> FixedSource:
-    """Return the rewritten copy of a model, from the cache or new.
+    """Return the rewritten copy of a model: from the cache, or newly created.
 
     Args:
         source: the model.
@@ -106,7 +107,7 @@ def fixed_source(
         folder: folder of the external files of a model given as bytes.
         order: the order for the worker.
         right_here: rows of the table of known-wrong operators that are not rewritten, because QNN's results were
-            measured to be right on this computer.
+            measured on this computer and were right.
 
     Raises:
         OptionError: sizes or constants do not fit the model.
@@ -118,8 +119,8 @@ def fixed_source(
     refuse_compiled(source.given, COMMAND)
     if spec.value_names:
         raise OptionError(
-            "fix=True rewrites the weights, so none can be given with the session options.",
-            fix="Do not call add_initializer() and add_external_initializers...(), or use qnnbridge fix.",
+            "fix=True rewrites the weights, so weights cannot be passed with the session options.",
+            fix="Remove the calls of add_initializer() and add_external_initializers...(), or use qnnbridge fix.",
         )
     fix = spec.fix or FixSpec()
     wanted = {
@@ -127,13 +128,13 @@ def fixed_source(
         "constants": dict(fix.constants),
         "only": list(fix.only),
         "skip": list(fix.skip),
-        # The field is omitted if empty, so that the keys that earlier releases computed stay valid.
+        # Omit an empty field, so that keys from earlier releases remain valid.
         **({"right_here": sorted(right_here)} if right_here else {}),
     }
 
     def rewrite(target: Path) -> FixedModel:
         made = _rewritten(source, wanted, folder, target, order)
-        source.check_unchanged()  # the hash must be that of the rewritten contents
+        source.check_unchanged()  # check that the hashed contents are those that were rewritten
         return made
 
     changed = dataclasses.replace(spec, free_dimensions_by_name={}, fix=None)
@@ -142,7 +143,8 @@ def fixed_source(
         if settings is not None and settings.in_use:
             try:
                 made = _kept(source, wanted, settings, rewrite, order)
-                # From here on the copy is an ordinary model: hashed, compiled, cached and blamed (ADR 0018).
+                # From here on the copy is handled like any model: hashed, compiled, cached and blamed for crashes
+                # (ADR 0018).
                 found = ModelSource.open(made.path, os.curdir)
                 return FixedSource(found, dataclasses.replace(changed, model_path=made.path), made.changes)
             except BridgeError:
@@ -162,13 +164,14 @@ def fixed_source(
 def _in_memory(
     source: ModelSource, rewrite: Callable[[Path], FixedModel], unusable: ModelError | None
 ) -> tuple[ModelSource, tuple[str, ...]]:
-    """Return the copy in memory, and the descriptions of the rewrites. unusable: why the cache was not used."""
+    """Create the copy in memory; return its source and descriptions of the rewrites. unusable: why the cache was
+    not used."""
     with work_folder("fix") as work:
         made = rewrite(Path(work))
         # A model in memory cannot have external weights.
         if len(os.listdir(work)) > 1:
             raise unusable or OptionError(
-                f"{source.label} has weights in separate files, and fix=True needs the cache for such models.",
+                f"{source.label} has weights in separate files; fix=True needs the cache for such models.",
                 fix="Switch the cache on (cache=, QNNBRIDGE_CACHE), or fix the model once: qnnbridge fix.",
             )
         return ModelSource.open(Path(made.path).read_bytes()), made.changes
@@ -185,7 +188,7 @@ def _no_room(source: ModelSource, folder: str, error: OSError) -> ModelError:
 def _rewritten(
     source: ModelSource, wanted: Mapping[str, Any], folder: str, target: Path, order: WorkOrder
 ) -> FixedModel:
-    """Rewrite a model in a worker. target: an empty folder for the copy."""
+    """Rewrite a model in a worker. target: an empty folder, which receives the copy."""
     from qnnbridge_host.create.worker import Worker
 
     with work_folder("fix") as work:
@@ -196,7 +199,7 @@ def _rewritten(
             path = os.path.join(work, WITHOUT_A_NAME)
             Path(path).write_bytes(source.data or b"")
             names = source.scan.external_files if source.scan is not None else ()
-            # The worker reads a file, which needs its external weights in the same folder.
+            # The worker reads the model from a file, and the file needs its external weights in the same folder.
             link_files(Path(folder), names, Path(work))
         written = target / os.path.basename(path)
         with Worker(order).running() as worker:
@@ -204,7 +207,7 @@ def _rewritten(
     return FixedModel(os.fspath(written), tuple(str(change) for change in reply["changes"]))
 
 
-# --- copies in the cache -----------------------------------------------------------------------------------
+# --- copies in the cache ---------------------------------------------------------------------------------
 #
 #     v1/fixed/KEY/NAME.onnx, NAME.onnx.data, fixed.json
 #     v1/wrapped/KEY/model.onnx, fixed.json
@@ -227,12 +230,12 @@ def _kept(
 
     Args:
         source: the model.
-        wanted: options of the copy, for its key.
+        wanted: options of the copy, which are part of its key.
         settings: the cache's settings.
         make: creates the copy in an empty folder.
         order: the order with the deadline.
-        kind: one of `COPIES`.
-        words: participles for messages, such as ("rewriting", "rewritten").
+        kind: type of the copy, one of `COPIES`.
+        words: verb forms for messages, such as ("rewriting", "rewritten").
 
     Raises:
         DeadlineExceeded: another process was still creating the copy.
@@ -241,7 +244,7 @@ def _kept(
     from qnnbridge_protocol import __version__
 
     store = Store(Path(settings.folder))
-    # The key contains the version, because another version may create another copy.
+    # The key contains the version, because versions of qnnbridge may create different copies.
     text = json.dumps([source.fingerprint, wanted, __version__], sort_keys=True, ensure_ascii=True)
     key = hashlib.sha256(text.encode("ascii")).hexdigest()[:KEY_DIGITS]
     store.prepare()
@@ -252,7 +255,7 @@ def _kept(
         doing, done = words
         raise DeadlineExceeded(
             f"The time for {source.label} was over while another process was {doing} it.",
-            fix=f"Give it more time (timeout=): it is {done} once.",
+            fix=f"Use a longer timeout (timeout=): the model is {done} only once.",
             details={"state": "not-started", "model": source.label},
         )
     try:
@@ -301,13 +304,13 @@ def _shrink(kept: Sequence[Path], most: int, keep: str) -> None:
                 sizes.pop(folder)
 
 
-# --- a refusal -----------------------------------------------------------------------------------------
+# --- advice in a refusal ---------------------------------------------------------------------------------
 
 
 def suggest_fix(
     refusal: PlacementRefused, source: ModelSource, spec: SessionSpec, order: WorkOrder, *, rewritten: bool = False
 ) -> None:
-    """Add `fix=True` and the command to a refusal that rewriting may fix. This never fails.
+    """Add `fix=True` and the command to a refusal that a rewrite may prevent. This function never raises.
 
     Args:
         refusal: the error, which is changed.
@@ -322,7 +325,7 @@ def suggest_fix(
     readable = source.scan is not None and source.scan.format == "onnx"
     if not readable or size_of(source) > MAX_BYTES or importlib.util.find_spec("onnx") is None:
         return
-    # Failing to create the hint is not an error of the session.
+    # An error while the advice is prepared must not replace the refusal.
     with contextlib.suppress(BridgeError, OSError), work_folder("fix") as work:
         path = source.path
         if path is None:
@@ -352,22 +355,23 @@ def _add(
         return
     argument = repr({"constants": dict(constants)}) if constants else "True"
     command = spec.in_commands(source.path).fix(constants=options_text(constants).strip())
-    shown = changes[:MOST_CHANGES] + [f"input {one} decides {what}" for one, what in decides.items()]
+    shown = changes[:MOST_CHANGES] + [f"input {one} determines {what}" for one, what in decides.items()]
     cure = (
         f"It may help to create the session with fix={argument}, or to run once: "
         f"{command}. "
         f"It rewrites nodes that QNN may not support ({'; '.join(shown)})."
     )
     if decides:
-        cure += " The constants are examples that fit the model: give the values that these inputs always have."
+        cure += "  The constants are examples: give the values that these inputs always have."
     refusal.fix = f"{cure} {refusal.fix}" if refusal.fix else cure
     refusal.details["rewrites"] = changes
     refusal.details["constants"] = dict(constants)
 
 
-# --- the model around a bare context binary ---------------------------------------------------------------
+# --- the model around a bare context binary --------------------------------------------------------------
 
-# Configuration entries of a session: the graph to run, if a binary has several; float inputs and outputs.
+# Configuration entries of a session: the graph to run, if a binary has several; and whether inputs and outputs are
+# floats.
 GRAPH_ENTRY: Final = "qnnbridge.wrap_graph"
 FLOAT_ENTRY: Final = "qnnbridge.wrap_float_io"
 
@@ -379,21 +383,21 @@ def wrapped_source(
     order: WorkOrder,
     library: str,
 ) -> ModelSource:
-    """Return the model around a bare context binary, with the fingerprint and the files of the binary.
+    """Return a model for a bare context binary, with the fingerprint and the files of the binary.
 
     Args:
         source: the binary.
-        entries: the session's configuration entries.
+        entries: configuration entries of the session.
         settings: the cache's settings; ``None`` without a cache.
         order: the order for the worker.
         library: versions of QNN, on which the model depends besides the binary.
 
     Raises:
         ContextUnusable: QNN's library cannot read the binary, or ONNX Runtime cannot run such a graph.
-        OptionError: the binary has several graphs, and the entries choose none.
+        OptionError: the binary has several graphs, and no entry chooses a graph.
         DeadlineExceeded, Cancelled: the worker was ended.
     """
-    from qnnbridge_host.wrap.build import WrapRequest  # imports ctypes
+    from qnnbridge_host.wrap.build import WrapRequest  # import it only here, because it imports ctypes
 
     path = source.path or ""
     graph = entries.get(GRAPH_ENTRY, "")
@@ -410,7 +414,7 @@ def wrapped_source(
             data = None  # build the model without the cache
     if data is None:
         data = _built(request, order)
-    # Keep the path of the binary for messages.
+    # Keep the path of the binary, which messages mention.
     scan = scan_model(data, count_nodes=False)._replace(path=path)
     return source._replace(path=None, data=data, scan=scan, binary=path)
 
@@ -430,7 +434,7 @@ def _kept_wrapped(
     def build(target: Path) -> FixedModel:
         written = target / WITHOUT_A_NAME
         written.write_bytes(_built(request, order))
-        source.check_unchanged()  # the hash must be that of the binary that was read
+        source.check_unchanged()  # check that the hashed binary is the one that was read
         return FixedModel(os.fspath(written), ())
 
     wanted = {
@@ -470,15 +474,15 @@ def _built(request: WrapRequest, order: WorkOrder) -> bytes:
     return bytes(reply.buffers[0])
 
 
-# --- context binaries from a function of the application --------------------------------------------------
+# --- context binaries from a function of the application -------------------------------------------------
 
-# Name of the function on the wire.
+# Name of the application's function in requests.
 CONTEXT_READ: Final = "ep_context_read"
 _PREFIX: Final = "qnnbridge-context-"
 
 
 class ContextFolder:
-    """A temporary folder with a model and its context binaries. path: the .onnx file.
+    """A temporary folder with a model and its context binaries. path: path of the .onnx file.
 
     The folder is removed by `release`, at the latest when the object is deleted.
     """
@@ -510,14 +514,16 @@ def fetch_contexts(source: ModelSource, calls_back: CallsBack) -> ContextFolder 
         return None
     _sweep_contexts()
     stem = os.path.basename(source.path) if source.path is not None else "model.onnx"
-    # The folder name contains this process's id, which `_sweep_contexts` of a later host checks.
+    # The folder's name contains the id of this process; `_sweep_contexts` in a later host checks whether it still
+    # runs.
     made = ContextFolder(os.path.join(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-"), stem))
     folder = os.path.dirname(made.path)
     try:
-        # QNN searches for the binaries only in the folder of the .onnx file, so copy that file, too.
+        # QNN searches for the binaries only in the folder of the .onnx file, so copy that file into the folder as
+        # well.
         if source.path is not None:
             shutil.copyfile(source.path, made.path)
-            for name in scan.external_files:  # weights of nodes on the CPU
+            for name in scan.external_files:  # weights of the nodes that run on the CPU
                 beside = os.path.join(os.path.dirname(source.path), name)
                 if name not in names and os.path.basename(name) == name and os.path.exists(beside):
                     shutil.copyfile(beside, os.path.join(folder, name))
@@ -525,9 +531,11 @@ def fetch_contexts(source: ModelSource, calls_back: CallsBack) -> ContextFolder 
             with open(made.path, "wb") as file:
                 file.write(source.data or b"")
         for name in names:
-            # Do not write the function's bytes to another folder.
+            # Ensure that the function's bytes are written only to the temporary folder.
             if os.path.basename(name) != name or name in ("", ".", ".."):
-                raise InvalidArgument(f"The model names {name!r} as a context binary, which is not a file name.")
+                raise InvalidArgument(
+                    f"The model's reference {name!r} to a context binary is not a plain file name."
+                )
             values = calls_back.call(CONTEXT_READ, {"name": name}).values
             if len(values) != 1 or not hasattr(values[0], "tobytes"):
                 raise calls_back.nonsense(CONTEXT_READ, "not bytes")
@@ -548,7 +556,7 @@ def _sweep_contexts() -> None:
     with contextlib.suppress(OSError):
         for name in os.listdir(root):
             pid = name[len(_PREFIX) :].partition("-")[0] if name.startswith(_PREFIX) else ""
-            # If another process has the same id now, the folder is merely removed later.
+            # If another process has the same id now, the folder remains until a later sweep.
             if pid.isdecimal() and int(pid) != os.getpid() and not _alive(int(pid)):
                 shutil.rmtree(os.path.join(root, name), ignore_errors=True)
 

@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from qnnbridge_protocol.model_records import CacheSettings
     from qnnbridge_protocol.specs import SessionSpec
 
-# The command of `compile` in messages.
+# Messages mention this command for `compile`.
 COMPILE_COMMAND: Final = "qnnbridge compile"
-# Longest budget of a request: eleven days, because timers cannot wait much longer.
+# Longest time limit of a request: eleven days, because timers cannot wait much longer.
 LONGEST_S: Final = 1_000_000.0
 
 
@@ -45,7 +45,7 @@ class ModelService:
     def __init__(self, maker: SessionMaker) -> None:
         self._maker = maker
 
-    # --- operations ---
+    # --- the operations of a request ---
 
     def identify(self, request: Request, _enter: Enter) -> Answer:
         """Return the model's identity and a description of its file, without native code."""
@@ -99,7 +99,7 @@ class ModelService:
             spec = SessionSpec.from_wire(header["spec"])
             settings = cache_settings(header.get("cache"))
             if spec.model_path is None:
-                raise TypeError("a folder without a path")
+                raise TypeError("a folder lacks its path")
             folder = os.path.abspath(spec.model_path)
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise desync(f"model.choose without a proper description ({error})") from None
@@ -131,7 +131,7 @@ class ModelService:
         return package_variants(folder)
 
     def create(self, request: Request, enter: Enter) -> Answer:
-        """Create a session: identify the model, look it up in the cache, compile it if necessary, load it."""
+        """Create a session: identify the model, look for its cache entry, compile it if necessary, and load it."""
         from qnnbridge_host.cache.key import qnn_options
         from qnnbridge_host.engine.qnn_options import newer_release, newer_than_tables
         from qnnbridge_host.model.compiled_checks import (
@@ -166,7 +166,7 @@ class ModelService:
         data = None if model is None else bytes(model)
         contexts = contexts_of_function(request, spec, data, folder, settings, stop)
         if contexts is not None:
-            # The recorded file dates are those of the original, so they do not apply to the copy.
+            # The recorded file dates belong to the original and do not apply to the copy.
             spec, data, files = dataclasses.replace(spec, model_path=contexts.path), None, []
         source = open_model(
             spec.model_path, data, data_folder(spec.config_entries, folder), settings, stop, fingerprint, files
@@ -184,10 +184,11 @@ class ModelService:
             from qnnbridge_host.engine.qnn_options import DISABLE_CPU_FALLBACK
             from qnnbridge_host.model.context_files import only_converts
 
-            if only_converts(source):  # CPU nodes of `wrap --float-io` only convert
+            if only_converts(source):  # the only CPU nodes of `wrap --float-io` are conversions
                 entries.setdefault(DISABLE_CPU_FALLBACK, "0")
         if data is not None and source.files and EXTERNAL_DATA_FOLDER not in entries:
-            # The host's current folder may be another one, because several applications can share the host.
+            # Use the application's current folder: the host's may differ, because several applications can share
+            # the host.
             entries[EXTERNAL_DATA_FOLDER] = os.path.abspath(folder)
         stop.check()
         spec = dataclasses.replace(spec, config_entries=entries, model_path=path_for_qnn(source))
@@ -212,7 +213,7 @@ class ModelService:
             notices.append(Notice("once", f"{source.label} is {took}."))
         left_out = made.info.modelmeta.get("left_out")
         if left_out:
-            text = f"{source.label}: get_modelmeta() lacks texts that are too long: {', '.join(left_out)}."
+            text = f"{source.label}: get_modelmeta() omits strings that are too long: {', '.join(left_out)}."
             notices.append(Notice("model", text))
         kept = _kept_numbers(settings, made.cache.key)
         request.after = functools.partial(_after_creation, settings, made.cache.key if kept else None)
@@ -238,9 +239,9 @@ class ModelService:
         order: WorkOrder,
         check: str | None,
     ) -> ModelSource:
-        """Return the model around a bare context binary; any other source unchanged.
+        """Return the model around a bare context binary; return any other source unchanged.
 
-        A binary that cannot run here is refused before it is read.
+        Raise an error, before the binary is read, if it cannot run here.
         """
         from qnnbridge_host.create.replaced import wrapped_source
         from qnnbridge_host.model.compiled_checks import before_session, path_for_qnn
@@ -260,7 +261,7 @@ class ModelService:
         return made._replace(binary=found)
 
     def compile(self, request: Request, _enter: Enter) -> Answer:
-        """Compile models in a worker into files of the application, and validate them before they are delivered."""
+        """Compile models in a worker, validate them, and move the files to the application's destination."""
         from qnnbridge_host.create.orchestrate import CompileTask, compile_to, finished
         from qnnbridge_host.create.publish import destination_of
 
@@ -288,8 +289,8 @@ class ModelService:
             refuse_quarantined(job.source, quarantined)
         if len({destination.folder for destination in destinations}) > 1:
             raise OptionError(
-                "The models lie in different folders, and their compiled ones share a file.",
-                fix="Give the folder for the result: -o DIR (output=).",
+                "The models are in different folders, but their compiled files must share one.",
+                fix="Specify the folder for the result: -o DIR (output=).",
             )
         order = self._maker.order(request, stop, first, deadline, budget_s)
         hello, optimizers = self._maker.hello, self._maker.optimizers
@@ -297,13 +298,14 @@ class ModelService:
         paths = [destination.path for destination in destinations]
         skipped = None
         if resume and not overwrite and any(os.path.exists(path) for path in paths):
-            # Get the versions only for this comparison, because this loads ONNX Runtime.
+            # Get the versions only for this comparison, because getting them loads ONNX Runtime.
             skipped = finished(task, {**self._maker.hello.versions, **self._maker.sessions.engine.versions()})
         results = () if skipped else compile_to(task)
         return {"results": [result.to_wire() for result in results], "skipped": skipped, "paths": paths}, ()
 
     def _judged(self, source: ModelSource) -> Hello:
-        """Return HELLO for the checks of a model; for a compiled model with the versions of the loaded QNN."""
+        """Return the HELLO for checks of a model. For a compiled model it contains the versions of the loaded
+        QNN."""
         compiled = source.scan is not None and source.scan.is_compiled
         return self._with_qnn_of_engine() if compiled else self._maker.hello
 
@@ -329,7 +331,7 @@ def _operators(source: ModelSource) -> tuple[str, ...]:
 
 
 def _kept_numbers(settings: CacheSettings | None, key: str | None) -> dict[str, Any] | None:
-    """Return the stored verdict on the numbers of a cache entry."""
+    """Return the verdict on the accuracy of a cache entry that is stored in the cache."""
     if settings is None or key is None:
         return None
     kept = _verdicts(settings).read(key)
@@ -356,10 +358,10 @@ def _shipped_numbers(source: ModelSource) -> dict[str, Any] | None:
 
 
 def _after_creation(settings: CacheSettings | None, key: str | None) -> None:
-    """Import the modules for runs after the response, while the application prepares its arrays.
+    """After the response, import the modules for runs, while the application prepares its arrays.
 
-    key: key of a stored verdict. Count one call for the verdict now: a program with a single call may end before
-    that call is counted, and would otherwise never reach the next comparison.
+    key: key of a stored verdict. One call is counted for the verdict now, because a program with a single call may
+        end before the call is counted, and would never reach the next comparison.
     """
     if settings is not None and key is not None:
         _verdicts(settings).count(key, 1)
@@ -369,20 +371,21 @@ def _after_creation(settings: CacheSettings | None, key: str | None) -> None:
         from qnnbridge_protocol import values  # noqa: F401
 
 
-# --- the parts of a request ------------------------------------------------------------------------------
+# --- reading requests ------------------------------------------------------------------------------------
 #
-# For errors in a description these functions raise `LookupError`, `TypeError` or `ValueError`; the caller adds the
-# operation.
+# If a description is invalid, these functions raise `LookupError`, `TypeError` or `ValueError`; the caller adds the
+# name of the operation.
 
 
 def model_and_tensors(
     request: Request, spec: SessionSpec, described: Sequence[Any]
 ) -> tuple[Any | None, tuple[Any, ...]]:
-    """Return the model, unless it is a file, and the values of ``spec.value_names`` in this order.
+    """Return the model's bytes (``None`` if the model is a file) and the values of ``spec.value_names`` in this
+    order.
 
-    described: the descriptions of the values in the request's buffers.
+    described: descriptions of the values, which are in the request's buffers.
     """
-    # A model that is sent as bytes is the last buffer, after the tensors.
+    # The last buffer, after the tensors, is the model if it is sent as bytes.
     count = len(request.buffers) - (spec.model_path is None)
     model = request.buffers[count] if spec.model_path is None else None
     values: tuple[Any, ...] = ()
@@ -397,9 +400,9 @@ def model_and_tensors(
 
 def stop_signal(request: Request) -> StopSignal:
     """Create and return the stop signal of a request that is being served."""
-    # Set the signal first and then check, so that a cancel before, between or after these steps has an effect.
+    # Set the signal before checking, so that a cancellation at any moment takes effect.
     request.stopper = stop = StopSignal()
-    if request.withdrawn:  # the request was withdrawn before the signal existed
+    if request.withdrawn:  # the request was withdrawn before the signal was set
         stop.stop()
     return stop
 
@@ -439,7 +442,7 @@ def compile_jobs(
     jobs = []
     for spec, one in zip(specs, described, strict=True):
         data = bytes(next(models)) if spec.model_path is None else None
-        # Refuse this first, because hashing a model of gigabytes takes seconds.
+        # Check this first, because hashing a model of several gigabytes takes seconds.
         refuse_compiled(spec.model_path if spec.model_path is not None else data or b"", COMPILE_COMMAND)
         source = open_model(spec.model_path, data, data_folder(spec.config_entries, folder), None, stop)
         values = tuple(decoder.value(item) for item in one.get("initializers") or ())
@@ -458,16 +461,16 @@ def open_model(
     fingerprint: str | None = None,
     files: Sequence[Sequence[Any]] = (),
 ) -> ModelSource:
-    """Identify a model, with the hashes that the cache remembers.
+    """Identify a model, using the file hashes that the cache has stored.
 
     Args:
         path: the model's file; ``None`` for a model given as bytes.
         data: the model's bytes, without a path.
-        folder: base of relative paths.
+        folder: folder to which relative paths refer.
         settings: the cache's settings; ``None`` without a cache.
         stop: the request's stop signal.
         fingerprint: the expected fingerprint, if the application has one.
-        files: path, size and date of the model's files when the fingerprint was computed.
+        files: path, size and date of each file of the model at the time the fingerprint was computed.
 
     Raises:
         Cancelled: the request was withdrawn.
@@ -485,7 +488,7 @@ def open_model(
 
 
 def memo_of(settings: CacheSettings | None) -> Memo | None:
-    """Return the hashes of files that the cache remembers; ``None`` without a cache."""
+    """Return the cache's table of file hashes; ``None`` without a cache."""
     if settings is None or not settings.in_use:
         return None
     from qnnbridge_host.cache import memo
@@ -501,9 +504,9 @@ def contexts_of_function(
     settings: CacheSettings | None,
     stop: StopSignal,
 ) -> ContextFolder | None:
-    """Return a folder with a copy of the model and its context binaries from a function of the application.
+    """Return a folder with a copy of the model and the context binaries that a function of the application returns.
 
-    The result is ``None`` if the request does not have such a function, or the model does not need it.
+    Return ``None`` if the application passed no such function, or if the model does not need it.
     """
     calls_back = request.calls_back
     if calls_back is None or "ep_context_read" not in calls_back:
@@ -521,5 +524,5 @@ def cache_settings(wire: Mapping[str, Any] | None) -> CacheSettings | None:
 
 
 def data_folder(config_entries: Mapping[str, str], folder: str) -> str:
-    """Return the base of relative paths in a model given as bytes."""
+    """Return the folder to which relative paths in a model given as bytes refer."""
     return os.path.join(folder, config_entries.get(EXTERNAL_DATA_FOLDER, ""))

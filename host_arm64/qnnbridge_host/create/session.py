@@ -1,8 +1,8 @@
 """Creation of a session from a cache entry, from the model, or from a rewritten copy of the model.
 
 Theory of operation. The input is a `Creation`: model, options, cache settings, quarantined fingerprints, deadline.
-The result is a `MadeSession`: number, description, result of the cache, the fingerprint to blame for a crash. The
-order of choices:
+The result is a `MadeSession`: number, description, result of the cache, and the fingerprint that is blamed for a
+crash. The model to load is chosen in this order:
 
     the model, chosen before anything is created (`choose`):
         fix="always"                              --> rewritten copy
@@ -56,15 +56,15 @@ if TYPE_CHECKING:
     from qnnbridge_protocol.model_records import CacheReply, CacheSettings, Notice, NoticeKind
     from qnnbridge_protocol.specs import FixSpec, HostInfo, SessionInfo, SessionSpec
 
-# Number of entries of one key that are tried for one session; after the second failure the model is not cached.
+# Maximum number of entries that are tried for one session. After the second failure the model is no longer cached.
 MAX_ENTRIES: Final = 3
-# Maximum number of loads of a model whose files are touched during a load, and so may have changed.
-# Creating a hard link touches a file, too, and compilations and tools do so.
+# Maximum number of loads of a model whose files are touched during a load and may have changed. A touch alone is no
+# proof of a change: creating a hard link touches a file, and compilations and tools do so.
 ATTEMPTS: Final = 4
 
 
 class MadeSession(NamedTuple):
-    """Result of a creation: a session that the client owns.
+    """Result of a creation: a session that belongs to the client.
 
     Attributes:
         session: the session's number.
@@ -73,7 +73,7 @@ class MadeSession(NamedTuple):
         blame: the fingerprint to which a later crash is attributed.
         notices: messages for the application.
         changes: descriptions of the rewrites.
-        fix: the rewrites, if the host chose them.
+        fix: names of the rewrites, if the host chose a copy.
         disabled_optimizers: ONNX Runtime's optimizers that the host has disabled.
     """
 
@@ -90,7 +90,7 @@ class MadeSession(NamedTuple):
 class SessionMaker:
     """Creates sessions from a cache entry, a model or a rewritten copy.
 
-    hello: this host's HELLO with its architecture and versions. worker: value of the option ``--worker``.
+    hello: this host's HELLO message, with its architecture and versions. worker: value of the option ``--worker``.
     """
 
     def __init__(self, sessions: Sessions, hello: Hello, worker: str | None = None) -> None:
@@ -102,7 +102,7 @@ class SessionMaker:
 
     @property
     def host_info(self) -> HostInfo:
-        """Everything that a compiled model depends on besides model and options. Waits for the engine."""
+        """Versions and chip on which a compiled model depends, besides model and options. Waits for the engine."""
         if self._info is None:
             engine = self.sessions.engine
             self._info = self.hello.info({"versions": engine.versions(), **engine.describe()})
@@ -116,7 +116,7 @@ class SessionMaker:
         deadline: float | None,
         budget_s: float | None,
     ) -> WorkOrder:
-        """Return the order for work on a model in worker processes."""
+        """Return the order that worker processes need for work on a model."""
         return WorkOrder(
             command=worker_command(self._worker),
             stop=stop,
@@ -142,11 +142,11 @@ class SessionMaker:
             try:
                 raise made
             finally:
-                del made  # the error's traceback refers to this frame: break the cycle
+                del made  # the error's traceback refers to this frame: break the reference cycle
         return made
 
     def _choice(self, creation: Creation) -> ModelChoice:
-        """Return the model to load. Waits for the engine unless the session's options decide."""
+        """Choose the model to load. Wait for the engine unless the session's options alone decide."""
         fix, settings = creation.spec.fix, creation.settings
         if fix is not None and fix.when == "always":
             return ModelChoice(fix)
@@ -171,7 +171,8 @@ class SessionMaker:
         return self._cured(plain, choice, made)
 
     def _attempt(self, creation: Creation, fix: FixSpec | None) -> MadeSession | BridgeError:
-        """Return the session of the model as given, or of a copy with the rewrites `fix`; or why there is none.
+        """Create a session of the model as given, or of a copy with the rewrites `fix`; return the session or the
+        error.
 
         Raises:
             Cancelled, DeadlineExceeded: the request has ended, so there is no other attempt.
@@ -185,7 +186,8 @@ class SessionMaker:
             return error.with_traceback(None)
 
     def _after_refusal(self, creation: Creation, refusal: PlacementRefused) -> MadeSession | PlacementRefused:
-        """Return the session of a rewritten copy if the application allows one, else the refusal with advice."""
+        """Return the session of a rewritten copy if the application allows rewriting, else the refusal with
+        advice."""
         from qnnbridge_host.create import replaced
         from qnnbridge_protocol.model_records import Notice
         from qnnbridge_protocol.specs import FixSpec
@@ -195,9 +197,11 @@ class SessionMaker:
         if fix is not None and fix.when == "refused" and may_rewrite(creation):
             copy = self._attempt(creation, FixSpec())
             if isinstance(copy, MadeSession):
-                text = f"QNN refuses {creation.source.label}, so it was rewritten ({'; '.join(copy.changes)})."
+                text = (
+                    f"QNN refuses {creation.source.label}, so a rewritten copy is used ({'; '.join(copy.changes)})."
+                )
                 return copy._replace(fix=FixSpec(), notices=[*copy.notices, Notice("done", text)])
-            refusal.evidence = (*refusal.evidence, f"Rewritten (fix=True), it fails as well: {copy.message}")
+            refusal.evidence = (*refusal.evidence, f"The rewritten copy (fix=True) fails as well: {copy.message}")
             if not isinstance(copy, PlacementRefused):
                 return refusal
             rewritten = True
@@ -207,9 +211,10 @@ class SessionMaker:
     def _cured(
         self, plain: Creation, choice: ModelChoice, copy: MadeSession | BridgeError
     ) -> MadeSession | BridgeError:
-        """Return the session of the copy without known-wrong operators, or a session of the model if that failed.
+        """Return the session of the copy without known-wrong operators, or a session of the model if the copy
+        failed.
 
-        copy: the session of the copy, or why it could not be created.
+        copy: the session of the copy, or the error of creating it.
         """
         from qnnbridge_host.model.double_edges import REWRITE
         from qnnbridge_host.model.known_wrong import rewrites_of_failures
@@ -219,29 +224,29 @@ class SessionMaker:
         if isinstance(copy, MadeSession):
             # The other rewrites are prerequisites; only `choice.rewrites` fix the model.
             if cured := [change for change in copy.changes if change.startswith(choice.rewrites)]:
-                what = "operators that QNN is known to compute wrong"
+                what = "operators that QNN is known to compute incorrectly"
                 if choice.rewrites == (REWRITE,):
                     what = "64-bit floats, with which QNN fails,"
-                text = f"{label}: {what} were rewritten ({'; '.join(cured)}). fix=False leaves them."
+                text = f"{label}: {what} were rewritten ({'; '.join(cured)}). Use fix=False to keep them."
                 return copy._replace(fix=choice.fix, notices=[*copy.notices, Notice("done", text)])
             self.sessions.close(copy.session)
-            copy = ModelError("No rewrite of them computes the same on the CPU.")
+            copy = ModelError("No rewrite of these operators gives the same results on the CPU.")
         if rewrites_of_failures().isdisjoint(choice.rewrites):
             made = self._attempt(plain, None)
             if isinstance(made, MadeSession):
-                why = f"{label} was not rewritten without being asked: {copy.message}"
+                why = f"{label} was not rewritten automatically: {copy.message}"
                 return made._replace(notices=[*made.notices, Notice("model", why)])
-            # If the model fails otherwise, return the copy's refusal: a rewrite fixes the model's fault, and the
-            # user can change the nodes on the CPU.
+            # If the model fails for another reason, return the copy's refusal: a rewrite fixes the model's fault,
+            # and the user can change the nodes on the CPU.
             return made if isinstance(made, PlacementRefused) or not isinstance(copy, PlacementRefused) else copy
         if isinstance(copy, PlacementRefused):
             return copy
-        # Compiling the unchanged model would crash the compiler.
+        # Raise an error, because compiling the unchanged model would crash the compiler.
         return ModelError(
-            f"No session of {label} was made.",
+            f"The session of {label} was not created.",
             cause=self._known_faults(plain),
-            evidence=(f"Rewritten, it cannot be used: {copy.message}",),
-            fix="Export the model without these operators. fix=False compiles the unchanged model.",
+            evidence=(f"The rewritten copy cannot be used: {copy.message}",),
+            fix="Export the model without these operators, or compile the unchanged model with fix=False.",
         )
 
     def _parted(
@@ -249,7 +254,8 @@ class SessionMaker:
     ) -> MadeSession | BridgeError:
         """Return the session of the copy with separated gates, or one of the model if that does not help.
 
-        In the second case a note prevents later sessions from trying again. copy: as for `_cured`.
+        In the second case a note prevents later sessions from trying again. copy: the session of the copy, or the
+        error of creating it.
         """
         from qnnbridge_host.cache.memo import NegativeEntries
         from qnnbridge_host.cache.store import Store
@@ -260,15 +266,15 @@ class SessionMaker:
         root = Store(Path(plain.settings.folder if plain.settings is not None else "")).root
         if isinstance(copy, BridgeError):
             _leave_native_code(plain)
-            # A refusal will occur again; other failures may be temporary.
+            # Record a refusal, because it will occur again; other failures may be temporary.
             if isinstance(copy, PlacementRefused):
                 NegativeEntries(root).write(found.note, "gates", copy.message, label)
             made = self._attempt(plain, None)
             if isinstance(made, BridgeError):
                 return made
-            why = f"{label}: its numbers on QNN differ, and its gates were not separated: {copy.message}"
+            why = f"{label}: its results on QNN differ, but its gates could not be separated: {copy.message}"
             return made._replace(notices=[*made.notices, Notice("model", why)])
-        # The other rewrites are prerequisites of `gates`.
+        # Report only changes by `gates`; the other rewrites are its prerequisites.
         changes = [change for change in copy.changes if change.startswith(choice.rewrites)]
         why = parting.is_no_better(root, copy.cache.key, found.report) if changes else "it has no such gates"
         if why:
@@ -276,10 +282,10 @@ class SessionMaker:
             NegativeEntries(root).write(found.note, "gates", why, label)
             return self._attempt(plain, None)
         text = (
-            f"{label}: its numbers on QNN differed from the CPU's ({found.report.worst or found.report.reason}). "
-            f"So Sigmoid and Tanh were separated from operators that QNN merges them with ({'; '.join(changes)}). "
-            "It takes more cycles: 1.1 to 10 times as many in the simulator's estimate (docs/fix.md). "
-            "fix=False leaves them."
+            f"{label}: its results on QNN differed from the CPU's ({found.report.worst or found.report.reason}). "
+            "So Sigmoid and Tanh were separated from the operators with which QNN merges them "
+            f"({'; '.join(changes)}). This takes more cycles: 1.1 to 10 times as many in the simulator's estimate "
+            "(docs/fix.md). Use fix=False to keep the gates."
         )
         return copy._replace(fix=choice.fix, notices=[*copy.notices, Notice("done", text)])
 
@@ -293,7 +299,7 @@ class SessionMaker:
         settings, folder = creation.settings, creation.folder
         here = rows_of_session(creation.spec, self.host_info.versions, simulator=self.hello.machine != "ARM64")
         copy = replaced.fixed_source(creation.source, asked, settings, folder, creation.order, here.right)
-        # Show the model's own label: the copy of a model given as bytes has a generated file name.
+        # Use the label of the user's model: the copy of a model given as bytes has a generated file name.
         source = copy.source._replace(shown=creation.source.label)
         refuse_quarantined(source, creation.quarantined)
         # Use the session's configuration entries; the copy has its weights in its own folder.
@@ -302,10 +308,10 @@ class SessionMaker:
         made = self._from_model(creation.of_copy(source, spec))
         return made._replace(changes=copy.changes)
 
-    # --- from one source ---
+    # --- create from one given model ---
 
     def _from_model(self, creation: Creation) -> MadeSession:
-        """Create the session; the CPU converts 64-bit floats at the edges even if the session forbids the CPU."""
+        """Create the session. The CPU converts 64-bit floats at the edges even if the session forbids the CPU."""
         converting = _converting_if_needed(creation)
         made = self._with_optimizers(converting)
         if converting is not creation:
@@ -313,13 +319,14 @@ class SessionMaker:
         return made
 
     def _as_loaded(self, creation: Creation) -> Creation:
-        """Return the creation with the options that its model is loaded with, by which its cache entry is found."""
+        """Return the creation with the options that are used to load its model; they determine its cache entry."""
         creation = _converting_if_needed(creation)
         choice = self.optimizers.chosen(*_optimized(creation))
         return creation._replace(spec=choice.applied(creation.spec))
 
     def _with_optimizers(self, creation: Creation) -> MadeSession:
-        """Create the session without ONNX Runtime's optimizers that change the model's results or break it."""
+        """Create the session with those of ONNX Runtime's optimizers disabled that change the model's results or
+        break it."""
         from qnnbridge_protocol.model_records import Notice
 
         _leave_native_code(creation)
@@ -330,7 +337,7 @@ class SessionMaker:
             try:
                 return self._without(creation, choice, "done")
             except PlacementRefused:
-                refused = f"{choice.why}, and QNN does not take the model without that optimisation."
+                refused = f"{choice.why}, and QNN refuses the model without that optimisation."
         try:
             made = self._from_source(creation)
         except BridgeError as error:
@@ -344,7 +351,7 @@ class SessionMaker:
         return made._replace(notices=[*made.notices, Notice("model", refused)]) if refused else made
 
     def _refuse_other_nodes(self, made: MadeSession, label: str) -> None:
-        """Raise `PlacementRefused` if the CPU has other nodes than conversions of 64-bit floats."""
+        """Raise `PlacementRefused` if the CPU gets other nodes than conversions of 64-bit floats."""
         from qnnbridge_host.engine.placement import refusal
         from qnnbridge_host.model.double_edges import is_conversion
 
@@ -368,7 +375,7 @@ class SessionMaker:
 
         _leave_native_code(creation)
         settings, faults = creation.settings, creation.faults
-        # Entries that have crashed a host are set aside even if the session does not use the cache.
+        # Set entries aside that have crashed a host, even if the session does not use the cache.
         if settings is None or (settings.wanted is False and not faults):
             session, info = self._native(creation, None)
             number = self.sessions.keep(creation.request, session)
@@ -413,7 +420,7 @@ class SessionMaker:
             try:
                 session, loaded = self._native(creation, loadable)
             except BridgeError as error:
-                creation.order.stop.check()  # the entry is not at fault
+                creation.order.stop.check()  # a withdrawn request says nothing about the entry
                 if not cache.load_failed(loadable, error):
                     raise
             else:
@@ -421,7 +428,7 @@ class SessionMaker:
                 try:
                     info = cache.loaded(loadable, loaded)
                 finally:
-                    # Close the session also if the check itself raised.
+                    # Close the session also if the check raised an error.
                     if info is None:
                         session.close()
                 if info is not None:
@@ -432,16 +439,17 @@ class SessionMaker:
         else:
             if loadable is not None:
                 cache.release()
-                cache.off(f"{MAX_ENTRIES} compiled models of it could not be used")
+                cache.off(f"{MAX_ENTRIES} of its compiled models could not be used")
         session, info = self._native(creation, None)
         cache.made_without(info)
         return session, info, None
 
     def _native(self, creation: Creation, loadable: CacheEntry | None) -> tuple[ResettableSession, SessionInfo]:
-        """Create the native session from the entry, or else from the model; attribute a crash to what is loaded.
+        """Create the native session from the entry, or from the model without an entry. Crashes are blamed on what
+        is loaded.
 
         Raises:
-            ModelChanged: files of the model were written to during each load.
+            ModelChanged: files of the model were modified during each load.
         """
         from qnnbridge_host.cache.key import size_of
         from qnnbridge_host.create.beforehand import refuse_beforehand
@@ -482,7 +490,7 @@ class SessionMaker:
             if session.info.placement.qnn_nodes and session.info.placement.simulator:
                 sizes = creation.spec.free_dimensions_by_name
                 session.slow_calls = SlowCallReport(creation.source.label, source.given, sizes)
-            # `SessionCache.loaded` checks the files of an entry.
+            # For an entry, `SessionCache.loaded` checks the files instead.
             if loadable is not None:
                 return session, session.info
             untouched = False
@@ -503,7 +511,7 @@ class SessionMaker:
         create: Callable[..., ResettableSession],
         size_bytes: int,
     ) -> ResettableSession:
-        """Create the session with or without mapped weights, as the NPU's memory allows.
+        """Create the session with or without mapped weights, depending on the NPU's memory.
 
         The session's placement records the size of the model and how it was loaded.
         """
@@ -535,7 +543,7 @@ class SessionMaker:
         return known_faults(creation.source, creation.spec, self.hello.machine, self.host_info.versions)
 
     def _against(self, creation: Creation, info: SessionInfo) -> list[Notice]:
-        """Return the notice of `known_faults` for a session, unless no part of the session is on QNN."""
+        """Return the notice about the model's known faults; none if QNN runs no part of the session."""
         from qnnbridge_protocol.model_records import Notice
 
         if info.placement.known and not info.placement.qnn_nodes:
@@ -549,7 +557,7 @@ def _blame(creation: Creation) -> dict[str, Any]:
 
 
 def _leave_native_code(creation: Creation) -> None:
-    """Declare after a failed attempt that no native step runs, and reset the blame to the creation's model."""
+    """After a failed attempt, report that no native step runs, and blame the creation's model again."""
     if creation.request.phase not in (None, NO_STEP):
         creation.request.blame = _blame(creation)
         creation.enter(NO_STEP)
@@ -563,7 +571,8 @@ def _optimized(
 
 
 def _converting_if_needed(creation: Creation) -> Creation:
-    """Return the creation with `_converting` if it is strict and its model converts 64-bit floats; else itself."""
+    """Return the creation with conversions allowed (`_converting`) if it is strict and its model has 64-bit floats;
+    else unchanged."""
     from qnnbridge_host.model.double_edges import double_edges
 
     if creation.spec.fallback != "error" or not double_edges(creation.source).converted:
@@ -576,7 +585,7 @@ def _converting(spec: SessionSpec) -> SessionSpec:
     from qnnbridge_host.engine.qnn_options import DISABLE_CPU_FALLBACK, PROVIDER
     from qnnbridge_protocol.specs import ProviderSpec
 
-    # A strict session has quantisation at the edges on QNN, so keep it there.
+    # A strict session computes quantisation at the graph's edges on QNN: keep that.
     options = {"offload_graph_io_quantization": "0"}
     providers = tuple(
         dataclasses.replace(one, options={**options, **one.options}) if one.name == PROVIDER else one

@@ -1,4 +1,4 @@
-"""Inputs for comparing a model with its reference, given or generated, and the reference's outputs.
+"""Inputs for comparing a model with its reference, and the reference's outputs. The inputs are given or generated.
 
 The reference is a session of the original model in a worker. Any thread.
 """
@@ -26,7 +26,8 @@ from qnnbridge_host.numerics.sampling import (
 from qnnbridge_protocol.errors import BridgeError, Cancelled, DeadlineExceeded, OptionError, WorkerDied
 from qnnbridge_protocol.specs import NodeInfo
 
-# Limit of further sets of inputs, for outputs that do not change with the ordinary inputs. Each set is run twice.
+# Maximum number of further sets of inputs, used while an output does not change with the ordinary inputs. Each set
+# is run twice.
 MOST_FURTHER: Final = 4
 GIVEN: Final = "the given inputs"
 
@@ -35,7 +36,7 @@ Answers = dict[str, list[Any]]
 
 
 def answered(reference: WorkerSession, job: CompilerInput) -> tuple[Trials, Answers]:
-    """Return inputs by name, and the original's outputs for them.
+    """Return sets of inputs by name, and the original's outputs for them.
 
     Raises:
         NotMade: inputs cannot be generated for this model.
@@ -50,12 +51,12 @@ def answered(reference: WorkerSession, job: CompilerInput) -> tuple[Trials, Answ
     trials: dict[str, Feeds] = {}
     expected: dict[str, list[Any]] = {}
     first: BridgeError | None = None
-    # Omit guesses with floats far outside of the ordinary range: there 16-bit floats overflow (at 65504), which
-    # does not prove that the model is wrong.
+    # Omit generated floats far outside of the ordinary range. 16-bit floats overflow there (at 65504), which does
+    # not prove that the model is wrong.
     sure = (one for one in further_inputs(declared, knowledge) if not is_guess(one.feeds, knowledge))
     further = itertools.islice(sure, MOST_FURTHER)
     for number, one in enumerate(itertools.chain(ordinary_inputs(declared, knowledge), further)):
-        # Ordinary inputs are always used, further ones only while some output does not change with the input.
+        # Always use the ordinary inputs. Use further inputs only while an output does not change with the input.
         if number >= ORDINARY and len(expected) > 1 and _all_move(expected, precision_of(job)):
             break
         try:
@@ -71,13 +72,13 @@ def answered(reference: WorkerSession, job: CompilerInput) -> tuple[Trials, Answ
 
 
 def few(reference: WorkerSession, job: CompilerInput, most: int, slow_s: float) -> tuple[Trials, Answers]:
-    """Return at most `most` generated sets of inputs that quantisation does not clip, and the original's outputs.
+    """Return at most `most` generated sets of inputs that quantisation does not clip, with the original's outputs.
 
     Args:
         reference: session of the original.
         job: the model.
-        most: limit of the sets.
-        slow_s: no further set is run after a run that takes longer, in seconds.
+        most: maximum number of sets.
+        slow_s: seconds; after a slower run, no further set is used.
 
     Raises:
         NotMade: inputs cannot be generated for this model.
@@ -85,7 +86,7 @@ def few(reference: WorkerSession, job: CompilerInput, most: int, slow_s: float) 
     """
     knowledge = knowledge_in(job.source.given)
     declared = [dataclasses.replace(node, shape=_sizes(node)) for node in reference.info.inputs]
-    # If inputs are quantised, the first of the further sets spans their quantisation ranges.
+    # For quantised inputs, the first of the further sets spans the quantisation ranges.
     of_range = itertools.islice(further_inputs(declared, knowledge), 1 if knowledge.ranges else 0)
     trials: dict[str, Feeds] = {}
     expected: dict[str, list[Any]] = {}

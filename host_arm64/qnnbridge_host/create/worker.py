@@ -1,9 +1,10 @@
-"""The client of a worker: a host process of the same package that does one piece of work and ends.
+"""The client of a worker process: a host process of the same package that does one task and ends.
 
 Each compilation uses a fresh process, because the precision of one compilation leaks into the next in the same
 process, because QNN leaks memory in each, and because a compiler that crashes must not end open sessions. The
-worker inherits descriptor 2, so its stderr (causes, markers, the stack of a crash) is collected together with the
-host's. The worker ends with the serving host, when its request is cancelled, and at the deadline. One thread.
+worker inherits descriptor 2, so its stderr (error causes, markers, stack traces of crashes) is collected together
+with the host's. The worker ends with the serving host, when its request is cancelled, and at the deadline. One
+thread.
 """
 
 from __future__ import annotations
@@ -41,19 +42,20 @@ from qnnbridge_protocol.visible import log_of
 
 _log = log_of("qnnbridge.compiling")
 
-# Timeout from the start to HELLO, and again until ONNX Runtime and QNN are loaded.
+# Timeout for each of two steps: from the start to HELLO, and then until ONNX Runtime and QNN are loaded.
 START_TIMEOUT_S: Final = 60.0
 # Timeout for the exit of a finished worker; QNN's own clean-up takes a moment, and may hang.
 END_TIMEOUT_S: Final = 10.0
-# Niceness of a worker for which no caller waits, on systems that have nice values.
+# Niceness of a worker while no caller waits for its result, on systems that have nice values.
 PATIENT_NICENESS: Final = 10
 # Interval of the checks for an expired timeout.
 LOOK_EVERY_S: Final = 0.1
-# A worker that is stopped in this many consecutive checks is killed. Checks are counted instead of seconds, because
-# the clock also advances while the machine sleeps.
+# A worker is killed if it is found stopped in this many consecutive checks. Checks are counted instead of seconds,
+# because the clock also advances while the machine sleeps.
 STOPPED_LOOKS: Final = 6
 STOPPED_LOOK_EVERY_S: Final = 5.0
-# Options of a session about its optimised graph and its own files, which a reference session does not use.
+# Session options about the optimised graph and files that the session writes. A reference session does not use
+# them.
 _OF_OPTIMISING: Final = (OPTIMIZATION_LEVEL, "optimized_model_filepath", "enable_profiling")
 _NOT_ON_THE_CPU: Final = ("ep.qnn", "session.disable_cpu_ep_fallback", LEVEL_ENTRY)
 
@@ -67,7 +69,7 @@ class Worker:
     def __init__(self, order: WorkOrder) -> None:
         self._order = order
         self._process: subprocess.Popen[bytes] | None = None
-        # A worker gets only a few requests, so channels and shared memory are not worth their cost.
+        # A worker gets only a few requests, so fast channels and shared memory are not worth the effort.
         hello = Hello(
             features=FEATURES - SHARING_FEATURES,
             limits=order.limits,
@@ -77,18 +79,18 @@ class Worker:
         )
         self._connection = Connection(Role.CLIENT, hello)
         self._arrived: list[Frame] = []
-        # Native steps that the worker has declared, for the request and for its own start.
+        # Native steps that the worker has reported, for the request and for its own start.
         self._phase: str | None = None
         self._loading: str | None = None
         # Why the worker was killed; ``None`` if it was not.
         self._because: str | None = None
         self._op = ""
-        # The model that the worker currently works on, for crash reports.
+        # The model on which the worker currently works, for crash reports.
         self.model = order.model
         # Time (`time.monotonic`) at which the worker is killed, and the reason.
         self._deadline: tuple[float, str] | None = None
         self._ended = threading.Event()
-        # The raw exit code after a normal end; ``None`` if the worker was killed.
+        # The raw exit code if the worker ended by itself; ``None`` if it was killed.
         self.exit_code: int | None = None
 
     @property
@@ -111,7 +113,7 @@ class Worker:
             HostStartFailed: the process cannot be started, or was not ready in time.
             WorkerDied: the process ended unexpectedly.
         """
-        # From here on a cancel kills the worker, also during the start (`_start` checks again).
+        # From here on a cancellation kills the worker, even during the start (`_start` checks again).
         with self._order.stop.calling(lambda: self.kill("cancelled")):
             try:
                 self._start()
@@ -130,7 +132,7 @@ class Worker:
             BridgeError: the worker's error.
         """
         self._op = str(header["op"])
-        # A host does not declare a run that is its only request (ADR 0003).
+        # A host does not report a native step for a run that is its only request (ADR 0003).
         self._phase = "running" if self._op == "session.run" else None
         header = {**header, "mark": self._order.request}
         left_s = self._order.left_s
@@ -140,7 +142,7 @@ class Worker:
         self._write(chunks)
         while True:
             frame = self._next()
-            # `_next` has recorded PHASE frames.
+            # `_next` has already recorded the PHASE frames.
             if frame.request_id != number or frame.kind not in (Kind.REPLY, Kind.ERROR):
                 continue
             if frame.kind is Kind.ERROR:
@@ -174,8 +176,8 @@ class Worker:
         if order.left_s == 0.0:
             raise too_late(order, "not-started")
         try:
-            # No buffers, because raw descriptors are used. CREATE_NO_WINDOW, because a host without a console would
-            # open one for its child.
+            # Use raw descriptors, therefore no buffers. Use CREATE_NO_WINDOW, because Windows would open a console
+            # window for the child of a host without a console.
             self._process = subprocess.Popen(
                 order.command,
                 stdin=subprocess.PIPE,
@@ -194,7 +196,7 @@ class Worker:
                 f"The process that compiles {order.model.label} could not be started: {error}.",
                 details={"command": list(order.command)},
             ) from None
-        if self._because is not None:  # killed by another thread during the start
+        if self._because is not None:  # another thread killed the worker during the start
             self._process.kill()
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -211,13 +213,13 @@ class Worker:
         self._guard(START_TIMEOUT_S, "start")
 
     def _finish(self) -> None:
-        """Let the worker exit after its work, and record the exit code."""
+        """Let the worker exit after its work is done, and record the exit code."""
         assert self._process is not None
         with contextlib.suppress(OSError, BridgeError):
             if self._connection.state is State.READY:
                 self._writer.write_all(self._connection.send(Frame(Kind.GOODBYE, 0, {})))
             self._guard(END_TIMEOUT_S, "end")
-            # Read to the end of the stream, because a worker with a full pipe would wait for a reader.
+            # Read to the end of the stream, because a worker with a full pipe waits until somebody reads.
             while self._read():
                 pass
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -232,7 +234,7 @@ class Worker:
             return
         with contextlib.suppress(OSError):
             process.kill()
-        with contextlib.suppress(subprocess.TimeoutExpired):  # a driver may block the process in the kernel
+        with contextlib.suppress(subprocess.TimeoutExpired):  # a driver may be blocking the process in the kernel
             process.wait(END_TIMEOUT_S)
         for stream in (process.stdin, process.stdout):
             if stream is not None:
@@ -240,17 +242,17 @@ class Worker:
                     stream.close()
 
     def _guard(self, timeout_s: float | None, because: str) -> None:
-        """Set the time after which `_watch` kills the worker; ``None`` for the order's deadline alone."""
+        """Set the time at which `_watch` kills the worker; ``None``: only the order's deadline counts."""
         deadline, of_order = None if timeout_s is None else time.monotonic() + timeout_s, self._order.deadline
         if of_order is not None and (deadline is None or of_order < deadline):
             deadline, because = of_order, "deadline"
         self._deadline = None if deadline is None else (deadline, because)
 
     def _watch(self, process: subprocess.Popen[bytes]) -> None:
-        """Kill the worker when its time is over, or when it stays stopped. Runs in a separate thread."""
+        """Kill the worker when its time has expired or it stays stopped. Runs in a separate thread."""
         seen_stopped, next_look = 0, time.monotonic() + STOPPED_LOOK_EVERY_S
         while not self._ended.wait(LOOK_EVERY_S):
-            # Read the attribute once, because `_guard` replaces time and reason together.
+            # Read the attribute once: `_guard` replaces time and reason together.
             deadline, now = self._deadline, time.monotonic()
             if deadline is not None and now >= deadline[0]:
                 self.kill(deadline[1])
@@ -289,7 +291,7 @@ class Worker:
                 self._loading = phase
             else:
                 self._loading = None
-                # The worker is loaded. From here on only the deadline limits it.
+                # The worker has loaded its libraries. From here on only the deadline limits it.
                 self._guard(None, "")
         return frame
 
@@ -303,7 +305,7 @@ class Worker:
         return bool(count)
 
     def _death(self) -> BridgeError:
-        """Return the error for a worker that has ended."""
+        """Return the error that describes the end of the worker."""
         order, phase = self._order, self._phase or self._loading
         assert self._process is not None
         self._guard(None, "")
@@ -319,17 +321,18 @@ class Worker:
             )
         if self._because == "stopped":
             return HostHung(
-                f"The process that compiles {order.model.label} was stopped and did not go on; it was ended.",
-                cause="Another process stopped it (SIGSTOP, a debugger, a suspended process).",
+                f"The process that compiles {order.model.label} was suspended and not resumed; it was terminated.",
+                cause="Another process suspended it (SIGSTOP, a debugger, a suspended process).",
                 fix="Compile again.",
                 details={"phase": phase},
             )
-        # The streams end a moment before the process does.
+        # Read to the end: the process may still run for a moment after its streams end.
         try:
             code: int | None = self._process.wait(END_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             code = None
-        # Write the mark that the worker could not write: the application waits for it before it reports the crash.
+        # Write the marker that the worker could not write: the application waits for it before it reports the
+        # crash.
         mark("end", order.request)
         return WorkerDied(
             f"The process that compiles {self.model.label} ended unexpectedly.",
@@ -358,9 +361,9 @@ def too_late(order: WorkOrder, state: str = "stopped") -> DeadlineExceeded:
     """Return the error for an expired deadline. state: "stopped", or "not-started" before the work began."""
     within = f" within {order.budget_s:g} s" if order.budget_s is not None else " in time"
     return DeadlineExceeded(
-        f"{order.model.label} was not compiled{within}; the compiler was ended.",
-        cause="Compiling takes from a second to many minutes, and cannot be interrupted in any other way.",
-        fix="Give it more time (timeout=, --timeout), or none for as long as it takes.",
+        f"{order.model.label} was not compiled{within}; the compiler was terminated.",
+        cause="Compiling takes from a second to many minutes, and only ending the process interrupts it.",
+        fix="Use a longer timeout (timeout=, --timeout), or none to wait as long as it takes.",
         details={"state": state, "model": order.model.label},
     )
 
@@ -416,7 +419,7 @@ class WorkerSession:
         return decode_all(frame.header["outputs"], frame.buffers)
 
     def close(self) -> None:
-        """Release the session's memory; the worker can open another session."""
+        """Release the session's memory. The worker can then open another session."""
         self._worker.call({"op": "session.close", "session": self._number})
 
 
@@ -434,7 +437,8 @@ def on_cpu(job: CompilerInput, level: int, disabled: Sequence[str] = ()) -> Sess
     entries = without_compiling(job.spec.config_entries)
     return dataclasses.replace(
         job.spec,
-        # QNN's options do not apply, and `disable_cpu_ep_fallback` would refuse a session on the CPU alone.
+        # Drop QNN's options, which do not apply, and `disable_cpu_ep_fallback`, which refuses every session on the
+        # CPU alone.
         providers=(ProviderSpec(CPU),),
         options={name: value for name, value in job.spec.options.items() if name not in _OF_OPTIMISING}
         | {OPTIMIZATION_LEVEL: optimization.level},
@@ -447,8 +451,8 @@ def on_cpu(job: CompilerInput, level: int, disabled: Sequence[str] = ()) -> Sess
 def open_original(worker: Worker, job: CompilerInput) -> WorkerSession:
     """Open the reference: a session of the unchanged original model on the CPU only.
 
-    ONNX Runtime's graph optimizers are disabled, because the reference must not share their faults with the session
-    under test: they drop requantisations, and on the CPU they compute quantised MatMul nodes with 8-bit activations
-    and some patterns of LayerNormalization wrong (docs/numbers.md).
+    ONNX Runtime's graph optimizers are disabled, because their faults would occur in the reference as in the
+    session under test: they drop requantisations, and on the CPU they compute quantised MatMul nodes with 8-bit
+    activations and some patterns of LayerNormalization wrong (docs/numbers.md).
     """
     return WorkerSession(worker, on_cpu(job, LEVEL_OFF), job.initializers, job.source.data)

@@ -1,8 +1,8 @@
 """Interface of the engine, the part of the host that uses ONNX Runtime.
 
-This module defines the two protocols `Engine` and `EngineSession`, and `load_engine`. The module `sessions` holds
-the open sessions and recreates a session after a reset of the NPU. Importing this package imports neither ONNX
-Runtime nor numpy. The engine raises only classes of `qnnbridge_protocol.errors`.
+This module defines the protocols `Engine` and `EngineSession`, and the function `load_engine`. The module
+`sessions` stores the open sessions and recreates a session after a reset of the NPU. Importing this package imports
+neither ONNX Runtime nor numpy. The engine raises only classes of `qnnbridge_protocol.errors`.
 """
 
 from __future__ import annotations
@@ -27,12 +27,14 @@ if TYPE_CHECKING:
 __all__ = ["Engine", "EngineSession", "StopHandle", "load_engine"]
 
 
-# Oldest Python with wheels of onnxruntime-qnn. On older ones the extra ``qnnbridge[host]`` omits ONNX Runtime.
+# Oldest Python for which onnxruntime-qnn has wheels. On older versions the extra ``qnnbridge[host]`` omits ONNX
+# Runtime.
 OLDEST_PYTHON = (3, 11)
 
 _global_pools = False
 
-# Environment variable; 1 makes QNN log everything (lines with <E> contain the name of the failing operator).
+# Environment variable. Value 1 makes QNN log everything; lines with <E> then contain the name of the failing
+# operator.
 VERBOSE = "QNNBRIDGE_VERBOSE"
 
 
@@ -50,20 +52,22 @@ class EngineSession(Protocol):
     ) -> list[Any]:
         """Return the values of the requested outputs, or of all outputs.
 
-        The caller declares the phase ``running`` before the call.
+        The caller reports the phase ``running`` before the call.
         """
 
     def run_bound(self, call: BoundCall, stop: StopHandle) -> list[Any] | None:
         """Run with inputs and outputs in the caller's memory.
 
         Returns:
-            ``None`` if all outputs are in the caller's memory, else the outputs, which do not fit there.
+            ``None`` if all outputs were written to the caller's memory. Otherwise the outputs, because they do not
+            fit there.
         """
 
     def set_ep_dynamic_options(self, options: Mapping[str, str]) -> None: ...
 
     def assignment(self) -> list[Any]:
-        """Return ``[provider, [[name, domain, op type], ...]]`` for each group of nodes of one provider."""
+        """Return ``[provider, [[name, domain, op type], ...]]`` for each group of nodes that runs on the same
+        provider."""
 
     def end_profiling(self) -> str: ...
 
@@ -71,7 +75,7 @@ class EngineSession(Protocol):
 
 
 class Engine(Protocol):
-    """Factory of sessions. Thread-safe."""
+    """Creates sessions. Thread-safe."""
 
     create_holds_gil: bool
 
@@ -102,7 +106,8 @@ class Engine(Protocol):
 
 
 def has_global_pools() -> bool:
-    """Return whether ONNX Runtime has global thread pools; then every session of this process must use them."""
+    """Return whether ONNX Runtime has global thread pools. If it has, every session of this process must use
+    them."""
     return _global_pools
 
 
@@ -118,15 +123,15 @@ def _make_global_pools(ort: Any) -> None:
     try:
         within, across = map(int, text.split(","))
         ort.set_global_thread_pool_sizes(within, across)
-    except (ValueError, TypeError):  # ONNX Runtime raises TypeError for a number of more than 32 bits
+    except (ValueError, TypeError):  # ONNX Runtime raises TypeError for a number that needs more than 32 bits
         raise OptionError(
-            f"{GLOBAL_THREADS_VARIABLE}={text!r} is not a pair of sizes.",
-            fix="Set it to the numbers of threads within and across nodes, such as 4,1.",
+            f"{GLOBAL_THREADS_VARIABLE}={text!r} is not a pair of thread counts.",
+            fix="Set it to the thread counts within and across nodes, such as 4,1.",
         ) from None
     except AttributeError:
         raise OptionError(
-            f"{GLOBAL_THREADS_VARIABLE} is set, and this ONNX Runtime has no global thread pools for Python.",
-            fix="Upgrade onnxruntime on the host, or do not call set_global_thread_pool_sizes.",
+            f"{GLOBAL_THREADS_VARIABLE} is set, but this ONNX Runtime has no global thread pools for Python.",
+            fix="Upgrade onnxruntime on the host, or remove the call of set_global_thread_pool_sizes.",
         ) from None
     _global_pools = True
 
@@ -135,7 +140,7 @@ def load_engine(on_phase: Callable[..., None] = lambda *_: None) -> Engine:
     """Import ONNX Runtime and initialise QNN, for either generation of onnxruntime-qnn.
 
     Without a usable QNN the engine still offers the CPU. A session that requests QNN then fails with an error that
-    describes what is missing.
+    describes the missing component.
 
     Args:
         on_phase: called before each native step with its name, and with the versions of QNN once they are known.
@@ -145,7 +150,7 @@ def load_engine(on_phase: Callable[..., None] = lambda *_: None) -> Engine:
         OptionError: the sizes of the global thread pools cannot be used.
     """
     found = installed_here()
-    # The import loads native libraries. A crash in them is attributed to this phase, so declare it first.
+    # The import loads native libraries. Report the phase first, so that a crash in them is attributed to it.
     on_phase("importing")
     try:
         import onnxruntime as ort
@@ -158,7 +163,7 @@ def load_engine(on_phase: Callable[..., None] = lambda *_: None) -> Engine:
     if hasattr(ort, "disable_telemetry_events"):
         ort.disable_telemetry_events()
     if os.environ.get(VERBOSE) == "1":
-        # The plugin keeps the severity that is set when it is registered, so set it before.
+        # Set the severity before the registration, because the plugin keeps the severity of that moment.
         ort.set_default_logger_severity(0)
     return OrtEngine(ort, _adapter(ort, found, on_phase), found)
 

@@ -1,10 +1,10 @@
-"""Calls into ONNX Runtime: the handle that stops a run, the bound call of the fast path, operations of objects.
+"""Calls into ONNX Runtime: the handle that stops a run, the bound call of the fast path, and operations on objects.
 
-A `BoundCall` fixes everything but the tensors' contents: name, type, shape and memory of each. ONNX Runtime's
-IOBinding runs it and reads and writes that memory directly. Invariants: results and errors are those of
-``InferenceSession.run``. IOBinding reports other classes of errors, does not write an output that is also an input
-of the graph (measured: the memory keeps its previous contents), and fails where an output's shape depends on the
-data. In each of these cases the call uses `run` instead.
+In a `BoundCall` the name, type, shape and memory of each tensor are fixed; only the contents change. ONNX Runtime's
+IOBinding runs it and reads and writes that memory directly. Invariant: results and errors are the same as with
+``InferenceSession.run``. IOBinding reports other error classes, does not write an output that is also an input of
+the graph (measured: the memory keeps its previous contents), and fails where an output's shape depends on the data.
+In each of these cases the call uses `run` instead.
 
 This module imports nothing heavy: the server creates handles and calls before a session exists.
 """
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from qnnbridge_host.request.in_flight import Request
     from qnnbridge_protocol.specs import SessionSpec
 
-# Run option of providers that capture graphs, and the value that disables capturing.
+# Run option of providers that capture graphs (such as WebGPU), and the value that disables capturing.
 GRAPH_ID, NO_GRAPH = "gpu_graph_id", "-1"
 
 
@@ -40,17 +40,17 @@ class StopHandle:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        # Whether `stop` was called.
+        # Whether `stop` has been called.
         self.stopped = False
-        # The options of the attached run; ``None`` while none is attached.
+        # The options of the attached run; ``None`` while no run is attached.
         self.run_options: Any = None
 
     def stop(self) -> None:
-        """Request the stop. This has no effect on a run that has ended."""
+        """Request the stop. It has no effect on a run that has already ended."""
         with self._lock:
             self.stopped = True
             if self.run_options is not None:
-                # Options of a finished run may be reused for the next run, so set this only while attached.
+                # Set the flag only while a run is attached, because the options may be reused for the next run.
                 self.run_options.terminate = True
 
     def attach(self, run_options: Any) -> None:
@@ -68,7 +68,7 @@ class StopHandle:
 
 
 class BoundTensor(NamedTuple):
-    """One input or output. array: a view of its memory, which may be read-only for an input."""
+    """One input or output. array: a view of the tensor's memory, which may be read-only for an input."""
 
     name: str
     array: npt.NDArray[Any]
@@ -77,13 +77,13 @@ class BoundTensor(NamedTuple):
 class BoundCall:
     """A call whose tensors have a fixed name, type, shape and memory.
 
-    It belongs to one channel: one thread runs it at a time.
+    A bound call belongs to one channel, so only one thread runs it at a time.
 
     Attributes:
-        native: the session's state for this call.
-        owner: the session that `native` belongs to; the session releases the state when it is closed.
-        bindable: whether ONNX Runtime may write the outputs directly. A session that cannot do so (an output has
-            another shape than in the previous run) clears the flag permanently.
+        native: the state that the session has created for this call.
+        owner: the session that created `native`, and releases it when the session is closed.
+        bindable: whether ONNX Runtime may write the outputs directly. The flag is cleared permanently when that
+            fails, for example because an output's shape differs from the previous run.
     """
 
     __slots__ = ("__weakref__", "bindable", "feeds", "inputs", "native", "output_names", "outputs", "owner")
@@ -98,11 +98,11 @@ class BoundCall:
         self.owner: object = None
 
     def release(self) -> None:
-        """Drop the session's state for this call."""
+        """Release the state that the session has created for this call."""
         self.native = self.owner = None
 
     def take(self, values: Sequence[Any]) -> list[Any] | None:
-        """Copy outputs to the call's memory. Return ``None`` if they fit, else the values themselves."""
+        """Copy outputs to the call's memory. Return ``None`` if they fit, else return the values themselves."""
         import numpy as np
 
         for tensor, value in zip(self.outputs, values, strict=True):
@@ -116,10 +116,10 @@ class BoundCall:
 
 
 class Binding:
-    """A session's state for a bound call.
+    """State of a session for a bound call.
 
-    checked: whether one run has shown that ONNX Runtime writes the outputs to the bound memory. in_place: whether
-    an output shares memory with an input, so that a failed run cannot be repeated.
+    checked: whether a run has confirmed that ONNX Runtime writes the outputs to the bound memory. in_place: whether
+        an output shares memory with an input; then a failed run cannot be repeated.
     """
 
     __slots__ = ("checked", "in_place", "io", "options", "run", "stop")
@@ -140,11 +140,11 @@ class Binding:
 
 
 def make_binding(session: Any, call: BoundCall) -> Binding | None:
-    """Return the binding, or ``None`` where ONNX Runtime would not write to the bound memory."""
+    """Return the binding, or ``None`` if ONNX Runtime would not write to the bound memory."""
     # IOBinding does not write an output that is also an input of the graph.
     if not call.bindable or not call.feeds.keys().isdisjoint(call.output_names):
         return None
-    # An empty array does not have an address to bind.
+    # An empty array has no address that could be bound.
     if not all(tensor.array.size for tensor in (*call.inputs, *call.outputs)):
         return None
     io = session.io_binding()
@@ -153,22 +153,24 @@ def make_binding(session: Any, call: BoundCall) -> Binding | None:
     try:
         for name, array in call.outputs:
             io.bind_output(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
-    # ONNX Runtime refuses to bind an output that is declared as optional(tensor), although its value is a tensor.
+    # ONNX Runtime refuses to bind an output that is declared as optional(tensor), even if its value is a tensor.
     except RuntimeError:
         return None
     import numpy as np
 
-    # Compare the bounds only: a false positive merely forbids repeating a failed run.
+    # Comparing the bounds is enough: a false positive only prevents the repetition of a failed run.
     in_place = any(np.may_share_memory(one, other) for _, one in call.inputs for _, other in call.outputs)
     return Binding(session, io, in_place)
 
 
 def run_bound(call: BoundCall, binding: Binding, make_options: Callable[[], Any], stop: StopHandle) -> bool:
-    """Run the call and return whether the outputs are in the bound memory. Raise what ONNX Runtime raises."""
-    if binding.stop is not stop:  # the first run, or the first one after a stopped run
+    """Run the call and return whether the outputs are in the bound memory. Errors of ONNX Runtime are passed on
+    unchanged."""
+    if binding.stop is not stop:  # the first run ever, or after a stopped run
         binding.stop = stop
         options = binding.options = make_options()
-        # Without this entry ONNX Runtime's Python code raises and catches an exception in every run: 35 us (1.31).
+        # Set this entry: without it ONNX Runtime's Python code raises and catches an exception in every run, which
+        # takes 35 us (1.31).
         options.add_run_config_entry(GRAPH_ID, NO_GRAPH)
     options = binding.options
     if stop.run_options is not options:
@@ -183,17 +185,17 @@ def run_bound(call: BoundCall, binding: Binding, make_options: Callable[[], Any]
     return binding.checked
 
 
-# --- objects of ONNX Runtime: how a kind of object is created, its operations, how it is freed --------------
+# --- types of ONNX Runtime objects: their creation, operations and release -------------------------------
 #
-# `serve/handlers.py` keeps the objects. A kind depends on ONNX Runtime and not on the server.
+# `serve/handlers.py` stores the objects. The types depend on ONNX Runtime only, not on the server.
 
 
 class ClientSessions(Protocol):
-    """The part of the client's `Sessions` that a kind of object uses."""
+    """The methods of the client's `Sessions` that a type of object uses."""
 
     @property
     def engine(self) -> Any:
-        """The engine, once ONNX Runtime is imported."""
+        """The engine. Waits until ONNX Runtime is imported."""
 
     def create(
         self,
@@ -206,20 +208,20 @@ class ClientSessions(Protocol):
         """See `Sessions.create`."""
 
     def on_npu_in_words(self) -> list[str]:
-        """Describe what occupies the NPU in this host, one line for each session or object."""
+        """Describe what occupies the NPU in this host, with one line for each session or object."""
 
 
 class ObjectCall(NamedTuple):
     """The arguments of a creation or an operation of an object.
 
     Attributes:
-        request: the request; the kind may set its `stopper` (for cancelling) and its `blame` (for a crash).
-        enter: declares a native step.
-        sessions: the client's sessions; their `engine` waits until ONNX Runtime is imported.
+        request: the request. Operations may set its `stopper` (for cancellation) and its `blame` (for a crash).
+        enter: reports that a native step begins.
+        sessions: the client's sessions, with their `engine`.
         arguments: arguments of msgpack types, by name.
-        values: tensors and other values, in the order sent.
-        objects: the objects that the request refers to, in the order sent.
-        work: starts a worker process and sends a request to it, for kinds that need a worker.
+        values: tensors and other values, in the order in which they were sent.
+        objects: the objects to which the request refers, in the order in which they were sent.
+        work: starts a worker process and sends a request to it, for operations that need a worker.
     """
 
     request: Request
@@ -237,9 +239,9 @@ class ObjectResult(NamedTuple):
     Attributes:
         result: a value of msgpack types.
         values: tensors and other values.
-        made: a new object for the client, with its kind.
-        after: returns the final result instead. It is called without the lock of the operation's object, so that
-            other operations of that object need not wait for it.
+        made: a new object for the client, with its type.
+        after: a function that returns the final result in place of this one. It is called without the lock on the
+            object, so that other operations on the object need not wait.
     """
 
     result: Any = None
@@ -249,14 +251,14 @@ class ObjectResult(NamedTuple):
 
 
 class ObjectKind(NamedTuple):
-    """One kind of object.
+    """One type of object.
 
     Attributes:
-        name: the kind's name on the wire.
-        create: creates an object; ``None`` for a kind whose objects only operations of other kinds create.
-        describe: returns facts of msgpack types that are sent with a new object.
+        name: the type's name in requests.
+        create: creates an object; ``None`` if only operations on other objects create objects of this type.
+        describe: returns facts about a new object, in msgpack types, which are sent to the client.
         close: frees the object; any thread may call it.
-        lane: the lane in which the operations wait for their turn.
+        lane: the queue in which the operations wait for their turn.
     """
 
     name: str
@@ -268,7 +270,8 @@ class ObjectKind(NamedTuple):
 
 
 def argument(call: ObjectCall, name: str, *types: type) -> Any:
-    """Return an argument; raise `RemoteTypeError` unless it has one of the types. A boolean is not an int."""
+    """Return an argument; raise `RemoteTypeError` unless its type is one of `types`. A boolean does not count as an
+    int."""
     value = call.arguments.get(name)
     if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
         raise RemoteTypeError(f"The argument {name!r} is {type(value).__name__}.")

@@ -1,9 +1,9 @@
-"""Compiles a model for QNN: creates a session with the option that makes ONNX Runtime write an EPContext model.
+"""Compile a model for QNN by creating a session with the option that makes ONNX Runtime write an EPContext model.
 
-This works with both generations of onnxruntime-qnn. (``ModelCompiler``, which only the plugin generation has, does
-not report the placement and writes an ordinary copy of the model if QNN takes no node.) Invariants: when
-`compile_model` returns, the .onnx file is written and at least one node of the model is on QNN. After an error the
-caller removes the files. Any thread.
+This works with both generations of onnxruntime-qnn. ONNX Runtime's ``ModelCompiler`` is not used: it exists only in
+the plugin generation, does not report the placement, and writes an ordinary copy of the model if QNN takes no node.
+Invariants: when `compile_model` returns, the .onnx file is written and at least one node of the model is on QNN.
+After an error the caller removes the files. Any thread.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ STOP_SHARE = "ep.stop_share_ep_contexts"
 KEEP_EDGES = "offload_graph_io_quantization"
 
 _OURS = frozenset((CONTEXT_ENABLE, CONTEXT_PATH, CONTEXT_EMBED, SHARE, STOP_SHARE, DISABLE_COMPILE))
-# Options for files that a running session writes. A session that only compiles must not write them.
+# Options that make a running session write files. A session that only compiles must not write these files.
 _NOT_WANTED = frozenset(("enable_profiling", "optimized_model_filepath"))
 
 
@@ -44,7 +44,8 @@ def compile_model(
         CompileFailed: no compiled model was written.
         BridgeError: the session could not be created.
     """
-    # Check first: if the CPU is allowed, a session without QNN is created without an error and compiles nothing.
+    # Check this first: if the CPU is allowed, ONNX Runtime creates a session without QNN, reports no error and
+    # compiles nothing.
     problem = engine.describe().get("qnn_problem")
     if problem:
         raise from_wire(problem)
@@ -55,11 +56,11 @@ def compile_model(
             _explain(engine, spec.session, model, initializers, on_phase)
             raise _nothing_on_qnn(spec.session)
         if not os.path.exists(spec.output):
-            # An older ONNX Runtime reports no placement; then a missing file means that no node is on QNN.
+            # An older ONNX Runtime reports no placement. In that case a missing file means that no node is on QNN.
             if not placed.known:
                 raise _nothing_on_qnn(spec.session)
             raise CompileFailed(
-                "QNN accepted the model and did not write a compiled model.",
+                "QNN accepted the model but did not write a compiled model.",
                 cause="The library that writes context binaries (QnnSystem) is missing from the installation of "
                 "QNN.",
                 fix="Reinstall onnxruntime-qnn in the host's Python.",
@@ -75,18 +76,18 @@ def context_session(spec: CompileSpec) -> SessionSpec:
     session = spec.session
     if session.providers and PROVIDER not in [provider.name for provider in session.providers]:
         raise OptionError(
-            f"A model is compiled for {PROVIDER}, and the providers do not include it.",
+            f"A model is compiled for {PROVIDER}, but the providers do not include it.",
             fix=f"List {PROVIDER} first, or omit the providers.",
         )
-    # The application's own entries of this kind would change the output path or share the model's weights.
+    # Remove the application's own entries, which would change the output path or share the model's weights.
     entries = {key: text for key, text in session.config_entries.items() if key not in _OURS}
     entries |= {
         CONTEXT_ENABLE: "1",
         CONTEXT_PATH: spec.output,
         CONTEXT_EMBED: "1" if spec.embed else "0",
     }
-    # A session that shares weights writes its .onnx file without a binary. The session that stops sharing writes
-    # a single binary for all of them, which has the first model's file name.
+    # A session that shares weights writes its .onnx file without a binary. The last session, which stops the
+    # sharing, writes one binary for all models, named after the first model.
     if spec.share != "no":
         entries[SHARE] = "1"
     if spec.share == "last":
@@ -104,8 +105,8 @@ def context_session(spec: CompileSpec) -> SessionSpec:
 def _keep_edges(provider: ProviderSpec) -> ProviderSpec:
     """Keep quantization at the graph's inputs and outputs on QNN.
 
-    If the CPU is allowed, QNN leaves it to the CPU by default, and a strict session could not load the compiled
-    model.
+    If the CPU is allowed, QNN by default leaves this quantization to the CPU, and a strict session could not load
+    the compiled model.
     """
     if provider.name != PROVIDER:
         return provider
@@ -119,7 +120,7 @@ def _explain(
     initializers: Mapping[str, Any],
     on_phase: Callable[[str], None],
 ) -> None:
-    """Raise `PlacementRefused` with nodes and reasons, as a strict session of the same model does."""
+    """Raise `PlacementRefused` with the nodes and reasons that a strict session of the same model would report."""
     options = {name: value for name, value in session.options.items() if name not in _NOT_WANTED}
     entries = {key: text for key, text in session.config_entries.items() if key not in _OURS}
     strict = dataclasses.replace(session, fallback="error", options=options, config_entries=entries)

@@ -1,7 +1,7 @@
 """Sessions on the CPU provider in this process, for commands that need the extra `[models]`.
 
-ONNX Runtime's exceptions are translated to the project's. It logs errors only, because the exceptions contain
-enough and commands print their own report.
+ONNX Runtime's exceptions are translated to the project's. ONNX Runtime logs errors only: the exceptions contain the
+details, and commands print their own report.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ PACKAGES = ("numpy", "onnx", "onnxruntime")
 _LOG_ERRORS_ONLY, _LOG_FATAL_ONLY = 3, 4
 _PREFIX = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ")
 _CPU = ["CPUExecutionProvider"]
-# `InferenceSession.run` searches all feeds for each input, which takes quadratic time.
+# Above this number of feeds use IOBinding: `InferenceSession.run` searches all feeds for each input, which takes
+# quadratic time.
 _MANY_INPUTS = 1000
 
 
@@ -54,10 +55,9 @@ def require_models_extra(command: str) -> None:
 
 
 def quiet_options(*, optimize: bool = False) -> Any:
-    """Return `SessionOptions` that log errors only; without `optimize` the model runs exactly as in the file.
+    """Return `SessionOptions` that log errors only. Without `optimize` the graph is not optimized.
 
-    Threads sleep between two operators: spinning threads take more than half of the processor's time from other
-    work.
+    Threads sleep between two operators, because spinning threads would take more than half of the processor's time.
     """
     import onnxruntime as ort
 
@@ -73,7 +73,7 @@ def quiet_options(*, optimize: bool = False) -> Any:
 def silent_options(*, optimize: bool = False) -> Any:
     """Return `SessionOptions` for models that may not load or run.
 
-    The command's report contains the error, so ONNX Runtime does not log it.
+    ONNX Runtime does not log errors, because the command's report contains them.
     """
     options = quiet_options(optimize=optimize)
     options.log_severity_level = _LOG_FATAL_ONLY
@@ -86,8 +86,8 @@ def open_session(model: Path | bytes, label: str, options: Any = None, disabled:
     Args:
         model: a file, or the bytes of a model without external files.
         label: the model's name in messages.
-        options: default `quiet_options`.
-        disabled: ONNX Runtime's optimizers that are not used.
+        options: default: `quiet_options`.
+        disabled: names of ONNX Runtime's optimizers to disable.
 
     Raises:
         OrtError: ONNX Runtime cannot load the model.
@@ -135,7 +135,7 @@ def _can_be_bound(feeds: Mapping[str, Any]) -> bool:
 
 
 def _run_bound(session: Any, feeds: Mapping[str, Any], outputs: Sequence[str] | None) -> list[Any]:
-    """Run with IOBinding, which takes time in proportion to the number of feeds."""
+    """Run with IOBinding, which takes time proportional to the number of feeds."""
     binding = session.io_binding()
     for name, value in feeds.items():
         binding.bind_cpu_input(name, value)
@@ -146,7 +146,8 @@ def _run_bound(session: Any, feeds: Mapping[str, Any], outputs: Sequence[str] | 
 
 
 def translated(error: BaseException, message: str) -> OrtError:
-    """Return ONNX Runtime's exception as the project's class of the same name, with its text as the cause."""
+    """Return the project's class of the same name for an exception of ONNX Runtime, with the exception's message as
+    the cause."""
     cls = ORT_ERRORS.get(type(error).__name__, Fail)
     text = _PREFIX.sub("", str(error)).strip() or type(error).__name__
     return cls(message, cause=text[:2000])

@@ -1,7 +1,7 @@
-"""Writes the values of ``SessionOptions.add_initializer`` into the model.
+"""Write the values of ``SessionOptions.add_initializer`` into the model.
 
-ONNX Runtime passes these values to the kernels of the CPU only: QNN would compute with the values of the file.
-Stateless; any thread.
+ONNX Runtime passes these values only to CPU kernels; QNN would compute with the values in the file. Stateless; any
+thread.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from qnnbridge_protocol.errors import InvalidProtobuf, OptionError
 from qnnbridge_protocol.specs import QNN, SessionSpec
 from qnnbridge_protocol.tensors import Typed
 
-_FIX: Final = "Write the values into the model's file (onnx.save), and do not call add_initializer()."
+_FIX: Final = "Write the values into the model's file (onnx.save) and remove the calls of add_initializer()."
 
 
 def with_given_values(
     spec: SessionSpec, source: str | bytes, values: Mapping[str, Any]
 ) -> tuple[SessionSpec, str | bytes]:
-    """Return the session without ``add_initializer``, and its model with those values written into it.
+    """Return the session's description without the values of ``add_initializer``, and a model that contains them.
 
-    If the model cannot be rewritten, or a value has another type or shape, a session for the CPU is returned
-    unchanged, so that ONNX Runtime handles the values and reports its own errors.
+    If the model cannot be rewritten, or a value's type or shape does not match, a session on the CPU alone is
+    returned unchanged: ONNX Runtime then handles the values and reports its own errors.
 
     Args:
         spec: the session's description, with `initializers`.
-        source: path or bytes of its model.
+        source: path or bytes of the model.
         values: the initializers' values by name.
 
     Raises:
@@ -53,8 +53,7 @@ def with_given_values(
         raise _refused(spec, reason) from None
     entries = dict(spec.config_entries)
     if isinstance(source, str):
-        # A model given as bytes does not have a folder: pass the folder of external data and the output path
-        # explicitly.
+        # A model given as bytes has no folder, so pass the folder of external data and the output path explicitly.
         entries.setdefault(EXTERNAL_DATA_FOLDER, os.path.dirname(os.path.abspath(source)))
         if entries.get(CONTEXT_ENABLE) == "1":
             entries.setdefault(CONTEXT_PATH, f"{os.path.splitext(source)[0]}_ctx.onnx")
@@ -64,7 +63,7 @@ def with_given_values(
 def _refused(spec: SessionSpec, reason: object) -> OptionError:
     shown = ", ".join(repr(name) for name in spec.initializers[:3])
     return OptionError(
-        f"The values of add_initializer() ({shown}) cannot be given to QNN.",
+        f"The values of add_initializer() ({shown}) cannot be passed to QNN.",
         cause=f"QNN computes with the weights of the model's file, and {reason}.",
         fix=_FIX,
         details={"option": "add_initializer", "names": list(spec.initializers)},
@@ -72,7 +71,7 @@ def _refused(spec: SessionSpec, reason: object) -> OptionError:
 
 
 class _CannotRewrite(Exception):
-    """Reason why a model cannot be rewritten, as a clause that completes a sentence."""
+    """Reason why a model cannot be rewritten, as a clause that can follow "and" in a sentence."""
 
 
 def _asks_for_qnn(spec: SessionSpec) -> bool:
@@ -89,7 +88,7 @@ def _rewritten(spec: SessionSpec, source: str | bytes, values: Mapping[str, Any]
     tensors = {name: _message(name, value) for name, value in values.items()}
     size = os.path.getsize(source) if isinstance(source, str) else len(source)
     if size + sum(map(len, tensors.values())) > MAX_MODEL_BYTES:
-        raise _CannotRewrite("the model with them would have more than 2 GiB in one file")
+        raise _CannotRewrite("the model with these values would exceed 2 GiB in one file")
     if isinstance(source, str):
         with open(source, "rb") as file:
             data = file.read()
@@ -100,7 +99,7 @@ def _rewritten(spec: SessionSpec, source: str | bytes, values: Mapping[str, Any]
     except Garbage:
         raise _CannotRewrite("the model's file cannot be read") from None
     if made.misfits and not _asks_for_qnn(spec):
-        raise _CannotRewrite("the values have another type or shape")
+        raise _CannotRewrite("the types or shapes of the values do not match the model's")
     if scan.is_compiled:
         if not made.replaced.issuperset(tensors):
             raise _CannotRewrite("the model is compiled: its weights are in a context binary")

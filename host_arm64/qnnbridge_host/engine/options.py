@@ -1,8 +1,8 @@
-"""Builds ``onnxruntime.SessionOptions`` and ``onnxruntime.RunOptions`` from the records of the wire.
+"""Build ``onnxruntime.SessionOptions`` and ``onnxruntime.RunOptions`` from the records of the wire.
 
 Every attribute of ONNX Runtime 1.32 that can be sent to another process is supported. Names and types of attributes
-are checked, because pybind11 reports a wrong type with a page of signatures. A built object belongs to one session
-creation or to one run. `LoadedAdapters` belongs to one session and is thread-safe.
+are checked here, because pybind11's message for a wrong type is a page of signatures. A built object belongs to one
+session creation or to one run. `LoadedAdapters` belongs to one session and is thread-safe.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from qnnbridge_protocol.specs import RunSpec, SessionSpec, in_memory
 
 Kind = Literal["bool", "int", "str"]
 
-# Attribute -> its type on the wire (enums are sent as integers).
+# Type in requests of each attribute. Enums are sent as integers.
 SESSION_ATTRIBUTES: Mapping[str, Kind] = {
     "enable_cpu_mem_arena": "bool",
     "enable_mem_pattern": "bool",
@@ -51,7 +51,7 @@ RUN_ATTRIBUTES: Mapping[str, Kind] = {
     "terminate": "bool",
 }
 
-# Attribute -> the class in the module ``onnxruntime`` that its integer stands for.
+# Enum class in the module ``onnxruntime`` for attributes that are sent as integers.
 ENUMS: Mapping[str, str] = {
     "execution_mode": "ExecutionMode",
     "execution_order": "ExecutionOrder",
@@ -62,22 +62,22 @@ ENUMS: Mapping[str, str] = {
 MOST_THREADS = 1024
 THREADS = ("inter_op_num_threads", "intra_op_num_threads")
 
-# Warnings. QNN reports why its set-up failed only in the log, at this level.
+# Log level: warnings. Only log lines of this level contain the reason why QNN's set-up failed.
 DEFAULT_LOG_SEVERITY = 2
 
-# Option of a `RunSpec`: paths of the LoRA adapter files that the application passed to
+# Option of a `RunSpec`: paths of the LoRA adapter files that the application has passed to
 # ``RunOptions.add_active_adapter``.
 ADAPTERS = "active_adapters"
 
-# The options that make a session write files.
+# Options that make a session write files.
 _WRITES_FILES = ("enable_profiling", "optimized_model_filepath")
 
 
 class Tensors(NamedTuple):
-    """Initializers of a session as OrtValues. They must outlive the session, which borrows their memory.
+    """Initializers of a session as OrtValues. They must outlive the session, which uses their memory.
 
-    plain: those of ``add_initializer``. external: those of ``add_external_initializers``. files: the bytes of
-    external data files, by name.
+    plain: values of ``add_initializer``. external: values of ``add_external_initializers``. files: bytes of
+        external data files by file name.
     """
 
     plain: dict[str, Any]
@@ -89,7 +89,7 @@ def make_tensors(ort: Any, spec: SessionSpec, values: Mapping[str, Any]) -> Tens
     """Return the initializers of a session description as OrtValues; raise `InvalidArgument` if one is missing."""
     for name in spec.value_names:
         if name not in values:
-            raise errors.InvalidArgument(f"The initializer {name!r} was announced and not sent.")
+            raise errors.InvalidArgument(f"The initializer {name!r} was announced but not sent.")
     if not spec.value_names:
         return Tensors({}, {}, {})
     from qnnbridge_host.engine import ort_values
@@ -102,9 +102,9 @@ def make_tensors(ort: Any, spec: SessionSpec, values: Mapping[str, Any]) -> Tens
 
 
 def build_session_options(ort: Any, spec: SessionSpec, entries: Mapping[str, str], tensors: Tensors) -> Any:
-    """Return SessionOptions with everything but the providers.
+    """Return SessionOptions with all settings except the providers.
 
-    entries: the configuration entries, which replace those of `spec`.
+    entries: configuration entries to use instead of the entries in `spec`.
     """
     options = ort.SessionOptions()
     for name, value in {"log_severity_level": DEFAULT_LOG_SEVERITY, **spec.options}.items():
@@ -129,7 +129,7 @@ def build_session_options(ort: Any, spec: SessionSpec, entries: Mapping[str, str
 
 
 def without_side_effects(spec: SessionSpec, entries: Mapping[str, str]) -> tuple[SessionSpec, dict[str, str]]:
-    """Return the description for a second, diagnostic creation that logs everything and writes no file."""
+    """Return the description of a second session for diagnosis, which logs everything and writes no file."""
     options = {name: value for name, value in spec.options.items() if name not in _WRITES_FILES}
     options["log_severity_level"] = 0
     # With ``ep.context_enable`` the second creation would write a compiled model, or fail because the first one
@@ -144,20 +144,20 @@ class LoadedAdapters:
     def __init__(self, ort: Any) -> None:
         self._ort = ort
         self._lock = threading.Lock()
-        # Path -> the file's stamp when it was loaded, and the adapter.
+        # The stamp of each adapter file when it was loaded, and the adapter, by path.
         self._loaded: dict[str, tuple[FileStamp, Any]] = {}
 
     def get(self, path: str) -> Any:
-        """Return the adapter in a file, loaded if necessary; raise `OptionError` without the file."""
+        """Return the adapter in a file, loading it if necessary. Raise `OptionError` if the file does not exist."""
         try:
             stamp = take_stamp(path)
         except OSError:
             stamp = None
         if stamp is None:
-            raise errors.OptionError(f"There is no LoRA adapter file {path}.", details={"option": ADAPTERS})
+            raise errors.OptionError(f"The LoRA adapter file {path} does not exist.", details={"option": ADAPTERS})
         with self._lock:
             known = self._loaded.get(path)
-            # Size and date alone are not enough, because a program may set the date.
+            # Size and date alone do not prove that the file is unchanged, because a program may set the date.
             if known is not None and known[0].proves(stamp):
                 return known[1]
             adapter = self._ort.LoraAdapter()
@@ -181,7 +181,7 @@ def build_run_options(ort: Any, run: RunSpec, adapters: LoadedAdapters, qnn_vers
 
 
 def _checked_entries(entries: Mapping[str, Any], qnn_version: tuple[int, ...]) -> dict[str, str]:
-    """Return the configuration entries of a run as text, with QNN's entries checked."""
+    """Return the configuration entries of a run as strings, after checking QNN's entries."""
     for_qnn = {key: value for key, value in entries.items() if key.startswith("qnn.")}
     checked = qnn_options.run_options(for_qnn, qnn_version)
     for key, value in entries.items():
@@ -194,7 +194,8 @@ def _checked_entries(entries: Mapping[str, Any], qnn_version: tuple[int, ...]) -
 def _set_attribute(
     ort: Any, target: Any, name: str, value: Any, known: Mapping[str, Kind], enums: Mapping[str, str]
 ) -> None:
-    """Set one attribute of SessionOptions or RunOptions. Raise `OptionError` if it does not exist or fit."""
+    """Set one attribute of SessionOptions or RunOptions. Raise `OptionError` if it does not exist or the value has
+    the wrong type."""
     what = type(target).__name__
     kind = known.get(name)
     if kind is None:
@@ -205,7 +206,7 @@ def _set_attribute(
         )
     if name in THREADS and value > MOST_THREADS:
         raise errors.OptionError(
-            f"{what}.{name} is {value}, more than {MOST_THREADS} threads.",
+            f"{what}.{name} is {value}, but at most {MOST_THREADS} threads are allowed.",
             cause="ONNX Runtime starts all of them before the session exists.",
             fix=f"Set it to {MOST_THREADS} or less; 0 lets ONNX Runtime choose.",
             details={"option": name},
@@ -213,7 +214,7 @@ def _set_attribute(
     if not hasattr(target, name):
         raise errors.OptionError(
             f"{what}.{name} is not known to the host's onnxruntime {ort.__version__}.",
-            fix="Leave it out, or install a newer onnxruntime in the host's Python.",
+            fix="Remove it, or install a newer onnxruntime in the host's Python.",
             details={"option": name},
         )
     if name in enums:
@@ -222,7 +223,8 @@ def _set_attribute(
 
 
 def _member(enum: Any, name: str, number: int) -> Any:
-    # pybind11 creates a member from any integer (77 is ``GraphOptimizationLevel.???``), so compare the members.
+    # Compare the members, because pybind11 creates a member from any integer (77 is
+    # ``GraphOptimizationLevel.???``).
     for member in enum.__members__.values():
         if int(member) == number:
             return member

@@ -1,7 +1,7 @@
-"""The engine and its sessions: ONNX Runtime, behind one interface for both generations of onnxruntime-qnn.
+"""The engine and its sessions, which use ONNX Runtime with either generation of onnxruntime-qnn.
 
-Invariants: ONNX Runtime's own fallbacks are disabled, so nothing moves to the CPU silently. A strict session either
-has every node on QNN or is not created, and then the error lists the nodes and the reason. A call behaves as in one
+Invariants: ONNX Runtime's own fallbacks are disabled, so nothing moves to the CPU silently. A strict session is
+created only if every node is on QNN; otherwise the error lists the nodes and the reason. A call behaves as in one
 process, with one intended exception: outputs of element types that numpy lacks are returned instead of refused.
 
 The engine is immutable; several threads may create sessions at once. Several threads may run a session at once;
@@ -55,26 +55,28 @@ if TYPE_CHECKING:
     from qnnbridge_host.request.client import StopSignal
 
 
-# Limit of the list of omitted metadata.
+# Maximum number of omitted metadata entries that are listed.
 _MOST_NAMES = 20
 
-# Before 1.31 the native part of session creation holds the GIL (onnxruntime 27063).
+# First release whose session creation releases the GIL. Before it the native part holds the GIL (onnxruntime
+# 27063).
 _CREATION_RELEASES_GIL_SINCE = (1, 31)
 
 
 class OrtEngine:
-    """ONNX Runtime with one adapter for QNN."""
+    """ONNX Runtime with an adapter for QNN."""
 
     def __init__(self, ort: Any, qnn: QnnAdapter, found: Installed) -> None:
         self._ort = ort
         self._qnn = qnn
         self._found = found
-        # Since 1.24. The session entry for recording is set only if this method exists.
+        # Whether ONNX Runtime can record the placement (since 1.24). The session entry for recording is set only if
+        # this method exists.
         self._records = hasattr(ort.InferenceSession, "get_provider_graph_assignment_info")
         self.create_holds_gil = numbers_of(ort.__version__) < _CREATION_RELEASES_GIL_SINCE
 
     def versions(self) -> dict[str, str]:
-        """Return the versions of all components that a result depends on."""
+        """Return the versions of all components on which a result depends."""
         import numpy as np
 
         versions = {
@@ -85,11 +87,12 @@ class OrtEngine:
         return {**versions, **(self._qnn.source.versions() if self._qnn.source is not None else {})}
 
     def describe(self) -> dict[str, Any]:
-        """Describe what this host offers.
+        """Return a description of what this host offers.
 
-        The keys are ``providers``; ``devices`` of QNN; ``qnn_source``, its origin; ``qnn_generation`` of the
-        installed package; ``library_folder`` of QNN; ``simulator``, ``None`` without QNN; ``qnn_problem``, the
-        error that a session with QNN would get, as a map; ``build`` and ``ort_folder`` of ONNX Runtime.
+        The keys are ``providers``; QNN's ``devices``, its ``library_folder`` and its origin ``qnn_source``;
+        ``qnn_generation``, the generation of the installed package; ``simulator``, whether QNN computes on the
+        simulator (``None`` without QNN); ``qnn_problem``, the error of a session with QNN as a map; ``build`` and
+        ``ort_folder`` of ONNX Runtime.
         """
         problem = None
         try:
@@ -109,7 +112,8 @@ class OrtEngine:
         }
 
     def qnn_library(self) -> str | None:
-        """Return the file of the QNN execution provider; ``None`` if it is built in, or QNN is not available."""
+        """Return the file of the QNN execution provider; ``None`` if QNN is built into ONNX Runtime or not
+        available."""
         return getattr(self._qnn, "library", None)
 
     def set_seed(self, seed: int) -> None:
@@ -124,7 +128,7 @@ class OrtEngine:
         on_phase: Callable[[str], None],
         stop: StopSignal | None = None,
     ) -> OrtSession:
-        """Create a session, or raise an error that explains why this is not possible.
+        """Create a session. If this is not possible, raise an error that explains the reason.
 
         Args:
             spec: the session's description.
@@ -135,7 +139,7 @@ class OrtEngine:
         """
         for name in spec.value_names:
             if name not in initializers:
-                raise InvalidArgument(f"The initializer {name!r} was announced and not sent.")
+                raise InvalidArgument(f"The initializer {name!r} was announced but not sent.")
         source = _source(spec, model)
         if spec.initializers:
             from qnnbridge_host.engine.initializers import with_given_values
@@ -171,8 +175,8 @@ class OrtEngine:
     def _with_known_fault(
         self, circumstances: Circumstances, spec: SessionSpec, source: str | bytes
     ) -> Circumstances:
-        """Add the model's operators for which QNN is known to fail while it creates a session."""
-        # Do not consult measurements of this computer: QNN has failed already.
+        """Add to an error the operators of the model with which QNN is known to fail while it creates a session."""
+        # Do not consult the measurements of this computer, because QNN has failed already.
         architectures = [one.options["htp_arch"] for one in spec.providers if "htp_arch" in one.options]
         arch = arch_of(circumstances.soc_model, *architectures[:1], simulator=circumstances.simulator)
         release = ".".join(map(str, self._qnn.version))
@@ -205,14 +209,14 @@ class OrtEngine:
             session = self._ort.InferenceSession(source, options, providers=named or None, **keywords)
         session.disable_fallback()
         if getattr(session, "_model_bytes", None) is not None:
-            # ONNX Runtime keeps the bytes only for the disabled fallback, and a model can have gigabytes.
+            # ONNX Runtime keeps the bytes only for its fallback, which is disabled; a model can have gigabytes.
             session._model_bytes = None
         return session
 
     def _options(
         self, spec: SessionSpec, choice: ProviderChoice, entries: Mapping[str, str], tensors: Tensors
     ) -> tuple[Any, list[tuple[str, dict[str, str]]]]:
-        """Return SessionOptions, and the providers for the separate ``providers`` argument."""
+        """Return SessionOptions, and the providers for the separate argument ``providers``."""
         options = build_session_options(self._ort, spec, entries, tensors)
         named: list[tuple[str, dict[str, str]]] = []
         if choice.qnn is None:
@@ -228,7 +232,7 @@ class OrtEngine:
         return options, named
 
     def session_options(self, spec: SessionSpec, initializers: Mapping[str, Any]) -> tuple[Any, Tensors]:
-        """Return complete ``SessionOptions`` for ONNX Runtime's other users of them, such as its compiler.
+        """Return complete ``SessionOptions`` for other functions of ONNX Runtime, such as its compiler.
 
         The initializers must outlive the options. The placement is neither recorded nor restricted unless the
         application requests it.
@@ -250,18 +254,17 @@ class OrtEngine:
         tensors: Tensors,
         on_phase: Callable[[str], None],
     ) -> PlacementRefused:
-        """Return the error for a strict session, with the placement of its nodes.
+        """Return the error for a refused strict session, with the placement of its nodes.
 
-        ONNX Runtime reports only that some node is not on QNN. The session is created again with the CPU allowed
-        and everything logged, and discarded. On the simulator QNN writes its graphs to files instead of compiling
-        them a second time.
+        ONNX Runtime reports only that some node is not on QNN. To get the placement, the session is created again
+        with the CPU allowed and everything logged, and then discarded. On the simulator QNN writes its graphs to
+        files instead of compiling them a second time.
         """
         name = os.path.basename(spec.model_path) if spec.model_path else "the model"
         second, entries = without_side_effects(spec, choice.entries)
         entries[DISABLE_CPU_FALLBACK] = "0"
         assert choice.qnn is not None
-        # A strict session keeps quantization at the graph's edges on QNN. Do the same here, where the CPU is
-        # allowed.
+        # Keep quantization at the graph's edges on QNN, as a strict session does, although the CPU is allowed here.
         qnn = {"offload_graph_io_quantization": "0", **choice.qnn}
 
         def made_with(options: dict[str, str]) -> PlacementRefused:
@@ -284,7 +287,7 @@ class OrtEngine:
                     return found
         try:
             return made_with(qnn)
-        except Exception as error:  # noqa: BLE001 - the refusal is the caller's error
+        except Exception as error:  # noqa: BLE001 - the caller raises the refusal instead
             return placement.refusal(name, None, (), translate(error))
 
     def _info(self, session: Any, choice: ProviderChoice, seconds: float) -> SessionInfo:
@@ -310,7 +313,7 @@ class OrtEngine:
 
 
 def _metadata(meta: Any) -> dict[str, Any]:
-    """Return the model's metadata for the wire. ``left_out`` lists the entries whose text is too long to send."""
+    """Return the model's metadata for the wire. ``left_out`` lists the entries that are too long to send."""
     names = ("producer_name", "graph_name", "domain", "description", "graph_description")
     own, custom = {name: str(getattr(meta, name)) for name in names}, dict(meta.custom_metadata_map)
     short = fitting(own)
@@ -321,14 +324,14 @@ def _metadata(meta: Any) -> dict[str, Any]:
 
 
 def _cancel_loading(options: Any) -> None:
-    """Cancel the creation of a session with these options; another thread calls this meanwhile."""
+    """Cancel the creation of a session with these options, which runs in another thread."""
     cancel = getattr(options, "set_load_cancellation_flag", None)
     if cancel is not None:  # without the method the creation continues, and `Sessions.create` closes the session
         cancel(True)
 
 
 def _lacking(spec: SessionSpec) -> tuple[str, ...]:
-    # Weights that the application passes in memory need not be on disk.
+    # Weights that the application passes in memory may be missing on disk.
     if spec.model_path is None or spec.files_in_memory or spec.external_initializers:
         return ()
     return tuple(lacking_weights(spec.model_path))
@@ -339,7 +342,7 @@ def _source(spec: SessionSpec, model: Any) -> str | bytes:
         # ONNX Runtime's Python API accepts a model in memory only as bytes.
         return bytes(memoryview(model))
     if spec.model_path is None:
-        raise InvalidArgument("There is neither a model path nor a model.")
+        raise InvalidArgument("Neither a model path nor a model was given.")
     return spec.model_path
 
 
@@ -355,13 +358,13 @@ def _with_lengths(source: str | bytes, choice: ProviderChoice) -> tuple[str | by
     return completed, choice._replace(entries=entries)
 
 
-# --- one session: runs, with values and errors converted --------------------------------------------------
+# --- one session: its runs, with conversion of values and errors -----------------------------------------
 
 
 class OrtSession:
-    """Session of ONNX Runtime with converted values and errors.
+    """A session of ONNX Runtime whose values and errors are converted.
 
-    kept: objects that must live as long as the session (initializers whose memory it borrows).
+    kept: objects that must live as long as the session (initializers whose memory the session uses).
     """
 
     def __init__(
@@ -375,13 +378,14 @@ class OrtSession:
     ) -> None:
         self.info = info
         self._ort = ort
-        # Hold the pair in one tuple: a run keeps a reference to it, so that both survive a `close` during the run.
+        # Hold both in one tuple: a run keeps a reference to the tuple, so that they survive a `close` during the
+        # run.
         self._native: tuple[Any, object] | None = (session, kept)
         self._circumstances = circumstances
         self._qnn_version = qnn_version
         self._adapters = LoadedAdapters(ort)
         self._output_names = [node.name for node in info.outputs]
-        # Plans own their calls. `close` uses this set to release the calls' native state.
+        # Plans own the calls. `close` uses this set to release the native state of the calls.
         self._bound: weakref.WeakSet[BoundCall] = weakref.WeakSet()
         # Names of outputs that numpy cannot represent; computed by the first run.
         self._unreadable: frozenset[str] | None = None
@@ -421,7 +425,8 @@ class OrtSession:
     def _run(
         self, session: Any, output_names: Sequence[str] | None, feeds: Mapping[str, Any], options: Any
     ) -> list[Any]:
-        from qnnbridge_host.engine import ort_values  # imported by the first run, so that creation is faster
+        # import it in the first run, so that creating a session is faster
+        from qnnbridge_host.engine import ort_values
 
         if self._unreadable is None:
             self._unreadable = frozenset(
@@ -429,7 +434,8 @@ class OrtSession:
             )
         names = list(output_names) if output_names else self._output_names
         if self._unreadable and not self._unreadable.isdisjoint(names):
-            # With one such output `InferenceSession.run` fails as a whole, and returns no other outputs.
+            # With such an output `InferenceSession.run` fails as a whole and does not return the other outputs
+            # either.
             given = ort_values.feeds_as_ort_values(self._ort, feeds)
             return [
                 ort_values.result_of_ort_value(value)
@@ -443,14 +449,16 @@ class OrtSession:
         if call.owner is not self:
             self._alive()
         try:
-            # A plan outlives a session that was replaced after an NPU reset; the new session makes its own binding.
+            # A plan survives when its session is replaced after an NPU reset; the new session then creates its own
+            # binding.
             if call.owner is not self:
                 call.native, call.owner = make_binding(self._alive()[0], call), self
                 self._bound.add(call)
             native = call.native
             if native is not None:
                 try:
-                    # Shortcut of `run_bound` for a repeated call, without the cost of a function call.
+                    # Shortcut for a repeated call, which does the same as `calls.run_bound` without the cost of a
+                    # function call.
                     if native.checked and native.stop is stop and stop.run_options is native.options:
                         native.run(native.options)
                         return None
@@ -458,16 +466,16 @@ class OrtSession:
                         return None
                 except Exception as error:
                     translated = self._translated(error)
-                    # Do not run a second time if the caller has stopped the run, the inputs are changed, or the
-                    # session must be recreated after an NPU reset.
+                    # Do not run a second time if the caller stopped the run, if the run may have overwritten its
+                    # inputs, or if the session must be recreated after an NPU reset.
                     if stop.stopped or native.in_place or translated.details.get("npu_reset"):
                         raise
             values = self._run_plainly(self._alive()[0], call, stop)
         except Exception as error:
             raise self._translated(error) from error
         if call.native is not None:
-            # IOBinding failed or wrote outputs elsewhere, and the plain run worked. Do not use IOBinding for this
-            # call again, because it would fail each time.
+            # IOBinding failed or wrote the outputs elsewhere, but the plain run worked. Do not use IOBinding for
+            # this call again, because it would fail each time.
             call.bindable, call.native = False, None
         return call.take(values)
 
@@ -483,7 +491,7 @@ class OrtSession:
         set_options = getattr(native[0], "set_ep_dynamic_options", None)
         if set_options is None:
             raise errors.NotImplemented(
-                f"onnxruntime {self._ort.__version__} has no set_ep_dynamic_options.",
+                f"onnxruntime {self._ort.__version__} does not support set_ep_dynamic_options.",
                 fix="Install onnxruntime 1.24 or newer in the host's Python.",
             )
         try:
@@ -497,7 +505,7 @@ class OrtSession:
         ask = getattr(native[0], "get_provider_graph_assignment_info", None)
         if ask is None:
             raise errors.NotImplemented(
-                f"onnxruntime {self._ort.__version__} does not record which provider has which node.",
+                f"onnxruntime {self._ort.__version__} does not record the provider of each node.",
                 fix="Install onnxruntime 1.24 or newer in the host's Python.",
             )
         try:
@@ -517,7 +525,7 @@ class OrtSession:
             raise self._translated(error) from error
 
     def close(self) -> None:
-        """Release the session. Its memory is freed when its last run ends, because each run holds a reference."""
+        """Release the session. Its memory is freed when the last run ends, because each run holds a reference."""
         self._native = None
         for call in list(self._bound):
             call.release()
@@ -525,5 +533,5 @@ class OrtSession:
     def _alive(self) -> tuple[Any, object]:
         native = self._native
         if native is None:
-            raise errors.Closed("This session is closed.", fix="Create a new one.")
+            raise errors.Closed("This session is closed.", fix="Create a new session.")
         return native

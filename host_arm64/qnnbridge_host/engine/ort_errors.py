@@ -1,7 +1,7 @@
-"""Turns errors of ONNX Runtime and Python into the project's errors, and explains misleading texts.
+"""Turn errors of ONNX Runtime and Python into the project's errors, and explain misleading messages.
 
-ONNX Runtime's classes keep their name and text; builtin exceptions become the matching ``Remote...Error``. Rules
-add a cause and a fix to a text that is misleading or incomplete; each rule's text was observed on onnxruntime 1.24
+ONNX Runtime's classes keep their name and message; builtin exceptions become the matching ``Remote...Error``. Rules
+add a cause and a fix to a message that is misleading or incomplete; each message was observed on onnxruntime 1.24
 to 1.32 with onnxruntime-qnn 2.7. Only this module decides whether an error is a reset of the NPU
 (``details["npu_reset"]``). Pure functions; any thread.
 """
@@ -32,12 +32,13 @@ class Circumstances(NamedTuple):
 
     Attributes:
         model: the model that was loaded, with its file unless it was given as bytes.
-        soc_model: the chip that the session computes for, if one was given.
+        soc_model: the chip for which the session computes, if the application has given one.
         simulator: whether the session runs on the HTP simulator.
-        lacking: missing or truncated files with weights (`scan.lacking_weights`).
+        lacking: files with weights that are missing or truncated (`scan.lacking_weights`).
         custom_op_libraries: the libraries that are registered for the session.
-        on_qnn: operators of the session's nodes on QNN, for a failed run that QNN does not explain.
-        empty_inputs, empty_results: tensors of the model without elements, for a failed creation.
+        on_qnn: operators of the session's nodes on QNN, for a failed run without a reason from QNN.
+        empty_inputs, empty_results: inputs and other tensors of the model that have no elements, for a failed
+        creation.
         known_fault, known_cure: description and fix of the model's operators for which QNN is known to fail.
     """
 
@@ -55,21 +56,21 @@ class Circumstances(NamedTuple):
 
 Text = str | Callable[[Circumstances], str | None]
 
-# Parts of error texts of a creation (the first two) or a run (the last) for which QNN reports no reason.
+# Fragments of messages of QNN that lack a reason: the first two occur in a creation, the last one in a run.
 NOT_COMPOSED = "Failed to compose Qnn graph"
 NOT_FINALIZED = "Failed to finalize QNN graph"
 UNEXPLAINED = "QNN graph execute error"
 
 
 class HintRule(NamedTuple):
-    # A regular expression, compiled at the first error because compiling all rules takes 15 ms.
+    # A regular expression, compiled when the first error occurs, because compiling all rules takes 15 ms.
     pattern: str
     cause: Text
     fix: Text | None = None
 
 
 def hint(text: str, circumstances: Circumstances) -> tuple[str | None, str | None]:
-    """Return cause and fix for an error text; ``None`` for each that is unknown."""
+    """Return the cause and the fix for an error message; ``None`` for each that is unknown."""
     if circumstances.lacking:
         return _LACKING_CAUSE, _LACKING_FIX
     if any(words in text for words in _NOT_A_MODEL):
@@ -98,7 +99,7 @@ def _not_a_model(path: str | None) -> tuple[str | None, str | None]:
         return None, None
     try:
         if os.path.isdir(path):
-            return f"{path} is a folder.", "Give the path of the .onnx file in it."
+            return f"The path {path} is a folder.", "Give the path of the .onnx file in it."
         with open(path, "rb") as file:
             head = file.read(len(_GIT_LFS))
     except OSError:
@@ -114,7 +115,7 @@ def _finalize_cause(circumstances: Circumstances) -> str:
     cause = "QNN reports a lack of memory, but usually the chip does not support an operator or a data type"
     if circumstances.soc_model:
         return f"{cause} (soc_model={chip_label(circumstances.soc_model)})."
-    return f"{cause}, and no soc_model was given." if circumstances.simulator else f"{cause}."
+    return f"{cause}, and the session has no soc_model." if circumstances.simulator else f"{cause}."
 
 
 def _finalize_fix(circumstances: Circumstances) -> str:
@@ -122,7 +123,10 @@ def _finalize_fix(circumstances: Circumstances) -> str:
     archs = [arch_of(chip) for chip in chips]
     # A computer with an NPU needs no soc_model: QNN asks the driver.
     if not chips and circumstances.simulator:
-        return "Set the provider option soc_model to the chip that the model is for, for example 60 (X Elite)."
+        return (
+            "Set the provider option soc_model to the chip for which the model is intended, for example 60 (X "
+            "Elite)."
+        )
     if any(arch is not None and arch < _V73 for arch in archs):
         return (
             "This chip is older than HTP V73 and cannot run most float operators. If the model is float, quantize "
@@ -137,8 +141,8 @@ def _finalize_fix(circumstances: Circumstances) -> str:
 def _blob_fix(circumstances: Circumstances) -> str:
     if circumstances.soc_model:
         return (
-            f"Compile it again for soc_model={chip_label(circumstances.soc_model)} with this onnxruntime-qnn, "
-            "or give the soc_model that it was compiled for."
+            f"Compile it again for soc_model={chip_label(circumstances.soc_model)} with this onnxruntime-qnn, or "
+            "set soc_model to the chip for which it was compiled."
         )
     return "Compile the model again with this onnxruntime-qnn, on or for this machine."
 
@@ -146,11 +150,11 @@ def _blob_fix(circumstances: Circumstances) -> str:
 def _unknown_operator_cause(circumstances: Circumstances) -> str:
     if not circumstances.custom_op_libraries:
         return (
-            "This ONNX Runtime does not have the operator: it belongs to a library of custom operators, or to a "
-            "newer release."
+            "This ONNX Runtime lacks the operator, which belongs to a library of custom operators or to a newer "
+            "release."
         )
     return (
-        f"None of the registered libraries has the operator ({_named(circumstances)}). An operator that a "
+        f"None of the registered libraries contains the operator ({_named(circumstances)}). An operator that a "
         "program writes in Python (@onnx_op of onnxruntime_extensions) exists in the program's own process only; "
         "the session is in the host, another process, and cannot call it."
     )
@@ -163,9 +167,9 @@ def _unknown_operator_fix(circumstances: Circumstances) -> str:
             "Python, or replace the operator."
         )
     return (
-        "Register the library that has the operator. For one written in Python: compute it before or after the "
-        "session, replace it by operators of ONNX or of a compiled library, or run this model with onnxruntime "
-        "itself."
+        "Register the library that contains the operator. For an operator written in Python: compute it before or "
+        "after the session, replace it by operators of ONNX or of a compiled library, or run this model with "
+        "onnxruntime itself."
     )
 
 
@@ -187,7 +191,7 @@ def _execute_cause(circumstances: Circumstances) -> str:
         )
     if indexed:
         return f"QNN does not report a reason. It may be an index out of range ({', '.join(indexed)})."
-    return "QNN does not report a reason; the log line before it may contain more."
+    return "QNN does not report a reason. The previous log line may contain more."
 
 
 def _execute_fix(circumstances: Circumstances) -> str | None:
@@ -205,8 +209,8 @@ def _compose_cause(circumstances: Circumstances) -> str:
     empty = (*circumstances.empty_inputs, *circumstances.empty_results)
     if not empty:
         return (
-            "QNN accepted every node and could not build its graph from them. It does not report a reason. A known "
-            "one is an infinite scale, which results from quantising a mask of minus infinity."
+            "QNN accepted every node, but could not build its graph and does not report a reason. A known reason "
+            "is an infinite scale, which results from quantising a mask that contains minus infinity."
         )
     return f"QNN cannot build a graph with empty tensors, and the model has {listed(empty, _NAMED)}."
 
@@ -245,7 +249,7 @@ def _body_weights_fix(circumstances: Circumstances) -> str:
     return f"Run: {model.fix('body-weights')}, and compile {fixed_file(model.path)}."
 
 
-# Texts that depend on the circumstances, by their names in `ort_hints.json`.
+# Functions that return a cause or fix depending on the circumstances, by their names in `ort_hints.json`.
 _CAUSES: Mapping[str, Text] = {
     "finalize": _finalize_cause,
     "compose": _compose_cause,
@@ -266,7 +270,7 @@ _FIXES: Mapping[str, Text] = {
 
 @functools.cache
 def _rules() -> tuple[HintRule, ...]:
-    """Return the rules of `ort_hints.json`. The first rule that matches explains an error."""
+    """Return the rules of `ort_hints.json`. The first matching rule explains an error."""
     with open(os.path.join(os.path.dirname(__file__), "ort_hints.json"), encoding="utf-8") as file:
         rows = read_tables(file.read())["rules"]
     return tuple(
@@ -279,7 +283,7 @@ def _rules() -> tuple[HintRule, ...]:
     )
 
 
-# ``OrtErrorCode`` -> class. A plugin can return a number for which an older ONNX Runtime lacks a class.
+# Class for each ``OrtErrorCode``. A plugin can return a number for which an older ONNX Runtime has no class.
 _BY_NUMBER: Mapping[int, type[OrtError]] = {
     1: errors.Fail,
     2: errors.InvalidArgument,
@@ -298,7 +302,7 @@ _BY_NUMBER: Mapping[int, type[OrtError]] = {
     15: errors.DeviceReset,
 }
 
-# The order matters: the first matching class is used, and FileNotFoundError is a subclass of OSError.
+# The order matters, because the first matching class is used: FileNotFoundError is a subclass of OSError.
 _BUILTINS: tuple[tuple[type[Exception], type[RemoteError]], ...] = (
     (KeyError, errors.RemoteKeyError),
     (IndexError, errors.RemoteIndexError),
@@ -312,7 +316,7 @@ _BUILTINS: tuple[tuple[type[Exception], type[RemoteError]], ...] = (
 
 _PREFIX = r"\[ONNXRuntimeError\] : (\d+) : "
 _QNN_CODE = r"\b[Cc]ode: (\d+)"
-# ONNX Runtime prints QNN's complete code, whose upper bits are internal to QNN.
+# Mask for QNN's codes: ONNX Runtime prints the complete code, whose upper bits are internal to QNN.
 _QNN_CODE_MASK = 0xFFFF
 
 # QNN_COMMON_ERROR_SYSTEM_COMMUNICATION: the NPU restarted, and this process can use it again.
@@ -321,8 +325,8 @@ QNN_COMMUNICATION = 1007
 # QNN_COMMON_ERROR_SYSTEM_COMMUNICATION_FATAL: this process cannot use the NPU again.
 QNN_COMMUNICATION_FATAL = 1011
 
-# QNN_COMMON_ERROR_MEM_ALLOC and QNN_MEM_ERROR_MAPPING. While a context is created, they mean that the NPU's memory
-# is full; while a graph is finalized, that the chip does not support an operator.
+# QNN_COMMON_ERROR_MEM_ALLOC and QNN_MEM_ERROR_MAPPING. During the creation of a context they mean that the NPU's
+# memory is full; during the finalization of a graph, that the chip does not support an operator.
 _MEMORY_CODES = (1002, 8003)
 _MAKES_A_CONTEXT = r"contextCreateFromBinary|context from binary|Failed to create context\b"
 _NO_RPC_MEMORY = "rpcmem_alloc() failed"
@@ -339,7 +343,7 @@ _CPU_FALLBACK_DISABLED = "fallback to CPU EP has been explicitly disabled"
 
 
 def translate(error: Exception, circumstances: Circumstances | None = None) -> BridgeError:
-    """Return the project's error for any exception that a call into ONNX Runtime has raised."""
+    """Return the project's error for any exception from a call into ONNX Runtime."""
     if isinstance(error, BridgeError):
         return error
     text = str(error)
@@ -360,7 +364,8 @@ def is_cpu_fallback_refusal(error: Exception) -> bool:
 
 def _class_of(error: Exception, text: str) -> type[OrtError] | type[RemoteError]:
     if type(error).__module__.startswith("onnxruntime"):
-        # Compare by name: older releases lack some of the classes, and this module does not import onnxruntime.
+        # Compare the class by its name, because older releases lack some classes and this module does not import
+        # onnxruntime.
         known = errors.ORT_ERRORS.get(type(error).__name__)
         if known is not None:
             return known
@@ -377,10 +382,10 @@ def _class_of(error: Exception, text: str) -> type[OrtError] | type[RemoteError]
 
 
 def details_of(cls: type[BridgeError], text: str) -> dict[str, Any]:
-    """Extract details from ONNX Runtime's text: ``ort_code``, ``qnn_code``, ``npu_reset``, ``npu_memory``.
+    """Extract details from ONNX Runtime's message: ``ort_code``, ``qnn_code``, ``npu_reset``, ``npu_memory``.
 
-    A reset of the NPU has different classes in different releases: `DeviceReset` since onnxruntime 1.28, before
-    that `EngineError`, or `EPFail` with one of two codes.
+    The class of an NPU reset depends on the release: `DeviceReset` since onnxruntime 1.28; before that
+    `EngineError`, or `EPFail` with one of two codes.
     """
     details: dict[str, Any] = {}
     prefix = re.search(_PREFIX, text)

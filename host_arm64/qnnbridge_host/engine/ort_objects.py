@@ -1,4 +1,4 @@
-"""Objects of the host's `onnxruntime` other than sessions, for the application's `ort` module, and its log.
+"""Objects of the host's `onnxruntime` besides sessions, for the application's `ort` module; and ONNX Runtime's log.
 
 These are adapters, shared allocators, streams of devices, packages of models, the compiler, and the functions of
 the native bindings that ONNX Runtime's build and its quantization tools use.
@@ -42,11 +42,11 @@ if TYPE_CHECKING:
     from qnnbridge_host.request.client import CallsBack
 
 
-# --- `onnxruntime.AdapterFormat`: files with the parameters of a LoRA adapter -----------------------------
+# --- `onnxruntime.AdapterFormat`: files with the parameters of a LoRA adapter ----------------------------
 
 
 def _create_adapter(call: ObjectCall) -> Any:
-    """Create an empty adapter, or load the one in the file `path`."""
+    """Create an empty adapter, or load the adapter in the file `path`."""
     if call.arguments.get("path") is None:
         return ort.AdapterFormat()
     return ort.AdapterFormat.read_adapter(argument(call, "path", str))
@@ -73,7 +73,7 @@ def _parameters(adapter: Any, _call: ObjectCall) -> ObjectResult:
 def _set_parameters(adapter: Any, call: ObjectCall) -> None:
     names = argument(call, "names", list)
     if len(names) != len(call.values):
-        raise RemoteRuntimeError(f"{len(names)} names for {len(call.values)} parameters")
+        raise RemoteRuntimeError(f"{len(names)} names were given for {len(call.values)} parameters")
     values = zip(map(str, names), call.values, strict=True)
     adapter.set_parameters({name: to_ort_value(ort, value, name) for name, value in values})
 
@@ -91,7 +91,7 @@ ADAPTER_FORMAT = ObjectKind(
 )
 
 
-# --- allocators that sessions share, and streams of devices -----------------------------------------------
+# --- allocators that sessions share, and streams of devices ----------------------------------------------
 
 
 def _register(call: ObjectCall) -> str:
@@ -121,11 +121,10 @@ def _create_stream(call: ObjectCall) -> Any:
     wanted = argument(call, "device", dict)
     named = {name: wanted.get(name) for name in ("ep_name", "type")}
     alike = [device for device in ort.get_ep_devices() if _device_facts(device).items() >= named.items()]
-    # The application reports other ids for a CPU than ONNX Runtime does, so prefer an exact match but do not
-    # require it.
+    # The application's ids for a CPU differ from ONNX Runtime's, so prefer an exact match but do not require it.
     for device in sorted(alike, key=lambda device: _device_facts(device) != wanted):
         return device.create_sync_stream()
-    raise InvalidArgument(f"The host does not have a device of {wanted.get('ep_name')} like this one.")
+    raise InvalidArgument(f"The host has no device of {wanted.get('ep_name')} that matches this one.")
 
 
 def _device_facts(device: Any) -> Mapping[str, Any]:
@@ -146,12 +145,12 @@ SYNC_STREAM = ObjectKind(
 )
 
 
-# --- `onnxruntime.ModelPackage` and its contexts ----------------------------------------------------------
+# --- `onnxruntime.ModelPackage` and its contexts ---------------------------------------------------------
 #
-# A session of the selected variant is an ordinary session of the application, created from the variant's file with
-# the package's options.
+# The application runs the selected variant in an ordinary session, created from the variant's file with the
+# package's options.
 
-# Methods whose arguments and results are strings, numbers and booleans.
+# Methods whose arguments and results are only strings, numbers and booleans.
 _PACKAGE_METHODS: Final = (
     "add_shared_asset",
     "close",
@@ -191,7 +190,7 @@ class _Context(NamedTuple):
 
 
 class _Options(NamedTuple):
-    """ONNX Runtime's `ModelPackageOptions`, with the objects that must outlive it."""
+    """ONNX Runtime's `ModelPackageOptions`, with the objects that must live as long."""
 
     options: Any
     session_options: Any
@@ -211,7 +210,8 @@ def _class(name: str) -> Any:
 def _forward(method: str, of: Callable[[Any], Any]) -> Callable[[Any, ObjectCall], ObjectResult]:
     """Return an operation that calls a method of ONNX Runtime's object.
 
-    method: a name from the tables above. of: returns ONNX Runtime's object for a stored value.
+    method: the name of a method from the tables above. of: a function that returns ONNX Runtime's object for a
+        stored value.
     """
 
     def operation(value: Any, call: ObjectCall) -> ObjectResult:
@@ -223,7 +223,7 @@ def _forward(method: str, of: Callable[[Any], Any]) -> Callable[[Any, ObjectCall
 
 
 def _create_package(call: ObjectCall) -> Any:
-    """Create an empty package, or open the one in the folder of the argument `open`."""
+    """Create an empty package, or open the package in the folder that the argument `open` contains."""
     cls = _class("ModelPackage")
     given = call.arguments.get("open")
     return cls() if given is None else cls.open(*given["positional"], **given["named"])
@@ -261,7 +261,7 @@ def _create_options(call: ObjectCall) -> _Options:
 
 
 def _select(context: _Context, call: ObjectCall) -> ObjectResult:
-    """Select a variant of a component; the result contains its folder and options, for a session of the variant."""
+    """Select a variant of a component. The result contains the variant's folder and options, for a session."""
     component = argument(call, "component_name", str)
     (options,) = call.objects
     chosen = context.context.select_component(component, options.options)
@@ -272,7 +272,8 @@ def _select(context: _Context, call: ObjectCall) -> ObjectResult:
 
 
 def _settings(root: str, component: str, variant: str, folder: str) -> Mapping[str, Any]:
-    """Return a variant's settings for ONNX Runtime: ``model_file``, ``session_options``, ``provider_options``."""
+    """Return a variant's settings as ONNX Runtime needs them: ``model_file``, ``session_options``,
+    ``provider_options``."""
     components = {one["name"]: one for one in _package_info(root)["components"]}
     variants = {one["name"]: one for one in components[component]["variants"]}
     return _ort_settings(variants[variant], folder)
@@ -288,7 +289,7 @@ def _package_info(root: str) -> Mapping[str, Any]:
 
 def _ort_settings(variant: Mapping[str, Any], folder: str) -> Mapping[str, Any]:
     settings = json.loads(variant["executor_info"].get("ort", "{}"))
-    if isinstance(settings, str):  # the name of a file in the model's folder
+    if isinstance(settings, str):  # the option is the name of a file in the model's folder
         with open(os.path.join(folder, settings), encoding="utf-8") as file:
             settings = json.load(file)
     return settings if isinstance(settings, dict) else {}
@@ -337,9 +338,9 @@ MODEL_PACKAGE_OPTIONS = ObjectKind("ModelPackageOptions", _create_options, {})
 COMPONENT_CONTEXT = ObjectKind("ModelPackageComponentContext", None, {})
 
 
-# --- functions of ONNX Runtime's build and its quantization -----------------------------------------------
+# --- functions of ONNX Runtime's build and its quantization ----------------------------------------------
 #
-# These functions take and return arrays, or list operators and kernels; none keeps state. Only functions of the
+# These functions take and return arrays, or list operators and kernels. They keep no state. Only functions of the
 # two tables can be called.
 
 # Functions that write into their arguments.
@@ -362,7 +363,7 @@ _PLAIN = (str, int, float, bool, type(None))
 def _function(call: ObjectCall, table: frozenset[str]) -> Any:
     name = argument(call, "name", str)
     if name not in table:
-        raise RemoteValueError(f"{name!r:.80} is not a function of this kind.")
+        raise RemoteValueError(f"{name!r:.80} is not a function that may be called this way.")
     found = getattr(bindings, name, None)
     if found is None:
         raise errors.NotImplemented(f"The host's onnxruntime {ort.__version__} does not have {name}.")
@@ -370,7 +371,7 @@ def _function(call: ObjectCall, table: frozenset[str]) -> Any:
 
 
 def _quantize(_: Any, call: ObjectCall) -> ObjectResult:
-    """Call a function with copies of the arrays; return the changed copies, followed by the function's result."""
+    """Call a function with copies of the arrays. Return the changed copies, followed by the function's result."""
     function = _function(call, QUANTIZERS)
     # Arrays from the wire may be read-only, and these functions write into them. `np.array` copies.
     arrays = [np.array(value) for value in call.values]
@@ -383,14 +384,16 @@ def _quantize(_: Any, call: ObjectCall) -> ObjectResult:
 
 
 def _list(_: Any, call: ObjectCall) -> ObjectResult:
-    """Return the attributes of each operator or kernel as JSON in an array; a header is too small for them."""
+    """Return the attributes of each operator or kernel as JSON in an array, because a message header is too small
+    for them."""
     found = _function(call, LISTS)(*map(str, argument(call, "arguments", list)))
     text = json.dumps([_facts(one) for one in found]).encode()
     return ObjectResult(len(found), [np.frombuffer(text, np.uint8)])
 
 
 def _facts(value: Any) -> Any:
-    """Convert an object of the bindings to its public attributes; sort sets and replace enum members by name."""
+    """Convert an object of the bindings to a map of its public attributes; sort sets and convert enum members to
+    names."""
     if isinstance(value, _PLAIN):
         return value
     if isinstance(value, dict):
@@ -407,7 +410,7 @@ def _facts(value: Any) -> Any:
 
 BUILD_TOOLS = ObjectKind("BuildTools", lambda _call: bindings, {"quantize": _quantize, "list": _list})
 
-# The kinds that an application can create by name.
+# Types of objects that an application can create by name.
 KINDS: Final = (
     ADAPTER_FORMAT,
     SHARED_ALLOCATOR,
@@ -419,16 +422,17 @@ KINDS: Final = (
 )
 
 
-# --- log lines for a function of the application, while one of its requests is served ---------------------
+# --- log lines for a function of the application, while one of its requests is served --------------------
 #
 # The lines are also written to stderr in ONNX Runtime's own format, because the application searches stderr for
 # causes of failures. Lines of threads that do not serve such a request are written to stderr only.
 
-# Name of the function on the wire.
+# Name of this function in requests.
 LOG: Final = "log"
 _LETTERS: Final = "VIWEF"
 
-# Its attribute `calls_back` is set in a thread that serves a request with a function for log lines.
+# Thread-local state: its attribute `calls_back` is set while the thread serves a request with a function for log
+# lines.
 _serving = threading.local()
 _installed: list[int] = []
 _lock = threading.Lock()
@@ -436,7 +440,7 @@ _lock = threading.Lock()
 
 @contextlib.contextmanager
 def log_lines_to(calls_back: CallsBack, severity: int) -> Iterator[None]:
-    """Send log lines of this thread to the application's function while the block runs.
+    """Send this thread's log lines to the application's function while the block runs.
 
     severity: the lowest severity that ONNX Runtime logs (0 verbose to 4 fatal).
     """
@@ -454,7 +458,7 @@ def _install(severity: int) -> None:
             return
         if not hasattr(ort, "set_default_logger_callback"):
             raise errors.NotImplemented(
-                f"The host's onnxruntime {ort.__version__} has no set_default_logger_callback.",
+                f"The host's onnxruntime {ort.__version__} does not support set_default_logger_callback.",
                 fix="Install onnxruntime 1.32 or newer in the host's Python.",
             )
         ort.set_default_logger_callback(_take, severity)
@@ -464,11 +468,11 @@ def _install(severity: int) -> None:
 def _take(severity: int, category: str, logid: str, code_location: str, message: str) -> None:
     _write(severity, category, logid, code_location, message)
     calls_back: CallsBack | None = getattr(_serving, "calls_back", None)
-    # Do not call a function again that has failed: the request will end with its error.
+    # Do not call the function again after it failed: the request will end with its error.
     if calls_back is None or calls_back.failure is not None:
         return
     line = {"category": category, "logid": logid, "code_location": code_location, "message": message}
-    with contextlib.suppress(BridgeError):  # the request's response contains the error
+    with contextlib.suppress(BridgeError):  # the response to the request contains the error
         calls_back.call(LOG, {"severity": int(severity), **line})
 
 
@@ -480,9 +484,9 @@ def _write(severity: int, category: str, logid: str, code_location: str, message
         os.write(2, text.encode("utf-8", "backslashreplace"))
 
 
-# --- `onnxruntime.ModelCompiler`: ONNX Runtime's own, with functions of the application --------------------
+# --- ONNX Runtime's own `onnxruntime.ModelCompiler`, with functions of the application -------------------
 
-# Names of functions on the wire.
+# Names of the application's functions in requests.
 INITIALIZER_LOCATION: Final = "initializer_location"
 WRITE: Final = "write"
 CONTEXT_WRITE: Final = "ep_context_write"
@@ -492,7 +496,8 @@ _NO_WRITE_FUNCTION: Final = "does not support the registered EPContext data writ
 
 @dataclasses.dataclass(frozen=True)
 class _Compiler:
-    """Description of a compilation. model: a path or bytes. keywords: more arguments of ``ort.ModelCompiler``."""
+    """Description of a compilation. model: a path or bytes. keywords: further arguments of
+    ``ort.ModelCompiler``."""
 
     engine: Any
     spec: SessionSpec
@@ -505,14 +510,13 @@ class _Compiler:
 def _create(call: ObjectCall) -> _Compiler:
     """Create the description of a compilation from a request.
 
-    The values of the request are the initializers of the specification, followed by the model if it was given as
-    bytes.
+    The request's values are the initializers in the specification, followed by the model if it was given as bytes.
     """
     try:
         spec = SessionSpec.from_wire(argument(call, "spec", dict))
         names = spec.value_names
         model: str | bytes = spec.model_path if spec.model_path is not None else bytes(call.values[-1])
-        # The lengths may differ: the bytes of a model without a path follow the initializers.
+        # `strict=False`: the bytes of a model without a path follow the initializers, so the lengths may differ.
         initializers = dict(zip(names, call.values, strict=False))
         place = call.arguments.get("binary_information")
         information = None if place is None else (str(place[0]), str(place[1]))
@@ -534,7 +538,7 @@ def _compile_to_file(compiler: _Compiler, call: ObjectCall) -> None:
     if output is not None:
         output = argument(call, "output", str)
     elif compiler.spec.initializers and isinstance(compiler.model, str):
-        # The model with the values of the initializers is passed as bytes, so derive the output's name here.
+        # The model that contains the initializers' values is passed as bytes, so derive the output's name here.
         output = f"{os.path.splitext(compiler.model)[0]}_ctx.onnx"
     _compile(compiler, call, lambda native: native.compile_to_file(output), output)
 
@@ -553,7 +557,7 @@ def _compile_to_stream(compiler: _Compiler, call: ObjectCall) -> None:
         calls_back.call(WRITE, values=[np.frombuffer(data, np.uint8)])
 
     made = _compile(compiler, call, lambda native: native.compile_to_stream(write), None)
-    if made is not None:  # ONNX Runtime has compiled into files, so nothing was written yet
+    if made is not None:  # ONNX Runtime compiled into files, and the function got nothing yet
         write(made)
 
 
@@ -574,7 +578,7 @@ def _compile(compiler: _Compiler, call: ObjectCall, run: Callable[[Any], Any], o
                 raise
         return _by_files(compiler, calls_back, output)
     except Exception as error:
-        # If a function of the application failed first, ONNX Runtime's error is only a consequence.
+        # If the application's function failed first, ONNX Runtime's error is only a consequence.
         if calls_back is not None and calls_back.failure is not None:
             raise calls_back.failure from error
         if call.request.withdrawn:
@@ -613,7 +617,7 @@ def _location_function(calls_back: CallsBack) -> Callable[[str, Any, Any], Any]:
         try:
             place = str(found["filepath"]), int(found["file_offset"]), int(found["byte_size"])
         except (LookupError, TypeError, ValueError):
-            raise calls_back.nonsense(INITIALIZER_LOCATION, "not a place of an initializer") from None
+            raise calls_back.nonsense(INITIALIZER_LOCATION, "a location of an initializer is invalid") from None
         return ort.OrtExternalInitializerInfo(*place)
 
     return location
@@ -625,7 +629,8 @@ def _by_files(compiler: _Compiler, calls_back: CallsBack, output: str | None) ->
     Returns:
         The model's bytes; ``None`` if the model is written to `output`.
     """
-    # QNN derives the binary's name from the model's (<stem>_qnn.bin), and the model refers to the binary by it.
+    # QNN derives the binary's name from the model's file name (<stem>_qnn.bin), and the compiled model contains
+    # that name.
     stem = os.path.splitext(os.path.basename(output))[0] if output is not None else "model_ctx"
     with work_folder("compiler") as folder:
         path = os.path.join(folder, f"{stem}.onnx")
@@ -637,8 +642,8 @@ def _by_files(compiler: _Compiler, calls_back: CallsBack, output: str | None) ->
         if output is None:
             with open(path, "rb") as file:
                 return file.read()
-        # `os.replace` is atomic within one file system only, and the temporary folder may be on another one. So
-        # copy the file next to the target first, and rename the copy.
+        # `os.replace` is atomic within one file system only, and the temporary folder may be on another. So copy
+        # the file next to the target first, and then rename the copy.
         draft = f"{output}.{os.getpid()}"
         try:
             shutil.copyfile(path, draft)

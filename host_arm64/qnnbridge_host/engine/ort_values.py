@@ -1,8 +1,8 @@
-"""Converts between the wire's values and those of ONNX Runtime's Python API.
+"""Convert between the wire's values and the values of ONNX Runtime's Python API.
 
-Plain arrays, lists, dicts and ``None`` are the same on both sides and are not converted, so a call does exactly
-what it does in one process. Only values that numpy cannot represent are converted: `Typed` (bfloat16, float8 and
-sub-byte types) and `Sparse`. Bits are never changed. Stateless; any thread.
+Arrays, lists, dicts and ``None`` are the same on both sides and pass unchanged, so a call behaves as in one
+process. Only values that numpy cannot represent are converted: `Typed` (bfloat16, float8 and sub-byte types) and
+`Sparse`. Bits are never changed. Stateless; any thread.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from qnnbridge_protocol.tensors import Sparse, Typed
 
 
 def typed_element(ort_type: str) -> ElementType | None:
-    """Return the element type of a dense tensor that ONNX Runtime cannot return as a numpy array, else ``None``."""
+    """Return the element type of a dense tensor if ONNX Runtime cannot return the tensor as a numpy array, else
+    ``None``."""
     try:
         parsed: ValueType = from_ort_type(ort_type)
     except errors.NotImplemented:
@@ -32,7 +33,7 @@ def typed_element(ort_type: str) -> ElementType | None:
 
 
 def feed(ort: Any, value: Any) -> Any:
-    """Convert a value to the form that ``InferenceSession.run`` accepts as an input."""
+    """Convert a value to a type that ``InferenceSession.run`` accepts as an input."""
     if isinstance(value, Typed):
         return typed_to_ort(ort, value)
     if isinstance(value, Sparse):
@@ -40,13 +41,13 @@ def feed(ort: Any, value: Any) -> Any:
     if isinstance(value, list) and any(isinstance(item, (Typed, Sparse)) for item in value):
         raise errors.NotImplemented(
             "A sequence of bfloat16, float8, sub-byte or sparse tensors cannot be an input.",
-            cause="ONNX Runtime's Python has no way to make one.",
+            cause="ONNX Runtime's Python API cannot create such a sequence.",
         )
     return value
 
 
 def feeds_as_ort_values(ort: Any, feeds: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert all inputs to OrtValues, for a run with an output that cannot be a numpy array."""
+    """Convert all inputs to OrtValues, for a run with an output that cannot be represented as a numpy array."""
     values = {}
     for name, value in feeds.items():
         if value is None:
@@ -56,30 +57,31 @@ def feeds_as_ort_values(ort: Any, feeds: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def to_ort_value(ort: Any, value: Any, name: str) -> Any:
-    """Convert a tensor to an OrtValue, which may borrow the value's memory and then keeps it alive."""
+    """Convert a tensor to an OrtValue. It may use the memory of the value, and then keeps the value alive."""
     value = feed(ort, value)
     if isinstance(value, np.ndarray):
         return ort.OrtValue.ortvalue_from_numpy(np.asarray(value, order="C"))
     if isinstance(value, (list, dict)):
         raise errors.NotImplemented(
-            f"{name!r} is a sequence or a map, which cannot be made into an OrtValue.",
-            cause="ONNX Runtime's Python has no way to make one, and the call needs it because an output has an "
-            "element type that numpy does not have.",
+            f"{name!r} is a sequence or a map, which cannot be converted to an OrtValue.",
+            cause="ONNX Runtime's Python API cannot create one, but the call needs it because numpy lacks the "
+            "element type of an output.",
         )
     if not isinstance(value, ort.OrtValue):
-        # Same error text as that of InferenceSession.run.
+        # This is the error message of InferenceSession.run.
         raise RuntimeError(f"Unable to handle object of type {type(value)}")
     return value
 
 
 def typed_to_ort(ort: Any, value: Typed) -> Any:
-    """Convert a tensor of an element type that numpy does not have to an OrtValue."""
+    """Convert a tensor whose element type numpy lacks to an OrtValue."""
     if not LAYOUTS[value.element_type].packed:
-        # The OrtValue borrows the bytes.
+        # The OrtValue uses the memory of the bytes.
         return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(
             np.asarray(value.data, order="C"), int(value.element_type)
         )
-    # A packed array has another shape than its tensor, so ONNX Runtime allocates and the bytes are copied.
+    # The shape of a packed array differs from its tensor's shape, so let ONNX Runtime allocate memory and copy the
+    # bytes into it.
     made = ort.OrtValue.ortvalue_from_shape_and_type(list(value.shape), int(value.element_type))
     data = np.asarray(value.data, order="C")
     if _checked_size(made, value.element_type, value.shape):
@@ -88,7 +90,8 @@ def typed_to_ort(ort: Any, value: Typed) -> Any:
 
 
 def sparse_to_ort(ort: Any, value: Sparse) -> Any:
-    """Convert a sparse tensor to an OrtValue. ONNX Runtime does not check the indices; `Sparse` has done so."""
+    """Convert a sparse tensor to an OrtValue. ONNX Runtime does not check the indices; `Sparse` has checked
+    them."""
     shape = np.asarray(value.dense_shape, dtype=np.int64)
     values = np.asarray(value.values, order="C")
     cpu = ort.OrtDevice.make("cpu", 0)
@@ -120,9 +123,9 @@ def result_of_ort_value(value: Any) -> Any:
         return _sparse(value.as_sparse_tensor())
     if not value.is_tensor():
         raise errors.NotImplemented(
-            "An output that is a sequence or a map cannot be returned together with one of an element type that "
-            "numpy does not have.",
-            fix="Ask for these outputs in separate calls.",
+            "An output that is a sequence or a map cannot be returned together with an output whose element type "
+            "numpy lacks.",
+            fix="Request these outputs in separate calls.",
         )
     element = ElementType(value.element_type())
     if LAYOUTS[element].named:
@@ -136,21 +139,22 @@ def result_of_ort_value(value: Any) -> Any:
 
 
 def _checked_size(value: Any, element: ElementType, shape: tuple[int, ...]) -> int:
-    """Return the size in bytes of the tensor in an OrtValue; raise `NotImplemented` if ONNX Runtime differs.
+    """Return the size in bytes of the tensor in an OrtValue; raise `NotImplemented` if ONNX Runtime reports another
+    size.
 
-    Check this before direct access to the memory.
+    Call this function before accessing the memory directly.
     """
     expected = nbytes(element, shape)
     tell = getattr(value, "tensor_size_in_bytes", None)  # since 1.23
     if tell is not None and tell() != expected:
         raise errors.NotImplemented(
-            f"This ONNX Runtime stores {element.text} of shape {shape} in {tell()} bytes; expected were {expected}."
+            f"This ONNX Runtime stores {element.text} of shape {shape} in {tell()} bytes; {expected} were expected."
         )
     return expected
 
 
 def _sparse(tensor: Any) -> Sparse:
-    # Some methods of the native class are attributes of the Python class, so always use the native one.
+    # Use the native class, because the Python class has some of its methods as attributes.
     native = tensor._get_c_tensor() if hasattr(tensor, "_get_c_tensor") else tensor
     kind, shape, values = str(native.format), tuple(int(d) for d in native.dense_shape()), native.values()
     if kind.endswith("ORT_SPARSE_COO"):
@@ -162,7 +166,7 @@ def _sparse(tensor: Any) -> Sparse:
         indices = np.array(native.get_blocksparse_data().indices())
     except RuntimeError as error:  # up to 1.32 ONNX Runtime reads int32 indices as int64 and refuses them
         raise errors.NotImplemented(
-            f"A sparse tensor in the format {kind} cannot be carried to the application.",
+            f"A sparse tensor in the format {kind} cannot be sent to the application.",
             cause=f"ONNX Runtime does not return its indices: {str(error).strip()}",
         ) from None
     return Sparse(np.array(values), shape, "block", (indices.astype(np.int32),))

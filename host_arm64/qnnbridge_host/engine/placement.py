@@ -1,7 +1,7 @@
 """Placement of a session's nodes, and the error for a strict session with nodes on the CPU.
 
-``get_providers()`` proves nothing: a session lists QNN although every node is on the CPU. Only ONNX Runtime's own
-graph assignment (since 1.24) reports the provider of each node. Pure functions on a session that does not run yet.
+``get_providers()`` proves nothing: it lists QNN even if every node is on the CPU. Only ONNX Runtime's own graph
+assignment (since 1.24) reports the provider of each node. Pure functions on a session that does not run yet.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ CPU_PROVIDER = "CPUExecutionProvider"
 MAX_CPU_LIST = 200
 _NAMED_NODES = 10
 _QUANTIZATION = ("QuantizeLinear", "DequantizeLinear")
-# Operators with bodies. ONNX Runtime's list also contains the nodes of the bodies, without marking them.
+# Operators that contain subgraphs. ONNX Runtime's list also contains the nodes of the subgraphs, without marking
+# them.
 _WITH_BODIES = ("If", "Loop", "Scan")
-# Operators of onnxruntime's quantize_dynamic that QNN does not support.
+# Operators that onnxruntime's quantize_dynamic creates and QNN does not support.
 _DYNAMIC = frozenset({"DynamicQuantizeLSTM", "DynamicQuantizeMatMul", "ConvInteger"})
 
 
 class PlacementTarget(NamedTuple):
-    """Backend and chip that the QNN part of a session is computed on.
+    """Backend and chip that compute the QNN part of a session.
 
-    backend: its type (htp, gpu, ...). simulator: whether the machine lacks an NPU. soc_model: the chip, if one was
-    given.
-    edges_on_cpu: whether QNN leaves quantization at the graph's inputs and outputs to the CPU, which is its default
-    if the CPU is allowed.
+    backend: the backend's type (htp, gpu, ...). simulator: whether the machine lacks an NPU. soc_model: the chip,
+    if the application has given one. edges_on_cpu: whether QNN leaves quantization at the graph's inputs and
+    outputs to the CPU, which is its default if the CPU is allowed.
     """
 
     backend: str
@@ -46,8 +46,8 @@ class PlacementTarget(NamedTuple):
 class SessionOperators(NamedTuple):
     """Properties of a session's operators that determine the advice in an error.
 
-    without_qnn: operators that QNN lacks for all sizes and types. none_for_qnn: whether all operators are such.
-    quantised: whether the session has QuantizeLinear or DequantizeLinear.
+    without_qnn: operators that QNN supports for no size and type. none_for_qnn: whether this applies to all
+        operators. quantised: whether the session contains QuantizeLinear or DequantizeLinear.
     """
 
     without_qnn: tuple[str, ...] = ()
@@ -84,7 +84,7 @@ def read(session: Any, target: PlacementTarget | None, source: str = "") -> Plac
             partitions += 1
             qnn += len(nodes)
         elif subgraph.ep_name == CPU_PROVIDER:
-            # Count all nodes but list only some: a model with thousands of nodes on the CPU must fit into a header.
+            # Count all nodes but list only some, because the list must fit into a message header.
             cpu += len(nodes)
             on_cpu += [(node.name, node.op_type) for node in nodes[: MAX_CPU_LIST - len(on_cpu)]]
         else:
@@ -117,13 +117,14 @@ def is_compiled(session: Any) -> bool:
 
 
 def operators_on_qnn(session: Any) -> frozenset[str]:
-    """Return the operators of the nodes on QNN; empty if ONNX Runtime does not report the placement."""
+    """Return the operators of the nodes on QNN. The result is empty if ONNX Runtime does not report the
+    placement."""
     graphs = [graph for graph in _assignment(session) or () if graph.ep_name == PROVIDER]
     return frozenset(str(node.op_type) for graph in graphs for node in graph.get_nodes())
 
 
 def session_operators(session: Any) -> SessionOperators:
-    """Return which operators of a session QNN lacks, and whether the session is quantised."""
+    """Return the properties of a session's operators that determine the advice in an error."""
     names = {
         str(node.op_type) if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
         for graph in _assignment(session) or ()
@@ -151,7 +152,7 @@ def refusal(
     """Return the error for a strict session that ONNX Runtime refused.
 
     Args:
-        model: the model's name in the message.
+        model: name of the model for the message.
         placement: placement of the same model with fallback allowed; ``None`` if that session failed.
         model_inputs: inputs of the same model with fallback allowed.
         second_error: why the session with fallback could not be created.
@@ -191,7 +192,7 @@ def refusal(
 
 
 def dynamic_dimensions(model_inputs: Sequence[NodeInfo]) -> dict[str, tuple[str, ...]]:
-    """Return the free dimensions of each input that has any, by name or by position (``axis 0``)."""
+    """Return the free dimensions of each input that has free dimensions, by name or by position (``axis 0``)."""
     found = {}
     for node in model_inputs:
         free = tuple(
@@ -231,7 +232,10 @@ def _cause(
     operators: SessionOperators = _NOT_KNOWN,
 ) -> str:
     if operators.none_for_qnn:
-        return f"{NO_OPERATOR} {', '.join(operators.without_qnn[:_NAMED_NODES])}, and the model has no others."
+        return (
+            f"{NO_OPERATOR} {', '.join(operators.without_qnn[:_NAMED_NODES])}, and the model has no other "
+            "operators."
+        )
     dynamic = _dynamic(dynamic_dimensions(model_inputs))
     if dynamic:
         return f"{dynamic}{_staying(operators)}"
@@ -249,9 +253,7 @@ def _cause(
         count = len(cutting)
         bodies = "branches" if all(op == "If" for _, op in cutting) else "bodies"
         of = f"{'its' if count == 1 else 'their'} {bodies}"
-        edges = (
-            f"The {inside} other nodes on the CPU include all that are inside {of}. {edges}" if inside else edges
-        )
+        edges = f"The {inside} other nodes on the CPU include all nodes inside {of}. {edges}" if inside else edges
     shown = [f"{op} ({name})" if name else op for name, op in nodes[:_NAMED_NODES]]
     more = count - len(shown)
     listed = ", ".join(shown) + (f" and {more} more" if more > 0 else "")
@@ -259,13 +261,15 @@ def _cause(
         return f"The model is compiled, and its context binary lacks these nodes: {listed}. {edges}".rstrip()
     if placement.qnn_nodes:
         return f"QNN does not support these nodes as they are: {listed}. {edges}".rstrip()
-    return f"QNN took none of these nodes: {listed}. Either it does not support them, or its backend did not start."
+    return (
+        f"QNN took none of these nodes: {listed}. Either QNN does not support them, or its backend did not start."
+    )
 
 
 def _staying(operators: SessionOperators) -> str:
-    """Return a sentence about operators of classical machine learning, which fixed dimensions do not help.
+    """Return a sentence about operators of classical machine learning, which QNN lacks also for fixed dimensions.
 
-    Other such operators are omitted, because ONNX Runtime may fold some of them into constants.
+    Other operators that QNN lacks are omitted, because ONNX Runtime may fold some of them into constants.
     """
     names = [name for name in operators.without_qnn if name.startswith("ai.onnx.ml.")]
     return f" {NO_OPERATOR} {', '.join(names)}, and fixed dimensions do not change that." if names else ""
@@ -292,12 +296,13 @@ def _fix(
             return f"Change these nodes, or quantise the float model again with other types. {allow}"
         return f"Change or quantize these nodes so that QNN supports them. {allow}"
     axes = [dim for dims in free.values() for dim in dims]
-    # An override sets every axis of that name, so a name that one input uses twice (such as "?") is not usable.
+    # Do not suggest an override for a name that one input uses for several axes (such as "?"), because it would set
+    # all of them.
     names = [dim for dim in dict.fromkeys(axes) if all(_is_handle(dim, dims) for dims in free.values())]
     how = ", ".join(f"add_free_dimension_override_by_name({name!r}, SIZE)" for name in names)
     if how and set(axes) == set(names):
         return f"Fix the dimensions: {how}, or export the model with fixed shapes. {allow}"
-    partly = f" (those with a name can be fixed in the session options: {how})" if how else ""
+    partly = f"  (named dimensions can be fixed in the session options: {how})" if how else ""
     return f"Export the model with fixed shapes{partly}. {allow}"
 
 

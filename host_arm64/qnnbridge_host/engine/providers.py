@@ -1,7 +1,7 @@
-"""Chooses the execution providers of a session and their options; loads QNN's provider.
+"""Choose the execution providers of a session and their options; load QNN's provider.
 
-The rules: the default is QNN. With QNN the session is strict unless the application allows the CPU. QNN's options
-are checked and completed (with the backend library, and on the simulator with the chip). A provider that this host
+The rules: the default is QNN. A session with QNN is strict unless the application allows the CPU. QNN's options are
+checked, and the backend library is added to them, and on the simulator also the chip. A provider that this host
 does not have is an error, never a silent fallback to the CPU. `QnnAdapter` is the interface to the two generations
 of onnxruntime-qnn. Immutable results, pure functions; any thread.
 """
@@ -29,7 +29,8 @@ from qnnbridge_protocol.version_numbers import numbers_of
 Providers = Sequence[tuple[str, dict[str, str]]]
 
 _SUFFIX = "ExecutionProvider"
-# Part of every ONNX Runtime and useless here: it sends the inputs to a web service and needs a special model.
+# This provider is part of every ONNX Runtime but useless here: it sends the inputs to a web service and needs a
+# special model.
 _NOT_OFFERED = frozenset(("AzureExecutionProvider",))
 
 
@@ -46,7 +47,7 @@ class QnnAdapter(Protocol):
 
     @property
     def version(self) -> tuple[int, ...]:
-        """Release of onnxruntime-qnn; ``()`` if unknown."""
+        """Release of onnxruntime-qnn; ``()`` if it is unknown."""
 
     @property
     def source(self) -> QnnSource | None:
@@ -56,10 +57,11 @@ class QnnAdapter(Protocol):
         """Raise `ProviderUnavailable` if QNN cannot be used."""
 
     def devices(self) -> list[dict[str, Any]]:
-        """Describe the QNN devices."""
+        """Return descriptions of the QNN devices."""
 
     def attach(self, session_options: Any, options: dict[str, str], backend: str) -> Providers:
-        """Add QNN to the session options as the first provider, if this generation supports that.
+        """Add QNN to the session options as the first provider, if this generation of onnxruntime-qnn supports
+        that.
 
         Args:
             session_options: ONNX Runtime's SessionOptions, which are changed.
@@ -67,7 +69,7 @@ class QnnAdapter(Protocol):
             backend: the backend's type (htp, gpu, ...).
 
         Returns:
-            Providers for the ``providers`` argument of the session; empty if the options contain QNN.
+            Providers for the session's argument ``providers``; empty if QNN was added to the options.
         """
 
 
@@ -83,7 +85,7 @@ class NoQnn:
         self.reason = reason
 
     def require(self) -> None:
-        # Raise a copy for each session, because a raised error gathers tracebacks and handlers add to it.
+        # Raise a new copy for each session, because a raised error collects tracebacks and handlers add to it.
         raise self.reason.copy()
 
     def devices(self) -> list[dict[str, Any]]:
@@ -101,10 +103,10 @@ class ProviderChoice(NamedTuple):
         qnn: QNN's options, checked and complete, or ``None`` for a session without QNN.
         others: name and options of each provider after QNN. The CPU is never listed together with QNN, because
             ONNX Runtime adds the CPU implicitly, and refuses a strict session that lists it.
-        entries: the session's configuration entries, without those that are QNN options by another name.
+        entries: the session's configuration entries, without the entries that set QNN options.
         target: backend and chip of the QNN part; ``None`` without QNN.
         strict: whether a node on the CPU is an error.
-        missing: why a requested QNN is absent, in a session that may run without it.
+        missing: why QNN is missing, in a session that requested QNN but may run without it.
     """
 
     qnn: dict[str, str] | None
@@ -121,8 +123,8 @@ def choose(spec: SessionSpec, available: Sequence[str], qnn: QnnAdapter, *, reco
     Args:
         spec: the session's description.
         available: the providers that ONNX Runtime was built with or has registered.
-        qnn: the access to QNN.
-        records: whether ONNX Runtime can record the graph assignment.
+        qnn: access to QNN.
+        records: whether ONNX Runtime can record the provider of each node.
 
     Raises:
         ProviderUnavailable: the host does not have a requested provider.
@@ -131,7 +133,7 @@ def choose(spec: SessionSpec, available: Sequence[str], qnn: QnnAdapter, *, reco
     asked = _unique(spec.providers) or [ProviderSpec(PROVIDER)]
     entries = {str(key): str(value) for key, value in spec.config_entries.items()}
     if records:
-        # Without this entry ONNX Runtime does not record the assignment, and querying it is an error.
+        # Without this entry ONNX Runtime does not record the assignment, and reading the assignment is an error.
         entries.setdefault(RECORD_ASSIGNMENT, "1")
     names = [provider.name for provider in asked]
     for name in names:
@@ -151,10 +153,12 @@ def choose(spec: SessionSpec, available: Sequence[str], qnn: QnnAdapter, *, reco
     if CPU_PROVIDER in names[: names.index(PROVIDER)]:
         raise OptionError(
             "CPUExecutionProvider comes before QNNExecutionProvider.",
-            cause="The first provider takes every node it can, and the CPU takes all of them.",
+            cause="Each provider takes every node that it supports and no earlier provider took; the CPU supports "
+            "all nodes.",
             fix="List QNNExecutionProvider first, or only CPUExecutionProvider.",
         )
-    # ONNX Runtime stores a provider's options as entries with this prefix, so applications may use either form.
+    # ONNX Runtime stores a provider's options as session entries with this prefix, so applications may use either
+    # way.
     by_entry = {
         key[len(SESSION_PREFIX) :]: entries.pop(key) for key in list(entries) if key.startswith(SESSION_PREFIX)
     }
@@ -181,7 +185,7 @@ def choose(spec: SessionSpec, available: Sequence[str], qnn: QnnAdapter, *, reco
 
 
 def _unique(providers: Sequence[ProviderSpec]) -> list[ProviderSpec]:
-    """Return the first provider of each name, because ONNX Runtime also ignores repetitions."""
+    """Return the providers without repetitions of a name, because ONNX Runtime also uses the first only."""
     return list({provider.name: provider for provider in reversed(providers)}.values())[::-1]
 
 
@@ -198,7 +202,8 @@ def _merged(by_entry: Mapping[str, str], options: Mapping[str, Any]) -> dict[str
 
 
 def _complete(options: dict[str, str], qnn: QnnAdapter) -> dict[str, str]:
-    # Set the full path, so that QNN does not load a library of the same name from elsewhere (an SDK on PATH).
+    # Set the full path, so that QNN does not load a library with the same name from elsewhere (such as an SDK on
+    # PATH).
     if "backend_path" not in options and "backend_type" not in options:
         path = qnn_options.backend_library("htp", qnn.library_folder)
         if path is not None:
@@ -212,7 +217,7 @@ def _complete(options: dict[str, str], qnn: QnnAdapter) -> dict[str, str]:
 def _did_you_mean(name: str, usable: Sequence[str]) -> str | None:
     """Return the usable provider most similar to a name such as QNN, qnn, QNNProvider or QNNExecutionProvide.
 
-    Compare without the suffix, because the suffix is most of a name.
+    The names are compared without their common suffix, which is most of a name.
     """
     short = {other.removesuffix(_SUFFIX).lower(): other for other in usable}
     asked = re.split(r"[ _-]*(?:exec|prov|ep$)", name.strip().lower(), maxsplit=1)[0]
@@ -224,17 +229,17 @@ def _unknown(name: str, available: Sequence[str], qnn: QnnAdapter) -> ProviderUn
     usable = [other for other in available if other not in hidden]
     meant = _did_you_mean(name, usable)
     return ProviderUnavailable(
-        f"The host has no execution provider {name!r}.",
+        f"The host does not have the execution provider {name!r}.",
         fix=(f"Did you mean {meant!r}? " if meant else "") + f"The host has {', '.join(usable)}.",
         details={"provider": name, "available": list(usable)},
     )
 
 
-# --- access to QNN: built into ONNX Runtime (onnxruntime-qnn 1.x), or a separate plugin (2.x) ----------------
+# --- access to QNN: built into ONNX Runtime (onnxruntime-qnn 1.x), or a separate plugin (2.x) ------------
 #
 # Built in, QNN is requested by the classic ``providers`` argument. The wheel does not list devices; its files show
-# whether it supports an NPU: a build for a machine with an NPU contains the library that communicates with it (the
-# stub); the pure x64 build (1.22.2) lacks the stub and computes on the simulator.
+# whether it supports an NPU: a build for a machine with an NPU contains the library that communicates with the NPU
+# (the stub); the x64 build (1.22.2) lacks the stub and computes on the simulator.
 #
 # A plugin's library is registered once per process and never unregistered, because a session that outlives its
 # library causes a segmentation fault. QNN is added to a session by its devices; with this generation the classic
@@ -254,7 +259,7 @@ class BuiltinQnn:
         return not self._stubs()
 
     def require(self) -> None:
-        """Do nothing: `load_builtin` has checked that ONNX Runtime was built with QNN."""
+        """Do nothing, because `load_builtin` has checked that ONNX Runtime contains QNN."""
 
     def devices(self) -> list[dict[str, Any]]:
         kind = "CPU" if self.simulator else "NPU"
@@ -286,12 +291,12 @@ def load_builtin(available: Sequence[str], found: Installed) -> QnnAdapter:
         )
     release = found.onnxruntime_qnn
     source = QnnSource(
-        "wheel", "", QNN_DISTRIBUTION, release, QNN_DISTRIBUTION, None, release, "it is built into ONNX Runtime"
+        "wheel", "", QNN_DISTRIBUTION, release, QNN_DISTRIBUTION, None, release, "QNN is built into ONNX Runtime"
     )
     return BuiltinQnn(found.qnn_folder, numbers_of(release), source)
 
 
-# A symbol that every QNN library exports; a provider that loads such libraries contains its name as text.
+# A symbol that every QNN library exports. A provider that loads such libraries contains its name as a string.
 _QNN_ENTRY = b"QnnInterface_getProviders"
 
 
@@ -301,14 +306,15 @@ class PluginQnn:
     def __init__(self, devices: list[Any], source: QnnSource) -> None:
         self._devices = devices
         self.source: QnnSource | None = source
-        # The provider's file, for other libraries that have their own ONNX Runtime environment.
+        # The provider's file, for other libraries that create their own ONNX Runtime environment.
         self.library: str | None = source.library
         self.library_folder: str | None = os.path.dirname(source.library)
         self.version = numbers_of(source.release)
 
     @property
     def simulator(self) -> bool:
-        """Whether the machine lacks an NPU. Then the provider lists the machine's CPU, which runs the simulator."""
+        """Whether the machine lacks an NPU. In that case the provider lists the machine's CPU, which runs the
+        simulator."""
         return bool(self._devices) and all(_kind(device) == "CPU" for device in self._devices)
 
     def require(self) -> None:
@@ -316,7 +322,8 @@ class PluginQnn:
             return
         raise ProviderUnavailable(
             "QNN lists no device on this machine.",
-            cause="The provider is loaded, but there is no Qualcomm NPU, or its driver is missing or not working.",
+            cause="The provider is loaded, but the machine has no Qualcomm NPU, or its driver is missing or does "
+            "not work.",
             fix="Install the NPU driver (Windows Update, or the maker of the PC) and restart, "
             "or request CPUExecutionProvider.",
             details={"library_folder": self.library_folder},
@@ -327,7 +334,7 @@ class PluginQnn:
 
     def attach(self, session_options: Any, options: dict[str, str], backend: str) -> Providers:
         self.require()
-        # The provider uses one device and warns about others, and may list both an NPU and a GPU.
+        # Choose one device: the provider uses one and warns about others, and may list both an NPU and a GPU.
         wanted = "GPU" if backend == "gpu" else "NPU"
         # On the simulator QNN lists only a CPU.
         chosen = [device for device in self._devices if _kind(device) == wanted] or self._devices
@@ -338,35 +345,36 @@ class PluginQnn:
 def load_plugin(
     ort: Any, found: Installed, choose: Callable[[], QnnSource], on_phase: Callable[..., None]
 ) -> QnnAdapter:
-    """Register the provider of the chosen source. After a failure, sessions that request QNN raise its error.
+    """Register the provider of the chosen source. If this fails, sessions that request QNN raise its error.
 
     Args:
         ort: the module onnxruntime.
         found: the installed packages.
-        choose: returns the source. It raises `BridgeError`, or any exception if the package refuses the machine.
+        choose: a function that returns the source. It raises `BridgeError`, or any exception if the package refuses
+            the machine.
         on_phase: called before the library is loaded, with QNN's versions.
     """
     source: QnnSource | None = None
     try:
         source = choose()
         folder = os.path.dirname(source.library)
-        # The wheel's own library needs no check. A folder may contain another vendor's provider, and registering a
+        # Check libraries from folders only: a folder may contain another vendor's provider, and registering a
         # library runs its code.
         if source.engine != "wheel":
             _refuse_others(source)
-        # Set this before the first call into QNN: if the skel is not found then, QNN keeps using the driver's
-        # runtime.
+        # Set the search path before the first call into QNN: if the skel is not found then, QNN keeps using the
+        # driver's runtime.
         _let_the_dsp_find(folder)
         on_phase("registering", source.versions())
         devices = _registered(ort)
-        if not devices:  # registering a library twice in a process is an error
+        if not devices:  # registering the same library twice in a process is an error
             # ONNX Runtime accepts any name here as the provider's name. Compiled models contain this name as the
             # `source` of their nodes.
             ort.register_execution_provider_library(PROVIDER, source.library)
             devices = _registered(ort)
     except BridgeError as error:
         return NoQnn(unavailable(error))
-    except Exception as error:  # noqa: BLE001 - the package refuses unknown machines with any exception
+    except Exception as error:  # noqa: BLE001 - for an unknown machine the package may raise any exception
         error_of_ort = translate(error)
         elsewhere = source is not None and source.engine != "wheel"
         name = source.words if source is not None and elsewhere else f"onnxruntime-qnn {found.onnxruntime_qnn}"
@@ -388,8 +396,8 @@ def unavailable(error: BridgeError) -> ProviderUnavailable:
 
 
 def _refuse_others(source: QnnSource) -> None:
-    """Raise `ProviderUnavailable` if a library is not QNN's provider, before its code runs."""
-    import mmap  # imported here because a session from the wheel does not need it
+    """Raise `ProviderUnavailable` if a library is not QNN's provider, before any of its code runs."""
+    import mmap  # import it here because a session with the wheel's provider does not need it
 
     try:
         with open(source.library, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
@@ -402,7 +410,7 @@ def _refuse_others(source: QnnSource) -> None:
     if not known:
         raise ProviderUnavailable(
             f"{source.library} is not a library of the QNN provider.",
-            cause=f"The file does not contain {_QNN_ENTRY.decode()}, which a provider for QNN needs.",
+            cause=f"The file does not contain {_QNN_ENTRY.decode()}, which every provider for QNN contains.",
             fix=_NAME_IT,
             details={"engine": source.engine, "library": source.library},
         )
@@ -428,7 +436,7 @@ _NAME_IT = "Set ep_path= to the folder with onnxruntime_providers_qnn and the Qn
 
 
 def _fix_elsewhere(found: Installed) -> str:
-    text = "The provider supports a range of onnxruntime's releases and one architecture. "
+    text = "The provider supports certain releases of onnxruntime and one architecture. "
     if "onnxruntime-windowsml" in found.distributions:
         return text + "Install another onnxruntime-windowsml, or plain onnxruntime instead, in the host's Python."
     return text + "Upgrade onnxruntime in the host's Python, or use engine='wheel' (onnxruntime-qnn)."
@@ -438,14 +446,14 @@ def _fix(text: str) -> str:
     # 1.23.2 with onnxruntime-qnn 2.7: ``QNN EP requires ORT >= 1.24 (API 24). Host ORT is 1.23.2 (API 23).``
     if "requires ORT" in text or "ort_version_supported" in text or "API" in text:
         return (
-            "Install versions that fit together in the host's Python: onnxruntime 1.24.2 or newer with "
-            "onnxruntime-qnn 2.7, for example `pip install -U onnxruntime onnxruntime-qnn`."
+            "Install compatible versions in the host's Python: onnxruntime 1.24.2 or newer with onnxruntime-qnn "
+            "2.7, for example `pip install -U onnxruntime onnxruntime-qnn`."
         )
     return "Reinstall onnxruntime-qnn in the host's Python, for the architecture of that Python."
 
 
 def _kind(device: Any) -> str:
-    # The text of a pybind11 enum member is ``OrtHardwareDeviceType.NPU``.
+    # The string of a pybind11 enum member is ``OrtHardwareDeviceType.NPU``.
     return str(device.device.type).rpartition(".")[2]
 
 

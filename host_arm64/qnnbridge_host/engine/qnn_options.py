@@ -1,13 +1,13 @@
 """Options of the QNN execution provider: a table, and the checks against it.
 
-QNN silently ignores unknown options and most invalid values, so a session with a misspelt option computes with
-other settings. Therefore names and values are checked against the table before ONNX Runtime gets them;
-so are ONNX Runtime's own configuration keys, and chips. The functions do not have side effects; they read the disk
+QNN silently ignores unknown options and most invalid values, so a session with a misspelt option would compute with
+other settings. Therefore names and values are checked against the table before ONNX Runtime gets them. ONNX
+Runtime's own configuration keys and chips are checked, too. The functions have no side effects; they read the disk
 only to check whether a file exists. Any thread.
 
-Every refusal is an `OptionError` with the option, the fault and the correct form. Values are text, bool or int and
-are converted to text. An option or a chip that is newer than the tables is accepted if the installed library
-contains its name; `newer_than_tables` describes it for a warning.
+Every refusal is an `OptionError` with the option, the fault and the correct value. Values are strings, bools or
+ints and are converted to strings. An option or a chip that is newer than the tables is accepted if the installed
+library contains its name; `newer_than_tables` describes it for a warning.
 
 Sources: the option names inside the libraries of all releases from 1.20 on (`model/option_names.json`), and the
 behaviour of 2.7.0 on the simulator.
@@ -45,10 +45,11 @@ PERFORMANCE_MODES = (
     "extreme_power_saver",
     "sustained_high_performance",
 )
-# Case-sensitive. For any other text QNN logs a warning and uses htp.
+# Names of backends, case-sensitive. For any other string QNN logs a warning and uses htp.
 BACKEND_TYPES = ("htp", "gpu", "cpu", "saver", "ir", "genie")
 PRIORITIES = ("normal", "low", "normal_low", "normal_high", "high", "high_plus", "critical", "critical_plus")
-# Before 2.5 QNN had four levels: low, normal, normal_high and high (as in ONNX Runtime's documentation).
+# Levels of graph priority. Before 2.5 QNN had four: low, normal, normal_high and high (as in ONNX Runtime's
+# documentation).
 _PRIORITIES_SINCE = dict.fromkeys(("normal_low", "high_plus", "critical", "critical_plus"), (2, 5))
 
 
@@ -56,12 +57,12 @@ class Option(NamedTuple):
     """One option of the table.
 
     Attributes:
-        kind: the meaning of its text. ``switch`` is exactly "0" or "1"; ``library`` is a path of a file that must
-            exist, or the name of a file in the provider's folder; ``file`` must exist; ``text`` is any text.
+        kind: the type of its value. ``switch``: exactly "0" or "1"; ``library``: path of an existing file, or the
+            name of a file in the provider's folder; ``file``: path of an existing file; ``text``: any string.
         choices: allowed values of a ``choice`` (case-sensitive) or a ``number``.
         low, high: range of a ``number``.
         grows: whether numbers above the largest choice are accepted, because new chips add larger numbers.
-        choices_since: first release (major, minor) of choices that were added later.
+        choices_since: first release (major, minor) of each choice that was added later.
     """
 
     name: str
@@ -86,7 +87,7 @@ _TABLE = (
     Option("backend_type", "choice", BACKEND_TYPES),
     _number("device_id"),
     Option("soc_model", "soc"),
-    # If soc_model is given as well, QNN uses soc_model, even if the two contradict each other.
+    # If soc_model is given as well, QNN uses only soc_model, even if the two contradict each other.
     Option("htp_arch", "number", ("0", "68", "69", "73", "75", "79", "81"), grows=True),
     # 0 is QNN's default and means the whole VTCM.
     _number("vtcm_mb"),
@@ -142,7 +143,7 @@ RUN_OPTIONS: Mapping[str, Option] = {
     for option in (
         Option("qnn.htp_perf_mode", "choice", PERFORMANCE_MODES),
         Option("qnn.htp_perf_mode_post_run", "choice", PERFORMANCE_MODES),
-        # A text that is not a number aborts the process inside the provider (std::stoul).
+        # A value that is not a number aborts the process inside the provider (std::stoul).
         _number("qnn.rpc_control_latency"),
         Option("qnn.lora_config", "file"),
     )
@@ -153,21 +154,21 @@ DYNAMIC_OPTIONS: Mapping[str, Option] = {
     for option in (
         Option("ep.dynamic.workload_type", "choice", ("Default", "Efficient")),
         Option("ep.dynamic.qnn_htp_performance_mode", "choice", PERFORMANCE_MODES),
-        # A text that is not a number aborts the process inside the provider.
+        # A value that is not a number aborts the process inside the provider.
         _number("kvcache_rewind"),
     )
 }
 
-# Session keys with this prefix are provider options by another name.
+# Session keys with this prefix set provider options.
 SESSION_PREFIX = "ep.qnnexecutionprovider."
 
-# Names that appear in documentation and are ignored by QNN -> the name that works.
+# Names that appear in documentation but are ignored by QNN, with the name that works.
 WRONG_NAMES: Mapping[str, str] = {
     "qnn.perf_mode": "qnn.htp_perf_mode",
     "ep_select_backend_path": "backend_path",
 }
 
-# Backend type -> file name of its library, without the platform's prefix and suffix.
+# File name of each backend's library by backend type, without the platform's prefix and suffix.
 BACKEND_LIBRARIES: Mapping[str, str] = {
     "htp": "QnnHtp",
     "gpu": "QnnGpu",
@@ -178,12 +179,12 @@ BACKEND_LIBRARIES: Mapping[str, str] = {
 }
 
 
-# --- ONNX Runtime's configuration keys --------------------------------------------------------------------
+# --- ONNX Runtime's configuration keys -------------------------------------------------------------------
 #
 # ONNX Runtime stores any key and does not report unknown ones. Its releases add keys, so an unknown key is passed
-# through, unless it differs from a known key by at most two keystrokes.
+# on, unless it differs from a known key by at most two keystrokes.
 
-# If this variable is 1 in the host's environment, option names are not checked (values still are).
+# If this environment variable is 1 in the host, option names are not checked (values still are).
 ALLOW_UNKNOWN_ENV = "QNNBRIDGE_ALLOW_UNKNOWN_OPTIONS"
 
 DISABLE_CPU_FALLBACK = "session.disable_cpu_ep_fallback"
@@ -200,7 +201,8 @@ def names_are_checked() -> bool:
 
 
 def refuse_misspelt(key: str, known: Iterable[str], what: str) -> None:
-    """Raise `OptionError` if `key` is a likely misspelling of a known key. what: kind of key, for the message."""
+    """Raise `OptionError` if `key` is a likely misspelling of a known key. what: description of the key for the
+    message."""
     known = list(known)
     if key in known or not names_are_checked():
         return
@@ -208,15 +210,16 @@ def refuse_misspelt(key: str, known: Iterable[str], what: str) -> None:
         if abs(len(candidate) - len(key)) <= _TYPO_DISTANCE and _distance(key, candidate) <= _TYPO_DISTANCE:
             raise OptionError(
                 f"{what} {key!r} is not known to ONNX Runtime.",
-                cause="ONNX Runtime would store it without reading it.",
-                fix=f"Did you mean {candidate!r}? To pass the name through unchecked, set {ALLOW_UNKNOWN_ENV}=1 "
-                "in the environment of the host.",
+                cause="ONNX Runtime would store it and never read it.",
+                fix=f"Did you mean {candidate!r}? To use the name without a check, set {ALLOW_UNKNOWN_ENV}=1 in "
+                "the environment of the host.",
                 details={"option": key, "suggestion": candidate},
             )
 
 
 def _distance(a: str, b: str) -> int:
-    """Return how many insertions, deletions, replacements or swaps of neighbours turn one word into the other."""
+    """Return the edit distance of two words: insertions, deletions, replacements and swaps of neighbouring
+    letters."""
     rows = [list(range(len(b) + 1))]
     for i, x in enumerate(a, 1):
         row = [i]
@@ -229,11 +232,11 @@ def _distance(a: str, b: str) -> int:
     return rows[-1][-1]
 
 
-# --- the checks -------------------------------------------------------------------------------------------
+# --- the checks ------------------------------------------------------------------------------------------
 
-# X2 Elite (SC8480XP), the first chip with bfloat16. For an older one QNN raises a RuntimeError.
+# X2 Elite (SC8480XP), the first chip that supports bfloat16. For older chips QNN raises a RuntimeError.
 _MIN_BF16_SOC = 88
-# QNN accepts only "0" and "1" and silently ignores other words. The error for one of these words suggests the
+# QNN accepts only "0" and "1" and silently ignores other words. The error for one of these words suggests the right
 # digit.
 _WORDS_FOR_SWITCH = {"true": "1", "yes": "1", "on": "1", "false": "0", "no": "0", "off": "0"}
 
@@ -245,10 +248,10 @@ def provider_options(
     library_folder: str | None = None,
     version: tuple[int, ...] = (),
 ) -> dict[str, str]:
-    """Check QNN's options and return them as text, with paths of libraries and numbers of chips.
+    """Check QNN's options and return them as strings, with paths of libraries and numbers of chips.
 
     Args:
-        options: the options as the application gave them.
+        options: the options that the application has given.
         config: the session's configuration entries, which some options need.
         library_folder: folder of the QNN libraries; a library without a folder is searched for there.
         version: release of onnxruntime-qnn; ``()`` if unknown.
@@ -262,17 +265,18 @@ def provider_options(
 
 
 def run_options(entries: Mapping[str, Any], version: tuple[int, ...] = ()) -> dict[str, str]:
-    """Check the ``qnn.*`` entries of RunOptions and return them as text. `entries` must contain no others."""
+    """Check the ``qnn.*`` entries of RunOptions and return them as strings. `entries` must not contain other
+    entries."""
     return _all_checked(entries, RUN_OPTIONS, "QNN run option", version)
 
 
 def dynamic_options(options: Mapping[str, Any], version: tuple[int, ...] = ()) -> dict[str, str]:
-    """Check the argument of ``set_ep_dynamic_options`` and return it as text."""
+    """Check the argument of ``set_ep_dynamic_options`` and return it as strings."""
     return _all_checked(options, DYNAMIC_OPTIONS, "dynamic option", version)
 
 
 def find_library(text: str, folder: str | None, what: str) -> str:
-    """Return the path of a library that is given as a path, or by its name in the provider's folder.
+    """Return the path of a library that is given as a path, or as a file name in the provider's folder.
 
     Args:
         text: the path or name.
@@ -292,7 +296,7 @@ def find_library(text: str, folder: str | None, what: str) -> str:
         f"{what}: the file {path} does not exist.",
         cause="QNN would report it only in its log, and every node would run on the CPU.",
         fix=(f"Did you mean {close!r}? " if close else "")
-        + "Leave the option out to use the library that comes with onnxruntime-qnn"
+        + "Remove the option to use the library that comes with onnxruntime-qnn"
         + (f" ({', '.join(present)} are installed)." if present else "."),
         details={"option": what, "value": text},
     )
@@ -317,15 +321,16 @@ def backend_library(kind: str, folder: str | None) -> str | None:
     return None
 
 
-# Options by which the application itself chooses what QNN writes instead of compiling.
+# Options with which the application itself chooses what QNN writes instead of compiling.
 _OWN_WAY = ("dump_qnn_ir_dlc", "qnn_ir_backend_path", "qnn_saver_path")
 
 
 def placement_only(options: Mapping[str, str], folder: str, library: str | None) -> dict[str, str]:
-    """Return the options that make QNN place a model for the NPU and write its graphs to `folder` uncompiled.
+    """Return the options with which QNN places a model for the NPU, and writes its graphs to `folder` instead of
+    compiling.
 
-    The NPU's own library still checks each node, so the placement is that of the compiled model. The result is
-    empty without a library, or if `options` choose another backend or another output.
+    The NPU's own library still checks each node, so the placement is the same as when the model is compiled. The
+    result is empty without a library, or if `options` contain another backend or another output.
 
     library: path or file name of QNN's IR library.
     """
@@ -335,7 +340,7 @@ def placement_only(options: Mapping[str, str], folder: str, library: str | None)
 
 
 def backend_of(options: Mapping[str, str]) -> str:
-    """Return the backend of checked options: htp, gpu, cpu, saver, ir or genie; else the library's name."""
+    """Return the backend type in checked options (htp, gpu, cpu, saver, ir or genie), else the library's name."""
     path = options.get("backend_path")
     if not path:
         return options.get("backend_type", "htp")
@@ -344,7 +349,7 @@ def backend_of(options: Mapping[str, str]) -> str:
     return kinds.get(stem.lower(), stem)
 
 
-# --- one option ------------------------------------------------------------------------------------------
+# --- checks of one option --------------------------------------------------------------------------------
 
 
 def _all_checked(
@@ -364,8 +369,9 @@ def _all_checked(
             known = ", ".join(one for one in option.choices if one not in option.choices_since)
             raise OptionError(
                 f"{what} {name!r} cannot be {text!r} with onnxruntime-qnn {'.'.join(map(str, version))}.",
-                cause=f"This value came with release {first}.",
-                fix=f"Allowed are {known}; or install onnxruntime-qnn {first} or newer in the host's Python.",
+                cause=f"This value exists since release {first}.",
+                fix=f"Allowed are {known}; for this value, install onnxruntime-qnn {first} or newer in the host's "
+                "Python.",
                 details={"option": name, "value": text},
             )
     return checked
@@ -374,7 +380,7 @@ def _all_checked(
 def _known(
     name: str, table: Mapping[str, Option], what: str, version: tuple[int, ...], folder: str | None
 ) -> Option | None:
-    """Return the row of an option; ``None`` for an option that is accepted although it is not in the table."""
+    """Return the table's row for an option; ``None`` for an accepted option that is not in the table."""
     option = table.get(name)
     if option is not None:
         refusal = _unread(name, what, version) if version else None
@@ -390,41 +396,42 @@ def _known(
         right = closest(begun, table) or (longer[0] if len(longer) == 1 else None)
     raise OptionError(
         f"{what} {name!r} does not exist.",
-        cause="QNN ignores an option that it does not know, without an error.",
+        cause="QNN silently ignores options that it does not support.",
         fix=(f"Did you mean {right!r}? " if right else "")
-        + f"To pass the name through unchecked, set {ALLOW_UNKNOWN_ENV}=1 in the environment of the host.",
+        + f"To use the name without a check, set {ALLOW_UNKNOWN_ENV}=1 in the environment of the host.",
         details={"option": str(name), "suggestion": right},
     )
 
 
 def _unread(name: str, what: str, version: tuple[int, ...]) -> OptionError | None:
-    """Return the error for an option that, by the table, other releases read and the installed one ignores."""
+    """Return the error for an option that the installed release ignores, although the table lists it for other
+    releases."""
     systems = first_releases(name)
     here, shown = ("windows" if sys.platform == "win32" else "linux"), ".".join(map(str, version))
     since = systems.get(here)
     if since is not None and version[:2] < since:
         first = ".".join(map(str, since))
         return OptionError(
-            f"{what} {name!r} is not known to the installed onnxruntime-qnn {shown}.",
-            cause=f"It came with release {first}; earlier ones ignore it.",
-            fix=f"Install onnxruntime-qnn {first} or newer in the host's Python, or leave the option out.",
+            f"{what} {name!r} does not exist in the installed onnxruntime-qnn {shown}.",
+            cause=f"It exists since release {first}; earlier releases ignore it.",
+            fix=f"Install onnxruntime-qnn {first} or newer in the host's Python, or remove the option.",
             details={"option": name},
         )
-    # A newer release is treated as the newest one of the table; the caller also searches its library for the name.
+    # Treat a newer release like the newest release in the table; the caller also searches the library for the name.
     if since is None and systems and numbers_of(shown) >= numbers_of(newest_release()):
         other, first_there = next(iter(systems.items()))
         return OptionError(
-            f"{what} {name!r} is not known to onnxruntime-qnn {shown} for {here.title()}.",
-            cause=f"Only the library for {other.title()} reads it, from release "
-            f"{'.'.join(map(str, first_there))} on; this one ignores it.",
-            fix="Leave the option out here.",
+            f"{what} {name!r} does not exist in onnxruntime-qnn {shown} for {here.title()}.",
+            cause=f"Only the library for {other.title()} supports it, from release "
+            f"{'.'.join(map(str, first_there))} on; this library ignores it.",
+            fix="Remove the option on this host.",
             details={"option": name},
         )
     return None
 
 
 def newer_release(release: str | None) -> list[str]:
-    """Describe how the checks treat an onnxruntime-qnn that is newer than the tables; empty for a known release."""
+    """Describe how an onnxruntime-qnn that is newer than the tables is checked; "" for a known release."""
     from qnnbridge_host.model.releases import AFTER_THE_TABLE, STANDING_WORDS, standing
 
     newest = newest_release()
@@ -432,8 +439,8 @@ def newer_release(release: str | None) -> list[str]:
     if position not in AFTER_THE_TABLE:
         return []
     return [
-        f"onnxruntime-qnn {release} is {STANDING_WORDS[position]} ({newest}): its options are checked as those of "
-        f"{newest}, and operators that {newest} computes wrong count as wrong."
+        f"onnxruntime-qnn {release} is {STANDING_WORDS[position]} ({newest}): its options are checked like options "
+        f"of {newest}, and operators that {newest} computes incorrectly count as incorrect."
     ]
 
 
@@ -441,7 +448,7 @@ def newer_than_tables(options: Mapping[str, Any]) -> list[str]:
     """Describe the options and chips that the checks accept because they are newer than the tables.
 
     Args:
-        options: the QNN provider's options as the application gave them.
+        options: the QNN provider's options that the application has given.
     """
     found = [
         f"QNN option {name!r} is newer than qnnbridge's table (onnxruntime-qnn {newest_release()}): "
@@ -485,9 +492,9 @@ def _checked(option: Option, value: Any, folder: str | None) -> str:
     elif option.kind == "library":
         return find_library(text, folder, f"QNN option {option.name!r}")
     elif option.kind == "file" and not os.path.isfile(text):
-        raise _ill(option, text, "It must be the path of an existing file.")
+        raise _ill(option, text, "The value must be the path of an existing file.")
     elif option.kind == "packages" and any(part.count(":") < 2 for part in text.split(",")):
-        raise _ill(option, text, "Write Operator:library:symbol[:target], several of them separated by commas.")
+        raise _ill(option, text, "Use Operator:library:symbol[:target]; separate several entries by commas.")
     return text
 
 
@@ -499,7 +506,7 @@ def _check_number(option: Option, text: str) -> None:
             raise _ill(option, text, f"Allowed are {', '.join(option.choices)}.")
     elif not digits or not option.low <= int(text) <= option.high:
         end = f" to {option.high}" if option.high < 2**31 - 1 else " up"
-        raise _ill(option, text, f"It must be a whole number from {option.low}{end}.")
+        raise _ill(option, text, f"The value must be a whole number from {option.low}{end}.")
 
 
 def _ill(option: Option, text: str, fix: str) -> OptionError:
@@ -511,24 +518,28 @@ def _ill(option: Option, text: str, fix: str) -> OptionError:
     )
 
 
-# --- several options together ----------------------------------------------------------------------------
+# --- checks of option combinations -----------------------------------------------------------------------
 
 
 def _refuse_contradictions(options: Mapping[str, str], config: Mapping[str, str], folder: str | None) -> None:
     compiling = config.get(CONTEXT_ENABLE) == "1"
     if "backend_type" in options and "backend_path" in options:
-        raise _contradiction("backend_type", "backend_path", "Both choose the backend. Give one of them.")
+        raise _contradiction(
+            "backend_type", "backend_path", "Both options choose the backend. Use only one of them."
+        )
     kind = options.get("backend_type")
     if kind and folder is not None and backend_library(kind, folder) is None:
         raise OptionError(
             f"QNN option backend_type={kind!r}: the installed onnxruntime-qnn has no library for this backend.",
             cause="QNN would report it only in its log, and every node would run on the CPU.",
-            fix=f"Use one of those installed: {', '.join(libraries_in(folder)) or 'none'}.",
+            fix=f"Use one of the installed backends: {', '.join(libraries_in(folder)) or 'none'}.",
             details={"option": "backend_type", "value": kind},
         )
     if options.get("enable_htp_prepare_only") == "1" and not compiling:
         raise _contradiction(
-            "enable_htp_prepare_only", CONTEXT_ENABLE, f"It only makes sense together with {CONTEXT_ENABLE}=1."
+            "enable_htp_prepare_only",
+            CONTEXT_ENABLE,
+            f"This option is only useful together with {CONTEXT_ENABLE}=1.",
         )
     chips = parse_chips(options["soc_model"]) if "soc_model" in options else ()
     if len(chips) > 1 and not compiling:
@@ -546,23 +557,23 @@ def _refuse_contradictions(options: Mapping[str, str], config: Mapping[str, str]
 
 def _contradiction(first: str, second: str, fix: str) -> OptionError:
     return OptionError(
-        f"QNN options {first!r} and {second!r} do not go together with these values.",
+        f"QNN options {first!r} and {second!r} cannot be combined with these values.",
         fix=fix,
         details={"option": first, "other": second},
     )
 
 
-# --- the chip that a session computes for -----------------------------------------------------------------
+# --- the chip for which a session computes ---------------------------------------------------------------
 #
-# Without an NPU the provider runs on Qualcomm's HTP simulator. There a session without a chip is compiled for the
-# oldest architecture in 32-bit float, where most real models fail (QNN code 1002) or take minutes, and the
-# precision of one session leaks into the next. So on the simulator the chip is always set explicitly.
+# Without an NPU the provider runs on Qualcomm's HTP simulator. On the simulator a session without a chip is
+# compiled for the oldest architecture in 32-bit float. Most real models then fail (QNN code 1002) or take minutes,
+# and the precision of one session leaks into the next. So on the simulator the chip is always set explicitly.
 
 
 def parse_chips(text: str) -> tuple[int, ...]:
-    """Return the numbers of the chips in a checked ``soc_model`` value. 0 stands for no particular chip.
+    """Return the numbers of the chips in a checked value of ``soc_model``. 0 means that no chip is specified.
 
-    A name that is not in the table of chips (`newer_than_tables`) lacks a number and is omitted.
+    A name that is not in the table of chips (`newer_than_tables`) has no number and is omitted.
     """
     words = [part.strip() for part in text.split(",")]
     chips = [(word, chip_named(word)) for word in words]
@@ -576,9 +587,9 @@ _PART = re.compile(r"[A-Z]{2,4}\d{3,5}[A-Z]{0,3}")
 
 
 def _chip_for_qnn(word: str, text: str, folder: str | None) -> str:
-    """Return the number of a chip, because releases before 2.7 silently ignore a name.
+    """Return the number of a chip given by name or number, because releases before 2.7 silently ignore names.
 
-    A part that is newer than the table keeps its name if the installed library contains the name.
+    A chip that is newer than the table keeps its name if the installed library contains that name.
 
     Args:
         word: one name or number.
@@ -605,7 +616,7 @@ def arch_of(number: int) -> int | None:
 
 
 def chip_label(text: str) -> str:
-    """Return a ``soc_model`` value with the name of each chip for messages, such as ``60 (SC8380XP)``."""
+    """Return a value of ``soc_model`` with the chips' names for messages, such as ``60 (SC8380XP)``."""
     words = []
     for word in (part.strip() for part in text.split(",")):
         chip = chip_named(word)
@@ -614,7 +625,7 @@ def chip_label(text: str) -> str:
 
 
 def chip_for_simulator(soc_model: str | None, htp_arch: str | None) -> str:
-    """Return the explicit ``soc_model`` for the simulator: the given one, else a chip of the given architecture."""
+    """Return the ``soc_model`` for the simulator: the given value, else a chip of the given architecture."""
     if soc_model is not None and parse_chips(soc_model) != (0,):
         return soc_model
     return str(simulated_chip(None, htp_arch))

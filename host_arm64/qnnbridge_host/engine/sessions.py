@@ -1,11 +1,11 @@
-"""The sessions of one client, and the engine that creates them: all native creation and compilation.
+"""The sessions of one client, and the engine that creates them. All native creation and compilation is here.
 
 Theory of operation. `start` imports ONNX Runtime in a separate thread while the host answers HELLO and identifies
 the first model. `engine` waits for the import; an error of the import is stored and raised for every request that
-needs the engine. `create` creates a session without a number: the caller first compares it with its cache entry or
-its files, and then either calls `keep`, which returns the number that the client uses, or closes the session.
+needs the engine. `create` creates a session without a number. The caller compares the session with its cache entry
+or files, and then either calls `keep`, which returns the session's number for the client, or closes the session.
 
-Invariants: only one native creation runs at a time, because the text on stderr between the markers must belong to
+Invariants: only one native creation runs at a time, because the stderr output between the markers must belong to
 one request, and because a process has only one watchdog of `faulthandler`. A session's cache entry is held (`Use`)
 while the session is open, so that no other process evicts its files. Any thread.
 """
@@ -40,38 +40,38 @@ if TYPE_CHECKING:
     from qnnbridge_host.request.slow_calls import SlowCallReport
     from qnnbridge_protocol.specs import CompileSpec
 
-# Declares the native step that a request is about to enter.
+# Function that reports the native step that a request is about to start.
 Enter = Callable[[str], None]
 
-# --- resets of the NPU while the host runs (SSR, QNN code 1007) ---------------------------------------------
+# --- resets of the NPU while the host runs (SSR, QNN code 1007) ------------------------------------------
 #
-# The driver restarts the NPU's own processor, and all sessions lose what was loaded into it. The host need not end:
+# The driver restarts the NPU's own processor, and all sessions lose what was loaded into it. The host can continue:
 # the session is recreated and the call repeated once; every other session is recreated by its next call. If a reset
 # recurs within a minute, or QNN reports that the NPU is lost permanently (1011), only a new process helps; then
 # ``details["host_must_restart"]`` of the error makes the client restart the host.
 #
-# `ort_errors` decides from ONNX Runtime's texts which error is a reset, and records it in the error's details:
+# `ort_errors` decides from ONNX Runtime's messages which error is a reset, and records it in the error's details:
 # ``npu_reset``, ``qnn_code``.
 
 T = TypeVar("T")
 
-# An occasional reset is the driver's normal recovery; two within a minute have a cause that a new session does
+# An occasional reset is a normal recovery by the driver. Two within a minute have a cause that a new session does
 # not remove.
 REPEATED_WITHIN_S = 60.0
 
 
 class Npu:
-    """Resets of the NPU that this process has observed. Thread-safe."""
+    """Records the resets of the NPU that this process has observed. Thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
         self._last_reset: float | None = None
-        # Number of resets. A session compares it with the number at its creation.
+        # Number of resets. Each session stores the number at its creation and compares it later.
         self.resets = 0
 
     def note_reset(self, seen_before: int) -> bool:
-        """Record that a call failed by a reset. Return whether a retry in this process can help.
+        """Record that a call failed because of a reset. Return whether a retry in this process can help.
 
         seen_before: the number of resets when the call began.
         """
@@ -86,7 +86,8 @@ class Npu:
 
 
 class ResettableSession:
-    """A session that is recreated after a reset of the NPU. The NPU's lane serialises its runs.
+    """A session that is recreated after a reset of the NPU. Its runs are executed one at a time, in the NPU's
+    queue.
 
     Invariant: if recreating fails, the next call tries again.
     """
@@ -102,21 +103,21 @@ class ResettableSession:
         """Create the session.
 
         Args:
-            npu: the process's record of resets.
-            files: all files that the session is created from, with their hashes.
+            npu: the record of resets in this process.
+            files: all files from which the session is created, with their hashes.
             spec: the session's description.
-            make: creates the native session; called again after a reset. It holds everything that a creation
-                needs, including a model given as bytes.
-            enter: declares a native step.
+            make: creates the native session; called again after a reset. It keeps references to all data that a
+                creation needs, including a model given as bytes.
+            enter: reports that a native step begins.
         """
         self._npu = npu
-        # If a file has other contents after a reset, the call raises `ModelChanged`. Size and date alone do not
-        # show a change, because a program may set a date.
+        # After a reset, a call raises `ModelChanged` if a file's contents have changed. Size and date alone do not
+        # prove that a file is unchanged, because a program may set a date.
         self._files = files
         self._make: Callable[[Enter], EngineSession] | None = make
         self._profiling = bool(spec.options.get("enable_profiling"))
         self._profile_lost = False
-        # All dynamic options that were set, in the order of their first setting.
+        # All dynamic options that the application has set, in the order in which they were first set.
         self._dynamic: dict[str, str] = {}
         # Number of resets when the current attempt began.
         self._seen_resets = npu.resets
@@ -124,14 +125,14 @@ class ResettableSession:
         self._session: EngineSession | None = session
         self._made_at_reset = self._seen_resets
         self._closed = False
-        # Reports that the first call on the simulator takes a long time.
+        # Set if the session runs on the simulator: reports that the first call takes a long time.
         self.slow_calls: SlowCallReport | None = None
         self.info: SessionInfo = session.info
         placement = self.info.placement
-        # Before onnxruntime 1.24 the placement is unknown; then assume the NPU if QNN is a provider.
+        # Before onnxruntime 1.24 the placement is unknown; in that case assume the NPU if QNN is a provider.
         self.on_npu = bool(placement.qnn_nodes) or (not placement.known and QNN in self.info.providers)
         if not self.on_npu:
-            # A reset never affects a session on the CPU, so do not keep the model's bytes for it.
+            # Resets do not affect a session on the CPU, so do not keep the model's bytes for it.
             self._make = None
 
     def run(
@@ -150,7 +151,7 @@ class ResettableSession:
         session, resets = self._session, self._npu.resets
         if session is None or (self._make is not None and self._made_at_reset != resets):
             return self._with_reset(lambda session: session.run_bound(call, stop), enter)
-        # Same as `_attempt` for a session that need not be recreated, without the cost of two calls.
+        # Do the same as `_attempt` inline if the session need not be recreated, which saves two function calls.
         self._seen_resets = resets
         enter("running")
         try:
@@ -162,7 +163,7 @@ class ResettableSession:
         return self._once_more(lambda session: session.run_bound(call, stop), enter)
 
     def set_ep_dynamic_options(self, options: Mapping[str, str], enter: Enter) -> None:
-        """See `EngineSession`. The options are stored, and set again whenever the session is recreated."""
+        """See `EngineSession`. The options are stored, and are set again when the session is recreated."""
         self._with_reset(lambda session: session.set_ep_dynamic_options(options), enter)
         self._dynamic.update(options)
 
@@ -228,7 +229,8 @@ class ResettableSession:
         return call(session)
 
     def _after(self, error: BridgeError) -> None:
-        """Return if the call can be repeated in this process; raise `error` otherwise."""
+        """Return if the call can be repeated in this process; otherwise raise `error`, or an error that requests a
+        restart."""
         if not is_reset(error):
             raise error
         from qnnbridge_host.engine.ort_errors import QNN_COMMUNICATION_FATAL
@@ -252,7 +254,7 @@ class ResettableSession:
                 )
         if self._session is not None and self._profiling:
             self._profile_lost = True
-        # Release the old session first, because two at once may not fit into the NPU's memory.
+        # Release the old session first, because the NPU's memory may not be sufficient for two.
         old, self._session = self._session, None
         if old is not None:
             old.close()
@@ -266,7 +268,7 @@ class ResettableSession:
                 raise
         self._made_at_reset = self._seen_resets
         self._session = session
-        if self._closed:  # by another thread, during the creation
+        if self._closed:  # another thread closed the session during the creation
             self.close()
             raise _closed()
         return session
@@ -278,41 +280,43 @@ def is_reset(error: BridgeError) -> bool:
 
 
 def _closed() -> Closed:
-    return Closed("The session is closed.", fix="Create a new one.")
+    return Closed("The session is closed.", fix="Create a new session.")
 
 
 def _needs_restart(error: BridgeError) -> BridgeError:
     error.details["host_must_restart"] = True
-    error.cause = error.cause or "The NPU was reset by its driver, and this process cannot use it any more."
-    error.fix = error.fix or "Nothing: the host is restarted. If the error recurs, update the NPU driver."
+    error.cause = error.cause or "The driver has reset the NPU, and this process cannot use it any more."
+    error.fix = error.fix or (
+        "No action is needed: the host is restarted. If the error recurs, update the NPU driver."
+    )
     return error
 
 
-# Time between the request's deadline and the watchdog's, which ends a host that cannot answer any more.
+# Seconds after the request's deadline at which the watchdog ends a host that no longer responds.
 WATCHDOG_GRACE_S: Final = 5.0
-# Interval in which a waiting creation checks whether its request was withdrawn.
+# Interval at which a waiting creation checks whether its request was withdrawn.
 TURN_POLL_S: Final = 0.05
 
 
 class Use(Protocol):
-    """A resource that is held while a session is open, such as the use of a cache entry."""
+    """A resource that is reserved while a session is open, such as a cache entry."""
 
     def release(self, *, remove: bool = False) -> None: ...
 
 
 class Sessions:
-    """Open sessions of one client, by number, and the engine."""
+    """Open sessions of one client by number, and the engine."""
 
     def __init__(self, load_engine: Callable[[Callable[[str], None]], Engine]) -> None:
         self._load_engine = load_engine
         self._engine: Engine | None = None
         self._engine_error: BaseException | None = None
-        # Also set when loading has failed; waiting threads then raise its error.
+        # Set when loading has finished or failed; in the second case waiting threads raise the error.
         self._engine_loaded = threading.Event()
         self._creating = threading.Lock()
         self._open: dict[int, ResettableSession] = {}
         self._uses: dict[int, Use] = {}
-        # Sessions of `compile`, kept until the process ends.
+        # Sessions created by `compile`, kept until the process ends.
         self._compiled: list[EngineSession] = []
         self._npu = Npu()
 
@@ -328,8 +332,8 @@ class Sessions:
     def start(self, declare_phase: Callable[..., None]) -> None:
         """Start a thread that imports ONNX Runtime.
 
-        Import numpy first, in this thread: two threads that import it at once can get a partly initialised module
-        (its modules import each other in a circle), and the loader and the reader of the first tensor need numpy.
+        Numpy is imported first, in this thread: the new thread and the thread that reads the first tensor both need
+        it, and two threads that import it at once can get a partly initialised module.
         """
         import numpy  # noqa: F401
 
@@ -338,25 +342,26 @@ class Sessions:
     def _load(self, declare_phase: Callable[..., None]) -> None:
         try:
             self._engine = self._load_engine(declare_phase)
-        except BaseException as error:  # noqa: BLE001 - raised for every request that needs the engine
+        except BaseException as error:  # noqa: BLE001 - every request that needs the engine raises it
             self._engine_error = error
         finally:
             self._engine_loaded.set()
-            # Declare this after the event is set: the application may send a request at once, and must not wait.
+            # Report this after the event is set: the application may send a request immediately, which must not
+            # wait.
             declare_phase("ready")
 
     @property
     def engine(self) -> Engine:
-        """The engine, once it is loaded. Raises the error of loading it."""
+        """The engine, once it is loaded. If loading failed, raise that error."""
         self._engine_loaded.wait()
         if self._engine_error is not None:
-            # Raise a copy for each request, because a raised error gathers tracebacks and handlers add to it.
+            # Raise a new copy for each request, because a raised error collects tracebacks and handlers add to it.
             error = self._engine_error
             raise error.copy() if isinstance(error, BridgeError) else error.with_traceback(None)
         assert self._engine is not None
         return self._engine
 
-    # --- making ---
+    # --- creating sessions -------------------------------------------------------------------------------
 
     def create(
         self,
@@ -384,9 +389,9 @@ class Sessions:
             files: all files that the session is created from.
             dynamic: dynamic options of the execution provider that are set after the creation.
             seed: seed of random operators.
-            deadline: on `time.monotonic`; a creation that holds the GIL past the deadline ends the host.
-            mark_id: the number in the marks on stderr; default the request's id.
-            stop: cancels native loading.
+            deadline: time by `time.monotonic`; if a creation holds the GIL longer, the watchdog ends the host.
+            mark_id: the number in the markers on stderr; default: the request's id.
+            stop: signal that cancels native loading.
 
         Raises:
             Cancelled: the request was withdrawn.
@@ -407,9 +412,9 @@ class Sessions:
                 )
             except BridgeError:
                 if stop is not None:
-                    stop.check()  # raise the reason of the stop instead of ONNX Runtime's error for it
+                    stop.check()  # raise the reason for the stop instead of ONNX Runtime's error
                 raise
-            # After a reset of the NPU the session is recreated independently of this request.
+            # A recreation after a reset of the NPU does not depend on this request, so drop its stop signal.
             ends, spec = None, spec.again
             if dynamic:
                 try:
@@ -417,9 +422,9 @@ class Sessions:
                 except BaseException:
                     session.close()
                     raise
-        # A client that gives up sends CANCEL, but the native creation cannot be interrupted in every step.
+        # Check for a cancellation now, because the native creation cannot be interrupted in every step.
         if request.withdrawn:
-            # The client would never close this session.
+            # Close the session, because the client does not have its number and cannot close it.
             session.close()
             raise Cancelled("The creation of the session was cancelled.")
         return session
@@ -437,14 +442,15 @@ class Sessions:
     ) -> SessionInfo:
         """Compile a model natively and return the facts of its session. The process must be ended afterwards.
 
-        The arguments and errors are those of `create`, and `CompileFailed`.
+        For arguments and errors see `create`; it also raises `CompileFailed`.
         """
         from qnnbridge_host.engine.compile import compile_model
 
         engine = self.engine
         with self._native_set_up(request, engine, deadline, mark_id):
             session = compile_model(engine, spec, model, initializers, enter)
-        # Release the session only when the host ends: QNN may crash in the release, before the response is sent.
+        # Release the session only when the host ends: QNN may crash while releasing it, before the response is
+        # sent.
         self._compiled.append(session)
         return session.info
 
@@ -471,31 +477,33 @@ class Sessions:
         return request.id
 
     def hold(self, number: int, use: Use) -> None:
-        """Release a resource when the session is closed; at once if it is closed already."""
+        """Release a resource when the session is closed; release it immediately if the session is closed
+        already."""
         self._uses[number] = use
-        if number not in self._open:  # closed by another thread
+        if number not in self._open:  # another thread has closed the session
             self.close(number)
 
     @contextlib.contextmanager
     def _native_set_up(
         self, request: Request, engine: Engine, deadline: float | None, mark_id: int | None
     ) -> Iterator[None]:
-        """Run the block exclusively, between marks on stderr, with a watchdog for calls that may hold the GIL."""
-        # Wait in slices, so that a withdrawn or late request does not wait for a creation that takes minutes.
+        """Run the block exclusively, between markers on stderr, with a watchdog for calls that may hold the GIL."""
+        # Wait in short intervals, so that a withdrawn or expired request does not wait for another creation, which
+        # may take minutes.
         while not self._creating.acquire(timeout=TURN_POLL_S):
             if request.withdrawn:
                 raise Cancelled("The creation of the session was cancelled.")
             if deadline is not None and time.monotonic() > deadline:
                 raise DeadlineExceeded(
                     "The deadline expired before the creation of the session could begin.",
-                    cause="The host creates one session at a time, and was creating another one.",
+                    cause="The host creates one session at a time, and was creating another session.",
                     details={"state": "not-started"},
                 )
         number = request.id if mark_id is None else mark_id
         mark("begin", number)
         try:
-            # Use the watchdog only for calls that may hold the GIL: its dump races with running frames (cpython
-            # 116008).
+            # Use the watchdog only for calls that may hold the GIL, because its stack dump races with running
+            # frames (cpython 116008).
             if deadline is not None and getattr(engine, "create_holds_gil", False):
                 left_s = max(0.0, deadline - time.monotonic())
                 # This thread is written in C and does not need the GIL: it prints all stacks and ends the process.
@@ -506,7 +514,7 @@ class Sessions:
             mark("end", number)
             self._creating.release()
 
-    # --- look-ups ---
+    # --- open sessions -----------------------------------------------------------------------------------
 
     def find(self, number: int) -> ResettableSession:
         """Return an open session; raise `Closed` for an unknown number."""
@@ -520,9 +528,9 @@ class Sessions:
         return found is not None and found.on_npu
 
     def on_npu_in_words(self) -> list[str]:
-        """Describe what occupies the NPU in this host, in lines of text."""
+        """Describe what occupies the NPU in this host, as lines of text."""
         placements = [session.info.placement for session in list(self._open.values()) if session.on_npu]
-        # The size of what was loaded; QNN does not report how much memory the driver has reserved.
+        # Add up the sizes of the loaded files, because QNN does not report how much memory the driver has reserved.
         size = sum(placement.npu_bytes for placement in placements)
         lines = [f"sessions on the NPU in this host: {len(placements)}, {size / 1e6:.1f} MB"]
         for label, size in list(_others.values()):
@@ -545,23 +553,23 @@ class Sessions:
         self._compiled.clear()
 
 
-# Other users of the NPU besides sessions: id of the object -> its label and size in bytes.
+# Label and size in bytes of users of the NPU other than sessions, by the object's id.
 _others: Final[dict[int, tuple[str, int]]] = {}
 
 
 def occupies(holder: object, label: str, size_bytes: int) -> None:
-    """Record that onnxruntime-genai occupies the NPU until `holder` is deleted."""
+    """Record that an object of onnxruntime-genai occupies the NPU until `holder` is deleted."""
     _others[id(holder)] = (label, size_bytes)
     weakref.finalize(holder, _others.pop, id(holder), None)
 
 
 def mark(what: str, request_id: int) -> None:
-    """Write a mark to stderr before or after native set-up.
+    """Write a marker to stderr before or after native set-up.
 
-    QNN reports the real cause of a failure only on stderr. The application's side collects stderr and searches
-    between the two marks. what: "begin" or "end".
+    QNN reports the real cause of a failure only on stderr. The application's process collects stderr and searches
+    between the two markers. what: "begin" or "end".
     """
     with contextlib.suppress(OSError):
-        # The leading line break ends an unfinished line of native code. Use one write, so that no other thread's
-        # text is written into the mark.
+        # The leading line break ends an unfinished line of native code. Use one write, so that no other thread
+        # writes into the marker.
         os.write(2, f"\n@qnnbridge {what} {request_id}\n".encode())

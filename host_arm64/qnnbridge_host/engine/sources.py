@@ -1,7 +1,7 @@
-"""Origin of QNN's provider library: the wheel of onnxruntime-qnn, the catalogue of Windows, or a folder.
+"""Find QNN's provider library: in the wheel of onnxruntime-qnn, in Windows' catalogue of providers, or in a folder.
 
-A source that the settings choose is used or refused. Without a setting, the first available source is used, in this
-order: the wheel, whose release is known and fixed; the catalogue, if it has a provider that is ready or can be
+If the settings choose a source, no other source is tried. Without a setting, the first available source is used, in
+this order: the wheel, whose release is known and fixed; then the catalogue, if its provider is ready or can be
 prepared without a network. `QnnSource.reason` records why a source was chosen. This module does not load the
 library. Pure functions of the environment, the disk and the catalogue.
 """
@@ -47,7 +47,7 @@ class QnnSource(NamedTuple):
         version: release of onnxruntime-qnn, or the version in the catalogue.
         package: the package family, or the distribution.
         sdk: the QNN SDK's build or its version.
-        release: release of onnxruntime-qnn, if a file contains it.
+        release: release of onnxruntime-qnn, if a file contains the number.
         reason: why this source was chosen.
     """
 
@@ -62,12 +62,12 @@ class QnnSource(NamedTuple):
 
     @property
     def words(self) -> str:
-        """Name and versions for messages, such as ``onnxruntime-qnn 2.7.0, QNN 2.51.0``."""
+        """Name and versions of the source for messages, such as ``onnxruntime-qnn 2.7.0, QNN 2.51.0``."""
         text = f"{self.name} {self.version}" if self.version else self.name
         return text + (f", QNN {'.'.join(self.sdk.split('.')[:3])}" if self.sdk else "")
 
     def versions(self) -> dict[str, str]:
-        """Return the known versions of this source, on which a compiled model depends, for `HostInfo.versions`."""
+        """Return the known versions of this source for `HostInfo.versions`; a compiled model depends on them."""
         parts = {
             "onnxruntime_qnn": self.release,
             "qnn_sdk": self.sdk,
@@ -85,15 +85,16 @@ ReadyQnn = Callable[[], "CatalogueEntry"]
 
 
 def choose(found: Installed, environ: Mapping[str, str] | None = None, ready: ReadyQnn | None = None) -> QnnSource:
-    """Return the source of QNN for this process, where QNN is a plugin.
+    """Return the source of QNN for this process, in which QNN is a plugin.
 
     Args:
         found: the installed packages.
-        environ: the environment with the setting; default `os.environ`.
-        ready: returns the catalogue's provider; default `windows_ml.ready_qnn`, which downloads nothing.
+        environ: the environment variables with the setting; default: `os.environ`.
+        ready: a function that returns the catalogue's provider; default: `windows_ml.ready_qnn`, which downloads
+            nothing.
 
     Raises:
-        ProviderUnavailable: the source that is set cannot be used, or no source is available.
+        ProviderUnavailable: the source in the settings cannot be used, or no source is available.
         OptionError: the setting is invalid.
     """
     env = os.environ if environ is None else environ
@@ -105,11 +106,15 @@ def choose(found: Installed, environ: Mapping[str, str] | None = None, ready: Re
     if engine == "windowsml":
         return _of_catalogue((ready or _ready)(), f"{ENGINE_VARIABLE}=windowsml")
     if found.generation == "plugin":
-        return _of_wheel(found, "it is installed together with onnxruntime, and no other source is set")
+        return _of_wheel(
+            found, "it is installed together with onnxruntime, and the settings choose no other source"
+        )
     if CATALOGUE_DISTRIBUTION not in found.distributions:
         raise _none(found)
     why = found.problem or "onnxruntime-qnn is not installed"
-    return _of_catalogue((ready or _ready)(), f"{why.rstrip('.')}, and the catalogue of Windows has a provider")
+    return _of_catalogue(
+        (ready or _ready)(), f"{why.rstrip('.')}, but the catalogue of Windows contains a provider"
+    )
 
 
 def _ready() -> CatalogueEntry:
@@ -146,7 +151,7 @@ def _of_folder(path: str, reason: str) -> QnnSource:
 
 
 def _library_in(path: str) -> str:
-    """Return the provider's file: the path itself, or a file in the folder or in one of its direct subfolders."""
+    """Return the provider's file: the path itself, or a file in the folder or its direct subfolders."""
     if os.path.isfile(path):
         return path
     for folder in (path, *_folders_in(path)):
@@ -185,8 +190,8 @@ def _none(found: Installed) -> ProviderUnavailable:
 
 # --- the SDK build of a QNN library ----------------------------------------------------------------------
 
-# QNN's build id: release, time of the build (yymmddhhmmss), and in some releases a number, such as
-# ``2.37.1.250807093845_124904``. An ELF library contains it only as text with the prefix v.
+# QNN's build id consists of the release, the time of the build (yymmddhhmmss), and in some releases a number, such
+# as ``2.37.1.250807093845_124904``. An ELF library contains it only as a string with the prefix v.
 _BUILD: Final = re.compile(rb"v(\d\.\d{1,3}\.\d{1,3}\.\d{12}(?:_\d+)?)")
 _RESOURCE_NAME: Final = "ProductVersion".encode("utf-16-le")
 _RESOURCE_TEXT: Final = re.compile(r"\d+\.\d+\.\d+\.\d{6,}(?:_\d+)?")
@@ -195,24 +200,25 @@ _BACKENDS: Final = ("QnnHtp.dll", "libQnnHtp.so", "QnnSystem.dll", "libQnnSystem
 
 
 def build_of(path: str | os.PathLike[str]) -> str | None:
-    """Return the build id from the version resource of a PE file, else from text in the file; ``None`` without one.
+    """Return the build id from the version resource of a PE file, else from a string in the file; ``None`` if it is
+    missing.
 
     Raises:
         OSError: the file cannot be read.
         ValueError: the file is empty.
     """
-    import mmap  # imported here because a session does not need it
+    import mmap  # import it here because a session does not need it
 
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         return _resource_version(data) or _text_version(data)
 
 
 def build_in(folder: str | os.PathLike[str]) -> str | None:
-    """Return the build id of the libraries in a folder; ``None`` if no file contains it."""
+    """Return the build id of the libraries in a folder; ``None`` if no file contains a build id."""
     for name in _BACKENDS:
         try:
             found = build_of(os.path.join(folder, name))
-        except (OSError, ValueError):  # the file is absent or empty
+        except (OSError, ValueError):  # the file is missing or empty
             continue
         if found:
             return found
@@ -223,7 +229,7 @@ def _resource_version(data: mmap.mmap) -> str | None:
     start = data.rfind(_RESOURCE_NAME)
     if start < 0:
         return None
-    # A version resource contains the key, padding to 32 bits and the value, all in UTF-16.
+    # A version resource contains the key, then padding to 32 bits, then the value, all in UTF-16.
     start += len(_RESOURCE_NAME)
     text = data[start : start + 2 * _RESOURCE_CHARACTERS].decode("utf-16-le", "replace")
     found = _RESOURCE_TEXT.search(text)
@@ -231,6 +237,6 @@ def _resource_version(data: mmap.mmap) -> str | None:
 
 
 def _text_version(data: mmap.mmap) -> str | None:
-    # With more than one id in the file, it is unknown which is the library's own, so return none.
+    # If the file contains several ids, it is unknown which one is the library's own, so return ``None``.
     found = {match[1] for match in _BUILD.finditer(data)}
     return found.pop().decode("ascii") if len(found) == 1 else None

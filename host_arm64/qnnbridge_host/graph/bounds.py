@@ -1,4 +1,5 @@
-"""Bounds on what a small model file may ask for: inlined function bodies, and computed sizes.
+"""Limits for models that are small files but would need huge resources: inlined function bodies, and computed
+sizes.
 
 A model of a kilobyte can contain functions that call each other twice, forty deep, or constants of terabytes. All
 checks here take time in proportion to the file.
@@ -18,19 +19,21 @@ from qnnbridge_protocol.errors import InvalidGraph, OptionError
 _ELEMENTS = frozenset(element.value for element in ElementType)
 _SIGNED = frozenset((ElementType.INT8, ElementType.INT16, ElementType.INT32, ElementType.INT64))
 
-# Limit on the nodes of a model after inlining its functions. The largest real models have 50,000.
+# Maximum number of nodes of a model after its functions are inlined. The largest real models have 50,000.
 MAX_NODES: Final = 1_000_000
-# From MANY_NODES on commands announce work that takes seconds. From LARGE_NODES on they refuse it without --large.
+# From MANY_NODES on commands announce that their work takes seconds. From LARGE_NODES on they refuse the model
+# without --large.
 MANY_NODES: Final = 20_000
 LARGE_NODES: Final = 60_000
-# Limit on the elements of a tensor of sizes or positions that shape inference computes.
+# Maximum number of elements of a tensor of sizes or positions that shape inference computes.
 MAX_SIZES: Final = 1 << 16
-# Smaller tensors are not checked: a damaged one costs little, and its reader reports the fault.
+# Do not check smaller tensors: a damaged one costs little, and the code that reads it reports the fault.
 SMALL_MESSAGE: Final = 1 << 16
 
 
 def refuse_large(count: int, label: str, command: str, time: str) -> None:
-    """Raise `OptionError` for more than `LARGE_NODES` nodes. time: how long the command takes for them, as text."""
+    """Raise `OptionError` for more than `LARGE_NODES` nodes. time: duration of the command for such a model, as a
+    string."""
     if count > LARGE_NODES:
         raise OptionError(
             f"{label} has {count:,} nodes, and {command} takes {time} for more than {LARGE_NODES:,}.",
@@ -51,7 +54,7 @@ def check_functions(model: Any) -> None:
     except RecursionError:
         raise InvalidGraph(
             "The calls of the model's functions are nested too deeply.",
-            cause=f"Of {len(model.functions)} functions, hundreds are nested.",
+            cause=f"Among its {len(model.functions)} functions, hundreds call each other in a chain.",
             fix="Export the model without functions.",
         ) from None
     if total > MAX_NODES:
@@ -63,8 +66,8 @@ def check_functions(model: Any) -> None:
 
 
 def check_tensors(model: Any) -> None:
-    """Raise `InvalidGraph` if a tensor has an unknown type, a negative size, or a number of bytes that does not fit
-    its shape. Check initializers and the values of Constant nodes.
+    """Raise `InvalidGraph` if a tensor has an unknown type, a negative size, or a number of bytes that does not
+    match its shape. Check initializers and the values of Constant nodes.
     """
     for tensor in model.graph.initializer:
         _check_tensor(tensor)
@@ -80,7 +83,7 @@ def _check_tensor(tensor: Any, name: str = "") -> None:
     # ONNX allows raw_data for every type except strings.
     if not tensor.HasField("raw_data") or tensor.data_type == ElementType.STRING:
         return
-    # For large tensors use the size of the message, which copies no bytes; for small ones the exact size.
+    # For large tensors use the size of the message, which copies no bytes; for small tensors the exact size.
     there = len(tensor.raw_data) if promised <= SMALL_MESSAGE else tensor.ByteSize()
     if there < promised or (there != promised and promised <= SMALL_MESSAGE):
         raise InvalidGraph(
@@ -160,7 +163,7 @@ def _count(
         if called in inside:
             raise InvalidGraph(
                 f"The function {node.op_type} of the model calls itself.",
-                cause="ONNX has no recursion: such a body has no end.",
+                cause="ONNX has no recursion, because such a body would never end.",
                 fix="Export the model again; a Loop can repeat a body.",
             )
         # Count each function once: forty functions that call each other twice would take 2**40 steps.
@@ -175,9 +178,10 @@ def _about(number: int) -> str:
 
 
 def overflows(node: Any, tensor_of: Callable[[str], Any]) -> bool:
-    """Return whether a division of constants overflows its type (-2^63 by -1), which makes the CPU end the process.
+    """Return whether a division of constants overflows its type (-2^63 by -1). The CPU ends the process in this
+    case.
 
-    tensor_of: returns the constant with a name, or None.
+    tensor_of: function that returns the constant with a name, or None.
     """
     if node.op_type not in ("Div", "Mod") or len(node.input) != 2:
         return False
@@ -189,18 +193,18 @@ def overflows(node: Any, tensor_of: Callable[[str], Any]) -> bool:
     dividend, divisor = map(numpy_helper.to_array, tensors)
     try:
         return bool(((divisor == -1) & (dividend == np.iinfo(dividend.dtype).min)).any())
-    except ValueError:  # incompatible shapes, which ONNX Runtime refuses
+    except ValueError:  # the shapes are incompatible, so ONNX Runtime refuses the model
         return False
 
 
-# Operators whose result is at most as large as the larger of their first two inputs, for an estimate.
+# Operators whose result is estimated to be at most as large as the larger of their first two inputs.
 _AS_LARGE: Final = frozenset(("Identity", "Cast", "Unsqueeze", "Squeeze", "Add", "Sub", "Mul", "Reshape", "Slice"))
 
 
 def computes_many_sizes(model: Any) -> bool:
     """Return whether onnx's data propagation would compute a tensor with more than `MAX_SIZES` elements.
 
-    Shapes must then be inferred without data propagation.
+    In that case shapes must be inferred without data propagation.
     """
     operators = {node.op_type for node in model.graph.node}
     if not operators & {"Concat", "Range"}:
@@ -210,7 +214,7 @@ def computes_many_sizes(model: Any) -> bool:
     constants = {tensor.name: tensor for tensor in model.graph.initializer}
     for node in model.graph.node:
         if node.op_type == "Range":
-            # The length follows from the values. Lengths of masks and positions are not needed for shapes.
+            # Estimate the length from the values. Lengths of masks and positions are not needed for shapes.
             if _range_length(node, constants) > MAX_SIZES:
                 return True
         # An input of unknown length counts as one element.

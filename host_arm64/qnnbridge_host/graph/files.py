@@ -1,8 +1,8 @@
 """Write a model and its weight file atomically.
 
 All files are created in a folder next to the target, on the same volume, and renamed when they are complete. A
-model with a weight file is never visible together with a wrong one: if the target is replaced, it is deleted before
-its new weight file is moved into place, and the new model is moved last.
+model is never visible together with another model's weight file: if the target is replaced, the old model is
+deleted before the new weight file is moved into place, and the new model is moved last.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from qnnbridge_os.outputs import OutputFile, place_of_several
 from qnnbridge_protocol.errors import BridgeError, NoSuchFile, OptionError, OrtError
 
 DATA_SUFFIX = ".data"
-# Protobuf refuses messages of 2 GiB; a margin is reserved for everything but weights.
+# Protobuf refuses messages of 2 GiB; a margin is reserved for everything that is not weights.
 TOO_LARGE_FOR_ONE_MESSAGE = 2**31 - 2**24
 
-# These errors are always about the result, because nothing else is written.
+# These errors are always about the result, because the block writes nothing else.
 _ABOUT_WRITING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
 
@@ -71,7 +71,7 @@ class Output:
                 # The target is a device: no folder can be created next to it.
                 self._folder = Path(tempfile.mkdtemp(prefix="qnnbridge-"))
             else:
-                # Create the folder next to the target, because a rename works only within one file system.
+                # Create the folder next to the target, because renaming works only within one file system.
                 home = self._file.place.parent
                 home.mkdir(parents=True, exist_ok=True)
                 self._folder = Path(tempfile.mkdtemp(prefix=".qnnbridge-", dir=home))
@@ -86,7 +86,7 @@ class Output:
     ) -> None:
         about_writing = isinstance(error, OSError) and error.errno in _ABOUT_WRITING
         failed = _explained(self.target, error) if about_writing or isinstance(error, OrtError) else None
-        self._remove()  # after `_explained`, which checks the free space
+        self._remove()  # check this after `_explained`, which checks the free space
         if failed is not None:
             raise failed from None
 
@@ -105,7 +105,7 @@ class Output:
         return self.work / "out" / ("model.onnx" if self._file.written_through else self.target.name)
 
     def resized(self, model: Any, source: Path, names: Iterable[str]) -> Path:
-        """Save `model` (a `ModelProto` without weights), a changed `source`, in the work folder.
+        """Save `model`, a changed `source` as `ModelProto` without weights, in the work folder.
 
         Its weight files are linked into the folder, or copied if linking is impossible: some releases of ONNX
         Runtime do not find the weights of a model given as bytes.
@@ -113,7 +113,8 @@ class Output:
         return changed_copy(model, source, names, self.work / "resized")
 
     def candidate(self, source: Path, names: Iterable[str], folder_name: str = "candidate") -> Path:
-        """Return a path for saving and loading a changed `source`, in a folder that contains its weight files."""
+        """Return a path for a changed `source` that will be saved and loaded, in a folder that contains its weight
+        files."""
         folder = self.work / folder_name
         folder.mkdir()
         link_files(source.parent, names, folder)
@@ -147,15 +148,15 @@ def link_files(source: Path, names: Iterable[str], folder: Path) -> None:
     Some releases of ONNX Runtime do not find the weights of a model given as bytes, so a changed copy needs its
     weights in its folder.
     """
-    for name in filter(inside_folder, names):  # ONNX Runtime refuses the other paths
+    for name in filter(inside_folder, names):  # ONNX Runtime refuses paths outside of the folder
         there = folder / name
         there.parent.mkdir(parents=True, exist_ok=True)
-        # A link refers to the user's own file: writing to it would change the original.
+        # A link leads to the user's own file, and writing to it would change the original.
         files.link_or_copy(source / name, there)
 
 
 def changed_copy(model: Any, source: Path, names: Iterable[str], folder: Path) -> Path:
-    """Save `model` (a `ModelProto` without weights), a changed `source`, in a new folder with its weight files.
+    """Save `model`, a changed `source` as `ModelProto` without weights, in a new folder with its weight files.
 
     Args:
         model: the changed model.
@@ -171,7 +172,7 @@ def changed_copy(model: Any, source: Path, names: Iterable[str], folder: Path) -
 
 
 def _explained(target: Path, error: BaseException | None) -> BridgeError | None:
-    """Return an explained error if `error` is about writing the result, ``None`` otherwise."""
+    """Return an error with cause and fix if `error` occurred while writing the result, ``None`` otherwise."""
     from qnnbridge_host.model import paths
 
     folder = os.fspath(target.parent)
@@ -190,7 +191,7 @@ def _explained(target: Path, error: BaseException | None) -> BridgeError | None:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GivenModel:
-    """A float or quantised model that a command works on. weights: its weight files."""
+    """A float or quantised model on which a command works. weights: paths of its weight files."""
 
     path: Path
     scan: ModelScan
@@ -218,7 +219,8 @@ def given_model(source: str | os.PathLike[str], command: str, *, count_nodes: bo
     path = existing_model(Path(source))
     scan = scan_model(path, count_nodes=count_nodes)
     refuse_scanned(scan, command)
-    require_models_extra(command)  # after the refusal: installing the extra would not help with a compiled model
+    # check this after the refusal, because the extra would not help with a compiled model
+    require_models_extra(command)
     return GivenModel(path, scan, tuple(weight_files(path, scan.external_files)))
 
 
@@ -251,7 +253,7 @@ def total_size(paths: Iterable[Path]) -> int:
 def inside_folder(name: str) -> bool:
     """Return whether a relative path stays in its folder on every system."""
     posix, windows = PurePosixPath(name), PureWindowsPath(name)
-    # On Windows a colon follows a drive, or precedes the name of an alternate stream.
+    # On Windows a colon follows a drive letter, or precedes the name of an alternate stream.
     if not name or "\0" in name or posix.is_absolute() or windows.drive or windows.root or ":" in name:
         return False
     return ".." not in posix.parts and ".." not in windows.parts

@@ -35,26 +35,27 @@ _CONSTANT_TYPES = {
     "value_int": np.int64,
     "value_ints": np.int64,
 }
-# Since this opset ONNX's QuantizeLinear supports 16 and 4 bits; older models need the operator of com.microsoft.
+# ONNX's QuantizeLinear supports 16 and 4 bits since this opset; older models need the operator of com.microsoft.
 NEWEST_QDQ_OPSET = 21
 
-# A value of at least this magnitude in a mask stands for minus infinity.
+# A value of at least this magnitude in a mask represents minus infinity.
 HUGE_MASK = 1e6
 # exp(-1e4) is 0 in every float type.
 ENOUGH_FOR_MASK = 1e4
-# Operators that pass a mask on to the scores. Limits of Clip and paddings are not masks.
+# Operators through which a mask reaches the scores. Limits of Clip and paddings are not masks.
 MASK_ADDING_OPS = ("Add", "Sub", "Mul", "Where", "Expand")
-# TensorProto.DataType (0: unknown), and shape: None for an unknown rank, None in it for a free axis.
+# Type of a tensor: its TensorProto.DataType (0: unknown), and its shape (None for an unknown rank, None in it for a
+# free axis).
 TensorType = tuple[int, tuple[int | None, ...] | None]
 _SAME_SHAPE = frozenset(
     {"QuantizeLinear", "DequantizeLinear", "Gelu", "QuickGelu", "FastGelu", "BiasGelu", "SkipLayerNormalization"}
 )
-# Larger constants are not sizes or axes, from which shapes could follow.
+# Skip larger constants: they are not sizes or axes from which shapes could follow.
 SMALL_BYTES = 1 << 12
 
 
 def load(path: Path, *, weights: bool = False) -> Any:
-    """Load a `ModelProto` from a file. weights: load tensors from external files too.
+    """Load a `ModelProto` from a file. weights: also load tensors from external files.
 
     Raises:
         InvalidProtobuf: the file is not an ONNX model.
@@ -66,7 +67,7 @@ def load(path: Path, *, weights: bool = False) -> Any:
         model = onnx.load_model(str(path), load_external_data=weights)
     except (OSError, MemoryError):
         raise
-    except Exception as error:  # noqa: BLE001 - protobuf's DecodeError, and onnx's own for missing or unsafe files
+    except Exception as error:  # noqa: BLE001 - protobuf's DecodeError, and onnx's own errors for unsafe files
         raise InvalidProtobuf(
             f"{path} cannot be read as an ONNX model.",
             cause=str(error)[:500],
@@ -91,7 +92,7 @@ def inlined(model: Any) -> Any:
 
     try:
         return inliner.inline_local_functions(model)
-    except Exception as error:  # noqa: BLE001 - raises whatever its C++ does
+    except Exception as error:  # noqa: BLE001 - onnx's C++ may raise any exception
         raise InvalidGraph(
             "The functions of the model cannot be inlined.",
             cause=str(error)[:500],
@@ -120,7 +121,7 @@ def load_tensor(tensor: Any, folder: Path) -> None:
         )
     needed = bytes_of(tensor)
     offset, length = (entries.get(key, default) for key, default in (("offset", "0"), ("length", str(needed))))
-    # ONNX Runtime too treats a length of 0 as missing. Numbers are strings in a model; `int` alone would also
+    # ONNX Runtime also treats a length of 0 as missing. Numbers are strings in a model; `int` alone would also
     # accept signs, blanks and underscores.
     if not (offset.isdecimal() and length.isdecimal() and int(length) in (0, needed)):
         raise InvalidGraph(
@@ -138,7 +139,7 @@ def load_tensor(tensor: Any, folder: Path) -> None:
                 fix="Copy or download the file again, or export the model again.",
             )
         file.seek(int(offset))
-        # A raw file may return fewer bytes than requested. A buffered one reads until it has them all.
+        # Open with buffering, which reads all requested bytes. An unbuffered file may return fewer.
         tensor.raw_data = io.BufferedReader(file).read(needed)
     tensor.data_location = 0
     del tensor.external_data[:]
@@ -205,14 +206,14 @@ def _operators(nodes: Iterable[Any]) -> Counter[Operator]:
 
 
 def opset_of(model: Any) -> int | None:
-    """Return the version of ONNX's own operator set; None if the model does not import it."""
+    """Return the version of ONNX's own operator set; None if the model does not import the set."""
     return next((entry.version for entry in model.opset_import if entry.domain in ONNX_DOMAINS), None)
 
 
 def trim_opsets(model: Any, wanted: Any = None) -> None:
     """Remove unused domains, which ONNX Runtime adds to every model that it writes.
 
-    Keep domains of `wanted`, the original model.
+    Domains that `wanted`, the original model, imports are kept.
     """
     used = {node.domain for node in nodes(model)} | set(ONNX_DOMAINS)
     if wanted is not None:
@@ -252,7 +253,7 @@ def constant_tensor(node: Any) -> Any | None:
 
 
 def constants(graph: Any) -> dict[str, Any]:
-    """Return the tensors of initializers and Constant nodes, by the name under which nodes read them."""
+    """Return the tensors of initializers and Constant nodes, by the names that other nodes use for them."""
     found = {tensor.name: tensor for tensor in graph.initializer}
     for node in graph.node:
         tensor = tensor_inside(node)
@@ -325,9 +326,10 @@ def reads(node: Any) -> list[str]:
 def shrink_masks(model: Any, huge_from: float = HUGE_MASK, size: float = ENOUGH_FOR_MASK) -> int:
     """Reduce attention masks among the initializers so that they can be quantised, in place; return their number.
 
-    An initializer is a mask if it contains only 0, 1 and huge values. A mask is added to scores of some tens. If
-    the mask contains -3.4e38, the quantisation range of the sum leaves no resolution for the scores: a sentence
-    encoder had a cosine of 0.48 against float with it, and 0.98 with -1e4, for which the softmax is 0 as well.
+    An initializer is a mask if it contains only 0, 1 and huge values. A mask is added to scores with a magnitude
+    below 100. If the mask contains -3.4e38, the quantisation range of the sum leaves no resolution for the scores:
+    a sentence encoder had a cosine of 0.48 against float with it, and 0.98 with -1e4, for which the softmax is 0 as
+    well.
 
     Args:
         model: the model to change.
@@ -344,7 +346,7 @@ def shrink_masks(model: Any, huge_from: float = HUGE_MASK, size: float = ENOUGH_
     for tensor in model.graph.initializer:
         if tensor.data_type != _FLOAT or not used_by.get(tensor.name, set()) & set(MASK_ADDING_OPS):
             continue
-        # Readers of other kinds need the original values.
+        # Skip masks that other operators read, because these need the original values.
         if used_by[tensor.name] - set(MASK_ADDING_OPS):
             continue
         values = numpy_helper.to_array(tensor)
@@ -359,11 +361,11 @@ def shrink_masks(model: Any, huge_from: float = HUGE_MASK, size: float = ENOUGH_
 
 
 def types_of(model: Any) -> dict[str, TensorType]:
-    """Return the types of inputs, outputs, initializers and inner tensors, as far as they can be inferred."""
+    """Return the types of inputs, outputs, initializers and inner tensors, as far as onnx can infer them."""
     found = _declared(infer(model))
     if any(shape is None or None in shape for _, shape in found.values()) and _has_stale_sizes(model):
         # Converters to float16 write free sizes (`unk__3`) for tensors whose sizes follow from constants. onnx
-        # keeps such a size even where the operator alone determines a number, so the second inference omits these
+        # keeps such a declared size even if the operator determines a number, so a second inference omits the
         # declarations.
         bare = without_weights(model)
         known = [value for value in bare.graph.value_info if not _has_free_size(value)]
@@ -377,12 +379,12 @@ def types_of(model: Any) -> dict[str, TensorType]:
 
 def _declared(model: Any) -> dict[str, TensorType]:
     """Return the types of the model's tensors, as the model declares them."""
-    # Initializers come first: their shapes are exact, but a declared shape may have free axes.
+    # Read initializers first, because their shapes are exact, while a declared shape may have free axes.
     found: dict[str, TensorType] = {
         tensor.name: (tensor.data_type, tuple(tensor.dims)) for tensor in model.graph.initializer
     }
     for value in (*model.graph.value_info, *model.graph.input, *model.graph.output):
-        # A name may occur in several lists; the first entry with a shape counts.
+        # A name may occur in several lists; the first entry with a shape is used.
         if value.name not in found or found[value.name][1] is None:
             found[value.name] = type_of_value(value)
     return found
@@ -400,20 +402,22 @@ def _has_free_size(value: Any) -> bool:
 
 
 def infer(model: Any) -> Any:
-    """Return a copy with inferred shapes and without the values of weights, or the model itself if onnx fails."""
+    """Return a copy with inferred shapes and without the values of weights. If onnx fails, return the model
+    itself."""
     from onnx import shape_inference
 
     light = without_weights(model, plain=True)
-    # A declaration of an initializer may have free sizes, and onnx prefers it over the tensor's shape.
+    # Drop declarations of initializers: they may have free sizes, and onnx prefers them over the tensor's shape.
     weights = {tensor.name for tensor in light.graph.initializer}
     if any(value.name in weights for value in light.graph.value_info):
         between = [value for value in light.graph.value_info if value.name not in weights]
         del light.graph.value_info[:]
         light.graph.value_info.extend(between)
-    # Try data propagation first, which follows computed sizes, unless it would create large tensors.
+    # First try with data propagation, which follows computed sizes, unless it would create large tensors.
     for data_prop in (False,) if computes_many_sizes(light) else (True, False):
         try:
-            # With strict_mode an operator that onnx cannot infer would hide the types of all others.
+            # Do not use strict_mode, with which an operator that onnx cannot infer would prevent the inference of
+            # all other types.
             return shape_inference.infer_shapes(light, strict_mode=False, data_prop=data_prop)
         except Exception:  # noqa: BLE001, S112 - any exception of onnx's C++; declared shapes remain
             continue
@@ -421,12 +425,13 @@ def infer(model: Any) -> Any:
 
 
 def without_weights(model: Any, *, plain: bool = False) -> Any:
-    """Return a copy of a model without the data of large tensors: copying their bytes would take most of the time.
+    """Return a copy of a model without the data of large tensors, because copying that data would take most of the
+    time.
 
     Args:
         model: the model to copy.
-        plain: replace operators of ONNX Runtime that onnx cannot infer by others with the same shapes, and write
-            out defaults that onnx gets wrong.
+        plain: replace operators of ONNX Runtime for which onnx cannot infer shapes by operators with the same
+            shapes, and write out default attributes that onnx gets wrong.
     """
     light = type(model)()
     light.ir_version = model.ir_version
@@ -455,7 +460,7 @@ def without_weights(model: Any, *, plain: bool = False) -> Any:
 
 
 def _write_out_defaults(nodes: Any) -> None:
-    """Write out a default that the inference of onnx 1.23 gets wrong: STFT is one-sided without the attribute."""
+    """Write out a default attribute that onnx 1.23 infers wrong: STFT is one-sided without the attribute."""
     from onnx import helper
 
     for node in nodes:
@@ -464,7 +469,8 @@ def _write_out_defaults(nodes: Any) -> None:
 
 
 def _make_inferable(node: Any, elements: Mapping[str, int]) -> None:
-    """Replace an operator that onnx cannot infer by one with the same shapes. elements: initializers' types."""
+    """Replace an operator for which onnx cannot infer shapes by one with the same shapes. elements: types of the
+    initializers."""
     if node.op_type not in _SAME_SHAPE:
         return
     from onnx import helper

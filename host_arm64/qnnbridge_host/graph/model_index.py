@@ -1,8 +1,8 @@
 """Index of a `ModelProto`: nodes and tensors by name, types and shapes from onnx's inference, constants.
 
-Weights are read when a value is requested. An `Editor` is an index of a model that is being rewritten: `changed`
-discards its cached data. Tensors that a subgraph reads from the main graph count as used. One rewrite works on one
-`Editor`; no threads.
+Weights are read when a value is requested. An `Editor` is an index of a model that is being rewritten; its method
+`changed` discards cached data. Tensors that a subgraph reads from the main graph count as used. Not thread-safe:
+each rewrite uses its own `Editor`.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class ModelIndex(GraphIndex):
 
     Args:
         model: the `ModelProto`.
-        types: types of the tensors; inferred if omitted.
-        names: labels of the nodes, replacing the nodes' own.
-        folder: folder of the external tensors; without it their values are not known.
-        follows: index of the same model in which everything that follows from fixed shapes is a constant.
+        types: types of the tensors; default: inferred types.
+        names: labels of the nodes, which replace the nodes' own names.
+        folder: folder of the external tensors; without it their values are unknown.
+        follows: index of the same model in which all values that follow from fixed shapes are constants.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class ModelIndex(GraphIndex):
     def graph(self) -> Any:
         return self.model.graph
 
-    # --- nodes --------------------------------------------------------------------------------------------
+    # --- nodes -------------------------------------------------------------------------------------------
 
     @functools.cached_property
     def protos(self) -> list[Any]:
@@ -95,7 +95,8 @@ class ModelIndex(GraphIndex):
         return None if place is None else self.protos[place]
 
     def maker_of(self, name: str, *operators: str) -> Any | None:
-        """Return the node that computes a tensor if it is one of these ONNX operators, not a function."""
+        """Return the node that computes a tensor if its operator is one of these ONNX operators; a model's function
+        does not count."""
         maker = self.maker(name)
         is_one = maker is not None and maker.op_type in operators and maker.domain in graphs.ONNX_DOMAINS
         return maker if is_one else None
@@ -104,7 +105,7 @@ class ModelIndex(GraphIndex):
         """Return the nodes of the main graph that have a tensor as input."""
         return [self.protos[place] for place in self.users.get(name, ())]
 
-    # --- names --------------------------------------------------------------------------------------------
+    # --- names -------------------------------------------------------------------------------------------
 
     @functools.cached_property
     def weights(self) -> frozenset[str]:
@@ -113,13 +114,13 @@ class ModelIndex(GraphIndex):
 
     @functools.cached_property
     def inputs(self) -> KeysView[str]:
-        """Inputs that a caller gives, in their order, without initializers."""
+        """Inputs that a caller must give, in their order, without initializers."""
         return dict.fromkeys(value.name for value in self.graph.input if value.name not in self.weights).keys()
 
     @functools.cached_property
     def outputs(self) -> KeysView[str]:
         """Outputs of the model, in their order."""
-        # The keys of a dict keep their order, unlike a set, and are searched as fast.
+        # Use a dict: unlike a set it keeps the order, and searching it is as fast.
         return dict.fromkeys(value.name for value in self.graph.output).keys()
 
     @functools.cached_property
@@ -128,10 +129,11 @@ class ModelIndex(GraphIndex):
         return frozenset(name for node in self.protos for name in graphs.captured_by(node))
 
     def is_free(self, name: str) -> bool:
-        """Return whether only nodes of the main graph use a tensor: not a subgraph, and not the model's outputs."""
+        """Return whether only nodes of the main graph use a tensor: no subgraph reads it, and it is not an output
+        of the model."""
         return name not in self.outputs and name not in self.captured
 
-    # --- tensors ------------------------------------------------------------------------------------------
+    # --- tensors -----------------------------------------------------------------------------------------
 
     @functools.cached_property
     def types(self) -> dict[str, graphs.TensorType]:
@@ -146,7 +148,7 @@ class ModelIndex(GraphIndex):
         return known
 
     def element(self, name: str) -> int:
-        """Return the TensorProto.DataType of a tensor; 0 if it is not known."""
+        """Return the TensorProto.DataType of a tensor; 0 if the type is unknown."""
         return self._known(name)[0]
 
     def shape(self, name: str) -> tuple[int, ...] | None:
@@ -157,7 +159,7 @@ class ModelIndex(GraphIndex):
         return tuple(dim for dim in dims if dim is not None)
 
     def dims(self, name: str) -> tuple[int | None, ...] | None:
-        """Return the sizes of a tensor, None for an unknown size; None for an unknown rank."""
+        """Return the sizes of a tensor, with None for an unknown size; None if the rank is unknown."""
         return self._known(name)[1]
 
     def rank(self, name: str) -> int | None:
@@ -169,11 +171,11 @@ class ModelIndex(GraphIndex):
         dims = self._known(name)[1] if name else None
         return dims is not None and 0 in dims and None not in dims
 
-    # --- constants ----------------------------------------------------------------------------------------
+    # --- constants ---------------------------------------------------------------------------------------
 
     @functools.cached_property
     def constants(self) -> dict[str, Any]:
-        """Initializers that no caller can override, and tensors of Constant nodes."""
+        """Constants: initializers that no caller can override, and tensors of Constant nodes."""
         found = graphs.constants(self.graph)
         # Since IR version 4 an initializer that is also an input is a default that a caller may override.
         for value in self.graph.input if self.model.ir_version >= 4 else ():
@@ -196,7 +198,7 @@ class ModelIndex(GraphIndex):
         if tensor.data_location == _EXTERNAL:
             if self._folder is None:
                 return None
-            # Load a copy, so that the model does not keep every weight that was read once.
+            # Load a copy, so that the model does not keep every weight that is read once.
             copy = type(tensor)()
             copy.CopyFrom(tensor)
             graphs.load_tensor(copy, self._folder)
@@ -205,10 +207,10 @@ class ModelIndex(GraphIndex):
 
     @functools.cached_property
     def sizes(self) -> dict[str, int]:
-        """Sizes in bytes of initializers and constants, by name."""
+        """Sizes of initializers and constants in bytes, by name."""
         return {name: _bytes_of(tensor) for name, tensor in graphs.constants(self.graph).items()}
 
-    # --- records ------------------------------------------------------------------------------------------
+    # --- records -----------------------------------------------------------------------------------------
 
     @functools.cached_property
     def _tensors(self) -> dict[str, GraphTensor]:
@@ -230,7 +232,8 @@ class ModelIndex(GraphIndex):
             return None
         try:
             value = self.constant(name)
-        except (ValueError, TypeError):  # fewer bytes than the shape requires: ONNX Runtime will refuse the model
+        # the tensor has fewer bytes than its shape requires: ONNX Runtime will refuse the model
+        except (ValueError, TypeError):
             return None
         return None if value is None else tuple(value.ravel().tolist())
 
@@ -243,7 +246,7 @@ def _bytes_of(tensor: Any) -> int:
     return bits // 8
 
 
-# --- an index of a model that changes ------------------------------------------------------------------
+# --- an index of a model that changes --------------------------------------------------------------------
 
 # TensorProto.DataType: float, float16, double, bfloat16.
 FLOATS = (1, 10, 11, 16)
@@ -253,25 +256,26 @@ INTEGERS = (2, 3, 4, 5, 6, 7, 12, 13)
 class Editor(ModelIndex):
     """Index of the main graph while it is rewritten.
 
-    Each `add_*` returns the name of what it added.
+    Each method `add_*` returns the name of the added node or tensor.
 
     Args:
         model: the `ModelProto`.
         folder: folder of the model's external tensors.
-        right_here: rows of the known-wrong table that no rewrite has to fix.
+        right_here: rows of the known-wrong table that need no rewrite, because QNN is right on this computer.
     """
 
     def __init__(self, model: Any, folder: Path, right_here: Collection[str] = ()) -> None:
         super().__init__(model, folder=folder)
         self.folder = folder
         self.right_here = frozenset(right_here)
-        # No cached property: `changed` must keep the set, because it includes nodes that are not in the graph yet.
+        # Do not use a cached property: `changed` must keep the set, because it includes nodes that are not in the
+        # graph yet.
         self._taken: set[str] | None = None
-        # Last number used for each hint.
+        # Last number that was appended to each name hint.
         self._numbers: dict[str, int] = {}
 
     def changed(self, *, shapes: bool = False) -> None:
-        """Discard cached data after nodes were added or removed. shapes: discard types and shapes too."""
+        """Discard cached data after nodes were added or removed. shapes: also discard types and shapes."""
         # `cached_property` stores its value in `__dict__`. Once deleted, the value is computed again on access.
         for name in [name for name in self.__dict__ if name != "types" or shapes]:
             if isinstance(getattr(type(self), name, None), functools.cached_property):
@@ -282,18 +286,18 @@ class Editor(ModelIndex):
         """Operators of the main graph, without their domains."""
         return frozenset(node.op_type for node in self.protos)
 
-    # --- changing -----------------------------------------------------------------------------------------
+    # --- changing ----------------------------------------------------------------------------------------
 
     def fresh(self, hint: str) -> str:
         """Return a name that is not in use yet."""
         if self._taken is None:
             self._taken = set()
-            # Subgraphs count, because a name may occur only once in the main graph and its subgraphs.
+            # Include subgraphs, because a name may occur only once in the main graph and its subgraphs.
             for graph in graphs.subgraphs(self.graph):
                 self._taken.update(value.name for value in [*graph.input, *graph.output, *graph.initializer])
                 for node in graph.node:
                     self._taken.update((*node.input, *node.output, node.name))
-        # Continue the count of earlier calls, since many nodes have the same hint.
+        # Continue from the number of earlier calls, because many nodes have the same hint.
         name, number = hint, self._numbers.get(hint, 0)
         while name in self._taken:
             number += 1
@@ -304,7 +308,7 @@ class Editor(ModelIndex):
 
     def rename_result(self, node: Any, number: int, name: str) -> None:
         """Rename the result of a node."""
-        # Update this entry only: `changed` would discard the whole index.
+        # Update only this entry, because `changed` would discard the whole index.
         self.makers[name] = self.makers.pop(node.output[number])
         node.output[number] = name
 
@@ -312,14 +316,14 @@ class Editor(ModelIndex):
         from onnx import numpy_helper
 
         name = name or self.fresh(hint)
-        # `ascontiguousarray` gives a scalar one dimension, which the reshape removes.
+        # `ascontiguousarray` adds a dimension to a scalar, which the reshape removes.
         self.graph.initializer.append(
             numpy_helper.from_array(np.ascontiguousarray(value).reshape(value.shape), name)
         )
-        # Protobuf has appended a copy: the tensor in the graph is another object.
+        # Return the last tensor of the graph: Protobuf has appended a copy, so `tensor` is another object.
         tensor = self.graph.initializer[-1]
         self.constants[name] = tensor
-        # Access to `types` would start the inference of the whole model.
+        # Check whether `types` exists, because accessing it would start the inference of the whole model.
         if "types" in self.__dict__:
             self.types[name] = (tensor.data_type, tuple(value.shape))
         return name
@@ -334,7 +338,8 @@ class Editor(ModelIndex):
     def make(
         self, op: str, inputs: Sequence[str], after: Any, output: str | None = None, domain: str = "", **attrs: Any
     ) -> Any:
-        """Create a node whose name derives from the node `after` that it replaces. Do not add it to the graph."""
+        """Create a node without adding it to the graph. Its name derives from the node `after`, which it
+        replaces."""
         from onnx import helper
 
         base = after.name or after.output[0]
@@ -344,13 +349,14 @@ class Editor(ModelIndex):
     def map_nodes(
         self, change: Callable[[Any], Sequence[Any] | None], operators: Collection[str] | None = None
     ) -> int:
-        """Replace each node by the nodes that `change` returns; None keeps it. Return the number of changed nodes.
+        """Replace each node by the nodes that `change` returns (None keeps the node). Return the number of changed
+        nodes.
 
         The new nodes must compute the outputs of the node that they replace. Node positions stay valid
         until all nodes have been visited.
 
         Args:
-            change: returns the replacement of a node.
+            change: function that returns the replacement of a node.
             operators: only nodes of these operators are visited, in any domain; default: all.
         """
         if operators is not None and self.op_types.isdisjoint(operators):
@@ -372,7 +378,7 @@ class Editor(ModelIndex):
         what_changed: str,
         domains: Sequence[str] = graphs.ONNX_DOMAINS,
     ) -> list[str]:
-        """Replace nodes of one operator or several as `map_nodes` does, then remove dead nodes. Return a report."""
+        """Replace nodes of one or several operators like `map_nodes`, then remove dead nodes. Return a report."""
         operators = (op,) if isinstance(op, str) else op
         count = self.map_nodes(lambda node: change(node) if node.domain in domains else None, operators)
         if count:
@@ -384,11 +390,11 @@ class Editor(ModelIndex):
         kept = list(nodes)
         del self.graph.node[:]
         self.graph.node.extend(kept)
-        # Positions are node numbers, so every position may have changed.
+        # Positions are node indices, so every position may have changed.
         self.changed()
 
     def drop_dead(self) -> int:
-        """Remove nodes and constants that nothing uses; return the number of removed nodes."""
+        """Remove nodes and constants whose results are unused; return the number of removed nodes."""
         # Uses are counted once and decrease as nodes are removed. A node is visited again only when the last use of
         # one of its results is gone, so a long dead chain takes linear, not quadratic time. A tensor that a
         # subgraph reads from the main graph is used by the node that contains the subgraph.
@@ -421,7 +427,7 @@ class Editor(ModelIndex):
         return len(dead)
 
     def _drop_constants(self, used: set[str]) -> None:
-        # The initializer of an input is its default: without it a caller would have to give the input.
+        # Keep the initializer of an input: it is the default, without which a caller would have to give the input.
         used |= {value.name for value in self.graph.input}
         count = sum(tensor.name in used for tensor in self.graph.initializer)
         if count < len(self.graph.initializer):

@@ -1,7 +1,7 @@
-"""Refuse models that no machine of this size can run: gigantic tensors, infinite loops.
+"""Refuse models that this machine cannot run: models with gigantic tensors or endless loops.
 
 Commands that run a model in their own process need these checks: ONNX Runtime cannot be interrupted there, and
-allocates memory until the system ends a process. The checks take time in proportion to the file.
+allocates memory until the system ends a process. The checks take time proportional to the size of the file.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from qnnbridge_host.graph import graphs
 from qnnbridge_host.graph.bounds import overflows
 from qnnbridge_protocol.errors import InvalidGraph
 
-# Limit for one tensor; half of the machine's memory if that is less.
+# Maximum size of one tensor; half of the machine's memory if that is less.
 MAX_TENSOR_BYTES: Final = 8 * 2**30
 MAX_TRIPS: Final = 10**9
-# Limit for a convolution or pooling: all elements of a window are visited for each result, also those outside of
-# the input.
+# Maximum window of a convolution or pooling: for each result all elements of the window are visited, even those
+# outside of the input.
 MAX_WINDOW: Final = 2**31
 # TensorProto.DataType of strings; bytes that a string takes in addition to its characters.
 _TEXT: Final = 8
@@ -44,7 +44,8 @@ def check_runnable(model: Any, types: Mapping[str, graphs.TensorType] | None = N
             if shape is None or None in shape or 0 in shape:
                 continue
             size = math.prod(shape) * (text_bytes if element == _TEXT else _element_bytes(element))  # type: ignore[arg-type]
-            # An allocation would not fail: Linux grants the memory, and ends the process when it uses the memory.
+            # Compute the size: an allocation would not fail, because Linux grants the memory and ends the process
+            # when it uses the memory.
             if size > limit:
                 raise InvalidGraph(
                     f"The model computes a tensor of {_size_text(size)}.",
@@ -71,11 +72,11 @@ def check_runnable(model: Any, types: Mapping[str, graphs.TensorType] | None = N
 
 def _check_loop(node: Any, known: Mapping[str, float]) -> None:
     """Raise `InvalidGraph` if a Loop does not end in time. known: constants of the enclosing graph."""
-    # Number of repetitions and initial condition, both optional.
+    # The first two inputs are the number of repetitions and the initial condition, both optional.
     first, begins = (*node.input, "", "")[:2]
     trips = known.get(first) if first else math.inf
     body = next((one.g for one in node.attribute if one.name == "body"), None)
-    # `trips` is None if the number is computed in the run.
+    # `trips` is None if the number is computed at run time.
     if trips is None or trips <= MAX_TRIPS or body is None or len(body.input) < 2 or not body.output:
         return
     if begins and not known.get(begins):
@@ -86,7 +87,7 @@ def _check_loop(node: Any, known: Mapping[str, float]) -> None:
     for one in body.node:
         if one.op_type == "Identity" and one.input and (one.input[0] in always or inner.get(one.input[0])):
             always.add(one.output[0])
-    # The first output of a body is the condition of its next repetition.
+    # The first output of a body is the condition for the next repetition.
     goes_on = body.output[0].name
     if goes_on in always or inner.get(goes_on):
         times = "without an end" if trips == math.inf else f"{trips:,.0f} times"
@@ -98,7 +99,7 @@ def _check_loop(node: Any, known: Mapping[str, float]) -> None:
 
 
 def _scalars(graph: Any) -> dict[str, float]:
-    """Return initializers and Constant nodes with one element. Skip damaged ones, which ONNX Runtime refuses."""
+    """Return initializers and Constant nodes with one element. Skip damaged tensors, which ONNX Runtime refuses."""
     from onnx import numpy_helper
 
     found = {}

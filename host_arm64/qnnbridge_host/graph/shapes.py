@@ -1,7 +1,7 @@
 """Find the free dimensions of a model's inputs, decide their sizes, and fix them in the `ModelProto`.
 
-Axes with the same symbol (`batch`) must have the same size. Names that are not symbols ("?", which one exporter
-uses for every free axis) mean nothing and are exempt.
+Axes with the same symbol (`batch`) must have the same size. Names that are not symbols are exempt from this rule:
+one exporter uses "?" for every free axis.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Dimensions:
 
     @classmethod
     def of(cls, sizes: Mapping[str, int]) -> Dimensions:
-        """Convert `{"batch": 1, "x:2": 48}`: a key is a dimension name, or an input and an axis."""
+        """Convert `{"batch": 1, "x:2": 48}`. A key is the name of a dimension, or of an input and an axis."""
         dimensions = cls()
         for name, size in sizes.items():
             axis = re.fullmatch(r"(.+):(\d+)", name)
@@ -55,7 +55,7 @@ def refuse_unknown_names(free: Mapping[tuple[str, int], str | None], dimensions:
 
     free: free dimensions by input and axis, with their symbols.
     """
-    # A key like "x:0" is stored by name and by axis, because it may also be the name of a dimension.
+    # A key like "x:0" is stored both as a name and as an axis, because it may also be the name of a dimension.
     names = {f"{name}:{axis}" for name, axis in free} | {name for name in free.values() if name}
     there = dict.fromkeys(name or f"{given}:{axis}" for (given, axis), name in free.items())
     for name in dimensions.by_name:
@@ -69,7 +69,7 @@ def refuse_unknown_names(free: Mapping[tuple[str, int], str | None], dimensions:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FreeAxis:
-    """A free dimension of an input. name: its symbol, None if it has none."""
+    """A free dimension of an input. name: the dimension's symbol; None if it has none."""
 
     input: str
     axis: int
@@ -82,11 +82,11 @@ class FreeAxis:
 
 
 def as_dimensions(sizes: Mapping[str, int] | Dimensions | None) -> Dimensions:
-    """Convert `{"batch": 1, "x:2": 48}` to the result of `--dim batch=1 --dim x:2=48`."""
+    """Convert `{"batch": 1, "x:2": 48}` as if it came from `--dim batch=1 --dim x:2=48`."""
     if isinstance(sizes, Dimensions):
         return sizes
     for name, size in (sizes or {}).items():
-        # In Python `True` is the integer 1.
+        # In Python `True` counts as the integer 1.
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
             raise OptionError(f"{size!r} is not a valid size for {name!r}.", fix="Give positive integers.")
     return Dimensions.of(sizes or {})
@@ -108,7 +108,7 @@ def free_dimensions(graph: Any) -> list[FreeAxis]:
 
 
 def declared(value: Any) -> NodeInfo:
-    """Describe an input or output in the same form as a session."""
+    """Describe an input or output in the same way as a session does."""
     kind = str(value.type.WhichOneof("value"))
     if value.type.HasField("tensor_type"):
         kind = f"tensor({text_of(value.type.tensor_type.elem_type) or 'undefined'})"
@@ -146,7 +146,8 @@ def fix(model: Any, dimensions: Dimensions) -> bool:
     inputs = {value.name: value.type.tensor_type.shape.dim for value in model.graph.input}
     places = {(dimension.input, dimension.axis) for dimension in free}
     fixed = False
-    # Set sizes by axis first: such a dimension loses its symbol, so a size by symbol does not change it again.
+    # Set the sizes given by axis first. The dimension then loses its symbol, so that a size by symbol does not
+    # change it again.
     for (name, axis), size in dimensions.by_axis.items():
         if (name, axis) in places:
             inputs[name][axis].Clear()
@@ -162,9 +163,10 @@ def fix(model: Any, dimensions: Dimensions) -> bool:
 
 
 def forget_inferred(graph: Any) -> list[Any]:
-    """Remove declared shapes that may belong to other sizes; without them every reader infers the shapes.
+    """Remove declared shapes of inner tensors and outputs that may belong to other sizes. Without them readers
+    infer the shapes.
 
-    Return the outputs that had a free axis.
+    The result are the outputs that had a free axis.
     """
     del graph.value_info[:]
     free = []
@@ -179,7 +181,7 @@ def forget_inferred(graph: Any) -> list[Any]:
 
 
 def options_text(free: Sequence[FreeAxis], sizes: Mapping[tuple[str, int], int] | None = None) -> str:
-    """Return the `--dim` options that fix these dimensions, with sizes as far as `sizes` contains them.
+    """Return the `--dim` options that fix these dimensions, with the sizes that `sizes` contains.
 
     A symbol that would need two different sizes, or that is meaningless ("?") and stands for several axes, is
     replaced by input and axis.
@@ -202,7 +204,8 @@ def options_text(free: Sequence[FreeAxis], sizes: Mapping[tuple[str, int], int] 
 
 
 def _is_fixed(dimension: Any) -> bool:
-    return bool(dimension.HasField("dim_value") and dimension.dim_value >= 0)  # some exporters write -1 for free
+    # some exporters write -1 for a free dimension
+    return bool(dimension.HasField("dim_value") and dimension.dim_value >= 0)
 
 
 def _all_dimensions(graph: Any) -> Iterator[Any]:
@@ -230,7 +233,7 @@ def options_of(graph: Any, decided: Dimensions) -> str:
 
 
 def decide(graph: Any, shapes: Shapes, dims: Dimensions) -> Dimensions:
-    """Return all sizes in the form of `--dim`. Raise `OptionError` if they contradict the model or each other."""
+    """Return all sizes as for `--dim`. Raise `OptionError` if they contradict the model or each other."""
     inputs = {value.name: value for value in real_inputs(graph)}
     for name, sizes in shapes.items():
         if name not in inputs:
@@ -268,14 +271,15 @@ def _decide_axis(
     if decided.by_axis.get(place, size) != size:
         raise OptionError(f'--shape and --dim give axis {axis} of input "{value.name}" different sizes.')
     symbol = free[place]
-    # A size by input and axis overrides the model's symbol, so it need not agree with the other axes.
+    # A size by input and axis overrides the model's symbol, so it need not equal the size of other axes with the
+    # symbol.
     if symbol is not None and is_symbol(symbol) and place not in decided.by_axis:
         other, where = said.setdefault(symbol, (size, f'axis {axis} of input "{value.name}"'))
         if other != size:
             raise OptionError(
                 f'Axis {axis} of input "{value.name}" would be {size}, but {where} is {other}.',
-                cause=f'The model declares that they are equally long: both have the symbol "{symbol}".',
-                fix=f'Give both the same size. If the model is wrong: --dim "{value.name}:{axis}={size}".',
+                cause=f'The model declares equal lengths: both axes have the symbol "{symbol}".',
+                fix=f'Give both axes the same size. If the model is wrong: --dim "{value.name}:{axis}={size}".',
             )
         decided.by_name[symbol] = size
     decided.by_axis[place] = size

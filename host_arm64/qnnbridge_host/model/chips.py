@@ -1,8 +1,8 @@
 """Table of Qualcomm's chips: model number, part name, Hexagon architecture, fast memory (VTCM).
 
-Numbers, part names and architectures are those of onnxruntime-qnn 2.7 (`soc_model`). The VTCM sizes are those that
-Qualcomm's compiler 2.51 recorded in context binaries compiled for each chip. The product names are Qualcomm's.
-Constant tables and pure functions; any thread.
+Numbers, part names and architectures come from onnxruntime-qnn 2.7 (`soc_model`). Qualcomm's compiler 2.51 recorded
+the VTCM sizes in context binaries compiled for each chip. The product names are Qualcomm's. Constant tables and
+pure functions; any thread.
 """
 
 from __future__ import annotations
@@ -44,10 +44,11 @@ CHIPS: Final = (
     Chip(88, "SC8480XP", 81, 8, "Snapdragon X2 Elite"),
 )
 
-# The simulator's target when a session sets no chip.
+# The chip that the simulator simulates when a session sets no chip.
 DEFAULT_SIMULATED_CHIP: Final = 60
 
-# A chip for each architecture of the simulator. For the chips 34 and 37 the simulator assigns all nodes to the CPU.
+# A chip for each architecture of the simulator. Chips 34 and 37 are not used, because for them the simulator
+# assigns all nodes to the CPU.
 _SIMULATED_CHIP_OF_ARCH: Final = {68: 30, 69: 36, 73: 60, 75: 57, 79: 69, 81: 88}
 
 _BY_NUMBER: Final = {chip.number: chip for chip in CHIPS}
@@ -72,7 +73,7 @@ def chip_named(text: str) -> Chip | None:
     Ignore case and the word Snapdragon. Return ``None`` if no chip of the table matches, or several do.
     """
     word = text.strip().upper()
-    # `isdigit` is also true of superscripts, which `int` refuses.
+    # Check for ASCII, because `isdigit` is also true for superscripts, which `int` refuses.
     if word.isascii() and word.isdigit():
         return _BY_NUMBER.get(int(word))
     chips = chips_of_product(text)
@@ -107,7 +108,7 @@ def simulated_chip(soc_model: str | None, htp_arch: str | None) -> int | None:
         first = soc_model.split(",")[0]
         chip = chip_named(first)
         return chip.number if chip else int(first) if first.isascii() and first.strip().isdigit() else None
-    # htp_arch counts only without soc_model, as in QNN.
+    # As in QNN, htp_arch is used only without soc_model.
     arch = int(htp_arch) if htp_arch and htp_arch.isascii() and htp_arch.isdigit() else 0
     return _SIMULATED_CHIP_OF_ARCH.get(arch, DEFAULT_SIMULATED_CHIP)
 

@@ -1,4 +1,4 @@
-"""Collect a `ModelScan` with its EPContext nodes from the walk through a model's protobuf. Immutable results."""
+"""Collect a `ModelScan` with its EPContext nodes while a model's protobuf is read. Immutable results."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ QNN_SOURCES = frozenset({"QNNExecutionProvider", "QNN"})
 
 
 class EpContextNode(NamedTuple):
-    """A compiled part of a model, or (in `ModelScan.lookalikes`) a node that only resembles one.
+    """A compiled part of a model, or (in `ModelScan.lookalikes`) a node that only resembles a compiled part.
 
-    where: the graph that contains the node, as text ("the main graph", "then_branch of the If node 'if1'").
+    where: description of the graph that contains the node ("the main graph", "then_branch of the If node 'if1'").
     Attributes are ``None`` if the file lacks them; `owns_blob` and `embeds` apply the defaults. cache_path: file of
     the context binary, if it is not embedded. embedded: position of an embedded context binary in the model file,
     or the bytes of a value too short to be one.
@@ -57,17 +57,18 @@ class EpContextNode(NamedTuple):
 
     @property
     def is_real(self) -> bool:
-        """True if ONNX Runtime treats the node as a compiled part."""
+        """Whether ONNX Runtime treats the node as a compiled part."""
         return self.op_type == OP_TYPE and self.domain == DOMAIN
 
     @property
     def embeds(self) -> bool:
-        """True if the context binary is inside of the model, which is the schema's default."""
+        """Whether the context binary is inside of the model, which is the schema's default."""
         return self.embed_mode != 0
 
     @property
     def owns_blob(self) -> bool:
-        """True for a main node, which refers to a context binary or embeds it. The other nodes share its binary."""
+        """Whether the node is a main node, which refers to a context binary or embeds it. Other nodes share the
+        main node's binary."""
         return self.main_context in (None, 1)
 
     @property
@@ -80,16 +81,16 @@ class EpContextNode(NamedTuple):
         return self.source or "an unnamed execution provider"
 
 
-# Every node that refers to a file, or is or contains a compiled part, contains one of these byte strings. Searching
-# for them is 15 times faster than parsing the node.
+# A node contains one of these byte strings if it refers to a file, or is or contains a compiled part. Searching for
+# them is 15 times faster than parsing the node.
 _WORDS: Final = (b"location", OP_TYPE.encode())
-# Before this IR version initializers had to be listed as inputs too.
+# Before this IR version initializers also had to be listed as inputs.
 _LEAST_INITIALIZERS_ARE_INPUTS_IR: Final = 4
 # ONNX Runtime's value for a model without a version.
 _NO_VERSION: Final = 2**63 - 1
 
 
-# Limit on the digits of a byte count: 2**63 has 19.
+# Maximum number of digits of a byte count: 2**63 has 19 digits.
 _MOST_DIGITS: Final = 20
 
 _NONE: Final[Mapping[str, Any]] = MappingProxyType({})
@@ -98,14 +99,14 @@ _NONE: Final[Mapping[str, Any]] = MappingProxyType({})
 class ModelScan(NamedTuple):
     """The contents of a model file.
 
-    format: "ort" is ONNX Runtime's own format; only the size of such a file is known.
-    ep_contexts: the compiled parts in file order. lookalikes: nodes that only resemble one.
-    files: paths of all files that contain tensors or context binaries, as written in the model, without duplicates,
-    in file order. external_files: paths of the files that contain tensors, with the size that each file needs.
-    inputs: without initializers. node_count, ops: nodes in the file as defined by `node_count`, in all and by
-    operator (with the domain unless it is ONNX's own); 0 and empty if they were not counted. function_nodes: nodes
-    in the bodies of functions, each body counted once. metadata: the model's custom metadata.
-    properties: `metadata`, and the model's description under ONNX Runtime's keys.
+    format: "ort" is ONNX Runtime's own format; only the size of such a file is known. ep_contexts: the compiled
+    parts in file order. lookalikes: nodes that only resemble one. files: paths of all files that contain tensors or
+    context binaries, as written in the model, without duplicates, in file order. external_files: paths of the files
+    that contain tensors, with the size that each file needs. inputs: the model's inputs without initializers.
+    node_count, ops: number of nodes as defined by `node_count`, in total and by operator (with the domain unless it
+    is ONNX's own); 0 and empty if the nodes were not counted. function_nodes: nodes in the bodies of functions,
+    each body counted once. metadata: the model's custom metadata. properties: `metadata`, and the model's
+    description under ONNX Runtime's keys.
     """
 
     size_bytes: int
@@ -132,7 +133,7 @@ class ModelScan(NamedTuple):
 
     @property
     def is_compiled(self) -> bool:
-        """True if at least one part of the model is an EPContext node."""
+        """Whether at least one part of the model is an EPContext node."""
         return bool(self.ep_contexts)
 
     @property
@@ -170,11 +171,11 @@ def collect(file: BinaryIO, size: int, count_nodes: bool, *, until_eof: bool = F
 
 
 # Nodes are checked in three ways, the cheapest first. A search for two byte strings finds the nodes that may be a
-# compiled part or refer to a file. `_glance` reads the operator of the others if nodes are counted. Only a node
-# that neither can decide is walked as a message. A byte string that occurs by chance costs such a walk but does not
-# change the result, because `close` decides by fields.
+# compiled part or refer to a file. `_glance` reads the operator of the other nodes if nodes are counted. A node
+# that neither step can decide is read as a message. If one of the byte strings occurs by chance, the node is read
+# unnecessarily, but the result is the same, because `close` decides by fields.
 class _Collector:
-    """Visitor of the messages of one walk."""
+    """Visitor that gets the messages of one pass through the file."""
 
     def __init__(self, count_nodes: bool) -> None:
         self.looked = 0
@@ -198,7 +199,7 @@ class _Collector:
         self._graph_doc = ""
         self._model: Message | None = None
 
-    # --- walking ---
+    # --- callbacks of the walk ---------------------------------------------------------------------------
 
     def wants(self, kind: MessageKind, parent: Message, window: bytes, at: int, length: int) -> bool:
         end = at + length
@@ -213,10 +214,11 @@ class _Collector:
             return has_graph
         if kind is schema.TENSOR:
             if parent.kind is schema.GRAPH and parent.parent is not None and parent.parent.kind is schema.MODEL:
-                return True  # an initializer of the main graph: its name is needed
+                return True  # an initializer of the main graph, whose name is needed
             return window.find(_WORDS[0], at, end) >= 0
         if kind is schema.VALUE:
-            # Callers of a session see only the inputs and outputs of the main graph.
+            # Skip inputs and outputs of other graphs, because callers of a session use only those of the main
+            # graph.
             return parent.parent is not None and parent.parent.kind is schema.MODEL
         return True
 
@@ -228,7 +230,8 @@ class _Collector:
             closing(self, message)
 
     def _glance(self, window: bytes, at: int, end: int) -> tuple[str, str, bool]:
-        """Return operator and domain of a node that is complete in `window`, and whether it may contain a graph."""
+        """Return operator and domain of a node that is completely in `window`, and whether the node may contain a
+        graph."""
         op_type = domain = b""
         while at < end:
             self.looked += 1
@@ -236,14 +239,15 @@ class _Collector:
             number, wire = tag >> 3, tag & 7
             # All fields of a node are strings or messages with numbers below 16, so their tags have one byte.
             if tag & 0x80 or wire != 2 or not number:
-                return "", "", True  # unusual: walk the node
+                return "", "", True  # unusual node: read it as a message
             length, at = varint(window, at + 1)
             stop = at + length
             if stop > end:
                 raise Garbage("a field is longer than the node that it is part of")
             if number == schema.NODE_ATTRIBUTE:
                 if window.find(b"\x32", at, stop) >= 0 or window.find(b"\x5a", at, stop) >= 0:
-                    return "", "", True  # tags of the fields that contain graphs, or the same bytes by chance
+                    # tags of fields that contain graphs; the same bytes may also occur by chance
+                    return "", "", True
             elif number == schema.NODE_TYPE:
                 op_type = window[at:stop]
             elif number == schema.NODE_DOMAIN:
@@ -253,12 +257,12 @@ class _Collector:
 
     def _count(self, op_type: str, domain: str, parent: Message | None) -> None:
         function = _function_around(parent)
-        # The key is the message's id, because the name of a function may follow its nodes.
+        # Use the message's id as key, because in the file the name of a function may follow its nodes.
         counts = self._operators if function is None else self._in_functions.setdefault(id(function), {})
         operator = operator_of(op_type, domain)
         counts[operator] = counts.get(operator, 0) + 1
 
-    # --- the meaning of a complete message ---
+    # --- processing of completely read messages ----------------------------------------------------------
 
     def _close_model(self, model: Message) -> None:
         self._model = model
@@ -284,7 +288,7 @@ class _Collector:
 
     def _close_metadata(self, entry: Message) -> None:
         key, value = entry.text(schema.ENTRY_KEY), entry.values.get(schema.ENTRY_VALUE, b"")
-        # A longer value is left out, as `limits.fitting` leaves it out: an empty text would be a wrong value.
+        # Omit a value that is too long, like `limits.fitting`, because an empty string would be a wrong value.
         if key is not None and not isinstance(value, schema.Span):
             self._metadata[key] = entry.text(schema.ENTRY_VALUE) or ""
 
@@ -297,7 +301,7 @@ class _Collector:
                 self._external[path] = max(end, self._external.get(path, 0))
         parent = tensor.parent
         if parent is not None and parent.kind is schema.SPARSE_TENSOR:
-            # The first tensor inside contains the values; its name is the name of the sparse tensor.
+            # The first tensor inside contains the values and has the name of the sparse tensor.
             parent.notes.setdefault("name", tensor.text(schema.TENSOR_NAME))
         elif parent is not None and parent.kind is schema.GRAPH:
             self._add_initializer(parent, tensor.text(schema.TENSOR_NAME))
@@ -350,7 +354,7 @@ class _Collector:
         self._files[path] = None
         return path
 
-    # --- the end ---
+    # --- the result --------------------------------------------------------------------------------------
 
     def _properties(self, model: Message) -> dict[str, str]:
         version = model.number(schema.MODEL_VERSION)
@@ -366,7 +370,7 @@ class _Collector:
         return {**{name: text or "" for name, text in own.items()}, **self._metadata}
 
     def scan_so_far(self, size: int) -> ModelScan:
-        """Return the nodes that were read: `node_count`, `ops` and `ep_contexts`."""
+        """Return a partial scan with the nodes read so far: `node_count`, `ops` and `ep_contexts`."""
         ops = written_out(self._operators, self._bodies)
         return ModelScan(size, ep_contexts=tuple(self._contexts), node_count=sum(ops.values()), ops=ops)
 
@@ -374,7 +378,7 @@ class _Collector:
         model = self._model
         ir_version = model.number(schema.MODEL_IR_VERSION) if model is not None else None
         if model is None or ir_version is None or self._graph_name is None:
-            raise Garbage("its version or its graph is missing")  # maybe protobuf of another kind
+            raise Garbage("its version or its graph is missing")  # it may be a protobuf message of another type
         ops = written_out(self._operators, self._bodies)
         weights_are_inputs = ir_version < _LEAST_INITIALIZERS_ARE_INPUTS_IR
         return ModelScan(
@@ -402,7 +406,7 @@ class _Collector:
         )
 
 
-# A table instead of a chain of comparisons, because it is used at the end of every message.
+# Use a table instead of a chain of comparisons, because this runs at the end of every message.
 _CLOSING: Final = {
     schema.MODEL: _Collector._close_model,
     schema.GRAPH: _Collector._close_graph,
@@ -421,7 +425,7 @@ _CLOSING: Final = {
 def _context_node(node: Message, op_type: str, domain: str) -> EpContextNode:
     notes = node.notes
     embed_mode, cache = _number(notes, "embed_mode"), notes.get("ep_cache_context")
-    # A Span is longer than any path: the value is a binary although embed_mode asks for a path.
+    # A Span is longer than any path, so the value is a binary although embed_mode indicates a path.
     is_path = embed_mode == 0 and isinstance(cache, bytes)
     return EpContextNode(
         name=node.text(schema.NODE_NAME) or "",
@@ -453,7 +457,7 @@ def _number(notes: Mapping[str, object], name: str) -> int | None:
 
 
 def _count(text: object) -> int:
-    """Parse a byte count; return 0 for anything that is not a number or is larger than any file."""
+    """Parse a byte count; return 0 for a value that is not a number or is larger than any file."""
     return int(text) if isinstance(text, str) and text.isdecimal() and len(text) < _MOST_DIGITS else 0
 
 
@@ -464,7 +468,8 @@ def _function_around(message: Message | None) -> Message | None:
 
 
 def _where(node: Message) -> str:
-    """Return the graphs around a node as text, the innermost first. Protobuf writes a name before the subgraphs."""
+    """Return a description of the graphs around a node, the innermost first. Protobuf writes a name before the
+    subgraphs."""
     words: list[str] = []
     message = node.parent
     while message is not None:

@@ -2,13 +2,13 @@
 
 Three sources describe the origin. Only the context binary is reliable: it contains the SDK build and the chip that
 the compiler used. The compatibility text in the model's metadata repeats the options, and the nodes' attributes can
-be edited; QNN checks neither. The text exists since ONNX Runtime 1.23 and has two forms, with fields separated by
+be edited; QNN checks neither. The text exists since ONNX Runtime 1.23 and has two formats, with fields separated by
 colons:
 
     6:2.48.40:5.48.0:0.0.0:68:0     backend, SDK, backend API, context blob, architecture, runtime driver
     v2:6:2.51.0:5.51.0:0:60:0:0     backend, SDK, backend API, architectures, chips, VTCM, runtime driver
 
-In the second form architectures, chips and VTCM are lists of equal length, separated by commas; 0 means that the
+In the second format, architectures, chips and VTCM are lists of equal length, separated by commas; 0 means that the
 options did not set the value. Immutable data and pure functions.
 """
 
@@ -31,7 +31,7 @@ from qnnbridge_protocol.connection import Hello
 from qnnbridge_protocol.errors import ContextUnusable
 from qnnbridge_protocol.specs import QNN, ProviderSpec
 
-# A third part with more than six digits is a build stamp, not part of the version.
+# A version component after the second with more than six digits is a build stamp and not part of the version.
 _NUMBERS: Final = re.compile(r"v?(\d{1,4})\.(\d{1,6})(?:\.(\d{1,6})(?!\d))?")
 
 
@@ -60,7 +60,7 @@ def release_with_sdk(sdk: str | None) -> str | None:
         from qnnbridge_host.model.releases import load_releases, version_key
 
         releases = load_releases()
-    # The release is only part of the advice: without the table the verdict is the same.
+    # Ignore a missing table: the release is only part of the advice, and the verdict does not depend on it.
     except (ImportError, OSError, ValueError, KeyError):
         return None
     fitting = [
@@ -105,7 +105,8 @@ class CompiledTarget:
 class Compatibility:
     """Parsed compatibility text.
 
-    form: 1 or 2. context_blob: only in the first form. user_driver: compiled on the runtime driver (HNRD).
+    form: format of the text, 1 or 2. context_blob: only in the first format. user_driver: compiled with the runtime
+        driver (HNRD).
     """
 
     text: str
@@ -119,19 +120,21 @@ class Compatibility:
 
     @property
     def words(self) -> tuple[str, str]:
-        """Origin and target as text for messages."""
+        """Description of origin and target for messages."""
         backend = _BACKENDS.get(self.backend, f"backend {self.backend}")
         made_with = f"{backend}, QNN SDK {self.sdk}, backend API {self.backend_api}"
         if self.context_blob is not None:
             made_with += f", context blob {self.context_blob}"
         driver = (
-            "made on the system's runtime driver (HNRD)" if self.user_driver else "not on a runtime driver (HNRD)"
+            "compiled with the system's runtime driver (HNRD)"
+            if self.user_driver
+            else "not on a runtime driver (HNRD)"
         )
         return made_with, f"for {', '.join(_target_text(target) for target in self.targets)}; {driver}"
 
 
 def parse(text: str) -> Compatibility | None:
-    """Parse a compatibility text; return ``None`` if it has neither form."""
+    """Parse a compatibility text; return ``None`` if it has neither format."""
     fields = text.strip().split(":")
     try:
         if fields[0] == "v2" and len(fields) == 8:
@@ -165,8 +168,9 @@ def _target_text(target: CompiledTarget) -> str:
 class Made:
     """Origin and targets of a compiled model.
 
-    sdk: the QNN SDK, ``None`` if unknown. targets: several for a binary for several chips. multi: the binary is for
-    several chips. user_driver: compiled on the system's runtime driver. notes: contradictions between the sources.
+    sdk: the QNN SDK, ``None`` if unknown. targets: one or several targets. multi: whether the binary is for several
+        chips. user_driver: whether it was compiled with the system's runtime driver. notes: contradictions between
+        the sources.
     """
 
     sdk: str | None = None
@@ -202,7 +206,8 @@ def made(metadata: Mapping[str, str], nodes: Sequence[EpContextNode], blobs: Seq
     for other, where in ((text.sdk if text else None, "metadata"), (said, "nodes")):
         if by_blob and sdk_numbers(other) and short_sdk(other) != short_sdk(by_blob):
             notes.append(
-                f"The model's {where} say QNN {short_sdk(other)}, the context binary {short_sdk(by_blob)}."
+                f"The model's {where} contain QNN {short_sdk(other)}, but the context binary contains "
+                f"{short_sdk(by_blob)}."
             )
     multi = (
         any(fact.kind == "several contexts" for fact in facts)
@@ -229,16 +234,17 @@ def _target(soc: str | None, arch: int, vtcm_mb: int | None) -> CompiledTarget:
     return CompiledTarget(arch, chip.number if chip else 0, vtcm_mb or 0)
 
 
-# --- the verdict on a host: ok, recompile recommended, or cannot run here ------------------------------
+# --- the verdict on a host: ok, recompile recommended, or cannot run here --------------------------------
 # Nothing is loaded: the verdict follows from the model file, the header of its context binary, its manifest and the
-# host's package versions. The rules for NPUs are those of the QNN provider's own check, which the simulator skips;
-# the rules for the simulator were measured (onnxruntime-qnn 2.7.0).
+# host's package versions. The rules for NPUs are the same as in the QNN provider's own check, which the simulator
+# skips. The rules for the simulator were measured (onnxruntime-qnn 2.7.0).
 
-# Context binaries of older architectures do not run on this architecture or newer ones, nor the reverse.
+# Context binaries for architectures before this one do not run on this or newer architectures, and the reverse.
 _NEW_ARCH: Final = 73
-# Binaries for this or a newer architecture do not load on a simulator of an older chip; all others load.
+# Binaries for this or a newer architecture do not load on a simulator of an older chip; all other binaries load.
 _SIMULATOR_REFUSES_FROM_ARCH: Final = 81
-# Release of onnxruntime-qnn that was seen to load an embedded model of several parts (ONNX Runtime #31977).
+# Release of onnxruntime-qnn with which an embedded model of several parts was loaded successfully (ONNX Runtime
+# #31977).
 _EMBEDDED_PARTS_LOAD_SINCE: Final = (2, 7)
 
 
@@ -262,7 +268,7 @@ class HostTraits:
     @classmethod
     def of_hello(cls, peer: Hello, providers: Sequence[ProviderSpec] = ()) -> HostTraits:
         """Return the traits of a host from its HELLO, before it loads QNN, for a session with these providers."""
-        # QNN is not loaded yet, so the machine decides which wheel is installed: the x64 wheels have the simulator.
+        # QNN is not loaded yet, so infer the wheel from the machine: the x64 wheels contain the simulator.
         simulator = {"ARM64": False, "x64": True, "x86_64": True}.get(peer.machine)
         return cls.of_installation(peer.versions, simulator, _qnn_options(providers))
 
@@ -311,7 +317,8 @@ def backend_of(options: Mapping[str, str]) -> str:
 
 
 def _sdk_of(release: str | None) -> str | None:
-    """Return the QNN SDK of a release from the version table: packages of the first generation do not report it."""
+    """Return the QNN SDK of a release from the version table, because packages of the first generation do not
+    report it."""
     if release is None:
         return None
     try:
@@ -335,8 +342,8 @@ def check_compiled(
     Args:
         path: the model's path, or its bytes.
         scan: the scan of the model.
-        folder: base of the relative paths in a model given as bytes; default: the current folder.
-        hash_of: returns the SHA-256 of a file, for callers that have it already.
+        folder: folder to which relative paths in a model given as bytes refer; default: the current folder.
+        hash_of: function that returns the SHA-256 of a file, for callers that have already computed it.
     """
     return examine(path, scan, host, folder=folder, hash_of=hash_of).verdict
 
@@ -361,9 +368,9 @@ def examine(
     hash_of: Hash | None = None,
     by_manifest: bool = True,
 ) -> Examination:
-    """Judge a compiled model as `check_compiled` does, and return the evidence too.
+    """Judge a compiled model like `check_compiled`, and return the verdict with its evidence.
 
-    by_manifest: False to ignore the manifest next to the model, which the caller is about to replace.
+    by_manifest: False to ignore the manifest next to the model, because the caller is about to replace it.
     """
     model = path if isinstance(path, bytes) else os.path.abspath(os.fsdecode(path))
     if folder is None:
@@ -388,7 +395,7 @@ def judge_apart(
 ) -> Verdict:
     """Judge a compiled model that is not on this computer (such as on a model hub) by the headers of its files.
 
-    Damage is not detected; `examine` detects it after the download.
+    This does not detect damaged files; use `examine` after the download.
 
     Args:
         scan: the scan of the model.
@@ -448,7 +455,7 @@ def _manifest(model: str | bytes) -> tuple[CompiledManifest | None, Verdict | No
     except ContextUnusable as error:
         return None, cannot_run(error.message.rstrip("."), error.cause, error.fix, *error.evidence), ()
     if manifest is not None and manifest.model != os.path.basename(model):
-        return None, None, (f"The manifest next to it belongs to {manifest.model} and was ignored.",)
+        return None, None, (f"The manifest next to the model belongs to {manifest.model} and was ignored.",)
     return manifest, None, ()
 
 
@@ -458,8 +465,8 @@ def _manifest(model: str | bytes) -> tuple[CompiledManifest | None, Verdict | No
 def _judge(nodes: tuple[EpContextNode, ...], blobs: tuple[Blob, ...], was: Made, host: HostTraits) -> Verdict:
     if host.backend != "htp":
         return Verdict(OK, notes=(f"The session uses QNN's backend {host.backend}, which cannot be checked.",))
-    # Every rule runs because the notes of each are kept. Among verdicts of the same level the first one is shown:
-    # a missing QNN comes before its version, and the version before the chip, because the advice on the chip
+    # Apply every rule, because the notes of each rule are kept. Among verdicts of the same level the first is
+    # shown: a missing QNN comes before its version, and the version before the chip, because the advice on the chip
     # depends on the version.
     verdicts = [
         verdict
@@ -534,9 +541,9 @@ def _chip(was: Made, host: HostTraits) -> Verdict | None:
     if host.htp_arch is None:
         return Verdict(OK, notes=("The chip of the host is not known, so the architecture was not compared.",))
     if not was.targets or not any(target.known_arch for target in was.targets):
-        return Verdict(OK, notes=("The model does not record the chip that it was compiled for.",))
+        return Verdict(OK, notes=("The model does not record the chip for which it was compiled.",))
     verdicts = [_chip_on_npu(target, was, host, host.htp_arch) for target in was.targets if target.known_arch]
-    # A binary for several chips runs if one of its targets fits.
+    # A binary for several chips runs if at least one of its targets matches.
     return min(verdicts, key=_severity)
 
 
@@ -577,7 +584,7 @@ def _chip_on_simulator(was: Made, host: HostTraits) -> Verdict | None:
     newest = max((target.known_arch or 0 for target in was.targets), default=0)
     if newest < _SIMULATOR_REFUSES_FROM_ARCH or host.htp_arch is None or host.htp_arch >= newest:
         return None
-    # A binary may record its architecture only. 88 is the V81 chip of PCs.
+    # If a binary records only its architecture, use this chip: 88 is the V81 chip of PCs.
     chip = next((t.soc_model for t in was.targets if t.soc_model), 88)
     return cannot_run(
         f"{was.words}; this host has {host.words}",

@@ -1,4 +1,4 @@
-"""Check a compiled model before native code reads it: complete, safe, and able to run here.
+"""Check before native code reads a compiled model that it is complete and safe and can run here.
 
 A model that is not compiled costs nothing extra, because it was scanned when it was opened. Modules that only
 compiled models need are imported late, so that they do not delay the first session of other models. Any thread.
@@ -46,15 +46,15 @@ def before_session(
         providers: the session's providers; empty means QNN.
         host: HELLO of the host, or its traits.
         config_entries: config entries of the session's options.
-        folder: base of the relative paths in a model given as bytes.
-        check: the value of `CHECK_VARIABLE`; default: that of this process.
+        folder: folder to which relative paths in a model given as bytes refer.
+        check: the value of `CHECK_VARIABLE`; default: its value in this process.
 
     Returns:
         Warnings for the user, one sentence each.
 
     Raises:
         ContextUnusable: a compiled model that cannot run on the host.
-        CompiledModelRefused: a compiled model where the original is needed.
+        CompiledModelRefused: the model is compiled, but the session needs the original.
         InvalidProtobuf: a context binary was given instead of its model.
     """
     scan = source.scan
@@ -77,17 +77,17 @@ def before_session(
                 f"Ask for {QNN} (the default without providers), or create the session {RUN_ON_THE_ORIGINAL}."
             )
             raise error
-        return ()  # the host reports a provider that it lacks
+        return ()  # the host raises the error about a missing provider
     from qnnbridge_host.model.compatibility import HostTraits
 
     traits = HostTraits.of_hello(host, providers) if isinstance(host, Hello) else host
     if traits.onnxruntime_qnn is None:
-        return ()  # the host reports why QNN is missing, and the fix
+        return ()  # the host raises the error about a missing QNN, with the fix
     return _judge(source, scan, traits, entries, folder, check)
 
 
 def _compare_with_manifest(source: ModelSource) -> None:
-    """Detect a compiled model by its manifest if damage made it look like another kind of file."""
+    """Detect a compiled model by its manifest, even if damage makes it look like another type of file."""
     # For a model without a manifest this function only checks whether the manifest exists.
     stem = os.path.splitext(source.path)[0] if source.path is not None else ""
     if not stem or not os.path.exists(stem + MANIFEST_SUFFIX):
@@ -110,7 +110,8 @@ def _compare_with_manifest(source: ModelSource) -> None:
 
 
 def unchecked(source: ModelSource) -> str | None:
-    """Return a warning if a compiled model's files cannot be verified for lack of a manifest, else ``None``."""
+    """Return a warning if a compiled model's files cannot be verified because the manifest is missing, else
+    ``None``."""
     if source.binary is not None:
         return (
             f"{source.label} is a context binary without a manifest: a damaged byte in it cannot be detected, and "
@@ -130,15 +131,16 @@ def unchecked(source: ModelSource) -> str | None:
 def with_context_folder(
     source: ModelSource, config_entries: Mapping[str, str], folder: str = os.curdir
 ) -> Mapping[str, str]:
-    """Return the config entries with the folder where QNN finds the context binary of a model given as bytes.
+    """Add to the config entries the folder in which QNN finds the context binary of a model given as bytes.
 
-    By default QNN searches the host's current folder, which may differ from `folder`, the application's.
+    By default QNN searches the host's current folder, which may differ from `folder`, the application's current
+    folder.
     """
     scan = source.scan
     beside = scan is not None and any(node.cache_path for node in scan.ep_contexts)
     if source.path is not None or not beside or CONTEXT_PATH in config_entries:
         return config_entries
-    # Only the folder of this path counts, but a name without a suffix would be refused as a folder.
+    # QNN uses only the folder of this path, but would refuse a path without a file name's suffix.
     return {**config_entries, CONTEXT_PATH: os.path.join(os.path.abspath(folder), "model.onnx")}
 
 
@@ -152,8 +154,8 @@ def _judge(
 ) -> tuple[str, ...]:
     from qnnbridge_host.model.compatibility import check_compiled
 
-    # Each file was hashed when the model was opened; do not read gigabytes twice. Paths are normalised because a
-    # manifest has forward slashes, and Windows ignores case.
+    # Use the hashes from opening the model, so that gigabytes are not read twice. Normalise paths, because a
+    # manifest has forward slashes and Windows ignores case.
     known = {os.path.normcase(os.path.normpath(file.path)): file.sha256 for file in source.known}
 
     def hash_of(path: str) -> str:
@@ -190,7 +192,8 @@ def _only_warns(check: str | None) -> bool:
 
 
 def _refuse_blob(source: ModelSource) -> None:
-    """Refuse a context binary or a DLC given instead of its model. ONNX Runtime reports other kinds of files."""
+    """Refuse a context binary or a DLC that was given instead of its model. ONNX Runtime reports other types of
+    files."""
     if source.path is None:
         return
     from qnnbridge_host.model.context_binary import looks_like_blob, looks_like_container
@@ -205,11 +208,11 @@ def _refuse_blob(source: ModelSource) -> None:
 
 
 def path_for_qnn(source: ModelSource) -> str | None:
-    """Return a path of the model by which QNN finds the context binary next to it; ``None`` for a model given as
+    """Return a path of the model with which QNN finds the context binary next to it; ``None`` for a model given as
     bytes.
 
     Raises:
-        ContextUnusable: QNN cannot open the context binary by any path.
+        ContextUnusable: QNN cannot open the context binary with any path.
     """
     path, scan = source.path, source.scan
     named = [node.cache_path for node in scan.ep_contexts if node.cache_path] if scan is not None else []

@@ -2,8 +2,8 @@
 
 The format is Qualcomm's and not published. The fields read here are the same in all binaries of SDK 2.51 (13 chips,
 one and several graphs, embedded and not): the total size, the name of each graph, the SDK build, and, from the
-compiler's notes, the chip and its architecture. A file with any other header has the kind "unknown", and nothing is
-concluded from it. Pure functions of the bytes; any thread.
+compiler's notes, the chip and its architecture. A file with any other header has the type "unknown", and no
+conclusions are drawn from it. Pure functions of the bytes; any thread.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _HEAD_BYTES: Final = 256 * 1024
 _MAGIC: Final = bytes.fromhex("00000002000000030000000000000001")
 # Fields after the magic number: length of the description, offset of the payload, length of the payload.
 _SIZES: Final = struct.Struct("<QQQ")
-# A binary for several chips is a ZIP archive with one binary for each.
+# A binary for several chips is a ZIP archive that contains one binary for each chip.
 _SEVERAL_MAGIC: Final = b"PK\x03\x04"
 # Prefixes of the name of the first file in a DLC. It follows a header of `_ENTRY_BYTES`.
 _CONTAINED: Final = (b"dlc.", b"htp.", b"model")
@@ -29,7 +29,7 @@ _ENTRY_BYTES: Final = 30
 _BUILD: Final = re.compile(rb"v(\d+\.\d+\.\d+\.\d{6,})")
 _TARGET: Final = re.compile(rb"soc_type=([A-Za-z0-9_]{2,32});arch=(\d{2,3})")
 _VTCM: Final = re.compile(rb";vtcm_size=(\d{1,12});")
-# Marks in the table of contents after the description: code of a graph, weights shared by several graphs.
+# Byte patterns in the table of contents after the description: code of a graph, weights shared by several graphs.
 _CODE_MARK: Final = re.compile(rb"PICKLE/\d")
 _SHARED_MARK: Final = re.compile(rb"WEIGHTS/\d")
 _GRAPH: Final = re.compile(rb"QNN[A-Za-z]*_[A-Za-z0-9]+_[A-Za-z0-9_]*\d")
@@ -39,7 +39,8 @@ BlobKind = Literal["context", "several contexts", "unknown", "text", "empty"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BlobTarget:
-    """Target of a context binary. soc: Qualcomm's part name, ``None`` if the compiler options did not set it."""
+    """Target of a context binary. soc: Qualcomm's part name; ``None`` if the compiler options did not set a
+    chip."""
 
     soc: str | None
     arch: int
@@ -49,10 +50,10 @@ class BlobTarget:
 class BlobFacts:
     """Facts from the header of a context binary.
 
-    size: in bytes. declared_size: size according to the header. is_whole: ``None`` if unknown. graphs: names of the
-    graphs that ONNX Runtime's QNN provider compiled. described: the whole description was read, so `graphs` is
-    complete. shares_weights: several graphs use the same weights; ``None`` if no table of contents was found.
-    first_line: of a text file.
+    size: in bytes. declared_size: size according to the header. is_whole: whether the file is complete, ``None`` if
+    unknown. graphs: names of the graphs that ONNX Runtime's QNN provider compiled. described: whether the whole
+    description was read, so that `graphs` is complete. shares_weights: whether several graphs use the same weights;
+    ``None`` if no table of contents was found. first_line: first line of a text file.
     """
 
     kind: BlobKind
@@ -98,7 +99,7 @@ def blob_facts(head: bytes, size: int) -> BlobFacts:
     if not head.startswith(_MAGIC) or len(head) < len(_MAGIC) + _SIZES.size:
         return BlobFacts("unknown", size)
     _, payload, length = _SIZES.unpack_from(head, len(_MAGIC))
-    # Search for SDK and graphs in the description only: weights and code may contain such bytes by chance.
+    # Search for SDK and graphs only in the description, because weights and code may contain such bytes by chance.
     description = head[:payload]
     return BlobFacts(
         "context",
@@ -147,13 +148,13 @@ def is_text(head: bytes) -> bool:
     try:
         text = head.decode("utf-8")
     except UnicodeDecodeError as error:
-        if error.start < len(head) - 3:  # nearer to the end a character may be cut off
+        if error.start < len(head) - 3:  # near the end a character may be truncated
             return False
         text = head[: error.start].decode("utf-8")
     return all(character.isprintable() or character in "\t\r\n\f" for character in text)
 
 
-# --- the description of a binary by QNN's system library -----------------------------------------------
+# --- the description of a binary by QNN's system library -------------------------------------------------
 # Names, inputs, outputs, data types and quantisation of the graphs. The format is not published, so QNN's library
 # reads it in a separate process (`qnnbridge_host.wrap`) and returns these records.
 
@@ -185,7 +186,8 @@ BACKENDS: Final[Mapping[int, str]] = {3: "cpu", 4: "gpu", 6: "htp", 7: "htp on L
 
 
 def type_words(number: int) -> str:
-    """Return a data type as text: ``ufixed8``, ``float16``. The low byte is the width in decimal digits."""
+    """Return the name of a data type: ``ufixed8``, ``float16``. The low byte of QNN's number is the width in
+    decimal digits."""
     kind = _KINDS.get(number >> 8)
     return f"{kind}{number & 0xFF:x}" if kind is not None and number <= 0xFFFF else f"type {number:#x}"
 
@@ -194,8 +196,8 @@ def type_words(number: int) -> str:
 class Quantisation:
     """Quantisation ``real = (stored + offset) * scale``, for all elements or for each index of `axis`.
 
-    bits: bits in use, ``None`` for all bits of the type. encoding: QNN's number of another scheme, whose scales are
-    not read; the other fields are then empty.
+    bits: bits in use, ``None`` for all bits of the type. encoding: QNN's number of a different scheme, whose scales
+        are not read; the other fields are empty in this case.
     """
 
     scales: tuple[float, ...] = ()
@@ -228,7 +230,7 @@ class TensorDescription:
 
     @property
     def is_optional(self) -> bool:
-        """True if a run may omit the tensor, which ONNX Runtime does not support."""
+        """Whether a run may omit the tensor, which ONNX Runtime does not support."""
         # The optional kinds of Qnn_TensorType_t: written, read, or both by the application.
         return 11 <= self.kind <= 13
 

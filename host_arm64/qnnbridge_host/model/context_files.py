@@ -1,4 +1,5 @@
-"""Check the context binaries of a compiled model: present, complete, of this model, and inside of its folder.
+"""Check the context binaries of a compiled model: each must exist, be complete, belong to this model, and be inside
+of its folder.
 
 QNN detects some of these faults, crashes on others and misses the rest: a context binary with other weights loads
 and computes wrong results. The functions read files and change none; any thread.
@@ -25,7 +26,7 @@ from qnnbridge_protocol.specs import QNN
 
 _COPY_AGAIN: Final = "Copy the compiled model again with all its files, or recompile from the original model."
 
-# Function that returns the SHA-256 in hex of the file with this absolute path, or raises `OSError`.
+# Function that returns the SHA-256 in hex of the file with this absolute path. It may raise `OSError`.
 Hash = Callable[[str], str]
 
 
@@ -33,8 +34,8 @@ Hash = Callable[[str], str]
 class Blob:
     """A context binary of a model.
 
-    name: its path as in the model; ``None`` if it is embedded. nodes: the EPContext nodes that use the binary, the
-    main ones first.
+    name: the binary's path in the model; ``None`` if it is embedded. nodes: the EPContext nodes that use the
+        binary, the main nodes first.
     """
 
     name: str | None
@@ -53,18 +54,19 @@ class Blob:
 
     @property
     def is_of_another_model(self) -> bool:
-        """True if the binary lacks a graph of the model, as far as its graphs can be read."""
+        """Whether the binary lacks a graph of the model. False if the names of its graphs cannot be read."""
         facts = self.facts
         return (
             facts.described
             and bool(facts.graphs)
-            # One of the node's two names is enough: QNN checks neither, and loads a model in which one was edited.
+            # A match of one of the node's two names is enough: QNN checks neither, and loads a model in which one
+            # was edited.
             and not all({node.partition_name, node.name} & set(facts.graphs) for node in self.nodes)
         )
 
     @property
     def is_shared(self) -> bool:
-        """True if several graphs use the same weights, including graphs that this model does not use."""
+        """Whether several graphs use the same weights, including graphs that this model does not use."""
         if self.is_of_another_model:
             return False
         if self.facts.shares_weights is not None:
@@ -92,13 +94,14 @@ def look(
 
     Args:
         model: the model's path, or its bytes.
-        folder: base of the relative paths in the model.
+        folder: folder to which relative paths in the model refer.
         nodes: the EPContext nodes of QNN with a context binary.
         manifest: the model's manifest, if it has one.
-        hash_of: returns the SHA-256 of a file.
+        hash_of: function that returns the SHA-256 of a file.
     """
     try:
-        # Hashes first: they detect any damaged byte and identify the file, which a header does only in part.
+        # Check the hashes first: they detect any damaged byte and identify the file, while a header identifies it
+        # only partly.
         if manifest is not None:
             _check_manifest(manifest, folder, nodes, hash_of)
         blobs = tuple(_blobs(model, folder, nodes))
@@ -119,8 +122,8 @@ def _blobs(model: str | bytes, folder: str, nodes: Sequence[EpContextNode]) -> I
     parts = [node for node in nodes if not node.owns_blob]
     source = None if isinstance(model, bytes) else model
     for name, own in _by_file(owners).items():
-        # A secondary node does not refer to its binary; there is only one binary, unless parts of several models
-        # were put together.
+        # A secondary node does not refer to its binary. There is only one binary, unless the model was assembled
+        # from parts of several models.
         inside = (*own, *parts) if len(_by_file(owners)) == 1 else tuple(own)
         if name is None:
             for node in own:
@@ -144,7 +147,7 @@ def _by_file(owners: Sequence[EpContextNode]) -> Mapping[str | None, list[EpCont
 def _embedded(model: str | bytes, node: EpContextNode) -> BlobFacts:
     value = node.embedded
     if not isinstance(value, Span):
-        # Bytes instead of a span mean a short value, so not a binary: the smallest one measured has 48 KB.
+        # A value in bytes instead of a span is too short for a binary: the smallest measured binary has 48 KB.
         kept = value or b""
         raise _Unusable(
             f"its node {node.label} contains no context binary",
@@ -166,7 +169,7 @@ def _preview(value: bytes) -> str:
 
 
 def _external(folder: str, name: str, path: str, model: str | None) -> BlobFacts:
-    # Check the path before the file: a path may lead to another computer.
+    # Check the path before accessing the file: it may point to a network share.
     problem = path_problem(name)
     if problem is not None:
         raise _Unusable(
@@ -181,7 +184,8 @@ def _external(folder: str, name: str, path: str, model: str | None) -> BlobFacts
     if outside is not None:
         raise _Unusable(
             f"its context binary {name} is a link to {outside}, outside of the model's folder",
-            "A compiled model may only use files in its own folder or below: it could read any file of the user.",
+            "A compiled model may only use files in its own folder or below; otherwise it could read any file of "
+            "the user.",
             f"Copy {os.path.basename(name)} next to the model instead of the link.",
         )
     try:
@@ -225,7 +229,7 @@ def _check_facts(blob: Blob) -> None:
         lfs = facts.first_line.startswith("version https://git-lfs")
         raise _Unusable(
             f"its {blob.label} is a {'Git LFS pointer' if lfs else 'text'}, not a context binary",
-            "The repository was cloned without Git LFS." if lfs else "Something else was saved in its place.",
+            "The repository was cloned without Git LFS." if lfs else "A different file was saved in its place.",
             "Run: git lfs pull   (in that repository)." if lfs else _COPY_AGAIN,
             facts.first_line,
         )
@@ -236,8 +240,8 @@ def _check_facts(blob: Blob) -> None:
             what = "has bytes after its end" if longer else "is cut off"
         raise _Unusable(
             f"its {blob.label} {what}",
-            f"It has {facts.size} bytes"
-            + (f" and its header declares {facts.declared_size}." if facts.declared_size is not None else "."),
+            f"The file has {facts.size} bytes"
+            + (f", but its header declares {facts.declared_size}." if facts.declared_size is not None else "."),
             _COPY_AGAIN,
         )
     if blob.is_of_another_model:
@@ -272,7 +276,7 @@ def _check_record(record: FileRecord, folder: str, hash_of: Hash) -> None:
     path = os.path.join(folder, *record.name.split("/"))
     try:
         size = os.stat(path).st_size
-        # Hash only if the sizes are equal: hashing gigabytes takes seconds.
+        # Hash only if the sizes are equal, because hashing gigabytes takes seconds.
         sha256 = hash_of(path) if size == record.size else ""
     except (FileNotFoundError, NotADirectoryError):
         raise _Unusable(
@@ -289,15 +293,15 @@ def _check_record(record: FileRecord, folder: str, hash_of: Hash) -> None:
     if sha256 != record.sha256:
         raise _Unusable(
             f"its file {record.name} is not as it was compiled",
-            "Its contents have changed since; a damaged context binary crashes the host, hangs it or causes "
-            "wrong results.",
+            "Its contents have changed since the compilation; a damaged context binary crashes the host, hangs it "
+            "or causes wrong results.",
             _COPY_AGAIN,
             f"sha256 {sha256}",
             f"in the manifest {record.sha256}",
         )
 
 
-# --- a context binary given as a model -----------------------------------------------------------------
+# --- a context binary given as a model -------------------------------------------------------------------
 
 # Number of bytes from which the magic numbers and text can be recognised.
 _MAGIC_BYTES: Final = 512
@@ -355,8 +359,8 @@ def look_at_binary(path: str) -> BlobFacts:
         longer = facts.declared_size is not None and facts.size > facts.declared_size
         raise ContextUnusable(
             f"The context binary {path} {'has bytes after its end' if longer else 'is cut off'}.",
-            cause=f"It has {facts.size} bytes and its header declares {facts.declared_size}.",
-            fix="Copy or download it again. Git and FTP damage binary files that they take for texts.",
+            cause=f"The file has {facts.size} bytes, but its header declares {facts.declared_size}.",
+            fix="Copy or download the binary again. Git and FTP damage binary files that they treat as text.",
             details={"path": path},
         )
     return facts
@@ -381,7 +385,7 @@ def _is_model(file: BinaryIO) -> bool:
 
 
 def sketch(path: str, facts: BlobFacts) -> ModelScan:
-    """Return the scan of a model around the binary: enough to judge SDK, chip and damage."""
+    """Return a scan of a model around the binary, which is sufficient to judge SDK, chip and damage."""
     name = os.path.basename(path)
     nodes = tuple(
         EpContextNode(
@@ -396,7 +400,7 @@ def sketch(path: str, facts: BlobFacts) -> ModelScan:
             sdk_version=facts.sdk,
             partition_name=graph,
         )
-        # If the header lists no graph, one node stands for all of them.
+        # If the header lists no graph, use one node for all graphs.
         for number, graph in enumerate(facts.graphs or ("",))
     )
     return ModelScan(facts.size, ep_contexts=nodes, files=(name,), path=path)

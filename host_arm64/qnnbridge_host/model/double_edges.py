@@ -23,7 +23,7 @@ _INT64: Final = "tensor(int64)"
 # QNN fails on int64 of this many dimensions at the edge of its graph.
 _WIDE: Final = 5
 _WITH_BODIES: Final = frozenset(("If", "Loop", "Scan"))
-# With fixed shapes, which QNN requires, the results of these operators are constants.
+# With fixed shapes, which QNN requires, the results of these operators are constants, whatever their inputs.
 _OF_SHAPES: Final = frozenset(("Shape", "Size"))
 # Suffix in the name of a node that converts doubles on the CPU.
 CONVERSION: Final = "/conversion of a double"
@@ -34,12 +34,12 @@ _CONVERTS: Final = re.compile(f"({CONVERSION}|{CONVERSION_OF_INTEGERS})" + r"(_\
 
 
 def is_conversion(node_name: str) -> bool:
-    """Return whether a node is one of the conversions on the CPU that rewrites put at the edges of a model."""
+    """Return whether a node is a conversion on the CPU that rewrites insert at the edges of a model."""
     return _CONVERTS.search(node_name) is not None
 
 
 def varying(nodes: Iterable[tuple[str, Iterable[str], Iterable[str]]], inputs: Iterable[str]) -> set[str]:
-    """Return the tensors that depend on more than constants and shapes, by name.
+    """Return the names of tensors that depend on more than constants and shapes.
 
     Args:
         nodes: operator, inputs and outputs of each node by name, in topological order.
@@ -57,8 +57,8 @@ def varying(nodes: Iterable[tuple[str, Iterable[str], Iterable[str]]], inputs: I
 class DoubleEdges(NamedTuple):
     """64-bit inputs and outputs of a model.
 
-    bare: double inputs and outputs without a conversion, so QNN would compute with doubles. converted: at least one
-    input or output (double, or int64 with five dimensions) has a conversion on the CPU.
+    bare: double inputs and outputs without a conversion, with which QNN would compute in doubles. converted:
+        whether an input or output (double, or int64 with five dimensions) has a conversion on the CPU.
     """
 
     bare: frozenset[str] = frozenset()

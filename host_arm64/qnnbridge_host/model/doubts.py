@@ -1,8 +1,8 @@
 """Find operators that QNN refuses according to the operator tables, without `onnx` and without QNN. Pure functions.
 
-The tables alone refuse no model: ONNX Runtime computes some nodes beforehand and QNN merges others, which the file
-does not show. They decide whether QNN is asked for the placement of nodes before minutes of compilation
-(`qnnbridge_host.create.beforehand`).
+The tables alone are no reason to refuse a model: ONNX Runtime computes some nodes beforehand and QNN merges others,
+which the file does not show. But they decide whether QNN's placement of nodes is checked before a compilation of
+minutes (`qnnbridge_host.create.beforehand`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from qnnbridge_host.model.operator_tables import (
 from qnnbridge_host.model.protobuf import Garbage
 from qnnbridge_host.model.static_shapes import complete
 
-# Operators that QNN does not compute separately, or that are judged with the nodes around or inside of them.
+# Operators that QNN does not compute separately, or that other rules judge together with the nodes around or inside
+# of them.
 _NOT_JUDGED: Final = frozenset({*PAIRS, "Constant", "Dropout", "Identity", "If"})
 # QNN supports some equations only, and no table lists them.
 _BY_EQUATION: Final = frozenset({"Einsum"})
@@ -66,7 +67,8 @@ def _refused_in(file: BinaryIO, size: int, sizes: Mapping[str, int]) -> frozense
 
 
 def _computed_by_session(graph: FileGraph) -> tuple[list[GraphNode], set[str]]:
-    """Return the nodes that ONNX Runtime does not compute beforehand, and all constants, by name."""
+    """Return the nodes that the session computes, without those that ONNX Runtime computes beforehand; and all
+    constants by name."""
     known = {name for name, tensor in graph.known.items() if tensor.constant or tensor.values is not None}
     left = []
     for entry, node in zip(graph.entries, graph.nodes, strict=True):
@@ -80,7 +82,7 @@ def _computed_by_session(graph: FileGraph) -> tuple[list[GraphNode], set[str]]:
 
 def _is_refused(node: GraphNode, graph: GraphIndex, known: Collection[str]) -> bool:
     if is_missing(node.op):
-        # QNN recognises a Gelu that is built from other operators.
+        # QNN may merge this operator into a Gelu, which it recognises in a pattern of operators.
         return node.op != "Erf" or not gelu_of(graph, node)
     if node.op in REFUSED_BY_HTP or node.op in _BY_EQUATION:
         return True

@@ -20,7 +20,7 @@ from qnnbridge_protocol.element_types import ElementType
 # Session config entry: the folder of the weight files of a model given as bytes.
 EXTERNAL_DATA_FOLDER: Final = "session.model_external_initializers_file_folder_path"
 
-# Encoded key of the entry "location" (field 1, 8 bytes). Every external tensor has this entry.
+# Encoded key of the entry "location" (field 1, 8 bytes), which every external tensor has.
 _ANY_ENTRY: Final = b"\x0a\x08location"
 # Field numbers of TensorProto.
 _DIMS, _TYPE, _ENTRIES = 1, 2, 13
@@ -31,13 +31,13 @@ _MAX_DEPTH: Final = 100
 
 def file_with_lengths(path: str) -> bytes | None:
     """Apply `with_lengths` to a file. Return ``None`` if nothing changes or the file cannot be read."""
-    import mmap  # imported here: a session without QNN does not need it
+    import mmap  # import it here, because a session without QNN does not need it
 
     try:
         with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            # Fast path: a model with embedded weights contains no such entry, and may be too large to copy.
+            # Fast path for a model with embedded weights: it contains no such entry, and may be too large to copy.
             return None if data.find(_ANY_ENTRY) < 0 else with_lengths(data[:])
-    except (OSError, ValueError):  # absent, or empty
+    except (OSError, ValueError):  # the entry is absent or empty
         return None
 
 
@@ -56,7 +56,8 @@ def with_lengths(model: bytes) -> bytes | None:
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, int, int, int, int]]:
-    """Yield (number, wire type, start of the field, start of its value, end of its value) for each field."""
+    """Yield each field of a message: (number, wire type, start of the field, start of its value, end of its
+    value)."""
     at = 0
     while at < len(data):
         start = at
@@ -116,7 +117,8 @@ def _missing_entry(tensor: bytes) -> bytes:
             names.update(_keys(tensor[begin:end]))
     if location != EXTERNAL or "length" in names or "location" not in names:
         return b""
-    from qnnbridge_protocol.elements import LAYOUTS, measure  # imports numpy, which session creation avoids
+    # import it here because it imports numpy, which session creation avoids
+    from qnnbridge_protocol.elements import LAYOUTS, measure
 
     layout = LAYOUTS.get(ElementType(element))
     if layout is None:

@@ -28,7 +28,7 @@ CONFIG: Final = "genai_config.json"
 QNN_NAMES: Final = ("qnn", "qnnexecutionprovider")
 # Sections of the config that contain the name of a model file, or a pipeline of several.
 _SECTIONS: Final = ("encoder", "embedding", "vision", "speech", "decoder")
-# Types of models whose prompts may have pictures and sound: those for which onnxruntime-genai 0.18 has a processor.
+# Types of models whose prompts may contain images and audio, for which onnxruntime-genai 0.18 has a processor.
 _PICTURES: Final = frozenset(
     (
         *("fara", "gemma3", "gemma4", "mistral3", "phi3v", "phi4mm", "qwen2_5_vl", "qwen3_vl", "qwen3_5"),
@@ -38,7 +38,7 @@ _PICTURES: Final = frozenset(
 _SOUND: Final = frozenset(("gemma4", "phi4mm", "whisper"))
 
 Layout = Literal["dynamic", "window", "sliding"]
-# Calls of `qnnbridge.genai.Config` in order: name of the method, then its arguments.
+# Calls of `qnnbridge.genai.Config` methods in their order: name of the method, then its arguments.
 ConfigSteps = Sequence[Sequence[Any]]
 
 
@@ -46,7 +46,8 @@ ConfigSteps = Sequence[Sequence[Any]]
 class PromptWindow:
     """Fixed number of tokens that the stage for prompts reads at a time.
 
-    slides: genai moves the KV cache itself (the layout of AI Hub); otherwise the graph contains the whole cache.
+    slides: whether genai moves the KV cache itself (the layout of AI Hub); otherwise the graph contains the whole
+        cache.
     """
 
     size: int
@@ -114,10 +115,9 @@ def read_folder(
     """Read a model's folder.
 
     Args:
-        path: the folder.
-            steps: changes of the config.
-            given: files whose contents are sent as bytes, by name; they may be missing in the folder.
-            look: hashes a file; without a remembered hash this takes seconds for gigabytes. ``None``: no hashing.
+        path: the folder. steps: changes to the config. given: files whose contents are sent as bytes, by name; they
+            may be missing in the folder. look: function that returns the hash of a file, which takes seconds for
+            gigabytes unless the hash is stored. ``None``: no hashing.
 
         Raises:
             GenerationFolderInvalid: the folder or its config does not exist, or a file is missing or cut off.
@@ -179,8 +179,8 @@ def filler(folder: GenaiFolder) -> int | None:
     tokens, template = _tokenizer(folder.path)
     for token in tokens:
         number, text = token.get("id"), str(token.get("content"))
-        # The tokenizer creates a special token only from the token's own text, so plain prompts contain none. Skip
-        # the special tokens of the chat template.
+        # Prefer a special token: the tokenizer creates it only from the token's own string, so plain prompts
+        # contain none. Skip the special tokens of the chat template.
         if not token.get("special") or not isinstance(number, int) or not 0 <= number < folder.vocab_size:
             continue
         if number not in {*ends, folder.pad} and text not in template:
@@ -239,7 +239,7 @@ def read_config(path: str) -> dict[str, Any]:
 
 
 def changed(config: dict[str, Any], steps: ConfigSteps) -> dict[str, Any]:
-    """Apply the steps to the config, as far as they affect stages and limits."""
+    """Apply the steps to the config, limited to changes that affect stages and limits."""
     for name, *arguments in steps:
         if name == "overlay":
             try:
@@ -323,7 +323,7 @@ def _window(decoder: Mapping[str, Any], stages: Sequence[GenaiStage]) -> PromptW
     sliding = decoder.get("sliding_window")
     # genai uses one name for two settings: how far attention looks back, and the window of a pipeline.
     if not isinstance(sliding, dict) or len(stages) < 2 or not decoder.get("pipeline"):
-        return None  # in a model of one decoder stage the setting only limits attention
+        return None  # in a model with a single decoder stage the setting only limits attention
     size = int(sliding.get("window_size") or 0)
     return PromptWindow(size, bool(sliding.get("slide_key_value_cache", True))) if size > 0 else None
 
@@ -333,7 +333,7 @@ def _ints(given: Any) -> list[int]:
 
 
 def _check_files(folder: GenaiFolder, given: set[str]) -> list[tuple[GenaiStage, str]]:
-    """Return every file of every stage that is not given as bytes. Raise an error for an unusable file."""
+    """Return every file of every stage, except files given as bytes. Raise an error for an unusable file."""
     found = []
     for stage in folder.stages:
         if os.path.basename(stage.path) in given:
@@ -403,9 +403,10 @@ def _invalid(path: str, cause: str, fix: str, *evidence: str, stage: str | None 
     )
 
 
-# --- releases of onnxruntime-genai ---------------------------------------------------------------------
-# Layouts of models that each release runs. Each row was tried with the release itself; some are repeated by
-# `tests/labs/test_genai_releases.py`. A release without a refusal in the table is used, and reports its own errors.
+# --- releases of onnxruntime-genai -----------------------------------------------------------------------
+# A table of the model layouts that each release runs. Each row was tried with the release itself;
+# `tests/labs/test_genai_releases.py` repeats some of them. A release without a refusal in the table is used, and
+# reports its own errors.
 
 # Distributions that contain the module, the plain one first.
 DISTRIBUTIONS: Final = ("onnxruntime-genai", "onnxruntime-genai-directml", "onnxruntime-genai-winml")
@@ -464,7 +465,7 @@ def standing_of(version: str) -> Standing:
 
 
 def beside_table(version: str) -> str:
-    """Return the release's relation to the tried ones as text: "newer than this table (0.18.0)"."""
+    """Describe how a release relates to the tried releases: "newer than this table (0.18.0)"."""
     return f"{STANDING_WORDS[standing_of(version)]} ({TRIED[-1]})"
 
 
@@ -489,11 +490,11 @@ def refusal(layout: Layout, version: str | None) -> str | None:
 
 
 def releases_of(layout: Layout) -> str:
-    """Return the tried releases that run the layout, as text."""
+    """Return a description of the tried releases that run the layout."""
     return ", ".join(version for version in TRIED if refusal(layout, version) is None)
 
 
-# --- the KV cache: element types, memory of one generation ---------------------------------------------
+# --- the KV cache: element types, memory of one generation -----------------------------------------------
 
 # Examples: past_key_values.0.key, past_keys_0, past_value_0_in, key_cache_0.
 _NAME: Final = re.compile(r"past.*(?:key|value)|(?:key|value)s?_cache", re.IGNORECASE)
@@ -535,7 +536,8 @@ def _element(one: NodeInfo) -> str:
 
 
 def _size(one: NodeInfo, context: int) -> int:
-    """Return the size of a tensor in bytes. A free first dimension is the batch, any other one is the context."""
+    """Return the size of a tensor in bytes. If its first dimension is free, it is the batch; other free dimensions
+    are the context."""
     size = _BYTES.get(_element(one), 1)
     for axis, dim in enumerate(one.shape or ()):
         size *= dim if isinstance(dim, int) and dim > 0 else context if axis else 1

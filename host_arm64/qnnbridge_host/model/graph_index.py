@@ -2,7 +2,7 @@
 facts.
 
 `FileGraph` is the index of a file; `qnnbridge_host.graph.model_index` contains the index of a `ModelProto`. All
-rules about operators use these records. Nodes inside of If, Loop and Scan count with the node that contains them.
+rules about operators use these records. Nodes inside of If, Loop and Scan belong to the node that contains them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Sizes = tuple[int, ...]
 
 
 class Unknown(Exception):
-    """A shape or a value cannot be determined from the model without running it."""
+    """Raised if a shape or a value cannot be determined from the model without running it."""
 
 
 # Exceptions of rules about nodes: a malformed node can make Python raise any of these.
@@ -46,7 +46,7 @@ DOES_NOT_FOLLOW: Final = (Unknown, LookupError, TypeError, ValueError, Arithmeti
 
 
 class OperatorRule(Protocol):
-    """A check of a node for what QNN computes wrong, refuses or fails on. Returns evidence or nothing."""
+    """A check whether QNN computes a node wrong, refuses it or fails on it. Returns evidence or an empty result."""
 
     @property
     def operators(self) -> Collection[str] | None:
@@ -66,8 +66,8 @@ class GraphTensor:
     """A tensor of the graph.
 
     Args:
-        type: `float`; "" if it is not known.
-        shape: None if the rank is not known; None for an axis without a fixed size.
+        type: element type such as `float`; "" if it is unknown.
+        shape: None if the rank is unknown; in the shape, None for an axis without a fixed size.
         values: elements of a small constant in memory order; also small tensors computed from shapes.
     """
 
@@ -106,13 +106,14 @@ def sizes_of(tensor: GraphTensor) -> Sizes:
     return sizes
 
 
-# Without slots: `cached_property` stores values in `__dict__`, bypassing the `__setattr__` of a frozen class.
+# Do not use slots, because `cached_property` stores values in `__dict__`, bypassing the `__setattr__` of a frozen
+# class.
 @dataclasses.dataclass(frozen=True, eq=False)
 class GraphNode:
     """A node of the main graph.
 
     Args:
-        op: `Conv`, with the domain unless it is ONNX's own.
+        op: the operator, such as `Conv`, with the domain unless it is ONNX's own.
         inputs: None for an omitted input.
         inner_ops: operators inside of the node, without duplicates.
     """
@@ -166,7 +167,7 @@ class GraphIndex(abc.ABC):
 
     @abc.abstractmethod
     def about(self, name: str) -> GraphTensor:
-        """Return the known facts of a tensor."""
+        """Return the known properties of a tensor."""
 
     @property
     @abc.abstractmethod
@@ -220,7 +221,8 @@ class GraphIndex(abc.ABC):
 
     @functools.cached_property
     def links(self) -> tuple[list[tuple[int, ...]], list[list[int]]]:
-        """Positions of the nodes that each node reads from, and of those that read from it, without duplicates."""
+        """Positions of the nodes whose results each node reads, and of the nodes that read its results, without
+        duplicates."""
         makers = self.makers
         before = [tuple(dict.fromkeys(makers[name] for name in names if name in makers)) for names in self._reads()]
         behind: list[list[int]] = [[] for _ in before]
@@ -230,11 +232,11 @@ class GraphIndex(abc.ABC):
         return before, behind
 
     def tensors(self, names: Sequence[str]) -> tuple[GraphTensor | None, ...]:
-        """Return the tensors of a node's inputs or outputs; None for "", an omitted one."""
+        """Return the tensors of a node's inputs or outputs; None for an omitted one, whose name is ""."""
         return tuple([self.about(name) if name else None for name in names])
 
 
-# --- the index of a file, without onnx -----------------------------------------------------------------
+# --- the index of a file, without onnx -------------------------------------------------------------------
 # Session creation searches for known-wrong operators with this index, so it must be fast and need no package. Nodes
 # of both branches of an If and of function bodies precede the node that contains them, because QNN receives an If
 # as a whole, and ONNX Runtime inlines functions. Bodies of loops stay on the CPU. Weights are skipped without
@@ -263,7 +265,7 @@ _SCHEMA: Final = {
     _ATTRIBUTE: {5: _INITIALIZER, schema.ATTRIBUTE_GRAPH: schema.GRAPH},
     _INITIALIZER: {},
 }
-# Axes, sizes, pads and scales have fewer elements than this.
+# Keep values up to this number of elements: axes, sizes, pads and scales have fewer.
 _MOST_VALUES: Final = 64
 # Types whose int32_data contains one number per element. For other types it contains the bits of small floats, or
 # several numbers in one element.
@@ -274,11 +276,11 @@ _OWN_DOMAINS: Final = ("", "ai.onnx")
 
 
 class NodeEntry(NamedTuple):
-    """A node of the file. op: with the domain unless it is ONNX's own.
+    """A node of the file. op: the operator, with the domain unless it is ONNX's own.
 
     inside: the branch or function that contains the node; "" in the main graph. top: position in the main graph of
-    the node, or of the node that contains it. always_taken: True if every If around the node always takes the
-    branch with the node; also for a node of the main graph.
+    the node, or of the node that contains it. always_taken: whether every If around the node always takes the
+    branch with the node; True for a node of the main graph.
     """
 
     op: str
@@ -304,7 +306,7 @@ class _Body:
         self.nodes: list[NodeEntry] = []
         self.types: dict[str, tuple[str, Shape | None]] = {}
         self.constants: dict[str, GraphTensor] = {}
-        # Inputs: a caller may set each of them, also one with an initializer as its default.
+        # Inputs of the model. A caller may set each of them, even if an initializer is its default.
         self.overridable: set[str] = set()
         # Outputs of the model, in their order.
         self.shown: dict[str, None] = {}
@@ -367,20 +369,20 @@ def read_model(source: str | os.PathLike[str] | bytes, sizes: Mapping[str, int] 
     with contextlib.suppress(Garbage, OSError):
         if isinstance(source, bytes):
             return read_graph(io.BytesIO(source), len(source), sizes)
-        # The file is not buffered, because `walk` reads large blocks.
+        # Open the file without a buffer, because `walk` reads large blocks.
         with open(source, "rb", buffering=0) as file:
             return read_graph(file, os.fstat(file.fileno()).st_size, sizes)
     return None
 
 
-# Key in `Message.notes`; the key of an attribute is its name.
+# Key in `Message.notes` for the values of an attribute; the key of the attribute itself is its name.
 _BODY: Final = " body"
 # Limit on the nodes of branches and functions: functions that call each other twice, forty deep, have a billion.
 _MOST_WRITTEN_OUT: Final = 20_000
 
 
 class _Reader:
-    """Visitor of the messages of one walk."""
+    """Visitor that gets the messages of one pass through the file."""
 
     def __init__(self, sizes: Mapping[str, int]) -> None:
         self.looked = 0
@@ -396,7 +398,7 @@ class _Reader:
         return True
 
     def close(self, message: Message) -> None:
-        # Children are closed before their parents: an attribute stores its value in the notes of its node.
+        # Child messages are closed before their parents: an attribute stores its value in the notes of its node.
         kind, parent = message.kind, message.parent
         if kind is schema.NODE:
             self._close_node(message)
@@ -448,7 +450,7 @@ class _Reader:
     def _close_function(self, function: Message) -> None:
         name, domain = function.text(schema.FUNCTION_NAME), function.text(schema.FUNCTION_DOMAIN) or ""
         body = _body_of(function)
-        # input 4, output 5
+        # field numbers: input 4, output 5
         body.inputs, body.outputs = function.texts(4), function.texts(5)
         body.defaults = {name: value for name, value in function.notes.items() if not isinstance(value, _Body)}
         self._functions[f"{name}" if domain in _OWN_DOMAINS else f"{domain}.{name}"] = body
@@ -487,7 +489,7 @@ class _Reader:
             taken = not known or name.startswith("then") == bool(known[0])
             if isinstance(branch, _Body) and taken and depth < _MOST_DEPTH:
                 self._write_out(branch, {}, {}, owner, depth)
-        # Record the value under the result's name. The node stays, because positions count all nodes of the file.
+        # Record the value under the result's name. Keep the node, because positions count all nodes of the file.
         if entry.op == "Constant" and entry.outputs:
             made = entry.outputs[0]
             self._known[made] = dataclasses.replace(_of_constant_node(entry.attributes), name=made)
@@ -530,7 +532,7 @@ _MOST_DEPTH: Final = 50
 
 
 def _body_of(message: Message | None) -> _Body:
-    """Return the body of the graph or function being read."""
+    """Return the body of the graph or function that is being read."""
     if message is None:
         return _Body()
     # Protobuf merges a second graph of the model into the first.
@@ -543,7 +545,7 @@ def _body_of(message: Message | None) -> _Body:
 
 
 def _value_of(attribute: Message) -> Any:
-    """Return the value as int, float, text, tensor or list; None for a graph or a list that is too long."""
+    """Return the value as int, float, string, tensor or list; None for a graph or a list that is too long."""
     for inner in ("tensor", _BODY):
         if inner in attribute.notes:
             return attribute.notes[inner]

@@ -34,7 +34,8 @@ _Change = Callable[[memoryview], bytes | None]
 class WithValues(NamedTuple):
     """A model with replaced tensors.
 
-    replaced: given tensors that the model contains, by name. misfits: those with another type or shape in the file.
+    replaced: names of given tensors that the model contains. misfits: names of given tensors whose type or shape
+        differs in the file.
     """
 
     model: bytes
@@ -66,7 +67,7 @@ class _Found(NamedTuple):
     misfits: set[str]
 
     def take(self, name: str, before: memoryview | None) -> bytes | None:
-        """Return the new tensor for a tensor of the file, None if it is not replaced."""
+        """Return the new tensor for a tensor of the file; None to keep the tensor."""
         given = self.tensors.get(name)
         if given is not None:
             self.replaced.add(name)
@@ -108,7 +109,8 @@ class _Fields:
 
 
 def _each(data: memoryview, changes: Mapping[int, _Change]) -> bytes:
-    """Rewrite a message. changes: by field number, functions that return a new value, or None to keep the field."""
+    """Rewrite a message. changes: functions by field number, which return a new value for the field, or None to
+    keep it."""
     made: list[bytes | memoryview] = []
     for number, value, whole in _Fields(data):
         changed = changes[number](value) if value is not None and number in changes else None

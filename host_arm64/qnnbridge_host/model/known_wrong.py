@@ -1,8 +1,8 @@
 """Table of operators that QNN is known to compute wrong, and the search for them in a model. The model is not run.
 
-The table is `known_wrong.json`; `python -m lab.sweep` measures it. A row matches a node only if everything in its
-condition is known: a shape that depends on the input never raises an alarm. The second part of this module defines
-the names that a condition may use. Pure functions; any thread.
+The table is `known_wrong.json`; `python -m lab.sweep` measures it. A row matches a node only if all values in its
+condition are known: a shape that depends on the input never causes a warning. The second part of this module
+defines the names that a condition may use. Pure functions; any thread.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 CODE: Final = "known-wrong"
 _DATA: Final = os.path.join(os.path.dirname(__file__), "known_wrong.json")
-# Limit on the kinds of faults in a warning, and on the operators of each, so that the warning stays one sentence.
+# Maximum number of faults in a warning, and of operators for each, so that the warning stays one sentence.
 _SHOWN: Final = 3
 _FIRST_HALF_FLOAT_ARCH: Final = 69
 _QUANTISED: Final = ("DequantizeLinear", "com.microsoft.DequantizeLinear")
@@ -66,14 +66,14 @@ class WrongOperator:
     """A row of the table.
 
     Args:
-        operators: operators that the row applies to.
-        form: "float" or "quantised", the kind of models in which the fault was seen; "" for both.
+        operators: operators to which the row applies.
+        form: "float" or "quantised", the models in which the fault occurs; "" for all models.
         when: expressions that are all true for a node that is computed wrong.
-        says: the fault as text.
+        says: description of the fault.
         least_arch: first architecture with the fault, 73 for V73.
-        first, last: releases of onnxruntime-qnn that were found wrong; releases newer than all tested ones count as
-            wrong, too.
-        snr: decibels of the worst case that was measured.
+        first, last: first and last release of onnxruntime-qnn with the fault; releases newer than all tested
+        releases count as faulty, too.
+        snr: lowest measured SNR in decibels.
         rewrite: name of the rewrite of `qnnbridge fix`, "" if there is none.
         advice: what to do if no rewrite fixes the fault.
         on_cpu: the rewrite moves the operator to the CPU, which a session must allow (`fallback="cpu"`).
@@ -99,18 +99,18 @@ class WrongOperator:
 
     @property
     def remedy(self) -> str:
-        """Remedy as text."""
+        """Description of the remedy."""
         then = ", and a session that allows the CPU" if self.on_cpu else ""
         return f"qnnbridge fix ({self.rewrite}){then}" if self.rewrite else self.advice
 
     @property
     def fails(self) -> bool:
-        """True if the fault is an error of the session or of each run, not a wrong result."""
+        """Whether the fault is an error of the session or of each run instead of a wrong result."""
         return "no session is made" in self.says or "each run fails" in self.says
 
     def applies(self, arch: int, release: str) -> bool:
-        """Return whether a chip and a release have the fault. release: "" if it is not known."""
-        # A text that is not a version counts as unknown. `last` is ignored: a release that has not been measured is
+        """Return whether a chip and a release have the fault. release: "" if it is unknown."""
+        # A string that is not a version counts as unknown. `last` is ignored for untested releases, which are
         # presumed to have the fault.
         number = numbers_of(release)
         return arch >= self.least_arch and (not number or number >= numbers_of(self.first))
@@ -199,9 +199,9 @@ def find_in_model(
 
     Args:
         source: the model's path, or its bytes.
-        arch, release: as for `rows_for`.
+        arch, release: see `rows_for`.
         sizes: sizes of free dimensions by name, as the session sets them.
-        rows: rows to search for; default: those of the table for the chip and the release.
+        rows: rows to search for; default: the table's rows for the chip and the release.
     """
     if rows is None:
         rows = rows_for(arch, release)
@@ -216,12 +216,13 @@ def find_in_model(
     return tuple(_where_it_is(one, graph.entries[one.index]) for one in find(graph, rows))
 
 
-# Rewrites that replace an If by the branch that it always takes.
+# Rewrites that replace an If by the branch that is always executed.
 BRANCH_REWRITES: Final = ("shape-computations", "untaken-branches")
 
 
 def _where_it_is(found: KnownWrong, entry: NodeEntry) -> KnownWrong:
-    """Complete a match with its position; drop the fix if no rewrite reaches it (outside of the main graph)."""
+    """Add the position to a match. Drop the fix if no rewrite reaches the position because it is outside of the
+    main graph."""
     if not entry.inside:
         return dataclasses.replace(found, top=entry.top)
     # The name of an inner node begins with a prefix that the index adds.
@@ -246,7 +247,7 @@ def warning_of(
         label: name of the model.
         found: the matches.
         model: the model in the suggested command.
-        evidence: returns where the given rows were measured.
+        evidence: function that describes where the given rows were measured.
     """
     if not found:
         return ""
@@ -256,7 +257,7 @@ def warning_of(
 
 def fault_text(found: Sequence[KnownWrong]) -> str:
     """Return the known faults of a model's operators as a sentence."""
-    # Group by fault: a model of many layers has the same fault in each.
+    # Group by fault, because a model with many layers has the same fault in each layer.
     by_fault: dict[tuple[str, str], list[str]] = {}
     for one in found:
         by_fault.setdefault((one.op, one.fault.says), []).append(one.node)
@@ -271,7 +272,7 @@ def fault_text(found: Sequence[KnownWrong]) -> str:
 
 
 def cure_text(found: Sequence[KnownWrong], model: ModelInCommands) -> str:
-    """Return what to do about the matches, without a full stop."""
+    """Return the remedies for the matches, without a full stop."""
     rewrites = list(dict.fromkeys(name for one in found if one.fault.rewrite for name in one.rewrites))
     advice = list(dict.fromkeys(one.fault.advice for one in found if not one.fault.rewrite and one.fault.advice))
     fixes = [f"run: {model.fix(*rewrites)}"] if rewrites else []
@@ -296,7 +297,7 @@ def find_for_session(
         spec: the session's providers and sizes of free dimensions.
         versions: versions of the host's packages.
         simulator: whether QNN computes on the simulator.
-        soc_model: the chip, if the caller has determined it.
+        soc_model: the chip, if the caller knows it.
     """
     if not computes_on_htp(spec):
         return ()
@@ -318,7 +319,7 @@ def computes_on_htp(spec: SessionSpec) -> bool:
 
 
 def arch_of(soc_model: str | None, htp_arch: str | None = None, *, simulator: bool) -> int:
-    """Return the architecture that a session computes for: of its chip, else of this computer or of the simulator.
+    """Return the architecture for which a session computes: of its chip, else of this computer or the simulator.
 
     An unknown chip counts as the first architecture that computes in half floats.
     """
@@ -327,7 +328,7 @@ def arch_of(soc_model: str | None, htp_arch: str | None = None, *, simulator: bo
         chip = chip_of(number) if number else None
     else:
         first = (soc_model or "").split(",")[0]
-        # For QNN 0 means that no chip is set.
+        # For QNN, 0 means that no chip is set.
         chip = chip_named(first) if first.strip(" 0") else chip_of_this_computer()
     return chip.arch if chip is not None else _FIRST_HALF_FLOAT_ARCH
 
@@ -335,7 +336,8 @@ def arch_of(soc_model: str | None, htp_arch: str | None = None, *, simulator: bo
 def matches(fault: WrongOperator, node: GraphNode, graph: GraphIndex) -> bool:
     """Return whether a row matches a node. Unknown facts of the node prevent a match."""
     first = node.inputs[0] if node.inputs else None
-    # Operators have the same types in QDQ models as in float models; the producer of the input shows which it is.
+    # Operators have the same types in QDQ models as in float models; only the producer of the input shows whether
+    # it is quantised.
     quantised = first is not None and maker_of(first, graph) in _QUANTISED
     if fault.form and (fault.form == "quantised") != quantised:
         return False
@@ -357,7 +359,7 @@ def matches(fault: WrongOperator, node: GraphNode, graph: GraphIndex) -> bool:
 _POOLS: Final = frozenset({"AveragePool", "MaxPool", "LpPool"})
 _WINDOWS: Final = _POOLS | {"Conv", "ConvTranspose"}
 _WEIGHTED: Final = ("Conv", "ConvTranspose")
-# Limit on the output size of a Resize in one direction. No image is larger, but a hostile model may be.
+# Maximum output size of a Resize in one direction. No real image is larger, but a malicious model may request it.
 _MOST_PLACES: Final = 2**14
 
 
@@ -371,7 +373,7 @@ def all_true(expressions: Sequence[str], node: GraphNode, graph: GraphIndex) -> 
 
 
 class _Facts(dict[str, Any]):
-    """Names that an expression may use, computed on access."""
+    """Names that an expression may use. Their values are computed on access."""
 
     # `eval` looks a name up here and then among the built-in functions. Comprehensions look up only globals, so
     # `eval` gets this dict as globals; its `__missing__` is called for them as well.
@@ -392,10 +394,10 @@ class _Facts(dict[str, Any]):
             return self._window[name]
         if node.op in _POOLS and name == "made":
             return slid_sizes([_input(node, 0)], node.attributes)
-        # Defaults come last: exporters omit an attribute with ONNX's default.
+        # Use the defaults last, because exporters omit an attribute that has ONNX's default.
         return _DEFAULTS[node.op, name]
 
-    # Cached: a condition uses most of its values.
+    # Cache the values, because a condition uses most of them.
     @functools.cached_property
     def _window(self) -> Mapping[str, list[int]]:
         return window_of_node(self._node)
@@ -425,12 +427,12 @@ def maker_of(tensor: GraphTensor, graph: GraphIndex) -> str:
 _ONLY_SHAPES: Final = frozenset({"Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten"})
 # int32 and int64, as numbers in `to` of a Cast.
 _WHOLE: Final = (6, 7)
-# Limit on the nodes to follow: a damaged model may contain cycles.
+# Maximum number of nodes to follow, because a damaged model may contain cycles.
 _MOST_BETWEEN: Final = 64
 
 
 def _fed(graph: GraphIndex, node: GraphNode, number: int) -> str:
-    """Return the type of the model input whose values an input has, "" if the values are computed.
+    """Return the type of the model input whose values reach an input unchanged; "" if the values are computed.
 
     Casts between int32 and int64 are ignored: QNN computes both in 32 bits.
     """
@@ -448,7 +450,8 @@ def _fed(graph: GraphIndex, node: GraphNode, number: int) -> str:
 def _least(graph: GraphIndex, node: GraphNode, number: int) -> float:
     """Return the lower bound that a constant Max or Clip sets for an input."""
     found = _limits(graph, node, number, "Max", "min", 1)
-    # Only the smallest value of a constant is a bound for all elements; of several bounds the largest counts.
+    # The smallest value of a constant is the bound for all elements. If there are several bounds, the largest
+    # applies.
     return max(map(min, found), default=-math.inf)
 
 
@@ -479,7 +482,7 @@ def _way(graph: GraphIndex, node: GraphNode, *numbers: int) -> list[str]:
         tensor = node.input(number)
         maker = graph.origin(tensor.name) if tensor is not None else None
         if maker is None:
-            break  # an input of the model or a constant
+            break  # the tensor is an input of the model or a constant
         node = maker
         found.append(node.op)
     return found
@@ -523,7 +526,8 @@ def reduced_axes(node: GraphNode) -> list[int]:
 
 
 def nearest_places(node: GraphNode) -> list[tuple[list[int], list[int]]]:
-    """Return the source indices of a nearest Resize, for each direction: by ONNX's definition, and those of QNN.
+    """Return the source indices of a nearest Resize in each direction, by ONNX's definition and as QNN computes
+    them.
 
     QNN rounds half up, and for asymmetric coordinates rounds down; it computes pytorch_half_pixel as asymmetric.
 
@@ -589,9 +593,9 @@ _ROUNDING: Final[Mapping[str, Callable[[float], int]]] = {
     "floor": math.floor,
     "ceil": math.ceil,
 }
-# Functions that take the index of an input.
+# Functions whose argument is the index of an input.
 _OF_INPUT: Final[Mapping[str, Callable[..., Any]]] = {
-    # `shape` requires that all sizes are known, `values` a small constant.
+    # `shape` requires that all sizes are known; `values` requires a small constant.
     "shape": lambda _, node, number: sizes_of(_input(node, number)),
     "values": lambda _, node, number: _values(node, number),
     "type": lambda _, node, number: _input(node, number).type,
@@ -607,7 +611,8 @@ _OF_INPUT: Final[Mapping[str, Callable[..., Any]]] = {
     "most": _most,
     # Type of the integers of a quantised input.
     "quantised": _quantised,
-    # Functions of the node: whether a nearest Resize differs from ONNX's definition; what QNN merges or moves.
+    # Functions without an index: whether a nearest Resize differs from ONNX's definition, and what QNN merges or
+    # moves.
     "nearest_differs": lambda _, node: any(ours != theirs for ours, theirs in nearest_places(node)),
     "merged_gelu": gelu_of,
     "merged_factor": softmax_factor,
@@ -637,7 +642,7 @@ _PLAIN: Final[Mapping[str, Any]] = {
     "max": max,
     "sum": sum,
     "prod": math.prod,
-    # Evaluate all items first: one unknown item makes the result unknown.
+    # Evaluate all items before the comparison, because one unknown item makes the result unknown.
     "any": lambda found: any([*found]),
     "all": lambda found: all([*found]),
     "zip": zip,
@@ -674,7 +679,8 @@ _ALLOWED: Final = (
 )
 
 
-# Cached: the table has dozens of conditions, and each is evaluated for every node of its operators.
+# Cache the parsed expressions: the table has dozens of conditions, and each is evaluated for every node of its
+# operators.
 @functools.cache
 def _parsed(text: str) -> CodeType:
     tree = ast.parse(text, mode="eval")

@@ -36,7 +36,7 @@ _CHUNK_BYTES: Final = 1024 * 1024
 class FileRecord:
     """A file of a compiled model.
 
-    name: relative to the manifest's folder, with forward slashes. size: in bytes. sha256: in hex.
+    name: path relative to the manifest's folder, with forward slashes. size: in bytes. sha256: in hex.
     """
 
     name: str
@@ -60,11 +60,10 @@ class FileRecord:
 class CompiledManifest:
     """Contents of a manifest.
 
-    model: file name of the compiled .onnx. files: all its files, the model first.
-    source_name: file name of the original. source_sha256: `ModelSource.fingerprint` of the original, which includes
-    external data.
-    versions: of onnxruntime, onnxruntime_qnn, qnn_sdk, qnnbridge. soc_models, htp_arch: the target.
-    options: the provider's options. created: time in UTC, for information only. extra: other data in JSON types.
+    model: file name of the compiled .onnx. files: all its files, the model first. source_name: file name of the
+    original. source_sha256: `ModelSource.fingerprint` of the original, which includes external data. versions:
+    versions of onnxruntime, onnxruntime_qnn, qnn_sdk and qnnbridge. soc_models, htp_arch: the target. options: the
+    provider's options. created: time in UTC, for information only. extra: other data in JSON types.
     """
 
     model: str
@@ -131,7 +130,8 @@ def write_manifest(
 
 
 def _write(manifest: CompiledManifest, model: str) -> None:
-    # ASCII escapes lone surrogates in a name; UTF-8 refuses them. Python would write NaN, which is not valid JSON.
+    # Write ASCII with escapes, because UTF-8 refuses lone surrogates in a name. Refuse NaN, which is not valid
+    # JSON.
     document = {"schema": SCHEMA, **dataclasses.asdict(manifest)}
     text = json.dumps(document, indent=2, ensure_ascii=True, allow_nan=False) + "\n"
     write_whole(manifest_path(model), text.encode("ascii"), durable=True)
@@ -199,7 +199,7 @@ def read_manifest(path: str | os.PathLike[str]) -> CompiledManifest | None:
             raise ValueError("it is too long")
         document = json.loads(data)
         schema = document["schema"]
-        # `isinstance` would accept `true`.
+        # Compare types, because `isinstance` would accept `true`.
         if type(schema) is not int:
             raise ValueError(f"schema {schema!r}")
         if schema > SCHEMA:
@@ -215,7 +215,7 @@ def read_manifest(path: str | os.PathLike[str]) -> CompiledManifest | None:
 
 def _from_document(document: Mapping[str, Any]) -> CompiledManifest:
     manifest = read_document(CompiledManifest, document, "manifest")
-    # Other tools print hashes in upper case, too.
+    # Accept upper case, because other tools print hashes in it.
     files = tuple(dataclasses.replace(record, sha256=record.sha256.lower()) for record in manifest.files)
     # The model's author chose each file name, so check all of them before opening a file.
     for record in files:
@@ -228,7 +228,7 @@ def _from_document(document: Mapping[str, Any]) -> CompiledManifest:
 def _unreadable(file: str, why: str, fix: str | None = None) -> ContextUnusable:
     return ContextUnusable(
         f"The manifest {os.path.basename(file)} of the compiled model cannot be used: {why}.",
-        cause="Without it there is no way to know whether the context binary is undamaged.",
+        cause="Without the manifest it is impossible to detect a damaged context binary.",
         fix=fix
         or "Compile the original model again, or copy the compiled model with its manifest again. "
         "To use it unchecked, delete the manifest.",

@@ -1,4 +1,4 @@
-"""Find patterns of operators that QNN merges or reorders in a way that changes the result.
+"""Find patterns of operators that QNN merges or reorders so that the result changes.
 
 The provider's `qnn_node_group` (onnxruntime-qnn 2.7) merges Gelu, Softmax and L2 normalization. A fault of ONNX
 Runtime itself (a vector between transposes) is included because it occurs only where QNN requests another layout.
@@ -23,7 +23,7 @@ _CLOSE: Final = 0.004
 class _Product(NamedTuple):
     """The product x * factor * (shift + Erf(x * scale or x / scale)).
 
-    shared: a node outside of the product reads one of its inner tensors, which the merge removes.
+    shared: whether a node outside of the product reads one of its inner tensors, which the merge removes.
     """
 
     scale: GraphTensor
@@ -35,7 +35,7 @@ class _Product(NamedTuple):
 
 
 def gelu_of(graph: GraphIndex, erf: GraphNode) -> Literal["", "gelu", "other", "shared"]:
-    """Return what QNN merges into a Gelu around an Erf.
+    """Return what QNN does with the operators around an Erf, which it may merge into a Gelu.
 
     Returns:
         "" if nothing is merged; "gelu" for a Gelu; "other" for another function, for which QNN computes Gelu;
@@ -101,7 +101,7 @@ def softmax_factor(graph: GraphIndex, softmax: GraphNode) -> float:
 
 
 def l2_offset(graph: GraphIndex, norm: GraphNode) -> float:
-    """Return the number that QNN drops: e in x / (ReduceL2(x) + e)."""
+    """Return the number e that QNN drops in x / (ReduceL2(x) + e)."""
     added = _only_reader(graph, norm)
     divided = _only_reader(graph, added) if added is not None and added.op == "Add" else None
     if added is None or divided is None or divided.op != "Div" or norm.attributes.get("keepdims", 1) != 1:
@@ -116,7 +116,8 @@ def l2_offset(graph: GraphIndex, norm: GraphNode) -> float:
     return float(number.values[0])
 
 
-# Operators that pass repeated rows on to one of `_READERS_OF_ROWS`. Sub and Relu were measured to be right.
+# Operators through which repeated rows reach one of `_READERS_OF_ROWS`. With Sub and Relu the results were measured
+# as right.
 _PASS_ROWS: Final = frozenset(("Add", "Mul", "MatMul", "Gelu", "Identity", "Reshape", "Transpose"))
 _READERS_OF_ROWS: Final = frozenset(("LayerNormalization", "RMSNormalization", "Sigmoid"))
 _MOST_STEPS: Final = 3
@@ -151,16 +152,16 @@ def _reaches(graph: GraphIndex, node: GraphNode, steps: int) -> bool:
     return steps > 0 and any(_reaches(graph, reader, steps - 1) for reader in readers if reader.op in _PASS_ROWS)
 
 
-# Operators that change the shape only; QNN has one operator for all of them, and ONNX Runtime removes an Identity.
+# Operators that only change the shape. QNN has one operator for all of them, and ONNX Runtime removes an Identity.
 _RESHAPES: Final = frozenset(("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity"))
 # In front of these operators the merged graph can be finalized, and its results are wrong.
 _MERGED_BEHIND: Final = frozenset(("Relu", "Sigmoid", "Tanh"))
-# With five dimensions all results were measured to be right.
+# With five dimensions all measured results were right.
 _MOST_MERGED: Final = 4
 
 
 def loses_reshapes(graph: GraphIndex, product: GraphNode) -> Literal["", "wrong", "fails"]:
-    """Return what happens to a MatMul by a constant matrix between reshapes.
+    """Return what QNN does to a MatMul by a constant matrix between reshapes.
 
     QNN drops reshapes that together change only the last size, although the rows of the product and the last size
     in front of the reshapes differ in length.
@@ -177,8 +178,8 @@ def loses_reshapes(graph: GraphIndex, product: GraphNode) -> Literal["", "wrong"
     before, length = sizes_of(source), sizes_of(right)[0]
     if source.name == left.name or not 0 < len(before) <= _MOST_MERGED or before[-1] == length:
         return ""
-    # Leading dimensions of 1 do not count. With one or two dimensions the result is right if the number of rows
-    # differs by a factor of 2 or 4.
+    # Ignore leading dimensions of 1. With one or two dimensions the result is right if the number of rows differs
+    # by a factor of 2 or 4.
     rows, products = math.prod(before[:-1]), math.prod(sizes_of(left)) // length
     if sum(size > 1 for size in before[:-1]) < 2 and not _is_long(before) and _is_near(rows, products):
         return ""
@@ -187,7 +188,7 @@ def loses_reshapes(graph: GraphIndex, product: GraphNode) -> Literal["", "wrong"
 
 
 def _is_long(sizes: tuple[int, ...]) -> bool:
-    """Return whether more than two dimensions remain without leading dimensions of 1."""
+    """Return whether more than two dimensions remain after removing leading dimensions of 1."""
     return len(sizes) - next((place for place, size in enumerate(sizes) if size > 1), len(sizes)) > 2
 
 
@@ -197,7 +198,7 @@ def _is_near(one: int, other: int) -> bool:
 
 
 def _reshaped(graph: GraphIndex, product: GraphNode) -> Iterator[GraphTensor]:
-    """Yield the last tensor of each chain of reshapes behind a node."""
+    """Yield the last tensor of each chain of reshapes that follows a node."""
     waiting = [(product.made[0], 0)]
     while waiting:
         tensor, steps = waiting.pop()
@@ -301,8 +302,8 @@ Slice Softmax Softplus Softsign Split Sqrt Squeeze Sub Sum Tan Tanh ThresholdedR
 Xor
 """
 _MOVES_PAST: Final = frozenset(_MOVES_PAST_NAMES.split())
-# Operators whose inputs are all data. Of the others only the first input is; no Transpose passes through pads,
-# sizes or indices.
+# Operators whose inputs are all data. For other operators only the first input is data: a Transpose does not pass
+# through pads, sizes or indices.
 _ALL_DATA_NAMES: Final = """
 Add And BitShift Concat Div Equal Greater GreaterOrEqual Less LessOrEqual Max Mean Min Mod Mul Or Pow PRelu Sub Sum
 Where Xor
@@ -311,7 +312,7 @@ _ALL_DATA: Final = frozenset(_ALL_DATA_NAMES.split())
 # Consecutive Reshapes are merged. Since ONNX Runtime 1.28 a Transpose also moves past a Gather behind the vector.
 _MOVES_PAST_IN_FRONT: Final = (_MOVES_PAST | {"Reshape"}) - {"Concat"}
 _MOVES_PAST_BEHIND: Final = _MOVES_PAST | {"Gather"}
-# Limit on the nodes that are visited in each direction.
+# Maximum number of nodes that are visited in each direction.
 _MOST_BETWEEN: Final = 64
 
 
@@ -375,7 +376,7 @@ def transposes_int64_output(graph: GraphIndex, node: GraphNode) -> bool:
     )
 
 
-# With five dimensions QNN supports these operators for int64, in 32 bits; it refuses Transpose and Tile.
+# With five dimensions QNN supports these operators for int64, computed in 32 bits; it refuses Transpose and Tile.
 WIDE_ON_QNN: Final[Mapping[str, tuple[int, ...] | None]] = {
     **dict.fromkeys(("Abs", "Cast", "Expand", "Gather", "Identity", "Reshape", "Slice", "Split", "Squeeze"), (0,)),
     **dict.fromkeys(("Flatten", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum", "Unsqueeze"), (0,)),
@@ -389,7 +390,7 @@ _MOST_KNOWN: Final = 8
 
 
 def is_wide(graph: GraphIndex, tensor: GraphTensor) -> bool:
-    """Return whether a tensor is int64, has five dimensions and is computed in each run."""
+    """Return whether a tensor is int64 with five dimensions and is computed in each run."""
     return tensor.type == "int64" and tensor.rank == _WIDE and not _is_known(graph, tensor, _MOST_KNOWN)
 
 
@@ -402,9 +403,9 @@ def _is_known(graph: GraphIndex, tensor: GraphTensor, steps: int) -> bool:
 
 
 def fails_with_wide_integers(graph: GraphIndex, node: GraphNode) -> Literal["", "input", "output"]:
-    """Return the side of a node on which int64 of five dimensions enters or leaves QNN's graph.
+    """Return the side of a node on which an int64 tensor with five dimensions enters or leaves QNN's graph.
 
-    A tensor between two operators that QNN supports does no harm.
+    A tensor between two operators that QNN supports causes no fault.
 
     Returns:
         "output" if such an output ends the process; "input" if the graph cannot be finalized; else "".
@@ -472,7 +473,7 @@ def _reads(node: GraphNode, tensor: GraphTensor) -> bool:
 
 
 def _other(node: GraphNode, operand: GraphNode) -> GraphTensor:
-    """Return the other operand of a node with two operands."""
+    """Return the second operand of a node with two operands, given the first."""
     left, right = node.given
     return right if left.name == operand.made[0].name else left
 

@@ -37,7 +37,8 @@ _WRITES: Final = frozenset(
         *("session.collect_node_memory_stats_to_file", "session.optimized_model_external_initializers_file_name"),
     )
 )
-# Switches that make a session write files into the model's folder or the working folder. "0" switches them off.
+# Options that make a session write files into the model's folder or the working folder. The value "0" disables
+# them.
 _WRITES_IF_ON: Final = frozenset(
     (
         *("ep.context_enable", "dump_qnn_ir_dlc", "dump_json_qnn_graph", "dump_qnn_ep_input_graph"),
@@ -45,9 +46,10 @@ _WRITES_IF_ON: Final = frozenset(
     )
 )
 _BACKEND: Final = "backend_path"
-# Names of QNN's libraries without a path: ONNX Runtime loads the copies that came with the execution provider.
+# Names of QNN's libraries without a path: for these ONNX Runtime loads the copies that belong to the execution
+# provider.
 _OWN_BACKEND: Final = re.compile(r"(lib)?(QnnHtp|QnnGpu|QnnCpu|QnnSaver|QnnIr|Genie)(\.dll|\.so)?", re.IGNORECASE)
-# A session option with this prefix sets the provider option of that name.
+# Session options with this prefix set the provider option whose name follows.
 _PREFIX: Final = "ep.qnnexecutionprovider."
 _LIBRARY: Final = re.compile(r"\.(dll|so|dylib|pyd|exe)[\d.]*\s*$", re.IGNORECASE)
 
@@ -107,7 +109,7 @@ def _search(node: Any, place: tuple[str, ...], is_option: bool, own: str | None)
             inside = is_option or key.lower() in _SECTIONS
             if isinstance(value, list):
                 yield from _search(value, (*place, key), inside, own)
-            # Each value of a list is checked; the recursion above has checked the objects in it.
+            # Check each value of a list; the recursion above has already checked the objects in it.
             values = value if isinstance(value, list) else [value]
             for one in () if isinstance(value, _Pairs) else values:
                 does = None if isinstance(one, list) else _effect(key, one, is_option, own)

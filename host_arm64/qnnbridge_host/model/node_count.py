@@ -4,8 +4,8 @@ A node in the file is a node of the main graph or of a graph inside of an If, Lo
 that the model defines counts as the nodes of the function's body, which is what ONNX Runtime runs. Constant nodes
 count.
 
-A session reports other nodes: those after optimisation (`Placement`). ONNX Runtime computes nodes beforehand,
-merges some and inserts others before it assigns them to providers.
+A session reports different numbers, because it counts the nodes after optimisation (`Placement`). ONNX Runtime
+computes nodes beforehand, merges some and inserts others before it assigns them to providers.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ def operator_of(op_type: str, domain: str) -> Operator:
     return "" if domain in ONNX_DOMAINS else domain, op_type
 
 
-# Limit on counts: functions that call each other twice, a thousand deep, exceed the exact integers of JSON.
+# Maximum of the counts: functions that call each other twice, a thousand deep, exceed the exact integers of JSON.
 _MOST = 2**53
 
 
 def written_out(
     nodes: Mapping[Operator, int], functions: Mapping[Operator, Mapping[Operator, int]]
 ) -> dict[str, int]:
-    """Return the number of nodes of each operator, by its name, with the domain unless it is ONNX's own.
+    """Return the number of nodes by operator (with the domain unless it is ONNX's own), with function bodies in
+    place of calls.
 
     Args:
         nodes: node counts of the main graph and of the graphs inside of it.
@@ -37,12 +38,13 @@ def written_out(
     """
     bodies: dict[Operator, Counter[str]] = {}
     for function in functions:
-        # A stack instead of recursion: a model may chain more functions than Python has frames.
+        # Use a stack instead of recursion, because a model may chain more functions than Python has frames.
         waiting = [function]
         entered: set[Operator] = set()
         while waiting:
             current = waiting[-1]
-            # A recursive function has no end, and no runtime accepts it: count the inner call as a node.
+            # Count the inner call of a recursive function as a node: such a function has no end, and no runtime
+            # accepts it.
             called = [] if current in entered else [one for one in functions[current] if one in functions]
             entered.add(current)
             missing = [one for one in called if one not in bodies and one not in entered]

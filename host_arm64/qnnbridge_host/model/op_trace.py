@@ -8,7 +8,8 @@ import re
 from typing import Any, Final
 
 TRACE_FILE: Final = "qnn_op_trace.json"
-# The provider appends this text to each reason without a space; it only repeats the node and its placement.
+# The provider appends this text to each reason without a space. It is removed, because it only repeats the node and
+# its placement.
 _REPEATED: Final = re.compile(r"(?<=\.)\w+ node `[^`]*` will not be assigned to QNN EP\.")
 
 

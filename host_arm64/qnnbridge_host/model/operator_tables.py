@@ -2,9 +2,9 @@
 """Tables of operators, types and sizes that QNN supports, measured with onnxruntime-qnn 2.7 and its HTP simulator,
 one operator at a time.
 
-The tables describe float and integer tensors that are not quantised; `qnnbridge_models.analyze.predict` has those
-of quantised operators. docs/dev/verification.md reports how often the rules are right. The functions at the end are
-pure; any thread.
+The tables describe float and integer tensors that are not quantised; `qnnbridge_models.analyze.predict` contains
+the tables of quantised operators. docs/dev/verification.md reports how often the rules are right. The functions at
+the end are pure; any thread.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ NEEDS_V73: Final = frozenset(
 )
 
 FIRST_FLOAT_ARCH: Final = 73
-# With rank 6 and 7 QNN refuses every operator that was tried (error 3110).
+# QNN refused every operator that was tried with 6 or 7 dimensions (error 3110).
 MOST_DIMENSIONS: Final = 5
-# Newest ONNX Runtime that was tried, and newest model versions that it loads.
+# Newest ONNX Runtime that was tried, and the newest model versions that it loads.
 NEWEST_ORT: Final = "1.32"
 NEWEST_OPSET: Final = 28
 NEWEST_IR_VERSION: Final = 14
@@ -88,7 +88,7 @@ MOST_DIMENSIONS_OF: Final[Mapping[str, int]] = dict.fromkeys(
     4,
 )
 
-# Operators that QNN accepts with more dimensions than this, and that then make the whole session fail.
+# Operators that QNN accepts with more dimensions than this number, although the whole session then fails.
 FAILS_BEYOND: Final[Mapping[str, int]] = {
     "Sign": 4,
     "Tan": 4,
@@ -99,13 +99,13 @@ FAILS_BEYOND: Final[Mapping[str, int]] = {
     "GroupNormalization": 4,
 }
 
-# Operators that ONNX Runtime transforms for QNN before QNN refuses the type; then the CPU cannot run them any more.
-# The error message contains NHWC. The session fails even if it allows the CPU.
+# Operators that ONNX Runtime transforms for QNN before QNN refuses the type; the CPU cannot run the transformed
+# operators. The error message contains NHWC. The session fails even if it allows the CPU.
 FAILS_UNLESS_FLOAT: Final = frozenset({"DepthToSpace", "SpaceToDepth", "Resize", "Upsample", "MaxPool"})
 
 LEAST_DIMENSIONS: Final[Mapping[str, int]] = {"GlobalAveragePool": 3, "Pad": 1, "Tile": 1}
 
-# Index of the input whose type counts, if it is not the first. Input 0 of Where is the condition.
+# Index of the input that determines the type, if it is not the first input. Input 0 of Where is the condition.
 DATA_INPUT: Final[Mapping[str, int]] = {"Where": 1}
 
 # Supported target types of a Cast by source type.
@@ -156,7 +156,8 @@ MOST_OUTPUTS: Final[Mapping[str, int]] = {"LayerNormalization": 1, "MaxPool": 1,
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class AttributeRule:
-    """An attribute with restricted values. allowed: the supported values, or those of each element of a list."""
+    """An attribute with restricted values. allowed: the supported values, for a list the supported values of each
+    element."""
 
     operators: tuple[str, ...]
     name: str
@@ -254,12 +255,14 @@ def refused_type(node: GraphNode) -> tuple[GraphTensor, tuple[str, ...]] | None:
 
 
 def _as_qnn_has_it(element: str) -> str:
-    """Return the type in which QNN computes: 32 bits for doubles. Doubles at the model's edges have other rules."""
+    """Return the type in which QNN computes: 32 bits for doubles. Separate rules cover doubles at the model's
+    edges."""
     return "float" if element == "double" else element
 
 
 def refused_at_the_end(node: GraphNode, outputs: Container[str]) -> bool:
-    """Return whether a Cast to an int64 output of the model has a type that QNN casts only inside of a graph."""
+    """Return whether a Cast to an int64 output of the model has a source type from which QNN casts only inside of a
+    graph."""
     source, made = node.input(0), node.made[0] if node.made else None
     if source is None or made is None or made.type != "int64" or made.name not in outputs:
         return False
@@ -280,7 +283,7 @@ def refused_attribute(node: GraphNode) -> tuple[AttributeRule, Any] | None:
     for one in _attribute_rules(node.op):
         value = node.get(one.name, one.default)
         if any(part not in one.allowed for part in (value if isinstance(value, (list, tuple)) else [value])):
-            # beta multiplies C: without C it does nothing.
+            # Ignore beta without C, because beta multiplies C.
             if one.name == "beta" and node.input(2) is None:
                 continue
             # Strings in a list are bytes.

@@ -1,4 +1,4 @@
-"""List ONNX Runtime's graph optimizers, and search for those that harm a model.
+"""List ONNX Runtime's graph optimizers, and search for optimizers that change a model's results or break it.
 
 ONNX Runtime rewrites a graph before any provider computes it. QNN's nodes get the graph of level 1 ("basic"); nodes
 on the CPU also get levels 2 and 3. `InferenceSession(disabled_optimizers=...)` disables single optimizers. ONNX
@@ -12,20 +12,20 @@ from typing import Final
 
 from qnnbridge_protocol.records import NamedTuple
 
-# Session option with its values for "nothing" and "basic", and the config entry with the same effect.
+# Session option with its values for no optimisation and level "basic", and the config entry with the same effect.
 OPTIMIZATION_LEVEL: Final = "graph_optimization_level"
 LEVEL_ENTRY: Final = "session.graph_optimization_level"
-# With "0" the optimizers of a session's model are not checked, as for parts of a model that was checked as a whole.
+# Config entry; with "0" the optimizers are not tested, for example for parts of a model that was tested as a whole.
 PROVE_ENTRY: Final = "qnnbridge.prove_optimizers"
 LEVEL_OFF: Final = 0
 LEVEL_BASIC: Final = 1
 LEVEL_EXTENDED: Final = 2
 LEVEL_ALL: Final = 99
 
-# The order is by cost, the cheapest to lose first: the search returns the first set that helps.
-# FreeDimensionOverrideTransformer and EnsureUniqueDQForNodeUnit are missing, because QNN's provider needs them. Of
-# 7,862 small graphs (onnxruntime 1.32) level 1 changed the results of 126 and broke 33. The cause was one of the
-# first three, or TransposeOptimizer if DequantizeLinear reads int32.
+# The order is by cost: the search returns the first set that helps, so optimizers with the smallest benefit come
+# first. FreeDimensionOverrideTransformer and EnsureUniqueDQForNodeUnit are missing, because QNN's provider needs
+# them. Of 7,862 small graphs (onnxruntime 1.32) level 1 changed the results of 126 and broke 33. The cause was one
+# of the first three, or TransposeOptimizer if DequantizeLinear reads int32.
 BASIC_OPTIMIZERS: Final = (
     *("DoubleQDQPairsRemover", "DivMulFusion", "QDQPropagationTransformer", "NotWhereFusion"),
     *("GemmSumFusion", "GemmTransposeFusion", "LabelEncoderFusion"),
@@ -59,7 +59,7 @@ FURTHER_OPTIMIZERS: Final = (
 _SATURATING: Final = frozenset(("MatMulInteger", "QLinearConv", "QLinearMatMul"))
 _UNSIGNED_WEIGHTS: Final = "Avx2WeightS8ToU8Transformer"
 EXACT_ENTRIES: Final = {"session.x64quantprecision": "1"}
-# If the search finds more culprits than this, the results vary at random.
+# If the search finds more optimizers than this at fault, the results vary at random.
 MOST_CULPRITS: Final = 6
 
 
@@ -95,17 +95,17 @@ def exact(level: int, disabled: Sequence[str], operators: Iterable[str]) -> Opti
 
 
 def harmful(is_right: Callable[[Sequence[str]], bool], names: Sequence[str]) -> tuple[str, ...] | None:
-    """Search for a small set of optimizers without which a model is right.
+    """Search for a small set of optimizers without which the model's results are right.
 
-    The search bisects: one culprit of 40 takes seven attempts.
+    The search bisects: finding one of 40 optimizers takes seven attempts.
 
     Args:
-        is_right: returns whether the model is right without these optimizers.
-        names: the candidates, the most dispensable first.
+        is_right: function that returns whether the model is right without the given optimizers.
+        names: the candidates; those with the smallest benefit come first.
 
     Returns:
-        The culprits; empty if the model is right with all optimizers; ``None`` if it is wrong without all of them,
-        or has more than `MOST_CULPRITS` culprits.
+        The optimizers at fault; empty if the model is right with all optimizers; ``None`` if it is also wrong
+        without any optimizer, or if more than `MOST_CULPRITS` are at fault.
     """
     if is_right(()):
         return ()
@@ -113,7 +113,8 @@ def harmful(is_right: Callable[[Sequence[str]], bool], names: Sequence[str]) -> 
         return None
     found: list[str] = []
     while True:
-        # Find the shortest beginning of the list that helps together with `found`: its last name is a culprit.
+        # Find the shortest beginning of the list that helps together with `found`. Its last name is an optimizer at
+        # fault.
         low, high = 0, len(names)
         while high - low > 1:
             middle = (low + high) // 2

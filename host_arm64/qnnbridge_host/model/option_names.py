@@ -1,7 +1,7 @@
-"""Table of provider options: the first release of onnxruntime-qnn that reads each, by system.
+"""Table of provider options: the first release of onnxruntime-qnn that supports each option, by system.
 
 The data is `option_names.json` next to this file; ``python -m scripts.makers.option_names`` creates it from the
-wheels. An option that a release reads is a string inside of its provider library. Immutable; any thread.
+wheels. The provider library of a release contains each supported option as a string. Immutable; any thread.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ if TYPE_CHECKING:
 
 Release = tuple[int, int]
 
-# Compilers for Linux store the first 16 bytes of a string as one constant and the rest in the code. A shorter
-# string may not be stored in one piece, so its absence proves nothing.
+# Compilers for Linux store the first 16 bytes of a string as one constant and the rest in the code. So shorter
+# strings may be missing even if the library supports the option.
 WHOLE_BYTES: Final = 16
 
 _PART_OF_A_NAME: Final = re.compile(rb"[\w.]")
 
-# In the data this value means that all releases have the option. Releases that were not read are not supported.
+# This value in the data means that all releases support the option. Releases that were not examined are not
+# supported.
 ALL: Final = "all"
 
 SYSTEMS: Final = ("windows", "linux")
@@ -50,7 +51,7 @@ def _has_word(library: bytes | mmap.mmap, word: bytes) -> bool:
 
 def library_contains(folder: str | None, name: str) -> bool:
     """Return whether the provider library in ``folder`` contains a name. False if no library can be read."""
-    import mmap  # imported here: needed only for an option that the tables lack
+    import mmap  # import it here, because it is needed only for an option that is not in the tables
 
     for path in (os.path.join(folder, file) for file in _LIBRARIES) if folder else ():
         try:
@@ -62,15 +63,15 @@ def library_contains(folder: str | None, name: str) -> bool:
 
 
 def first_releases(name: str) -> Mapping[str, Release]:
-    """Return the first release that reads an option, for each of `SYSTEMS` whose newest libraries read it.
+    """Return the first release that supports an option, for each of `SYSTEMS` whose newest libraries support it.
 
-    (0, 0) stands for every release.
+    (0, 0) means every release.
     """
     return _table().get(name, {})
 
 
 def newest_release() -> str:
-    """Return the newest release of onnxruntime-qnn whose options were read."""
+    """Return the newest release of onnxruntime-qnn whose options were examined."""
     return str(_document()["newest"])
 
 

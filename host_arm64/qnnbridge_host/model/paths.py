@@ -3,8 +3,8 @@
 A path must stay in the model's own folder by the rules of both Windows and POSIX: a model that one system refuses
 must not load on the other. QNN's own check is weaker (a drive-relative or root-relative path passes) and in one
 point stricter: QNN refuses two dots anywhere, also inside of a file name. On Windows QNN opens a context binary by
-a path in the system's code page; a path with other characters ends the process (0xC0000409, seen with 2.7.0). There
-the folder's short name is used instead.
+a path in the system's code page; a path with other characters ends the process (0xC0000409, seen with 2.7.0). In
+this case the folder's short name is used instead.
 
 The module also explains why a folder cannot be written to, from the state of the disk and from ONNX Runtime's error
 message. Any thread.
@@ -48,7 +48,7 @@ def path_problem(path: str) -> str | None:
     if ".." in parts:
         return "it leads out of the model's folder with '..'"
     if ".." in path:
-        # `context_files` chooses its advice by the word QNN in this reason.
+        # `context_files` chooses its advice by the word QNN in this message.
         return "it has two dots in a row, which QNN treats as leaving the folder"
     for part in parts:
         # Windows 10 also opens the device for NUL.bin, and for a name followed by blanks.
@@ -63,17 +63,17 @@ def leaves_folder(folder: str, path: str, model: str | None = None) -> str | Non
     Args:
         folder: the folder that contains the model.
         path: path relative to `folder`.
-        model: the model's file. If it is a link, the folder of the real file is allowed too: the caches of model
-            hubs keep all files in one folder and link to them.
+        model: the model's file. If it is a link, the folder of the real file is also allowed: caches of model hubs
+            store all files in one folder and link to them.
     """
     real = os.path.realpath(os.path.join(folder, path))
-    # Resolve the folder too: a link on the way to the folder itself does not lead out of it.
+    # Also resolve the folder itself, because a link in its own path does not lead out of it.
     homes = {os.path.realpath(folder)} | ({os.path.dirname(os.path.realpath(model))} if model else set())
     for home in homes:
         try:
             if os.path.commonpath((home, real)) == home:
                 return None
-        except ValueError:  # another drive
+        except ValueError:  # the path is on another drive
             pass
     return real
 
@@ -120,7 +120,7 @@ def open_regular(path: str | os.PathLike[str]) -> io.FileIO:
     raise OSError(errno.EINVAL, "It is not a regular file", os.fspath(path))
 
 
-# --- errors of a folder that cannot be written to ------------------------------------------------------
+# --- errors of a folder that cannot be written to --------------------------------------------------------
 
 # With less free space than this the disk counts as full. ONNX Runtime does not report the reason.
 LITTLE_BYTES: Final = 16 * 1024 * 1024

@@ -1,12 +1,13 @@
-"""Choose a model file from a folder with several: one of `qnnbridge prepare`, or a model package of ONNX Runtime.
+"""Choose a model file from a folder with several models: a folder of `qnnbridge prepare`, or a model package of
+ONNX Runtime.
 
 A prepared folder contains a compiled model for each chip, for each bucket if it has buckets, and the model that was
 compiled. `choose` returns the compiled model that can run on the host, judged offline as `qnnbridge inspect` judges
 it, and the reason. If none can run, it returns the model that was compiled, unless the session forbids compiling.
 
 Compiled models are judged in the order of their chips: the host's own chip first. The first model with the verdict
-`ok` is chosen, so the remaining ones are neither hashed nor judged. A damaged compiled model found on the way
-raises an error: skipping it would silently make the folder slower.
+`ok` is chosen, so the remaining ones are neither hashed nor judged. A damaged compiled model among the judged ones
+raises an error: skipping it would silently make the session slower.
 
 ONNX Runtime's own reader (1.32 and later) reads a model package; it resolves the paths and refuses unknown fields.
 A folder written by `prepare --package` is both: its `manifest.json` is the manifest of a package and contains the
@@ -36,16 +37,16 @@ SCHEMA: Final = 1
 # Key of the document of `prepare` in the metadata of a model package.
 METADATA_KEY: Final = "qnnbridge"
 _LARGEST_BYTES: Final = 16 * 1024 * 1024
-# Context binaries of this architecture and newer ones also run on architectures after their own.
+# Context binaries of this and newer architectures also run on later architectures.
 _NEW_ARCH: Final = 73
 
 
 class CompiledVariant(NamedTuple):
     """A compiled model of the folder.
 
-    compiled: path relative to the folder; empty if compilation failed, then `problem` is the reason.
-    soc_model: number of its chip, ``None`` for the chip of the computer that compiled it. sizes: those of its
-    bucket. model: path of the model it was compiled from; empty in folders made before version 0.2.
+    compiled: path relative to the folder; empty if compilation failed, then `problem` is the reason. soc_model:
+    number of its chip, ``None`` for the chip of the computer that compiled it. sizes: sizes of its bucket. model:
+    path of the model from which it was compiled; empty in folders that a version before 0.2 wrote.
     """
 
     compiled: str
@@ -77,9 +78,9 @@ class PackageVariant(NamedTuple):
 class FolderManifest(NamedTuple):
     """Contents of `manifest.json`.
 
-    model: the model to compile if no compiled one fits; empty if there is none. on_cpu: the model for providers
-    other than QNN. files: empty for a package. made_by: for each file, the step that made it; files of one step
-    belong together. settings: the options of a package by the path of the model.
+    model: the model to compile if no compiled model can run; empty if the folder contains none. on_cpu: the model
+    for providers other than QNN. files: empty for a package. made_by: for each file, the step that made it; files
+    of one step belong together. settings: the options of a package by the path of the model.
     """
 
     folder: str
@@ -99,8 +100,8 @@ class FolderManifest(NamedTuple):
 class Chosen(NamedTuple):
     """The chosen model file.
 
-    path: absolute. reason: text for `Placement.variant`. compiles: no compiled model could be used. settings:
-    options that a package sets for the session and its provider.
+    path: absolute. reason: text for `Placement.variant`. compiles: True if no compiled model could be used.
+        settings: options that a package sets for the session and its provider.
     """
 
     path: str
@@ -132,7 +133,7 @@ def read_folder(folder: str) -> FolderManifest | None:
             document = (document.get("additional_metadata") or {}).get(METADATA_KEY)
             if document is None:
                 return None
-        # Many programs write a file with this name.
+        # Check the contents, because many programs write a file with this name.
         if not isinstance(document, dict) or "source_sha256" not in document:
             raise InvalidProtobuf(
                 f"{folder} is a folder, not a model.",
@@ -333,7 +334,8 @@ def _rank(variant: CompiledVariant, host: HostTraits) -> tuple[int, int]:
     if variant.soc_model and variant.soc_model == host.soc_model:
         return 0, 0
     if ours is None:
-        # Unknown host chip: of the architectures that are compatible with each other the oldest runs on most chips.
+        # If the host's chip is unknown, prefer the oldest of the compatible architectures, because it runs on most
+        # chips.
         return (1, arch) if arch >= _NEW_ARCH else (2, -arch)
     if arch == ours or variant.soc_model is None:
         return 1, 0
@@ -343,7 +345,8 @@ def _rank(variant: CompiledVariant, host: HostTraits) -> tuple[int, int]:
 def _judged(
     prepared: FolderManifest, variant: CompiledVariant, host: HostTraits, hash_of: Hash
 ) -> tuple[Verdict, str] | str:
-    """Return the verdict on a compiled model with its origin as text, or the reason why it cannot be judged.
+    """Return the verdict on a compiled model and a description of its origin, or the reason why it cannot be
+    judged.
 
     Raises:
         ContextUnusable: the compiled model is damaged.
@@ -363,7 +366,8 @@ def _judged(
 
 
 def _check_files(prepared: FolderManifest, name: str, hash_of: Hash) -> None:
-    """Compare a file and the files that belong to it with the manifest. A package's manifest contains no hashes."""
+    """Compare a file, and the files that belong to it, with the manifest. The manifest of a package contains no
+    hashes."""
     own = os.path.join(prepared.folder, PREPARED_MANIFEST)
     records = prepared.belonging_to(name)
     for one in [record.name for record in records] or [name]:

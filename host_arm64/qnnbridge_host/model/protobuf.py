@@ -1,11 +1,11 @@
 """Read the wanted fields of a protobuf file and skip all others without reading them.
 
 One forward pass reads field tags and lengths only; the contents of a field are skipped unless its value is wanted,
-so a model with two gigabytes of weights costs a few reads. The file is read, not mapped: if a mapped file is
-truncated meanwhile, SIGBUS kills the application, and a 32-bit application lacks the address space for a large one.
-The reader accepts what protobuf itself accepts (unknown fields, groups) and refuses what protobuf refuses.
-`MOST_FIELDS` limits its work for any file. The second part of this module defines the fields of an ONNX file and
-needs no onnx. Pure functions.
+so a model with two gigabytes of weights costs a few reads. The file is read instead of mapped: if a mapped file is
+truncated in the meantime, SIGBUS kills the application, and a 32-bit application lacks the address space for a
+large file. The reader accepts what protobuf itself accepts (unknown fields, groups) and refuses what protobuf
+refuses. `MOST_FIELDS` limits its work for any file. The second part of this module defines the fields of an ONNX
+file and needs no onnx. Pure functions.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
 WINDOW_BYTES: Final = 8192
 # A field's tag and its value or length: two varints.
 _LONGEST_HEADER_BYTES: Final = 20
-# Names, paths and short texts are shorter.
+# Longest value that is kept by default: names, paths and short strings are shorter.
 MAX_KEPT_BYTES: Final = 4096
-# One value more is kept for a repeated field, to show that the list is incomplete.
+# Maximum length of a list. One value more is kept, to show that the list is incomplete.
 MAX_KEPT_VALUES: Final = 4096
 # Protobuf's own default limit on nested messages.
 _MAX_DEPTH: Final = 100
-# Limit on the fields of a walk: at 0.2 to 0.4 us per field and 1 to 3 us per message at most half a minute for any
-# file. Half a million nodes with three attributes each and the types of their results take 60 million.
+# Maximum number of fields of a walk: at 0.2 to 0.4 us per field and 1 to 3 us per message, any file takes at most
+# half a minute. Half a million nodes with three attributes each and the types of their results take 60 million.
 MOST_FIELDS: Final = 2**26
 _MESSAGE_COST: Final = 8
-# An unwanted list of numbers (a forest of trees has 100 million) is skipped by a regular expression at 100 MB per
-# second, from this many equal tags on. It counts one field per this many bytes: 2 GiB cost half of `MOST_FIELDS`.
+# From this many equal tags on, a regular expression skips an unwanted list of numbers (a forest of trees has 100
+# million) at 100 MB per second. One field is counted for this many bytes, so that 2 GiB cost half of `MOST_FIELDS`.
 _RUN_FIELDS: Final = 64
 _RUN_BYTES_A_FIELD: Final = 64
 
@@ -46,7 +46,8 @@ VARINT, FIXED64, BYTES, _GROUP_BEGIN, _GROUP_END, FIXED32 = range(6)
 class Garbage(Exception):
     """The data is not protobuf, or is cut off.
 
-    why: the fault as a sentence without full stop. at: position in the file. zeros: number of zero bytes there.
+    why: the fault as a sentence without full stop. at: position of the fault in the file. zeros: number of zero
+        bytes at that position.
     """
 
     def __init__(self, why: str = "a number has no end", at: int | None = None, zeros: int = 0) -> None:
@@ -61,10 +62,10 @@ class TooMuch(Garbage):
 
 
 class MessageKind(NamedTuple):
-    """A kind of message.
+    """A message type, with the fields to read.
 
-    kept: fields whose values are wanted. repeated: those of which every value is wanted. longest: limit on the
-    bytes of a value; for longer values only position and size are kept.
+    kept: fields whose values are kept. repeated: fields of which every value is kept. longest: maximum size of a
+        value in bytes; for longer values only position and size are kept.
     """
 
     name: str
@@ -86,8 +87,8 @@ Value = int | bytes | Span
 class Message:
     """A message being read.
 
-    values: last value of each kept field. lists: all values of repeated fields. notes: results of the children, for
-    the visitor.
+    values: last value of each kept field. lists: all values of repeated fields. notes: results of child messages,
+        for the visitor.
     """
 
     __slots__ = ("children", "end", "field", "kept", "kind", "lists", "notes", "parent", "start", "values")
@@ -125,7 +126,7 @@ class Message:
         return number in self.kept and len(self.lists.get(number, ())) <= MAX_KEPT_VALUES
 
     def text(self, number: int) -> str | None:
-        """Return a field as text; ``None`` if it is absent or too long."""
+        """Return a field as a string; ``None`` if the field is absent or too long."""
         # Bytes that are not UTF-8 become lone surrogates, as in `os.fsdecode`; `check_travels` refuses such a path.
         value = self.values.get(number)
         return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else None
@@ -148,26 +149,27 @@ _GROUP: Final = MessageKind("group")
 
 
 class FieldVisitor(Protocol):
-    """Visitor that decides which messages of a walk are read, and processes each message at its end.
+    """Visitor that decides which messages are read, and processes each message when its end is reached.
 
-    looked: number of fields that `wants` read; `walk` adds it to its count and resets it.
+    looked: number of fields that `wants` has read; `walk` adds this number to its count and resets it.
     """
 
     looked: int
 
     def wants(self, kind: MessageKind, parent: Message, window: bytes, at: int, length: int) -> bool:
-        """Return whether to read the fields of a message that is complete in `window`; longer ones always are."""
+        """Return whether to read the fields of a message that is completely in `window`. Longer messages are always
+        read."""
 
     def close(self, message: Message) -> None:
         """Process a message that has been read completely, after its children."""
 
 
-# How the walk moves: `window` contains the bytes of the file from `base` on, and `at` is an offset into it.
-# Skipping a value only increases `at`. If `at` passes the end of the window, the next window begins after the
-# value, so skipped bytes are never read. `top` is the innermost open message and `parent` the message around it:
-# these links are the stack, so deep nesting costs a counter instead of recursion. Protobuf does not mark the end of
-# a message; it follows from the length in front of it. Every length is compared with the end of the enclosing
-# message, so a false one can neither leave its parent nor make the walk read past the end of the file.
+# State of the walk: `window` contains the bytes of the file from `base` on, and `at` is an offset into it. Skipping
+# a value only increases `at`. If `at` passes the end of the window, the next window begins after the value, so
+# skipped bytes are never read. `top` is the innermost open message and `parent` the message around it: these links
+# are the stack, so deep nesting costs a counter instead of recursion. Protobuf does not mark the end of a message;
+# it follows from the length in front of it. Every length is compared with the end of the enclosing message, so a
+# wrong length cannot lead out of the parent or past the end of the file.
 def walk(
     file: BinaryIO,
     size: int,
@@ -180,9 +182,10 @@ def walk(
     Args:
         file: seekable file, opened for reading in binary mode.
         size: size of the file in bytes.
-        root: kind of the outermost message.
-        schema: for each kind the numbers of the fields that contain messages to read, and their kinds.
-        visitor: decides about messages and processes them.
+        root: type of the outermost message.
+        schema: for each message type, the numbers of the fields that contain messages to read, with the types of
+            these messages.
+        visitor: decides which messages are read, and processes them.
 
     Raises:
         Garbage: the data is not protobuf, or is cut off.
@@ -193,7 +196,7 @@ def walk(
     base = at = position = 0  # file offset of the window, offset in the window, file offset of the current field
     window = b""
     fields = last = repeats = 0
-    # A local variable, because it is compared for every field.
+    # Use a local variable, because it is compared for every field.
     most = MOST_FIELDS
     try:
         while top is not None:
@@ -284,7 +287,7 @@ def walk(
 
 _TOO_LONG: Final = "a field is longer than the message that contains it"
 _TOO_DEEP: Final = f"more than {_MAX_DEPTH} messages are nested"
-# One-byte tags of numeric fields, of which lists consist.
+# One-byte tags of numeric fields. Lists of numbers consist of such fields.
 _RUN_TAGS: Final = frozenset(tag for tag in range(8, 0x80) if tag & 7 in (VARINT, FIXED64, FIXED32))
 
 
@@ -301,7 +304,7 @@ def _past_end(start: int, length: int, size: int) -> str:
 @functools.cache
 def _run_of(tag: int) -> re.Pattern[bytes]:
     """Return a pattern for consecutive fields with this tag. The cache has at most one for each of `_RUN_TAGS`."""
-    import re  # only large models need it
+    import re  # import it here, because only large models need it
 
     # A varint has at most ten bytes. DOTALL is needed because a fixed-width value may contain a line feed.
     value = {VARINT: rb"[\x80-\xff]{0,9}[\x00-\x7f]", FIXED64: rb".{8}", FIXED32: rb".{4}"}[tag & 7]
@@ -312,7 +315,7 @@ def signed(value: int) -> int:
     """Convert a varint to the int64 that it encodes."""
     # Ten bytes contain 70 bits, of which protobuf drops the upper six. A length keeps them, and is too long then.
     value &= (1 << 64) - 1
-    # Protobuf encodes a negative int32 too as 64 bits in two's complement: ten bytes.
+    # A negative int32 is also encoded as 64 bits in two's complement, which takes ten bytes.
     return value - (1 << 64) if value >= 1 << 63 else value
 
 
@@ -324,7 +327,7 @@ def _read(file: BinaryIO, position: int, length: int) -> bytes:
 def varint(data: bytes, at: int) -> tuple[int, int]:
     """Return the number at `at` and the position after it. Raise `Garbage` if it is cut off or too long."""
     try:
-        # One byte is the usual case: a tag, or the length of a name.
+        # Fast path for one byte, the usual case: a tag, or the length of a name.
         byte = data[at]
         if byte < 0x80:
             return byte, at + 1
@@ -343,7 +346,7 @@ def varint(data: bytes, at: int) -> tuple[int, int]:
     raise Garbage
 
 
-# --- the messages of an ONNX file ----------------------------------------------------------------------
+# --- the messages of an ONNX file ------------------------------------------------------------------------
 # Types of inputs and outputs are written as in ONNX Runtime: tensor(float), seq(tensor(int64)). When a message of a
 # type has been read, it passes its result to the enclosing message.
 
@@ -386,7 +389,7 @@ DIMENSION = MessageKind("dimension", frozenset((1, 2)))
 # ``TensorProto.DataLocation``.
 EXTERNAL: Final = 1
 
-# Fields (by number) that contain messages to read. Training graphs are not run, so they are not included.
+# Fields (by number) that contain messages to read. Training graphs are omitted, because sessions do not run them.
 SCHEMA: Final[Mapping[MessageKind, Mapping[int, MessageKind]]] = {
     # graph, opset_import, metadata_props, functions.
     MODEL: {7: GRAPH, 8: OPSET, 14: METADATA, 25: FUNCTION},
@@ -450,12 +453,12 @@ def close_type(message: Message) -> None:
     elif kind is SHAPE:
         sizes = message.notes.get(_DIMENSIONS)
         parent.notes[_SHAPE] = tuple(sizes) if isinstance(sizes, list) else ()
-    # A TypeProto only wraps another type, so it passes that one's notes on.
+    # A TypeProto only contains another type, so pass on the notes of that type.
     elif kind is TYPE:
         parent.notes |= message.notes
     else:
         parent.notes[_TYPE] = _text(message)
-        # The shape inside of a sequence is that of its elements, so only tensors pass theirs on.
+        # The shape inside of a sequence is the shape of its elements, so only tensors pass their shape on.
         if kind in (TENSOR_TYPE, SPARSE_TYPE):
             parent.notes[_SHAPE] = message.notes.get(_SHAPE)
 

@@ -1,7 +1,7 @@
 # ruff: noqa: SIM905 - one string of words is easier to read than a hundred quoted ones
 """Operators that QNN supports, measured with onnxruntime-qnn 2.7 and its HTP simulator, one at a time.
 
-Names are those of ONNX, with the domain unless it is ONNX's own.
+Names are ONNX's names, with the domain unless it is ONNX's own.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ REGISTERED: Final = frozenset(
     """.split()
 )
 
-# Operators that never reach QNN: ONNX Runtime has no kernel for them and replaces them by ONNX's definition.
+# ONNX Runtime has no kernel for these operators and replaces them by their definition in ONNX, so QNN never gets
+# them.
 REPLACED: Final = frozenset({"Mish", "Swish", "SwiGLU", "NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss"})
 
 # QNN supports an Erf only as part of a Gelu.

@@ -1,7 +1,8 @@
-"""Find the quantisation step of a model's tensors: the scale of the DequantizeLinear that computes each.
+"""Find the quantisation steps of a model's tensors. A step is the scale of the DequantizeLinear that computes the
+tensor.
 
-A value between two steps may be rounded to either, so a difference of one step between two computations is not an
-error of either.
+A value between two steps may be rounded up or down, so a difference of one step between two computations is not an
+error.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def _steps_in(graph: FileGraph) -> dict[str, float]:
             continue
         if entry.op in _DEQUANTIZE and len(entry.inputs) > 1:
             scale = graph.about(entry.inputs[1]).values
-            # Per-channel scales give no single step for the tensor.
+            # With per-channel scales the tensor has no single step.
             if scale is not None and len(scale) == 1:
                 found[entry.outputs[0]] = abs(float(scale[0]))
         elif entry.op in _MOVES and entry.inputs[0] in found:

@@ -23,7 +23,7 @@ _VERSION = re.compile(
 )
 # The version in older libraries has one more number after the build stamp: 2.27.0.240926142112_100894.
 _SDK = re.compile(r"v?(\d+)\.(\d+)(?:\.(\d+))?(?:\.\d+)?(?:[_-].*)?", re.IGNORECASE)
-# Rank of each kind in a sort key. A development build has the rank 0.
+# Rank of each type of version in a sort key. A development build has the rank 0.
 _PRE = {"a": 1, "b": 2, "rc": 3}
 _FINAL, _POST = 4, 5
 
@@ -61,7 +61,8 @@ def sdk_numbers(text: str) -> tuple[int, ...]:
 
 
 def sdk_is_newer(sdk: str, than: str) -> bool:
-    """Return whether `sdk` is newer, compared by as many numbers as both have: 2.40.1 is not newer than "2.40"."""
+    """Return whether `sdk` is newer. Only the numbers that both versions have are compared: 2.40.1 is not newer
+    than "2.40"."""
     left, right = sdk_numbers(sdk), sdk_numbers(than)
     shared = min(len(left), len(right))
     return left[:shared] > right[:shared]
@@ -107,7 +108,7 @@ STANDING_WORDS: Final[Mapping[Standing, str]] = {
 
 
 def standing(version: str, table: Iterable[str]) -> Standing:
-    """Compare a version with those of a table. A local version ("2.7.0+site") counts as its release.
+    """Compare a version with the versions in a table. A local version ("2.7.0+site") counts as its release.
 
     A development build or a candidate of a release after the table is newer.
     """
@@ -150,12 +151,12 @@ class Wheel:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LibrarySet:
-    """A folder of QNN libraries in a wheel; they belong together and must come from one build.
+    """A folder of QNN libraries in a wheel. All of these libraries must come from the same build.
 
     folder: path inside of the wheel. qnn_sdk: the build, as in "2.51.0.260929181845". core_api, backend_api: API
     versions that QnnHtp reports ("2.40.0", "5.51.0"); ``None`` if the file does not contain them. stubs, skels,
     catalogs: Hexagon versions with such a file. backends: "htp", "gpu", "cpu" ... machines: machine type by file
-    name, with the same texts as `qnnbridge._launch.executable_machine`, and "ARM64X".
+    name, with the same names as in `qnnbridge._launch.executable_machine`, and "ARM64X".
     """
 
     folder: str
@@ -166,7 +167,7 @@ class LibrarySet:
     skels: tuple[int, ...]
     catalogs: tuple[int, ...]
     backends: tuple[str, ...]
-    # A dict has no hash; the other fields identify the record.
+    # Omit this field, because a dict has no hash; the other fields identify the record.
     machines: dict[str, str] = dataclasses.field(hash=False)
 
     @property
@@ -176,7 +177,7 @@ class LibrarySet:
 
     @property
     def is_simulator(self) -> bool:
-        """True if the libraries compute on the CPU: without a stub they cannot reach an NPU."""
+        """Whether the libraries compute on the CPU: without a stub they cannot communicate with an NPU."""
         return not self.stubs
 
 
@@ -208,7 +209,7 @@ class Release:
 
     @property
     def npu_set(self) -> LibrarySet | None:
-        """Libraries that drive an NPU, ``None`` if there are none."""
+        """Libraries that use an NPU; ``None`` if the release has none."""
         return next((libraries for libraries in self.library_sets if not libraries.is_simulator), None)
 
     @property
@@ -234,7 +235,7 @@ class Release:
 
     @property
     def stubs(self) -> tuple[int, ...]:
-        """Hexagon versions whose NPU the release can drive."""
+        """Hexagon versions whose NPU the release can use."""
         return self.npu_set.stubs if self.npu_set else ()
 
     @property

@@ -22,9 +22,9 @@ from qnnbridge_protocol.shell import model_command
 
 _HEAD_BYTES: Final = 512
 _LFS_MARK: Final = b"version https://git-lfs"
-# Mark at offset 4 of the flatbuffer of ONNX Runtime's own format.
+# Identifier of ONNX Runtime's own format, at offset 4 of the flatbuffer.
 _ORT_MARK: Final = b"ORTM"
-# A single zero is a damaged byte; this many zeros are a part of the file that was never written.
+# A single zero may be a damaged byte; this many zeros are a region of the file that was never written.
 _MANY_ZEROS: Final = 16
 
 
@@ -88,7 +88,7 @@ def scan_start(file: BinaryIO, size: int) -> ModelScan:
 def _scan(file: BinaryIO, size: int, path: str | None, count_nodes: bool) -> ModelScan:
     file.seek(0)
     head = file.read(_HEAD_BYTES)
-    # Check before the walk, which would report a sound flatbuffer as damaged protobuf.
+    # Check this first, because the walk would report a valid flatbuffer as damaged protobuf.
     if head[4:8] == _ORT_MARK:
         return ModelScan(size, "ort", path)
     try:
@@ -117,11 +117,11 @@ def no_model(head: bytes, size: int, path: str | None, found: Garbage | None = N
             "It was not written completely: a download or the program that writes it was interrupted.",
             "Download or create the model again.",
         )
-    # Check for a pointer before text: a pointer is a text, too, and has another fix.
+    # Check for a pointer before text, because a pointer is also text, but has another fix.
     elif head.startswith(_LFS_MARK):
         words = (
             "is not an ONNX model: it is a Git LFS pointer",
-            "The repository was cloned without Git LFS, so there is only a short text in its place.",
+            "The repository was cloned without Git LFS, so only a short text file is in its place.",
             "Run: git lfs pull   (in that repository), or download the model file itself.",
         )
     elif is_text(head):
@@ -173,7 +173,7 @@ def _unreadable(name: str, size: int, path: str | None, found: Garbage | None) -
         what = "has too many fields for a model"
         cause = "It is damaged, or was made to overload programs that read it."
     details: dict[str, object] = {"path": path, "size": size}
-    # The detail `limit` is absent for another kind of file, false for damage, and true for too many fields.
+    # The detail `limit` is absent for another file type, false for damage, and true for too many fields.
     if found is not None and found.at is not None:
         details |= {"at": found.at, "limit": isinstance(found, TooMuch)}
     return InvalidProtobuf(
@@ -186,7 +186,7 @@ def _unreadable(name: str, size: int, path: str | None, found: Garbage | None) -
 
 
 def lacking_weights(path: str) -> list[str]:
-    """Return what is missing in the weight files of a model, one sentence each. Empty for an unreadable model.
+    """Return a sentence for each missing or truncated weight file of a model. Empty for an unreadable model.
 
     Use the result to explain errors of a session. Only some messages of ONNX Runtime contain the file's name, and
     QNN reports an operator without readable weights as not supported.
@@ -204,11 +204,11 @@ def lacking_weights(path: str) -> list[str]:
             found.append(f"{beside}: {error.strerror or error}.")
             continue
         if size < end:
-            found.append(f"{beside} has {size} bytes, and the model reads it up to byte {end}.")
+            found.append(f"{beside} has {size} bytes, but the model needs {end} bytes.")
     return found
 
 
-# --- compiled models -----------------------------------------------------------------------------------
+# --- compiled models -------------------------------------------------------------------------------------
 # A compiled model (EPContext) contains no weights that a tool could read, only an opaque context binary. ONNX
 # Runtime and the quantizer detect that late, and fail with NOT_IMPLEMENTED or worse. Every command that works on a
 # model's graph or weights calls `refuse_compiled` first.

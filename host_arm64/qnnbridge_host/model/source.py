@@ -3,8 +3,8 @@
 A model may store its weights or its context binary in separate files (`ModelScan.files`). They matter as much as
 the .onnx file: other contents give other results. A `FileStamp` is the file system's record of a file: size, times,
 identity. Equal stamps prove equal contents only if the file had been unchanged for a while when the first stamp was
-taken: a file that is written twice within one tick of the file system's clock has the same times both times. Such a
-stamp is not `settled`, and nothing may rely on it. Immutable; any thread.
+taken: if a file is written twice within one tick of the file system's clock, its times are the same after both
+writes. Such a stamp is not `settled` and proves nothing. Immutable; any thread.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ else:
         return status.st_ctime_ns
 
 
-# FAT has the coarsest clock in use, with steps of two seconds; memory cards use FAT.
+# FAT, the file system of memory cards, has the coarsest clock, with steps of two seconds.
 RESTED_NS: Final = 2_500_000_000
 
 
 class FileStamp(NamedTuple):
     """The file system's record of a file.
 
-    changed_ns: last change of anything about the file; programs cannot set it back, unlike `modified_ns`. taken_ns:
-    when the stamp was taken, on this machine's wall clock, before the file was read.
+    changed_ns: time of the last change of the file or its metadata; unlike `modified_ns`, programs cannot set it.
+        taken_ns: time by this machine's clock when the stamp was taken, before the file was read.
     """
 
     size: int
@@ -56,7 +56,8 @@ class FileStamp(NamedTuple):
 
     @property
     def settled(self) -> bool:
-        """True if the file was unchanged long enough to reveal a later change. False for times in the future."""
+        """Whether the file was unchanged for so long that a later change would change the stamp. False for times in
+        the future."""
         return max(self.modified_ns, self.changed_ns) + RESTED_NS < self.taken_ns
 
     def proves(self, now: FileStamp) -> bool:
@@ -65,7 +66,7 @@ class FileStamp(NamedTuple):
 
     def same(self, other: FileStamp) -> bool:
         """Return whether two stamps show no change of the file, so that data read between them is consistent."""
-        # The last number, the time at which the stamp was taken, does not count.
+        # Ignore the last number, the time at which the stamp was taken.
         return self.to_plain()[:-1] == other.to_plain()[:-1]
 
     def to_plain(self) -> tuple[int, ...]:
@@ -80,13 +81,15 @@ class FileStamp(NamedTuple):
 
 
 def take_stamp(path: str | os.PathLike[str]) -> FileStamp | None:
-    """Return the stamp of a regular file; ``None`` if there is none. Reading a pipe or a device might never end.
+    """Return the stamp of a regular file; ``None`` if the file does not exist. Other files raise an error, because
+    reading a pipe might never end.
 
     Raises:
         OSError: the file exists, and access to it is denied.
     """
     text = os.fspath(path)
-    # Clock first, then the file: a stamp may then be "not settled" needlessly, but never "settled" wrongly.
+    # Read the clock before the file's times: the stamp may then be "not settled" needlessly, but never "settled"
+    # wrongly.
     taken_ns = time.time_ns()
     try:
         # Follow links: the stamp is that of the real file, as in the caches of model hubs.
@@ -102,7 +105,7 @@ def take_stamp(path: str | os.PathLike[str]) -> FileStamp | None:
 def are_same(before: Sequence[FileStamp | None], after: Sequence[FileStamp | None]) -> bool:
     """Return whether no file was written to between the two lists of stamps."""
     pairs = zip(before, after, strict=True)
-    # A file that is missing both times has None in both lists.
+    # A file that is missing in both lists counts as unchanged, with None in both.
     return all(then is now or (then is not None and now is not None and then.same(now)) for then, now in pairs)
 
 
@@ -110,9 +113,10 @@ _CHUNK_BYTES = 1024 * 1024
 # `hashlib` loads OpenSSL: 3 ms at the start of a first session. For few bytes Python's own SHA-256 is faster.
 _FEW_BYTES: Final = 256 * 1024
 
-# Copy of `manifest.SUFFIX`: that module is not imported for models that are not compiled.
+# This is a copy of `manifest.SUFFIX`, because that module is imported only for compiled models.
 MANIFEST_SUFFIX: Final = ".qnnbridge.json"
-# Replaces the hash of a missing file. Not an error here: initializers given as values may replace the file.
+# Value in place of the hash of a missing file. A missing file is no error here, because initializers given as
+# values may replace it.
 MISSING = "missing"
 
 
@@ -136,8 +140,8 @@ class Memo(Protocol):
 class KnownFile(NamedTuple):
     """A file as it was when the session was created.
 
-    path: absolute. stamp: taken before the file was hashed, ``None`` for a missing file. sha256: in hex, or
-    `MISSING`.
+    path: absolute path. stamp: stamp taken before the file was hashed; ``None`` for a missing file. sha256: hash in
+        hex, or `MISSING`.
     """
 
     path: str
@@ -154,7 +158,7 @@ class KnownFile(NamedTuple):
         return cls(path, stamp, MISSING if stamp is None else hash_file(path))
 
     def changed(self) -> bool:
-        """Return whether the file differs from the one that was hashed.
+        """Return whether the file has changed since it was hashed.
 
         Hash it again if its stamp is not `settled`, or if only the time of change differs, which a new link causes
         too.
@@ -178,17 +182,17 @@ class KnownFile(NamedTuple):
 # Native code opens a model's files by path some time after they were hashed, and no lock prevents other programs
 # from writing to them meanwhile. So a caller takes `stamps` before native code reads, calls `check_unchanged`
 # afterwards, and takes the stamps again. If both are equal, native code read the hashed contents. A file that was
-# only touched passes `check_unchanged` by its hash, but its stamps differ: a writer may have replaced the contents
+# only touched has the same hash in `check_unchanged`, but different stamps: a program may have changed the contents
 # and restored them. Then the caller repeats the read several times, and finally raises `never_rests`.
 class ModelSource(NamedTuple):
     """A model as the application gave it.
 
-    path: absolute, or ``None`` for a model given as bytes, which are kept for a restart of the host.
-    fingerprint: SHA-256 in hex of the model's bytes; if it has more files, of all their hashes.
-    known: the model file (if it is one), then the other files that it refers to.
-    scan: the model's contents, without a count of its nodes; ``None`` if it is not recognised as an ONNX model.
-    binary: absolute path of the context binary, if the model was built around a bare one (`qnnbridge_host.wrap`).
-    shown: label of the model that this model is a copy of; "" for a model that is not a copy.
+    path: absolute, or ``None`` for a model given as bytes, which are kept for a restart of the host. fingerprint:
+    SHA-256 in hex of the model's bytes; if it has more files, of all their hashes. known: the model file (unless
+    the model was given as bytes), then the other files to which it refers. scan: the model's contents, without a
+    count of its nodes; ``None`` if it is not recognised as an ONNX model. binary: absolute path of the context
+    binary, if the model was built for a bare binary (`qnnbridge_host.wrap`). shown: label of the original if this
+    model is a copy, else "".
     """
 
     path: str | None
@@ -223,7 +227,7 @@ class ModelSource(NamedTuple):
     def check_unchanged(self) -> None:
         """Raise `ModelChanged` if a file was replaced or written to since it was hashed.
 
-        Call this after native code has read the files: otherwise the hashes may belong to other contents.
+        Call this after native code has read the files, to ensure that it has read the hashed contents.
         """
         for file in self.known:
             try:
@@ -240,7 +244,7 @@ class ModelSource(NamedTuple):
                 )
 
     def stamps(self) -> tuple[FileStamp | None, ...]:
-        """Return the stamps of the model's files now.
+        """Return the current stamps of the model's files.
 
         Equal stamps prove that no program wrote to a file in between, because the time of change cannot be set
         back. A new link to a file changes its stamp too.
@@ -250,7 +254,7 @@ class ModelSource(NamedTuple):
             try:
                 found.append(take_stamp(file.path))
             except OSError:
-                found.append(None)  # the next reader of the file reports the fault
+                found.append(None)  # the next function that reads the file reports the fault
         return tuple(found)
 
     def never_rests(self) -> ModelChanged:
@@ -290,17 +294,18 @@ class ModelSource(NamedTuple):
         """
         if isinstance(path_or_bytes, (bytes, bytearray, memoryview)):
             data = bytes(path_or_bytes)
-            scan = _scan(io.BytesIO(data), None)  # first, as for a file
+            scan = _scan(io.BytesIO(data), None)  # check this first, as for a file
             beside = _look_beside(scan, os.path.abspath(folder or os.curdir), memo)
             return cls(None, data, _fingerprint(_hash(data), beside), beside, scan)
         if not isinstance(path_or_bytes, (str, os.PathLike)):
-            # The message is ONNX Runtime's.
+            # This is ONNX Runtime's message.
             raise TypeError(f"Unable to load from type '{type(path_or_bytes)}'")
         given = os.fsdecode(path_or_bytes)
         path = absolute_model_path(path_or_bytes)
         try:
             before = take_stamp(path)
-            scan = _scan_file(path)  # first, so that a broken model is not hashed: that takes seconds for gigabytes
+            # scan first, so that a broken model is not hashed, which takes seconds for gigabytes
+            scan = _scan_file(path)
             model = KnownFile.look(path, memo)
             if model.stamp is None:
                 raise OSError(errno.EINVAL, "It is not a regular file")
@@ -340,8 +345,8 @@ def open_again(
     if source.fingerprint == fingerprint:
         return source
     then = {str(path): (size, date) for path, size, date in files}
-    # A file that was missing counted as `MISSING` in the fingerprint, and may exist now. With its hash replaced by
-    # `MISSING`, an otherwise unchanged model has the old fingerprint.
+    # A file that was missing counted as `MISSING` in the fingerprint, and may exist now. With `MISSING` in place of
+    # its new hash, an otherwise unchanged model has the old fingerprint.
     needed = [file if file.path in then else file._replace(sha256=MISSING) for file in source.known]
     if source.path is None:
         own, beside = _hash(source.data or b""), tuple(needed)
@@ -392,7 +397,7 @@ def _scan(file: BinaryIO, path: str | None) -> ModelScan | None:
     try:
         return scan_open(file, path=path)
     except InvalidProtobuf as error:
-        limited = error.details.get("limit")  # None for another kind of file
+        limited = error.details.get("limit")  # return None for another type of file
         if limited:
             raise
         # If the model has a manifest, the checks before a session report the damage better.
@@ -413,7 +418,7 @@ def _scan(file: BinaryIO, path: str | None) -> ModelScan | None:
 def _look_beside(scan: ModelScan | None, folder: str, memo: Memo | None) -> tuple[KnownFile, ...]:
     if scan is None:
         return ()
-    # Skip a path that a compiled model must not have: it is refused later, and may refer to another computer.
+    # Skip a path that is not allowed in a compiled model: it is refused later, and may point to a network share.
     named = [name for name in scan.files if name in scan.external_files or path_problem(name) is None]
     paths = dict.fromkeys(os.path.join(folder, name) for name in named)
     known = []
@@ -440,7 +445,7 @@ def _fingerprint(model: str, beside: tuple[KnownFile, ...]) -> str:
     return _hash("\n".join((model, *(file.sha256 for file in beside))).encode())
 
 
-# Per thread: several requests hash at once, and each can be cancelled separately.
+# Thread-local: several requests hash at the same time, and each can be cancelled separately.
 class _OfThisThread(threading.local):
     check: Callable[[], None] | None = None
 
@@ -450,7 +455,8 @@ _of_this_thread = _OfThisThread()
 
 @contextlib.contextmanager
 def interruptible(check: Callable[[], None]) -> Iterator[None]:
-    """Make `hash_file` in this thread call `check` after every chunk while the block runs. `check` may raise.
+    """Make `hash_file` in this thread call `check` after every chunk during the block. `check` may raise an error
+    to stop.
 
     Hashing a model of many gigabytes from a slow disk takes minutes.
     """
@@ -485,9 +491,9 @@ def _hash(data: bytes) -> str:
 
 
 def _new_sha256(size: int) -> Any:
-    """Return a SHA-256 object for about this many bytes."""
+    """Return a SHA-256 object that is fast for about this many bytes."""
     if size <= _FEW_BYTES and "hashlib" not in sys.modules:
-        for name in ("_sha2", "_sha256"):  # names since Python 3.12 and before it
+        for name in ("_sha2", "_sha256"):  # module names since Python 3.12, and before 3.12
             # Python can be built without these modules (--with-builtin-hashlib-hashes).
             with contextlib.suppress(ImportError):
                 return importlib.import_module(name).sha256()

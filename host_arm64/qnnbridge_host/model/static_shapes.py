@@ -36,7 +36,8 @@ def complete(graph: FileGraph) -> None:
     """Add all shapes, types and small values that can be inferred to the graph's tensors. Keep declared ones."""
     # File order is enough: ONNX requires that a node follows the nodes whose results it reads.
     for op, _, inputs, outputs, attributes, *_ in graph.entries:
-        # Without inputs nothing can be inferred; the value of a Constant was recorded when the file was read.
+        # Stop here: without inputs nothing can be inferred, and the value of a Constant was recorded when the file
+        # was read.
         if not inputs or not outputs:
             continue
         given = [graph.about(name) for name in inputs]
@@ -62,7 +63,7 @@ def complete(graph: FileGraph) -> None:
 def empty_tensors(
     source: str | os.PathLike[str] | bytes, sizes: Mapping[str, int] | None = None
 ) -> tuple[list[str], list[str]]:
-    """Return the inputs and the node outputs that have no elements, as texts such as "x (1x0x4)".
+    """Return inputs and node outputs that have no elements, as strings such as "x (1x0x4)".
 
     Args:
         source: the model's path, or its bytes.
@@ -75,7 +76,7 @@ def empty_tensors(
         complete(graph)
         for node in graph.nodes:
             for tensor in (*node.given, *node.made):
-                # An empty constant is an omitted list of sizes or axes.
+                # Skip an empty constant, which is an omitted list of sizes or axes.
                 if tensor.is_empty and not tensor.constant:
                     text = f"{tensor.name} ({'x'.join(map(str, tensor.shape or ()))})"
                     (made if tensor.name in graph.makers else given)[text] = None
@@ -93,7 +94,7 @@ def _type_of(op: str, number: int, given: Inputs, attributes: Attributes) -> str
 
 
 def _known(given: Inputs, number: int = 0) -> Values:
-    """Return the values of an input. Raise `Unknown` if they are not known."""
+    """Return the values of an input. Raise `Unknown` if they are unknown."""
     values = given[number].values
     if values is None:
         raise Unknown
@@ -171,7 +172,8 @@ def slid_sizes(given: Inputs, attributes: Attributes) -> list[int]:
     found = []
     for size, kernel, step, dilation, before, after in zip(*window.values(), strict=True):
         room = size + before + after - (kernel - 1) * dilation - 1
-        # The input is smaller than one window: ONNX Runtime refuses the model or computes a result outside of ONNX.
+        # If the input is smaller than one window, ONNX Runtime refuses the model or computes a result outside of
+        # ONNX.
         if room < 0:
             raise Unknown
         found.append((-(-room // step) if attributes.get("ceil_mode") else room // step) + 1)
@@ -183,7 +185,8 @@ def slid_sizes(given: Inputs, attributes: Attributes) -> list[int]:
 
 def _transposed(given: Inputs, attributes: Attributes) -> Shape:
     head, sizes, weights = sizes_of(given[0])[:1], sizes_of(given[0])[2:], sizes_of(given[1])
-    # Unlike the weights of Conv, these have the input channels first, then the output channels of one group.
+    # Unlike the weights of Conv, these weights begin with the input channels, followed by the output channels of
+    # one group.
     channels = weights[1] * int(attributes.get("group", 1))
     if attributes.get("output_shape"):
         return (*head, channels, *attributes["output_shape"][-len(sizes) :])
@@ -223,7 +226,7 @@ def _concat(given: Inputs, attributes: Attributes) -> Shape:
 
 def _flatten(given: Inputs, attributes: Attributes) -> Shape:
     shape = sizes_of(given[0])
-    # If the axis equals the rank, all sizes are in front of it. A negative axis counts from the end, as in a slice.
+    # If the axis equals the rank, all sizes are before it. A negative axis counts from the end, as in a slice.
     axis = attributes.get("axis", 1)
     return (math.prod(shape[:axis]), math.prod(shape[axis:]))
 
@@ -235,14 +238,14 @@ def _reshape(given: Inputs, attributes: Attributes) -> Shape:
     found = [
         shape[axis] if size == 0 and not attributes.get("allowzero") else size for axis, size in enumerate(wanted)
     ]
-    # The product contains the -1, hence the minus sign.
+    # The product contains the -1, so its sign is inverted.
     if -1 in found:
         found[found.index(-1)] = math.prod(shape) // -math.prod(found)
     return tuple(found)
 
 
 def _axes(given: Inputs, attributes: Attributes, number: int) -> list[int] | None:
-    # The axes are an attribute in older opsets, and an input since opset 13 (most reductions: 18).
+    # In older opsets the axes are an attribute; since opset 13 (most reductions: 18) they are an input.
     if "axes" in attributes:
         return list(attributes["axes"])
     return _whole(given, number) if _has(given, number) else None
@@ -323,7 +326,7 @@ def _resize(given: Inputs, attributes: Attributes) -> Shape:
 
 
 def scaled_sizes(sizes: Sizes, scales: Sequence[float]) -> Sizes:
-    """Return the sizes after a Resize by scales: 32-bit products, rounded down (10 times 3.3 is 33)."""
+    """Return the sizes after a Resize by scales: products in 32-bit floats, rounded down (10 times 3.3 is 33)."""
     return tuple(int(in_float32(size * scale)) for size, scale in zip(sizes, scales, strict=True))
 
 
@@ -345,7 +348,7 @@ def _space_to_depth(given: Inputs, attributes: Attributes) -> Shape:
 
 def _range(given: Inputs, attributes: Attributes) -> Shape:
     (start,), (limit,), (step,) = (_known(given, number) for number in range(3))
-    # Round up: a last partial step counts. The numbers may be floats.
+    # Round up, because a last partial step counts. The numbers may be floats.
     return (max(0, -int((start - limit) // step)),)
 
 
@@ -354,7 +357,7 @@ def _split(given: Inputs, attributes: Attributes) -> list[Shape]:
     axis = attributes.get("axis", 0) % len(shape)
     parts = attributes.get("split") or (_whole(given, 1) if _has(given, 1) else None)
     if parts is None:
-        # With num_outputs the last part may be smaller than the others.
+        # With num_outputs the last output may be smaller than the others.
         each = -(-shape[axis] // count)
         parts = [*(each for _ in range(count - 1)), shape[axis] - each * (count - 1)]
     return [(*shape[:axis], size, *shape[axis + 1 :]) for size in parts]
@@ -454,7 +457,7 @@ _SEVERAL: Final[Mapping[str, Callable[[Inputs, Attributes], list[Shape]]]] = {
     "TopK": _top_k,
     **dict.fromkeys(("LSTM", "GRU", "RNN"), _recurrent),
 }
-# Index of the output that is int64 for any input type.
+# Index of the output that is int64 for all input types.
 _INTEGERS: Final = {"Shape": 0, "Size": 0, "ArgMax": 0, "ArgMin": 0, "TopK": 1}
 # The first input of Where is its condition, which is boolean.
 _DATA_INPUT: Final = {"Where": 1}
@@ -472,7 +475,7 @@ _KEEPING_TYPE: Final = frozenset({*_RULES, *_SEVERAL}.difference(_OTHER_TYPE))
 
 # Sizes, axes, pads and scales have fewer elements than this.
 _MOST: Final = 64
-# Range of a signed 64-bit integer. A hostile model squares a number until memory is exhausted.
+# Range of a signed 64-bit integer, because a malicious model could square a number until memory is exhausted.
 _LIMIT: Final = 2**63
 _WHOLE: Final = frozenset({2, 3, 4, 5, 6, 7, 12, 13})
 _FLOATS: Final = frozenset({1, 10, 11})
@@ -584,7 +587,7 @@ def _divided(left: Any, right: Any) -> Any:
 _VALUE_RULES: Final[Mapping[str, Callable[[Inputs, Attributes, Sizes], Sequence[Any]]]] = {
     "Shape": _shape_values,
     "Size": lambda given, attributes, shape: (math.prod(_shape_values(given, {}, shape)),),
-    # The order in memory does not change.
+    # The order of the values in memory does not change.
     **dict.fromkeys(("Identity", "Unsqueeze", "Squeeze", "Reshape", "Flatten"), lambda given, *_: _known(given)),
     "Cast": _cast,
     "Gather": _gathered,

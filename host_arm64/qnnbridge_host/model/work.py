@@ -9,8 +9,8 @@ from typing import Final
 from qnnbridge_host.model.graph_index import GraphNode, read_model
 from qnnbridge_host.model.static_shapes import complete
 
-# Processor time of a call on the simulator of onnxruntime-qnn 2.7.0, fitted to five float models of 0.01 to 1.5
-# billion products; right within a factor of 1.6 (docs/performance.md).
+# Processor time of a call on the simulator of onnxruntime-qnn 2.7.0, fitted to five float models with 0.01 to 1.5
+# billion products. The estimate is right within a factor of 1.6 (docs/performance.md).
 _S_FOR_1E9_PRODUCTS: Final = 3.5
 _S_FOR_A_NODE: Final = 0.005
 _QUANTISED: Final = frozenset({"DequantizeLinear", "com.microsoft.DequantizeLinear"})
@@ -18,13 +18,13 @@ _QUANTISED: Final = frozenset({"DequantizeLinear", "com.microsoft.DequantizeLine
 
 def products_of(node: GraphNode) -> int | None:
     """Return the number of multiply-adds of a node; None for an operator without a formula or unknown shapes."""
-    # The domain does not matter: com.microsoft.Attention costs the same as Attention.
+    # Ignore the domain: com.microsoft.Attention costs the same as Attention.
     formula = _FORMULAS.get(node.op.rpartition(".")[2])
     return formula(node) if formula else None
 
 
 def makes_products(node: GraphNode) -> bool:
-    """Return whether the work of a node consists of multiply-adds, whose number follows from shapes."""
+    """Return whether a node's work consists of multiply-adds, whose number follows from the shapes."""
     return node.op.rpartition(".")[2] in _FORMULAS
 
 
@@ -54,8 +54,8 @@ def _convolution(node: GraphNode) -> int | None:
     weight, made = node.input(1), node.made[0]
     if weight is None or weight.fixed is None or made.elements is None:
         return None
-    # Weights of Conv: outputs, inputs of a group, kernel. Each result takes one product per input and kernel
-    # element.
+    # Weights of Conv have the axes: outputs, inputs of a group, kernel. Each result takes one product per input and
+    # kernel element.
     return made.elements * math.prod(weight.fixed[1:])
 
 
@@ -63,7 +63,7 @@ def _transposed(node: GraphNode) -> int | None:
     data, weight = node.input(0), node.input(1)
     if data is None or weight is None or data.elements is None or weight.fixed is None:
         return None
-    # Weights of ConvTranspose begin with the inputs: each input element is multiplied by all the rest.
+    # Weights of ConvTranspose begin with the inputs: each input element is multiplied by all of its weights.
     return data.elements * math.prod(weight.fixed[1:])
 
 

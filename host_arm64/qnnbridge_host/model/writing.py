@@ -58,7 +58,7 @@ def text_tensor_message(name: str, element: int, shape: Sequence[int], texts: Se
     return sizes + number_field(_TYPE, element) + elements + bytes_field(_NAME, name)
 
 
-# Field and type number in an AttributeProto by Python type: first of a single value, then of a list.
+# Field and type number in an AttributeProto by Python type: first for a single value, then for a list.
 _KINDS: Final = {int: (3, 2, 8, 7), float: (2, 1, 7, 6), str: (4, 3, 9, 8)}
 
 

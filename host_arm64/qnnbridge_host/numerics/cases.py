@@ -36,7 +36,7 @@ _DTYPES: Final[Mapping[str, np.dtype[Any]]] = {
     "bool": np.dtype(np.bool_),
 }
 FLOATS: Final = ("float", "float16")
-# The newest IR version that every ONNX Runtime of the sweep loads.
+# The newest IR version that every tested ONNX Runtime loads.
 IR_VERSION: Final = 10
 MICROSOFT: Final = "com.microsoft."
 
@@ -45,7 +45,7 @@ MICROSOFT: Final = "com.microsoft."
 class SweepTensor:
     """A tensor that is not the result of a node.
 
-    values: its contents, as defined by `filled`. constant: it is part of the model.
+    values: description of its contents, see `filled`. constant: whether it is part of the model.
     """
 
     shape: tuple[int, ...]
@@ -56,7 +56,7 @@ class SweepTensor:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SweepNode:
-    """A node. Its first output is `y` with the node's number; an omitted input is ""."""
+    """A node. Its first output is `y` with the node's number; an omitted input is the name ""."""
 
     op: str
     inputs: tuple[str, ...]
@@ -66,7 +66,8 @@ class SweepNode:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Case:
-    """A test case. form: float, float16, or qdq8, qdq16 with all float tensors quantised to that many bits."""
+    """A test case. form: the number format: float, float16, or qdq8 and qdq16 with all float tensors quantised to 8
+    or 16 bits."""
 
     tensors: Mapping[str, SweepTensor]
     nodes: tuple[SweepNode, ...]
@@ -76,12 +77,12 @@ class Case:
 
     @property
     def name(self) -> str:
-        """Name of the case: its operators, its form and a hash."""
+        """Name of the case: its operators, its number format and a hash."""
         digest = hashlib.sha256(json.dumps(self.to_words(), sort_keys=True).encode()).hexdigest()
         return f"{'+'.join(node.op for node in self.nodes)}-{self.form}-{digest[:10]}"
 
     def to_words(self) -> dict[str, Any]:
-        """Return the case in JSON types."""
+        """Return the case as JSON types."""
         return {
             "tensors": {name: list(dataclasses.astuple(one)) for name, one in self.tensors.items()},
             "nodes": [[n.op, list(n.inputs), dict(n.attributes), n.outputs] for n in self.nodes],
@@ -103,7 +104,7 @@ class Case:
 
 
 def filled(tensor: SweepTensor, seed: int) -> Array:
-    """Return the values of a tensor, exact in half floats.
+    """Return the values of a tensor, all of which a half float can represent exactly.
 
     `tensor.values`: a list; "normal"; ["normal", scale]; ["uniform", low, high]; ["grid", step, largest] for
     integer multiples of a step; ["ints", low, high] (high excluded); "ramp"; "permutation"; "fan".
@@ -128,7 +129,7 @@ def filled(tensor: SweepTensor, seed: int) -> Array:
         values = np.arange(np.prod(tensor.shape, dtype=int)).reshape(tensor.shape)
     elif kind == "permutation":
         values = rng.permutation(int(np.prod(tensor.shape))).reshape(tensor.shape)
-    elif kind == "fan":  # weights that preserve the magnitude of the values
+    elif kind == "fan":  # scale the weights so that the values keep their magnitude
         values = rng.normal(0, 1, tensor.shape) / np.sqrt(max(1, math.prod(tensor.shape[1:])))
     else:
         raise ValueError(f"values {tensor.values!r}")
@@ -171,7 +172,7 @@ class CaseNode:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CaseModel:
-    """Parts of a model, which `to_bytes` encodes."""
+    """Parts of a model that `to_bytes` encodes."""
 
     nodes: Sequence[CaseNode]
     inputs: Mapping[str, SweepTensor]
@@ -192,7 +193,8 @@ class CaseModel:
 
 
 def float_model(case: Case, *, every_output: bool = False) -> CaseModel:
-    """Return the model without quantisation. every_output: output the results of all nodes, not just the last."""
+    """Return the model without quantisation. every_output: make the results of all nodes outputs, not only the last
+    result."""
     nodes = []
     for number, node in enumerate(case.nodes):
         domain = "com.microsoft" if node.op.startswith(MICROSOFT) else ""
@@ -219,8 +221,8 @@ def _in_form(tensor: SweepTensor, form: str) -> SweepTensor:
 def quantised_model(case: Case, ranges: Mapping[str, tuple[float, float]]) -> CaseModel:
     """Return the model with a QuantizeLinear and DequantizeLinear pair after every float tensor, as exporters do.
 
-    ranges: smallest and largest value of every float tensor that is not constant. Constants get 8 bits with a sign,
-    and a bias (third input of Conv and similar) 32 bits.
+    ranges: smallest and largest value of every float tensor that is not constant. Constants are quantised to signed
+        8-bit integers, and a bias (third input of Conv and similar) to 32 bits.
     """
     plain = float_model(case)
     bits = 16 if case.form == "qdq16" else 8

@@ -21,14 +21,15 @@ from qnnbridge_host.graph import graphs
 from qnnbridge_host.numerics.sampling import DeclaredInput, Feeds, NotMade, Samples, make_samples
 from qnnbridge_protocol.errors import OrtError
 
-# 8- and 16-bit integers are usually quantised values, which may be rounded to the other neighbour.
+# Quantised values are usually 8- and 16-bit integers, and may be rounded up or down.
 SMALL_STEPS = 1.0
-# Smaller values count as zero: differences are not reported relative to them.
+# Smaller values count as zero, so differences are not divided by them.
 _TINY = 1e-6
 
 # Tolerance relative to the largest value of an output. Fusing and folding in float32 causes differences of 1e-6.
 FLOAT32_TOLERANCE = 1e-3
-# The same for float16 and quantised models: a value may be rounded up or down by a step of this size.
+# Tolerance for float16 and quantised models, also relative: a value may be rounded up or down by a step of this
+# size.
 LOW_PRECISION_TOLERANCE = 2e-2
 _ROUNDED_OPS = ("QuantizeLinear", "DynamicQuantizeLinear", "com.microsoft.QuantizeLinear")
 _FLOAT16 = 10
@@ -43,8 +44,9 @@ class OutputComparison:
         elements: number of compared elements.
         max_abs: largest difference.
         max_relative: largest difference relative to the largest magnitude of the expected values.
-        cosine: of the worst sample; None for an output that is not floating point.
-        different: elements that must be equal and are not (integers, text, booleans, NaN at different positions).
+        cosine: cosine of the worst sample; None for an output that is not floating point.
+        different: number of elements that must be equal but differ (integers, strings, booleans, NaN at different
+            positions).
         mismatch: why no comparison is possible, such as a different shape.
     """
 
@@ -58,7 +60,7 @@ class OutputComparison:
     mismatch: str | None = None
 
     def within(self, relative: float) -> bool:
-        """Return whether the differences may be caused by rounding. relative: tolerance for floating point."""
+        """Return whether rounding may have caused the differences. relative: tolerance for floating point."""
         if self.mismatch is not None or self.different:
             return False
         return self.kind != "float" or self.max_relative <= relative
@@ -123,7 +125,7 @@ def _of_parts(name: str, kind: str, expected: Sequence[Any], found: Sequence[Any
 
 
 def _of_arrays(name: str, expected: npt.NDArray[Any], found: npt.NDArray[Any]) -> OutputComparison:
-    # V: bfloat16 and similar types, which numpy has from ml_dtypes and which convert to float64.
+    # V: bfloat16 and similar types, which ml_dtypes adds to numpy. They can be converted to float64.
     kind = "float" if expected.dtype.kind in "fcV" else "integer" if expected.dtype.kind in "biu" else "text"
     if expected.shape != found.shape:
         return OutputComparison(name, kind, mismatch=f"shape {found.shape} instead of {expected.shape}")
@@ -148,7 +150,7 @@ def _of_floats(name: str, expected: npt.NDArray[Any], found: npt.NDArray[Any]) -
     if not a.size:
         return OutputComparison(name, "float")
     finite = np.isfinite(a) & np.isfinite(b)
-    # An infinity equals itself, NaN does not.
+    # An infinity equals itself, but NaN does not.
     same = (a == b) | (np.isnan(a) & np.isnan(b))
     different = int(np.count_nonzero(~finite & ~same))
     a, b = a[finite], b[finite]
@@ -162,7 +164,7 @@ def _of_floats(name: str, expected: npt.NDArray[Any], found: npt.NDArray[Any]) -
 
 
 def cosine(a: npt.NDArray[np.float64], b: npt.NDArray[np.float64]) -> float:
-    """Return the cosine of two vectors; scaling avoids over- and underflow. Two zero vectors agree."""
+    """Return the cosine of two vectors, scaled to avoid over- and underflow. Two zero vectors count as equal."""
     scale_a, scale_b = float(np.abs(a).max(initial=0.0)), float(np.abs(b).max(initial=0.0))
     if not scale_a or not scale_b:
         return 1.0 if scale_a == scale_b else 0.0
@@ -216,7 +218,8 @@ def tolerance_of(model: Any, ops: Mapping[str, int]) -> float:
     return LOW_PRECISION_TOLERANCE if rounded or float16 else FLOAT32_TOLERANCE
 
 
-# Operators whose results vary from run to run. Two runs may agree by chance, as with the few bits of a Bernoulli.
+# Operators whose results vary from run to run. Two runs may agree by chance, for example the few bits of a
+# Bernoulli.
 _RANDOM_OPS = frozenset(
     ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli")
 )
@@ -239,7 +242,7 @@ class Reference:
         seed: seed of the generated inputs.
         declared: the inputs of the changed models, for an original with free dimensions.
         constants: values of inputs that the changed models lack.
-        quantised: integer inputs that the model dequantises.
+        quantised: names of integer inputs that the model dequantises.
         random: whether the model draws random numbers (`is_random`), so that nothing can be compared.
         changed: applied to each set of generated inputs.
     """
@@ -262,7 +265,7 @@ class Reference:
         self._samples = Samples((), {})
         self._expected: list[list[Any]] = []
         try:
-            # The session is only local, so that the original is freed before a changed model is loaded.
+            # Keep the session in a local variable, so that the original is freed before a changed model is loaded.
             session = open_original()
             self._names = [output.name for output in session.get_outputs()]
 
@@ -284,8 +287,8 @@ class Reference:
         except OrtError as error:
             self.reason = f"the CPU provider cannot run the original ({error.cause})"
         else:
-            # `make_samples` has run the first inputs to check that the model accepts them. Two runs of the same
-            # inputs must agree, otherwise nothing can be compared (random operators).
+            # `make_samples` has run the first inputs to check that the model accepts them. Two runs with the same
+            # inputs must agree; otherwise the model is random and nothing can be compared.
             same = compare(self._names, self._expected[:1], tried)
             if random or not all(output.within(tolerance) for output in same):
                 self.reason = "the model returns a different result in each run"

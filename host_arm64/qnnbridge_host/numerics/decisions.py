@@ -1,13 +1,14 @@
 """Compare the decisions that a task derives from an output: classes, sides of a threshold, objects, detections.
 
-An error in decibels measures how far values are off; a decision shows whether the result of the task changes. A
-detector's map of 15 dB, wrong at the edges of its objects, shows the same objects; a table of 20 dB may have lost
-its detections.
+An SNR in decibels measures how far values are off; a decision shows whether the result of the task changes. A
+detector's map with an SNR of 15 dB, wrong at the edges of objects, can show the same objects; a table with 20 dB
+may have lost its detections.
 
-A table mixes scales in its columns: boxes in pixels next to scores of 0 to 1, joined by a Concat. The large columns
-contain nearly all of the energy, so the SNR of the whole reveals nothing about the small ones. Such columns are
-grouped, and each group is judged by its own values. Differences up to the noise of the number format are ignored
-there: most scores are nearly 0, and their noise together would exceed the few scores that are not.
+The columns of a table may have different scales: boxes in pixels next to scores of 0 to 1, joined by a Concat. The
+large columns contain nearly all of the energy, so the SNR of the whole table reveals nothing about the small
+columns. Such columns are grouped, and each group is judged by its own values. Differences up to the noise of the
+number format are ignored in small columns: most scores are nearly 0, and their total noise would exceed the few
+larger scores.
 
 A detection list, with one detection in each row, also has a column of class numbers. Its columns are judged one by
 one; `detection_columns` finds them. Pure functions of arrays.
@@ -24,7 +25,7 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 
-# Columns that stay below SCORE_LIMIT are scores; columns of pixels are larger by the factor UNLIKE.
+# Columns with all values below SCORE_LIMIT are scores; columns of pixels are larger by the factor UNLIKE.
 SCORE_LIMIT: Final = 2.0
 UNLIKE: Final = 8.0
 # A longer axis counts as positions, not as columns.
@@ -32,11 +33,11 @@ MOST_COLUMNS: Final = 1024
 # An output with fewer rows is not split into columns.
 FEWEST_ROWS: Final = 16
 # An output with more axes is a map, whose channels may differ in magnitude. It is split only if all large columns
-# are next to each other.
+# are adjacent.
 _TABLE_NDIM: Final = 3
 
 
-# values: coordinates and everything else that is measured; score: 0 to 1; class: integers.
+# values: coordinates and other measured values; score: 0 to 1; class: integers.
 ColumnKind = Literal["values", "score", "class"]
 
 
@@ -48,7 +49,7 @@ class Columns:
         axis: axis of the output.
         numbers: indices of the columns along the axis, ascending.
         largest: largest magnitude in the columns.
-        kind: kind of their values.
+        kind: meaning of the values.
     """
 
     axis: int
@@ -73,11 +74,11 @@ class Columns:
 
 
 def unlike_columns(values: Array, leading: int = 0) -> tuple[Columns, ...]:
-    """Return the large and the small columns of an output; empty for an output of one scale.
+    """Return the large and the small columns of an output; an empty result if all columns have the same scale.
 
     Args:
         values: values of the output on the CPU.
-        leading: number of leading axes of samples; `Columns.axis` includes them.
+        leading: number of leading axes that count samples; `Columns.axis` includes them.
     """
     ndim = values.ndim - leading
     if values.dtype.kind != "f" or ndim < 2 or not values.size:
@@ -107,9 +108,9 @@ def unlike_columns(values: Array, leading: int = 0) -> tuple[Columns, ...]:
 # Columns of a detection list: a box, a score, a class; some also have the number of the image or an angle.
 _LEAST_LIST, _MOST_LIST = 5, 8
 _BOX: Final = 4
-# Minimum number of columns with fractions: one less than a box has, since coordinates at the border are integers.
+# Minimum number of columns with fractions: one less than a box has, because coordinates at the border are integers.
 _LEAST_MEASURED: Final = 3
-# Fewer rows may be in falling order by chance.
+# Minimum number of rows: fewer rows may be in falling order by chance.
 SORTED_ROWS: Final = 8
 # Columns are scores if this share of their values is below a tenth of the largest, or all values are below a tenth.
 _SPARSE: Final = 0.8
@@ -117,7 +118,7 @@ _SEEN: Final = 0.1
 
 
 def detection_columns(expected: Array, found: Array) -> tuple[Columns, ...]:
-    """Return each column of a detection list with its kind; empty for an output that is not such a list.
+    """Return each column of a detection list with its meaning; an empty result if the output is not such a list.
 
     A list has five to eight columns in the last axis: measured values, and a column of integers (the class) or of
     scores by which the rows are sorted. Axes before the rows have size 1.
@@ -130,7 +131,7 @@ def detection_columns(expected: Array, found: Array) -> tuple[Columns, ...]:
     low, high = mine.min(axis=0), mine.max(axis=0)
     within = (low >= 0.0) & (high <= 1.0)
     whole: Array = (mine == np.rint(mine)).all(axis=0)
-    # Check both sides: a coordinate at the border may be 0, or a saturated score 1, on one of them.
+    # Check both results: in one of them a coordinate at the border may be 0, or a saturated score 1.
     whole &= (theirs == np.rint(theirs)).all(axis=0)
     falls = _falling(mine) & within & ~whole
     classes = whole & (np.maximum(high, theirs.max(axis=0)) >= 1.0)
@@ -138,7 +139,8 @@ def detection_columns(expected: Array, found: Array) -> tuple[Columns, ...]:
         falls &= False
     if int(np.count_nonzero(~whole)) < _LEAST_MEASURED or not (classes.any() or falls.any()):
         return ()
-    # Coordinates may be in 0 to 1 too: then the score is the column by which the rows are sorted, or unknown.
+    # Coordinates may also be in 0 to 1. In that case the score is the column by which the rows are sorted, or
+    # unknown.
     scores = falls if falls.any() else within & ~whole
     if int(np.count_nonzero(scores)) > 1:
         scores = falls
@@ -155,9 +157,10 @@ def _falling(rows: Array) -> Array:
 
 
 def normalised_columns(values: Array) -> tuple[Columns, ...]:
-    """Return coordinates and scores of a detector with coordinates in 0 to 1; empty for other outputs.
+    """Return the coordinate and score columns of a detector with coordinates in 0 to 1; an empty result for other
+    outputs.
 
-    Most scores are nearly 0, coordinates are spread: a common SNR reveals little about the scores.
+    Most scores are nearly 0 and coordinates are spread, so a common SNR reveals little about the scores.
     """
     if values.dtype.kind != "f" or values.ndim not in (2, 3) or not values.size:
         return ()
@@ -184,7 +187,7 @@ def normalised_columns(values: Array) -> tuple[Columns, ...]:
 
 # Allowed error of a value, relative to the range of the output.
 OFF_OF_RANGE: Final = 0.05
-# A map of probabilities has axes of at least this length, and at least this share of its values near 0 or 1.
+# A map of probabilities has axes of at least this length, and at least this fraction of its values is near 0 or 1.
 _MAP_AXIS: Final = 16
 _NEAR: Final = 0.1
 _DECIDED: Final = 0.9
@@ -195,11 +198,13 @@ _SAME_OBJECT: Final = 0.7
 _THINNEST: Final = 3
 _MOST_RUNS: Final = 20_000
 _MOST_OBJECTS: Final = 2_000
-# Segmentation: a class with a smaller share of pixels is ignored; minimum overlap of the regions of a class.
+# Segmentation: a class that covers a smaller fraction of the pixels is ignored; minimum overlap of the regions of a
+# class.
 _CLASS_SHARE: Final = 1e-3
 _SAME_REGION: Final = 0.8
 _SUM_OF_ONE: Final = 0.02
-# A detection counts from this score on; programs use 0.2 to 0.3. A score within `_CLOSE` of it may count or not.
+# A detection counts from this score on; programs use 0.2 to 0.3. A score within `_CLOSE` of this limit may count or
+# not.
 CONFIDENT: Final = 0.25
 _CLOSE: Final = 0.05
 # A larger change of a detection's score counts, because programs rank by score and have their own thresholds.
@@ -210,10 +215,10 @@ HALF: Final = 0.5
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Decisions:
-    """Decisions of one kind.
+    """Decisions of one type.
 
     Args:
-        what: the kind as text, in the plural.
+        what: name of the decisions, in the plural.
         count: number of decisions in the CPU's values.
         same: share of decisions that agree.
     """
@@ -231,7 +236,8 @@ class Decisions:
 
 
 def classes(expected: Array, found: Array, noise: float) -> float | None:
-    """Return the share of rows with the same largest value; a value that is nearly as large counts too.
+    """Return the fraction of rows with the same largest value. A value that is nearly as large counts as the
+    largest, too.
 
     Images have their classes in the second axis, other outputs in the last. noise: values that are
     closer than this count as equal.
@@ -249,7 +255,8 @@ def classes(expected: Array, found: Array, noise: float) -> float | None:
 
 
 def sides(expected: Array, found: Array) -> float | None:
-    """Return the share of clear probabilities that stay above or below 0.5; None if there are none on each side."""
+    """Return the fraction of clear probabilities that stay above or below 0.5; None unless there are some on each
+    side."""
     if float(expected.min()) < 0.0 or float(expected.max()) > 1.0:
         return None
     above = expected >= 0.5
@@ -260,7 +267,7 @@ def sides(expected: Array, found: Array) -> float | None:
 
 
 def picture_decisions(expected: Array, found: Array) -> Decisions | None:
-    """Compare objects of a probability map, or regions of a segmentation. None for an output that is neither."""
+    """Compare objects of a probability map, or regions of a segmentation. Return None if the output is neither."""
     if expected.ndim < 3 or min(expected.shape[-2:]) < _MAP_AXIS:
         return None
     low, high = float(expected.min()), float(expected.max())
@@ -293,13 +300,13 @@ def picture_decisions(expected: Array, found: Array) -> Decisions | None:
 def detections(expected: Array, found: Array, columns: Sequence[Columns]) -> Decisions | None:
     """Compare the rows with a relevant score in a table of boxes and scores.
 
-    A row agrees if it counts on both sides, with the same class, and nearly the same score and box. Return None if
-    no columns are scores, or no row counts.
+    A row agrees if its score is relevant in both results, with the same class and nearly the same score and box.
+    Return None if no columns are scores, or no row has a relevant score.
 
     Args:
         expected: values on the CPU.
         found: values of the other computation.
-        columns: column groups of the table; without kinds the last group may be scores.
+        columns: column groups of the table; if their meaning is unknown, the last group may be scores.
     """
     scores = [one for one in columns if one.kind == "score"] or [columns[-1]]
     if len(scores) > 1 or scores[0].kind == "class":
@@ -314,7 +321,7 @@ def detections(expected: Array, found: Array, columns: Sequence[Columns]) -> Dec
     counts = (best[rows] >= CONFIDENT - _CLOSE) & (other[rows] >= CONFIDENT - _CLOSE)
     chosen = mine[rows, theirs[rows].argmax(axis=1)]
     same = counts & (chosen >= best[rows] - _CLOSE) & (np.abs(best[rows] - other[rows]) <= SCORE_MOVES)
-    # Compare all scores: if one column is the score of any object, the best score alone would ignore the class.
+    # Compare all scores: if there is a score column for each class, the best score alone would ignore the class.
     counted = np.maximum(mine[rows], theirs[rows]) >= CONFIDENT - _CLOSE
     same &= ~(counted & (np.abs(mine[rows] - theirs[rows]) > SCORE_MOVES)).any(axis=1)
     largest = max((one.largest for one in columns if one.kind == "values"), default=0.0)
@@ -331,7 +338,7 @@ def detections(expected: Array, found: Array, columns: Sequence[Columns]) -> Dec
 
 
 def _regions(expected: Array, found: Array) -> Decisions | None:
-    """Compare the classes of a segmentation that cover enough pixels, by their regions."""
+    """Compare the regions of those classes of a segmentation that cover enough pixels."""
     mine, theirs = expected.argmax(axis=1), found.argmax(axis=1)
     wanted = [one for one in range(expected.shape[1]) if float(np.mean(mine == one)) >= _CLASS_SHARE]
     if len(wanted) < 2:
@@ -385,8 +392,8 @@ def _objects(mask: Array) -> Array | None:
 
 
 def _paired(mine: Array, theirs: Array) -> int:
-    """Return how many boxes have a counterpart on the other side."""
-    # Greedy: each box is matched with the free box that it overlaps most.
+    """Return how many boxes have a counterpart in the other result."""
+    # Greedy matching: each box is matched with the free box that it overlaps most.
     free = np.ones(len(theirs), bool)
     pairs = 0
     for box in mine:

@@ -1,15 +1,15 @@
 """Verdict on an output: whether a computation in half floats or quantised steps agrees with the CPU's.
 
-Three measures decide together. The signal-to-noise ratio (SNR) measures how much of the output is error. The share
-of values that are off shows whether the error is rounding, spread over all values, or an error at some positions.
+Three measures decide together. The signal-to-noise ratio (SNR) measures the size of the error. The fraction of
+values that are off shows whether the error is rounding, spread over all values, or an error at some positions.
 Decisions show whether a task's result changes: the class with the largest value, and the side of 0.5 for
-probabilities. The largest difference alone decides nothing: one value on the other side of a threshold is not a
-fault.
+probabilities. The largest difference alone is not a measure, because a single value on the other side of a
+threshold is not a fault.
 
-Some inputs prove nothing, and the verdict is then neither "agrees" nor "differs": values that are NaN or infinite
-on the CPU, values as small as the noise of the number format, and, over several inputs, an output that is the same
-for all of them. For a quantised output, differences of one step of its own quantisation are not an error: a value
-between two steps may be rounded to either. Pure functions of numpy arrays.
+Some inputs prove nothing, and the verdict is then "unknown": if the CPU's values are NaN or infinite, if they are
+as small as the noise of the number format, or if an output is the same for all inputs. For a quantised output,
+differences of one step of its own quantisation are not an error: a value between two steps may be rounded to
+either. Pure functions of numpy arrays.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ State = Literal["agrees", "differs", "unknown"]
 NumberFormat = Literal["fp16", "quantized"]
 
 _QUANTIZED_OPS: Final = frozenset(("QuantizeLinear", "DequantizeLinear"))
-# A detection list without detections has no rows when it is judged (`pairing`).
+# `pairing` removes all rows of a detection list without detections.
 NO_VALUES: Final = "it has no values, or no row whose score counts"
 # 16-bit floats reach at most about 70 dB, and 8-bit steps about 45 dB.
 NO_ERROR_DB: Final = 200.0
@@ -53,17 +53,18 @@ _UNLIKE: Final = 8.0
 _MOST_COLUMNS: Final = 256
 # Columns whose values are below this multiple of the noise on both sides contain nothing.
 SILENT: Final = 5.0
-_BOX: Final = 4  # columns of a box
-# If many values are off, a difference above this share of the range is not rounding.
+_BOX: Final = 4  # number of columns of a box
+# If many values are off, a difference above this fraction of the range is not rounding.
 _FAR: Final = 0.3
-# If fewer detections than this share agree, the result differs, however small the errors are.
+# If a smaller fraction of detections agrees, the result differs, however small the errors are.
 _LEAST_DETECTIONS: Final = 0.5
-# Labels and indices follow from float values, so near ties may be decided differently: a tenth is not a fault.
+# Labels and indices follow from float values, so near ties may be decided differently: a difference in a tenth of
+# them is not a fault.
 _OF_INTEGERS: Final = 0.1
-# 8- and 16-bit integers are usually quantised values, which may be rounded to the other neighbour.
+# Quantised values are usually 8- and 16-bit integers, and may be rounded up or down.
 _NARROW_BYTES: Final = 2
 _STEP: Final = 1.0
-# Factor for the size of a step: in float32 multiples of the step are rounded.
+# Factor for the size of a step, because multiples of the step are rounded in float32.
 _ONE_STEP: Final = 1.01
 # With fewer class numbers than this, a single different one counts.
 _FEW_CLASSES: Final = 3
@@ -79,7 +80,7 @@ class NumberLimits:
         share: for an SNR between these limits, the share of values that may be off by more than 5 % of the range,
             and of decisions that may change.
         noise: differences up to this absolute number are the format's own noise.
-        noise_of_range: the same, as a fraction of the largest value of the output on any inputs.
+        noise_of_range: the format's noise as a fraction of the largest value of the output on any inputs.
         response_db: ratio by which an output's changes from input to input must exceed the error.
     """
 
@@ -128,7 +129,7 @@ def judge(
     if expected.shape != found.shape:
         return JudgedNumbers("differs", reason=f"its shape is {found.shape}, on the CPU it is {expected.shape}")
     if not expected.size:
-        # An empty output is not wrong and proves nothing.
+        # An empty output is not wrong, but proves nothing.
         return JudgedNumbers("unknown", reason=NO_VALUES)
     # Integers are decisions or quantised values, for which decibels mean little.
     if expected.dtype.kind in "biu" and found.dtype.kind in "biu":
@@ -143,18 +144,18 @@ def judge_over_inputs(
 ) -> tuple[State, str, list[JudgedNumbers]]:
     """Judge an output over several sets of inputs; return the verdict, its reason, and the verdict on each set.
 
-    An output agrees only if it was seen to follow the inputs: an output that is the same for all of them, or that
-    changes less than the error, proves nothing.
+    An output agrees only if it changes with the inputs: an output that is the same for all inputs, or that changes
+    less than the error, proves nothing.
 
     Args:
         pairs: the CPU's value and the other computation's, for each set of inputs.
         number_format: format of the other computation.
         step: quantisation step of the output; 0 for an output that is not quantised.
     """
-    # Use the scale over all inputs, since the output may be nearly 0 for one set.
+    # Use the scale over all inputs, because the output may be nearly 0 for one set.
     scale = max((largest(reference) for reference, _ in pairs), default=0.0)
     judged = [judge(reference, candidate, number_format, scale, step=step) for reference, candidate in pairs]
-    # One set of inputs that differs is enough: another set that hides the error proves nothing.
+    # One set of inputs with a difference is enough, because another set may hide the error.
     bad = min((one for one in judged if one.state == "differs"), key=rank, default=None)
     if bad is not None:
         return "differs", bad.reason, judged
@@ -165,19 +166,19 @@ def judge_over_inputs(
 
 
 def _response(pairs: Sequence[tuple[Any, Any]], limits: NumberLimits, step: float) -> tuple[State, str]:
-    """Decide whether the output changes with the inputs by more than the error. A single set cannot show it."""
+    """Decide whether the output changes with the inputs by more than the error. This needs more than one set."""
     arrays: list[tuple[Array, Array]] = []
     for reference, candidate in pairs:
         a, b = as_array(reference), as_array(candidate)
         if a is not None and b is not None and _are_finite(a) and _are_finite(b):
             arrays.append((a, b))
     shapes = {a.shape for a, _ in arrays}
-    # With a single set of inputs, or varying shapes, the response to the inputs cannot be measured.
+    # With a single set of inputs, or with varying shapes, the change cannot be measured.
     if len(arrays) < 2 or len(shapes) > 1:
         return "agrees", ""
     expected = np.stack([a.astype(np.float64) for a, _ in arrays])
     found = np.stack([b.astype(np.float64) for _, b in arrays])
-    # Subtract the part that all inputs have in common (a bias, a fixed table): only the response counts.
+    # Subtract what all sets have in common (a bias, a fixed table), because only the change counts.
     changes = expected - expected.mean(axis=0)
     spread, error = _rms(changes), _rms(found - expected)
     if spread > _TINY and 20 * math.log10(spread / max(error, _TINY)) >= limits.response_db:
@@ -192,7 +193,8 @@ def _response(pairs: Sequence[tuple[Any, Any]], limits: NumberLimits, step: floa
 
 
 def movement(values: Sequence[Any], number_format: NumberFormat) -> float:
-    """Return how much an output changes from input to input; from 1 on clearly more than the format's noise.
+    """Return how much an output changes from input to input. From 1 on the change clearly exceeds the format's
+    noise.
 
     Args:
         values: the output for each set of inputs; arrays with values that are not finite are ignored.
@@ -227,7 +229,7 @@ def largest(value: Any) -> float:
 
 
 def as_array(value: Any) -> Array | None:
-    """Convert numbers or strings to one array: tensors, and sequences and maps of tensors with equal form.
+    """Convert numbers or strings to one array: tensors, and sequences and maps of tensors with equal shapes.
 
     Complex numbers get their parts in a new last axis. Return None for other values.
     """
@@ -249,7 +251,8 @@ def as_array(value: Any) -> Array | None:
 
 
 def worst(judged: Iterable[tuple[str, JudgedNumbers]]) -> tuple[str, JudgedNumbers] | None:
-    """Return the output that decides for all: one that differs before one that agrees, then the lowest SNR."""
+    """Return the output that decides the verdict: first outputs that differ, then outputs that agree, then the
+    lowest SNR."""
     return min(judged, key=lambda one: badness(one[1]), default=None)
 
 
@@ -279,7 +282,7 @@ def _judge_floats(
     known = np.isfinite(expected)
     if not known.any():
         return JudgedNumbers("unknown", reason="on the CPU it is NaN or infinite")
-    # NaN or infinite on the NPU only: half floats end at 65,504.
+    # The value is NaN or infinite only on the NPU: half floats end at 65,504.
     lost = int(np.count_nonzero(known & ~np.isfinite(found)))
     both = known & np.isfinite(found)
     a, b = expected[both].astype(np.float64), found[both].astype(np.float64)
@@ -300,7 +303,7 @@ def _judge_floats(
             table = _table(expected, found, columns, ratio, limits, step)
             ratio, part, reason, remark = table.snr_db, table.part, table.reason, table.remark
             decisions, silent = table.decisions, table.silent
-        # Below half of `bad_db` the error is too large to trust any decision.
+        # An SNR below half of `bad_db` is an error too large to trust any decision.
         elif reason and not whole and ratio >= limits.bad_db / 2:
             seen = tasks.picture_decisions(expected, found)
             if seen is not None and seen.all_same:
@@ -313,7 +316,8 @@ def _judge_floats(
         if lost:
             reason = f"{lost} of {known.size} values are NaN or infinite, but not on the CPU"
     state: State = "differs" if reason else "agrees"
-    # For columns the noise was subtracted already; the noise of the whole output is too large for small columns.
+    # For columns the noise was subtracted already; the noise of the whole output would be too large for small
+    # columns.
     if (
         reason
         and not lost
@@ -351,10 +355,10 @@ def _float_reason(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Table:
-    """Worst columns of an output that mixes scales.
+    """The worst columns of an output whose columns have different scales.
 
-    part: which columns. reason: why the output differs. remark: why it agrees in spite of the SNR. silent: why the
-    output proves nothing.
+    part: description of the columns. reason: why the output differs. remark: why it agrees in spite of the SNR.
+        silent: why the output proves nothing.
     """
 
     snr_db: float
@@ -366,7 +370,8 @@ class _Table:
 
 
 def _columns(expected: Array, found: Array) -> tuple[Columns, ...]:
-    """Return the groups of columns that are judged separately; empty for an output of one scale."""
+    """Return the groups of columns that are judged separately; an empty result if all columns have the same
+    scale."""
     return detection_columns(expected, found) or unlike_columns(expected) or normalised_columns(expected)
 
 
@@ -375,7 +380,7 @@ def _table(
 ) -> _Table:
     """Judge each group of columns by its own values; at a low SNR the detections in the columns decide.
 
-    ratio: SNR of the whole, which is that of its largest columns.
+    ratio: SNR of the whole output, which the largest columns determine.
     """
     part, reason, silent = "", "", ""
     for group in columns:
@@ -412,7 +417,7 @@ def _table(
 
 
 def _class_reason(mine: Array, theirs: Array, group: Columns) -> str:
-    """Return why class numbers differ; empty if they are the same except for a near tie."""
+    """Return why class numbers differ; "" if they are the same except for a near tie."""
     different = int(np.count_nonzero(np.abs(mine - theirs) > HALF))
     if different > _OF_INTEGERS * mine.size and (different > 1 or mine.size < _FEW_CLASSES):
         return f"{different} of {mine.size} class numbers in {group} differ"
@@ -420,14 +425,14 @@ def _class_reason(mine: Array, theirs: Array, group: Columns) -> str:
 
 
 def beyond_noise(mine: Array, theirs: Array, most: float, limits: NumberLimits, step: float = 0.0) -> Array:
-    """Return the differences without noise of the number format and without one step of the quantisation."""
+    """Return the differences after subtracting the noise of the number format and one step of the quantisation."""
     gap = theirs - mine
     noise = max(limits.noise, limits.noise_of_range * most, step)
     return np.asarray(np.sign(gap) * np.maximum(np.abs(gap) - noise, 0.0))
 
 
 def _worst_column(mine: Array, gap: Array, group: Columns) -> tuple[float, str]:
-    """Return the lowest SNR of a column, and the column; columns with hardly any content do not count."""
+    """Return the lowest SNR of a column, and the column. Columns with hardly any content are skipped."""
     loud = np.flatnonzero(np.abs(mine).max(axis=0) * _UNLIKE >= group.largest)
     ratios = [snr_db(mine[:, place], mine[:, place] + gap[:, place]) for place in loud]
     return min(ratios), f"column {group.numbers[loud[int(np.argmin(ratios))]]}"
@@ -436,7 +441,8 @@ def _worst_column(mine: Array, gap: Array, group: Columns) -> tuple[float, str]:
 def _small_column(
     expected: Array, found: Array, most: float, limits: NumberLimits, step: float
 ) -> tuple[float, str, str] | None:
-    """Find a wrong column that is small compared with the others: its SNR, its position, and the reason."""
+    """Find a wrong column whose values are small compared with the other columns: its SNR, its position, and the
+    reason."""
     for axis in sorted({1, expected.ndim - 1}):
         if expected.ndim < 2 or not 2 <= expected.shape[axis] <= _MOST_COLUMNS:
             continue
@@ -476,7 +482,7 @@ def _judge_integers(expected: Array, found: Array) -> JudgedNumbers:
 
 
 def _decisions(expected: Array, found: Array, noise: float) -> float | None:
-    """Return the smaller share of decisions that agree: classes, and sides of 0.5. noise: as for `classes`."""
+    """Return the smaller share of decisions that agree: classes, and sides of 0.5. noise: see `classes`."""
     shares = (tasks.classes(expected, found, noise), tasks.sides(expected, found))
     return min((share for share in shares if share is not None), default=None)
 
@@ -490,12 +496,12 @@ def _judge_strings(expected: Array, found: Array) -> JudgedNumbers:
 
 
 def rank(one: JudgedNumbers) -> float:
-    """Return the SNR as a sort key, the worst first; lost values count as the worst."""
+    """Return a sort key for the SNR that puts the worst first; NaN and infinite values count as the worst."""
     return -math.inf if one.lost or one.snr_db is None else one.snr_db
 
 
 def badness(one: JudgedNumbers) -> tuple[int, float]:
-    """Return a sort key that is lowest for the deciding output: differs, then agrees, then the lowest SNR."""
+    """Return a sort key that puts the deciding output first: differs, then agrees, then the lowest SNR."""
     return {"differs": 0, "agrees": 1}.get(one.state, 2), rank(one)
 
 

@@ -1,6 +1,6 @@
-"""Measure a case: QNN's results compared with those of the CPU. The caller provides the sessions.
+"""Measure a case: compare QNN's results with the CPU's. The caller provides the sessions.
 
-The sweep measures its cases with this module, and `qnnbridge doctor --numbers` the example of each row of the
+The sweep uses this module for its cases, and `qnnbridge doctor --numbers` for the example of each row of the
 known-wrong table. Any thread.
 """
 
@@ -26,7 +26,8 @@ from qnnbridge_host.numerics.rounding import HALF_ROUNDING, LARGEST_HALF, Roundi
 Array = npt.NDArray[Any]
 Feeds = Mapping[str, Array]
 CaseRun = Callable[[Feeds], Sequence[Any]]
-# refused: by QNN. failed: at session creation or in a run. skipped: nothing to compare.
+# refused: QNN does not support the case. failed: an error at session creation or in a run. skipped: nothing to
+# compare.
 CaseStatus = Literal["right", "wrong", "refused", "failed", "skipped"]
 
 _MOVED: Final = 4
@@ -46,7 +47,7 @@ _FILLING: Final = Case(
 
 
 class CaseSides(Protocol):
-    """Opens sessions of a model. Lets errors of ONNX Runtime through."""
+    """Opens sessions of a model. Errors of ONNX Runtime are passed on unchanged."""
 
     def cpu(self, model: bytes) -> CaseRun:
         """Open a CPU session with graph optimizations disabled."""
@@ -64,8 +65,8 @@ class CaseSides(Protocol):
 def filling_model() -> tuple[bytes, Feeds]:
     """Return a model and inputs that fill memory used by QNN with large numbers.
 
-    In an application other models have run before. In a fresh process memory is zero, so a result may be right by
-    chance where QNN reads unwritten memory.
+    In an application other models have left their numbers in memory. In a fresh process memory is zero, so a result
+    may be right by chance although QNN reads unwritten memory.
     """
     return float_model(_FILLING).to_bytes(), feeds_of(_FILLING)
 
@@ -91,7 +92,7 @@ def measured(
     Args:
         case: the case.
         sides: opens the sessions.
-        rewritten: changes the model that QNN runs; the CPU runs the original.
+        rewritten: function that changes the model for QNN; the CPU runs the original.
         draws: number of different inputs; each result must be right.
         fill: called before each run on QNN; runs `filling_model` there.
     """
@@ -99,7 +100,7 @@ def measured(
     plain = float_model(case, every_output=True)
     try:
         values = dict(zip(plain.outputs, sides.cpu(plain.to_bytes())(feeds), strict=True))
-    except Exception as error:  # noqa: BLE001 - for any error there is nothing to compare with
+    except Exception as error:  # noqa: BLE001 - after any error there is nothing to compare with
         return CaseResult("skipped", f"the CPU: {error}"[:200])
     steps: dict[str, float] = {}
     if case.form.startswith("qdq"):

@@ -1,10 +1,10 @@
 """Judge all outputs of a run, after pairing the rows of detection lists.
 
 A model sorts such rows by a score (TopK), the best first. If scores are closer than the number format resolves, the
-order changes, which is not another result: the same rows are there. So rows are paired by content before they are
-judged. Rows at the end whose scores are that close to the last score may be entirely different; they prove nothing
-and are excluded. If no row has a score above the noise on either side, nothing is detected: the rows are arbitrary,
-and all are excluded. Pure functions of numpy arrays.
+order of the rows changes, but not the result. So rows are paired by content before they are judged. Rows at the end
+with scores that close to the last score may be entirely different; they prove nothing and are excluded. If no row
+has a score above the noise on either side, nothing is detected: the rows are arbitrary, and all are excluded. Pure
+functions of numpy arrays.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from qnnbridge_protocol.model_records import JudgedNumbers
 
 Array = npt.NDArray[Any]
 
-# Fewer rows may be sorted by chance; more rows are not detections.
+# Range of the number of rows: fewer rows may be sorted by chance; more rows are not detections.
 _FEWEST: Final = 4
 _MOST: Final = 2048
 # An output with more columns is a map without a column of scores.
@@ -32,9 +32,9 @@ _MOST_COLUMNS: Final = 256
 _MOST_LIST: Final = 8
 _BOX: Final = 4
 _TINY: Final = 1e-30
-# A value of a row may be off by this share of the largest value in its column.
+# A value of a row may be off by this fraction of the largest value in its column.
 _OF_LARGEST: Final = 0.05
-# Factor for a difference of two scores, each of which has an error.
+# Factor for the difference of two scores, because each score has an error.
 _BOTH: Final = 2.0
 
 
@@ -60,14 +60,14 @@ def paired(
         scores = (tables[score[0]][0][..., score[1]], tables[score[0]][1][..., score[1]])
         limits = LIMITS[number_format]
         is_list = _is_list([table[0] for table in tables], score[0])
-        # Probabilities near 0 have more noise than the differences between the two sides suggest.
+        # Probabilities near 0 have more noise than the observed differences suggest.
         probable = is_list and float(scores[0].min()) >= 0.0 and float(scores[0].max()) <= 1.0
         error = limits.noise if probable else 0.0
         least = CONFIDENT if probable else 0.0
         error = max(error, _BOTH * float(np.abs(scores[0] - scores[1]).max()))
         if is_list and _nothing_detected(*scores, limits):
             pairs: list[tuple[list[int], list[int]]] = [([], []) for _ in range(len(scores[0]))]
-        # Scores that differ overall are an error, not another order. Pairing would hide the error.
+        # If scores differ overall, this is an error and not another order. Pairing would hide the error.
         elif not _near(*scores, limits):
             continue
         else:
@@ -91,7 +91,7 @@ def paired(
             continue
         for number, (table, _) in zip(group, tables, strict=True):
             if number == group[score[0]] and table.shape[-1] == 1 and any(left for left, _ in pairs):
-                continue  # the scores themselves, which are sorted on both sides
+                continue  # skip the scores themselves, which are sorted in both results
             shape = mine[number].shape[lead:]
             for side, values in enumerate((mine, theirs)):
                 rows = values[number].reshape(len(pairs), -1, *shape)
@@ -119,7 +119,8 @@ def _nothing_detected(mine: Array, theirs: Array, limits: NumberLimits) -> bool:
 
 
 def _near(mine: Array, theirs: Array, limits: NumberLimits) -> bool:
-    """Return whether scores are equal except for rounding, or move no more than a detection's score may."""
+    """Return whether scores are equal except for rounding, or change no more than a detection's score may
+    change."""
     most, gap = float(np.abs(mine).max()), beyond_noise(mine, theirs, 0.0, limits)
     if snr_db(mine, mine + gap) >= limits.good_db:
         return True
@@ -130,7 +131,7 @@ def _near(mine: Array, theirs: Array, limits: NumberLimits) -> bool:
 def _groups(expected: Sequence[Any], found: Sequence[Any]) -> Iterator[tuple[list[int], int]]:
     """Yield groups of outputs with equally many rows, and the number of axes up to the rows.
 
-    These are a batch and the rows, the rows alone, or two axes of size 1 and the rows.
+    The axes are a batch and the rows, the rows alone, or two axes of size 1 and the rows.
     """
     taken: set[int] = set()
     usable = [
@@ -175,9 +176,9 @@ def _rows(values: Array, lead: int) -> Array:
 
 
 def _score(tables: Sequence[Array]) -> tuple[int, int] | None:
-    """Return table and column of the value that falls and never rises from row to row."""
+    """Return the table and column whose values fall and never rise from row to row."""
     for number, table in enumerate(tables):
-        # A constant column never rises either, but does not define an order.
+        # A constant column never rises either, but defines no order.
         falls = (np.diff(table, axis=1) <= 0).all(axis=(0, 1)) & (table[:, 0] > table[:, -1]).any(axis=0)
         columns = np.flatnonzero(falls)
         if len(columns):
@@ -186,7 +187,7 @@ def _score(tables: Sequence[Array]) -> tuple[int, int] | None:
 
 
 def _zero_score(tables: Sequence[Array], whole: Sequence[bool]) -> tuple[int, int] | None:
-    """Return table and column of the scores if all are 0, for tables in which only the box has fractions."""
+    """Return table and column of the scores if all scores are 0, for tables in which only the box has fractions."""
     measured = [
         (number, column)
         for number, table in enumerate(tables)
@@ -212,14 +213,14 @@ def _pairs(
     error: float,
     least: float,
 ) -> tuple[list[int], list[int]]:
-    """Return the rows of both sides that belong together.
+    """Return the rows of both results that belong together.
 
     Args:
         mine, theirs: the scores.
         tables: the rows of each output, on both sides.
         whole: which tables contain integers.
         error: error of the scores.
-        least: the smallest score that counts; 0 for scores of unknown kind.
+        least: the smallest score that counts; 0 if the meaning of the scores is unknown.
     """
     free = np.ones(len(mine), bool)
     other: dict[int, int] = {}
@@ -237,7 +238,8 @@ def _pairs(
     missing = [int(row) for row in np.flatnonzero(free)]
     missing.sort(key=lambda row: bool(mine[row] - last <= error))
     alone.sort(key=lambda row: bool(theirs[row] - last <= error))
-    # Compare unpaired rows that are not near the end with unpaired rows of the other side, so that they differ.
+    # Compare unpaired rows that are not near the end with unpaired rows of the other result, so that they count as
+    # a difference.
     clear = max(sum(mine[row] - last > error for row in missing), sum(theirs[row] - last > error for row in alone))
     other.update(zip(missing[:clear], alone[:clear], strict=True))
     # Rows with very low scores that are close to the last score are arbitrary, and match by chance.

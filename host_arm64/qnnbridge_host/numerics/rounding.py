@@ -1,8 +1,8 @@
 """Judge an output of QNN against the CPU's, allowing for the rounding of half floats and quantisation.
 
-A value is wrong if it is off by more than the sum of: eight times the change of the CPU's own result when the
-inputs move by the rounding of a half float (or by half a quantisation step); two percent of the largest value;
-three steps of the output's quantisation. Values that a half float cannot represent are not judged. Pure functions.
+A value is wrong if its error exceeds the sum of: eight times the change of the CPU's own result when the inputs are
+changed by the rounding of a half float (or by half a quantisation step); two percent of the largest value; three
+steps of the output's quantisation. Values that a half float cannot represent are not judged. Pure functions.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ EXACT: Final = 200.0
 class RoundingJudgement:
     """Verdict on an output, or the worst of several.
 
-    snr: decibels, at most 200. wrong: share of the judged values that are wrong. times: the worst error relative to
-    the error that rounding explains.
+    snr: decibels, at most 200. wrong: fraction of the judged values that are wrong. times: the worst error relative
+    to the error that rounding explains.
     """
 
     right: bool
@@ -49,7 +49,7 @@ def judge(reference: Array, moved: Sequence[Array], result: Array, step: float =
 
     Args:
         reference: result of the CPU.
-        moved: results of the CPU for inputs moved by rounding.
+        moved: results of the CPU for inputs that are changed by rounding.
         result: result of QNN.
         step: quantisation step of the output, 0 without quantisation.
     """

@@ -1,8 +1,8 @@
 """Generate inputs for a model: the same seed gives the same values, and free dimensions get sizes that work.
 
-Sizes are found by trying: running the model shows whether it accepts 1, 64 or 224. Values are valid nearly
-everywhere: floats in 0..1, wide integers 0 or 1 (they are usually indices, masks or lengths), integers of up to 8
-bits over their whole range (they are usually quantised data). The second part generates inputs with content. Pure
+Sizes are found by trying: running the model shows whether it accepts 1, 64 or 224. Values are valid for nearly all
+models: floats in 0..1, wide integers 0 or 1 (they are usually indices, masks or lengths), integers of up to 8 bits
+over their whole range (they are usually quantised data). The second part generates inputs with content. Pure
 functions.
 """
 
@@ -23,13 +23,13 @@ from qnnbridge_protocol import elements, tensors
 from qnnbridge_protocol.elements import ElementType
 from qnnbridge_protocol.errors import BridgeError, OptionError, OrtError
 
-# Range of codes (bit patterns) of the numbers in 0..1. The codes of positive numbers increase with the number.
+# Range of the bit patterns of the numbers in 0..1. The bit patterns of positive numbers increase with the number.
 _CODES: Mapping[ElementType, tuple[int, int]] = {
     ElementType.FLOAT8E4M3FN: (0, 0x38),
     ElementType.FLOAT8E4M3FNUZ: (0, 0x40),
     ElementType.FLOAT8E5M2: (0, 0x3C),
     ElementType.FLOAT8E5M2FNUZ: (0, 0x40),
-    ElementType.FLOAT8E8M0: (119, 127),  # lacks zero and sign: 2**-8 to 2**-1
+    ElementType.FLOAT8E8M0: (119, 127),  # this format lacks zero and sign: use 2**-8 to 2**-1
     ElementType.FLOAT6E2M3: (0, 0x08),
     ElementType.FLOAT6E3M2: (0, 0x0C),
     ElementType.FLOAT4E2M1: (0, 0x02),
@@ -117,9 +117,10 @@ def _tensor(
     return rng.integers(0, 2, size=shape, dtype=np.int64).astype(dtype)
 
 
-# Sizes for free dimensions after the first. The first is the batch: 1, unless no other dimension is free.
+# Sizes to try for free dimensions. The first dimension is the batch: 1, unless no other dimension is free.
 TRIED_SIZES = (64, 1, 16, 224, 128, 2, 32, 48, 640)
-# Factor and offset for the values in 0..1 of each sample: an image, values with both signs, silence.
+# Factor and offset that turn values in 0..1 into the values of each sample: an image, values with both signs,
+# silence.
 _SPREADS = ((1.0, 0.0), (4.0, -2.0), (0.0, 0.0))
 
 # Range of generated quantised values of 16 and 32 bits.
@@ -134,7 +135,7 @@ class NotMade(Exception):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Samples:
-    """Generated samples that a model accepts.
+    """Generated samples that the model has accepted.
 
     Args:
         feeds: the inputs of each sample.
@@ -167,14 +168,14 @@ def make_samples(
     reason = ""
     for sizes in _candidates(declared):
         try:
-            # Separate random streams: the values of a sample do not depend on the number of samples.
+            # Use separate random streams, so that the values of a sample do not depend on the number of samples.
             feeds = [
                 _sample(declared, sizes, np.random.default_rng([seed, n]), spread, quantised)
                 for n, spread in enumerate(_SPREADS)
             ]
             accepts(feeds[0])
         except OrtError as error:
-            # Keep the reason of the first sizes: later ones may fail only because they are wrong sizes.
+            # Keep the reason from the first sizes, because later sizes may fail only because they are wrong.
             reason = reason or (error.cause or error.message)
         except BridgeError as error:
             raise NotMade(error.message) from None
@@ -253,20 +254,20 @@ def _steps(value: npt.NDArray[Any], rng: np.random.Generator) -> npt.NDArray[Any
     return rng.integers(low, _MOST_STEPS, size=value.shape, endpoint=True).astype(value.dtype)
 
 
-# --- inputs with content -----------------------------------------------------------------------------
-# Realistic values, depending on the kind of input. Noise in 0..1 shows little: token
-# ids of 0 and 1 use two rows of an embedding, a mask of random zeros hides the masked values, and a detector finds
-# nothing in noise. The kind follows from the graph (the size of the table that is indexed, the quantisation range),
-# from the type, and from the input's name.
+# --- inputs with content ---------------------------------------------------------------------------------
+# Realistic values, depending on the kind of input. Noise in 0..1 shows little: token ids of 0 and 1 use two rows of
+# an embedding, a mask of random zeros hides the masked values, and a detector finds nothing in noise. The kind of
+# an input follows from the graph (the size of the table that is indexed, the quantisation range), from the type,
+# and from the input's name.
 
 Array = npt.NDArray[Any]
 Spread = Callable[[tuple[int, ...], np.random.Generator], Array]
 
 _SAMPLE_RATE: Final = 16000
 _WIDE_BYTES: Final = 4
-# Magnitude of the ordinary inputs; normal values go slightly beyond.
+# Magnitude of the ordinary inputs; normally distributed values exceed it slightly.
 _REACH: Final = 6.0
-# Shorter axes get no pattern.
+# Axes that are shorter get no pattern.
 _LEAST_AXIS: Final = 8
 # Operators that keep the values of a token, a mask or an image, and only change type or shape.
 _THROUGH: Final = frozenset(
@@ -275,7 +276,7 @@ _THROUGH: Final = frozenset(
 # Operators that return a table with as many rows as their input.
 _TABLES: Final = frozenset({"Cast", "Identity", "DequantizeLinear"})
 
-# The first match counts: token_type_ids are segments and position_ids positions, and both also match ids.
+# The first match is used: token_type_ids are segments and position_ids are positions, although both also match ids.
 _NAMES: Final[Sequence[tuple[str, re.Pattern[str]]]] = (
     ("mask", re.compile(r"mask|attention(?!s)|valid|padding", re.IGNORECASE)),
     ("segment", re.compile(r"token_?type|segment|lang_?id|speaker|spk|sid$", re.IGNORECASE)),
@@ -337,7 +338,7 @@ def knowledge_of(model: Any) -> InputKnowledge:
             dims = tables[node.input[0]]
             name = origin[node.input[1]]
             if -len(dims) <= axis < len(dims):
-                # An input may index two tables: an id must be valid in the smaller one.
+                # An input may index two tables, so an id must be valid in the smaller table.
                 rows[name] = min(rows.get(name, dims[axis]), dims[axis])
         elif node.op_type == "QuantizeLinear" and node.input[0] in origin and len(node.input) > 2:
             scale, zero = (tensors.get(name) for name in node.input[1:3])
@@ -376,7 +377,7 @@ def ordinary_inputs(
 
 
 def codes(declared: Sequence[DeclaredInput], knowledge: InputKnowledge = NOTHING_KNOWN) -> frozenset[str]:
-    """Return the inputs that are ids, masks, positions or lengths.
+    """Return the names of inputs that are ids, masks, positions or lengths.
 
     In practice their values are never negative and never exceed the rows of a table.
     """
@@ -410,7 +411,7 @@ def made_up(declared: Sequence[DeclaredInput], seed: int) -> Feeds:
 def further_inputs(
     declared: Sequence[DeclaredInput], knowledge: InputKnowledge = NOTHING_KNOWN, seed: int = 0
 ) -> Iterator[NamedFeeds]:
-    """Yield further sets, for a model whose results for the ordinary sets cannot be compared."""
+    """Yield further sets of inputs, for a model whose results for the ordinary sets are not conclusive."""
     refuse_unmakeable(declared)
     for number, name in enumerate(_FURTHER, len(_ORDINARY)):
         if name != _QUANTISED or knowledge.ranges:
@@ -420,7 +421,7 @@ def further_inputs(
 def is_guess(feeds: Feeds, knowledge: InputKnowledge = NOTHING_KNOWN) -> bool:
     """Return whether floats exceed ordinary values and the ranges that the model is known to accept.
 
-    Such inputs can show that a model is right, but not that it is wrong, since half floats end at 65504.
+    Such inputs can show that a model is right, but not that it is wrong, because half floats end at 65504.
     """
     return any(
         value.dtype.kind == "f" and value.size > 0 and float(np.abs(value).max()) > _REACH
@@ -430,7 +431,7 @@ def is_guess(feeds: Feeds, knowledge: InputKnowledge = NOTHING_KNOWN) -> bool:
 
 
 def varied(feeds: Feeds, knowledge: InputKnowledge, rng: np.random.Generator) -> Feeds:
-    """Return the inputs with another pattern added to the floats, to search for inputs whose results differ."""
+    """Return the inputs with another pattern added to the floats, in the search for inputs whose results differ."""
     changed: Feeds = {}
     for name, value in feeds.items():
         if value.dtype.kind != "f" or not value.size:
@@ -456,7 +457,7 @@ def _made(
     for node in declared:
         shape = full_shape(node.name, node.shape, Dimensions())
         value = random_value(node.name, node.type, shape, rng)
-        assert isinstance(value, np.ndarray), node.type  # `refuse_unmakeable`
+        assert isinstance(value, np.ndarray), node.type  # `refuse_unmakeable` has refused these inputs
         feeds[node.name] = _filled(node.name, value, _kind_of(node.name), spread, knowledge, longest, rng)
     return NamedFeeds(name, feeds)
 
@@ -499,7 +500,7 @@ def _filled(
     return value
 
 
-# --- spreads of floats -----------------------------------------------------------------------------------
+# --- patterns of float values ----------------------------------------------------------------------------
 
 
 def _between(low: float, high: float) -> Spread:
@@ -507,7 +508,7 @@ def _between(low: float, high: float) -> Spread:
 
 
 def _of_range(shape: tuple[int, ...], rng: np.random.Generator) -> Array:
-    """Return values in 0..1, to be scaled to the range that the input is quantised to."""
+    """Return values in 0..1, to be scaled to the input's quantisation range."""
     return np.asarray(rng.random(shape))
 
 
@@ -558,7 +559,7 @@ _ORDINARY: Final[Mapping[str, Spread]] = {
     "values with both signs": _between(-2.0, 2.0),
     "zeros": _between(0.0, 0.0),
 }
-# Number of sets that are tried for every model.
+# Number of sets that are used for every model.
 ORDINARY: Final = len(_ORDINARY)
 _QUANTISED: Final = "the range that it is quantised to"
 _FURTHER: Final[Mapping[str, Spread]] = {

@@ -1,1 +1,1 @@
-"""A request of the client: its states, how it ends early, functions of the client that it calls, its error."""
+"""Requests of a client: their states, early end, calls of the client's functions, and errors."""

@@ -1,4 +1,5 @@
-"""Exchange between a running request and its client: a stop, functions of the client, the error.
+"""Communication between a running request and its client: stop signals, calls of the client's functions, and
+errors.
 
 `StopSignal` ends a request early, `CallsBack` calls functions of the application, `describe` converts any exception
 to a map for the wire.
@@ -17,21 +18,21 @@ from qnnbridge_protocol.errors import BridgeError, CallBackFailed, Cancelled, Re
 from qnnbridge_protocol.frames import Frame, Kind
 from qnnbridge_protocol.records import NamedTuple
 
-# --- stopping a request early, and its error ---------------------------------------------------------------
+# --- stopping a request early, and its error -------------------------------------------------------------
 #
-# An error must always arrive, with any content: text that is not Unicode, arbitrary objects, endless lists, an
-# exception whose message cannot be read.
+# An error must always reach the client, whatever it contains: strings that are not Unicode, arbitrary objects,
+# endless lists, an exception whose message cannot be read.
 
 MAX_TEXT = 16 * 1024
 MAX_ITEMS = 200
 MAX_LEVELS = 4
 _INT64 = 2**63
-# Limit on the characters of a text that must fit into any message.
+# Maximum number of characters of a string that must fit into every message.
 SHORT_TEXT = 500
 
 
 class StopSignal:
-    """Ends a request that waits, or works in a separate process. Set once by `stop`, from any thread."""
+    """Ends a request that is waiting or working in a separate process. Any thread may set it, once, by `stop`."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -43,7 +44,7 @@ class StopSignal:
         return self._stopped
 
     def stop(self) -> None:
-        # Call the callbacks without the lock, because they may take time, and each only once.
+        # Call the callbacks without holding the lock, because they may take time; call each only once.
         with self._lock:
             self._stopped = True
             callbacks, self._callbacks = self._callbacks, []
@@ -57,7 +58,7 @@ class StopSignal:
 
     @contextlib.contextmanager
     def calling(self, callback: Callable[[], None]) -> Iterator[None]:
-        """Call `callback` when the request is stopped while the block runs; at once if it was stopped before."""
+        """Call `callback` when the request is stopped during the block, or immediately if it was stopped before."""
         with self._lock:
             stopped = self._stopped
             if not stopped:
@@ -74,8 +75,8 @@ class StopSignal:
 def describe(error: BaseException, max_header: int | None = None) -> dict[str, Any]:
     """Convert an error to its wire format. Never raises.
 
-    max_header: limit on the message in bytes; an error that would exceed it loses first its details, then parts of
-    its texts.
+    max_header: maximum size of the message in bytes; if the error would exceed it, first the details are dropped
+        and then the strings are shortened.
     """
     if isinstance(error, BridgeError):
         wire = error.to_wire()
@@ -90,7 +91,7 @@ def describe(error: BaseException, max_header: int | None = None) -> dict[str, A
     if max_header is None or _fits(plain, max_header):
         return plain
     plain["details"] = {}
-    # A character takes at most four bytes.
+    # Divide by four: a character takes at most four bytes.
     most = max_header // (4 * (len(plain) + 1))
     if not _fits(plain, max_header):
         plain = {key: value[:most] if isinstance(value, str) else value for key, value in plain.items()}
@@ -140,44 +141,44 @@ def _text(value: Any) -> str:
     return text[:MAX_TEXT].encode("utf-8", "backslashreplace").decode()
 
 
-# --- callbacks: the host calls a function of the application within a request -------------------------------
+# --- callbacks: the host calls a function of the application within a request ----------------------------
 #
-# One call at a time within a request, from any thread. A wait ends with the function's RETURN, after the timeout,
-# or when the request is withdrawn. After a call without an answer the functions of the request are not called any
-# more: native code gets the same error at once.
+# A request makes one call at a time, from any thread. A wait ends with the function's RETURN, after the timeout, or
+# when the request is withdrawn. After a call without an answer the request's functions are not called any more:
+# native code gets the same error at once.
 
-# Timeout of a call, unless the request sets another.
+# Seconds that a call may take, unless the request sets another timeout.
 TIMEOUT_S: Final = 300.0
 # Time between two checks whether the request was withdrawn.
 LOOK_EVERY_S: Final = 0.1
 
 
 class Returned(NamedTuple):
-    """Result of a function. result: of msgpack types. values: tensors and other values."""
+    """Result of a function. result: a value of msgpack types. values: tensors and other values."""
 
     result: Any
     values: tuple[Any, ...]
 
 
 class Withdrawable(Protocol):
-    """A request of the client."""
+    """A request that its client can withdraw."""
 
     id: int
     withdrawn: bool
 
 
 class CallsBack:
-    """Calls of functions within one request.
+    """Calls the functions of the application within one request.
 
     Attributes:
-        failure: why a call got no answer; ``None`` if every call did. Native code may have converted it to another
-            error.
+        failure: why a call got no answer; ``None`` if every call got one. Native code may have converted this error
+            to another error.
     """
 
     def __init__(
         self, request: Withdrawable, functions: Any, timeout_s: Any, send: Callable[[Frame], None]
     ) -> None:
-        """functions: the application's functions, by name. timeout_s: limit for a single call."""
+        """functions: the application's functions, by name. timeout_s: timeout of a single call in seconds."""
         self._request = request
         self._functions = frozenset(map(str, functions)) if isinstance(functions, list) else frozenset()
         self._timeout_s = float(timeout_s) if isinstance(timeout_s, (int, float)) else TIMEOUT_S
@@ -201,7 +202,7 @@ class CallsBack:
             Cancelled: the request was withdrawn.
             TooLarge: the values exceed the limits of a message.
         """
-        # A second open call would break the stream (ADR 0019).
+        # Close the function's stream: a second open call would break it (ADR 0019).
         with self._lock:
             if self.failure is not None:
                 raise self.failure.copy()
@@ -212,7 +213,7 @@ class CallsBack:
                 raise
 
     def nonsense(self, function: str, what: str) -> CallBackFailed:
-        """Return the error for a result that native code cannot use, and keep it as the `failure`."""
+        """Return the error for a result that native code cannot use, and store it as the `failure`."""
         error = CallBackFailed(
             f"The application's function {function} returned {what}.", details={"reason": "nonsense"}
         )
@@ -220,7 +221,7 @@ class CallsBack:
         return error
 
     def returned(self, frame: Frame) -> None:
-        """Accept a RETURN frame. Drop it if it comes too late."""
+        """Accept a RETURN frame. Drop a frame that comes too late."""
         if frame.header.get("call") == self._calls and not self._arrived.is_set():
             self._frame = frame
             self._arrived.set()
@@ -230,7 +231,7 @@ class CallsBack:
 
         encoder = Encoder()
         described = [encoder.add(value) for value in values]
-        # Increment the number first: a late RETURN of the previous call has another number.
+        # Increment the number first, so that a late RETURN of the previous call has another number.
         self._calls += 1
         self._arrived.clear()
         header = {
@@ -261,7 +262,7 @@ class CallsBack:
             if self._request.withdrawn:
                 raise Cancelled("The request was cancelled.")
             if time.monotonic() >= deadline:
-                self._calls += 1  # so that a late RETURN is dropped
+                self._calls += 1  # so that a late RETURN frame is dropped
                 raise CallBackFailed(
                     f"The application's function {function} did not return within {self._timeout_s:g} s.",
                     cause="It hangs, or waits for a resource that this call keeps busy.",

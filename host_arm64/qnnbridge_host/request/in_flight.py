@@ -1,4 +1,4 @@
-"""Requests in flight, their states, and the lanes in which they wait.
+"""Requests in flight, their states, and the lanes (queues) in which they wait.
 
 States of a request, with the method that changes each:
 
@@ -18,9 +18,9 @@ States of a request, with the method that changes each:
 
 `InFlight.carry` takes a call of a fast channel from `add` to `finish` in one step if its lane is free.
 
-A native crash ends the whole process, so the client must know beforehand which requests were inside native code: a
-PHASE frame declares each. A request that is alone in the host is the only suspect and needs no frame. With two or
-more requests every native step is declared.
+A native crash ends the whole process, so the client must be informed beforehand which requests are inside native
+code: a PHASE frame reports ("declares") each native step. A single request in the host is the only possible cause
+and needs no frame. With two or more requests every native step is declared.
 
 Lanes: the QNN execution provider serialises calls on a mutex (onnxruntime PR 18981) and an NPU has one queue, so
 all QNN sessions share one lane; a second lane serialises session creation. Requests without a lane (CPU sessions,
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Header and buffers of a REPLY.
+# Type of an answer: header and buffers of a REPLY.
 Answer = tuple[dict[str, Any], tuple[Any, ...]]
 
 # Phase of a request that has left native code and continues with other work.
@@ -51,9 +51,10 @@ NO_STEP = "ready"
 class Lane(Generic[T]):
     """A queue with at most one item being processed. Any thread may submit.
 
-    No thread belongs to a lane. The thread that finds it free also processes the items that are queued meanwhile,
-    so a lone request never changes threads. The reader of a channel processes only its own item, because its
-    channel would not be read meanwhile; the queue behind that item goes to a new thread that ends with the queue.
+    A lane has no thread of its own. The thread that finds the lane free also processes the items that are queued in
+    the meantime, so a single request never changes threads. The thread that reads a channel processes only its own
+    item, because nobody else reads its channel; further items in the queue go to a new thread, which ends when the
+    queue is empty.
     """
 
     def __init__(self, work: Callable[[T], None]) -> None:
@@ -63,12 +64,12 @@ class Lane(Generic[T]):
         self._busy = False
 
     def submit(self, item: T, *, stay: bool = True, on_placed: Callable[[], None] | None = None) -> None:
-        """Process `item` now if the lane is free, else queue it for the thread that is in the lane.
+        """Process `item` now if the lane is free, else queue it for the thread that currently uses the lane.
 
         Args:
             item: the work.
-            stay: whether the caller's thread may also process items that others submit meanwhile.
-            on_placed: called when `item` has its position, before it is processed here.
+            stay: whether the caller's thread may also process items that other threads submit in the meantime.
+            on_placed: called when `item` has its position in the queue, before it is processed here.
         """
         with self._lock:
             mine = not self._busy
@@ -88,8 +89,8 @@ class Lane(Generic[T]):
             self.leave()
 
     def enter(self) -> bool:
-        """Take the lane if it is free; return whether it was. The caller then works and calls `leave`."""
-        # `with` takes three times as long, and every call of a session on the NPU enters and leaves.
+        """Take the lane if it is free, and return whether it was free. The caller then works and calls `leave`."""
+        # Avoid `with`, which takes three times as long: every call of a session on the NPU enters and leaves.
         self._lock.acquire()
         try:
             if self._busy:
@@ -100,7 +101,7 @@ class Lane(Generic[T]):
             self._lock.release()
 
     def leave(self) -> None:
-        """Hand the lane over to the next item."""
+        """Hand the lane over to the next item in the queue."""
         self._lock.acquire()
         try:
             next_item = self._queue.popleft() if self._queue else None
@@ -117,14 +118,14 @@ class Lane(Generic[T]):
             self._work_from(item)
 
     def _work_from(self, item: T) -> None:
-        """Process items until the queue is empty. The caller holds the lane."""
+        """Process items until the queue is empty. The caller has taken the lane."""
         defect: BaseException | None = None
         while True:
             try:
                 self._work(item)
-            except BaseException as error:  # noqa: BLE001 - raised below, after the queued items
+            except BaseException as error:  # noqa: BLE001 - raised below, after the queued items are processed
                 defect = defect or error
-            # The same lock as in `submit`: an item that arrives after this check finds the lane free.
+            # Use the same lock as in `submit`, so that an item that arrives after this check finds the lane free.
             with self._lock:
                 if not self._queue:
                     self._busy = False
@@ -137,11 +138,11 @@ class Lane(Generic[T]):
         return len(self._queue) + self._busy
 
 
-# Operations that the limit does not count. The client sends them even if its limit is reached, and a refusal would
-# leak the session, object or memory that they release.
+# Operations that do not count for the limit. The client sends them even when it has reached the limit, and a
+# refusal would leak the session, object or memory that they release.
 RELEASING_OPERATIONS = ("slab.release", "session.close", "object.release")
 
-# Operations whose result a leaving client does not need. They may take minutes in a worker.
+# Operations whose result a leaving client does not need; they may take minutes in a worker.
 MAKING_OPERATIONS = ("session.create", "model.compile", "model.identify", "model.choose")
 
 
@@ -152,7 +153,8 @@ class Stoppable(Protocol):
 class Request:
     """A request of the client.
 
-    on_channel: the request came from a fast channel, and serves and declares itself. counted: the limit counts it.
+    on_channel: the request came from a fast channel, which serves it and reports its phase. counted: the request
+        counts for the limit.
     """
 
     on_channel = False
@@ -185,60 +187,63 @@ class Request:
         self.header = header
         self.buffers = buffers
         self.phase: str | None = None
-        # True if the client is aware of the phase, or learns it before the step begins.
+        # Whether the client is informed of the phase, or will be informed before the step begins.
         self.declared = False
         self.started = False
         # True while the request counts for the limit on requests in progress, which ends before the answer is
-        # written. The limit on all requests counts it until the answer is written (`counted`).
+        # written. For the limit on all requests it counts until the answer is written (`counted`).
         self.has_place = False
         self.withdrawn = False
-        # True if the request was withdrawn before it started, so that the cancel answers it.
+        # Whether the request was withdrawn before it started. In that case the cancel request answers it.
         self.refused = False
         self.failed = False
         self.done: threading.Event | None = None
         self.stopper: Stoppable | None = None
-        # More fields of PHASE: the model that a crash in the phase counts against.
+        # Further fields of PHASE: the model to which a crash in the phase is attributed.
         self.blame: dict[str, Any] = {}
-        # Sends an EVENT about the request.
+        # Function that sends an EVENT about the request.
         self.emit: Callable[[dict[str, Any]], None] = _no_events
-        # Functions of the application that may be called meanwhile.
+        # Functions of the application that the request may call.
         self.calls_back: CallsBack | None = None
-        # Called once after the answer.
+        # Function that is called once after the answer.
         self.after: Callable[[], None] | None = None
 
     def serve(self) -> bool:
-        """Run and answer the request; return whether it succeeded. Only for fast channels, like the next two."""
-        raise AssertionError("it did not come by a channel")
+        """Run and answer the request; return whether it succeeded. This and the next two methods are only for fast
+        channels."""
+        raise AssertionError("the request did not come from a channel")
 
     def served(self) -> None:
         """Record that no thread uses the request any more."""
-        raise AssertionError("it did not come by a channel")
+        raise AssertionError("the request did not come from a channel")
 
     def refuse(self, error: BaseException) -> None:
         """Answer the request with an error."""
-        raise AssertionError("it did not come by a channel")
+        raise AssertionError("the request did not come from a channel")
 
     def release(self) -> None:
-        """Free the tensors of a request that will not run but may stay in its lane for a long time."""
+        """Free the tensors of a request that will not run, because the request may stay in its lane for a long
+        time."""
         self.buffers = ()
         self.header.pop("inputs", None)
         self.header.pop("initializers", None)
 
 
 def _no_events(_event: dict[str, Any]) -> None:
-    """Default of `emit`: discard events of a request that did not come from the connection."""
+    """Default of `emit`: discard the events of a request that did not come from the connection."""
 
 
 class Declaration(NamedTuple):
     """A phase to declare to the client.
 
-    The writer holds the stream while it checks `due`, writes the frame and calls `made`. So no declaration follows
-    the answer to its request, and none is written twice.
+    The writing thread locks the stream while it checks `due`, writes the frame and calls `made`. So a declaration
+    is never written after the answer to its request, and never twice.
 
     Attributes:
-        id: id of the request in that phase. The object of a fast call may represent another call by now.
-        own: the request enters the phase only after this declaration. Otherwise it is inside already, and any
-            thread may declare the phase.
+        id: id of the request in that phase. It is stored because the object of a fast call is reused for later
+            calls.
+        own: whether the request enters the phase only after this declaration. Otherwise it has entered the phase
+            already, and any thread may declare it.
     """
 
     request: Request
@@ -249,7 +254,7 @@ class Declaration(NamedTuple):
 
     @property
     def due(self) -> bool:
-        """False once the request is being answered: its phase ends before its answer is written."""
+        """Return False once the request is being answered, because its phase ends before the answer is written."""
         request = self.request
         return request.phase == self.phase and request.id == self.id and (self.own or not request.declared)
 
@@ -262,25 +267,25 @@ class Declaration(NamedTuple):
 class InFlight:
     """All requests between arrival and answer. Any thread.
 
-    Invariant: no thread waits for the client while it holds the table's lock. Declarations are collected under the
+    Invariant: no thread waits for the client while holding the table's lock. Declarations are collected under the
     lock and written afterwards. The request's own thread writes its declaration before it enters the step. If a
     request was alone when it entered, the next request declares it before that request enters native code itself,
-    so the client can tell the two apart. A request outside of native steps (its answer or declaration is being
-    written) delays no other.
+    so the client can tell the two apart. A request outside of native steps, whose answer or declaration is being
+    written, delays no other request.
     """
 
     def __init__(self, declare_phase: Callable[[Declaration], None], limit: int) -> None:
-        """declare_phase: writes a declaration to the connection if it is due."""
+        """declare_phase: function that writes a declaration to the connection if it is due."""
         self._declare_phase = declare_phase
         self._limit = limit
         self._lock = threading.Lock()
         self._requests: dict[int, Request] = {}
         self._by_connection = 0
         self._places_taken = 0
-        # Requests that were read but are not yet in the table and their lane. Neither a cancel nor a later request
-        # may overtake them.
+        # Requests that were read but are not yet in the table and their lane. Neither a cancel request nor a later
+        # request may overtake them.
         self._arriving: set[int] = set()
-        # Has a separate lock: the announcing thread is the reader and must not wait for the table.
+        # This lock is separate, because the announcing thread is the reader and must not wait for the table.
         self._arrived = threading.Condition()
         self._draining = False
         self._empty = threading.Condition(self._lock)
@@ -294,18 +299,18 @@ class InFlight:
             self._arriving.add(request_id)
 
     def add(self, request: Request) -> bool:
-        """Enter the request into the table. Return False if there are too many already."""
+        """Enter the request into the table. Return False if the table is full."""
         with self._lock:
-            if request.counted:  # calls of a channel do not count: a channel carries one at a time
-                # The second condition bounds requests whose answers are still being written to a slow client.
+            if request.counted:  # calls of a channel do not count, because a channel carries one at a time
+                # The second condition limits the requests whose answers are still being written to a slow client.
                 if self._places_taken >= self._limit or self._by_connection >= 2 * self._limit:
                     return False
                 self._by_connection += 1
                 self._places_taken += 1
                 request.has_place = True
             self._requests[request.id] = request
-            # A releasing operation enters no native step that could be blamed for a crash. Collect under the lock
-            # and write afterwards, because writing may wait for the client.
+            # An operation that releases something enters no native step that could be blamed for a crash. Collect
+            # the declarations under the lock and write them afterwards, because writing may wait for the client.
             undeclared = [] if request.op in RELEASING_OPERATIONS else self._undeclared()
         for what in undeclared:
             self._declare_phase(what)
@@ -314,7 +319,8 @@ class InFlight:
     def await_turn(self, request_id: int) -> None:
         """Wait until all requests that were read earlier are in the table and their lanes."""
         with self._arrived:
-            # Several threads bring requests to their lanes; the numbers give the order in which they were read.
+            # Several threads put requests into their lanes; the numbers give the order in which the requests were
+            # read.
             self._arrived.wait_for(lambda: min(self._arriving, default=request_id) >= request_id)
 
     def arrive(self, request_id: int) -> None:
@@ -326,10 +332,10 @@ class InFlight:
     def carry(self, call: Request) -> None:
         """Run `add`, `start`, serve and `finish` of a fast call whose lane is free, in one step.
 
-        Inlined by hand: two lock acquisitions instead of five, on the path of every repeated call.
+        The steps are inlined by hand: two lock acquisitions instead of five, on the path of every repeated call.
         """
         lock, requests = self._lock, self._requests
-        # Set this before the call is in the table, so that no cancel treats it as waiting.
+        # Set this before the call is in the table, so that a cancel request does not treat the call as waiting.
         call.started = True
         # `with lock` takes three times as long.
         lock.acquire()
@@ -361,7 +367,8 @@ class InFlight:
     def start(self, request: Request) -> bool:
         """Mark the request as started. Return False if it was withdrawn (`take_withdrawn` answers it)."""
         with self._lock:
-            # Check and set under the lock: either the cancel sees a started request, or this start sees the cancel.
+            # Check and set under the lock, so that either the cancel request finds a started request, or this start
+            # finds the cancellation.
             request.started = not request.withdrawn
             return request.started
 
@@ -375,15 +382,15 @@ class InFlight:
             withdrawn = request.withdrawn
         if declare:
             self._declare_phase(Declaration(request, request.id, phase, True, self._lock))
-        # The cancel came before the request had a stopper.
+        # The cancel request came before the request had a stopper.
         if withdrawn and request.stopper is not None:
             request.stopper.stop()
 
     def about_to_answer(self, request: Request) -> None:
-        """Record that a request of the connection is done.
+        """Record that a request of the connection has finished its work and is being answered.
 
-        The limit stops counting it before the answer: the client may send the next request as soon as it has the
-        answer, and may be slow to read it.
+        The request stops counting for the limit before the answer is written: the client may send the next request
+        as soon as it has received the answer, and may be slow to read it.
         """
         with self._lock:
             request.phase = None
@@ -406,7 +413,7 @@ class InFlight:
                 self._empty.notify_all()
             done = request.done
             after, request.after = request.after, None
-        # Outside of the lock: `after` may do anything, for example return reserved memory.
+        # Call it without holding the lock: `after` may do anything, for example return reserved memory.
         if after is not None:
             after()
         if done is not None:
@@ -415,7 +422,7 @@ class InFlight:
     def cancel(self, request_id: int, grace_s: float) -> str:
         """Withdraw a request. Return not-started, stopped, finished or still-running, after at most `grace_s`."""
         with self._arrived:
-            # The CANCEL may be read before another thread has entered its target into the table.
+            # Wait: the CANCEL may be read before another thread has entered its target into the table.
             self._arrived.wait_for(lambda: request_id not in self._arriving, grace_s)
         with self._lock:
             request = self._requests.get(request_id)
@@ -425,7 +432,7 @@ class InFlight:
                 request.withdrawn = True
                 request.release()
                 return "not-started"
-            # `enter` reads this flag, since the request may not have a stopper yet.
+            # `enter` checks this flag, because the request may not have a stopper yet.
             request.withdrawn = True
             stopper = request.stopper
             # Create the event only here, because few requests are cancelled.
@@ -438,29 +445,31 @@ class InFlight:
         return "stopped" if request.failed else "finished"
 
     def take_withdrawn(self, request_id: int) -> Request | None:
-        """Return a request that was withdrawn while it waited, only once; the caller answers it at once."""
+        """Return a request that was withdrawn while it waited, and only once; the caller answers it immediately."""
         with self._lock:
             request = self._requests.get(request_id)
             if request is None or request.started or not request.withdrawn or request.refused:
                 return None
-            request.refused = True  # the request may have two cancels at once
+            request.refused = True  # two cancel requests for the same request may arrive at once
         self.finish(request, failed=True)
         return request
 
     def withdraw_useless(self) -> None:
-        """Withdraw the requests of a leaving client that only prepare later calls, or that no caller waits for.
+        """Withdraw the requests of a leaving client whose results nobody needs: preparations, and work without a
+        waiting caller.
 
-        Does not wait for the requests to end.
+        This does not wait for the requests to end.
         """
         self._withdraw(lambda request: request.op in MAKING_OPERATIONS or bool(request.header.get("patient")))
 
     def withdraw_all(self) -> None:
-        """Withdraw all requests, because the client is gone. Does not wait for them to end."""
+        """Withdraw all requests, because the client is gone. This does not wait for the requests to end."""
         self._withdraw(lambda _request: True)
 
     def _withdraw(self, is_meant: Callable[[Request], bool]) -> None:
         with self._lock:
-            # Newest first: newer requests wait for older ones, and must not start when those stop.
+            # Begin with the newest: newer requests wait for older ones, and must not start when the older ones
+            # stop.
             requests = [request for request in list(self._requests.values())[::-1] if is_meant(request)]
             for request in requests:
                 request.withdrawn = True
@@ -476,7 +485,7 @@ class InFlight:
             return self._empty.wait_for(lambda: not self._requests, timeout_s)
 
     def _put_and_declare(self, call: Request) -> None:
-        """Enter the call into the table, and declare the other requests while the caller's lock is released."""
+        """Enter the call into the table. Release the caller's lock while the other requests are declared."""
         self._requests[call.id] = call
         undeclared = self._undeclared()
         self._lock.release()
@@ -487,7 +496,8 @@ class InFlight:
             self._lock.acquire()
 
     def _undeclared(self) -> list[Declaration]:
-        """Return requests inside native code that were alone when they entered. The caller holds the lock."""
+        """Return the requests inside native code that were alone when they entered it. The caller holds the
+        lock."""
         return [
             Declaration(request, request.id, request.phase, False, self._lock)
             for request in self._requests.values()

@@ -1,7 +1,7 @@
-"""Report a call that computes on QNN's simulator for longer than two seconds, once for each session.
+"""Report a call that takes more than two seconds on QNN's simulator, once for each session.
 
-The simulator takes seconds for what an NPU does in milliseconds, so a call of minutes looks like a hang. On an NPU
-nothing is reported. Only the first call of a session is watched: repeated calls use the fast path, which this
+The simulator takes seconds where an NPU takes milliseconds, so a call may take minutes and look like a hang. On an
+NPU nothing is reported. Only the first call of a session is watched: repeated calls use the fast path, which this
 module does not affect.
 """
 
@@ -15,7 +15,7 @@ from typing import Any, Final
 from qnnbridge_host.model.work import seconds_on_simulator
 
 SLOW_S: Final = 2.0
-# Threshold for a call whose estimate is below `SLOW_S`.
+# Threshold in seconds for a call with an estimated duration below `SLOW_S`.
 LATE_S: Final = 10.0
 
 
@@ -25,7 +25,7 @@ class SlowCallReport:
     Args:
         label: name of the model in messages.
         model: path or bytes of the original model, for the estimate.
-        sizes: sizes of its free dimensions, as the session sets them.
+        sizes: sizes of the model's free dimensions in this session.
     """
 
     def __init__(self, label: str, model: str | bytes, sizes: Mapping[str, int]) -> None:
@@ -57,7 +57,7 @@ class SlowCallReport:
             return
         waited, estimate = SLOW_S, seconds_on_simulator(model, self._sizes)
         if estimate is not None and estimate < SLOW_S:
-            # Most likely the computer is busy, and the answer follows soon.
+            # The computer is probably busy, and the answer follows soon.
             if done.wait(LATE_S - SLOW_S):
                 return
             waited, estimate = LATE_S, None

@@ -1,7 +1,7 @@
 """The catalogue of the rewrites of `qnnbridge fix`, in their order.
 
 Each rewrite is a function in another module of this package. It changes the model in place through an `Editor` and
-returns a line of text for each kind of change; the list is empty if nothing was changed.
+returns a description of each type of change; the list is empty if nothing was changed.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ class Rewrite:
     by_name_only: bool = False
 
 
-# The order matters. Sizes come first: constants and branches follow from them, and most other rewrites need shapes.
-# Rank comes after the rewrites that create new nodes. A Pow of 2 becomes a Mul before the rewrites of exponents,
-# and branches are inlined after the sizes that decide them are fixed.
+# The order matters. Sizes come first, because constants and branches follow from them and most other rewrites need
+# shapes. Rank comes after the rewrites that create new nodes. A Pow of 2 becomes a Mul before the rewrites of
+# exponents, and branches are inlined after the sizes that decide them are fixed.
 REWRITES: Final = (
     Rewrite(
         FIXED_SHAPES,
@@ -352,7 +352,7 @@ def chosen(only: Iterable[str], skip: Iterable[str]) -> list[Rewrite]:
     """Return the rewrites to apply, in the order of `REWRITES`.
 
     Args:
-        only: the rewrites to apply; empty for all except those that are applied by name only.
+        only: the rewrites to apply; empty for all rewrites except those that are applied on request only.
         skip: rewrites to leave out.
 
     Raises:

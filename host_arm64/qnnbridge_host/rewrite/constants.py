@@ -1,8 +1,8 @@
 """Create constants from inputs and sizes, fold tensors computed from constants, and change unusable constants.
 
 `fold` computes on the CPU all tensors that depend only on constants and fixed shapes: sizes, axes, conditions,
-masks. Weights and everything quantised are not changed, because QNN needs the pairs of Quantize and Dequantize. A
-tensor without elements is known if its shape is known.
+masks. Weights and quantised tensors are not changed, because QNN needs the pairs of Quantize and Dequantize. A
+tensor without elements counts as known if its shape is known.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from qnnbridge_protocol.input_tensors import array_of, resolved
 
 
 def fix_inputs(editor: Editor, sizes: Dimensions) -> list[str]:
-    """Fix dimensions of inputs, infer the shapes of all other tensors, and return the changes as texts."""
+    """Fix dimensions of inputs, infer the shapes of all other tensors, and return descriptions of the changes."""
     free = {(one.input, one.axis): one.name for one in shapes.free_dimensions(editor.graph)}
     if not shapes.fix(editor.model, sizes):
         return []
@@ -46,10 +46,10 @@ def fix_values(editor: Editor, constants: Mapping[str, Any]) -> tuple[list[str],
 
     Args:
         editor: the model.
-        constants: input -> number or nested lists of numbers.
+        constants: the value of each input, a number or nested lists of numbers.
 
     Returns:
-        The changes as texts, and the values of the inputs by name, for a run of the original model.
+        Descriptions of the changes, and the values of the inputs by name for a run of the original model.
 
     Raises:
         OptionError: an input does not exist, or the constant does not fit it.
@@ -74,7 +74,7 @@ def fix_values(editor: Editor, constants: Mapping[str, Any]) -> tuple[list[str],
         editor.graph.input.remove(value)
         editor.add_constant(values[name], name, name)
         changes.append(f"input {name} is now the constant {shown(constant)}, and no input of the model")
-    # Before version 4 an initializer had to be an input, too.
+    # Before IR version 4 an initializer also had to be an input.
     if changes:
         editor.model.ir_version = max(editor.model.ir_version, 4)
         editor.changed(shapes=True)
@@ -105,7 +105,8 @@ def _shape_text(value: Any) -> str:
 
 
 def weights_from_inputs(editor: Editor) -> list[str]:
-    """Remove weights from the inputs. Before IR version 4 each weight is an input, so QNN gets no constant."""
+    """Remove weights from the inputs. Before IR version 4 each weight is also an input, so QNN would get no
+    constant."""
     moved = graphs.weights_out_of_inputs(editor.model)
     if not moved:
         return []
@@ -152,7 +153,8 @@ _BY_COORDINATES = frozenset({"GatherND", "ScatterND"})
 
 @for_nodes(_ALONG_AXIS | _BY_COORDINATES, "nodes with negative indices")
 def count_indices_from_start(editor: Editor, node: Any) -> list[Any] | None:
-    """Replace negative constant indices by those from the start: for some of them QNN's results are wrong."""
+    """Replace negative constant indices by the equal indices from the start, because QNN's results are wrong for
+    some of them."""
     shape, indices = editor.shape(node.input[0]), editor.constant(node.input[1])
     if not shape or indices is None or not (indices < 0).any():
         return None
@@ -160,7 +162,7 @@ def count_indices_from_start(editor: Editor, node: Any) -> list[Any] | None:
     if node.op_type in _ALONG_AXIS:
         sizes = np.asarray(shape[attributes.get("axis", 0)])
     else:
-        # ScatterND lacks batch_dims: its indices count from the first axis.
+        # ScatterND has no batch_dims, so its indices count from the first axis.
         first = attributes.get("batch_dims", 0)
         sizes = np.asarray(shape[first : first + indices.shape[-1]])
     counted = np.where(indices < 0, indices + sizes, indices).astype(indices.dtype)
@@ -182,17 +184,18 @@ def shrink_masks(editor: Editor) -> list[str]:
     return [f"{shrunk} masks are -{graphs.ENOUGH_FOR_MASK:g} now"] if shrunk else []
 
 
-# --- computing what follows from constants and fixed shapes --------------------------------------------
+# --- computing what follows from constants and fixed shapes ----------------------------------------------
 
-# Limits on the elements of one input, of one result, and of all results of one pass.
+# Maximum number of elements of one input, of one result, and of all results of one pass.
 INPUT_LIMIT = 1 << 16
 OUTPUT_LIMIT = 1 << 20
 TOTAL_LIMIT = 1 << 25
-# Number of rejected sub-models after which the remaining nodes are not folded. Real models need one or two.
+# After this number of refused sub-models the remaining nodes are not folded. Real models need one or two.
 MOST_REFUSED = 200
 
-# QNN needs pairs of Quantize and Dequantize, so they are not folded. Random operators and Dropout in training
-# return other values in every run. Bodies of If, Loop and Scan can read tensors outside of the sub-model.
+# QNN needs pairs of Quantize and Dequantize, so they are not folded. The results of random operators, and of
+# Dropout in training, differ from run to run. Bodies of If, Loop and Scan can read tensors outside of the
+# sub-model.
 _NEVER = frozenset(
     {
         *("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "Constant", "If", "Loop", "Scan"),
@@ -204,7 +207,7 @@ _NEVER = frozenset(
 _GROWING = frozenset(
     {"ConstantOfShape", "Expand", "Tile", "Range", "Pad", "OneHot", "Resize", "Upsample", "EyeLike"}
 )
-# Each round makes more shapes known; real models need two or three.
+# Repeat, because each round makes more shapes known; real models need two or three rounds.
 _ROUNDS = 20
 
 
@@ -213,7 +216,7 @@ def fold(editor: Editor, never: frozenset[str] = frozenset()) -> int:
 
     Args:
         editor: the model.
-        never: further operators that are not folded; a Size of a constant is folded nevertheless.
+        never: further operators that are not folded; a Size of a constant is always folded.
     """
     before = len(editor.graph.node)
     elements = 0
@@ -240,7 +243,7 @@ def put_constant(editor: Editor, name: str, value: Array) -> None:
 
 
 def _computed(editor: Editor, never: frozenset[str]) -> dict[str, Array]:
-    """Return the results of one pass: each tensor that follows from constants and that another node needs."""
+    """Compute one pass: return each tensor that follows from constants and that another node needs."""
     known: dict[str, Array] = {}
     taken: list[Any] = []
     made: set[str] = set()
@@ -265,7 +268,7 @@ def _shape_value(editor: Editor, node: Any, never: frozenset[str]) -> dict[str, 
     if node.domain not in graphs.ONNX_DOMAINS:
         return None
     if node.op_type == "Gather":
-        # ONNX Runtime itself does not fold these, or Size.
+        # ONNX Runtime folds neither these operators nor Size.
         return None if "Size" in never else _known_sizes(editor, node)
     if node.op_type not in {"Shape", "Size"} - never:
         return None
@@ -299,7 +302,7 @@ def _known_sizes(editor: Editor, node: Any) -> dict[str, Array] | None:
 def _foldable(editor: Editor, node: Any, made: set[str]) -> bool:
     if node.domain not in graphs.ONNX_DOMAINS:
         return False
-    # Do the cheap test first: most nodes have an input that is not a constant.
+    # Do the cheap test first, because most nodes have an input that is not a constant.
     if not all(not name or name in made or _small(editor, name) for name in node.input):
         return False
     if any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute):
@@ -322,7 +325,7 @@ def _small(editor: Editor, name: str) -> bool:
 
 
 class _Evaluation:
-    """Evaluates nodes whose inputs are all known. known: the known tensors by name."""
+    """Evaluates nodes whose inputs are all known. known: known tensors by name."""
 
     def __init__(self, editor: Editor, known: dict[str, Array]) -> None:
         self._editor = editor
@@ -330,7 +333,8 @@ class _Evaluation:
         self._refused = 0
 
     def results_of(self, nodes: list[Any]) -> dict[str, Array]:
-        """Run nodes in their order as one model, or as halves if ONNX Runtime refuses it; return the results."""
+        """Run nodes in their order as one model and return the results. If ONNX Runtime refuses the model, run its
+        halves."""
         if not nodes or self._refused >= MOST_REFUSED:
             return {}
         try:
@@ -340,7 +344,8 @@ class _Evaluation:
             self._refused += 1
             results = None
         if results is None and len(nodes) > 1:
-            # Bisection finds one refused node among n in about 2 log n sessions; all others are still computed.
+            # Bisection finds one refused node among n nodes in about 2 log n sessions; all other nodes are
+            # computed.
             middle = len(nodes) // 2
             return {**self.results_of(nodes[:middle]), **self.results_of(nodes[middle:])}
         self._known.update(results or {})
@@ -348,7 +353,7 @@ class _Evaluation:
 
 
 def _evaluate(editor: Editor, nodes: list[Any], known: dict[str, Array]) -> dict[str, Array] | None:
-    """Return the results that other nodes need; ``None`` if an input of a node is not known."""
+    """Return the results that other nodes need; ``None`` if an input of a node is unknown."""
     from onnx import numpy_helper
 
     made = dict.fromkeys(name for node in nodes for name in node.output if name)
@@ -362,12 +367,12 @@ def _evaluate(editor: Editor, nodes: list[Any], known: dict[str, Array]) -> dict
             return None
         constants.append(numpy_helper.from_array(value, name))
     used = Counter(name for node in nodes for name in dict.fromkeys(node.input))
-    # Return only results that others read; constants for intermediate results would be useless.
+    # Return only results that other nodes read, because constants for intermediate results would be useless.
     needed = [name for name in made if not editor.is_free(name) or len(editor.uses(name)) > used[name]]
     results = _run_part(editor, nodes, constants, needed) if needed else {}
     if needed and len(results) == len(needed):
         return results
-    # Some results cannot become constants (strings, types that numpy lacks), but those before them can.
+    # Some results cannot become constants (strings, types that numpy lacks), but the results before them can.
     return _run_part(editor, nodes, constants, list(made))
 
 

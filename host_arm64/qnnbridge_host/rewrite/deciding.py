@@ -1,4 +1,4 @@
-"""Find inputs whose value decides which branch of a model runs, or how large its results are.
+"""Find inputs whose value determines which branch of a model runs, or the size of its results.
 
 QNN supports neither an If nor a size that is computed from an input's value. Replacing the input by a constant
 helps, if the application always passes the same value. This module finds such inputs, and an example value with
@@ -31,9 +31,9 @@ from qnnbridge_protocol.specs import NodeInfo
 TIDYING: Final = frozenset(
     {"constants", "weights-as-inputs", "unused-outputs", "masks", FIXED_SHAPES, double_edges.REWRITE}
 )
-# Limit on the nodes between an input and the condition or size that the input decides.
+# Maximum number of nodes between an input and the condition or size that it determines.
 _MOST_STEPS: Final = 50
-# Operator -> positions of the inputs whose value decides the size of its result.
+# Positions of the inputs whose value determines the size of the result, by operator.
 _SIZES: Final[Mapping[str, tuple[int, ...]]] = {
     "Reshape": (1,),
     "Resize": (1, 2, 3),
@@ -54,10 +54,10 @@ _SIZES: Final[Mapping[str, tuple[int, ...]]] = {
 }
 # Operators whose results depend on the shape of the input, and not on its value.
 _OF_SHAPES: Final = frozenset({"Shape", "Size"})
-# Limit on the elements of a result with such a size.
+# Maximum number of elements of a result whose size an input determines.
 _LARGEST_RESULT: Final = 2**24
 _RESULTS_SHOWN: Final = 3
-# No further example is tried after this time. An attempt takes seconds for a large model.
+# Seconds after which no further example is tried. For a large model an attempt takes seconds.
 _SECONDS_OF_TRIALS: Final = 5.0
 
 
@@ -69,12 +69,12 @@ def what_would_change(
     Args:
         source: path of the model.
         sizes: sizes of free dimensions by name.
-        given: constants of inputs that the caller uses already.
+        given: constants that the caller already uses for inputs.
         refused: operators that QNN has refused, if they are known.
 
     Returns:
-        The changes of rewrites as texts; constants for inputs that decide a branch or a size, and `given`; and for
-        each new constant a description of what it decides.
+        Descriptions of the changes by rewrites; constants for inputs that determine a branch or a size, with
+        `given`; and for each new constant a description of what it determines.
     """
     path = Path(source)
     model = graphs.load(path)
@@ -89,7 +89,7 @@ def what_would_change(
     constants |= examples
     editor = Editor(model, path.parent)
     fix_inputs(editor, known)
-    # An input with free dimensions cannot become a constant. Its branch then stays undecided.
+    # An input with free dimensions cannot become a constant, so its branch remains unknown.
     with contextlib.suppress(BridgeError):
         fix_values(editor, constants)
     changes: list[str] = []
@@ -118,7 +118,7 @@ def _source_of(index: ModelIndex, name: str) -> str:
 
 
 def deciding_inputs(model: Any) -> dict[str, float]:
-    """Return scalar inputs that decide the condition of an If, each with a number that it is compared with."""
+    """Return scalar inputs that determine the condition of an If, each with a number with which it is compared."""
     index = ModelIndex(model)
     scalars = {
         value.name
@@ -146,9 +146,9 @@ def deciding_inputs(model: Any) -> dict[str, float]:
 
 
 def sizing_inputs(model: Any, operators: Container[str] | None = None) -> dict[str, list[str]]:
-    """Return the small inputs whose value decides a size, each with the results that have this size.
+    """Return the small inputs whose value determines a size, each with the results that have this size.
 
-    operators: the operators whose results are considered; default all.
+    operators: the operators whose results are considered; default: all.
     """
     index = ModelIndex(model)
     small = {
@@ -169,7 +169,7 @@ def sizing_inputs(model: Any, operators: Container[str] | None = None) -> dict[s
 
 
 def _holds_sizes(node: NodeInfo) -> bool:
-    """Return whether an input is a tensor of a few numbers."""
+    """Return whether an input is a tensor of a few numbers, which may be sizes."""
     count = 1
     for dim in node.shape or ():
         if not isinstance(dim, int):
@@ -198,7 +198,8 @@ def _followed(index: ModelIndex, names: Iterable[str], inputs: Iterable[str]) ->
 def tried_sizes(
     path: Path, model: Any, inputs: Mapping[str, list[str]], sizes: Dimensions, constants: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return constants for inputs that decide sizes, with which the model runs on the CPU and all sizes are known.
+    """Return constants for inputs that determine sizes. With them the model runs on the CPU and all sizes are
+    known.
 
     The result is empty if no example works.
 
@@ -237,7 +238,7 @@ def _filled(node: NodeInfo, number: int) -> Any:
 
 
 def _all_known(path: Path, results: Iterable[str]) -> bool:
-    """Return whether these results have known sizes and are not empty. A folded result counts as known."""
+    """Return whether all of these results have known sizes and are not empty. A folded result counts as known."""
     index = ModelIndex(graphs.load(path))
     for name in results:
         if index.maker(name) is None:
@@ -253,5 +254,5 @@ def _all_known(path: Path, results: Iterable[str]) -> bool:
 
 
 def results_text(names: list[str]) -> str:
-    """Return the first of some results for a message."""
+    """Return a description of the first few results for a message."""
     return listed(names, _RESULTS_SHOWN)

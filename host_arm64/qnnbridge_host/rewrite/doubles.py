@@ -2,9 +2,9 @@
 
 QNN accepts doubles inside of a graph and computes them in 32 bits. With a double at the edge of its graph,
 onnxruntime-qnn 2.7 fails when the session is created ("Unsupported FP64 data type in graph IO") or in each run
-("ORT Tensor data size does not match QNN tensor data size"). QNN also accepts a Cast to double, and fails in the
-same way. Therefore the conversion has six dimensions, which QNN refuses, so the CPU runs it. The name and type of
-each input and output do not change.
+("ORT Tensor data size does not match QNN tensor data size"). QNN also accepts a Cast to double and then fails in
+the same way. Therefore the conversion uses six dimensions, which QNN refuses, so that the CPU runs it. The name and
+type of each input and output do not change.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ from qnnbridge_protocol.element_types import ElementType
 
 _DOUBLE: Final = ElementType.DOUBLE.value
 _FLOAT: Final = ElementType.FLOAT.value
-# Attributes that set the type of a result.
+# Attributes that set the element type of a result.
 _TYPE_ATTRIBUTES: Final = ("to", "dtype", "output_dtype", "output_datatype")
 _REFUSED_DIMENSIONS: Final = 6
 
 
 def float_inside(editor: Editor) -> list[str]:
-    """Compute in float all doubles that are connected with a double input or output. Return the changes as texts.
+    """Compute in float all doubles that are connected with a double input or output. Return descriptions of the
+    changes.
 
     An output that depends only on constants is not changed: QNN treats it as a constant and does not fail.
     """
@@ -61,9 +62,10 @@ def float_inside(editor: Editor) -> list[str]:
 
 
 def float_between(editor: Editor) -> list[str]:
-    """Compute in float the doubles inside of the model: QNN fails with some, and keeps 32 bits of the others.
+    """Compute in float the doubles inside of the model: with some of them QNN fails, and it computes the others in
+    32 bits anyway.
 
-    Return the changes as texts.
+    Return descriptions of the changes.
     """
     computed = varying(((node.op_type, node.input, node.output) for node in editor.protos), editor.inputs)
     seeds = [
@@ -102,7 +104,8 @@ def _is_double(editor: Editor, name: str) -> bool:
 
 
 def _connected(editor: Editor, seeds: Iterable[str]) -> set[str]:
-    """Return the doubles that nodes connect with `seeds`; none if a subgraph, which stays unchanged, uses one."""
+    """Return the doubles that nodes connect with `seeds`; an empty result if a subgraph uses one, because subgraphs
+    stay unchanged."""
     found: set[str] = set()
     waiting = list(seeds)
     while waiting:
@@ -128,7 +131,7 @@ def _compute_in_float(editor: Editor, node: Any, floats: dict[str, str], constan
             if name not in constants:
                 value = editor.constant(name)
                 assert value is not None
-                # Values beyond 3.4e38 become infinite; the comparison on the CPU then rejects the rewrite.
+                # Values beyond 3.4e38 become infinite; in that case the comparison on the CPU rejects the rewrite.
                 with np.errstate(over="ignore"):
                     constants[name] = editor.add_constant(value.astype(np.float32), f"{name}/float")
             node.input[number] = constants[name]

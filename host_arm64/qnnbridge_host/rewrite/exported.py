@@ -1,4 +1,4 @@
-"""Rewrites of exporters' operators that QNN refuses, although it has operators that compute the same.
+"""Replace operators that exporters write and QNN refuses by operators of QNN that compute the same.
 
 Most rewrites need fixed shapes. Tensors without elements are not rewritten, because a size of 0 in a Reshape means
 "as before".
@@ -24,7 +24,7 @@ _DEFAULT_ACTIVATIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "GRU": ("sigmoid", "tanh"),
     "LSTM": ("sigmoid", "tanh", "tanh"),
 }
-# Limit on the elements of the constants that are read here (indices, sizes of parts), to save memory.
+# Maximum number of elements of the constants that are read here (indices, sizes of parts), to save memory.
 _MOST_ELEMENTS: Final = 1 << 20
 
 
@@ -45,8 +45,8 @@ def drop_default_activations(editor: Editor, node: Any) -> list[Any] | None:
 def gather_nd_by_gather(editor: Editor, node: Any) -> list[Any] | None:
     """Replace GatherND with constant indices by Reshape, Gather and Reshape.
 
-    The Gather is omitted if the indices are those of all elements in their order, as in ``mask[batch, positions]``,
-    which PyTorch's newer exporter writes for every transformer.
+    The Gather is omitted if the indices select all elements in their order, as in ``mask[batch, positions]``, which
+    PyTorch's newer exporter writes for every transformer.
     """
     shape, indices = editor.shape(node.input[0]), editor.constant(node.input[1], _MOST_ELEMENTS)
     if shape is None or indices is None or graphs.attribute_values(node).get("batch_dims", 0):
@@ -57,7 +57,7 @@ def gather_nd_by_gather(editor: Editor, node: Any) -> list[Any] | None:
         return None
     counted = np.where(indices < 0, indices + np.array(outer), indices)
     if (counted < 0).any() or (counted >= np.array(outer)).any():
-        return None  # an index is out of range, which ONNX Runtime will report
+        return None  # an index is out of range: ONNX Runtime will report it
     flat = np.ravel_multi_index(tuple(np.moveaxis(counted, -1, 0)), outer).ravel()
     made_shape = [*indices.shape[:-1], *shape[depth:]]
     chain = NodeChain(editor, node)
@@ -101,7 +101,7 @@ def dequantize_before_gather(editor: Editor, node: Any) -> list[Any] | None:
     gather = editor.maker_of(node.input[0], "Gather")
     if gather is None or editor.tensor(gather.input[0]) is None:
         return None
-    # The table needs a single scale: with several, each scale would have to be gathered with its rows.
+    # The table needs a single scale: if it had several, each scale would have to be gathered with its rows.
     if any(editor.shape(name) not in ((), (1,)) for name in node.input[1:] if name):
         return None
     if editor.element(gather.input[0]) not in (ElementType.INT8, ElementType.UINT8):
@@ -188,7 +188,7 @@ def scatter_rows(editor: Editor, node: Any) -> list[Any] | None:
     ]
 
 
-# Limit on the compared elements: every row of the data is compared with every update.
+# Maximum number of compared elements, because every row of the data is compared with every update.
 _MOST_COMPARED: Final = 1 << 22
 _EXTREMES: Final[Mapping[str, str]] = {"max": "ReduceMax", "min": "ReduceMin"}
 
@@ -227,14 +227,14 @@ def scatter_extremes(editor: Editor, node: Any) -> list[Any] | None:
 def _column_of(editor: Editor, indices: str, shape: Sequence[int], rows: int) -> tuple[list[Any], str] | None:
     """Return nodes that compute one index for each row, [count, 1], and the name of their result.
 
-    The result is ``None`` if the indices of a row may differ. rows: number of rows of the data.
+    Return ``None`` if the indices of a row may differ. rows: number of rows of the data.
     """
     value = editor.constant(indices, _MOST_ELEMENTS)
     if value is not None:
         flat = value.reshape(shape[0], -1)
         same = bool((flat == flat[:, :1]).all() and (flat >= 0).all())
         return ([], editor.add_constant(flat[:, :1].astype(np.int64), "rows")) if same else None
-    # Inlining the branch of an If leaves Identity nodes.
+    # Skip Identity nodes, which inlining the branch of an If leaves.
     while (copy := editor.maker_of(indices, "Identity")) is not None:
         indices = copy.input[0]
     maker = editor.maker_of(indices, "Expand")
@@ -247,7 +247,7 @@ def _column_of(editor: Editor, indices: str, shape: Sequence[int], rows: int) ->
     column = chain("Reshape", maker.input[0], _sizes(editor, [shape[0], 1]))
     if editor.element(maker.input[0]) != ElementType.INT64:
         column = chain("Cast", column, to=ElementType.INT64.value)
-    # An index below zero counts from the end. QNN ignores such an update (2.7.0).
+    # An index below zero counts from the end. QNN ignores updates with such an index (2.7.0).
     zero, count = (editor.add_constant(np.array(value, np.int64), "number") for value in (0, rows))
     column = chain("Where", chain("Less", column, zero), chain("Add", column, count), column)
     return chain.made, column
@@ -266,7 +266,7 @@ def write_out_definitions(editor: Editor) -> list[str]:
         has_kernel = name == "GroupNormalization" and editor.opset >= _GROUP_NORMALIZATION_CHANGED
         if has_kernel and not _fails_by_rank(editor):
             continue
-        # Replace each operator separately, so that one that cannot be replaced does not prevent the others.
+        # Replace each operator separately, so that a failure for one operator does not prevent the others.
         before = _count_of(editor, name)
         if before and _write_out(editor, name) and (done := before - _count_of(editor, name)):
             changes.append(f"{done} {name}")
@@ -291,7 +291,7 @@ def _write_out(editor: Editor, op: str) -> bool:
     """Replace an operator by its definition. Return False if onnx cannot do so."""
     from onnx import helper, inliner
 
-    # Omit the weights, which may exceed protobuf's limit: only their types are needed.
+    # Omit the weights, because only their types are needed and the weights may exceed protobuf's limit.
     graph = editor.graph
     known = {value.name for value in (*graph.input, *graph.output)}
     types = {name: found for name, found in editor.types.items() if name not in known and found[0]}
@@ -315,14 +315,14 @@ def _write_out(editor: Editor, op: str) -> bool:
     return True
 
 
-# --- Col2Im -------------------------------------------------------------------------------------------------
+# --- Col2Im ----------------------------------------------------------------------------------------------
 
 
 @for_nodes("Col2Im", "Col2Im")
 def columns_by_transposed_conv(editor: Editor, node: Any) -> list[Any] | None:
     """Replace Col2Im (PyTorch's `fold`) by a ConvTranspose that adds each value at its position.
 
-    The channels become the batch: all have the same weights, one for each position of the window.
+    The channels become the batch, because all channels have the same weights, one for each position of the window.
     """
     shape, made = editor.shape(node.input[0]), editor.shape(node.output[0])
     image, window = (editor.constant(name, 8) for name in node.input[1:3])
@@ -353,20 +353,21 @@ def columns_by_transposed_conv(editor: Editor, node: Any) -> list[Any] | None:
     return chain.nodes()
 
 
-# --- DFT ---------------------------------------------------------------------------------------------------
+# --- DFT -------------------------------------------------------------------------------------------------
 
-_AXIS_IS_AN_INPUT = 20  # first opset in which it is
-# Limit on the elements of the matrix, which becomes a weight. 1,024 complex values need that many.
+_AXIS_IS_AN_INPUT = 20  # first opset in which the axis is an input
+# Maximum number of elements of the matrix, which becomes a weight. A DFT of 1,024 complex values needs this number.
 _MOST_OF_DFT: Final = 1 << 22
 
 
 @for_nodes("DFT", "DFT")
 def dft_by_matmul(editor: Editor, node: Any) -> list[Any] | None:
-    """Replace DFT of a known length by a product with its matrix: QNN lacks a Fourier transform along one axis."""
+    """Replace DFT of a known length by a product with its matrix, because QNN has no Fourier transform along one
+    axis."""
     given = graphs.attribute_values(node)
     inverse, onesided = bool(given.get("inverse", 0)), bool(given.get("onesided", 0))
     shape, others = editor.shape(node.input[0]), [*node.input[1:], "", ""]
-    # The last axis contains the real part, or both parts.
+    # The last axis contains the real part, or the real and the imaginary part.
     if shape is None or len(shape) < 2 or shape[-1] not in (1, 2) or (onesided and (inverse or shape[-1] == 2)):
         return None
     axis: Any = given.get("axis", 1)
@@ -381,7 +382,7 @@ def dft_by_matmul(editor: Editor, node: Any) -> list[Any] | None:
     size = shape[axis] * shape[-1]
     if axis == len(shape) - 1 or length < 1 or not math.prod(shape) or size * made * 2 > _MOST_OF_DFT:
         return None
-    if shape[axis] == 2:  # QNN could not finalize the resulting graph (see below)
+    if shape[axis] == 2:  # QNN could not finalize the resulting graph, as described below
         return None
     matrix = _dft_matrix(shape[axis], length, made, inverse)[:, : shape[-1]].reshape(size, 2 * made)
     last = len(shape) - 1
@@ -401,7 +402,7 @@ def dft_by_matmul(editor: Editor, node: Any) -> list[Any] | None:
 
 
 def _dft_matrix(count: int, length: int, made: int, inverse: bool) -> np.ndarray[Any, Any]:
-    """Return the contribution of each value to each frequency, of shape [count, 2, 2, made].
+    """Return the contribution of each value to each frequency, as an array of shape [count, 2, 2, made].
 
     The axes of size 2 are the real and imaginary parts of value and frequency. Values after `length` contribute 0.
     """
@@ -441,12 +442,12 @@ def weights_by_sequence(editor: Editor, node: Any) -> list[Any] | None:
     return [*chain.made, node]
 
 
-# --- Einsum ------------------------------------------------------------------------------------------------
+# --- Einsum ----------------------------------------------------------------------------------------------
 
 
 @for_nodes("Einsum", "Einsum")
 def einsum_by_matmul(editor: Editor, node: Any) -> list[Any] | None:
-    """Replace Einsum of floats by transposes, reshapes and products, operand after operand.
+    """Replace Einsum of floats by transposes, reshapes and products, one operand after the other.
 
     QNN supports only a few equations, and no products of integers.
     """
@@ -476,7 +477,8 @@ def einsum_by_matmul(editor: Editor, node: Any) -> list[Any] | None:
 def _parsed(
     equation: str, shapes: Sequence[tuple[int, ...] | None]
 ) -> tuple[list[str], str, dict[str, int]] | None:
-    """Return the letters of operands and result, and their sizes; ``None`` for diagonals and broadcasting."""
+    """Return the letters of the operands and the result, and their sizes; ``None`` for diagonals and
+    broadcasting."""
     left, arrow, result = equation.partition("->")
     terms = left.split(",")
     dotted = _without_dots(terms, result, arrow, shapes) if _DOTS in equation else None
@@ -484,7 +486,7 @@ def _parsed(
         (terms, result), arrow = dotted, "->"
     if len(terms) != len(shapes) or not all(term.isalpha() and len(set(term)) == len(term) for term in terms):
         return None
-    if not arrow:  # the result has the letters that occur once, in alphabetical order
+    if not arrow:  # the result has the letters that occur once in the operands, in alphabetical order
         result = "".join(sorted(letter for letter in set("".join(terms)) if "".join(terms).count(letter) == 1))
     size: dict[str, int] = {}
     for term, shape in zip(terms, shapes, strict=True):
@@ -506,7 +508,8 @@ _WHOLE: Final = (ElementType.INT32.value, ElementType.INT64.value)
 def _without_dots(
     terms: Sequence[str], result: str, arrow: str, shapes: Sequence[tuple[int, ...] | None]
 ) -> tuple[list[str], str] | None:
-    """Return an equation's terms and result with letters for "..."; ``None`` if "..." stands for different axes."""
+    """Return an equation's terms and result with letters in place of "..."; ``None`` if "..." represents different
+    axes."""
     counts = {
         len(shape) - len(term.replace(_DOTS, ""))
         for term, shape in zip(terms, shapes, strict=False)
@@ -546,7 +549,7 @@ def _product(
     (a, in_a), (b, in_b) = one, other
     a, in_a = _summed(chain, a, in_a, needed | set(in_b), size)
     b, in_b = _summed(chain, b, in_b, needed | set(in_a), size)
-    if set(in_a) == set(in_b) <= needed:  # element by element
+    if set(in_a) == set(in_b) <= needed:  # no summed letters: multiply element by element
         if in_b != in_a:
             b = chain("Transpose", b, perm=[in_b.index(letter) for letter in in_a])
         return chain("Mul", a, b), in_a
@@ -554,7 +557,7 @@ def _product(
     over = "".join(letter for letter in in_a if letter in in_b and letter not in needed)
     rows = "".join(letter for letter in in_a if letter not in in_b)
     columns = "".join(letter for letter in in_b if letter not in in_a)
-    if not over:  # an outer product without a sum
+    if not over:  # nothing to sum: an outer product
         left = _arranged(chain, a, in_a, (batch, rows, ""), size)
         value = chain("Mul", left, _arranged(chain, b, in_b, (batch, "", columns), size))
         return chain("Reshape", value, _sizes(chain.editor, [size[letter] for letter in batch + rows + columns])), (
@@ -568,7 +571,7 @@ def _product(
 
 
 def _arranged(chain: NodeChain, value: str, letters: str, groups: Sequence[str], size: Mapping[str, int]) -> str:
-    """Transpose and reshape an operand to one axis for each group of letters."""
+    """Transpose and reshape an operand so that each group of letters becomes one axis."""
     order = "".join(groups)
     if order != letters:
         value = chain("Transpose", value, perm=[letters.index(letter) for letter in order])

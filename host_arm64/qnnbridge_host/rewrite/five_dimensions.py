@@ -1,4 +1,4 @@
-"""Rewrites of operators that QNN computes wrong in five dimensions and right in fewer.
+"""Rewrites of operators that QNN computes wrong in five dimensions, but right in fewer dimensions.
 
 Each changes only nodes that match a row of the known-wrong table (`qnnbridge_host.model.known_wrong`).
 """
@@ -25,7 +25,8 @@ _OF_THE_OTHERS = 18
     ("ReduceL2", "ReduceMean", "ReduceMin", "ReduceSum"), ("reduce-batch", "reduce-batch-integers"), "reduction"
 )
 def reduce_merged_dimensions(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-    """Merge neighbouring dimensions of a reduction in five dimensions that are all reduced or all kept."""
+    """Merge neighbouring dimensions of a reduction in five dimensions, if all of them are reduced or all are
+    kept."""
     shape, made_shape = editor.shape(node.input[0]), editor.shape(node.output[0])
     if shape is None or made_shape is None:
         return None

@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 COMMAND = "qnnbridge fix"
 
 
-# --- one model ---------------------------------------------------------------------------------------
+# --- applying rewrites to a model ------------------------------------------------------------------------
 
 
 # A rewrite changes the model in place. The changed model is written to the candidate's file, loaded, and compared
 # with the original. The rewrite is kept if the results agree within the largest tolerance of all rewrites so far.
-# If not, the model is restored from the bytes after the last kept rewrite. Sizes are the user's request and never
-# undone: if results differ with them, the run fails. A model that does not load with the sizes may load after a
-# later rewrite.
+# If not, the model is restored from the bytes after the last kept rewrite. Sizes are requested by the user and
+# never undone: if the results differ with these sizes, the run fails. A model that does not load with the sizes may
+# load after a later rewrite.
 class RewriteRun:
     """Application of rewrites to a model: each rewrite is checked, and undone if it changes a result.
 
@@ -45,7 +45,8 @@ class RewriteRun:
         model: the model, which is changed in place.
         source: the original model's file.
         output: the files of the result.
-        candidate: file for the changed model in a folder with its weight files, from which it is loaded.
+        candidate: path of the file for the changed model, in a folder with its weight files; the model is loaded
+            from there.
         seed: seed of the generated inputs for the checks; ``None`` to disable the checks.
         right_here: rows of the known-wrong table that are not rewritten.
     """
@@ -74,9 +75,9 @@ class RewriteRun:
         # The model after the last kept rewrite, and the model under test. Without checks rewrites are not undone,
         # so these copies are not needed.
         self._kept = self._now = model.SerializeToString() if seed is not None else b""
-        # Whether ONNX Runtime has loaded the kept model, or it is the original.
+        # Whether ONNX Runtime has loaded the kept model; True for the original.
         self._loads = True
-        # The index of the current model. The next rewrite uses it, too, if a rewrite did not change anything.
+        # The index of the current model. If a rewrite changes nothing, the next rewrite uses the same index.
         self._editor: Editor | None = None
         self._decided = Dimensions()
         self._constants: Mapping[str, Any] = {}
@@ -115,16 +116,16 @@ class RewriteRun:
                 save_as_external_data=True,
                 location=self._output.data_name,
             )
-            # Read the model again without its weights, which are in a separate file now.
+            # Read the model again without its weights, which are in a separate file after writing.
             self.model = graphs.load(self._output.model)
         else:
             onnx.save_model(self.model, os.fspath(self._output.model))
-        # Without external data the last check has loaded exactly these bytes.
+        # Without external data these are exactly the bytes that the last check has loaded.
         problem = load_problem(self._output.model) if external or not self._loads else None
         # If the original does not load either, the rewrites are not at fault.
         if not problem or load_problem(self._source) is not None:
             return
-        # Load the result as sessions do: some sizes that do not fit are found only with folded constants.
+        # Load the result as sessions do: with folded constants ONNX Runtime detects more sizes that do not match.
         of_original = load_problem(self._source, optimize=True)
         if of_original is not None:
             raise ModelError(
@@ -143,17 +144,17 @@ class RewriteRun:
         editor = self._editor or Editor(self.model, self._source.parent, self._right_here)
         sizing = rewrite.name == FIXED_SHAPES
         changes = tuple(self._sized(editor) if sizing else rewrite.apply(editor))
-        # The index of a changed model is stale; that of an unchanged model is reused for the next rewrite.
+        # The index of a changed model is outdated; the index of an unchanged model is reused for the next rewrite.
         self._editor = None if changes else editor
         if not changes:
             return None
         try:
-            # Each check compares with the original, so a difference that was allowed once occurs in all later
-            # checks.
+            # Keep the largest tolerance: each check compares with the original, so an allowed difference occurs in
+            # all later checks.
             checked = self._checked(max(self._allowed, rewrite.tolerance))
         except OrtError as error:
             if sizing or self._broken:
-                # With fixed sizes a branch that is never taken may be invalid; a later rewrite removes it.
+                # With fixed sizes a branch that is never executed may be invalid; a later rewrite removes it.
                 self._broken = error.cause or error.message
                 self._kept, self._loads = self._now, False
                 return RewriteStep(
@@ -162,7 +163,8 @@ class RewriteRun:
             return self._taken_back(RewriteStep(rewrite.name, changes, reason=error.cause or error.message))
         self._broken = ""
         if rewrite.name == MASKS and checked is not None and not checked.agrees:
-            # Generated masks of random zeros can mask everything in some rows, whose results are then arbitrary.
+            # Generated masks of random zeros can mask all values in some rows; the results of such rows are
+            # arbitrary.
             checked = self._checked(self._allowed, as_used=True)
             if checked is not None and checked.agrees:
                 changes = (*changes, "rows in which everything is masked have other values")
@@ -185,20 +187,21 @@ class RewriteRun:
         return changes + more
 
     def _taken_back(self, step: RewriteStep) -> RewriteStep:
-        # Rewrites change the model in place, so restore it from the bytes of the last good one.
+        # Rewrites change the model in place, so restore it from the bytes of the last kept state.
         restored = type(self.model)()
         restored.ParseFromString(self._kept)
         self.model = restored
         return dataclasses.replace(step, kept=False)
 
     def _checked(self, allowed: float, *, as_used: bool = False) -> ModelCheck | None:
-        """Compare the current model with the original; ``None`` without checks.
+        """Compare the current model with the original. Return ``None`` if checks are disabled.
 
-        allowed: largest relative difference. as_used: whether to use only masks that do not mask a complete row.
+        allowed: largest relative difference. as_used: whether to use only masks as in practice, which do not mask a
+            complete row.
         """
         if self._seed is None:
             return None
-        # The reference is created once, when it is needed.
+        # Create the reference once, when it is first needed.
         reference = self._reference if not as_used else None
         if reference is None:
             inputs = model_shapes.real_inputs(self.model.graph)
@@ -222,7 +225,8 @@ class RewriteRun:
 
 
 def load_problem(model: Path, *, optimize: bool = False) -> str | None:
-    """Return why ONNX Runtime cannot load a model; ``None`` if it can. optimize: whether to fold constants."""
+    """Return why ONNX Runtime cannot load a model; ``None`` if it can. optimize: whether to fold constants
+    first."""
     try:
         cpu.open_session(model, "the model", cpu.silent_options(optimize=optimize))
     except BridgeError as error:
@@ -256,12 +260,12 @@ def fix_model(
         shapes: all sizes of an input, `{"x": [1, 3, 48, 192]}`.
         dims: sizes by name or by `"x:2"`.
         constants: inputs that become a number or a small tensor, `{"sr": 16000, "size": [480, 640]}`.
-        only: the rewrites to apply, by name; default all.
+        only: names of the rewrites to apply; default: all.
         skip: rewrites to exclude, by name.
         check: whether to compare with the original after each rewrite.
         seed: seed of the generated inputs.
         overwrite: whether to replace an existing target.
-        right_here: rows of the known-wrong table that are not rewritten, because QNN was measured to be right.
+        right_here: rows of the known-wrong table that are not rewritten, because QNN's measured results are right.
         on_progress: called with the name of the stage for a model of many nodes.
 
     Raises:
@@ -297,7 +301,7 @@ def fix_model(
             seed if check else None,
             right_here,
         )
-        # A model that is run here could use all memory, or never end.
+        # Refuse models that could use all memory or run forever, because the model is run here.
         if check:
             check_runnable(model, work.types)
         steps = work.do(wanted, decided, given_constants)
@@ -364,7 +368,7 @@ class FixResult(Shown):
         files: the files that were written, beginning with the model.
         shapes: the shapes of the result's inputs.
         steps: the rewrites that changed something, including undone ones.
-        nodes_before, nodes_after: operator -> number of nodes.
+        nodes_before, nodes_after: number of nodes by operator.
         warnings: messages for the user.
         seconds: duration.
     """
@@ -391,5 +395,5 @@ class FixResult(Shown):
 
     @property
     def kept(self) -> tuple[RewriteStep, ...]:
-        """Steps that were not undone."""
+        """Steps that were kept."""
         return tuple(step for step in self.steps if step.kept)

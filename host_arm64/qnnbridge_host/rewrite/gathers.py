@@ -1,6 +1,6 @@
-"""Rewrites of Gather and GatherND for which QNN returns elements of other indices.
+"""Rewrites of Gather and GatherND nodes for which QNN returns the wrong elements.
 
-Each changes only nodes that match a row of the known-wrong table (`qnnbridge_host.model.known_wrong`).
+Each rewrite changes only nodes that match a row of the known-wrong table (`qnnbridge_host.model.known_wrong`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from qnnbridge_host.rewrite.quantised_reshapes import quantise_reshapes
 from qnnbridge_host.rewrite.rewriting import NodeChain, for_matches, reshaped, set_attribute, unchanged
 from qnnbridge_protocol.elements import ElementType
 
-# Rank of a list of coordinates.
+# Number of dimensions of a list of coordinates.
 _OF_A_MATRIX = 2
 
 

@@ -1,4 +1,4 @@
-"""Rewrites of operators on integers and booleans, for which QNN supports fewer operators than for floats."""
+"""Rewrites of operators on integers and booleans. QNN supports fewer operators for them than for floats."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def negative_by_sub(editor: Editor, node: Any) -> list[Any] | None:
     return [editor.make("Sub", [editor.like(node.input[0], 0, "zero"), node.input[0]], node, node.output[0])]
 
 
-_MOST_PADDED: Final = 1 << 16  # limit of the elements of the border, which become constants
+_MOST_PADDED: Final = 1 << 16  # maximum number of elements of the border, which become constants
 
 
 @for_nodes("Pad", "Pad of integers")
@@ -76,10 +76,10 @@ def _filled(editor: Editor, value: Any, kind: Any, sizes: list[int], axis: int, 
     return editor.add_constant(np.full(shape, value.reshape(-1)[0]).astype(kind), "border")
 
 
-# Operators that only move values: after a node that QNN computes in 32 bits, int32 loses nothing.
+# Operators that only move values: after a node that QNN computes in 32 bits, int32 has the same values.
 _MOVING: Final = frozenset(("Tile", "Transpose"))
 _RESHAPES: Final = frozenset(("Flatten", "Reshape", "Squeeze", "Unsqueeze"))
-# Operator -> position of its input with indices, which may be int32 for any type of data.
+# Position of the input with indices, by operator. The indices may be int32 for any type of data.
 _INDICES: Final[Mapping[str, int]] = {"Gather": 1, "GatherElements": 1, "ScatterElements": 1}
 
 
@@ -90,7 +90,7 @@ def narrow_wide_integers(editor: Editor) -> list[str]:
     process, or cannot finalize the graph. Tensors that the CPU computes keep their 64 bits.
     """
     narrowing = _Narrowing(editor)
-    # Check all nodes before the first change, because the records of changed nodes would differ.
+    # Check all nodes before the first change, because a change alters the records of other nodes.
     if not any(fails_with_wide_integers(editor, node) for node in editor.nodes):
         return []
     count = editor.map_nodes(narrowing.change)
@@ -103,7 +103,8 @@ def narrow_wide_integers(editor: Editor) -> list[str]:
 class _Narrowing:
     """Conversion of int64 tensors to int32, node by node in the order of the model.
 
-    `_narrow` maps int64 tensors to their int32 forms, `_made` each int32 form to the node that computes it.
+    `_narrow` maps int64 tensors to the corresponding int32 tensors, `_made` each int32 tensor to the node that
+    computes it.
     """
 
     def __init__(self, editor: Editor) -> None:
@@ -136,7 +137,7 @@ class _Narrowing:
         return made
 
     def _data_of(self, node: Any, record: GraphNode) -> list[int]:
-        """Return the positions of the inputs to be converted to int32; [] for a node that is not changed."""
+        """Return the positions of the inputs to be converted to int32; an empty list if the node is not changed."""
         moves = node.op_type in _MOVING and node.input[0] in self._narrow
         if not moves and not takes_wide_integers(self._editor, record):
             return []
@@ -150,14 +151,16 @@ class _Narrowing:
         return is_wide(self._editor, self._editor.about(name))
 
     def _fits(self, name: str) -> bool:
-        """Return whether a tensor can be converted to int32: a constant within its range, or one of known shape."""
+        """Return whether a tensor can be converted to int32: a constant within the range of int32, or a tensor of
+        known shape."""
         value = self._editor.constant(name)
         if value is None:
             return self._editor.shape(name) is not None
         return bool(np.abs(value).max(initial=0) <= np.iinfo(np.int32).max)
 
     def _int32(self, name: str, node: Any, made: list[Any]) -> str:
-        """Return the int32 form of a tensor. made: list to which the nodes of the conversion are appended."""
+        """Return the int32 tensor for an int64 tensor. made: list to which the nodes of the conversion are
+        appended."""
         editor = self._editor
         if name in self._narrow:
             return self._narrow[name]
@@ -179,7 +182,7 @@ class _Narrowing:
             node = self._made.get(node.input[0])
 
     def _result(self, node: Any, place: int) -> list[Any]:
-        """Return nodes that convert a result back to int64 for its other readers."""
+        """Return nodes that convert a result back to int64 for nodes that still read int64."""
         editor, name = self._editor, node.output[place]
         shape, wide = editor.shape(name), self._is_wide(name)
         self._narrow[name] = node.output[place] = editor.fresh(f"{name}/int32")

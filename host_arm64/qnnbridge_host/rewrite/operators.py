@@ -1,4 +1,4 @@
-"""Rewrites of single operators into others that QNN supports."""
+"""Rewrites that replace single operators by operators that QNN supports."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from qnnbridge_host.rewrite.rewriting import NodeChain, drop_attribute, for_matc
 
 @for_nodes("Pow", "Pow(x, 2)")
 def square_by_mul(editor: Editor, node: Any) -> list[Any] | None:
-    """Replace Pow(x, 2) by Mul(x, x): equal, faster, and one constant less to quantise."""
+    """Replace Pow(x, 2) by Mul(x, x), which is equal and faster and has no constant to quantise."""
     exponent, rank = editor.constant(node.input[1], 1), editor.rank(node.input[0])
     if exponent is None or exponent.size != 1 or float(exponent.reshape(())) != 2:
         return None
@@ -52,7 +52,7 @@ def fold_gemm_scale(editor: Editor, node: Any) -> list[Any] | None:
         return None
     before: list[Any] = []
     if alpha != 1:
-        # Scale the constant factor of the two, if there is one, so that no node is added.
+        # Scale the factor that is a constant, if there is one, so that no node is added.
         side = 1 if editor.tensor(node.input[1]) is not None or editor.tensor(node.input[0]) is None else 0
         _multiply(editor, node, side, alpha, before)
     # Remove the input instead of multiplying it by zero: an infinite bias times zero would be NaN.
@@ -81,7 +81,7 @@ def _multiply(editor: Editor, node: Any, number: int, factor: float, before: lis
 _MERGED_WITH = frozenset({"Conv", "ConvTranspose", "MatMul", "Gemm"})
 # The sigmoid of this number is 9e-27, which is 0 in half floats, and the tanh is -1.
 _LEAST_OF_A_GATE = -60.0
-_MAX_BROADCASTS = 8  # first opset in which it does
+_MAX_BROADCASTS = 8  # first opset in which Max supports broadcasting
 
 
 @for_nodes(("Sigmoid", "Tanh"), "gates")
@@ -117,7 +117,7 @@ def clip_by_min_max(editor: Editor, node: Any) -> list[Any] | None:
         return None
     made: list[Any] = []
     value = node.input[0]
-    # With this order the upper limit takes precedence if the limits cross, as in ONNX's definition of Clip.
+    # In this order the upper limit takes precedence if the limits cross, as in ONNX's definition of Clip.
     for op, number in (("Max", 1), ("Min", 2)):
         if number < len(node.input) and node.input[number]:
             made.append(editor.make(op, [value, node.input[number]], node))
@@ -126,7 +126,7 @@ def clip_by_min_max(editor: Editor, node: Any) -> list[Any] | None:
     return made
 
 
-# Limit on the elements of the mask.
+# Maximum number of elements of the mask.
 _MASK_LIMIT = 1 << 24
 
 
@@ -159,7 +159,7 @@ def split_skip_norm(editor: Editor, node: Any) -> list[Any] | None:
     # Input, skip, gamma, beta, bias; the last two are optional.
     inputs = [*node.input, *[""] * (5 - len(node.input))]
     if any(name and (editor.uses(name) or not editor.is_free(name)) for name in node.output[1:3]):
-        return None  # mean or variance is used
+        return None  # the outputs mean or variance are used
     wanted_sum = node.output[3] if len(node.output) > 3 else ""
     # 1e-12 is the default of ONNX Runtime's operator; that of LayerNormalization is 1e-5.
     epsilon = graphs.attribute_values(node).get("epsilon", 1e-12)
@@ -277,13 +277,13 @@ def _erf(c: NodeChain) -> None:
     c("Mul", c("Sign", c.x), c("Sub", one, tail))
 
 
-# --- in quantised models: Gelu -------------------------------------------------------------------------
+# --- in quantised models: Gelu ---------------------------------------------------------------------------
 # Exporters write a Gelu as five operators, and quantizers insert QuantizeLinear and DequantizeLinear between them.
 # QNN lacks a quantised Erf: the Erf stays on the CPU and splits the model.
 
 # Relative tolerance for constants, which may be quantised themselves.
 _CLOSE = 0.02
-# Limit on the depth of nested products: x * (0.5 * (1 + Erf)) has one product in the other.
+# Maximum depth of nested products: in x * (0.5 * (1 + Erf)) one product is nested in the other.
 _MOST_PRODUCTS = 2
 _FIRST_OPSET_WITH_GELU = 20
 _QUANTIZE, _DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
@@ -293,11 +293,11 @@ _MICROSOFT = "com.microsoft"
 @for_nodes(("Mul", "Div"), "quantised Gelu")
 def fuse_quantised_gelu(editor: Editor, node: Any) -> list[Any] | None:
     """Replace x * 0.5 * (1 + Erf(x / sqrt(2))) with quantised tensors by Gelu, for any order of the products."""
-    # Most models lack Erf, and their nodes need not be checked.
+    # Return early: most models have no Erf, and their nodes need not be checked.
     found = next(_gelu_of(editor, node), None) if "Erf" in editor.op_types else None
     if found is None:
         return None
-    # In older operator sets only ONNX Runtime's own domain has Gelu.
+    # In older operator sets Gelu exists only in ONNX Runtime's own domain.
     domain = "" if editor.opset >= _FIRST_OPSET_WITH_GELU else _MICROSOFT
     if domain and all(entry.domain != domain for entry in editor.model.opset_import):
         editor.model.opset_import.add(domain=domain, version=1)
@@ -312,9 +312,10 @@ def _gelu_of(editor: Editor, last: Any) -> Iterator[str]:
 
 
 def _products(editor: Editor, node: Any, depth: int) -> Iterator[tuple[float, list[str]]]:
-    """Yield the product of the constants of a Mul or Div and its other factors, then the same with nested products.
+    """Yield the product of the constants of a Mul or Div and its other factors, and then the same with nested
+    products expanded.
 
-    Nested products are expanded because TorchScript's exporter multiplies by x first, and its successor by the
+    Nested products are expanded because TorchScript's exporter multiplies by x first, and the newer exporter by the
     constant.
     """
     number, factors = 1.0, []
@@ -335,7 +336,8 @@ def _products(editor: Editor, node: Any, depth: int) -> Iterator[tuple[float, li
 
 
 def _x_of(editor: Editor, total: str, x: str, last: Any) -> str:
-    """Return the tensor from which 1 + Erf(x / sqrt(2)) is computed; "" for another x, or if nothing is quantised.
+    """Return the tensor x from which 1 + Erf(x / sqrt(2)) is computed; "" if the pattern differs or nothing is
+    quantised.
 
     In models with only quantised matrices, only the result of `last` is quantised; QNN refuses that Erf, too.
     """
@@ -402,7 +404,7 @@ def _number(editor: Editor, name: str) -> float | None:
     return (quantised - (zero[0] if zero else 0)) * scale
 
 
-# --- in quantised models: normalisations ---------------------------------------------------------------
+# --- in quantised models: normalisations -----------------------------------------------------------------
 # onnxruntime's quantizer makes weights int8. With unsigned activations QNN refuses a LayerNormalization with an
 # int8 scale: the operator stays on the CPU and splits the model.
 
@@ -413,10 +415,10 @@ _SHIFT = 128
 
 @for_matches(("QuantizeLinear", "DequantizeLinear"), ("negative-scale",), "scale below zero")
 def sign_beside_scale(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-    """Make a negative scale positive: move its sign to the stored weights or to a Mul."""
+    """Make a negative scale positive: move its sign to the stored weights, or insert a Mul by -1."""
     scale = editor.constant(node.input[1])
     given = graphs.attribute_values(node)
-    # In blockwise quantisation the scale is not a vector, and the axis has another meaning.
+    # Skip blockwise quantisation, in which the scale is not a vector and the axis has another meaning.
     if scale is None or (scale.size != 1 and (scale.ndim != 1 or given.get("block_size", 0))):
         return None
     rank, axis = editor.rank(node.input[0]), given.get("axis", 1)

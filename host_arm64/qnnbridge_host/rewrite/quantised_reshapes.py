@@ -1,9 +1,9 @@
 """Quantise the Reshapes that a rewrite has inserted between quantised operators of a model.
 
 QNN computes an operator in integers if DequantizeLinear is directly before it and QuantizeLinear directly after it.
-With a Reshape in between the operator is computed in floats or refused, and the model is worse than before. So each
-Reshape gets a pair of QuantizeLinear and DequantizeLinear, too, which changes nothing: the values are multiples of
-the scale already.
+With a Reshape in between, QNN computes the operator in floats or refuses it, which is worse than before the
+rewrite. So a pair of QuantizeLinear and DequantizeLinear is added to each Reshape. The pair changes no value,
+because all values are multiples of the scale already.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ def quantise_reshapes(editor: Editor) -> None:
     """Add a pair of QuantizeLinear and DequantizeLinear to each Reshape next to quantised operators."""
     if _DEQUANTIZE not in editor.op_types:
         return
-    # A pair between two Reshapes in more dimensions than QNN supports is moved after the second Reshape.
+    # Move a pair between two Reshapes after the second Reshape, if the tensor has more dimensions there than QNN
+    # supports.
     while editor.map_nodes(functools.partial(_past_pair, editor), _RESHAPES):
         editor.changed(shapes=True)
     editor.drop_dead()

@@ -35,7 +35,7 @@ ELEMENTWISE = frozenset(
 REDUCING = frozenset(
     {"ReduceL2", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum"}
 )
-# Operators that treat one axis differently from the others -> the default of this axis.
+# Default of the special axis, by operator, for operators that treat one axis differently from the others.
 ONE_AXIS: dict[str, int | None] = {"Softmax": -1, "LogSoftmax": -1, "LpNormalization": -1, "Concat": None}
 
 
@@ -56,7 +56,7 @@ def groups_alike(shapes: Sequence[Sequence[int]], result: Sequence[int]) -> list
             if size not in (1, result[axis]):
                 return None
             kind.append(size == 1)
-        # An axis of one element can be merged with any neighbour.
+        # An axis of size 1 can be merged with any neighbour.
         kinds.append(None if result[axis] == 1 else tuple(kind))
     return _joined(kinds)
 
@@ -86,13 +86,13 @@ def folded_shape(shape: Sequence[int], groups: Sequence[Sequence[int]], rank: in
 def transposes(shape: Sequence[int], perm: Sequence[int], most: int) -> Iterator[tuple[list[int], list[int]]]:
     """Yield reshapes and transposes of few dimensions that together compute a given Transpose.
 
-    Axes of one element are dropped, and axes that stay neighbours are merged. If that is not enough, two
-    neighbouring blocks are swapped at a time, which needs four dimensions.
+    Axes of size 1 are dropped, and axes that remain neighbours are merged. If that is not enough, several
+    transposes swap two neighbouring blocks each, which needs four dimensions.
 
     Args:
         shape: shape of the input.
         perm: the permutation of the Transpose.
-        most: limit of the dimensions, at least four.
+        most: maximum number of dimensions, at least four.
 
     Yields:
         The sizes for a Reshape, and the permutation for the Transpose after it.
@@ -141,7 +141,7 @@ def fold_dimensions(editor: Editor) -> list[str]:
     counted: Counter[str] = Counter()
 
     def change(node: Any) -> list[Any] | None:
-        # Keep conversions of doubles on the CPU: with fewer dimensions QNN would accept them, and fail.
+        # Keep conversions of doubles on the CPU: with fewer dimensions QNN would accept them and then fail.
         if is_conversion(node.name):
             return None
         tensors = [name for name in (*node.input, *node.output) if name]
@@ -174,7 +174,7 @@ def _most_of(node: Any) -> int:
 
 def _reshape(editor: Editor, name: str, shape: Sequence[int], node: Any, made: list[Any], output: str = "") -> str:
     value = None if output else editor.constant(name)
-    # Reshape a constant here, so that no node is added.
+    # Reshape the constant itself, so that no node is added.
     if value is not None:
         return editor.add_constant(value.reshape(shape), f"{name}/folded")
     sizes = editor.add_constant(np.asarray(shape, np.int64), f"{name}/shape")
@@ -195,8 +195,8 @@ def _around(
         editor: the model.
         node: the operator.
         result: shape of the result.
-        fold: returns the folded shape of an input for its shape; ``None`` to keep the input. Omitted inputs and
-            scalars are always kept.
+        fold: function that returns the folded shape for the shape of an input; ``None`` to keep the input. Omitted
+            inputs and scalars are always kept.
         attributes: attributes of the new operator.
     """
     made: list[Any] = []
@@ -257,7 +257,7 @@ def _elementwise(editor: Editor, node: Any) -> list[Any] | None:
     if len(groups) == 1 and len(groups[0]) > 1:
         groups = [groups[0][:-1], groups[0][-1:]]
     made = _around(editor, node, result, lambda shape: folded_shape(shape, groups, len(result)))
-    # An elementwise operator does not have attributes about axes, so all attributes stay valid.
+    # Keep all attributes, because an elementwise operator has no attributes about axes.
     made[-2].attribute.extend(node.attribute)
     return made
 
@@ -332,7 +332,7 @@ def _gather(editor: Editor, node: Any) -> list[Any] | None:
 
 
 def _slice(editor: Editor, node: Any) -> list[Any] | None:
-    """Fold the axes between those that a Slice cuts."""
+    """Fold the axes that a Slice does not change."""
     shape, result = editor.shape(node.input[0]), editor.shape(node.output[0])
     if shape is None or result is None or len(node.input) < 3:
         return None  # the limits are attributes before opset 10
@@ -406,7 +406,7 @@ def _normalization(editor: Editor, node: Any) -> list[Any] | None:
         return None
     normalised = shape[-many:]
     inputs = [editor.shape(name) for name in node.input[1:] if name]
-    # Scale and bias of fewer dimensions are broadcast, which is still right for one normalised axis.
+    # Scale and bias with fewer dimensions are broadcast, which remains correct for one normalised axis.
     if any(one != normalised and many > 1 for one in inputs):
         return None
     made: list[Any] = []
@@ -486,7 +486,7 @@ FOLDED: Final = frozenset({*_FOLDS, *_RESHAPES})
 
 
 def _merge_reshapes(editor: Editor) -> None:
-    """Let a Reshape of a reshaped tensor read the tensor before the first reshape."""
+    """Connect a Reshape of a reshaped tensor to the tensor before the first Reshape."""
     merged = True
     while merged:
         merged = False

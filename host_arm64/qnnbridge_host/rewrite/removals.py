@@ -20,7 +20,7 @@ def inline_known_branches(editor: Editor) -> list[str]:
     branches and then refuses the model.
     """
     taken = 0
-    # A branch may contain another If, and its results may decide another one.
+    # Repeat: a branch may contain another If, and its results may determine the condition of another If.
     while "If" in editor.op_types and (decided := _decided(editor)):
         taken += len(decided)
         instead = {tuple(node.output): _written_out(editor, node, branch) for node, branch in decided}
@@ -31,12 +31,12 @@ def inline_known_branches(editor: Editor) -> list[str]:
 
 
 def _decided(editor: Editor) -> list[tuple[Any, Any]]:
-    """Return each If with a known condition and the branch that it takes."""
+    """Return each If with a known condition, and the branch that is executed."""
     return [(node, branch) for node in editor.graph.node if (branch := taken_branch(editor, node)) is not None]
 
 
 def taken_branch(editor: Editor, node: Any) -> Any | None:
-    """Return the branch that an If takes; ``None`` if it is not known, or the node is not an If."""
+    """Return the branch of an If that is executed; ``None`` if it is unknown, or if the node is not an If."""
     if node.op_type != "If" or node.domain not in graphs.ONNX_DOMAINS or not node.input:
         return None
     condition = editor.constant(node.input[0])
@@ -56,7 +56,7 @@ def _written_out(editor: Editor, node: Any, branch: Any) -> list[Any]:
             + [name for n in branch.node for name in n.output if name]
         )
     }
-    # If a branch returns the same tensor twice, or one of the outer graph, a copy is needed.
+    # If a branch returns the same tensor twice, or a tensor of the outer graph, a copy is needed.
     copies: list[tuple[str, str]] = []
     for inner, outer in zip(branch.output, node.output, strict=True):
         if not outer:
@@ -79,7 +79,7 @@ def _rename_in_branch(editor: Editor, graph: Any, renamed: dict[str, str], *, is
     for number, one in enumerate(graph.node):
         for at, name in enumerate(one.input):
             one.input[at] = renamed.get(name, name)
-        # In inner graphs only tensors that they read from the branch are renamed.
+        # In inner graphs, rename only the tensors that they read from the branch.
         if is_branch:
             for at, name in enumerate(one.output):
                 one.output[at] = renamed.get(name, name)
@@ -92,7 +92,7 @@ def _rename_in_branch(editor: Editor, graph: Any, renamed: dict[str, str], *, is
             value.name = renamed.get(value.name, value.name)
 
 
-# Operator -> number of outputs that are not optional.
+# Number of outputs that are not optional, by operator.
 _OPTIONAL_AFTER = {"LayerNormalization": 1, "MaxPool": 1, "Dropout": 1, "BatchNormalization": 1}
 
 
@@ -124,7 +124,7 @@ def drop_unused_outputs(editor: Editor) -> list[str]:
     return dropped
 
 
-# Operator -> position of an input without which the result is the first input.
+# Position of an input, by operator; if this input is empty, the result equals the first input.
 _SCATTERS = {"ScatterND": 2, "ScatterElements": 2, "Scatter": 2}
 
 # Operators from which an empty input can be removed.
@@ -141,7 +141,7 @@ def remove_empty_tensors(editor: Editor) -> list[str]:
     and an optional input that is given as an empty tensor.
     """
     names: dict[str, None] = {}
-    # Each new constant may show that another tensor is empty.
+    # Repeat, because each new constant may show that another tensor is empty.
     while found := _empty_results(editor):
         names.update(dict.fromkeys(found))
         for name in found:
@@ -188,7 +188,7 @@ def _without_empty_results(editor: Editor, node: Any) -> list[Any] | None:
     if data is None or any(shape is None for shape in shapes):
         return None
     sizes = [shape[axis] for shape in shapes if shape is not None]
-    # An unused part with elements must stay.
+    # Keep an unused part that has elements.
     if sum(sizes) != data[axis]:
         return None
     outputs = [node.output[n] for n in used]
@@ -230,7 +230,7 @@ def _without_empty_inputs(editor: Editor, node: Any) -> list[Any] | None:
     return None
 
 
-# --- casts that ONNX Runtime inserts -------------------------------------------------------------------
+# --- casts that ONNX Runtime inserts ---------------------------------------------------------------------
 # ONNX Runtime inserts casts around float16 operators that its CPU provider lacks. QNN does not need these casts.
 
 # Prefix of the name of such a cast.
@@ -258,7 +258,7 @@ def strip_inserted_casts(model: Any, original: Any | None = None) -> int:
         return 0
     from_name = {node.output[0]: node.input[0] for node in casts}
     outputs = {value.name for value in graph.output}
-    # If a cast computes an output of the model, its input gets the name of the output.
+    # If a cast computes an output of the model, give its input the name of the output.
     renamed = {node.input[0]: node.output[0] for node in casts if node.output[0] in outputs}
 
     def source(name: str) -> str:
@@ -281,7 +281,7 @@ def strip_inserted_casts(model: Any, original: Any | None = None) -> int:
 
 
 def _restore_types(model: Any, was: Mapping[str, int]) -> None:
-    """Convert operands that must have the same type.
+    """Convert operands of an operator to the type that all of them must have.
 
     The types differ without ONNX Runtime's casts, because ONNX Runtime has also converted constants to float32, and
     removed casts of the model that its own casts reversed.
@@ -341,7 +341,8 @@ def _restore_types(model: Any, was: Mapping[str, int]) -> None:
 
 
 def _of_one_type(model: Any, node: Any) -> Iterator[tuple[list[int], list[int]]]:
-    """Yield for each type variable of an operator the positions of the inputs and outputs with this type."""
+    """Yield the positions of the inputs and outputs that must have the same type, for each type variable of an
+    operator."""
     import onnx
 
     version = next((one.version for one in model.opset_import if one.domain == node.domain), 1)

@@ -13,7 +13,7 @@ from qnnbridge_host.model import known_wrong
 from qnnbridge_host.model.graph_index import GraphNode
 
 Change = Callable[[Editor, Any, GraphNode], list[Any] | None]
-# A rewrite changes the model and returns a line of text for each kind of change.
+# A function that changes the model and returns a description of each type of change.
 Rewriting = Callable[[Editor], list[str]]
 
 # QNN computes exp(x) as 131008 or -131008 if the result is not a normal float, from x = -88.03 down (measured with
@@ -34,7 +34,7 @@ def for_nodes(
 
     Args:
         op: one operator or several.
-        what_changed: description of the nodes in the text of the change.
+        what_changed: description of the nodes for the report of the change.
         domains: domains of the operators.
     """
     return lambda change: (
@@ -56,8 +56,8 @@ def rewrite_matched(
         editor: the model.
         op: one operator or several.
         rows: rows of the table, without those that QNN was measured to compute right.
-        change: returns the nodes that replace a node, or ``None`` to keep the node.
-        what_changed: description of the nodes in the text of the change.
+        change: function that returns the nodes that replace a node, or ``None`` to keep the node.
+        what_changed: description of the nodes for the report of the change.
     """
     faults = [one for one in known_wrong.table() if one.name in rows and one.name not in editor.right_here]
 
@@ -72,9 +72,9 @@ def rewrite_matched(
 
 
 class NodeChain:
-    """New nodes that replace `node`, appended one after the other.
+    """New nodes that replace `node`. Each one reads the result of an earlier node.
 
-    A call appends a node and returns the name of its result.
+    Calling the object appends a node and returns the name of its result.
     """
 
     def __init__(self, editor: Editor, node: Any) -> None:
@@ -129,7 +129,7 @@ def sliced(
     output: str | None = None,
     hints: Sequence[str] = ("from", "to", "along"),
 ) -> Any:
-    """Return a Slice along one axis. hints: parts of the limits' names, for start, end and axis."""
+    """Return a Slice along one axis. hints: name hints of the constants for start, end and axis."""
     numbers = zip((start, end, axis), hints, strict=True)
     limits = [editor.add_constant(np.array([number], np.int64), hint) for number, hint in numbers]
     return editor.make("Slice", [value, *limits], node, output)
@@ -159,7 +159,7 @@ def with_edges(editor: Editor, node: Any, shape: Sequence[int], pads: Mapping[in
 
 
 def reshaped(editor: Editor, node: Any, shape: Sequence[int]) -> Any:
-    """Rename a node's result, and return a Reshape of it to `shape` that has the original name."""
+    """Rename a node's result, and return a Reshape from it to `shape` whose result has the original name."""
     output = node.output[0]
     node.output[0] = editor.fresh(f"{output}/flat")
     # Set the type explicitly, because an array of an empty list would be float.

@@ -1,6 +1,6 @@
 """Rewrites of ConvTranspose that QNN computes wrong: output_padding, groups, and padding of three dimensions.
 
-Each changes only nodes that match a row of the known-wrong table (`qnnbridge_host.model.known_wrong`).
+Each rewrite changes only nodes that match a row of the known-wrong table (`qnnbridge_host.model.known_wrong`).
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ def _pads_of_same(record: GraphNode) -> tuple[list[int], list[int]]:
     """Return the pads before and after each dimension that are equivalent to auto_pad with an output_padding."""
     window = window_of_node(record)
     heads, tails = [], []
-    # In QNN and onnx output_padding enlarges the result. In ONNX Runtime the result is the size times the stride.
+    # In QNN and onnx output_padding enlarges the result. In ONNX Runtime the result has the input's size times the
+    # stride.
     added = record.attributes["output_padding"]
     names = ("kernel", "strides", "dilations")
     for kernel, step, dilation, more in zip(*(window[name] for name in names), added, strict=True):
@@ -91,7 +92,8 @@ def _append_output_padding(editor: Editor, node: Any, record: GraphNode) -> list
     added = record.attributes["output_padding"]
     pads = list(record.attributes.get("pads", [0] * 2 * len(added)))
     begins, ends = pads[: len(added)], pads[len(added) :]
-    # Padding at the end cuts off computed values, which can serve as output_padding. Only the rest is missing.
+    # Padding at the end removes computed values, which can be used as output_padding. Only the remaining values
+    # must be added.
     extra = [max(0, more - cut) for more, cut in zip(added, ends, strict=True)]
     # A constant in a Concat with a quantised tensor would need its own scale.
     if any(extra) and (bias is None or _is_quantised(editor, node)):
@@ -126,8 +128,8 @@ def split_groups(editor: Editor, node: Any, record: GraphNode) -> list[Any] | No
         return None
     # In one dimension QNN's results are wrong for 4 groups of at most 32 channels.
     many = int(record.attributes["group"])
-    # The first axis of the weights is the input channel, so a group is a range of it. The bias has one value for
-    # each output channel.
+    # The first axis of the weights contains the input channels, so a group is a range of that axis. The bias has
+    # one value for each output channel.
     width, made, results = shape[1] // many, [], []
     for number in range(many):
         part = sliced(editor, node, node.input[0], 1, number * width, (number + 1) * width)
@@ -146,7 +148,8 @@ def _is_quantised(editor: Editor, node: Any) -> bool:
 
 
 def crop_and_turn(editor: Editor) -> list[str]:
-    """Crop a ConvTranspose in three dimensions by a Slice after it, and move two equal strides to the end."""
+    """Replace the padding of a ConvTranspose in three dimensions by a Slice, and move two equal strides to the
+    end."""
     return [*_crop_same(editor), *_crop(editor), *_equal_strides_last(editor)]
 
 

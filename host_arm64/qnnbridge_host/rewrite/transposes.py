@@ -1,7 +1,7 @@
 """Rewrites of models that ONNX Runtime breaks by moving transposes.
 
 QNN computes images with the channels last, so ONNX Runtime inserts transposes around QNN's operators and moves them
-through the graph. It never moves a transpose past a Flatten; the rewrites here rely on this.
+through the graph. ONNX Runtime never moves a transpose past a Flatten; the rewrites here use this fact.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def flatten_before_vector(editor: Editor, node: Any, record: GraphNode) -> list[
     chain = NodeChain(editor, node)
     value = chain("Flatten", node.input[0], axis=0)
     if steps is not None and steps.op_type == "DequantizeLinear":
-        # A quantised operator needs the same quantisation on both sides.
+        # Skip quantised tensors: a quantised operator needs the same quantisation for its input and its result.
         for op in ("QuantizeLinear", "DequantizeLinear"):
             value = chain(op, value, *steps.input[1:])
     node.input[0] = value

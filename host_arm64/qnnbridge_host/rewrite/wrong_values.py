@@ -1,6 +1,6 @@
 """Rewrites of operators that QNN computes wrong: powers, indices, casts, exponentials, padded operators.
 
-Each except `edge_by_concat` changes only nodes that match a row of the known-wrong table
+Each rewrite except `edge_by_concat` changes only nodes that match a row of the known-wrong table
 (`qnnbridge_host.model.known_wrong`).
 """
 
@@ -32,7 +32,7 @@ from qnnbridge_host.rewrite.rewriting import (
 )
 from qnnbridge_protocol.elements import ElementType
 
-# Attributes that the random operators with and without a fixed shape share.
+# Attributes that random operators have both with and without a fixed shape.
 _OF_RANDOM = ("mean", "scale", "low", "high", "seed")
 # Highest power that is replaced by products.
 _HIGHEST_POWER = 16
@@ -237,13 +237,13 @@ def classes_from_start(editor: Editor, node: Any, record: GraphNode) -> list[Any
 @for_matches("LogSoftmax", ("log-softmax-of-one",), "LogSoftmax of one element")
 def zero_instead_of_softmax(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
     """Replace LogSoftmax along one element by zero."""
-    # Use x - x instead of a constant: NaN stays NaN, and shape and type follow from the input.
+    # Use x - x instead of a constant: NaN remains NaN, and shape and type follow from the input.
     return [editor.make("Sub", [node.input[0], node.input[0]], node, node.output[0])]
 
 
 @for_matches("Softmax", ("softmax-negative-factor", "softmax-factor-axis"), "Softmax of a product")
 def factor_with_a_dimension(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-    """Give the factor of a Softmax's argument a dimension: QNN merges only numbers without dimensions."""
+    """Add a dimension to the factor of a Softmax's argument, because QNN merges only scalars."""
     product = editor.maker(node.input[0])
     if product is None or not editor.rank(node.input[0]):
         return None
@@ -328,12 +328,12 @@ def random_on_cpu(editor: Editor, node: Any, record: GraphNode) -> list[Any] | N
 
 
 # --- exponentials ----------------------------------------------------------------------------------------
-# If the result is not a normal float, QNN returns 131008 or -131008. A limit of the argument does not change the
-# result otherwise: see `LEAST_ARGUMENT`.
+# If the result is not a normal float, QNN returns 131008 or -131008. Limiting the argument (`LEAST_ARGUMENT`)
+# changes no other result.
 
-# Term that is added to a norm, so that a row of zeros becomes a row of zeros.
+# Number that is added to a norm, so that the result for a row of zeros is zero.
 _TINY = 1e-12
-# First opsets: Max with broadcasting, and reductions whose axes are an input.
+# First opsets in which Max supports broadcasting, and in which the axes of reductions are an input.
 _SINCE = {"Max": 8, "ReduceSum": 13, "ReduceMax": 18}
 
 
@@ -452,7 +452,8 @@ _AXES_INPUT = 3
 
 @for_matches("Conv", ("conv-equal-padding",), "Conv")
 def pad_convolutions(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-    """Pad a Conv whose equal padding QNN computes wrong by one more zero at the start; drop the first result."""
+    """Add one zero at the start to the padding of a Conv whose equal padding QNN computes wrong, and drop the first
+    result."""
     window = window_of_node(record)
     before, after = window["before"], window["after"]
     # QNN's results are right for every other padding.
@@ -466,7 +467,7 @@ def pad_convolutions(editor: Editor, node: Any, record: GraphNode) -> list[Any] 
 
 @for_matches("Conv", ("conv-depthwise-step",), "depthwise Conv of one value")
 def step_before_conv(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-    """Replace the stride of a depthwise Conv with a kernel of one value by a Slice with a step before it."""
+    """Replace the stride of a depthwise Conv whose kernel has a single value by a Slice with a step before it."""
     # From 33 channels on QNN reads wrong values with a stride of 2.
     step = record.attributes["strides"][0]
     # Start, end, axis and step: along axis 2, the only spatial one.
@@ -486,7 +487,7 @@ def split_padding(editor: Editor, node: Any, record: GraphNode) -> list[Any] | N
         return None
     rank = len(shape)
     inner = np.array(pads)
-    # QNN's result of this padding is wrong if other sides are padded, too, and after some operators.
+    # QNN computes this padding wrong if other sides are padded too, or after some operators.
     inner[-1] = 0
     padded = [size + int(a) + int(b) for size, a, b in zip(shape, inner[:rank], inner[rank:], strict=True)]
     value, made = node.input[0], []

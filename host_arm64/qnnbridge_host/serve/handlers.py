@@ -1,6 +1,6 @@
-"""Operations of the protocol, and objects of ONNX Runtime that stay in the host and are referred to by number.
+"""Operations of the protocol, and ONNX Runtime objects that stay in the host and that requests refer to by number.
 
-`docs/dev/protocol.md` lists the operations with their fields, and the kinds of objects.
+`docs/dev/protocol.md` lists the operations with their fields, and the types of objects.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class HostHandlers:
     """Operations for one client. Any thread.
 
     Args:
-        load_engine: imports ONNX Runtime; its argument declares the phases.
-        hello: the host's HELLO.
+        load_engine: imports ONNX Runtime; its argument is a function that reports the phases.
+        hello: the host's HELLO message.
         worker: value of the option ``--worker``: a JSON list, the command line that starts a worker.
     """
 
@@ -84,10 +84,10 @@ class HostHandlers:
         }
 
     def start(self, declare_phase: Callable[..., None]) -> None:
-        """Import ONNX Runtime. Called when the client is connected."""
+        """Import ONNX Runtime. Called when the client has connected."""
         self._sessions.start(declare_phase)
 
-    # --- dispatch ---
+    # --- dispatch of requests ----------------------------------------------------------------------------
 
     def lane_of(self, request: Request) -> str | None:
         if request.op in ("session.run", "session.set_ep_dynamic_options"):
@@ -143,7 +143,7 @@ class HostHandlers:
             "uptime_seconds": time.monotonic() - self._started_at,
         }, ()
 
-    # --- operations on numbers ---
+    # --- comparison of results with the CPU --------------------------------------------------------------
 
     def _verify(self, request: Request, _enter: Enter) -> Answer:
         return self._numbers_service.verify(request)
@@ -275,7 +275,7 @@ class HostHandlers:
             wanted = WrapRequest.from_plain(request.header)
         except (LookupError, TypeError, ValueError) as error:
             raise desync(f"worker.wrap without a proper description ({error})") from None
-        # The provider of the Windows catalogue has its libraries in a separate folder.
+        # The provider in Windows' catalogue has its libraries in a separate folder.
         folder = self._sessions.engine.describe().get("library_folder")
         described, models = work(wanted, folder)
         graphs = [list(one.graphs) for one in models]
@@ -289,7 +289,7 @@ class HostHandlers:
         buffers: tuple[Any, ...],
         timeout_s: float,
     ) -> Mapping[str, Any]:
-        """Return the reply of a new worker to a request about a model."""
+        """Start a worker for a request about a model, and return its reply."""
         from qnnbridge_host.create.worker import Worker
 
         stop = stop_signal(request)
@@ -306,7 +306,7 @@ class HostHandlers:
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise desync(f"worker.generate without a proper description ({error})") from None
         engine = self._sessions.engine
-        # Imported after the engine, because this module imports onnxruntime-genai.
+        # Import this after the engine, because the module imports onnxruntime-genai.
         from qnnbridge_host.genai.models import ModelRequest
         from qnnbridge_host.genai.trial_worker import perform
 
@@ -319,7 +319,7 @@ def _require_onnx(what: str = "fix=True") -> None:
 
     if importlib.util.find_spec("onnx") is None:
         raise ProviderUnavailable(
-            f"{what} needs the package onnx, which the host's Python does not have: {sys.executable}.",
+            f"{what} needs the package onnx, which is missing in the host's Python: {sys.executable}.",
             fix=install_command("host", python=sys.executable),
         )
 
@@ -341,9 +341,9 @@ def _session_id(request: Request) -> int:
     return session_id if type(session_id) is int else 0
 
 
-# --- the objects of a client, each with a number -----------------------------------------------------------
+# --- the numbered objects of a client --------------------------------------------------------------------
 
-# Limit for one client. A program that creates more has forgotten to release them.
+# Maximum number of objects of one client. A program that creates more does not release them.
 MAX_OBJECTS: Final = 10_000
 
 
@@ -382,14 +382,16 @@ class HostObjects:
     # --- operations ---
 
     def create(self, request: Request, enter: Enter) -> Answer:
-        """Create an object. Its number is the request's, so a client that does not wait for it can release it."""
+        """Create an object. Its number is the request's id, so a client that does not wait for the response can
+        release it."""
         header = request.header
         load = self._kinds.get(str(header["kind"]))
         if load is None:
             raise _unknown(f"objects of the kind {header['kind']!r}")
         call = self._call(request, enter, header.get("arguments"), header.get("values"), header.get("objects"))
         self._check_limit()
-        _ = self._sessions.engine  # wait for the import of ONNX Runtime, which must precede onnxruntime-genai's
+        # wait for the import of ONNX Runtime, which must precede the import of onnxruntime-genai
+        _ = self._sessions.engine
         kind = _natively(load)
         make = kind.create
         if make is None:
@@ -398,7 +400,7 @@ class HostObjects:
         return {"object": self._keep(request, kind, made), "result": kind.describe(made)}, ()
 
     def call(self, request: Request, enter: Enter) -> Answer:
-        """Call an operation of an object."""
+        """Call an operation on an object."""
         from qnnbridge_protocol.values import Encoder
 
         header = request.header
@@ -431,11 +433,11 @@ class HostObjects:
         return {}, ()
 
     def close_all(self) -> None:
-        # Newest first, because younger objects use older ones.
+        # Release the newest first, because newer objects use older ones.
         for number in sorted(self._held, reverse=True):
             self._free(number)
 
-    # --- inside ---
+    # --- internal ----------------------------------------------------------------------------------------
 
     def _call(self, request: Request, enter: Enter, arguments: Any, values: Any, objects: Any) -> ObjectCall:
         if not isinstance(arguments or {}, Mapping) or not isinstance(objects or [], list):
@@ -457,7 +459,7 @@ class HostObjects:
     def _keep(self, request: Request, kind: ObjectKind, value: Any) -> int:
         self._held[request.id] = _Held(kind, value)
         if request.withdrawn:
-            # The request that releases the object may have arrived already.
+            # The request to release the object may have arrived already.
             self._free(request.id)
             raise Cancelled("The creation of the object was cancelled.")
         return request.id
@@ -473,14 +475,14 @@ class HostObjects:
     def _check_limit(self) -> None:
         if len(self._held) >= self._limit:
             raise Busy(
-                f"The host holds {self._limit} objects for this application, which is the limit.",
-                fix="Release objects that are not needed any more: drop the last reference to them.",
+                f"The host holds {self._limit} objects for this application, which is the maximum.",
+                fix="Release objects that are no longer needed by deleting the last reference to them.",
                 details={"limit": "objects", "value": self._limit},
             )
 
 
 def _natively(work: Callable[[], Any]) -> Any:
-    """Call `work`, and translate errors of ONNX Runtime and Python into the project's."""
+    """Call `work`, and convert errors of ONNX Runtime and Python to the project's errors."""
     try:
         return work()
     except BridgeError:
@@ -499,9 +501,9 @@ def _unknown(what: str) -> UnknownOperation:
     return UnknownOperation(f"This host does not support {what}.", fix="Upgrade qnnbridge in the host's Python.")
 
 
-# --- the closed table of kinds ----------------------------------------------------------------------------
+# --- the table of all object types -----------------------------------------------------------------------
 #
-# A kind is registered here, with a function that imports its module when the first object is created.
+# Each type is registered here with a function, which imports the type's module when the first object is created.
 
 
 def _of_onnxruntime(name: str) -> Callable[[], ObjectKind]:

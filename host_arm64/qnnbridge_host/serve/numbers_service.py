@@ -1,10 +1,10 @@
 """Operations `model.verify` and `model.samples`: compare a session's outputs with the CPU's.
 
-The session itself is not touched: the application sends the inputs and outputs of a run. The original runs on the
-CPU in a worker, so that its crashes, memory and time do not affect the host, and the verdict is stored under the
-key of the compiled model. If the comparison cannot be completed, the reason is in the report; it is never an error
-of the application's run. The same applies if a file of the model has changed: its results are then unrelated to the
-session's, and no such report is stored. A host runs one comparison at a time. Any thread.
+The session itself is not used: the application sends the inputs and outputs of a run. The original runs on the CPU
+in a worker, so that its crashes, memory and time do not affect the host, and the verdict is stored under the key of
+the compiled model. If the comparison cannot be completed, the reason is in the report; it is never an error of the
+application's run. The same applies if a file of the model has changed: the CPU's results are then unrelated to the
+session's, and the report is not stored. A host runs one comparison at a time. Any thread.
 """
 
 from __future__ import annotations
@@ -40,9 +40,10 @@ if TYPE_CHECKING:
 RANDOM_OPS: Final = frozenset(
     ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli")
 )
-# Memory of a session on the CPU as a multiple of the model's size: file, weights, packed copies of the weights.
+# Estimated memory of a session on the CPU, as a multiple of the model's size: the file, the weights, and packed
+# copies of the weights.
 CPU_COPIES: Final = 3
-# Share of the free memory that a comparison may use; the rest is for the application.
+# Fraction of the free memory that a comparison may use; the rest is left to the application.
 SHARE_OF_MEMORY: Final = 0.5
 TURN_POLL_S: Final = 0.05
 
@@ -51,10 +52,11 @@ TURN_POLL_S: Final = 0.05
 class _Comparison:
     """Arguments of a `model.verify` request.
 
-    results: the session's results for `outputs`. inputs: description of the inputs. leading: the results are the
-    leading part of each dimension; the rest follows from padding. again: ignore a stored verdict. calls: calls of
-    the session since the last comparison. compared: number of comparisons whose results the session has received.
-    constant: the inputs have hardly any content. made_from: the model or rewritten copy of the session.
+    results: the session's results for `outputs`. inputs: description of the inputs. leading: the results are only
+        the beginning of each dimension, because the rest is padding. again: whether to ignore a stored verdict.
+        calls: calls of the session since the last comparison. compared: number of comparisons whose results the
+        session has received. constant: whether the inputs are nearly constant. made_from: the model or rewritten
+        copy from which the session was created.
     """
 
     source: ModelSource
@@ -94,7 +96,7 @@ class NumbersService:
         return {"numbers": report.to_wire()}, ()
 
     def samples(self, request: Request) -> Answer:
-        """Return generated values for inputs of fixed sizes, or the reason why there are none."""
+        """Return generated values for inputs of fixed sizes, or the reason why none can be generated."""
         from qnnbridge_host.numerics.sampling import NotMade, made_up
         from qnnbridge_protocol.specs import NodeInfo
         from qnnbridge_protocol.values import Encoder
@@ -111,7 +113,7 @@ class NumbersService:
             raise desync(f"model.samples without a proper description ({error})") from None
         return {"inputs": described, "reason": reason}, tuple(encoder.buffers)
 
-    # --- comparing ---
+    # --- comparison --------------------------------------------------------------------------------------
 
     def _comparison(self, request: Request, stop: StopSignal) -> tuple[_Comparison, WorkOrder]:
         from qnnbridge_host.cache.key import key_of, key_parts
@@ -143,7 +145,7 @@ class NumbersService:
             calls, compared = int(header.get("calls", 1)), int(header.get("compared", 0))
             parts = str(header.get("parts") or "")
         except BridgeError:
-            raise  # not converted below, although some `BridgeError`s are also `ValueError`s
+            raise  # raise it unchanged, although some `BridgeError`s are also `ValueError`s
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise desync(f"model.verify without a proper description ({error})") from None
         source = open_model(spec.model_path, data, folder, settings, stop, fingerprint, files)
@@ -155,7 +157,7 @@ class NumbersService:
         here = rows_of_session(spec, host_info.versions, simulator=host_info.machine != "ARM64")
         used, made_with = source, dataclasses.replace(spec, fix=None)
         if spec.fix is not None and spec.fix.when == "always":
-            # QNN runs the rewritten copy, whose results are compared with those of the original.
+            # QNN runs the rewritten copy; its results are compared with those of the original.
             from qnnbridge_host.create.replaced import fixed_source
 
             fixed = fixed_source(source, spec, settings, folder, order, here.right)
@@ -193,7 +195,8 @@ class NumbersService:
             kept = wanted.verdicts.read(wanted.key) if wanted.verdicts is not None else None
             if kept is not None and wanted.verdicts is not None and not wanted.again:
                 calls = kept.calls + wanted.calls
-                # The stored count includes the session's calls, unless the session missed the latest comparison.
+                # The stored count already includes the session's calls, unless the session does not know the latest
+                # comparison.
                 due = kept.compared <= wanted.compared or calls >= kept.next_call
                 if kept.state != "agrees" or not due:
                     wanted.verdicts.count(wanted.key, wanted.calls)
@@ -211,7 +214,7 @@ class NumbersService:
             wanted.verdicts.ended(wanted.key)
         if wanted.constant and report.state == "agrees":
             return report if wanted.again else _inconclusive(report)
-        # A verdict from inputs that prove nothing is not stored, so that the next inputs are compared.
+        # Do not store a verdict from inputs that are not conclusive, so that the next inputs are compared.
         if wanted.verdicts is None or (report.state == "unknown" and report.outputs):
             return dataclasses.replace(report, calls=max(1, wanted.calls), compared=1)
         together = wanted.verdicts.add(wanted.key, report, wanted.calls)
@@ -221,8 +224,8 @@ class NumbersService:
         """Return the report of a comparison during which no program wrote to the model's files. Raise
         `ModelChanged`.
 
-        A change that was reverted counts too: the worker may have read it, and external data is read during the
-        run.
+        A change that was reverted counts too: the worker may have read the changed data, and external data is read
+        during the run.
         """
         from qnnbridge_host.model.source import are_same
 
@@ -230,7 +233,8 @@ class NumbersService:
             before = wanted.source.stamps()
             report = _compare(wanted, order, self._maker.optimizers)
             if report.state == "differs" and not report.cause:
-                # A rewritten copy is checked, if there is one: a fault that the rewrite has fixed is not the cause.
+                # If the session uses a rewritten copy, check that copy: a fault that the rewrite has fixed is not
+                # the cause.
                 host = self._maker.host_info
                 cause = known_faults(*wanted.made_from, host.machine, host.versions)
                 report = dataclasses.replace(report, cause=cause)
@@ -266,7 +270,7 @@ def _compare(wanted: _Comparison, order: WorkOrder, optimizers: Optimizers) -> N
             steps = quantised_steps(wanted.source.given)
             judged = judge_all(wanted.outputs, expected, wanted.results, number_format, steps=steps)
             if any(one.state == "differs" for _, one in judged):
-                # The results of a random model vary from run to run, so they prove nothing.
+                # The results of a model with random numbers vary from run to run, so they prove nothing.
                 second = _compared_part(wanted, reference.run(wanted.feeds, wanted.outputs))
                 again = judge_all(wanted.outputs, expected, second, "fp16")
                 if any(one.snr_db is not None and one.state == "differs" for _, one in again):
@@ -288,21 +292,24 @@ def _compare(wanted: _Comparison, order: WorkOrder, optimizers: Optimizers) -> N
     if "agrees" in states:
         return report("agrees", outputs)
     return report(
-        "unknown", outputs, f"these inputs do not show it: {outputs[0]}" if outputs else "it has no outputs"
+        "unknown", outputs, f"these inputs are not conclusive: {outputs[0]}" if outputs else "it has no outputs"
     )
 
 
 def _inconclusive(report: NumbersReport) -> NumbersReport:
-    """Return the report for inputs without content, which do not prove that the results agree."""
+    """Return the report for nearly constant inputs, which do not prove that the results agree."""
     worst = f" ({report.outputs[0]})" if report.outputs else ""
-    reason = f"the inputs are nearly constant, and these agree{worst}; only a call with other inputs can decide"
+    reason = (
+        f"the inputs are nearly constant, and their results agree{worst}; only a call with other inputs is "
+        "conclusive"
+    )
     return dataclasses.replace(report, state="unknown", reason=reason)
 
 
 def _cause_in_optimizers(
     wanted: _Comparison, worker: Worker, reference: WorkerSession, expected: Sequence[Any], optimizers: Optimizers
 ) -> str:
-    """Return why the results differ if ONNX Runtime's optimizers, not QNN, are the cause; else ""."""
+    """Return why the results differ if ONNX Runtime's optimizers are the cause and not QNN; else ""."""
     from qnnbridge_host.create.optimizers import job_of
     from qnnbridge_host.numerics.judge import precision_of_operators
     from qnnbridge_host.numerics.pairing import judge_all
@@ -316,7 +323,8 @@ def _cause_in_optimizers(
     def run(session: Any) -> Sequence[Any]:
         return _compared_part(wanted, session.run(wanted.feeds, wanted.outputs))
 
-    # The search does not support a rewritten copy, which lacks those inputs of the original that became constants.
+    # Skip a rewritten copy: the search passes the original's inputs, and the copy lacks those that became
+    # constants.
     if wanted.made_from[0] is not wanted.source:
         return ""
     job = job_of(*wanted.made_from, wanted.initializers)
@@ -324,7 +332,7 @@ def _cause_in_optimizers(
 
 
 def _compared_part(wanted: _Comparison, values: Sequence[Any]) -> list[Any]:
-    """Return the parts of the CPU's outputs that the results are to be compared with."""
+    """Return the part of the CPU's outputs that is compared with the results."""
     import numpy as np
 
     counted = []
@@ -336,7 +344,7 @@ def _compared_part(wanted: _Comparison, values: Sequence[Any]) -> list[Any]:
 
 
 def _constants(source: ModelSource, spec: SessionSpec) -> dict[str, Any]:
-    """Return the inputs of the original that its rewritten copy lacks."""
+    """Return the original's inputs that its rewritten copy lacks."""
     from qnnbridge_protocol.input_tensors import array_of, resolved
 
     nodes = {node.name: node for node in (source.scan.inputs if source.scan is not None else ())}
@@ -353,7 +361,7 @@ def _operators(source: ModelSource) -> Mapping[str, int]:
 
 
 def _reason_against(wanted: _Comparison) -> str:
-    """Return why a comparison is impossible, if that is known without starting a worker; else ""."""
+    """Return why a comparison is impossible, if this is known before a worker is started; else ""."""
     from qnnbridge_host.cache.key import size_of
 
     scan = wanted.source.scan
@@ -373,4 +381,4 @@ def _too_large(needed: int) -> str:
     free = int(psutil.virtual_memory().available * SHARE_OF_MEMORY)
     if needed <= free:
         return ""
-    return f"a session on the CPU needs about {needed >> 20} MiB, of which {free >> 20} MiB are free for it"
+    return f"a session on the CPU needs about {needed >> 20} MiB, but only {free >> 20} MiB are free for it"

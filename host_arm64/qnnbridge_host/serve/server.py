@@ -1,17 +1,17 @@
 """Read requests from one connection and answer them, in any order.
 
-Theory of operation. Frames come in from one client; each REQUEST gets exactly one REPLY or ERROR. Meanwhile a
-request passes the states of `in_flight`, and waits in a lane if its operation has one: calls of QNN sessions share
-a lane, because the provider runs one at a time.
+Theory of operation. One client sends frames; each REQUEST gets exactly one REPLY or ERROR. Until then a request
+passes through the states in `in_flight`, and waits in a lane (a queue) if its operation has one: calls of QNN
+sessions share a lane, because the provider runs one call at a time.
 
-Threads: a leader-follower pool. Exactly one thread, the leader, reads. After reading a request, it passes the lead
-on and serves the request itself, so a lone request never changes threads. The leader never writes, so a client that
-is busy writing always finds a reader, and the two sides cannot block each other. Answers are written under one
-lock.
+Threads: a leader-follower pool. Exactly one thread, the leader, reads. After reading a request, the leader passes
+the lead to another thread and serves the request itself, so a single request never changes threads. The leader
+never writes. So somebody always reads while the client writes, and the two sides cannot block each other. Answers
+are written under one lock.
 
 Invariants: requests enter their lanes in the order in which they were read. Before native code is entered, the
 PHASE frame of the request is written if the client could not know the phase otherwise: after a crash these frames
-are the client's only evidence of which requests were inside native code. Calls of fast channels pass the same table
+are the client's only evidence of which requests were inside native code. Calls of fast channels use the same table
 and lanes (`accept`).
 
 Failures: an error of a handler is sent to the client as ERROR. A violation of the protocol ends the connection
@@ -50,11 +50,12 @@ if TYPE_CHECKING:
     from qnnbridge_host.request.client import CallsBack
 
 
-# How long a cancel waits for its effect: less than the 0.8 s that the application waits for the answer.
+# Seconds that a cancel request waits for its effect. This is less than the 0.8 s that the application waits for the
+# answer.
 CANCEL_GRACE_S = 0.3
 
-# Limit on threads waiting for the lead. More threads, started by a burst of requests, end after their request.
-# Starting a thread takes longer than a short request, so a few are kept.
+# Maximum number of threads waiting for the lead. Further threads, started by a burst of requests, end after their
+# request. A few threads are kept, because starting a thread takes longer than a short request.
 SPARE_THREADS = 4
 
 # Operations that `OpenChannels` serves.
@@ -65,10 +66,11 @@ class Handlers(Protocol):
     """Operations that serve the requests."""
 
     def start(self, declare_phase: Callable[..., None]) -> None:
-        """Start slow imports after the client's HELLO. declare_phase: called with each phase and its versions."""
+        """Start slow imports after the client's HELLO. declare_phase: function that reports each phase and its
+        versions."""
 
     def lane_of(self, request: Request) -> str | None:
-        """Return the lane of a request, or ``None``."""
+        """Return the lane in which a request waits, or ``None``."""
 
     def handle(self, request: Request, enter: Callable[[str], None]) -> Answer:
         """Serve a request. `enter` is called before each native step."""
@@ -81,7 +83,7 @@ class Handlers(Protocol):
 
 
 class Server:
-    """Serves one client, then leaves its transport, which usually ends the process."""
+    """Serves one client, then leaves its transport. In a host this ends the process."""
 
     def __init__(
         self,
@@ -93,8 +95,8 @@ class Server:
     ) -> None:
         """Create a server.
 
-        connection: one on which HELLOs were exchanged already; default: a new one. on_mismatch: called before a
-            client of another version gets the error.
+        connection: a connection on which HELLOs were exchanged already; default: a new one. on_mismatch: called
+            before a client with another version gets the error.
         """
         self._transport = transport
         self._connection = connection or Connection(Role.HOST, hello)
@@ -102,15 +104,16 @@ class Server:
         self._on_mismatch = on_mismatch
         self._own_limits = hello.limits
         self._write_lock = threading.Lock()
-        # Lock order: lead, then idle lock. A thread with the lead takes the write lock only to send GOODBYE.
+        # Lock order: the lead, then the idle lock. A thread with the lead takes the write lock only to send
+        # GOODBYE.
         self._lead = threading.Lock()
-        # Frames of the last read in reverse order: `pop` takes the next. Used by the leader only.
+        # Frames of the last read in reverse order: `pop` takes the next frame. Only the leader uses them.
         self._frames: list[Frame] = []
         self._idle = 0
         self._idle_lock = threading.Lock()
         self._lanes: dict[str, Lane[Request]] = {}
         self._in_flight = InFlight(self._declare, hello.limits.max_in_flight)
-        # Requests in which functions of the client may be called.
+        # Open requests that may call functions of the client.
         self._calls_back: dict[int, CallsBack] = {}
         self._channels: OpenChannels | None = None
         self._channels_lock = threading.Lock()
@@ -123,10 +126,11 @@ class Server:
             lambda phase, versions=None: self._send(_phase(0, phase, {"versions": versions} if versions else {}))
         )
         self._work()
-        raise AssertionError("unreachable: _work only ends by leaving")
+        raise AssertionError("unreachable: _work only ends by leaving the transport")
 
     def abandon(self) -> None:
-        """Withdraw the client's requests and release its memory: the client is gone and the process continues."""
+        """Withdraw the client's requests and release its memory after the client has gone; the process
+        continues."""
         self._open_channels().close()
         self._in_flight.withdraw_all()
 
@@ -144,7 +148,7 @@ class Server:
         """True if the client has sent HELLO and was not refused."""
         return self._connection.agreement is not None
 
-    # --- as `CallSink` of the channels ---
+    # --- methods of `CallSink`, for the channels ---------------------------------------------------------
 
     @property
     def limits(self) -> Limits:
@@ -164,13 +168,14 @@ class Server:
         except (HandshakeFailed, VersionMismatch) as error:
             if isinstance(error, VersionMismatch) and self._connection.peer is not None:
                 self._on_mismatch(error, self._connection.peer)
-            # A client of another version understands no other answer.
+            # This is the only answer that a client with another version understands.
             self._write(self._connection.refuse_hello(error.to_wire()))
             self._transport.leave(EXIT_PROTOCOL)
         self._write(chunks)
 
     def _work(self, *, may_end: bool = False) -> None:
-        """Serve as leader and follower. Never raises: the end of the main thread would end the interpreter."""
+        """Serve in turn as leader and follower. Never raise, because the end of the main thread would end the
+        interpreter."""
         try:
             self._lead_and_follow(may_end=may_end)
         except Exception as error:  # noqa: BLE001 - a defect is reported in one line with its location
@@ -179,7 +184,7 @@ class Server:
 
     def _lead_and_follow(self, *, may_end: bool) -> None:
         while True:
-            with self._idle_lock:  # protects the number of threads that wait for the lead
+            with self._idle_lock:  # this lock protects the number of threads that wait for the lead
                 if may_end and self._idle >= SPARE_THREADS:
                     return
                 self._idle += 1
@@ -190,13 +195,14 @@ class Server:
                 if frame.kind is Kind.GOODBYE:
                     self._say_goodbye()
                 if frame.kind is Kind.REQUEST:
-                    # Announce the request while holding the lead, so that no later one can overtake it.
+                    # Announce the request while holding the lead, so that no later request can overtake it.
                     self._in_flight.announce(frame.request_id)
-                # If no thread waits for the lead, the next frame (a CANCEL, for example) would not be read until
-                # this request is served.
+                # Ensure that a thread waits for the lead. Otherwise the next frame (such as a CANCEL) would not be
+                # read until this request is served.
                 if self._idle <= 0:
                     self._transport.start_thread(functools.partial(self._work, may_end=True))
-            # Hand over the only reference, so that a thread that waits or serves others keeps no tensors alive.
+            # Hand over the only reference, so that a thread that waits or serves another request keeps no tensors
+            # alive.
             taken = [frame]
             del frame
             self._take(taken)
@@ -219,8 +225,8 @@ class Server:
         self._frames = self._connection.received(count)[::-1]
 
     def _say_goodbye(self) -> NoReturn:
-        """Finish and answer the requests in flight, then leave: the client has sent GOODBYE."""
-        # Withdraw creations, which may take minutes; finish runs, because their callers still wait.
+        """Finish and answer the open requests, then leave, because the client has sent GOODBYE."""
+        # Withdraw creations, which may take minutes. Finish runs, because their callers are still waiting.
         self._in_flight.withdraw_useless()
         self._in_flight.drain(self._transport.drain_timeout_s)
         self._send(Frame(Kind.GOODBYE, 0, {}))
@@ -245,10 +251,10 @@ class Server:
         elif frame.kind is Kind.CANCEL:
             target = frame.header.get("target")
             target = target if type(target) is int else 0
-            # Serve the cancel here, outside of all lanes: it must not wait behind its target.
+            # Serve the cancel request here, outside of all lanes, because it must not wait behind its target.
             state = self._cancel(target)
             self._send(Frame(Kind.REPLY, frame.request_id, {"state": state}))
-            # Answer the withdrawn request now: its lane may reach it only minutes later.
+            # Answer the withdrawn request now, because its lane may reach it only after minutes.
             withdrawn = self._in_flight.take_withdrawn(target) if state == "not-started" else None
             if withdrawn is not None:
                 _drop_handles(withdrawn)
@@ -259,11 +265,11 @@ class Server:
             self._accept(request)
 
     def _cancel(self, target: int) -> str:
-        """Cancel a request and return its state. A channel's call may be read after its cancel."""
+        """Cancel a request and return its state. A channel's call may be read after its cancel request."""
         channels = self._channels
         open_still = channels is not None and channels.withdraw(target)
         state = self._in_flight.cancel(target, CANCEL_GRACE_S)
-        # Between the two checks the call may have been read or answered, so check the channel again.
+        # Check the channel again: the call may have been read or answered between the two checks.
         if state == "finished" and channels is not None and open_still and channels.withdraw(target):
             return "not-started"
         return state
@@ -272,7 +278,7 @@ class Server:
         """Serve a request. Requests enter their lanes in the order in which they were read."""
         lane = None
         try:
-            # Always before the lane, so that a CANCEL finds the request.
+            # Enter the table before the lane, so that a CANCEL finds the request.
             taken = self._in_flight.add(request)
             lane = self._lane_of(request) if taken else None
         finally:
@@ -295,9 +301,9 @@ class Server:
             return None
 
     def accept(self, call: FastCall, lane: str | None) -> None:
-        """Serve a call of a fast channel, in the same table and lanes as all requests."""
+        """Serve a call of a fast channel, with the same table and lanes as other requests."""
         place = None if lane is None else self._lane(lane)
-        # If the lane is busy, queue the call like any other; the thread in the lane will serve it.
+        # If the lane is busy, queue the call like any other call; the thread in the lane will serve it.
         if place is not None and not place.enter():
             self._in_flight.add(call)
             if call.withdrawn_ahead:
@@ -315,7 +321,7 @@ class Server:
     def _lane(self, name: str) -> Lane[Request]:
         lane = self._lanes.get(name)
         if lane is None:
-            # setdefault: two threads may create a lane at once.
+            # Use `setdefault`, because two threads may create a lane at once.
             lane = self._lanes.setdefault(name, Lane(self._serve))
         return lane
 
@@ -357,7 +363,7 @@ class Server:
         op = str(request.op)
         if op in CHANNEL_OPERATIONS:
             try:
-                # In any thread and without a lane: attaching memory must not wait for a run.
+                # Serve this in any thread and outside of lanes, because attaching memory must not wait for a run.
                 self._open_channels().operations[op](request.header, request.id)
             finally:
                 _drop_handles(request)
@@ -377,7 +383,7 @@ class Server:
                 self._calls_back.pop(number, None)
 
     def _open_channels(self) -> OpenChannels:
-        """Create the channels on first use: session creation does not import the fast path."""
+        """Create the channels on first use, so that creating a session does not import the fast path."""
         with self._channels_lock:
             if self._channels is None:
                 from qnnbridge_host.fastpath import OpenChannels
@@ -397,7 +403,7 @@ class Server:
         """Send a PHASE frame. The caller holds the write lock."""
         try:
             self._send_next(_phase(request_id, phase, blame))
-        except TooLarge:  # a very long name of a model
+        except TooLarge:  # the model has a very long name
             short = {key: text[:SHORT_TEXT] if isinstance(text, str) else text for key, text in blame.items()}
             self._send_next(_phase(request_id, phase, short))
 
@@ -440,23 +446,23 @@ def _phase(request_id: int, phase: str, blame: Mapping[str, Any] = MappingProxyT
     return Frame(Kind.PHASE, request_id, {"phase": phase, **blame})
 
 
-# --- transport of a server: its client's streams, and the process that ends with the client -----------------
+# --- transport of a server: the streams of its client, and the process that ends with the client ---------
 
-# Time for requests in flight after GOODBYE. The client may kill the host earlier.
+# Time limit for open requests after GOODBYE. The client may kill the host earlier.
 DRAIN_TIMEOUT_S = 10.0
 
 EXIT_OK = 0
 EXIT_PROTOCOL = 3
-# A defect of the host itself.
+# Exit code for a defect of the host itself.
 EXIT_DEFECT = 4
 
 
 class ServerTransport(Protocol):
-    """Streams and process of a server: its own process, or one shared with servers of other clients."""
+    """Streams and process of a server. The process may be shared with servers of other clients."""
 
     @property
     def slabs(self) -> Slabs:
-        """Shared memory of the client."""
+        """Shared memory that the client has passed."""
 
     @property
     def drain_timeout_s(self) -> float:
@@ -481,7 +487,7 @@ class ServerTransport(Protocol):
 
 
 class ProcessTransport:
-    """Transport of a process that ends with its client."""
+    """Transport of a process that serves one client and ends with it."""
 
     def __init__(self, in_fd: int, out_fd: int) -> None:
         self.read_into = ByteReader(in_fd).read_into
@@ -491,7 +497,7 @@ class ProcessTransport:
 
     @property
     def slabs(self) -> Slabs:
-        if self._slabs is None:  # one server calls this, while it holds its lock
+        if self._slabs is None:  # one server calls this while holding its own lock
             from qnnbridge_host.fastpath import Slabs
 
             self._slabs = Slabs()
@@ -513,8 +519,8 @@ class ProcessTransport:
 def leave(code: int) -> NoReturn:
     """End the process now.
 
-    Not with `sys.exit`: a daemon thread inside native code at interpreter exit aborts the process (measured with
-    the QNN libraries: "terminate called without an active exception").
+    `sys.exit` is not used: a daemon thread that is inside native code at interpreter exit aborts the process
+    (measured with the QNN libraries: "terminate called without an active exception").
     """
     try:
         sys.stderr.flush()

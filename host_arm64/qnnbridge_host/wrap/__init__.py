@@ -1,1 +1,1 @@
-"""Context binaries without an ONNX file: read their graphs with QNN's own library, and build models around them."""
+"""Read the graphs of context binaries without an ONNX file with QNN's own library, and build models for them."""

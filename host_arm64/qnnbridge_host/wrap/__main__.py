@@ -2,7 +2,7 @@
 
 from qnnbridge_host import stdio_guard
 
-# Native code may print on descriptor 1.
+# Redirect descriptor 1, because native code may print on it.
 IN_FD, OUT_FD = stdio_guard.claim()
 
 
@@ -27,7 +27,7 @@ def main() -> None:
     except OSError as error:
         refused = NoSuchFile(f"{request.path} cannot be read.", cause=f"{error.strerror or error}.")
         answer = {"error": refused.to_wire()}
-    # ASCII, because JSON escapes everything else: the console's encoding does not matter.
+    # JSON escapes everything that is not ASCII, so the console's encoding does not matter.
     with open(OUT_FD, "w", encoding="ascii") as outgoing:
         json.dump(answer, outgoing)
     # Do not wait for the library to shut down: faults at that point no longer matter.

@@ -1,4 +1,4 @@
-"""Build EPContext models around a context binary, so that onnxruntime can run it. Needs the package `onnx`.
+"""Build EPContext models for a context binary, so that onnxruntime can run it. This needs the package `onnx`.
 
 QNN finds a graph of the binary by the name of the node, and a tensor of the graph by the name of the node's input
 or output; an attribute of the node maps a name that differs.
@@ -44,7 +44,7 @@ _SHOWN: Final = 12
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Binary:
-    """A context binary. name: its path in the models around it. label: its name in messages."""
+    """A context binary. name: the binary's path in the models. label: the binary's name in messages."""
 
     described: BinaryDescription
     name: str
@@ -53,7 +53,7 @@ class Binary:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class WrappedModel:
-    """A model around graphs of a binary, as bytes."""
+    """A model for graphs of a binary, as bytes."""
 
     graphs: tuple[str, ...]
     data: bytes
@@ -62,17 +62,17 @@ class WrappedModel:
 def wrap(
     binary: Binary, names: Sequence[str] = (), *, together: bool = False, float_io: bool = False
 ) -> tuple[WrappedModel, ...]:
-    """Build a model for each graph, or (`together`) one for all.
+    """Build a model for each graph, or (`together`) one model for all graphs.
 
     Args:
         binary: the context binary.
         names: the graphs; default: all graphs of the binary.
         together: build one model for all graphs.
-        float_io: as for `build_model`.
+        float_io: see `build_model`.
 
     Raises:
         OptionError: the binary lacks one of the graphs.
-        ContextUnusable: as for `build_model`, and for a binary without graphs.
+        ContextUnusable: the binary has no graphs, or a reason of `build_model`.
     """
     chosen = chosen_graphs(binary, names)
     groups = [chosen] if together else [(graph,) for graph in chosen]
@@ -86,7 +86,8 @@ def wrap(
 
 
 def chosen_graphs(binary: Binary, names: Sequence[str]) -> tuple[GraphDescription, ...]:
-    """Return the graphs with these names, or all. Raise `OptionError` for an unknown name, or `ContextUnusable`."""
+    """Return the graphs with these names, or all graphs. Raise `OptionError` for an unknown name, and
+    `ContextUnusable` without graphs."""
     graphs = binary.described.graphs
     if not graphs:
         raise ContextUnusable(
@@ -110,7 +111,8 @@ def build_model(binary: Binary, graphs: Sequence[GraphDescription], *, float_io:
     Args:
         binary: the context binary.
         graphs: the graphs of the model; a tensor name that occurs in two of them gets the graph's name as prefix.
-        float_io: fixed-point and half-float tensors become float32 for the application, by nodes around the graph.
+        float_io: whether nodes around the graph convert fixed-point and half-float tensors to float32 for the
+            application.
 
     Raises:
         ContextUnusable: a tensor has a type without a corresponding array type, or cannot become float32.
@@ -160,15 +162,15 @@ def _check(binary: Binary, graph: GraphDescription, tensor: TensorDescription) -
     if why is not None:
         raise ContextUnusable(
             f"ONNX Runtime cannot run the graph {graph.name} of {binary.label}: its tensor {tensor.name!r} {why}.",
-            cause="The context binary was made for a program that calls QNN itself.",
+            cause="The context binary was compiled for a program that calls QNN directly.",
             evidence=(f"{tensor.name}: {tensor.words}",),
-            fix="Make the binary again with plain inputs and outputs (8, 16 or 32 bits, fixed sizes).",
+            fix="Compile the binary again with plain inputs and outputs (8, 16 or 32 bits, fixed sizes).",
             details={"graph": graph.name, "tensor": tensor.name},
         )
 
 
 class _Builder:
-    """Builder of a model."""
+    """Builds one model."""
 
     def __init__(self, binary: Binary, float_io: bool, repeated: frozenset[str]) -> None:
         self._binary, self._float_io, self._repeated = binary, float_io, repeated
@@ -182,17 +184,18 @@ class _Builder:
     def add(self, graph: GraphDescription, *, owns: bool) -> None:
         from onnx import helper
 
-        names: dict[str, str] = {}  # model's name -> QNN's: an input that is also an output needs two
+        # QNN's name by the model's name: an input that is also an output needs two names in the model
+        names: dict[str, str] = {}
         before: list[Any] = []
         after: list[Any] = []
         taken = [self._end(graph, one, before, names, is_input=True) for one in graph.inputs]
         given = [self._end(graph, one, after, names, is_input=False) for one in graph.outputs]
-        # Only the first node refers to the binary. QNN finds the graphs of the other nodes in the same binary.
+        # Only the first node refers to the binary. QNN finds the graphs of the other nodes in that binary.
         attributes: dict[str, Any] = {
             "main_context": int(owns),
             # The binary stays a separate file; its path is relative to the folder of the .onnx file.
             "embed_mode": 0,
-            # QNN claims nodes with this source.
+            # QNN takes nodes with this source.
             "source": QNN,
             "partition_name": graph.name,
             # QNN does not check these two attributes when it loads the node; max_size is for spill areas.
@@ -232,7 +235,7 @@ class _Builder:
                 names[shown] = tensor.name
             ends.append(helper.make_tensor_value_info(shown, number, shape))
             return shown
-        # The model's input or output has the name `shown`, so the tensor at the EPContext node needs another one.
+        # The model's input or output has the name `shown`, so the tensor at the EPContext node needs another name.
         inner = f"{shown}/qnn"
         names[inner] = tensor.name
         self.inner.append(helper.make_tensor_value_info(inner, number, shape))
@@ -255,14 +258,14 @@ class _Builder:
     def _constants(
         self, graph: GraphDescription, tensor: TensorDescription, shown: str, *, is_input: bool
     ) -> tuple[str, str, int | None]:
-        """Add scale and zero point of a tensor that becomes float32; return the name of each and the axis.
+        """Add scale and zero point of a tensor that is converted to float32; return their names and the axis.
 
-        QNN's offset is the negative zero point.
+        QNN's offset equals the negative zero point.
         """
         from onnx import TensorProto, helper
 
         kind, given = tensor.onnx_type or "", tensor.quantisation
-        # (1, 0) is an empty range: types that are not in the table accept no offset.
+        # (1, 0) is an empty range: types that are not in the table allow no offset.
         least, most = _RANGES.get(kind, (1, 0))
         why = None
         if given is None or given.encoding is not None or not given.scales:
@@ -284,7 +287,7 @@ class _Builder:
             raise ContextUnusable(
                 f"The tensor {tensor.name!r} of the graph {graph.name} of {self._binary.label} cannot be float "
                 f"for the application: {why}.",
-                cause="--float-io puts QuantizeLinear and DequantizeLinear around the graph.",
+                cause="--float-io inserts QuantizeLinear and DequantizeLinear around the graph.",
                 evidence=(f"{tensor.name}: {tensor.words}",),
                 fix="Omit --float-io, and convert this tensor in the application.",
                 details={"graph": graph.name, "tensor": tensor.name},
@@ -305,7 +308,7 @@ def _bits(tensor: TensorDescription) -> int:
     return int(f"{tensor.data_type & 0xFF:x}")
 
 
-# --- the work of a worker ---------------------------------------------------------------------------------
+# --- the work of a worker --------------------------------------------------------------------------------
 #
 # Native code reads a file of unknown origin, so this runs in a separate process: the worker of a host, or
 # `python -m qnnbridge_host.wrap` of a command.
@@ -315,8 +318,8 @@ def _bits(tensor: TensorDescription) -> int:
 class WrapRequest:
     """Request to a worker.
 
-    path: path of the binary. name: the binary's path in the models; ``None`` to describe the binary only. The other
-    fields are as for `wrap`.
+    path: path of the binary. name: the binary's path in the models; ``None`` to describe the binary only. For the
+        other fields see `wrap`.
     """
 
     path: str
@@ -345,7 +348,7 @@ class WrapRequest:
 def work(request: WrapRequest, folder: str | None = None) -> tuple[BinaryDescription, tuple[WrappedModel, ...]]:
     """Describe the binary, and build the requested models.
 
-    folder: folder of the QNN that the session will use. Raise the errors of `read_binary` and `wrap`.
+    folder: folder of the QNN libraries that the session will use. Raises the errors of `read_binary` and `wrap`.
     """
     described = read_binary(request.path, folder if folder and has_library(folder) else None)
     if request.name is None:

@@ -3,7 +3,7 @@
 The library is native code that reads a foreign file, so it runs in a worker only. Every structure that it returns
 begins with a version. An unknown version is refused before anything after it is read. Layouts: QnnTypes.h,
 System/QnnSystemContext.h and System/QnnSystemInterface.h of QNN's core API 2 (2.36 to 2.40 were run); new releases
-add versions and keep old ones. Nothing is loaded onto an NPU.
+add versions and support old ones. Nothing is loaded onto an NPU.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from qnnbridge_protocol.errors import ContextUnusable, ProviderUnavailable
 from qnnbridge_protocol.installing import install_command
 
 LIBRARY: Final = "QnnSystem.dll" if sys.platform == "win32" else "libQnnSystem.so"
-# Limits on counts. A larger count means that the library did not detect a damaged file.
+# Maximum counts. A larger count means that the library did not detect a damaged file.
 _MOST_GRAPHS: Final = 4096
 _MOST_TENSORS: Final = 65536
 _MOST_DIMENSIONS: Final = 64
@@ -186,7 +186,7 @@ class _BinaryV2(Structure):
     _fields_ = (*_BINARY_V1, ("platform", c_void_p))
 
 
-# V3 is not V2 with more fields: it lacks the hardware's description, so all later fields have other offsets.
+# V3 lacks the hardware's description of V2, so all later fields have other offsets.
 class _BinaryV3(Structure):
     _fields_ = (
         *_BINARY_HEAD,
@@ -275,7 +275,7 @@ def library_folder() -> str:
 
     found = installed()
     if found.generation == "builtin":
-        # Only the folder of onnxruntime is needed, so it is not imported.
+        # Find the folder of onnxruntime without importing it.
         import importlib.util
 
         spec = importlib.util.find_spec("onnxruntime")
@@ -302,7 +302,7 @@ def _interface(folder: str) -> tuple[_Interface, str]:
     except (OSError, AttributeError) as error:
         raise ProviderUnavailable(f"QNN's system library {path} cannot be loaded.", cause=f"{error}.") from None
     providers, count = POINTER(POINTER(_Interface))(), c_uint32()
-    # Without a declared result type ctypes reads a C int: the low half of QNN's 64-bit error, with the code.
+    # Declare the result type: otherwise ctypes reads a C int, the low half of QNN's 64-bit error code.
     code = get_providers(ctypes.byref(providers), ctypes.byref(count))
     for number in range(count.value if not code else 0):
         api = providers[number].contents
@@ -336,8 +336,8 @@ class _Reader:
         """Return the version if it is supported. Raise `ContextUnusable` otherwise."""
         if version not in versions:
             raise ContextUnusable(
-                f"The QNN SDK of this host describes {os.path.basename(self.path)} in a form that qnnbridge does "
-                "not support.",
+                f"The QNN SDK of this host returns a description of {os.path.basename(self.path)} that qnnbridge "
+                "does not support.",
                 cause=f"{what} version {version}; supported are {', '.join(map(str, versions))}.",
                 fix="Update qnnbridge, or use the onnxruntime-qnn release that made the binary.",
                 evidence=(f"system interface {self.library}",),
@@ -347,7 +347,8 @@ class _Reader:
         return version
 
     def count(self, number: int, most: int, pointer: Any, what: str) -> int:
-        # For a count without an array ctypes would raise a ValueError that does not mention the file.
+        # Check for an array, because ctypes would raise a ValueError without the file's name for a count without an
+        # array.
         if number > most or (number and not pointer):
             raise _cannot_read(self.path, f"{number} {what}", self.library)
         return number
@@ -361,7 +362,7 @@ class _Reader:
 
 def _binary(found: _Binary, path: str, version: str) -> BinaryDescription:
     reader = _Reader(path, version)
-    # The version selects the union's member; the other members overlay the same memory with other layouts.
+    # The version selects the member of the union; the other members use the same memory with other layouts.
     kind = reader.known("BinaryInfo", found.version, (1, 2, 3))
     info = getattr(found.of, f"v{kind}")
     count = reader.count(info.graph_count, _MOST_GRAPHS, info.graphs, "graphs")
