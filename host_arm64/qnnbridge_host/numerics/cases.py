@@ -193,8 +193,7 @@ class CaseModel:
 
 
 def float_model(case: Case, *, every_output: bool = False) -> CaseModel:
-    """Return the model without quantisation. every_output: make the results of all nodes outputs, not only the last
-    result."""
+    """Return the model without quantisation. every_output: make all results outputs."""
     nodes = []
     for number, node in enumerate(case.nodes):
         domain = "com.microsoft" if node.op.startswith(MICROSOFT) else ""

@@ -157,8 +157,7 @@ def _falling(rows: Array) -> Array:
 
 
 def normalised_columns(values: Array) -> tuple[Columns, ...]:
-    """Return the coordinate and score columns of a detector with coordinates in 0 to 1; an empty result for other
-    outputs.
+    """Return the coordinate and score columns of a detector with coordinates in 0 to 1; empty for other outputs.
 
     Most scores are nearly 0 and coordinates are spread, so a common SNR reveals little about the scores.
     """
@@ -236,8 +235,7 @@ class Decisions:
 
 
 def classes(expected: Array, found: Array, noise: float) -> float | None:
-    """Return the fraction of rows with the same largest value. A value that is nearly as large counts as the
-    largest, too.
+    """Return the fraction of rows with the same largest value. A value that is nearly as large counts, too.
 
     Images have their classes in the second axis, other outputs in the last. noise: values that are
     closer than this count as equal.
@@ -255,8 +253,7 @@ def classes(expected: Array, found: Array, noise: float) -> float | None:
 
 
 def sides(expected: Array, found: Array) -> float | None:
-    """Return the fraction of clear probabilities that stay above or below 0.5; None unless there are some on each
-    side."""
+    """Return the fraction of clear probabilities that stay above or below 0.5; None if a side has none."""
     if float(expected.min()) < 0.0 or float(expected.max()) > 1.0:
         return None
     above = expected >= 0.5

@@ -193,8 +193,7 @@ def _response(pairs: Sequence[tuple[Any, Any]], limits: NumberLimits, step: floa
 
 
 def movement(values: Sequence[Any], number_format: NumberFormat) -> float:
-    """Return how much an output changes from input to input. From 1 on the change clearly exceeds the format's
-    noise.
+    """Return how much an output changes from input to input. From 1 on it clearly exceeds the noise.
 
     Args:
         values: the output for each set of inputs; arrays with values that are not finite are ignored.
@@ -251,8 +250,7 @@ def as_array(value: Any) -> Array | None:
 
 
 def worst(judged: Iterable[tuple[str, JudgedNumbers]]) -> tuple[str, JudgedNumbers] | None:
-    """Return the output that decides the verdict: first outputs that differ, then outputs that agree, then the
-    lowest SNR."""
+    """Return the output that decides the verdict: one that differs, then one that agrees, then the lowest SNR."""
     return min(judged, key=lambda one: badness(one[1]), default=None)
 
 
@@ -370,8 +368,7 @@ class _Table:
 
 
 def _columns(expected: Array, found: Array) -> tuple[Columns, ...]:
-    """Return the groups of columns that are judged separately; an empty result if all columns have the same
-    scale."""
+    """Return the groups of columns that are judged separately; empty if all columns have the same scale."""
     return detection_columns(expected, found) or unlike_columns(expected) or normalised_columns(expected)
 
 
@@ -441,8 +438,7 @@ def _worst_column(mine: Array, gap: Array, group: Columns) -> tuple[float, str]:
 def _small_column(
     expected: Array, found: Array, most: float, limits: NumberLimits, step: float
 ) -> tuple[float, str, str] | None:
-    """Find a wrong column whose values are small compared with the other columns: its SNR, its position, and the
-    reason."""
+    """Find a wrong column with comparatively small values: its SNR, its position, and the reason."""
     for axis in sorted({1, expected.ndim - 1}):
         if expected.ndim < 2 or not 2 <= expected.shape[axis] <= _MOST_COLUMNS:
             continue

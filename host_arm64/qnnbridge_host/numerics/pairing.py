@@ -119,8 +119,7 @@ def _nothing_detected(mine: Array, theirs: Array, limits: NumberLimits) -> bool:
 
 
 def _near(mine: Array, theirs: Array, limits: NumberLimits) -> bool:
-    """Return whether scores are equal except for rounding, or change no more than a detection's score may
-    change."""
+    """Return whether scores are equal except for rounding, or change only as much as a detection's score may."""
     most, gap = float(np.abs(mine).max()), beyond_noise(mine, theirs, 0.0, limits)
     if snr_db(mine, mine + gap) >= limits.good_db:
         return True
