@@ -414,7 +414,13 @@ def causal_attention() -> Any:
 def example(row: WrongOperator) -> Any:
     """Return the example of a row. QNN computes float versions of the quantised Gather examples right."""
     case = Case.from_words(row.example)
-    return model_to_read(case) if row.rewrite == "gather-list" else float_model(case)
+    model = float_model(case)
+    if row.form != "quantised" and row.rewrite != "gather-list":
+        return model
+    quantised = model_to_read(case)
+    # Shape inference does not know the operators of com.microsoft, which have 16 bits below opset 21.
+    quantised.graph.output[0].type.CopyFrom(model.graph.output[0].type)
+    return quantised
 
 
 ONE_OF_EACH: dict[str, tuple[str, Callable[[], Any]]] = {

@@ -84,8 +84,9 @@ def test_each_rewrite_finds_its_trap_and_changes_no_result(what: str, tmp_path: 
         assert "a different result in each run" in step.check.reason
     else:
         assert step.check.compared, step.check.reason
-        # One quantisation step, since a fused operator rounds once instead of five times.
-        assert step.check.max_abs < (4.2 / 255 if name == "gelu" else 1e-5)
+        # At most one quantisation step: the rewritten model rounds other values than the original.
+        quantised = any(node.op_type == "QuantizeLinear" for node in onnx.load(tmp_path / "m.onnx").graph.node)
+        assert step.check.max_abs < (4.2 / 255 if name == "gelu" else 2.1 / 255 if quantised else 1e-5)
     again = fix_model(tmp_path / "o.onnx", tmp_path / "again.onnx", only=[name])
     assert again.steps == (), "there is nothing left to do"
     onnx.checker.check_model(onnx.load(str(tmp_path / "o.onnx")))

@@ -97,15 +97,19 @@ def test_a_quantised_pattern_is_rewritten_and_stays_quantised(what: str, host: A
     assert not result.warnings
     assert pairs(tmp_path / "fixed.onnx") >= pairs(source) > 0
     for feeds in samples:
-        right = onnxruntime.InferenceSession(source, providers=["CPUExecutionProvider"]).run(None, feeds)[0]
-        fixed = onnxruntime.InferenceSession(tmp_path / "fixed.onnx", providers=["CPUExecutionProvider"])
-        assert snr_db(right, fixed.run(None, feeds)[0]) > 50, "a step of the quantisation at the most"
+        assert snr_db(on_cpu(source, feeds), on_cpu(tmp_path / "fixed.onnx", feeds)) > 50, "at most one step"
     providers = [("QNNExecutionProvider", {"soc_model": "60"})]
     with qnnbridge.InferenceSession(tmp_path / "fixed.onnx", providers=providers, host=host, fix=False) as session:
         assert session.placement.cpu_nodes == 0
         for feeds in samples:
-            right = onnxruntime.InferenceSession(source, providers=["CPUExecutionProvider"]).run(None, feeds)[0]
-            assert snr_db(right, session.run(None, feeds)[0]) > GOOD_DB
+            assert snr_db(on_cpu(source, feeds), session.run(None, feeds)[0]) > GOOD_DB
+
+
+def on_cpu(model: Any, feeds: Any) -> Any:
+    """Run a model without graph optimisation, since products of 8 bits saturate on x86 processors without VNNI."""
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"]).run(None, feeds)[0]
 
 
 def snr_db(right: Any, found: Any) -> float:
