@@ -199,7 +199,7 @@ def test_scales_per_channel_are_dropped_if_the_quantizer_refuses_them_with_layer
 
 
 def test_a_quantised_model_is_refused_with_an_explanation(tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match="quantised already") as caught:
+    with pytest.raises(OptionError, match="is already quantised") as caught:
         models.quantize(models.MODELS / "q.onnx", tmp_path / "o.onnx", random=3)
     assert "QuantizeLinear" in (caught.value.cause or "")
     assert list(tmp_path.iterdir()) == []
@@ -212,7 +212,7 @@ def test_a_dynamically_quantised_model_is_refused_with_advice(op: str, tmp_path:
     node = onnx.helper.make_node(op, ["x", "w"], ["y"], domain="" if op == "MatMulInteger" else "com.microsoft")
     value = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1, 4])
     made = onnx.helper.make_model(onnx.helper.make_graph([node], "g", [value], []))
-    with pytest.raises(OptionError, match="quantised already, dynamically") as caught:
+    with pytest.raises(OptionError, match="is already quantised, dynamically") as caught:
         preparing.refuse_unsuitable(made, "m.onnx")
     assert f"1 {'' if op == 'MatMulInteger' else 'com.microsoft.'}{op}" in (caught.value.cause or "")
     assert "Quantise the original float model" in (caught.value.fix or "")

@@ -366,7 +366,7 @@ def test_an_unreachable_target_is_reported(tmp_path: Path) -> None:
     short = models.quantize(source, tmp_path / "r.onnx", samples, target_snr=79.0, search_timeout_s=0.0)
     assert not short.reached
     assert not short.good_enough
-    assert any("79 dB were asked for" in warning for warning in short.warnings)
+    assert any("79 dB were requested" in warning for warning in short.warnings)
 
 
 # --- QNN ------------------------------------------------------------------------------------------------------

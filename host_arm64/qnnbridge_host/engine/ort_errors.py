@@ -222,7 +222,7 @@ def _compose_fix(circumstances: Circumstances) -> str:
         return f"Create the session with fix=True, or run: {circumstances.model.fix()}. It removes these tensors."
     return (
         f"Run: {circumstances.model.examine('analyze')}. It reports an infinite scale, if the model has one; then "
-        "quantise the float model with qnnbridge quantize, which makes masks small first. Otherwise run the model "
+        "quantise the float model with qnnbridge quantize, which first reduces the masks. Otherwise run the model "
         "again with QNNBRIDGE_VERBOSE=1 in the environment: QNN then logs what it builds. Change the failing "
         "operator, or run the model on the CPU provider."
     )
