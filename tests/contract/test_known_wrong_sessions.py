@@ -65,7 +65,7 @@ def test_a_known_wrong_operator_is_rewritten_unless_the_application_forbids_it(
             assert [line for line in session.fixed if line.startswith("conv-padding")]
         told = [record for record in caplog.records if "known to compute" in record.message]
         assert [record.levelno for record in told] == [logging.INFO]
-        assert "fix=False leaves them" in told[0].message
+        assert "Use fix=False to keep them" in told[0].message
     # A model compiled for a session that forbids the rewrite is not used by one that allows it.
     with qnnbridge.InferenceSession(model, provider_options=CHIP, cache=cache, fix=False) as session:
         assert session.fixed == ()

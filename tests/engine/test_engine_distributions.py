@@ -12,6 +12,7 @@ import pytest
 
 from qnnbridge_host.engine import providers
 from qnnbridge_host.machine import installed, installed_versions
+from qnnbridge_host.model.optimizers import EXACT_ENTRIES
 from qnnbridge_protocol.errors import ProviderUnavailable
 from qnnbridge_protocol.specs import ProviderSpec, SessionSpec
 
@@ -68,7 +69,7 @@ def test_a_1x_wheel_is_recognised_and_has_its_backend_in_the_folder_of_onnx_runt
     choice = providers.choose(SessionSpec("model.onnx"), [QNN, CPU], adapter, records=False)
     assert choice.qnn is not None
     assert choice.qnn["backend_path"] == str(tmp_path / "onnxruntime" / "capi" / "QnnHtp.dll")
-    assert choice.entries == {"session.disable_cpu_ep_fallback": "1"}
+    assert choice.entries == {"session.disable_cpu_ep_fallback": "1", **EXACT_ENTRIES}
     assert choice.target is not None
     # QNN is the only provider in the classic argument: the CPU would contradict the strict session.
     assert list(adapter.attach(None, choice.qnn, choice.target.backend)) == [(QNN, choice.qnn)]

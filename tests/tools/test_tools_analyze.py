@@ -565,7 +565,7 @@ def test_fixed_sizes_are_the_first_advice_and_the_only_one_if_they_are_sufficien
     made.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "batch"
     left = offline(made, tmp_path)
     assert [one.severity for one in left.advice] == ["sizes", "cpu"]
-    assert "alone is enough" not in left.advice[0].why
+    assert "alone are enough" not in left.advice[0].why
     assert "Hardmax" in left.advice[1].why
     assert "once its sizes" not in verdict_text(left, left.best)
 

@@ -555,4 +555,4 @@ def test_another_host_in_the_configuration_is_not_replaced_without_permission(se
 
 def test_a_variable_that_overrides_the_configuration_is_reported(setup: Setup) -> None:
     done = setup.run("--dry-run", QNNBRIDGE_HOST_PYTHON=sys.executable)
-    assert f"QNNBRIDGE_HOST_PYTHON names {sys.executable}, and wins" in done.stdout
+    assert f"QNNBRIDGE_HOST_PYTHON is set to {sys.executable}, which overrides" in done.stdout

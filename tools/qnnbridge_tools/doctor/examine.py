@@ -653,7 +653,7 @@ def apply_fixes(report: Report, ask: Callable[[str], bool]) -> list[str]:
 
 
 UNKNOWN = (
-    "qnnbridge knows no explanation for this text. The text may still describe a serious problem.\nPaste the whole "
+    "qnnbridge has no explanation for this text. The text may still describe a serious problem.\nPaste the whole "
     "message with the lines before it, or run the failing program with QNNBRIDGE_DEBUG=1;\n`qnnbridge doctor` "
     "examines this computer."
 )
