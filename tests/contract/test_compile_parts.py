@@ -337,7 +337,7 @@ def test_a_deadline_that_expires_before_the_comparison_is_reported_as_such() -> 
     files = CompiledFiles("/nowhere", "m_ctx.onnx", None, None, "60", {}, {}, 0.1)
     order = WorkOrder(worker_command(None), StopSignal(), job.source, deadline=time.monotonic())
     with pytest.raises(
-        DeadlineExceeded, match=r"mul_1\.onnx was compiled, but the time limit expired before"
+        DeadlineExceeded, match=r"mul_1\.onnx was compiled, but the timeout expired before"
     ) as caught:
         validate(job, files, order, Hello())
     assert "--no-validate" in str(caught.value.fix)

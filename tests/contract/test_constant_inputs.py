@@ -77,7 +77,7 @@ def test_the_refusal_names_a_constant_and_a_command_that_work(host: qnnbridge.Ho
             open_session(host, path, **keywords)
         fix = refused.value.fix
         assert fix is not None
-        assert "input orig_im_size decides the size of masks" in fix
+        assert "input orig_im_size determines the size of masks" in fix
         argument = re.search(r"fix=(\{.*?\}\})", fix)
         assert argument is not None
         given = eval(argument[1], {"__builtins__": {}})

@@ -350,35 +350,34 @@ def encoded(values: Sequence[Any]) -> tuple[list[Any], tuple[Any, ...]]:
 
 
 def too_late(news: RequestNews, timeout_s: float | None) -> DeadlineExceeded | None:
-    """Return the error if the deadline expired outside of native code (waiting, compiling, validating); else
+    """Return the error for a deadline that expired outside of native code (waiting, compiling, validating), else
     ``None``."""
     seconds = f" within {timeout_s:g} s" if timeout_s is not None else ""
     if news.stage == "waiting":
         return DeadlineExceeded(
-            f"The time limit for {news.label} expired while another process was compiling it.",
-            fix="Increase timeout=. The model is compiled only once; later sessions load it in milliseconds.",
+            f"The timeout expired while another process was compiling {news.label}.",
+            fix="Use a longer timeout (timeout=). The model is compiled once; later loads take milliseconds.",
             details={"state": "not-started", "model": news.label},
         )
     if news.stage == "compiling":
         return DeadlineExceeded(
-            f"Compiling {news.label} did not finish{seconds}; the compiler process was ended.",
+            f"{news.label} was not compiled{seconds}; the compiler was terminated.",
             cause="Compiling takes from a second to many minutes, and only ending the process interrupts it.",
-            fix="Increase the time limit (timeout=, --timeout), or omit it to wait without a limit.",
+            fix="Use a longer timeout (timeout=, --timeout), or none to wait as long as it takes.",
             details={"state": "stopped", "model": news.label},
         )
     if news.stage == "validating":
         return DeadlineExceeded(
-            f"{news.label} was compiled, but the time limit expired before its results were compared with the "
-            f"CPU's.",
-            cause="The time limit covers both steps. For a large model, the run on the CPU takes longest.",
-            fix="Increase the time limit (timeout=, --timeout), or skip the comparison (validate=False, "
-            "--no-validate). Nothing was written.",
+            f"{news.label} was compiled, but the timeout expired before the result was compared with the CPU.",
+            cause="The timeout covers compilation and comparison; a large model takes longest on the CPU.",
+            fix="Use a longer timeout (timeout=, --timeout), or skip the comparison (validate=False, "
+            "--no-validate); nothing was written.",
             details={"state": "stopped", "model": news.label},
         )
     return None
 
 
-# Text that occurs only in the notice about operators that QNN is known to compute wrong.
+# Words that occur only in the notice about operators that QNN is known to compute wrong.
 _KNOWN: Final = "QNN is known to compute"
 
 
