@@ -155,7 +155,11 @@ def test_calls_in_windows_are_compared_with_the_unsplit_model(
 
 @pytest.mark.simulator
 @pytest.mark.usefixtures("simulator")
-def test_rows_that_depend_on_each_other_are_detected_when_a_call_is_split(host: qnnbridge.Host) -> None:
+@pytest.mark.filterwarnings("ignore::qnnbridge.NumbersWarning")
+@pytest.mark.parametrize(("split", "refused"), [("batch", NumbersDiffer), (None, qnnbridge.errors.InvalidArgument)])
+def test_rows_that_depend_on_each_other_are_not_returned_as_the_result_of_a_split_call(
+    split: str | None, refused: type[Exception], host: qnnbridge.Host
+) -> None:
     nodes = [
         helper.make_node("ReduceMean", ["x"], ["m"], axes=[0]),
         helper.make_node("Sub", ["x", "m"], ["y"]),
@@ -166,9 +170,9 @@ def test_rows_that_depend_on_each_other_are_detected_when_a_call_is_split(host: 
     x = np.random.default_rng(1).standard_normal((8, 16)).astype(np.float32)
     x += np.arange(8, dtype=np.float32)[:, None]
     with qnnbridge.InferenceSession(
-        made.SerializeToString(), providers=SOC, host=host, buckets={"batch": [4]}, verify="raise"
+        made.SerializeToString(), providers=SOC, host=host, buckets={"batch": [4]}, split=split, verify="raise"
     ) as session:
         session.run(None, {"x": x[:4]})
-        assert session.verified.state == "agrees"
-        with pytest.raises(NumbersDiffer):
+        assert session.verified.state == ("differs" if split else "agrees")
+        with pytest.raises(refused):
             session.run(None, {"x": x})
